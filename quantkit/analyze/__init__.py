@@ -1,0 +1,1 @@
+"""What is in a model: its facts for the planner, its weights, its size."""

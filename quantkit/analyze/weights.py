@@ -1,0 +1,210 @@
+"""Weight analyzers: numbers for a specification, and what a weight asks for.
+
+`fit` computes scale and zero point, `quantize_weight` the integers, `analyze_weight` the figures by
+which a granularity is judged.
+"""
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrators import RangeMethod, estimate
+from quantkit.numerics.affine import (
+    Affine,
+    affine_from_range,
+    blocks,
+    dequantize,
+    quantize,
+    sqnr,
+    unblocks,
+)
+from quantkit.numerics.dtypes import INT8, IntType
+from quantkit.numerics.rounding import round_keeping_sum
+from quantkit.numerics.saturation import pair_peak
+from quantkit.spec import Granularity, PerAxis, PerBlock, PerTensor, QParams, QuantSpec
+
+__all__ = ["WeightAnalysis", "analyze_weight", "dequantize_weight", "fit", "quantize_weight"]
+
+Array = NDArray[np.generic]
+
+# A finer granularity must earn its extra scales; dB of SQNR gained below this is not worth them.
+_WORTH_DB = 3.0
+_OUTLIER_SIGMA = 6.0
+_BLOCK = 64
+
+
+def fit(array: Array, spec: QuantSpec, method: RangeMethod = RangeMethod.MINMAX) -> QParams:
+    """Compute scale and zero point of `array` under `spec`.
+
+    With `pair_axis` set, each scale is widened just enough for every adjacent pair of weights to fit
+    AVX2's int16 (see `quantkit.numerics.saturation`).
+    """
+    work = _blocked(array, spec.granularity)
+    axes = _reduced_axes(work.ndim, spec.granularity)
+    levels = spec.qmax - spec.qmin
+    found = estimate(work, axes, method, levels=levels, symmetric=spec.symmetric)
+    affine = affine_from_range(
+        found.low, found.high, qmin=spec.qmin, qmax=spec.qmax, symmetric=spec.symmetric
+    )
+    if spec.pair_axis is not None:
+        affine = _pair_safe(array, affine, spec)
+    shape = _param_shape(affine.scale, spec.granularity)
+    return QParams(
+        spec=spec,
+        scale=affine.scale.reshape(shape),
+        zero_point=affine.zero_point.reshape(shape).astype(spec.dtype.storage),
+    )
+
+
+def _pair_safe(array: Array, affine: Affine, spec: QuantSpec) -> Affine:
+    assert spec.pair_axis is not None  # noqa: S101 - the caller asked
+    columns = np.moveaxis(array, spec.pair_axis, -2)
+    peak = np.moveaxis(pair_peak(columns), -2, spec.pair_axis)
+    if isinstance(spec.granularity, PerTensor):
+        peak = peak.max(keepdims=True)
+    half = (spec.qmax - spec.qmin) // 2
+    scale = np.maximum(affine.scale, (peak / np.float32(half)).astype(np.float32))
+    return Affine(scale=scale, zero_point=affine.zero_point)
+
+
+def quantize_weight(array: Array, qparams: QParams) -> Array:
+    """Return the integers of `array`, of the same shape."""
+    spec = qparams.spec
+    work = _blocked(array, spec.granularity)
+    affine = _affine(qparams, work.ndim)
+    if spec.keep_sum:
+        q = _quantize_keeping_sum(work, affine, spec)
+    else:
+        q = quantize(work, affine, spec.dtype, qmin=spec.qmin, qmax=spec.qmax)
+    match spec.granularity:
+        case PerBlock(axis=axis):
+            return unblocks(q, axis, array.shape[axis])
+        case _:
+            return q
+
+
+def dequantize_weight(q: Array, qparams: QParams) -> NDArray[np.float32]:
+    """Return what the integers stand for."""
+    work = _blocked(q, qparams.spec.granularity)
+    x = dequantize(work, _affine(qparams, work.ndim))
+    match qparams.spec.granularity:
+        case PerBlock(axis=axis):
+            return cast("NDArray[np.float32]", unblocks(x, axis, q.shape[axis]))
+        case _:
+            return x
+
+
+def _quantize_keeping_sum(work: Array, affine: Affine, spec: QuantSpec) -> Array:
+    axis = spec.granularity.axis if isinstance(spec.granularity, PerAxis) else 0
+    scaled = np.divide(work, affine.scale, dtype=np.float32)
+    rows = np.moveaxis(scaled, axis, 0)
+    rounded = round_keeping_sum(rows.reshape(rows.shape[0], -1)).reshape(rows.shape)
+    q = np.moveaxis(rounded, 0, axis) + affine.zero_point
+    return np.clip(q, spec.qmin, spec.qmax).astype(spec.dtype.storage)
+
+
+def _blocked(array: Array, granularity: Granularity) -> Array:
+    match granularity:
+        case PerBlock(axis=axis, size=size):
+            return blocks(array, axis, size)
+        case _:
+            return array
+
+
+def _reduced_axes(rank: int, granularity: Granularity) -> tuple[int, ...]:
+    match granularity:
+        case PerTensor():
+            return tuple(range(rank))
+        case PerAxis(axis=axis):
+            return tuple(i for i in range(rank) if i != axis % rank)
+        case PerBlock(axis=axis):
+            return (axis % (rank - 1) + 1,)
+
+
+def _param_shape(scale: Array, granularity: Granularity) -> tuple[int, ...]:
+    match granularity:
+        case PerTensor():
+            return ()
+        case PerAxis():
+            return (scale.size,)
+        case PerBlock(axis=axis):
+            kept = axis % (scale.ndim - 1) + 1
+            return tuple(n for i, n in enumerate(scale.shape) if i != kept)
+
+
+def _affine(qparams: QParams, rank: int) -> Affine:
+    """Return the parameters in the form that broadcasts against the (blocked) tensor."""
+    shape: tuple[int, ...]
+    match qparams.spec.granularity:
+        case PerTensor():
+            shape = (1,) * rank
+        case PerAxis(axis=axis):
+            shape = tuple(-1 if i == axis % rank else 1 for i in range(rank))
+        case PerBlock(axis=axis):
+            at = axis % (rank - 1) + 1
+            shape = (*qparams.scale.shape[:at], 1, *qparams.scale.shape[at:])
+    return Affine(
+        scale=qparams.scale.reshape(shape),
+        zero_point=qparams.zero_point.astype(np.float32).reshape(shape),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightAnalysis:
+    """What a weight looks like and what it asks for.
+
+    Attributes:
+        sqnr_tensor: SQNR in dB with one scale.
+        sqnr_channel: SQNR with one scale a channel.
+        sqnr_block: SQNR with one scale for 64 neighbours along the summed axis.
+        outlier_share: Share of values further than 6 sigma from the mean.
+        dead_channels: Channels that are all zero.
+        asks_for: The coarsest granularity within 3 dB of the next finer one.
+    """
+
+    sqnr_tensor: float
+    sqnr_channel: float
+    sqnr_block: float
+    outlier_share: float
+    dead_channels: int
+    asks_for: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def analyze_weight(
+    array: Array,
+    channel_axis: int,
+    *,
+    dtype: IntType = INT8,
+    method: RangeMethod = RangeMethod.MINMAX,
+) -> WeightAnalysis:
+    """Measure `array` under the three granularities."""
+    block_axis = next((i for i in range(array.ndim) if i != channel_axis % array.ndim), 0)
+
+    def measured(granularity: Granularity) -> float:
+        spec = QuantSpec(dtype=dtype, granularity=granularity, symmetric=dtype.signed)
+        qparams = fit(array, spec, method)
+        return sqnr(array, dequantize_weight(quantize_weight(array, qparams), qparams))
+
+    tensor = measured(PerTensor())
+    channel = measured(PerAxis(channel_axis))
+    block = measured(PerBlock(block_axis, _BLOCK))
+    axes = tuple(i for i in range(array.ndim) if i != channel_axis % array.ndim)
+    mean, sigma = float(array.mean()), float(array.std())
+    far = np.abs(array - mean) > _OUTLIER_SIGMA * sigma
+    asks_for = "block" if block - channel > _WORTH_DB else "channel"
+    if asks_for == "channel" and channel - tensor <= _WORTH_DB:
+        asks_for = "tensor"
+    return WeightAnalysis(
+        sqnr_tensor=tensor,
+        sqnr_channel=channel,
+        sqnr_block=block,
+        outlier_share=float(far.mean()),
+        dead_channels=int((~array.astype(bool).any(axis=axes)).sum()),
+        asks_for=asks_for,
+    )

@@ -1,0 +1,101 @@
+"""Quantized weights in the graph: integers computed while the file is written, scales at once."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from quantkit.analyze.weights import fit, quantize_weight
+from quantkit.emit.canvas import Canvas
+from quantkit.graph.mapping import lazy
+from quantkit.plan.model import Plan, WeightPlan
+from quantkit.spec import PerAxis, QParams
+
+__all__ = ["EmittedWeight", "Weights"]
+
+
+@dataclass(frozen=True, slots=True)
+class EmittedWeight:
+    """A weight that is now integers.
+
+    Attributes:
+        plan: What was decided.
+        qparams: Its numbers; axes count in the float tensor's layout.
+        graph: The graph that owns it.
+        shape: Shape of the float tensor.
+        values: The integer initializer; its last two axes are swapped if the plan says transposed.
+    """
+
+    plan: WeightPlan
+    qparams: QParams
+    graph: ir.Graph
+    shape: tuple[int, ...]
+    values: ir.Value
+
+    @property
+    def tensor(self) -> str:
+        """Name of the float tensor."""
+        return self.plan.tensor
+
+    def broadcastable(self, parameter: NDArray[np.generic]) -> NDArray[np.generic]:
+        """Shape a scale or zero point so that it broadcasts against the float tensor."""
+        if not isinstance(self.plan.spec.granularity, PerAxis):
+            return parameter
+        axis = self.plan.spec.granularity.axis % len(self.shape)
+        return parameter.reshape([-1 if i == axis else 1 for i in range(len(self.shape))])
+
+
+@dataclass(slots=True)
+class Weights:
+    """Turns planned weights into initializers, each once, however many nodes read it."""
+
+    canvas: Canvas
+    plan: Plan
+    _emitted: dict[ir.Value, EmittedWeight] = field(default_factory=dict)
+
+    def behind(self, value: ir.Value | None) -> ir.Value | None:
+        """Return the planned float initializer behind `value`, looking through a Transpose."""
+        if value is None:
+            return None
+        producer = value.producer()
+        if producer is not None and producer.op_type == "Transpose":
+            value = producer.inputs[0]
+        if value is None or not value.is_initializer() or value.name not in self.plan.weight:
+            return None
+        return value
+
+    def emit(self, value: ir.Value) -> EmittedWeight:
+        """Return the integers of a planned initializer, made on first use."""
+        if value not in self._emitted:
+            self._emitted[value] = self._make(value)
+        return self._emitted[value]
+
+    def _make(self, value: ir.Value) -> EmittedWeight:
+        tensor, graph = value.const_value, value.graph
+        assert tensor is not None  # noqa: S101 - it is in the plan
+        assert isinstance(graph, ir.Graph)  # noqa: S101 - an initializer has a graph
+        plan = self.plan.weight[value.name or ""]
+        qparams = fit(tensor.numpy(), plan.spec)
+        shape = tuple(int(n) for n in tensor.shape.numpy())
+
+        def integers() -> NDArray[np.generic]:
+            q = quantize_weight(tensor.numpy(), qparams)
+            return np.ascontiguousarray(q.swapaxes(-1, -2)) if plan.transposed else q
+
+        stored = (*shape[:-2], shape[-1], shape[-2]) if plan.transposed else shape
+        dtype = ir.DataType[plan.spec.dtype.name.upper()]
+        name = f"{plan.tensor}_quantized"
+        values = self.canvas.initializer(graph, lazy(integers, dtype, stored, name), name)
+        return EmittedWeight(plan, qparams, graph, shape, values)
+
+    def drop_floats(self) -> None:
+        """Remove float weights (and their Transposes) that nobody reads any more."""
+        for value in self._emitted:
+            for use in tuple(value.uses()):
+                if use.node.op_type == "Transpose" and not use.node.outputs[0].uses():
+                    owner = use.node.graph
+                    if owner is not None:
+                        owner.remove(use.node, safe=True)
+            if not value.uses() and value.graph is not None and value.name:
+                value.graph.initializers.pop(value.name, None)

@@ -1,0 +1,200 @@
+"""Open a model: structure in memory, weights left in their files.
+
+A path or an `onnx.ModelProto` becomes an `ir.Model` in the form that all later stages rely on
+(`quantkit.graph.normalize`). The input is only ever read.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import onnx
+import onnx_ir as ir
+from google.protobuf.message import DecodeError
+
+from quantkit.errors import ModelError, UsageError
+from quantkit.graph._wire import MARK, WireError, split
+from quantkit.graph.mapping import MappedFile
+from quantkit.graph.normalize import normalize
+
+__all__ = ["LoadedModel", "load"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModel:
+    """A model and where it came from.
+
+    Attributes:
+        model: The normalized graph.
+        path: The model file; None if a ModelProto was given.
+        proto: The ModelProto that was given; None if a file was read.
+        files: Every file the model consists of.
+        missing: External data files that are not there, or too short.
+        nbytes: Size of all files, or of the serialized ModelProto.
+        maps: The open files.
+    """
+
+    model: ir.Model
+    path: Path | None
+    proto: onnx.ModelProto | None
+    files: tuple[Path, ...]
+    missing: tuple[str, ...]
+    nbytes: int
+    maps: tuple[MappedFile, ...]
+
+    @property
+    def name(self) -> str:
+        """What to call the model in a message."""
+        return f"'{self.path}'" if self.path else "the given ModelProto"
+
+    def require_weights(self) -> None:
+        """Raise if external data is missing."""
+        if self.missing:
+            raise ModelError(
+                f"External data of {self.name} is missing or too short: {', '.join(self.missing)}; "
+                "put the file(s) beside the model."
+            )
+
+    def release(self) -> None:
+        """Give memory used for reading weights back to the system."""
+        for mapped in self.maps:
+            mapped.release()
+
+
+def load(source: str | Path | onnx.ModelProto) -> LoadedModel:
+    """Open a model.
+
+    Raises:
+        ModelError: The file is not there, truncated, no ONNX model, or uses sparse initializers
+            or training information.
+    """
+    if isinstance(source, onnx.ModelProto):
+        return _load(source, path=None, mapped=None)
+    if not isinstance(source, str | Path):
+        raise UsageError(
+            f"A model is given as a path or an onnx.ModelProto, not as {type(source).__name__}."
+        )
+    path = Path(source)
+    mapped, proto = _read(path)
+    return _load(proto, path=path, mapped=mapped)
+
+
+def _read(path: Path) -> tuple[MappedFile, onnx.ModelProto]:
+    if not path.is_file():
+        what = "is a directory" if path.is_dir() else "does not exist"
+        raise ModelError(f"Model file '{path}' {what}.")
+    if path.stat().st_size == 0:
+        raise ModelError(f"'{path}' is empty (0 bytes).")
+    try:
+        mapped = MappedFile(path)
+        proto = onnx.ModelProto.FromString(split(mapped.view()))
+    except OSError as e:
+        raise ModelError(f"'{path}' cannot be read: {e.strerror}.") from e
+    except (WireError, DecodeError) as e:
+        raise ModelError(
+            f"'{path}' is not an ONNX model, or is truncated ({e}); export or copy it again."
+        ) from e
+    return mapped, proto
+
+
+def _load(proto: onnx.ModelProto, *, path: Path | None, mapped: MappedFile | None) -> LoadedModel:
+    name = f"'{path}'" if path else "the given ModelProto"
+    _refuse(proto, name)
+    model = ir.serde.deserialize_model(proto)
+    externals = _Externals(path.parent if path else None, mapped)
+    _map_weights(model, externals)
+    normalize(model)
+    files = ((path,) if path else ()) + tuple(m.path for m in externals.maps.values())
+    return LoadedModel(
+        model=model,
+        path=path,
+        proto=None if path else proto,
+        files=files,
+        missing=tuple(sorted(externals.missing)),
+        nbytes=sum(f.stat().st_size for f in files) if path else proto.ByteSize(),
+        maps=tuple(externals.maps.values()) + ((mapped,) if mapped else ()),
+    )
+
+
+def _refuse(proto: onnx.ModelProto, name: str) -> None:
+    """Refuse what onnx-ir would drop silently, and what is no model."""
+    if not proto.HasField("graph") or not proto.opset_import:
+        raise ModelError(f"{name} is not an ONNX model: it has no graph or no opset.")
+    if proto.training_info:
+        raise ModelError(
+            f"{name} holds training information, which would be lost; export it for inference."
+        )
+    for graph in _graphs(proto.graph):
+        if graph.sparse_initializer:
+            tensor = graph.sparse_initializer[0].values.name
+            raise ModelError(
+                f"{name} has sparse initializers (the first is '{tensor}'), which quantkit does "
+                "not support; store them dense."
+            )
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _graphs(attribute.g)
+            for inner in attribute.graphs:
+                yield from _graphs(inner)
+
+
+class _Externals:
+    """Resolves external tensors to mapped files, and remembers the ones that are not there."""
+
+    def __init__(self, folder: Path | None, model_file: MappedFile | None) -> None:
+        self.folder = folder
+        self.model_file = model_file
+        self.maps: dict[str, MappedFile] = {}
+        self.missing: set[str] = set()
+
+    def resolve(self, tensor: ir.ExternalTensor) -> ir.TensorProtocol:
+        """Return a lazily read tensor in place of an external one."""
+        offset = tensor.offset or 0
+        if tensor.location == MARK and self.model_file is not None:
+            return self.model_file.tensor(tensor, offset)
+        mapped = self._open(str(tensor.location), tensor.name)
+        if mapped is None:
+            return tensor
+        if offset + tensor.nbytes > len(mapped):
+            self.missing.add(f"{tensor.location} (too short for tensor '{tensor.name}')")
+            return tensor
+        return mapped.tensor(tensor, offset)
+
+    def _open(self, location: str, tensor: str | None) -> MappedFile | None:
+        if location in self.maps:
+            return self.maps[location]
+        if self.folder is None:
+            raise ModelError(
+                f"Tensor '{tensor}' of the given ModelProto is in the external file '{location}'; "
+                "pass the model's path, or load its external data first."
+            )
+        relative = PurePosixPath(location)
+        if relative.is_absolute() or ".." in relative.parts:
+            raise ModelError(
+                f"Tensor '{tensor}' points outside the model's folder ('{location}'); refused."
+            )
+        path = self.folder / relative
+        if not path.is_file() or path.stat().st_size == 0:
+            self.missing.add(location)
+            return None
+        self.maps[location] = MappedFile(path)
+        return self.maps[location]
+
+
+def _map_weights(model: ir.Model, externals: _Externals) -> None:
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            if isinstance(value.const_value, ir.ExternalTensor):
+                value.const_value = externals.resolve(value.const_value)
+        for node in graph:
+            for attribute in tuple(node.attributes.values()):
+                if attribute.type is ir.AttributeType.TENSOR and isinstance(
+                    attribute.value, ir.ExternalTensor
+                ):
+                    tensor = externals.resolve(attribute.value)
+                    node.attributes[attribute.name] = ir.AttrTensor(attribute.name, tensor)

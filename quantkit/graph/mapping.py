@@ -1,0 +1,71 @@
+"""Tensors that stay in their file until they are read."""
+
+import mmap
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+__all__ = ["MappedFile", "lazy"]
+
+# Bytes handed out before the pages read so far are given back to the system.
+_RESIDENT = 64 << 20
+
+
+class MappedFile:
+    """One read-only memory map; hands out arrays that are views of it.
+
+    Pages already read are dropped from this process's memory from time to time. That is always
+    safe: a view that is read again faults its pages in again.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with path.open("rb") as file:
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._handed_out = 0
+
+    def __len__(self) -> int:
+        return len(self._map)
+
+    def view(self) -> memoryview:
+        """The whole file."""
+        return memoryview(self._map)
+
+    def release(self) -> None:
+        """Give the pages read so far back to the system."""
+        if hasattr(self._map, "madvise"):
+            self._map.madvise(mmap.MADV_DONTNEED)
+        self._handed_out = 0
+
+    def tensor(self, entry: ir.ExternalTensor, offset: int) -> ir.LazyTensor:
+        """Return a tensor that reads `entry`'s contents at `offset` whenever it is asked for them."""
+        dtype, shape = entry.dtype, entry.shape
+        count = int(np.prod(shape.numpy(), dtype=np.int64))
+
+        def read() -> NDArray[np.generic]:
+            nbytes = count * dtype.numpy().itemsize
+            if self._handed_out + nbytes > _RESIDENT:
+                self.release()
+            self._handed_out += nbytes
+            flat = np.frombuffer(self._map, dtype.numpy(), count, offset)
+            return flat.reshape(shape.numpy())
+
+        return lazy(read, dtype, tuple(shape.numpy()), entry.name)
+
+
+def lazy(
+    read: Callable[[], NDArray[np.generic]],
+    dtype: ir.DataType,
+    shape: tuple[int, ...],
+    name: str | None,
+) -> ir.LazyTensor:
+    """Return a tensor whose contents are computed each time they are read, and never kept."""
+    return ir.LazyTensor(
+        lambda: ir.Tensor(read(), dtype=dtype, name=name),
+        dtype=dtype,
+        shape=ir.Shape(shape),
+        name=name,
+    )

@@ -1,0 +1,76 @@
+"""When onnxruntime's dynamic int8 kernels can compute a node, and when that is faster than float."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from quantkit.analyze.facts import NodeFact, WeightFact
+from quantkit.ops import Kernel, OpFact
+
+__all__ = ["obstacle"]
+
+_MATRIX = 2
+# Where DynamicQuantizeMatMul starts to beat float MatMul on AVX2 (benchmarks/crossover.py): below,
+# quantizing the activation costs more than the product saves.
+_MIN_ELEMENTS = 128 * 128
+_MIN_EXTENT = 64
+
+Weights = Mapping[int, WeightFact]
+
+
+def obstacle(node: NodeFact, fact: OpFact, weights: Weights, *, named: bool) -> str:
+    """Return why the kernel cannot or should not run this node; "" if it should.
+
+    `named`: the user asked for this very node, so its size does not matter.
+    """
+    return _CHECKS[fact.kernel](node, weights) or (
+        "" if named or fact.kernel is not Kernel.MATMUL else _too_small(node, weights)
+    )
+
+
+def _matmul(node: NodeFact, weights: Weights) -> str:
+    if 1 not in weights or 0 in weights:
+        return "the constant is the left operand"
+    if len(weights[1].shape) != _MATRIX:
+        return f"its weight has {len(weights[1].shape)} axes, not 2"
+    return ""
+
+
+def _too_small(node: NodeFact, weights: Weights) -> str:
+    rows, columns = weights[1].shape
+    if rows * columns < _MIN_ELEMENTS or min(rows, columns) < _MIN_EXTENT:
+        return f"a {rows}x{columns} product is faster in float"
+    return ""
+
+
+def _lookup(node: NodeFact, weights: Weights) -> str:
+    if node.attributes.get("axis", 0) != 0 or len(weights[0].shape) != _MATRIX:
+        return "only rows of a matrix are looked up as integers"
+    return ""
+
+
+def _lstm(node: NodeFact, weights: Weights) -> str:
+    return "" if len(weights) == _MATRIX else "one of its weights is computed at run time"
+
+
+def _attention(node: NodeFact, weights: Weights) -> str:
+    return ""
+
+
+def _embed(node: NodeFact, weights: Weights) -> str:
+    return ""
+
+
+def _none(node: NodeFact, weights: Weights) -> str:
+    return "there is no kernel"
+
+
+_CHECKS: Mapping[Kernel, Callable[[NodeFact, Weights], str]] = MappingProxyType(
+    {
+        Kernel.MATMUL: _matmul,
+        Kernel.LOOKUP: _lookup,
+        Kernel.LSTM: _lstm,
+        Kernel.ATTENTION: _attention,
+        Kernel.EMBED: _embed,
+        Kernel.NONE: _none,
+    }
+)

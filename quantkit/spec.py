@@ -1,0 +1,147 @@
+"""How one tensor is quantized: granularity, specification, parameters. Frozen values, no behaviour.
+
+May import numerics only.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantkit.errors import UsageError
+from quantkit.numerics.dtypes import INT8, UINT8, IntType, int_type
+
+__all__ = ["Granularity", "PerAxis", "PerBlock", "PerTensor", "QInt8", "QParams", "QUInt8"]
+__all__ += ["QuantSpec", "QuantType", "weight_int_type"]
+
+
+class QuantType(Enum):
+    """The types that weights can be stored in; the names onnxruntime's users know."""
+
+    QInt8 = "int8"
+    QUInt8 = "uint8"
+
+
+QInt8 = QuantType.QInt8
+QUInt8 = QuantType.QUInt8
+
+
+def weight_int_type(weight_type: Any) -> IntType:
+    """Turn what users write into a type: `QUInt8`, ``"uint8"``, or onnxruntime's own enum member."""
+    name = getattr(weight_type, "name", weight_type)
+    known = {"QInt8": INT8, "QUInt8": UINT8, "int8": INT8, "uint8": UINT8}
+    if not isinstance(name, str) or name not in known:
+        raise UsageError(
+            f"Unknown weight type {name!r}; dynamic quantization stores weights as "
+            "QUInt8 (uint8) or QInt8 (int8)."
+        )
+    return known[name]
+
+
+@dataclass(frozen=True, slots=True)
+class PerTensor:
+    """One scale for the whole tensor: (A, B) -> scale ()."""
+
+
+@dataclass(frozen=True, slots=True)
+class PerAxis:
+    """One scale for each index of `axis`: (A, B), axis 1 -> scale (B,). `axis` may be negative."""
+
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class PerBlock:
+    """One scale for `size` neighbours along `axis`: (A, B), axis 0, size 32 -> scale (A / 32, B)."""
+
+    axis: int
+    size: int
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise UsageError(f"Block size {self.size} is not positive.")
+
+
+Granularity = PerTensor | PerAxis | PerBlock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantSpec:
+    """How a weight is quantized.
+
+    Attributes:
+        dtype: The integer type.
+        granularity: What shares a scale.
+        symmetric: Zero point fixed in the middle of the type's range.
+        reduced: Use one bit less than the type has (onnxruntime's ``reduce_range``).
+        pair_axis: The axis that a matrix product sums over, if its pair sums must not saturate on
+            x86 without VNNI (`quantkit.numerics.saturation`); None if that cannot happen.
+        keep_sum: Round so that each channel keeps its sum (`quantkit.numerics.rounding`).
+    """
+
+    dtype: IntType
+    granularity: Granularity
+    symmetric: bool
+    reduced: bool = False
+    pair_axis: int | None = None
+    keep_sum: bool = False
+
+    @property
+    def qmin(self) -> int:
+        """The smallest integer used."""
+        return self.dtype.qmin // 2 if self.reduced else self.dtype.qmin
+
+    @property
+    def qmax(self) -> int:
+        """The largest integer used."""
+        return self.dtype.qmax // 2 if self.reduced else self.dtype.qmax
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data; `from_json` is its inverse."""
+        match self.granularity:
+            case PerTensor():
+                granularity: dict[str, Any] = {"per": "tensor"}
+            case PerAxis(axis=axis):
+                granularity = {"per": "axis", "axis": axis}
+            case PerBlock(axis=axis, size=size):
+                granularity = {"per": "block", "axis": axis, "size": size}
+        return {
+            "dtype": self.dtype.name,
+            "granularity": granularity,
+            "symmetric": self.symmetric,
+            "reduced": self.reduced,
+            "pair_axis": self.pair_axis,
+            "keep_sum": self.keep_sum,
+        }
+
+    @classmethod
+    def from_json(cls, plain: dict[str, Any]) -> "QuantSpec":
+        """Read what `to_json` wrote."""
+        per = plain["granularity"]
+        granularity: Granularity
+        match per["per"]:
+            case "tensor":
+                granularity = PerTensor()
+            case "axis":
+                granularity = PerAxis(per["axis"])
+            case "block":
+                granularity = PerBlock(per["axis"], per["size"])
+            case other:
+                raise UsageError(f"Unknown granularity {other!r}; use tensor, axis or block.")
+        rest = {k: v for k, v in plain.items() if k not in {"dtype", "granularity"}}
+        return cls(dtype=int_type(plain["dtype"]), granularity=granularity, **rest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QParams:
+    """The numbers for one tensor.
+
+    Invariants: `scale` and `zero_point` have the shape that the granularity's docstring gives; every scale
+    is > 0; `zero_point` has the storage type of ``spec.dtype``.
+    """
+
+    spec: QuantSpec
+    scale: NDArray[np.float32]
+    zero_point: NDArray[np.generic]
