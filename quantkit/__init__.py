@@ -1,0 +1,57 @@
+"""quantkit: float32 ONNX models made small and fast, right on every CPU, never invalid.
+
+    from quantkit import QUInt8, quantize_dynamic
+    quantize_dynamic("model.onnx", "model.int8.onnx", QUInt8)
+
+Names are imported when they are first used, so that ``import quantkit`` costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from quantkit._version import __version__
+
+if TYPE_CHECKING:
+    from quantkit.analyze.inspect import Inspection, inspect_model
+    from quantkit.api import quantize_dynamic
+    from quantkit.errors import QuantkitError
+    from quantkit.pipeline import QuantizeResult
+    from quantkit.plan import Plan
+    from quantkit.spec import QInt8, QuantType, QUInt8
+
+_HOME = {
+    "Inspection": "quantkit.analyze.inspect",
+    "Plan": "quantkit.plan",
+    "QInt8": "quantkit.spec",
+    "QUInt8": "quantkit.spec",
+    "QuantType": "quantkit.spec",
+    "QuantizeResult": "quantkit.pipeline",
+    "QuantkitError": "quantkit.errors",
+    "inspect_model": "quantkit.analyze.inspect",
+    "quantize_dynamic": "quantkit.api",
+}
+
+__all__ = [
+    "Inspection",
+    "Plan",
+    "QInt8",
+    "QUInt8",
+    "QuantType",
+    "QuantizeResult",
+    "QuantkitError",
+    "__version__",
+    "inspect_model",
+    "quantize_dynamic",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'quantkit' has no attribute '{name}'")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

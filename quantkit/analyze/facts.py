@@ -63,6 +63,7 @@ class NodeFact:
         attributes: Its attributes that are numbers, strings or lists of them.
         inputs: Names of its inputs, "" where one is left out.
         weights: Weight name by input slot, for the inputs that are constant.
+        constants: All input slots that are constant, of whatever type and shape.
         output_count: How many outputs are used.
     """
 
@@ -72,6 +73,7 @@ class NodeFact:
     attributes: Attributes
     inputs: tuple[str, ...]
     weights: Mapping[int, str]
+    constants: frozenset[int]
     output_count: int
 
 

@@ -111,6 +111,9 @@ def _node_fact(node: ir.Node, weights: dict[str, WeightFact]) -> NodeFact:
         attributes=_attributes(node),
         inputs=tuple((v.name or "") if v is not None else "" for v in node.inputs),
         weights=found,
+        constants=frozenset(
+            i for i, v in enumerate(node.inputs) if v is not None and v.is_initializer()
+        ),
         output_count=sum(1 for o in node.outputs if o.uses() or o.is_graph_output()),
     )
 

@@ -37,10 +37,23 @@ def emit_dynamic(model: ir.Model, plan: Plan) -> None:
         fact = fact_of(node.domain, node.op_type)
         assert fact is not None  # noqa: S101 - planned nodes have facts
         _EMITTERS[fact.kernel](canvas, weights, node)
-        if node.graph is not None:
-            node.graph.remove(node, safe=True)
-    weights.drop_floats()
+        _remove(node)
     for graph in model.graphs():
         for value in tuple(graph.initializers.values()):
             if value.name in plan.weight and value.uses():
                 emit_stored(canvas, weights, value)
+            elif not value.uses() and not value.is_graph_output() and not value.is_graph_input():
+                graph.initializers.pop(value.name or "")
+
+
+def _remove(node: ir.Node) -> None:
+    """Remove a node, and the Transpose of a weight that only it read."""
+    inputs = [value for value in node.inputs if value is not None]
+    if node.graph is not None:
+        node.graph.remove(node, safe=True)
+    for value in inputs:
+        producer = value.producer()
+        if producer is not None and producer.op_type == "Transpose" and not value.uses():
+            source = producer.inputs[0]
+            if source is not None and source.is_initializer() and not value.is_graph_output():
+                _remove(producer)

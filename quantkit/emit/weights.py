@@ -88,14 +88,3 @@ class Weights:
         name = f"{plan.tensor}_quantized"
         values = self.canvas.initializer(graph, lazy(integers, dtype, stored, name), name)
         return EmittedWeight(plan, qparams, graph, shape, values)
-
-    def drop_floats(self) -> None:
-        """Remove float weights (and their Transposes) that nobody reads any more."""
-        for value in self._emitted:
-            for use in tuple(value.uses()):
-                if use.node.op_type == "Transpose" and not use.node.outputs[0].uses():
-                    owner = use.node.graph
-                    if owner is not None:
-                        owner.remove(use.node, safe=True)
-            if not value.uses() and value.graph is not None and value.name:
-                value.graph.initializers.pop(value.name, None)

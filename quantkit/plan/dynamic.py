@@ -199,13 +199,13 @@ def _weight_plan(
     ]
     kernels = {reader.kernel for reader in readers}
     multiplied = bool(kernels & {Kernel.MATMUL, Kernel.ATTENTION, Kernel.LSTM})
-    # DynamicQuantizeLSTM takes no zero point.
-    dtype = INT8 if Kernel.LSTM in kernels else options.weight_type
+    dtype = options.weight_type
     granularity = _granularity(weight, readers, options)
     spec = QuantSpec(
         dtype=dtype,
         granularity=granularity,
-        symmetric=dtype.signed,
+        # DynamicQuantizeLSTM takes one zero point for all channels.
+        symmetric=dtype.signed or Kernel.LSTM in kernels,
         reduced=options.reduce_range,
         pair_axis=_summed_axis(weight, readers) if multiplied and dtype is INT8 else None,
         keep_sum=kernels == {Kernel.NONE},

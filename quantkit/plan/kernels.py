@@ -14,6 +14,9 @@ _MATRIX = 2
 _MIN_ELEMENTS = 128 * 128
 _MIN_EXTENT = 64
 
+_ATTENTION_WEIGHT_BIAS, _ATTENTION_BIAS = 2, 5  # input slots
+_EMBED_CONSTANTS, _EMBED_POSITIONS, _EMBED_OUTPUTS = (2, 3, 4, 5, 6), 8, 2
+
 Weights = Mapping[int, WeightFact]
 
 
@@ -49,14 +52,33 @@ def _lookup(node: NodeFact, weights: Weights) -> str:
 
 
 def _lstm(node: NodeFact, weights: Weights) -> str:
-    return "" if len(weights) == _MATRIX else "one of its weights is computed at run time"
+    if set(weights) != {1, 2}:
+        return "one of its weights is computed at run time"
+    if node.attributes.get("layout"):
+        return "DynamicQuantizeLSTM knows no batch-first layout"
+    return ""
 
 
 def _attention(node: NodeFact, weights: Weights) -> str:
+    missing = [name for name in ("do_rotary", "past_present_share_buffer") if node.attributes.get(name)]
+    if missing:
+        return f"QAttention does not support {missing[0]}"
+    sizes = node.attributes.get("qkv_hidden_sizes", ())
+    if isinstance(sizes, tuple) and len(set(sizes)) > 1:
+        return "QAttention needs query, key and value of one size"
+    if any(node.inputs[_ATTENTION_BIAS:]):
+        return "QAttention takes no attention bias and no past length"
+    if len(node.inputs) <= _ATTENTION_WEIGHT_BIAS or not node.inputs[_ATTENTION_WEIGHT_BIAS]:
+        return "QAttention needs a bias"
     return ""
 
 
 def _embed(node: NodeFact, weights: Weights) -> str:
+    used = {slot for slot in _EMBED_CONSTANTS if slot < len(node.inputs) and node.inputs[slot]}
+    if not used <= node.constants:
+        return "one of its tables, or gamma or beta, is computed at run time"
+    if any(node.inputs[_EMBED_POSITIONS:]) or node.output_count > _EMBED_OUTPUTS:
+        return "QEmbedLayerNormalization has neither position ids nor the embedding sum"
     return ""
 
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
 
 __all__ = ["main"]
 
@@ -102,11 +102,11 @@ def _torch() -> Any:
     Returns:
         The ``torch`` module.
     """
-    import torch  # type: ignore[import-not-found, unused-ignore]
+    import torch  # noqa: TID251
 
     torch.set_num_threads(1)
     torch.manual_seed(_SEED)
-    torch.use_deterministic_algorithms(True)
+    torch.use_deterministic_algorithms(mode=True)
     return torch
 
 
@@ -172,21 +172,23 @@ def _train(images: NDArray[np.uint8], labels: NDArray[np.uint8]) -> dict[str, ND
     }
 
 
-def _nodes() -> list[onnx.NodeProto]:
+def _nodes(image: ir.Value, weights: Mapping[str, ir.Value]) -> list[ir.Node]:
     """Make the nodes of the ONNX graph.
+
+    Args:
+        image: The graph's input.
+        weights: The trained weights by name.
 
     Returns:
         Three Conv, BatchNormalization, Relu, MaxPool blocks, then Flatten, Gemm, Relu, Gemm.
     """
-    nodes: list[onnx.NodeProto] = []
-    last = "image"
+    nodes: list[ir.Node] = []
 
-    def add(op: str, name: str, weights: Sequence[str] = (), output: str = "", **more: Any) -> None:
-        nonlocal last
-        output = output or f"{name}_out"
-        inputs = [last, *(f"{name}.{weight}" for weight in weights)]
-        nodes.append(helper.make_node(op, inputs, [output], name=name, **more))
-        last = output
+    def add(op: str, name: str, parts: Sequence[str] = (), **attributes: Any) -> None:
+        last = nodes[-1].outputs[0] if nodes else image
+        inputs = [last, *(weights[f"{name}.{part}"] for part in parts)]
+        output = ir.val(f"{name}_out")
+        nodes.append(ir.node(op, inputs, attributes, outputs=[output], name=name))
 
     statistics = ("weight", "bias", "running_mean", "running_var")
     for i in range(1, len(_CHANNELS)):
@@ -198,11 +200,11 @@ def _nodes() -> list[onnx.NodeProto]:
     add("Flatten", "flatten", axis=1)
     add("Gemm", "fc1", ["weight", "bias"], alpha=1.0, beta=1.0, transB=1)
     add("Relu", "relu_fc1")
-    add("Gemm", "fc2", ["weight", "bias"], output="logits", alpha=1.0, beta=1.0, transB=1)
+    add("Gemm", "fc2", ["weight", "bias"], alpha=1.0, beta=1.0, transB=1)
     return nodes
 
 
-def _build(weights: _Weights) -> onnx.ModelProto:
+def _build(weights: _Weights) -> ir.Model:
     """Build the ONNX model.
 
     Args:
@@ -211,23 +213,30 @@ def _build(weights: _Weights) -> onnx.ModelProto:
     Returns:
         A checked float32 model.
     """
-    image = helper.make_tensor_value_info("image", TensorProto.FLOAT, ["batch", 1, 28, 28])
-    logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", _CLASSES])
-    tensors = [numpy_helper.from_array(value, name) for name, value in weights.items()]
-    graph = helper.make_graph(_nodes(), "fashion_cnn", [image], [logits], initializer=tensors)
-    model = helper.make_model(
-        graph,
-        opset_imports=[helper.make_opsetid("", _OPSET)],
-        ir_version=_IR_VERSION,
-        producer_name="quantkit.samples.train",
+    image = ir.val("image", ir.DataType.FLOAT, ["batch", 1, 28, 28])
+    values = {
+        name: ir.val(name, const_value=ir.tensor(value, name=name))
+        for name, value in weights.items()
+    }
+    nodes = _nodes(image, values)
+    logits = nodes[-1].outputs[0]
+    logits.name = "logits"
+    logits.dtype = ir.DataType.FLOAT
+    logits.shape = ir.Shape(["batch", _CLASSES])
+    graph = ir.Graph(
+        [image],
+        [logits],
+        nodes=nodes,
+        initializers=list(values.values()),
+        opset_imports={"": _OPSET},
+        name="fashion_cnn",
     )
-    onnx.checker.check_model(model, full_check=True)
+    model = ir.Model(graph, ir_version=_IR_VERSION, producer_name="quantkit.samples.train")
+    onnx.checker.check_model(ir.to_proto(model), full_check=True)
     return model
 
 
-def _accuracy(
-    model: onnx.ModelProto, images: NDArray[np.uint8], labels: NDArray[np.uint8]
-) -> float:
+def _accuracy(model: ir.Model, images: NDArray[np.uint8], labels: NDArray[np.uint8]) -> float:
     """Measure the ONNX model itself, in onnxruntime.
 
     Args:
@@ -238,12 +247,12 @@ def _accuracy(
     Returns:
         The share of images it classifies rightly.
     """
-    import onnxruntime  # type: ignore[import-untyped, unused-ignore]
+    import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        ir.to_proto(model).SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
     right = 0
     for start in range(0, len(images), 500):
@@ -269,12 +278,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     weights = _train(images, labels)
     model = _build(weights)
     accuracy = _accuracy(model, test_images, test_labels)
-    helper.set_model_props(model, {"test_accuracy": f"{accuracy:.4f}", "dataset": "Fashion-MNIST"})
+    model.metadata_props.update(test_accuracy=f"{accuracy:.4f}", dataset="Fashion-MNIST")
     _say(f"accuracy on {len(test_images)} test images: {accuracy:.4f}")
     options.out.mkdir(parents=True, exist_ok=True)
     model_path = options.out / "fashion_cnn.onnx"
     data_path = options.out / "fashion_test.npz"
-    onnx.save(model, model_path)
+    ir.save(model, model_path)
     np.savez_compressed(
         data_path, image=test_images[:_KEPT_IMAGES], label=test_labels[:_KEPT_IMAGES]
     )

@@ -1,0 +1,311 @@
+"""The never-invalid contract: before anything is written, the result is checked, loaded, run and compared.
+
+The only module (beside measurements) that imports onnxruntime.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+from numpy.typing import NDArray
+from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
+
+from quantkit.errors import RuntimeSupportError, VerifyError
+from quantkit.graph.load import LoadedModel
+from quantkit.graph.mapped_model import mapped_model
+from quantkit.graph.opset import check
+from quantkit.numerics.affine import sqnr
+
+__all__ = ["LARGE", "NOISE_DB", "Reference", "RuntimeLimits", "Verification", "check_structure", "compare", "run_float"]
+__all__ += ["readable_ir_version", "runtime_limits", "runtime_version"]
+
+Feeds = Mapping[str, NDArray[np.generic]]
+
+# Above this the float model is not run beside the quantized one, and the quantized one is mapped,
+# not copied: verification never needs more memory than quantization.
+LARGE = 1 << 30
+# Below this the output is more noise than signal, whatever the model is for.
+NOISE_DB = 5.0
+# onnxruntime 1.20, the oldest that quantkit installs with, reads IR version 10.
+_IR_READ_BY_ALL = 10
+
+# onnxruntime's exceptions have no common base but Exception itself.
+RUNTIME_ERRORS: tuple[type[Exception], ...] = (
+    *(v for v in vars(ort_state).values() if isinstance(v, type) and issubclass(v, Exception)),
+    RuntimeError,
+)
+
+_DTYPES = {
+    "tensor(float)": np.float32,
+    "tensor(double)": np.float64,
+    "tensor(float16)": np.float16,
+    "tensor(int64)": np.int64,
+    "tensor(int32)": np.int32,
+    "tensor(int8)": np.int8,
+    "tensor(uint8)": np.uint8,
+    "tensor(bool)": np.bool_,
+}
+_IMAGE_RANK = 4
+# Sizes tried for dynamic dimensions, and upper ends tried for integer inputs, until the float
+# model runs.
+_TRIALS_IMAGE = ((64, 2), (224, 2), (320, 2), (640, 2), (32, 2))
+_TRIALS_OTHER = ((16, 100), (16, 2), (128, 2), (1, 2), (400, 2), (2, 2))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeLimits:
+    """The newest IR version and opset that the installed onnxruntime loads."""
+
+    ir_version: int
+    opset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """Inputs that the float model accepts, and its outputs; or why there are none."""
+
+    feeds: Feeds
+    outputs: Mapping[str, Any]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """What was checked.
+
+    Attributes:
+        compared: Outputs that were compared with the float model, with their SQNR in dB.
+        note: What could not be checked, and why; empty if everything was.
+    """
+
+    compared: Mapping[str, float]
+    note: str
+
+    @property
+    def worst(self) -> float | None:
+        """The lowest SQNR; None if nothing was compared."""
+        return min(self.compared.values(), default=None)
+
+
+def runtime_version() -> str:
+    """Return the installed onnxruntime's version."""
+    return str(ort.__version__)
+
+
+def readable_ir_version(wanted: int) -> int:
+    """Return `wanted`, or the newest IR version that the installed onnxruntime reads."""
+    return wanted if wanted <= _IR_READ_BY_ALL else min(wanted, runtime_limits().ir_version)
+
+
+@cache
+def runtime_limits() -> RuntimeLimits:
+    """Find the newest IR version and opset by loading models of one node."""
+    newest_ir = next(v for v in range(onnx.IR_VERSION, 2, -1) if _loads(v, 13))
+    newest_opset = onnx.defs.onnx_opset_version()
+    opset = next(v for v in range(newest_opset, 6, -1) if _loads(newest_ir, v))
+    return RuntimeLimits(ir_version=newest_ir, opset=opset)
+
+
+def _loads(ir_version: int, opset: int) -> bool:
+    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([1]))
+    node = ir.node("Identity", [x])
+    graph = ir.Graph([x], node.outputs, nodes=[node], opset_imports={"": opset}, name="probe")
+    node.outputs[0].name = "y"
+    node.outputs[0].type = x.type
+    model = ir.Model(graph, ir_version=ir_version)
+    try:
+        _session(ir.serde.serialize_model(model).SerializeToString())
+    except RUNTIME_ERRORS:
+        return False
+    return True
+
+
+def check_structure(model: ir.Model) -> None:
+    """Run onnx's checker on the result.
+
+    Raises:
+        VerifyError: The result is not valid ONNX.
+    """
+    try:
+        check(model)
+    except onnx.checker.ValidationError as e:
+        reason = str(e).strip().splitlines()[0]
+        raise VerifyError(f"The quantized model is not valid ONNX: {reason}") from e
+
+
+def run_float(source: LoadedModel, sample: Feeds | None = None) -> Reference:
+    """Load and run the float model on `sample`, or on inputs made up from its signature.
+
+    Raises:
+        RuntimeSupportError: onnxruntime does not load the float model; says why.
+    """
+    if source.nbytes > LARGE and sample is None:
+        size = source.nbytes / 2**30
+        return Reference(feeds={}, outputs={}, note=f"not compared with float ({size:.1f} GB)")
+    try:
+        session = _float_session(source)
+    except RUNTIME_ERRORS as e:
+        raise RuntimeSupportError(_why_not_loaded(source, str(e))) from e
+    if sample is not None:
+        return _run_sample(session, sample)
+    reason = ""
+    for feeds in _made_up_feeds(session):
+        try:
+            return Reference(feeds=feeds, outputs=_run(session, feeds))
+        except RUNTIME_ERRORS as e:
+            reason = reason or str(e).strip().splitlines()[0]
+    return Reference(
+        feeds={},
+        outputs={},
+        note=f"not run: the float model accepts none of the inputs made up for it ({reason}); "
+        "pass a sample",
+    )
+
+
+def _run_sample(session: Any, sample: Feeds) -> Reference:
+    try:
+        return Reference(feeds=sample, outputs=_run(session, sample))
+    except (*RUNTIME_ERRORS, ValueError) as e:
+        reason = str(e).strip().splitlines()[0]
+        raise VerifyError(f"The float model does not run on the given sample: {reason}") from e
+
+
+def compare(candidate: Path, reference: Reference, *, nbytes: int) -> Verification:
+    """Load the written candidate, run it on the reference's inputs, and compare.
+
+    Raises:
+        VerifyError: It does not load, does not run, or gives NaN where float does not.
+    """
+    try:
+        session = _candidate_session(candidate, nbytes)
+    except RUNTIME_ERRORS as e:
+        raise VerifyError(f"onnxruntime does not load the quantized model: {e}") from e
+    feeds = reference.feeds or next(_made_up_feeds(session), {})
+    try:
+        outputs = _run(session, feeds)
+    except RUNTIME_ERRORS as e:
+        if not reference.feeds:
+            return Verification(compared={}, note=reference.note or "not run")
+        raise VerifyError(f"The quantized model loads but does not run: {e}") from e
+    compared, skipped = {}, []
+    for name, expected in reference.outputs.items():
+        if not _comparable(expected, outputs[name]):
+            skipped.append(name)
+            continue
+        if np.isfinite(expected).all() and not np.isfinite(outputs[name]).all():
+            raise VerifyError(f"Output '{name}' of the quantized model holds NaN or infinity.")
+        compared[name] = sqnr(expected, outputs[name])
+    note = reference.note
+    if skipped:
+        note = f"not comparable: {', '.join(skipped)}"
+    return Verification(compared=compared, note=note)
+
+
+def _comparable(expected: Any, actual: Any) -> bool:
+    return (
+        isinstance(expected, np.ndarray)
+        and expected.dtype.kind == "f"
+        and expected.shape == actual.shape
+        and expected.size > 0
+        and bool(np.any(expected))
+    )
+
+
+def _session(model: str | bytes, options: Mapping[str, str] | None = None, level: int = 99) -> Any:
+    settings = ort.SessionOptions()
+    settings.log_severity_level = 4
+    settings.graph_optimization_level = ort.GraphOptimizationLevel(level)
+    for key, value in (options or {}).items():
+        settings.add_session_config_entry(key, value)
+    return ort.InferenceSession(model, settings, providers=["CPUExecutionProvider"])
+
+
+_FOLDER = "session.model_external_initializers_file_folder_path"
+
+
+def _float_session(source: LoadedModel) -> Any:
+    """Load the float model as it is: mapped, not optimized, used once."""
+    if source.path is None:
+        assert source.proto is not None  # noqa: S101 - one of the two is given
+        proto = onnx.ModelProto()
+        proto.CopyFrom(source.proto)
+        proto.ir_version = readable_ir_version(proto.ir_version)
+        return _session(proto.SerializeToString(), level=0)
+    mapped = mapped_model(source.path, readable_ir_version)
+    options = {_FOLDER: str(mapped.folder), "session.disable_prepacking": "1"}
+    return _session(mapped.structure, options, level=0)
+
+
+def _candidate_session(path: Path, nbytes: int) -> Any:
+    """Load the result as users will; if it is large, mapped so that it is not in memory twice."""
+    if nbytes < LARGE // 4:
+        return _session(str(path))
+    mapped = mapped_model(path, readable_ir_version)
+    return _session(
+        mapped.structure, {_FOLDER: str(mapped.folder), "session.disable_prepacking": "1"}
+    )
+
+
+def _run(session: Any, feeds: Feeds) -> dict[str, Any]:
+    names = [o.name for o in session.get_outputs()]
+    return dict(zip(names, session.run(names, dict(feeds)), strict=True))
+
+
+def _made_up_feeds(session: Any) -> Iterator[Feeds]:
+    """Yield inputs that fit the signature, with different guesses for dynamic dimensions."""
+    inputs = session.get_inputs()
+    if any(i.type not in _DTYPES for i in inputs):
+        return
+    images = any(len(i.shape) == _IMAGE_RANK for i in inputs)
+    for extent, high in _TRIALS_IMAGE if images else _TRIALS_OTHER:
+        yield {i.name: _made_up(i, extent, high) for i in inputs}
+
+
+def _made_up(signature: Any, extent: int, high: int) -> NDArray[np.generic]:
+    generator = np.random.default_rng(0)
+    shape = [
+        n if isinstance(n, int) else (1 if axis == 0 else extent)
+        for axis, n in enumerate(signature.shape)
+    ]
+    dtype = np.dtype(_DTYPES[signature.type])
+    if dtype.kind == "f":
+        return generator.standard_normal(shape).astype(dtype)
+    if dtype.kind == "b" or "mask" in signature.name.lower():
+        return np.ones(shape, dtype)
+    if "len" in signature.name.lower():
+        return np.full(shape, extent, dtype)
+    top = 2 if "type" in signature.name.lower() else high
+    return generator.integers(0, top, shape).astype(dtype)
+
+
+def _why_not_loaded(source: LoadedModel, message: str) -> str:
+    """Say which of IR version, opset or custom domain keeps onnxruntime from loading a model."""
+    limits = runtime_limits()
+    model = source.model
+    version = f"onnxruntime {runtime_version()}"
+    opset = model.opset_imports.get("", 1)
+    if opset > limits.opset:
+        return (
+            f"{source.name} uses opset {opset}; {version} supports up to {limits.opset}: export it "
+            "with a lower opset, or install a newer onnxruntime."
+        )
+    known = {"", "ai.onnx", "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc"}
+    used = {node.domain for node in model.graph.all_nodes()}
+    custom = sorted(used - known)
+    if custom:
+        return (
+            f"{source.name} uses operators of the custom domain '{custom[0]}', which {version} does "
+            "not have; run with verification off to quantize it unseen."
+        )
+    if (model.ir_version or 0) > limits.ir_version:
+        return (
+            f"{source.name} has IR version {model.ir_version}; {version} reads up to "
+            f"{limits.ir_version}: install a newer onnxruntime."
+        )
+    return f"{version} does not load {source.name}: {message.strip().splitlines()[0]}"
