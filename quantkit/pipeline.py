@@ -20,8 +20,14 @@ from quantkit.graph.load import LoadedModel, load
 from quantkit.graph.opset import raise_opset
 from quantkit.graph.save import Stage, staged
 from quantkit.plan import DynamicOptions, Mode, Plan, plan_dynamic
-from quantkit.verify import NOISE_DB, Reference, Verification, check_structure, compare, run_float
-from quantkit.verify import readable_ir_version
+from quantkit.verify import (
+    NOISE_DB,
+    Reference,
+    Verification,
+    compare,
+    readable_ir_version,
+    run_float,
+)
 
 __all__ = ["QuantizeResult", "dynamic"]
 
@@ -89,13 +95,12 @@ def dynamic(
             reference = run_float(loaded, sample)
         progress("Quantizing")
         nbytes, checked = _realize(stage, draft, reference, external=external_data)
-        if _is_noise(checked):
-            assert checked is not None  # noqa: S101 - noise was measured
+        if _is_noise(checked) and any(n.mode is Mode.INTEGER for n in draft.plan.nodes):
             progress("Quantizing again, without integer arithmetic")
-            draft = _second_draft(source, options, draft, checked)
+            draft = _second_draft(source, options, checked)
             nbytes, checked = _realize(stage, draft, reference, external=external_data)
-            if _is_noise(checked):
-                raise VerifyError(_noise(checked) + " Nothing was written.")
+        if _is_noise(checked) and sample is not None:
+            raise VerifyError(f"{_noise(checked)} Nothing was written.")
         stage.commit()
     return QuantizeResult(
         plan=draft.plan,
@@ -128,20 +133,13 @@ def _draft(model: ir.Model, options: DynamicOptions) -> _Draft:
         plan = plan_dynamic(facts, _stored_only(options))
         return _Draft(model=model, plan=plan, warnings=(f"{e}; weights are stored only.",))
     note = f"Opset raised from {facts.opset} to {plan.min_opset}."
-    return _Draft(
-        model=raised, plan=plan_dynamic(facts_of(raised), options), warnings=(note,)
-    )
+    return _Draft(model=raised, plan=plan_dynamic(facts_of(raised), options), warnings=(note,))
 
 
 def _second_draft(
-    source: str | Path | onnx.ModelProto,
-    options: DynamicOptions,
-    first: _Draft,
-    checked: Verification,
+    source: str | Path | onnx.ModelProto, options: DynamicOptions, checked: Verification | None
 ) -> _Draft:
     """Plan without integer arithmetic, for a model that does not bear it."""
-    if not any(n.mode is Mode.INTEGER for n in first.plan.nodes):
-        raise VerifyError(_noise(checked) + " Nothing was written.")
     again = _draft(load(source).model, _stored_only(options))
     warning = (
         f"{_noise(checked)} Integer arithmetic was switched off for the whole model; "
@@ -161,8 +159,11 @@ def _realize(
     emit_dynamic(draft.model, draft.plan)
     draft.model.ir_version = readable_ir_version(draft.model.ir_version or 0)
     draft.model.metadata_props["quantkit"] = f"{__version__} dynamic"
-    check_structure(draft.model)
-    nbytes = stage.write(draft.model, external=external)
+    try:
+        nbytes = stage.write(draft.model, external=external)
+    except onnx.checker.ValidationError as e:
+        reason = str(e).strip().splitlines()[0]
+        raise VerifyError(f"The quantized model is not valid ONNX: {reason}") from e
     if reference is None:
         return nbytes, None
     return nbytes, compare(stage.model_path, reference, nbytes=nbytes)
@@ -208,8 +209,8 @@ def _noise(checked: Verification | None) -> str:
     assert checked is not None  # noqa: S101 - noise was measured
     name = min(checked.compared, key=lambda n: checked.compared[n])
     return (
-        f"Output '{name}' of the quantized model is {checked.compared[name]:.1f} dB from float on "
-        "random inputs, which is noise."
+        f"Output '{name}' of the quantized model is {checked.compared[name]:.1f} dB from float, "
+        "which is noise."
     )
 
 
@@ -219,6 +220,11 @@ def _warnings(loaded: LoadedModel, nbytes: int, checked: Verification | None) ->
         found.append(f"The result is not smaller: {loaded.nbytes} -> {nbytes} bytes.")
     if checked is None:
         found.append("Not verified: the result was neither loaded nor compared with float.")
+    elif _is_noise(checked):
+        found.append(
+            f"{_noise(checked)} It was judged on made-up inputs, and this model may amplify any "
+            "small change: verify it with a real sample before you ship it."
+        )
     elif checked.note:
         found.append(f"Verification: {checked.note}.")
     return found

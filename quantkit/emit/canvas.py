@@ -52,7 +52,7 @@ class Canvas:
 
     def constant(self, graph: ir.Graph, array: NDArray[np.generic], name: str) -> ir.Value:
         """Add a small initializer."""
-        return self.initializer(graph, ir.tensor(array), name)
+        return self.initializer(graph, ir.Tensor(np.asarray(array)), name)
 
     def initializer(self, graph: ir.Graph, tensor: ir.TensorProtocol, name: str) -> ir.Value:
         """Add an initializer, which may be lazy."""

@@ -55,9 +55,7 @@ def emit_matmul(canvas: Canvas, weights: Weights, node: ir.Node) -> None:
     canvas.replace(node, _add_bias(canvas, node, result, base))
 
 
-def _parameters(
-    canvas: Canvas, weight: EmittedWeight, alpha: float
-) -> tuple[ir.Value, ir.Value]:
+def _parameters(canvas: Canvas, weight: EmittedWeight, alpha: float) -> tuple[ir.Value, ir.Value]:
     scale = (weight.qparams.scale * np.float32(alpha)).astype(np.float32)
     return (
         canvas.constant(weight.graph, scale, f"{weight.tensor}_scale"),

@@ -133,9 +133,7 @@ def join(skeleton: bytes) -> list[Piece]:
     return _assemble(skeleton, 0, len(skeleton), _Kind.MODEL, marks)
 
 
-def _assemble(
-    skeleton: bytes, start: int, end: int, kind: _Kind, marks: list[int]
-) -> list[Piece]:
+def _assemble(skeleton: bytes, start: int, end: int, kind: _Kind, marks: list[int]) -> list[Piece]:
     if kind is _Kind.TENSOR:
         return _put_in(skeleton[start:end])
     out: list[Piece] = []

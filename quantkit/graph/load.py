@@ -4,7 +4,6 @@ A path or an `onnx.ModelProto` becomes an `ir.Model` in the form that all later 
 (`quantkit.graph.normalize`). The input is only ever read.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -13,6 +12,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from quantkit.errors import ModelError, UsageError
+from quantkit.graph._proto import proto_graphs
 from quantkit.graph._wire import MARK, WireError, split
 from quantkit.graph.mapping import MappedFile
 from quantkit.graph.normalize import normalize
@@ -124,23 +124,13 @@ def _refuse(proto: onnx.ModelProto, name: str) -> None:
         raise ModelError(
             f"{name} holds training information, which would be lost; export it for inference."
         )
-    for graph in _graphs(proto.graph):
+    for graph in proto_graphs(proto.graph):
         if graph.sparse_initializer:
             tensor = graph.sparse_initializer[0].values.name
             raise ModelError(
                 f"{name} has sparse initializers (the first is '{tensor}'), which quantkit does "
                 "not support; store them dense."
             )
-
-
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from _graphs(attribute.g)
-            for inner in attribute.graphs:
-                yield from _graphs(inner)
 
 
 class _Externals:

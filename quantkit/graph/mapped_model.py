@@ -6,10 +6,12 @@ the structure (an IR version that is too new) can be changed without touching th
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import onnx
 
+from quantkit.graph._proto import proto_graphs
 from quantkit.graph._wire import MARK, split
 from quantkit.graph.mapping import MappedFile
 
@@ -32,25 +34,14 @@ def mapped_model(path: Path, ir_version: Callable[[int], int]) -> MappedModel:
     path = path.resolve()
     proto = onnx.ModelProto.FromString(split(MappedFile(path).view()))
     proto.ir_version = ir_version(proto.ir_version)
-    structure = proto.SerializeToString()
-    if MARK.encode() in structure:
-        _point_into(proto.graph, path.name)
-        structure = proto.SerializeToString()
-    return MappedModel(structure, path.parent)
+    _point_into(proto.graph, path.name)
+    return MappedModel(proto.SerializeToString(), path.parent)
 
 
 def _point_into(graph: onnx.GraphProto, location: str) -> None:
-    for tensor in graph.initializer:
-        _point(tensor, location)
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                _point(attribute.t, location)
-            for inner in (attribute.g, *attribute.graphs):
-                _point_into(inner, location)
-
-
-def _point(tensor: onnx.TensorProto, location: str) -> None:
-    for entry in tensor.external_data:
-        if entry.value == MARK:
-            entry.value = location
+    for part in proto_graphs(graph):
+        constants = (a.t for node in part.node for a in node.attribute if a.HasField("t"))
+        for tensor in chain(part.initializer, constants):
+            for entry in tensor.external_data:
+                if entry.value == MARK:
+                    entry.value = location

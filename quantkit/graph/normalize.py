@@ -82,9 +82,7 @@ def _fold_transpose(node: ir.Node) -> bool:
         return np.ascontiguousarray(tensor.numpy().transpose(perm))
 
     owner = source.graph
-    _become_initializer(
-        node, lazy(read, tensor.dtype, tuple(shape[p] for p in perm), out.name)
-    )
+    _become_initializer(node, lazy(read, tensor.dtype, tuple(shape[p] for p in perm), out.name))
     if owner is not None and source.name is not None:
         owner.initializers.pop(source.name)
     return True

@@ -20,16 +20,16 @@ import onnx
 import onnx_ir as ir
 
 from quantkit.errors import OutputError
+from quantkit.graph._proto import location_of, proto_graphs
 from quantkit.graph._wire import LIMIT, MARK, Payload, join
 
-__all__ = ["Stage", "skeleton", "staged"]
+__all__ = ["Stage", "skeleton", "staged", "weightless"]
 
 _PROTOBUF_LIMIT = (1 << 31) - (1 << 20)  # 2 GB less a margin for the structure
 _ALIGNMENT = 4096  # so that external tensors can be memory-mapped
 
 
-@contextmanager
-def skeleton(model: ir.Model) -> Iterator[tuple[onnx.ModelProto, list[ir.TensorProtocol]]]:
+def skeleton(model: ir.Model) -> tuple[onnx.ModelProto, list[ir.TensorProtocol]]:
     """Serialize `model` without its large tensors; they are returned beside it, numbered in order.
 
     A tensor left out has external data at `MARK` whose offset is its number.
@@ -45,10 +45,35 @@ def skeleton(model: ir.Model) -> Iterator[tuple[onnx.ModelProto, list[ir.TensorP
             owners.append(value)
             value.const_value = _placeholder(MARK, len(taken) - 1, tensor, value.name)
     try:
-        yield ir.serde.serialize_model(model), taken
+        return ir.serde.serialize_model(model), taken
     finally:
         for value, tensor in zip(owners, taken, strict=True):
             value.const_value = tensor
+
+
+def weightless(structure: onnx.ModelProto) -> onnx.ModelProto:
+    """Turn every initializer that `skeleton` left out into an input of the main graph.
+
+    Initializer names are unique over all graphs, so the ones of subgraphs can be captured from there. What
+    comes out is a model that onnx's own tools accept, whatever the size of the weights.
+    """
+    proto = onnx.ModelProto()
+    proto.CopyFrom(structure)
+    listed = {value.name for value in proto.graph.input}
+    for graph in proto_graphs(proto.graph):
+        left_out = [t for t in graph.initializer if location_of(t) == MARK]
+        for tensor in left_out:
+            if tensor.name in listed:
+                continue
+            value = proto.graph.input.add(name=tensor.name)
+            value.type.tensor_type.elem_type = tensor.data_type
+            for extent in tensor.dims:
+                value.type.tensor_type.shape.dim.add(dim_value=extent)
+        if left_out:
+            kept = [t for t in graph.initializer if location_of(t) != MARK]
+            del graph.initializer[:]
+            graph.initializer.extend(kept)
+    return proto
 
 
 def _placeholder(
@@ -74,13 +99,18 @@ class Stage:
         self.data_path = folder / f"{target.name}.data"
 
     def write(self, model: ir.Model, *, external: bool = False) -> int:
-        """Write the model into the staging folder; return its size in bytes, external data included."""
-        with skeleton(model) as (proto, tensors):
-            total = proto.ByteSize() + sum(t.nbytes for t in tensors)
-            if external or total > _PROTOBUF_LIMIT:
-                self._write_external(proto, tensors)
-            else:
-                self._write_single(proto, tensors)
+        """Write the model into the staging folder; return its size in bytes, external data included.
+
+        Raises:
+            onnx.checker.ValidationError: The graph is not valid ONNX.
+        """
+        proto, tensors = skeleton(model)
+        onnx.checker.check_model(weightless(proto))
+        total = proto.ByteSize() + sum(t.nbytes for t in tensors)
+        if external or total > _PROTOBUF_LIMIT:
+            self._write_external(proto, tensors)
+        else:
+            self._write_single(proto, tensors)
         return sum(f.stat().st_size for f in self.folder.iterdir())
 
     def _write_single(self, proto: onnx.ModelProto, tensors: list[ir.TensorProtocol]) -> None:
@@ -98,11 +128,12 @@ class Stage:
                 file.write(b"\0" * (-file.tell() % _ALIGNMENT))
                 offsets.append(file.tell())
                 file.write(_contents(tensor))
-        for entry in _external_entries(proto.graph):
-            note = {e.key: e for e in entry.external_data}
-            if note["location"].value == MARK:
-                note["offset"].value = str(offsets[int(note["offset"].value)])
-                note["location"].value = self.data_path.name
+        for graph in proto_graphs(proto.graph):
+            for tensor in graph.initializer:
+                if location_of(tensor) == MARK:
+                    note = {entry.key: entry for entry in tensor.external_data}
+                    note["offset"].value = str(offsets[int(note["offset"].value)])
+                    note["location"].value = self.data_path.name
         self.model_path.write_bytes(proto.SerializeToString(deterministic=True))
 
     def commit(self) -> None:
@@ -135,14 +166,6 @@ def _contents(tensor: ir.TensorProtocol) -> memoryview | bytes:
     if array.dtype.isbuiltin == 1 and np.little_endian:
         return memoryview(np.ascontiguousarray(array)).cast("B")
     return tensor.tobytes()
-
-
-def _external_entries(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    yield from (t for t in graph.initializer if t.external_data)
-    for node in graph.node:
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                yield from _external_entries(inner)
 
 
 def _umask() -> int:

@@ -142,9 +142,7 @@ def _columns(
     n, channels, height, width = padded.shape
     oh, ow = (
         (extent - d * (k - 1) - 1) // s + 1
-        for extent, k, s, d in zip(
-            (height, width), kernel, geo.strides, geo.dilations, strict=True
-        )
+        for extent, k, s, d in zip((height, width), kernel, geo.strides, geo.dilations, strict=True)
     )
     taps = [
         padded[

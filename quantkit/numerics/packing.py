@@ -1,6 +1,6 @@
 """Packing of 2- and 4-bit integers into bytes, lowest bits first, as ONNX stores them.
 
-    byte = q[0] | q[1] << bits | ...        flat, row-major; the last byte is padded with zeros
+byte = q[0] | q[1] << bits | ...        flat, row-major; the last byte is padded with zeros
 """
 
 import numpy as np

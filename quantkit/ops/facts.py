@@ -90,13 +90,9 @@ def fact_of(domain: str, op_type: str) -> OpFact | None:
     return FACTS.get(("" if domain == "ai.onnx" else domain, op_type))
 
 
-def channel_axis(
-    fact: OpFact, slot: int, rank: int, attributes: Mapping[str, object]
-) -> int:
+def channel_axis(fact: OpFact, slot: int, rank: int, attributes: Mapping[str, object]) -> int:
     """Return the axis of output channels in a weight of `rank` axes, as a number >= 0."""
     axis = fact.channel_axis
-    if fact.op_type in {"Gemm", "FusedGemm", "FusedMatMul"} and attributes.get("transB"):
-        axis = -2
-    elif fact.op_type == "MatMul" and slot == 0:
+    if (fact.op_type in {"Gemm", "FusedGemm", "FusedMatMul"} and attributes.get("transB")) or (fact.op_type == "MatMul" and slot == 0):
         axis = -2
     return axis % rank

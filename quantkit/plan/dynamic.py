@@ -156,9 +156,7 @@ def _spread(facts: ModelFacts, chosen: dict[str, NodePlan]) -> dict[str, NodePla
 def _why_kept(weight: WeightFact, chosen: Mapping[str, NodePlan]) -> str:
     if weight.exposed:
         return f"weight '{weight.tensor}' is an input or output of the graph"
-    blocker = next(
-        u for u in weight.uses if not u.known or chosen[u.node].mode is Mode.FLOAT
-    )
+    blocker = next(u for u in weight.uses if not u.known or chosen[u.node].mode is Mode.FLOAT)
     return f"weight '{weight.tensor}' is shared with node '{blocker.node}', which stays float"
 
 

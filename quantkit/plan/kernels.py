@@ -60,7 +60,9 @@ def _lstm(node: NodeFact, weights: Weights) -> str:
 
 
 def _attention(node: NodeFact, weights: Weights) -> str:
-    missing = [name for name in ("do_rotary", "past_present_share_buffer") if node.attributes.get(name)]
+    missing = [
+        name for name in ("do_rotary", "past_present_share_buffer") if node.attributes.get(name)
+    ]
     if missing:
         return f"QAttention does not support {missing[0]}"
     sizes = node.attributes.get("qkv_hidden_sizes", ())

@@ -94,9 +94,7 @@ class Plan:
         return cls(
             min_opset=plain["min_opset"],
             nodes=tuple(
-                NodePlan(
-                    node=n["node"], op_type=n["op_type"], mode=Mode(n["mode"]), why=n["why"]
-                )
+                NodePlan(node=n["node"], op_type=n["op_type"], mode=Mode(n["mode"]), why=n["why"])
                 for n in plain["nodes"]
             ),
             weights=tuple(

@@ -1,0 +1,23 @@
+"""Small readers of protobuf messages, for the few places that must look before onnx-ir does."""
+
+from collections.abc import Iterator
+
+import onnx
+
+__all__ = ["location_of", "proto_graphs"]
+
+
+def proto_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """Yield a graph and all graphs inside it."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from proto_graphs(attribute.g)
+            for inner in attribute.graphs:
+                yield from proto_graphs(inner)
+
+
+def location_of(tensor: onnx.TensorProto) -> str:
+    """Return the file that holds the tensor's contents; "" if it holds them itself."""
+    return next((e.value for e in tensor.external_data if e.key == "location"), "")
