@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from quantkit._version import __version__
 
 if TYPE_CHECKING:
-    from quantkit.analyze.inspect import Inspection, inspect_model
+    from quantkit.inspection import Inspection, inspect_model
     from quantkit.api import quantize_dynamic
     from quantkit.errors import QuantkitError
     from quantkit.pipeline import QuantizeResult
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from quantkit.spec import QInt8, QuantType, QUInt8
 
 _HOME = {
-    "Inspection": "quantkit.analyze.inspect",
+    "Inspection": "quantkit.inspection",
     "Plan": "quantkit.plan",
     "QInt8": "quantkit.spec",
     "QUInt8": "quantkit.spec",
     "QuantType": "quantkit.spec",
     "QuantizeResult": "quantkit.pipeline",
     "QuantkitError": "quantkit.errors",
-    "inspect_model": "quantkit.analyze.inspect",
+    "inspect_model": "quantkit.inspection",
     "quantize_dynamic": "quantkit.api",
 }
 

@@ -73,7 +73,9 @@ def save(proto: onnx.ModelProto, path: Path) -> Path:
     return path
 
 
-def matmul_model(k: int = 128, n: int = 192, *, opset: int = 17, bias: bool = True) -> onnx.ModelProto:
+def matmul_model(
+    k: int = 128, n: int = 192, *, opset: int = 17, bias: bool = True
+) -> onnx.ModelProto:
     """x [N, k] -> MatMul 'mm' (weight 'w') -> Add 'add' -> y; large enough to run in integers."""
     nodes = [node("MatMul", ["x", "w"], ["m" if bias else "y"], "mm")]
     weights = {"w": weight(k, n)}
@@ -83,7 +85,9 @@ def matmul_model(k: int = 128, n: int = 192, *, opset: int = 17, bias: bool = Tr
     return model(graph(nodes, {"x": ["N", k]}, {"y": ["N", n]}, weights), opset=opset)
 
 
-def run(proto: onnx.ModelProto | Path | str, feeds: Mapping[str, Array], *, optimize: bool = True) -> list[Array]:
+def run(
+    proto: onnx.ModelProto | Path | str, feeds: Mapping[str, Array], *, optimize: bool = True
+) -> list[Array]:
     """Run in onnxruntime with default optimization, or with none."""
     options = ort.SessionOptions()
     options.log_severity_level = 4

@@ -93,6 +93,8 @@ def fact_of(domain: str, op_type: str) -> OpFact | None:
 def channel_axis(fact: OpFact, slot: int, rank: int, attributes: Mapping[str, object]) -> int:
     """Return the axis of output channels in a weight of `rank` axes, as a number >= 0."""
     axis = fact.channel_axis
-    if (fact.op_type in {"Gemm", "FusedGemm", "FusedMatMul"} and attributes.get("transB")) or (fact.op_type == "MatMul" and slot == 0):
+    if (fact.op_type in {"Gemm", "FusedGemm", "FusedMatMul"} and attributes.get("transB")) or (
+        fact.op_type == "MatMul" and slot == 0
+    ):
         axis = -2
     return axis % rank

@@ -1,0 +1,82 @@
+"""The commands, and what becomes of errors.
+
+Exit codes: 0 success, 1 a failed gate, 2 bad usage or input, 130 interrupted. No traceback without
+``--debug``.
+"""
+
+from typing import Annotated
+
+import click
+import typer
+
+from quantkit._version import __version__
+from quantkit.cli.console import errors
+from quantkit.cli.demo import demo
+from quantkit.cli.inspect import inspect
+from quantkit.cli.quantize import quantize
+from quantkit.errors import QuantkitError
+
+__all__ = ["app", "run"]
+
+app = typer.Typer(
+    name="quantkit",
+    help="Make float32 ONNX models small and fast: right on every CPU, never invalid, proved.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+app.command()(demo)
+app.command()(inspect)
+app.add_typer(quantize, name="quantize")
+
+
+def _show_version(value: bool) -> None:  # noqa: FBT001 - typer's signature of a callback
+    if value:
+        typer.echo(f"quantkit {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Make float32 ONNX models small and fast: right on every CPU, never invalid, proved.
+
+    Add --debug to any command for a traceback.
+    """
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line; return the exit code."""
+    debug = "--debug" in arguments
+    arguments = [a for a in arguments if a != "--debug"]
+    try:
+        code = app(args=arguments, standalone_mode=False)
+    except QuantkitError as e:
+        return _fail(e, str(e), debug=debug)
+    except click.ClickException as e:
+        e.show()
+        return 2
+    except (click.Abort, KeyboardInterrupt):
+        errors().print("interrupted; nothing was written", style="yellow")
+        return 130
+    except Exception as e:  # noqa: BLE001 - the last resort: no traceback unless asked for
+        return _fail(e, f"Unexpected {type(e).__name__}: {e} (run with --debug)", debug=debug)
+    return code if isinstance(code, int) else 0
+
+
+def _fail(error: Exception, message: str, *, debug: bool) -> int:
+    if debug:
+        raise error
+    errors().print(f"[bold red]error:[/] {_escaped(message)}", soft_wrap=True, highlight=False)
+    return 2
+
+
+def _escaped(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(" ".join(text.split()))

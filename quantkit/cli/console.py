@@ -1,0 +1,85 @@
+"""What all commands share: consoles, sizes, the JSON switch."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from quantkit.plan import Plan
+
+__all__ = ["JsonOption", "errors", "human", "output", "plan_table", "progress", "write_json"]
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+_KILO = 1000
+
+
+def output() -> "Console":
+    """Return the console for results."""
+    from rich.console import Console
+
+    return Console()
+
+
+def errors() -> "Console":
+    """Return the console for progress, warnings and errors."""
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
+def human(nbytes: float) -> str:
+    """Write a number of bytes for people: ``22.9 MB``."""
+    for unit in ("bytes", "kB", "MB"):
+        if nbytes < _KILO:
+            return f"{nbytes:.0f} {unit}" if unit == "bytes" else f"{nbytes:.1f} {unit}"
+        nbytes /= _KILO
+    return f"{nbytes:.2f} GB"
+
+
+def write_json(plain: Mapping[str, Any]) -> None:
+    """Print plain data as JSON, for machines."""
+    typer.echo(json.dumps(plain, indent=1))
+
+
+@contextmanager
+def progress() -> Iterator["Callable[[str], None]"]:
+    """Show the stage that is running, with the time it takes, on a terminal; nothing elsewhere."""
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    console = errors()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as p:
+        task = p.add_task("Starting", total=None)
+        yield lambda text: p.update(task, description=text)
+
+
+def plan_table(plan: "Plan") -> "Table":
+    """Show how many nodes of each operator run how."""
+    from rich.table import Table
+
+    from quantkit.plan import Mode
+
+    table = Table(title="What runs how", title_justify="left")
+    table.add_column("operator")
+    table.add_column("integer", justify="right", style="green")
+    table.add_column("stored in 8 bits", justify="right", style="cyan")
+    table.add_column("float", justify="right")
+    table.add_column("why not integer")
+    for op_type, counts in sorted(plan.counts().items()):
+        reasons = {n.why for n in plan.nodes if n.op_type == op_type and n.mode != Mode.INTEGER}
+        listed = sorted(reasons)
+        why = listed[0] if listed else ""
+        if len(listed) > 1:
+            why += f" (and {len(listed) - 1} other reasons)"
+        modes = (Mode.INTEGER, Mode.STORED, Mode.FLOAT)
+        table.add_row(op_type, *(str(counts[m] or "-") for m in modes), why)
+    return table

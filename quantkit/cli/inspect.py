@@ -1,0 +1,120 @@
+"""`quantkit inspect MODEL`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from quantkit.cli.console import JsonOption, human, output, plan_table, progress, write_json
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from quantkit.inspection import Inspection, Port
+
+__all__ = ["inspect"]
+
+
+def inspect(
+    model: Annotated[Path, typer.Argument(help="The model to look at.", metavar="MODEL")],
+    weights: Annotated[
+        int, typer.Option(metavar="N", help="Analyze the N largest weights.", min=0)
+    ] = 0,
+    nodes: Annotated[
+        bool, typer.Option("--nodes", help="List every node that holds weights.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what is in a model, what it weighs, what would quantize and what is risky."""
+    from quantkit.inspection import inspect_model
+
+    with progress() as show:
+        show(f"Reading {model}")
+        found = inspect_model(model, weights=weights)
+    if as_json:
+        write_json(found.to_json())
+        return
+    console = output()
+    _print_head(found)
+    console.print(_size_table(found))
+    console.print(plan_table(found.plans["dynamic"]))
+    if nodes:
+        console.print(_node_table(found))
+    if found.weights:
+        console.print(_weight_table(found))
+    for hazard in found.hazards:
+        console.print(f"[yellow]hazard:[/] {hazard}", highlight=False, soft_wrap=True)
+    if not found.hazards:
+        console.print("[green]no hazards found[/]")
+
+
+def _print_head(found: "Inspection") -> None:
+    console = output()
+    opsets = ", ".join(f"{d or 'ai.onnx'} {v}" for d, v in found.opsets.items())
+    console.print(f"[bold]{found.name}[/]  {human(found.nbytes)}", highlight=False)
+    console.print(
+        f"IR version {found.ir_version}, opset {opsets}"
+        + (f", written by {found.producer}" if found.producer else ""),
+        highlight=False,
+    )
+    for kind, ports in (("input", found.inputs), ("output", found.outputs)):
+        for port in ports:
+            console.print(f"  {kind:6} {_described(port)}", highlight=False)
+    operators = ", ".join(f"{n} {op}" for op, n in found.operators.items())
+    console.print(f"operators: {operators}", highlight=False)
+
+
+def _described(port: "Port") -> str:
+    from rich.markup import escape
+
+    shape = ", ".join(str(n) for n in port.shape)
+    dynamic = " (dynamic)" if port.is_dynamic else ""
+    return escape(f"{port.name}  {port.dtype}[{shape}]{dynamic}")
+
+
+def _size_table(found: "Inspection") -> "Table":
+    from rich.table import Table
+
+    table = Table(title="Size by cause", title_justify="left")
+    table.add_column("cause")
+    for name in ("tensors", "size", "share"):
+        table.add_column(name, justify="right")
+    for part in found.size:
+        share = f"{part.nbytes / found.nbytes:.1%}"
+        table.add_row(part.cause, str(part.tensors or "-"), human(part.nbytes), share)
+    table.add_section()
+    table.add_row("total", "", human(found.nbytes), "100.0%")
+    return table
+
+
+def _node_table(found: "Inspection") -> "Table":
+    from rich.table import Table
+
+    table = Table(title="Nodes that hold weights, quantized dynamically", title_justify="left")
+    for name in ("node", "operator", "mode", "why"):
+        table.add_column(name, overflow="fold")
+    for node in found.plans["dynamic"].nodes:
+        table.add_row(node.node, node.op_type, node.mode.value, node.why)
+    return table
+
+
+def _weight_table(found: "Inspection") -> "Table":
+    from rich.table import Table
+
+    table = Table(title="Largest weights, int8 SQNR in dB", title_justify="left")
+    table.add_column("weight", overflow="fold")
+    for name in ("shape", "tensor", "channel", "block", "outliers", "dead", "asks for"):
+        table.add_column(name, justify="right")
+    for row in found.weights:
+        a = row.analysis
+        table.add_row(
+            row.tensor,
+            "x".join(str(n) for n in row.shape),
+            f"{a.sqnr_tensor:.1f}",
+            f"{a.sqnr_channel:.1f}",
+            f"{a.sqnr_block:.1f}",
+            f"{a.outlier_share:.1e}" if a.outlier_share else "-",
+            str(a.dead_channels or "-"),
+            a.asks_for,
+        )
+    return table

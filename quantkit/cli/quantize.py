@@ -1,0 +1,116 @@
+"""`quantkit quantize dynamic IN OUT`."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from quantkit.cli.console import (
+    JsonOption,
+    errors,
+    human,
+    output,
+    plan_table,
+    progress,
+    write_json,
+)
+
+if TYPE_CHECKING:
+    from quantkit.pipeline import QuantizeResult
+
+__all__ = ["quantize"]
+
+quantize = typer.Typer(no_args_is_help=True, help="Quantize a model.")
+
+
+class WeightType(StrEnum):
+    """Types of stored weights."""
+
+    QUInt8 = "QUInt8"
+    QInt8 = "QInt8"
+    uint8 = "uint8"
+    int8 = "int8"
+
+
+@quantize.callback()
+def _group() -> None:
+    """Quantize a model."""
+
+
+@quantize.command()
+def dynamic(  # noqa: PLR0913 - one parameter a flag
+    model: Annotated[Path, typer.Argument(help="The float32 model.", metavar="IN")],
+    target: Annotated[Path, typer.Argument(help="Where to write the result.", metavar="OUT")],
+    weight_type: Annotated[
+        WeightType,
+        typer.Option(
+            case_sensitive=False,
+            help="Type of the weights; int8 is faster on x86 and as safe from saturation.",
+        ),
+    ] = WeightType.QUInt8,
+    per_tensor: Annotated[
+        bool, typer.Option("--per-tensor", help="One scale a weight instead of one a channel.")
+    ] = False,
+    op_types: Annotated[
+        list[str] | None,
+        typer.Option(help="Only these operator types: MatMul,Gemm,... May be repeated."),
+    ] = None,
+    include: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NODE", help="Only this node (name or pattern). May be repeated."),
+    ] = None,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NODE", help="Never this node (name or pattern). May be repeated."),
+    ] = None,
+    external_data: Annotated[
+        bool, typer.Option("--external-data", help="Write weights to a .data file beside OUT.")
+    ] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify/--no-verify", help="Load, run and compare before writing.")
+    ] = True,
+    as_json: JsonOption = False,
+) -> None:
+    """Quantize weights to 8 bits; activations are quantized as they come. Needs no data."""
+    from quantkit.pipeline import dynamic as pipeline
+    from quantkit.plan import DynamicOptions
+    from quantkit.spec import weight_int_type
+
+    options = DynamicOptions(
+        weight_type=weight_int_type(weight_type.value),
+        per_channel=not per_tensor,
+        op_types=[t for group in op_types for t in group.split(",")] if op_types else None,
+        include=include or (),
+        exclude=exclude or (),
+    )
+    with progress() as show:
+        result = pipeline(
+            model, target, options, verify=verify, external_data=external_data, progress=show
+        )
+    if as_json:
+        write_json({"input": str(model), "output": str(target), **result.to_json()})
+        return
+    _print(result, target)
+
+
+def _print(result: "QuantizeResult", target: Path) -> None:
+    console = output()
+    share = result.output_bytes / result.input_bytes
+    console.print(plan_table(result.plan))
+    console.print(
+        f"[bold]{human(result.input_bytes)} -> {human(result.output_bytes)}[/] "
+        f"({share:.1%} of float) in {result.seconds:.2f} s",
+        highlight=False,
+    )
+    checked = result.verification
+    if checked is not None:
+        found = ", ".join(f"{name} {db:.1f} dB" for name, db in checked.compared.items())
+        console.print(
+            "[green]verified[/]: valid, loads and runs in onnxruntime"
+            + (f"; against float on made-up inputs: {found}" if found else ""),
+            highlight=False,
+        )
+    console.print(f"wrote {target}", highlight=False, soft_wrap=True)
+    for warning in result.warnings:
+        errors().print(f"[yellow]note:[/] {warning}", soft_wrap=True, highlight=False)
