@@ -4,9 +4,9 @@ Every estimator returns ``low <= 0 <= high``, inside the exact minimum and maxim
 zero). NaN and infinities are not values: they are left out.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,7 @@ class Range:
     high: NDArray[np.float32]
 
 
-def minmax(array: NDArray[np.generic], axes: Axes = None) -> Range:
+def minmax(array: NDArray[Any], axes: Axes = None) -> Range:
     """Return the smallest and largest finite value."""
     x = np.asarray(array)
     with np.errstate(invalid="ignore"):
@@ -48,7 +48,7 @@ def minmax(array: NDArray[np.generic], axes: Axes = None) -> Range:
     return Range(low=low.astype(np.float32), high=high.astype(np.float32))
 
 
-def percentile(array: NDArray[np.generic], axes: Axes = None, *, keep: float = 99.99) -> Range:
+def percentile(array: NDArray[Any], axes: Axes = None, *, keep: float = 99.99) -> Range:
     """Return the central `keep` per cent of the values."""
     x = np.where(np.isfinite(array), array, np.nan).astype(np.float32)
     tail = (100 - keep) / 2
@@ -60,7 +60,7 @@ def percentile(array: NDArray[np.generic], axes: Axes = None, *, keep: float = 9
 
 
 def mse(
-    array: NDArray[np.generic], axes: Axes = None, *, levels: int = 255, symmetric: bool = False
+    array: NDArray[Any], axes: Axes = None, *, levels: int = 255, symmetric: bool = False
 ) -> Range:
     """Return the shrunken min-max range with the least squared error after rounding to `levels` steps.
 
@@ -88,7 +88,7 @@ def mse(
 
 
 def estimate(
-    array: NDArray[np.generic],
+    array: NDArray[Any],
     axes: Axes,
     method: RangeMethod,
     *,
@@ -96,9 +96,10 @@ def estimate(
     symmetric: bool = False,
 ) -> Range:
     """Estimate a range by the method's name."""
-    methods: dict[RangeMethod, Callable[[], Range]] = {
-        RangeMethod.MINMAX: lambda: minmax(array, axes),
-        RangeMethod.PERCENTILE: lambda: percentile(array, axes),
-        RangeMethod.MSE: lambda: mse(array, axes, levels=levels, symmetric=symmetric),
-    }
-    return methods[method]()
+    match method:
+        case RangeMethod.MINMAX:
+            return minmax(array, axes)
+        case RangeMethod.PERCENTILE:
+            return percentile(array, axes)
+        case RangeMethod.MSE:
+            return mse(array, axes, levels=levels, symmetric=symmetric)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from quantkit._version import __version__
 
 if TYPE_CHECKING:
-    from quantkit.inspection import Inspection, inspect_model
     from quantkit.api import quantize_dynamic
     from quantkit.errors import QuantkitError
+    from quantkit.inspection import Inspection, inspect_model
     from quantkit.pipeline import QuantizeResult
     from quantkit.plan import Plan
     from quantkit.spec import QInt8, QuantType, QUInt8

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 from numpy.typing import NDArray
 
@@ -29,7 +28,7 @@ def quantize_dynamic(  # noqa: PLR0913 - the names that onnxruntime's users type
     use_external_data_format: bool = False,
     extra_options: Mapping[str, Any] | None = None,
     verify: bool = True,
-    sample: Mapping[str, NDArray[np.generic]] | None = None,
+    sample: Mapping[str, NDArray[Any]] | None = None,
 ) -> QuantizeResult:
     """Quantize a float32 model's weights to 8 bits; activations are quantized as they come.
 

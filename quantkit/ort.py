@@ -13,7 +13,6 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, NoReturn
 
-import numpy as np
 import onnx
 from numpy.typing import NDArray
 
@@ -107,13 +106,13 @@ class CalibrationDataReader(ABC):
     """A stream of model inputs: subclass it and return a dict of arrays, or None at the end."""
 
     @abstractmethod
-    def get_next(self) -> dict[str, NDArray[np.generic]] | None:
+    def get_next(self) -> dict[str, NDArray[Any]] | None:
         """Return the next inputs by name, or None."""
 
-    def __iter__(self) -> Iterator[dict[str, NDArray[np.generic]]]:
+    def __iter__(self) -> Iterator[dict[str, NDArray[Any]]]:
         return self
 
-    def __next__(self) -> dict[str, NDArray[np.generic]]:
+    def __next__(self) -> dict[str, NDArray[Any]]:
         found = self.get_next()
         if found is None:
             raise StopIteration
@@ -122,7 +121,7 @@ class CalibrationDataReader(ABC):
     def __len__(self) -> int:
         raise TypeError(f"{type(self).__name__} does not say how long it is.")
 
-    def set_range(self, start_index: int, end_index: int) -> None:
+    def set_range(self, start_index: int, end_index: int) -> None:  # noqa: ARG002
         """Restrict the stream to a range of samples; a reader that can overrides this."""
         raise TypeError(f"{type(self).__name__} cannot be restricted to a range of samples.")
 
@@ -146,11 +145,11 @@ def quantize_dynamic(  # noqa: PLR0913 - onnxruntime's signature
     model_output: str | Path,
     op_types_to_quantize: Sequence[str] | None = None,
     per_channel: bool | None = None,  # noqa: FBT001 - onnxruntime's signature
-    reduce_range: bool = False,  # noqa: FBT001, FBT002 - onnxruntime's signature
+    reduce_range: bool = False,  # noqa: FBT001 - onnxruntime's signature
     weight_type: QuantType = QuantType.QInt8,
     nodes_to_quantize: Sequence[str] | None = None,
     nodes_to_exclude: Sequence[str] | None = None,
-    use_external_data_format: bool = False,  # noqa: FBT001, FBT002 - onnxruntime's signature
+    use_external_data_format: bool = False,  # noqa: FBT001 - onnxruntime's signature
     extra_options: Mapping[str, Any] | None = None,
 ) -> QuantizeResult:
     """Quantize as `quantkit.quantize_dynamic` does, called as onnxruntime's users do.

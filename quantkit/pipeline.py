@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
@@ -69,14 +68,14 @@ class QuantizeResult:
         }
 
 
-def dynamic(
+def dynamic(  # noqa: PLR0913 - one parameter a question
     source: str | Path | onnx.ModelProto,
     target: str | Path,
     options: DynamicOptions,
     *,
     verify: bool = True,
     external_data: bool = False,
-    sample: Mapping[str, NDArray[np.generic]] | None = None,
+    sample: Mapping[str, NDArray[Any]] | None = None,
     progress: Progress = lambda _: None,
 ) -> QuantizeResult:
     """Quantize a model dynamically and write it; see `quantkit.quantize_dynamic`."""

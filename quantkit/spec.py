@@ -144,4 +144,4 @@ class QParams:
 
     spec: QuantSpec
     scale: NDArray[np.float32]
-    zero_point: NDArray[np.generic]
+    zero_point: NDArray[Any]

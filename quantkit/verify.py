@@ -32,7 +32,7 @@ __all__ = [
 ]
 __all__ += ["readable_ir_version", "runtime_limits", "runtime_version"]
 
-Feeds = Mapping[str, NDArray[np.generic]]
+Feeds = Mapping[str, NDArray[Any]]
 
 # Above this the float model is not run beside the quantized one, and the quantized one is mapped,
 # not copied: verification never needs more memory than quantization.
@@ -47,6 +47,8 @@ RUNTIME_ERRORS: tuple[type[Exception], ...] = (
     *(v for v in vars(ort_state).values() if isinstance(v, type) and issubclass(v, Exception)),
     RuntimeError,
 )
+
+_SAMPLE_ERRORS: tuple[type[Exception], ...] = (*RUNTIME_ERRORS, ValueError)
 
 _DTYPES = {
     "tensor(float)": np.float32,
@@ -165,7 +167,7 @@ def run_float(source: LoadedModel, sample: Feeds | None = None) -> Reference:
 def _run_sample(session: Any, sample: Feeds) -> Reference:
     try:
         return Reference(feeds=sample, outputs=_run(session, sample))
-    except (*RUNTIME_ERRORS, ValueError) as e:
+    except _SAMPLE_ERRORS as e:
         reason = str(e).strip().splitlines()[0]
         raise VerifyError(f"The float model does not run on the given sample: {reason}") from e
 
@@ -262,7 +264,7 @@ def _made_up_feeds(session: Any) -> Iterator[Feeds]:
         yield {i.name: _made_up(i, extent, high) for i in inputs}
 
 
-def _made_up(signature: Any, extent: int, high: int) -> NDArray[np.generic]:
+def _made_up(signature: Any, extent: int, high: int) -> NDArray[Any]:
     generator = np.random.default_rng(0)
     shape = [
         n if isinstance(n, int) else (1 if axis == 0 else extent)

@@ -58,8 +58,8 @@ def _cause(value: ir.Value, tensor: ir.TensorProtocol, seen: set[bytes], *, read
         if digest.digest() in seen:
             return "duplicates"
         seen.add(digest.digest())
-    readers = value.uses()
-    return f"weights of {readers[0].node.op_type}" if readers else "constant outputs"
+    reader = next((use.node.op_type for use in value.uses()), None)
+    return f"weights of {reader}" if reader else "constant outputs"
 
 
 _HASHED_FROM = 256

@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from quantkit.analyze.facts import Attributes, ModelFacts, NodeFact, WeightFact, WeightUse
 from quantkit.graph.opset import opset_of
-from quantkit.ops import fact_of
+from quantkit.ops import Kernel, OpFact, fact_of
 
 __all__ = ["facts_of"]
 
@@ -35,7 +35,7 @@ def facts_of(model: ir.Model, *, read_weights: bool = True) -> ModelFacts:
     nodes = [*model.graph.all_nodes()]
     return ModelFacts(
         opset=opset_of(model),
-        nodes=tuple(_node_fact(n, weights) for n in nodes if fact_of(n.domain, n.op_type)),
+        nodes=tuple(_node_facts(nodes, weights)),
         weights=weights,
         names=frozenset(n.name or "" for n in nodes),
     )
@@ -95,9 +95,18 @@ def _swaps_axes(node: ir.Node) -> bool:
     return tuple(node.attributes.get_ints("perm", (1, 0))) == (1, 0)
 
 
-def _node_fact(node: ir.Node, weights: dict[str, WeightFact]) -> NodeFact:
-    fact = fact_of(node.domain, node.op_type)
-    assert fact is not None  # noqa: S101 - the caller looked
+def _node_facts(nodes: list[ir.Node], weights: dict[str, WeightFact]) -> Iterator[NodeFact]:
+    for node in nodes:
+        fact = fact_of(node.domain, node.op_type)
+        if fact is None:
+            continue
+        found = _node_fact(node, fact, weights)
+        # A Gather without a table of its own looks up shapes or activations.
+        if found.weights or fact.kernel is not Kernel.LOOKUP:
+            yield found
+
+
+def _node_fact(node: ir.Node, fact: OpFact, weights: dict[str, WeightFact]) -> NodeFact:
     found: dict[int, str] = {}
     for slot in fact.weights:
         value = node.inputs[slot] if slot < len(node.inputs) else None

@@ -27,7 +27,7 @@ from quantkit.spec import Granularity, PerAxis, PerBlock, PerTensor, QParams, Qu
 
 __all__ = ["WeightAnalysis", "analyze_weight", "dequantize_weight", "fit", "quantize_weight"]
 
-Array = NDArray[np.generic]
+Array = NDArray[Any]
 
 # A finer granularity must earn its extra scales; dB of SQNR gained below this is not worth them.
 _WORTH_DB = 3.0
@@ -102,7 +102,8 @@ def _quantize_keeping_sum(work: Array, affine: Affine, spec: QuantSpec) -> Array
     rows = np.moveaxis(scaled, axis, 0)
     rounded = round_keeping_sum(rows.reshape(rows.shape[0], -1)).reshape(rows.shape)
     q = np.moveaxis(rounded, 0, axis) + affine.zero_point
-    return np.clip(q, spec.qmin, spec.qmax).astype(spec.dtype.storage)
+    result: Array = np.clip(q, spec.qmin, spec.qmax).astype(spec.dtype.storage)
+    return result
 
 
 def _blocked(array: Array, granularity: Granularity) -> Array:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -50,7 +50,7 @@ class Canvas:
         self._taken.add(chosen)
         return chosen
 
-    def constant(self, graph: ir.Graph, array: NDArray[np.generic], name: str) -> ir.Value:
+    def constant(self, graph: ir.Graph, array: NDArray[Any], name: str) -> ir.Value:
         """Add a small initializer."""
         return self.initializer(graph, ir.Tensor(np.asarray(array)), name)
 

@@ -1,6 +1,7 @@
 """Operators of com.microsoft that take int8 weights: LSTM, Attention, EmbedLayerNormalization."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -21,7 +22,7 @@ def emit_lstm(canvas: Canvas, weights: Weights, node: ir.Node) -> None:
     w, r = (_emitted(weights, inputs[i]) for i in (1, 2))
     directions = w.shape[0]
 
-    def per_direction(parameter: NDArray[np.generic]) -> NDArray[np.generic]:
+    def per_direction(parameter: NDArray[Any]) -> NDArray[Any]:
         return np.ascontiguousarray(np.broadcast_to(parameter, (directions, *parameter.shape)))
 
     parameters = [

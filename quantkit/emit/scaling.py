@@ -8,8 +8,11 @@ fused and runs as in the float model. It does not fold DequantizeLinear (2.4 to 
 than float on CNNs).
 """
 
+from typing import Any
+
 import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from quantkit.emit.canvas import Canvas, owner_of
 from quantkit.emit.weights import EmittedWeight, Weights
@@ -55,9 +58,9 @@ def _first_reader(value: ir.Value, graph: ir.Graph) -> ir.Node:
     Next to its reader is where a weight costs least: with thousands of them at the front, sessions take
     twice as long to make.
     """
-    readers = value.uses()
-    if len(readers) == 1 and readers[0].node.graph is graph:
-        return readers[0].node
+    readers = [use.node for use in value.uses()]
+    if len(readers) == 1 and readers[0].graph is graph:
+        return readers[0]
     return next(iter(graph))
 
 
@@ -93,9 +96,7 @@ def emit_lookup(canvas: Canvas, weights: Weights, node: ir.Node) -> None:
     canvas.replace(node, _scale_back(canvas, integers, scale, zero, before=node))
 
 
-def _zero(
-    canvas: Canvas, weight: EmittedWeight, zero: "np.typing.NDArray[np.generic]"
-) -> ir.Value | None:
+def _zero(canvas: Canvas, weight: EmittedWeight, zero: NDArray[Any]) -> ir.Value | None:
     if not zero.any():
         return None
     # One number serves all channels where they agree.

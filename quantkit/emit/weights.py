@@ -1,6 +1,7 @@
 """Quantized weights in the graph: integers computed while the file is written, scales at once."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -38,7 +39,7 @@ class EmittedWeight:
         """Name of the float tensor."""
         return self.plan.tensor
 
-    def broadcastable(self, parameter: NDArray[np.generic]) -> NDArray[np.generic]:
+    def broadcastable(self, parameter: NDArray[Any]) -> NDArray[Any]:
         """Shape a scale or zero point so that it broadcasts against the float tensor."""
         if not isinstance(self.plan.spec.granularity, PerAxis):
             return parameter
@@ -79,7 +80,7 @@ class Weights:
         qparams = fit(tensor.numpy(), plan.spec)
         shape = tuple(int(n) for n in tensor.shape.numpy())
 
-        def integers() -> NDArray[np.generic]:
+        def integers() -> NDArray[Any]:
             q = quantize_weight(tensor.numpy(), qparams)
             return np.ascontiguousarray(q.swapaxes(-1, -2)) if plan.transposed else q
 

@@ -116,7 +116,7 @@ def _take_out(buffer: Buffer, start: int, end: int) -> bytes | None:
     note = onnx.TensorProto(data_location=onnx.TensorProto.EXTERNAL)
     for key, value in (("location", MARK), ("offset", raw.value), ("length", raw.end - raw.value)):
         note.external_data.add(key=key, value=str(value))
-    return b"".join(kept) + note.SerializeToString()
+    return b"".join(kept) + bytes(note.SerializeToString())
 
 
 def join(skeleton: bytes) -> list[Piece]:

@@ -3,6 +3,7 @@
 import mmap
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -45,7 +46,7 @@ class MappedFile:
         dtype, shape = entry.dtype, entry.shape
         count = int(np.prod(shape.numpy(), dtype=np.int64))
 
-        def read() -> NDArray[np.generic]:
+        def read() -> NDArray[Any]:
             nbytes = count * dtype.numpy().itemsize
             if self._handed_out + nbytes > _RESIDENT:
                 self.release()
@@ -57,7 +58,7 @@ class MappedFile:
 
 
 def lazy(
-    read: Callable[[], NDArray[np.generic]],
+    read: Callable[[], NDArray[Any]],
     dtype: ir.DataType,
     shape: tuple[int, ...],
     name: str | None,

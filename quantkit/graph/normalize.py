@@ -12,6 +12,7 @@ Nothing else changes: outputs are the same, bit for bit.
 
 from collections.abc import Iterator
 from itertools import count
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -78,7 +79,7 @@ def _fold_transpose(node: ir.Node) -> bool:
     shape = tuple(tensor.shape.numpy())
     perm = tuple(node.attributes.get_ints("perm", tuple(reversed(range(len(shape))))))
 
-    def read() -> NDArray[np.generic]:
+    def read() -> NDArray[Any]:
         return np.ascontiguousarray(tensor.numpy().transpose(perm))
 
     owner = source.graph

@@ -164,7 +164,7 @@ def staged(target: Path) -> Iterator[Stage]:
 def _contents(tensor: ir.TensorProtocol) -> memoryview | bytes:
     array = tensor.numpy()
     if array.dtype.isbuiltin == 1 and np.little_endian:
-        return memoryview(np.ascontiguousarray(array)).cast("B")
+        return np.ascontiguousarray(array).data.cast("B")
     return tensor.tobytes()
 
 

@@ -9,6 +9,7 @@ the range is widened to hold it.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ __all__ = ["Affine", "affine_from_range", "bias_scale", "blocks", "dequantize", 
 __all__ += ["unblocks"]
 
 Floats = NDArray[np.float32]
-Integers = NDArray[np.generic]
+Integers = NDArray[Any]
 
 # Elements worked on at a time: 256 KB of float32 stays in a core's L2 cache, and no temporary
 # grows with the model.
@@ -39,8 +40,8 @@ class Affine:
 
 
 def affine_from_range(
-    low: NDArray[np.generic],
-    high: NDArray[np.generic],
+    low: NDArray[Any],
+    high: NDArray[Any],
     *,
     qmin: int,
     qmax: int,
@@ -72,7 +73,7 @@ def _safe_scale(scale: NDArray[np.float64]) -> Floats:
 
 
 def quantize(
-    array: NDArray[np.generic], affine: Affine, dtype: IntType, *, qmin: int, qmax: int
+    array: NDArray[Any], affine: Affine, dtype: IntType, *, qmin: int, qmax: int
 ) -> Integers:
     """Quantize in blocks; the only temporary is `_CHUNK` elements."""
     out = np.empty(array.shape, dtype.storage)
@@ -95,7 +96,7 @@ def dequantize(q: Integers, affine: Affine) -> Floats:
     return out
 
 
-def sqnr(array: NDArray[np.generic], approximation: NDArray[np.generic]) -> float:
+def sqnr(array: NDArray[Any], approximation: NDArray[Any]) -> float:
     """Signal to quantization noise ratio in dB: ``10 log10(sum x^2 / sum (x - x')^2)``."""
     signal = noise = 0.0
     for index in _slices(array.shape):
@@ -113,7 +114,7 @@ def bias_scale(input_scale: float, weight_scale: Floats) -> Floats:
     return np.asarray(input_scale * np.asarray(weight_scale, np.float64), np.float32)
 
 
-def blocks(array: NDArray[np.generic], axis: int, size: int) -> NDArray[np.generic]:
+def blocks(array: NDArray[Any], axis: int, size: int) -> NDArray[Any]:
     """View `array` with `axis` cut into blocks: ``(..., n, ...) -> (..., ceil(n / size), size, ...)``.
 
     A last block that is not full is padded with zeros, which never widen a range.
@@ -128,7 +129,7 @@ def blocks(array: NDArray[np.generic], axis: int, size: int) -> NDArray[np.gener
     return array.reshape(*array.shape[:axis], count, size, *array.shape[axis + 1 :])
 
 
-def unblocks(array: NDArray[np.generic], axis: int, n: int) -> NDArray[np.generic]:
+def unblocks(array: NDArray[Any], axis: int, n: int) -> NDArray[Any]:
     """Undo `blocks`: join `axis` and the one after it, and cut to `n`."""
     axis %= array.ndim - 1
     joined = array.reshape(*array.shape[:axis], -1, *array.shape[axis + 2 :])

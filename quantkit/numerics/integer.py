@@ -7,6 +7,7 @@ x86 without VNNI does, bit for bit. Zero points are an exact correction afterwar
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from quantkit.numerics.dtypes import IntType
 
 __all__ = ["ConvGeometry", "matmul_integer", "qlinear_conv", "qlinear_matmul", "requantize"]
 
-Integers = NDArray[np.generic]
+Integers = NDArray[Any]
 _INT16 = np.iinfo(np.int16)
 
 
@@ -33,7 +34,8 @@ def matmul_integer(
     product = _pair_sums(a64, b64) if saturate else a64 @ b64
     k = a.shape[-1]
     product = product - az * b64.sum(axis=-2) - bz * a64.sum(axis=-1, keepdims=True) + k * az * bz
-    return product.astype(np.int32)
+    result: NDArray[np.int32] = product.astype(np.int32)
+    return result
 
 
 def _pair_sums(a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -55,7 +57,8 @@ def requantize(
 ) -> Integers:
     """Return ``clip(rint(acc * scale) + z)``; `scale` is ``s_a * s_b / s_y``, in float32."""
     y = np.rint(accumulator.astype(np.float32) * np.asarray(scale, np.float32)) + zero_point
-    return np.clip(y, dtype.qmin, dtype.qmax).astype(dtype.storage)
+    result: Integers = np.clip(y, dtype.qmin, dtype.qmax).astype(dtype.storage)
+    return result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +67,7 @@ class Quantized:
 
     values: Integers
     scale: NDArray[np.float32]
-    zero_point: NDArray[np.generic]
+    zero_point: NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

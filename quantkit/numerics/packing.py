@@ -3,6 +3,8 @@
 byte = q[0] | q[1] << bits | ...        flat, row-major; the last byte is padded with zeros
 """
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,7 +15,7 @@ __all__ = ["pack", "unpack"]
 _BYTE = 8
 
 
-def pack(q: NDArray[np.generic], dtype: IntType) -> NDArray[np.uint8]:
+def pack(q: NDArray[Any], dtype: IntType) -> NDArray[np.uint8]:
     """Pack values of a 2- or 4-bit type, flattened, into bytes."""
     per_byte = _BYTE // dtype.bits
     mask = (1 << dtype.bits) - 1
@@ -25,9 +27,7 @@ def pack(q: NDArray[np.generic], dtype: IntType) -> NDArray[np.uint8]:
     return out
 
 
-def unpack(
-    packed: NDArray[np.uint8], dtype: IntType, shape: tuple[int, ...]
-) -> NDArray[np.generic]:
+def unpack(packed: NDArray[np.uint8], dtype: IntType, shape: tuple[int, ...]) -> NDArray[Any]:
     """Undo `pack`."""
     per_byte = _BYTE // dtype.bits
     mask = (1 << dtype.bits) - 1

@@ -10,6 +10,8 @@ so do the negative parts: 255 * 128 = 32640 < 32767. Such weights give the same 
 CPU.
 """
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,7 +20,7 @@ __all__ = ["PAIR_LIMIT", "is_pair_safe", "pair_peak"]
 PAIR_LIMIT = 128
 
 
-def pair_peak(weight: NDArray[np.generic]) -> NDArray[np.generic]:
+def pair_peak(weight: NDArray[Any]) -> NDArray[Any]:
     """Return, for a (..., K, N) weight, each column's largest one-signed pair sum, (..., 1, N).
 
     Odd K pairs the last row with zeros. If ``pair_peak(w) / s <= 127`` then ``rint(w / s)`` is
@@ -33,6 +35,6 @@ def pair_peak(weight: NDArray[np.generic]) -> NDArray[np.generic]:
     return peak
 
 
-def is_pair_safe(q: NDArray[np.generic]) -> bool:
+def is_pair_safe(q: NDArray[Any]) -> bool:
     """Say whether no uint8 activation can saturate a pair sum of this (..., K, N) int8 weight."""
     return bool((pair_peak(q.astype(np.int32)) <= PAIR_LIMIT).all())

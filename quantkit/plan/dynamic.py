@@ -108,9 +108,12 @@ class _Chooser:
             return "not among the nodes asked for"
         if self.op_types is not None and node.op_type not in self.op_types:
             return f"operator type {node.op_type} not asked for"
-        if not node.weights:
-            return "has no constant float32 weight of two or more axes"
+        return self._why_weights_stay(node)
+
+    def _why_weights_stay(self, node: NodeFact) -> str:
         weights = [self.facts.weights[name] for name in node.weights.values()]
+        if not weights:
+            return "has no constant float32 weight"
         if not all(w.finite for w in weights):
             return "its weight holds NaN or infinity"
         if not any(_saves_bytes(w, self.options) for w in weights):

@@ -1,7 +1,6 @@
 """When onnxruntime's dynamic int8 kernels can compute a node, and when that is faster than float."""
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Mapping
 
 from quantkit.analyze.facts import NodeFact, WeightFact
 from quantkit.ops import Kernel, OpFact
@@ -25,12 +24,22 @@ def obstacle(node: NodeFact, fact: OpFact, weights: Weights, *, named: bool) -> 
 
     `named`: the user asked for this very node, so its size does not matter.
     """
-    return _CHECKS[fact.kernel](node, weights) or (
-        "" if named or fact.kernel is not Kernel.MATMUL else _too_small(node, weights)
-    )
+    match fact.kernel:
+        case Kernel.MATMUL:
+            return _matmul(weights) or ("" if named else _too_small(weights))
+        case Kernel.LOOKUP:
+            return _lookup(node, weights)
+        case Kernel.LSTM:
+            return _lstm(node, weights)
+        case Kernel.ATTENTION:
+            return _attention(node)
+        case Kernel.EMBED:
+            return _embed(node)
+        case Kernel.NONE:
+            return "there is no kernel"
 
 
-def _matmul(node: NodeFact, weights: Weights) -> str:
+def _matmul(weights: Weights) -> str:
     if 1 not in weights or 0 in weights:
         return "the constant is the left operand"
     if len(weights[1].shape) != _MATRIX:
@@ -38,7 +47,7 @@ def _matmul(node: NodeFact, weights: Weights) -> str:
     return ""
 
 
-def _too_small(node: NodeFact, weights: Weights) -> str:
+def _too_small(weights: Weights) -> str:
     rows, columns = weights[1].shape
     if rows * columns < _MIN_ELEMENTS or min(rows, columns) < _MIN_EXTENT:
         return f"a {rows}x{columns} product is faster in float"
@@ -59,7 +68,7 @@ def _lstm(node: NodeFact, weights: Weights) -> str:
     return ""
 
 
-def _attention(node: NodeFact, weights: Weights) -> str:
+def _attention(node: NodeFact) -> str:
     missing = [
         name for name in ("do_rotary", "past_present_share_buffer") if node.attributes.get(name)
     ]
@@ -75,26 +84,10 @@ def _attention(node: NodeFact, weights: Weights) -> str:
     return ""
 
 
-def _embed(node: NodeFact, weights: Weights) -> str:
+def _embed(node: NodeFact) -> str:
     used = {slot for slot in _EMBED_CONSTANTS if slot < len(node.inputs) and node.inputs[slot]}
     if not used <= node.constants:
         return "one of its tables, or gamma or beta, is computed at run time"
     if any(node.inputs[_EMBED_POSITIONS:]) or node.output_count > _EMBED_OUTPUTS:
         return "QEmbedLayerNormalization has neither position ids nor the embedding sum"
     return ""
-
-
-def _none(node: NodeFact, weights: Weights) -> str:
-    return "there is no kernel"
-
-
-_CHECKS: Mapping[Kernel, Callable[[NodeFact, Weights], str]] = MappingProxyType(
-    {
-        Kernel.MATMUL: _matmul,
-        Kernel.LOOKUP: _lookup,
-        Kernel.LSTM: _lstm,
-        Kernel.ATTENTION: _attention,
-        Kernel.EMBED: _embed,
-        Kernel.NONE: _none,
-    }
-)
