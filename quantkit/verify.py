@@ -64,7 +64,7 @@ _IMAGE_RANK = 4
 # Sizes tried for dynamic dimensions, and upper ends tried for integer inputs, until the float
 # model runs.
 _TRIALS_IMAGE = ((64, 2), (224, 2), (320, 2), (640, 2), (32, 2))
-_TRIALS_OTHER = ((16, 100), (16, 2), (128, 2), (1, 2), (400, 2), (2, 2))
+_TRIALS_OTHER = ((16, 100), (16, 2), (128, 2), (512, 2), (1, 2), (2, 2), (1600, 2))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +155,7 @@ def run_float(source: LoadedModel, sample: Feeds | None = None) -> Reference:
         try:
             return Reference(feeds=feeds, outputs=_run(session, feeds))
         except RUNTIME_ERRORS as e:
-            reason = reason or str(e).strip().splitlines()[0]
+            reason = str(e).strip().splitlines()[0]
     return Reference(
         feeds={},
         outputs={},
@@ -266,10 +266,12 @@ def _made_up_feeds(session: Any) -> Iterator[Feeds]:
 
 def _made_up(signature: Any, extent: int, high: int) -> NDArray[Any]:
     generator = np.random.default_rng(0)
-    shape = [
-        n if isinstance(n, int) else (1 if axis == 0 else extent)
-        for axis, n in enumerate(signature.shape)
-    ]
+    shape = [n if isinstance(n, int) else extent for n in signature.shape]
+    dynamic = [axis for axis, n in enumerate(signature.shape) if not isinstance(n, int)]
+    if dynamic and dynamic[0] < max(1, len(shape) - 1):
+        shape[dynamic[0]] = (
+            1  # the first dynamic axis is the batch, unless it is the last of several
+        )
     dtype = np.dtype(_DTYPES[signature.type])
     if dtype.kind == "f":
         return generator.standard_normal(shape).astype(dtype)

@@ -22,7 +22,7 @@ from quantkit.numerics.affine import (
 )
 from quantkit.numerics.dtypes import INT8, IntType
 from quantkit.numerics.rounding import round_keeping_sum
-from quantkit.numerics.saturation import pair_peak
+from quantkit.numerics.saturation import PAIR_LIMIT, pair_peak
 from quantkit.spec import Granularity, PerAxis, PerBlock, PerTensor, QParams, QuantSpec
 
 __all__ = ["WeightAnalysis", "analyze_weight", "dequantize_weight", "fit", "quantize_weight"]
@@ -43,7 +43,8 @@ def fit(array: Array, spec: QuantSpec, method: RangeMethod = RangeMethod.MINMAX)
     """
     work = _blocked(array, spec.granularity)
     axes = _reduced_axes(work.ndim, spec.granularity)
-    levels = spec.qmax - spec.qmin
+    # A symmetric grid is centred, so it leaves one value of the type unused: -127..127, not -128..127.
+    levels = (spec.qmax - spec.qmin) // 2 * 2 if spec.symmetric else spec.qmax - spec.qmin
     found = estimate(work, axes, method, levels=levels, symmetric=spec.symmetric)
     affine = affine_from_range(
         found.low, found.high, qmin=spec.qmin, qmax=spec.qmax, symmetric=spec.symmetric
@@ -62,10 +63,9 @@ def _pair_safe(array: Array, affine: Affine, spec: QuantSpec) -> Affine:
     assert spec.pair_axis is not None  # noqa: S101 - the caller asked
     columns = np.moveaxis(array, spec.pair_axis, -2)
     peak = np.moveaxis(pair_peak(columns), -2, spec.pair_axis)
-    if isinstance(spec.granularity, PerTensor):
-        peak = peak.max(keepdims=True)
-    half = (spec.qmax - spec.qmin) // 2
-    scale = np.maximum(affine.scale, (peak / np.float32(half)).astype(np.float32))
+    if not isinstance(spec.granularity, PerBlock):
+        peak = peak.max(axis=_reduced_axes(array.ndim, spec.granularity), keepdims=True)
+    scale = np.maximum(affine.scale, (peak / np.float32(PAIR_LIMIT - 1)).astype(np.float32))
     return Affine(scale=scale, zero_point=affine.zero_point)
 
 
@@ -198,9 +198,9 @@ def analyze_weight(
     axes = tuple(i for i in range(array.ndim) if i != channel_axis % array.ndim)
     mean, sigma = float(array.mean()), float(array.std())
     far = np.abs(array - mean) > _OUTLIER_SIGMA * sigma
-    asks_for = "block" if block - channel > _WORTH_DB else "channel"
-    if asks_for == "channel" and channel - tensor <= _WORTH_DB:
-        asks_for = "tensor"
+    asks_for = "channel" if channel - tensor > _WORTH_DB else "tensor"  # inf - inf is not greater
+    if block - channel > _WORTH_DB:
+        asks_for = "block"
     return WeightAnalysis(
         sqnr_tensor=tensor,
         sqnr_channel=channel,

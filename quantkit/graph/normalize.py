@@ -3,8 +3,8 @@
 1. Model-local functions are inlined (graph traversal does not visit them).
 2. Large `Constant` nodes are initializers.
 3. ``Identity(initializer)`` is that initializer: exporters write shared weights this way.
-4. ``Transpose(initializer)`` with one use of the initializer is a transposed initializer.
-5. Node names are unique and not empty; initializer names are unique over all graphs.
+4. Node names are unique and not empty; initializer names are unique over all graphs.
+5. Weights that are assembled from constants are initializers (`quantkit.graph.fold`).
 6. Initializers are not graph inputs if the IR version is below 4, where they had to be listed.
 
 Nothing else changes: outputs are the same, bit for bit.
@@ -12,15 +12,12 @@ Nothing else changes: outputs are the same, bit for bit.
 
 from collections.abc import Iterator
 from itertools import count
-from typing import Any
 
-import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 from onnx_ir.passes.common import InlinePass
 
 from quantkit.graph._wire import LIMIT
-from quantkit.graph.mapping import lazy
+from quantkit.graph.fold import fold_weights
 
 __all__ = ["normalize"]
 
@@ -32,8 +29,9 @@ def normalize(model: ir.Model) -> None:
     if model.functions:
         InlinePass()(model)
     for node in list(_nodes(model)):
-        _lift_constant(node) or _drop_identity(node) or _fold_transpose(node)
-    _name_uniquely(model)
+        _lift_constant(node) or _drop_identity(node)
+    tensors = _name_uniquely(model)
+    fold_weights(model, lambda name: _unused(name, tensors))
     if (model.ir_version or 0) < _IR_WITHOUT_LISTED_INITIALIZERS:
         model.ir_version = _IR_WITHOUT_LISTED_INITIALIZERS
         kept = [v for v in model.graph.inputs if not v.is_initializer()]
@@ -67,28 +65,6 @@ def _drop_identity(node: ir.Node) -> bool:
     return True
 
 
-def _fold_transpose(node: ir.Node) -> bool:
-    if node.op_type != "Transpose" or node.domain:
-        return False
-    source, out = node.inputs[0], node.outputs[0]
-    if source is None or not _is_constant(source) or out.is_graph_output():
-        return False
-    if len(source.uses()) != 1 or source.is_graph_output() or source.const_value is None:
-        return False
-    tensor = source.const_value
-    shape = tuple(tensor.shape.numpy())
-    perm = tuple(node.attributes.get_ints("perm", tuple(reversed(range(len(shape))))))
-
-    def read() -> NDArray[Any]:
-        return np.ascontiguousarray(tensor.numpy().transpose(perm))
-
-    owner = source.graph
-    _become_initializer(node, lazy(read, tensor.dtype, tuple(shape[p] for p in perm), out.name))
-    if owner is not None and source.name is not None:
-        owner.initializers.pop(source.name)
-    return True
-
-
 def _is_constant(value: ir.Value) -> bool:
     return value.is_initializer() and not value.is_graph_input() and value.const_value is not None
 
@@ -113,7 +89,8 @@ def _remove(node: ir.Node) -> None:
         node.graph.remove(node, safe=True)
 
 
-def _name_uniquely(model: ir.Model) -> None:
+def _name_uniquely(model: ir.Model) -> set[str]:
+    """Name nodes and initializers; return the names of the initializers."""
     nodes: set[str] = set()
     for node in _nodes(model):
         node.name = _unused(node.name or node.op_type, nodes)
@@ -121,6 +98,7 @@ def _name_uniquely(model: ir.Model) -> None:
     for graph in model.graphs():
         for value in tuple(graph.initializers.values()):
             value.name = _unused(value.name or "weight", tensors)
+    return tensors
 
 
 def _unused(name: str, taken: set[str]) -> str:

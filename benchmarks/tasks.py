@@ -1,0 +1,225 @@
+"""Real models with real data: what to feed them, and how far a quantized copy is from float.
+
+Images and sentences are evaluated as they are used: images one at a time (a batch would share one
+activation range, which is unfair to kernels that quantize activations), sentences in batches of 16.
+"""
+
+import csv
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from measure import sqnr
+
+__all__ = ["Sizes", "Task", "tasks"]
+
+Array = NDArray[Any]
+Feeds = Mapping[str, Array]
+Metrics = dict[str, float]
+
+_MEAN = np.array([0.485, 0.456, 0.406], np.float32)
+_STD = np.array([0.229, 0.224, 0.225], np.float32)
+_CROP = 224
+_MAX_TOKENS = 256
+_BATCH = 16
+_SEQUENCE = 32
+_PIXELS = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """How much data to use: ImageNet images, small images (CIFAR, Fashion), sentence pairs."""
+
+    images: int = 200
+    small: int = 2000
+    pairs: int = 1500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A model and its data.
+
+    Attributes:
+        name: For tables.
+        model: The float model.
+        feeds: Inputs to measure latency with, by name.
+        outputs: Runs a session on all data.
+        metrics: Compares outputs with the float model's.
+    """
+
+    name: str
+    model: Path
+    feeds: Mapping[str, Feeds]
+    outputs: Callable[[Any], Array]
+    metrics: Callable[[Array, Array], Metrics]
+
+
+def tasks(shared: Path, sizes: Sizes) -> dict[str, Callable[[], Task | None]]:
+    """Return every task by name; each loads its data when called, or returns None if absent."""
+    return {
+        "all-MiniLM-L6-v2": lambda: _sentences(shared, sizes.pairs),
+        "efficientnet_lite0": lambda: _imagenet(shared, "efficientnet_lite0", sizes.images),
+        "mobilenet_v2": lambda: _imagenet(shared, "mobilenet_v2", sizes.images),
+        "resnet20_cifar10": lambda: _cifar(shared, sizes.small),
+        "fashion_cnn": lambda: _fashion(sizes.small),
+    }
+
+
+def _present(name: str, *paths: Path) -> bool:
+    absent = [path for path in paths if not path.exists()]
+    if absent:
+        print(f"{name}: skipped, {absent[0]} is not there")
+    return not absent
+
+
+def _classifier(name: str, model: Path, feed: str, images: Array, labels: Array) -> Task:
+    def outputs(session: Any) -> Array:
+        rows = [session.run(None, {feed: image[np.newaxis]})[0] for image in images]
+        logits: Array = np.concatenate(rows)
+        return logits
+
+    def metrics(reference: Array, logits: Array) -> Metrics:
+        answers, expected = logits.argmax(axis=1), reference.argmax(axis=1)
+        top1 = float((answers == labels).mean())
+        return {
+            "top1": top1,
+            "top1_drop": float((expected == labels).mean()) - top1,
+            "agreement": float((answers == expected).mean()),
+            "sqnr_db": sqnr(reference, logits),
+        }
+
+    return Task(
+        name=name,
+        model=model,
+        feeds={"batch 1": {feed: images[:1]}},
+        outputs=outputs,
+        metrics=metrics,
+    )
+
+
+def _imagenet(shared: Path, name: str, count: int) -> Task | None:
+    model, folder = shared / "models" / f"{name}.onnx", shared / "data" / "imagenet500"
+    if not _present(name, model, folder):
+        return None
+    with (folder / "labels.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    # Labels are sorted: take images evenly from all classes.
+    chosen = [rows[i] for i in np.linspace(0, len(rows) - 1, min(count, len(rows))).astype(int)]
+    pixels = np.stack([_centre(folder / row["file"]) for row in chosen])
+    if name == "efficientnet_lite0":
+        images = (pixels - np.float32(127)) / np.float32(128)
+    else:
+        images = (pixels / np.float32(255) - _MEAN) / _STD
+    labels = np.array([int(row["label"]) for row in chosen])
+    return _classifier(name, model, "input", _channels_first(images), labels)
+
+
+def _centre(path: Path) -> NDArray[np.float32]:
+    from PIL import Image
+
+    with Image.open(path) as file:
+        image = file.convert("RGB")
+    left, top = (image.width - _CROP) // 2, (image.height - _CROP) // 2
+    return np.asarray(image.crop((left, top, left + _CROP, top + _CROP)), np.float32)
+
+
+def _channels_first(images: Array) -> Array:
+    return np.ascontiguousarray(images.transpose(0, 3, 1, 2), dtype=np.float32)
+
+
+def _cifar(shared: Path, count: int) -> Task | None:
+    from PIL import Image
+
+    name, folder = "resnet20_cifar10", shared / "data" / "cifar10"
+    model = shared / "models" / f"{name}.onnx"
+    if not _present(name, model, folder):
+        return None
+    with Image.open(folder / "test.png") as file:
+        # One image a row of 1024 RGB pixels.
+        pixels = np.asarray(file).reshape(-1, _PIXELS, _PIXELS, 3)[:count].astype(np.float32)
+    labels = np.array(json.loads((folder / "test_labels.json").read_text(encoding="utf-8")))[:count]
+    images = (pixels / np.float32(255) - _MEAN) / _STD
+    return _classifier(name, model, "input", _channels_first(images), labels)
+
+
+def _fashion(count: int) -> Task:
+    from quantkit.samples import fashion_mnist
+
+    sample = fashion_mnist()
+    return _classifier(
+        "fashion_cnn", sample.model, "image", sample.images[:count], sample.labels[:count]
+    )
+
+
+def _sentences(shared: Path, count: int) -> Task | None:
+    from scipy.stats import spearmanr
+
+    name = "all-MiniLM-L6-v2"
+    folder, data = shared / "models" / name, shared / "data" / "sts" / "dev.csv"
+    if not _present(name, folder, data):
+        return None
+    with data.open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))[:count]
+    texts = [row["sentence1"] for row in rows] + [row["sentence2"] for row in rows]
+    scores = [float(row["score"]) for row in rows]
+    batches = _tokenize(folder / "tokenizer.json", texts)
+
+    def correlation(embeddings: Array) -> float:
+        cosine = (embeddings[: len(rows)] * embeddings[len(rows) :]).sum(axis=1)
+        return float(spearmanr(cosine, scores)[0])
+
+    def metrics(reference: Array, embeddings: Array) -> Metrics:
+        cosine = (reference * embeddings).sum(axis=1)
+        spearman = correlation(embeddings)
+        return {
+            "cosine": float(cosine.mean()),
+            "cosine_min": float(cosine.min()),
+            "spearman": spearman,
+            "spearman_drop": correlation(reference) - spearman,
+        }
+
+    return Task(
+        name=name,
+        model=folder / "model.onnx",
+        feeds={f"batch {n}, {_SEQUENCE} tokens": _made_up_tokens(n) for n in (1, _BATCH)},
+        outputs=lambda session: np.concatenate([_embed(session, batch) for batch in batches]),
+        metrics=metrics,
+    )
+
+
+def _tokenize(tokenizer: Path, texts: list[str]) -> list[Feeds]:
+    from tokenizers import Tokenizer
+
+    reader = Tokenizer.from_file(str(tokenizer))
+    reader.enable_truncation(_MAX_TOKENS)
+    reader.enable_padding()
+    batches: list[Feeds] = []
+    for start in range(0, len(texts), _BATCH):
+        encoded = reader.encode_batch(texts[start : start + _BATCH])
+        ids = np.array([e.ids for e in encoded], np.int64)
+        mask = np.array([e.attention_mask for e in encoded], np.int64)
+        batches.append(_token_feeds(ids, mask))
+    return batches
+
+
+def _token_feeds(ids: NDArray[np.int64], mask: NDArray[np.int64]) -> Feeds:
+    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+
+
+def _made_up_tokens(batch: int) -> Feeds:
+    ids = np.random.default_rng(0).integers(1000, 20000, (batch, _SEQUENCE))
+    return _token_feeds(ids, np.ones_like(ids))
+
+
+def _embed(session: Any, feeds: Feeds) -> Array:
+    """Mean pooling over the mask, then normalize."""
+    hidden = session.run(None, dict(feeds))[0]
+    mask = feeds["attention_mask"][..., np.newaxis].astype(np.float32)
+    pooled = (hidden * mask).sum(axis=1) / mask.sum(axis=1)
+    embeddings: Array = pooled / np.linalg.norm(pooled, axis=1, keepdims=True)
+    return embeddings
