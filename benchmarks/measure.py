@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ __all__ = [
     "SHARED",
     "Timing",
     "alone",
+    "describe",
     "first_line",
     "interleaved",
     "kernels",
@@ -222,10 +223,10 @@ def kernels(model: Path) -> dict[str, Any]:
 
 
 def sqnr(reference: NDArray[Any], actual: NDArray[Any]) -> float:
-    """Return the signal-to-quantization-noise ratio in dB."""
+    """Return the signal-to-quantization-noise ratio in dB, 200 if there is no noise."""
     signal = np.square(reference.astype(np.float64)).sum()
     noise = np.square(reference.astype(np.float64) - actual).sum()
-    return float(10 * np.log10(signal / max(noise, np.finfo(np.float64).tiny)))
+    return float(10 * np.log10(signal / max(noise, signal * 1e-20)))
 
 
 def model_bytes(model: Path) -> int:
@@ -269,8 +270,3 @@ def describe(where: Mapping[str, Any]) -> str:
 
 def _has_vnni(where: Mapping[str, Any]) -> bool:
     return bool(where["flags"]["avx_vnni"] or where["flags"]["avx512_vnni"])
-
-
-def timing_json(timing: Timing) -> dict[str, Any]:
-    """Return plain data."""
-    return asdict(timing)

@@ -40,7 +40,7 @@ def big_model(path: Path, layers: int = 25, width: int = _WIDTH) -> Path:
 
 
 def long_graph(path: Path, nodes: int, width: int = 64) -> Path:
-    """Write `nodes` nodes, alternately MatMul (each with a weight of its own) and a residual Add."""
+    """Write `nodes` nodes, alternately MatMul (each with its own weight) and a residual Add."""
     generator = np.random.default_rng(0)
     made, weights, last = [], [], "x"
     for i in range(nodes // 2):

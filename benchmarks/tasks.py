@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-
 from measure import sqnr
+from numpy.typing import NDArray
 
 __all__ = ["Sizes", "Task", "tasks"]
 

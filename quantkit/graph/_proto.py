@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import onnx
 
-__all__ = ["location_of", "proto_graphs"]
+__all__ = ["location_of", "proto_graphs", "root_cause"]
 
 
 def proto_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
@@ -21,3 +21,10 @@ def proto_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 def location_of(tensor: onnx.TensorProto) -> str:
     """Return the file that holds the tensor's contents; "" if it holds them itself."""
     return next((e.value for e in tensor.external_data if e.key == "location"), "")
+
+
+def root_cause(error: BaseException) -> str:
+    """Return the first line of the message at the bottom of onnx-ir's chains of errors."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -25,6 +25,7 @@ MARK = "quantkit:tensor"  # the external-data location that stands for "taken ou
 _MARK_BYTES = MARK.encode()
 _BYTES = 2
 _VARINT_END = 64
+_DEEPEST = 100  # nested messages that protobuf itself reads
 _RAW_DATA, _EXTERNAL_DATA, _DATA_LOCATION, _DATA_TYPE = 9, 13, 14, 2
 _T = onnx.TensorProto
 # Types whose raw bytes are one numpy element each; packed 2- and 4-bit types stay inline.
@@ -48,7 +49,8 @@ _CHILDREN: dict[_Kind, dict[int, _Kind]] = {
     _Kind.MODEL: {7: _Kind.GRAPH},
     _Kind.GRAPH: {1: _Kind.NODE, 5: _Kind.TENSOR},
     _Kind.NODE: {5: _Kind.ATTRIBUTE},
-    _Kind.ATTRIBUTE: {5: _Kind.TENSOR, 6: _Kind.GRAPH, 10: _Kind.TENSOR, 11: _Kind.GRAPH},
+    # Lists of tensors (field 10) stay inline: only operators of custom domains have them.
+    _Kind.ATTRIBUTE: {5: _Kind.TENSOR, 6: _Kind.GRAPH, 11: _Kind.GRAPH},
     _Kind.TENSOR: {},
 }
 
@@ -81,7 +83,11 @@ def split(buffer: Buffer) -> bytes:
     return b"".join(_without_weights(buffer, 0, len(buffer), _Kind.MODEL))
 
 
-def _without_weights(buffer: Buffer, start: int, end: int, kind: _Kind) -> list[bytes]:
+def _without_weights(
+    buffer: Buffer, start: int, end: int, kind: _Kind, depth: int = 0
+) -> list[bytes]:
+    if depth > _DEEPEST:
+        raise WireError(f"nested more than {_DEEPEST} deep at byte {start}")
     out: list[bytes] = []
     copied = start
     for field in _fields(buffer, start, end):
@@ -93,7 +99,8 @@ def _without_weights(buffer: Buffer, start: int, end: int, kind: _Kind) -> list[
             if replaced is None:
                 continue
         else:
-            replaced = b"".join(_without_weights(buffer, field.value, field.end, child))
+            inner = _without_weights(buffer, field.value, field.end, child, depth + 1)
+            replaced = b"".join(inner)
         out += [bytes(buffer[copied : field.start]), _header(field.number, len(replaced)), replaced]
         copied = field.end
     out.append(bytes(buffer[copied:end]))

@@ -38,7 +38,9 @@ def fold_weights(model: ir.Model, new_name: Callable[[str], str]) -> None:
 
 def _is_movement(node: ir.Node) -> bool:
     """Say whether the node only moves the contents of constants, at least one of them a weight."""
-    if node.op_type not in _MOVES or node.domain or node.outputs[0].is_graph_output():
+    if node.op_type not in _MOVES or node.domain or len(node.outputs) != 1:
+        return False
+    if node.outputs[0].is_graph_output() or not node.inputs or node.inputs[0] is None:
         return False
     tensors = [_constant(v) for v in node.inputs if v is not None]
     return all(t is not None for t in tensors) and any(
@@ -47,13 +49,16 @@ def _is_movement(node: ir.Node) -> bool:
 
 
 def _constant(value: ir.Value) -> ir.TensorProtocol | None:
+    """Return the tensor that `value` is; None if it is computed, or if its file is missing."""
     producer = value.producer()
+    tensor = None
     if producer is not None:
         attribute = producer.attributes.get("value") if producer.op_type == "Constant" else None
-        return attribute.as_tensor() if attribute is not None else None
-    if value.is_initializer() and not value.is_graph_input():
-        return value.const_value
-    return None
+        if attribute is not None and attribute.type is ir.AttributeType.TENSOR:
+            tensor = attribute.as_tensor()
+    elif value.is_initializer() and not value.is_graph_input():
+        tensor = value.const_value
+    return None if isinstance(tensor, ir.ExternalTensor) else tensor
 
 
 def _sources_vanish(node: ir.Node) -> bool:
@@ -80,7 +85,10 @@ def _fold(
         return np.ascontiguousarray(move(arrays, attributes))
 
     first = next(t for t in tensors if t is not None)
-    shape = _moved_shape(tensors, attributes, move)
+    try:
+        shape = _moved_shape(tensors, attributes, move)
+    except (IndexError, KeyError, ValueError):
+        return  # the node is wrong, and onnxruntime will say how
     out = node.outputs[0]
     folded = lazy(read, first.dtype, shape, out.name)
     inputs = [v for v in node.inputs if v is not None]

@@ -12,10 +12,10 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from quantkit.errors import ModelError, UsageError
-from quantkit.graph._proto import proto_graphs
+from quantkit.graph._proto import proto_graphs, root_cause
 from quantkit.graph._wire import MARK, WireError, split
 from quantkit.graph.mapping import MappedFile
-from quantkit.graph.normalize import normalize
+from quantkit.graph.normalize import inline_functions, normalize
 
 __all__ = ["LoadedModel", "load"]
 
@@ -65,8 +65,8 @@ def load(source: str | Path | onnx.ModelProto) -> LoadedModel:
     """Open a model.
 
     Raises:
-        ModelError: The file is not there, truncated, no ONNX model, or uses sparse initializers
-            or training information.
+        ModelError: The file is not there, truncated, damaged, no ONNX model, or uses sparse
+            initializers or training information.
     """
     if isinstance(source, onnx.ModelProto):
         return _load(source, path=None, mapped=None)
@@ -100,7 +100,12 @@ def _read(path: Path) -> tuple[MappedFile, onnx.ModelProto]:
 def _load(proto: onnx.ModelProto, *, path: Path | None, mapped: MappedFile | None) -> LoadedModel:
     name = f"'{path}'" if path else "the given ModelProto"
     _refuse(proto, name)
-    model = ir.serde.deserialize_model(proto)
+    try:
+        model = ir.serde.deserialize_model(proto)
+        inline_functions(model)
+    except (ir.serde.SerdeError, ir.passes.InvariantError, ir.passes.PassError) as e:
+        raise ModelError(f"{name} is damaged ({root_cause(e)}); export or copy it again.") from e
+    _name_default_domain(model)
     externals = _Externals(path.parent if path else None, mapped)
     _map_weights(model, externals)
     normalize(model)
@@ -125,12 +130,37 @@ def _refuse(proto: onnx.ModelProto, name: str) -> None:
             f"{name} holds training information, which would be lost; export it for inference."
         )
     for graph in proto_graphs(proto.graph):
+        broken = _damage(graph)
+        if broken:
+            raise ModelError(f"{name} is damaged ({broken}); export or copy it again.")
         if graph.sparse_initializer:
             tensor = graph.sparse_initializer[0].values.name
             raise ModelError(
                 f"{name} has sparse initializers (the first is '{tensor}'), which quantkit does "
                 "not support; store them dense."
             )
+
+
+def _damage(graph: onnx.GraphProto) -> str:
+    """Return what no writer of ONNX would write but a protobuf may hold; "" if there is nothing."""
+    names: list[object] = [v.name for v in (*graph.input, *graph.output, *graph.initializer)]
+    tensors = list(graph.initializer)
+    for node in graph.node:
+        names += (node.name, node.op_type, node.domain, *node.input, *node.output)
+        tensors += (a.t for a in node.attribute if a.type == onnx.AttributeProto.TENSOR)
+    # Protobuf hands out bytes for text that is not UTF-8.
+    bad = next((n for n in names if not isinstance(n, str)), None)
+    if bad is not None:
+        return f"the name {bad!r} is not UTF-8"
+    untyped = next((t for t in tensors if t.data_type == onnx.TensorProto.UNDEFINED), None)
+    return f"tensor '{untyped.name}' has no type" if untyped is not None else ""
+
+
+def _name_default_domain(model: ir.Model) -> None:
+    """Write the default domain as "": "ai.onnx" means the same."""
+    version = model.opset_imports.pop("ai.onnx", None)
+    if version is not None:
+        model.opset_imports.setdefault("", version)
 
 
 class _Externals:
@@ -146,6 +176,12 @@ class _Externals:
         """Return a lazily read tensor in place of an external one."""
         offset = tensor.offset or 0
         if tensor.location == MARK and self.model_file is not None:
+            if tensor.length != tensor.nbytes:
+                raise ModelError(
+                    f"'{self.model_file.path}' is damaged (tensor '{tensor.name}' has "
+                    f"{tensor.length} bytes, its shape asks for {tensor.nbytes}); export or copy "
+                    "it again."
+                )
             return self.model_file.tensor(tensor, offset)
         mapped = self._open(str(tensor.location), tensor.name)
         if mapped is None:
@@ -181,6 +217,8 @@ def _map_weights(model: ir.Model, externals: _Externals) -> None:
         for value in graph.initializers.values():
             if isinstance(value.const_value, ir.ExternalTensor):
                 value.const_value = externals.resolve(value.const_value)
+            elif isinstance(value.const_value, ir.serde.TensorProtoTensor):
+                value.const_value = _detached(value.const_value)
         for node in graph:
             for attribute in tuple(node.attributes.values()):
                 if attribute.type is ir.AttributeType.TENSOR and isinstance(
@@ -188,3 +226,10 @@ def _map_weights(model: ir.Model, externals: _Externals) -> None:
                 ):
                     tensor = externals.resolve(attribute.value)
                     node.attributes[attribute.name] = ir.AttrTensor(attribute.name, tensor)
+
+
+def _detached(tensor: ir.serde.TensorProtoTensor) -> ir.LazyTensor:
+    """Return a tensor that reads the caller's message but cannot change it: renaming would."""
+    return ir.LazyTensor(
+        lambda: tensor, dtype=tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=tensor.name
+    )

@@ -4,7 +4,8 @@ A runtime that loads this maps the weights instead of copying them; and what a r
 the structure (an IR version that is too new) can be changed without touching the file.
 """
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -27,21 +28,24 @@ class MappedModel:
 
 
 def mapped_model(path: Path, ir_version: Callable[[int], int]) -> MappedModel:
-    """Return the structure of a model file with every large tensor pointing into a file of its folder.
+    """Return the structure of a model file with every large tensor pointing into a file of one folder.
 
-    `ir_version` maps the file's IR version to the one to declare.
+    Links are followed: in a Hugging Face cache the model and its data are links to files of other names,
+    and a runtime that is given the folder of one does not find the other. The folder is the deepest one
+    that holds them all. `ir_version` maps the file's IR version to the one to declare.
     """
-    path = path.resolve()
     proto = onnx.ModelProto.FromString(split(MappedFile(path).view()))
     proto.ir_version = ir_version(proto.ir_version)
-    _point_into(proto.graph, path.name)
-    return MappedModel(proto.SerializeToString(), path.parent)
+    entries = list(_locations(proto.graph))
+    files = {e.value: (path.parent / e.value).resolve() for e in entries} | {MARK: path.resolve()}
+    folder = Path(os.path.commonpath([file.parent for file in files.values()]))
+    for entry in entries:
+        entry.value = files[entry.value].relative_to(folder).as_posix()
+    return MappedModel(proto.SerializeToString(), folder)
 
 
-def _point_into(graph: onnx.GraphProto, location: str) -> None:
+def _locations(graph: onnx.GraphProto) -> Iterator[onnx.StringStringEntryProto]:
     for part in proto_graphs(graph):
         constants = (a.t for node in part.node for a in node.attribute if a.HasField("t"))
         for tensor in chain(part.initializer, constants):
-            for entry in tensor.external_data:
-                if entry.value == MARK:
-                    entry.value = location
+            yield from (e for e in tensor.external_data if e.key == "location")

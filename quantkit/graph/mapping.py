@@ -1,5 +1,6 @@
 """Tensors that stay in their file until they are read."""
 
+import math
 import mmap
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 __all__ = ["MappedFile", "lazy"]
 
+_BYTE = 8  # bits
 # Bytes handed out before the pages read so far are given back to the system.
 _RESIDENT = 64 << 20
 
@@ -43,18 +45,18 @@ class MappedFile:
 
     def tensor(self, entry: ir.ExternalTensor, offset: int) -> ir.LazyTensor:
         """Return a tensor that reads `entry`'s contents at `offset` whenever it is asked for them."""
-        dtype, shape = entry.dtype, entry.shape
-        count = int(np.prod(shape.numpy(), dtype=np.int64))
+        dtype, shape, nbytes = entry.dtype, tuple(entry.shape.numpy()), entry.nbytes
 
         def read() -> NDArray[Any]:
-            nbytes = count * dtype.numpy().itemsize
             if self._handed_out + nbytes > _RESIDENT:
                 self.release()
             self._handed_out += nbytes
-            flat = np.frombuffer(self._map, dtype.numpy(), count, offset)
-            return flat.reshape(shape.numpy())
+            if dtype.bitwidth < _BYTE:
+                packed = np.frombuffer(self._map, np.uint8, nbytes, offset)
+                return ir.PackedTensor(packed, dtype, shape=shape).numpy()
+            return np.frombuffer(self._map, dtype.numpy(), math.prod(shape), offset).reshape(shape)
 
-        return lazy(read, dtype, tuple(shape.numpy()), entry.name)
+        return lazy(read, dtype, shape, entry.name)
 
 
 def lazy(

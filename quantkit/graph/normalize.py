@@ -3,13 +3,15 @@
 1. Model-local functions are inlined (graph traversal does not visit them).
 2. Large `Constant` nodes are initializers.
 3. ``Identity(initializer)`` is that initializer: exporters write shared weights this way.
-4. Node names are unique and not empty; initializer names are unique over all graphs.
+4. Node names are unique and not empty; no initializer has the name of another value, in any graph.
 5. Weights that are assembled from constants are initializers (`quantkit.graph.fold`).
-6. Initializers are not graph inputs if the IR version is below 4, where they had to be listed.
+6. Initializers are not graph inputs if the IR version is below 4, where they had to be listed
+   (done before 2 to 5, which leave graph inputs alone).
 
 Nothing else changes: outputs are the same, bit for bit.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import count
 
@@ -19,19 +21,28 @@ from onnx_ir.passes.common import InlinePass
 from quantkit.graph._wire import LIMIT
 from quantkit.graph.fold import fold_weights
 
-__all__ = ["normalize"]
+__all__ = ["inline_functions", "normalize"]
 
 _IR_WITHOUT_LISTED_INITIALIZERS = 4
 
 
-def normalize(model: ir.Model) -> None:
-    """Bring `model` into the form above, in place. Linear in the number of nodes."""
+def inline_functions(model: ir.Model) -> None:
+    """Do step 1; apart from the others because external data is looked up between the two."""
     if model.functions:
         InlinePass()(model)
+
+
+def normalize(model: ir.Model) -> None:
+    """Do steps 2 to 6, in place. Linear in the number of nodes."""
+    _unlist_initializers(model)
     for node in list(_nodes(model)):
         _lift_constant(node) or _drop_identity(node)
-    tensors = _name_uniquely(model)
-    fold_weights(model, lambda name: _unused(name, tensors))
+    _name_nodes(model)
+    values = _name_initializers(model)
+    fold_weights(model, lambda name: _moved_name(name, values))
+
+
+def _unlist_initializers(model: ir.Model) -> None:
     if (model.ir_version or 0) < _IR_WITHOUT_LISTED_INITIALIZERS:
         model.ir_version = _IR_WITHOUT_LISTED_INITIALIZERS
         kept = [v for v in model.graph.inputs if not v.is_initializer()]
@@ -44,10 +55,12 @@ def _nodes(model: ir.Model) -> Iterator[ir.Node]:
 
 
 def _lift_constant(node: ir.Node) -> bool:
-    if node.op_type != "Constant" or node.domain or "value" not in node.attributes:
+    if node.op_type != "Constant" or node.domain or len(node.outputs) != 1:
         return False
-    tensor = node.attributes["value"].as_tensor()
-    out = node.outputs[0]
+    attribute = node.attributes.get("value")
+    if attribute is None or attribute.type is not ir.AttributeType.TENSOR:
+        return False
+    tensor, out = attribute.as_tensor(), node.outputs[0]
     if tensor.nbytes < LIMIT or out.is_graph_output() or out.name is None:
         return False
     _become_initializer(node, tensor)
@@ -55,7 +68,7 @@ def _lift_constant(node: ir.Node) -> bool:
 
 
 def _drop_identity(node: ir.Node) -> bool:
-    if node.op_type != "Identity" or node.domain:
+    if node.op_type != "Identity" or node.domain or len(node.inputs) != 1 or not node.outputs:
         return False
     source, out = node.inputs[0], node.outputs[0]
     if source is None or not _is_constant(source) or out.is_graph_output():
@@ -89,22 +102,45 @@ def _remove(node: ir.Node) -> None:
         node.graph.remove(node, safe=True)
 
 
-def _name_uniquely(model: ir.Model) -> set[str]:
-    """Name nodes and initializers; return the names of the initializers."""
-    nodes: set[str] = set()
-    for node in _nodes(model):
-        node.name = _unused(node.name or node.op_type, nodes)
-    tensors: set[str] = set()
-    for graph in model.graphs():
+def _name_nodes(model: ir.Model) -> None:
+    """Give each node a name of its own; of several equal names the first stays."""
+    nodes = list(_nodes(model))
+    taken = Counter(node.name for node in nodes if node.name)
+    seen: set[str] = set()
+    for node in nodes:
+        if not node.name or node.name in seen:
+            node.name = _unused(node.name or node.op_type, taken)
+        seen.add(node.name)
+
+
+def _name_initializers(model: ir.Model) -> Counter[str]:
+    """Give no initializer the name of another value, in whatever graph; return all names' counts."""
+    graphs = list(model.graphs())
+    others = [out for node in _nodes(model) for out in node.outputs]
+    others += [v for graph in graphs for v in graph.inputs if not v.is_initializer()]
+    taken = Counter(value.name for value in others if value.name)
+    seen = set(taken)
+    taken.update(name for graph in graphs for name in graph.initializers)
+    for graph in graphs:
         for value in tuple(graph.initializers.values()):
-            value.name = _unused(value.name or "weight", tensors)
-    return tensors
+            public = graph is model.graph and (value.is_graph_input() or value.is_graph_output())
+            if not public and (not value.name or value.name in seen):
+                taken[value.name or ""] -= 1
+                value.name = _unused(value.name or "weight", taken)
+            seen.add(value.name or "")
+    return taken
 
 
-def _unused(name: str, taken: set[str]) -> str:
+def _moved_name(name: str, taken: Counter[str]) -> str:
+    """Return a name for the initializer that takes the place of the value `name`."""
+    taken[name] -= 1
+    return _unused(name, taken)
+
+
+def _unused(name: str, taken: Counter[str]) -> str:
     """Return `name`, or `name` with the first number that makes it new; remember the result."""
     chosen = name
-    if chosen in taken:
-        chosen = next(c for i in count(1) if (c := f"{name}_{i}") not in taken)
-    taken.add(chosen)
+    if taken[chosen] > 0:
+        chosen = next(c for i in count(1) if taken[c := f"{name}_{i}"] <= 0)
+    taken[chosen] += 1
     return chosen

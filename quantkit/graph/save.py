@@ -19,8 +19,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from quantkit.errors import OutputError
-from quantkit.graph._proto import location_of, proto_graphs
+from quantkit.errors import ModelError, OutputError
+from quantkit.graph._proto import location_of, proto_graphs, root_cause
 from quantkit.graph._wire import LIMIT, MARK, Payload, join
 
 __all__ = ["Stage", "skeleton", "staged", "weightless"]
@@ -39,13 +39,15 @@ def skeleton(model: ir.Model) -> tuple[onnx.ModelProto, list[ir.TensorProtocol]]
     for graph in model.graphs():
         for value in graph.initializers.values():
             tensor = value.const_value
-            if tensor is None or tensor.nbytes < LIMIT:
+            if tensor is None or tensor.dtype is ir.DataType.STRING or tensor.nbytes < LIMIT:
                 continue
             taken.append(tensor)
             owners.append(value)
             value.const_value = _placeholder(MARK, len(taken) - 1, tensor, value.name)
     try:
         return ir.serde.serialize_model(model), taken
+    except ir.serde.SerdeError as e:
+        raise ModelError(f"The model holds what ONNX cannot store: {root_cause(e)}") from e
     finally:
         for value, tensor in zip(owners, taken, strict=True):
             value.const_value = tensor
@@ -76,6 +78,18 @@ def weightless(structure: onnx.ModelProto) -> onnx.ModelProto:
     return proto
 
 
+def _check(structure: onnx.ModelProto) -> None:
+    """Run onnx's checker, except that inputs and outputs may come without a shape.
+
+    onnxruntime takes such models, and exporters write them where a rank is not known.
+    """
+    proto = weightless(structure)
+    for value in (*proto.graph.input, *proto.graph.output):
+        if value.type.HasField("tensor_type"):
+            value.type.tensor_type.shape.SetInParent()
+    onnx.checker.check_model(proto)
+
+
 def _placeholder(
     location: str, offset: int, tensor: ir.TensorProtocol, name: str | None
 ) -> ir.ExternalTensor:
@@ -103,13 +117,15 @@ class Stage:
 
         Raises:
             onnx.checker.ValidationError: The graph is not valid ONNX.
+            ModelError: A text in it is not UTF-8.
         """
         proto, tensors = skeleton(model)
-        onnx.checker.check_model(weightless(proto))
+        _check(proto)
         total = proto.ByteSize() + sum(t.nbytes for t in tensors)
         if external or total > _PROTOBUF_LIMIT:
             self._write_external(proto, tensors)
         else:
+            self.data_path.unlink(missing_ok=True)  # of an earlier attempt
             self._write_single(proto, tensors)
         return sum(f.stat().st_size for f in self.folder.iterdir())
 

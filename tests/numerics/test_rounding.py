@@ -22,7 +22,7 @@ PROPERTY = settings(max_examples=50, deadline=None)
 
 
 def shift(result: Array, scaled: Array) -> Array:
-    return (result.astype(np.float64) - scaled.astype(np.float64)).sum(axis=1)
+    return np.asarray((result.astype(np.float64) - scaled.astype(np.float64)).sum(axis=1))
 
 
 @PROPERTY
