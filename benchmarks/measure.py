@@ -192,7 +192,7 @@ def latency(
     }
 
 
-def kernels(model: Path) -> dict[str, Any]:
+def kernels(model: Path | bytes) -> dict[str, Any]:
     """Return what onnxruntime really runs, read from the graph that it optimized.
 
     Returns:

@@ -67,7 +67,9 @@ def _run(model: Path, output: Path) -> dict[str, Any]:
 def _distance(reference: Path, output: Path) -> float | None:
     if not (reference.is_file() and output.is_file()):
         return None
-    return sqnr(np.load(reference), np.load(output))
+    expected = np.load(reference)
+    # A constant output agrees with anything: no evidence.
+    return sqnr(expected, np.load(output)) if expected.std() > 0 else None
 
 
 def measure_long(
@@ -78,6 +80,7 @@ def measure_long(
     ways: dict[str, tuple[str, dict[str, Any]]] = {
         "quantkit": ("quantkit", {}),
         "quantkit, verify off": ("quantkit", {"verify": False}),
+        "quantkit, in integers": ("quantkit", {"nodes_to_quantize": ["mm*"]}),
         "onnxruntime": ("onnxruntime", {}),
     }
     with tempfile.TemporaryDirectory(dir=work) as temporary:
@@ -102,6 +105,7 @@ def _median(runs: list[dict[str, Any]]) -> dict[str, Any]:
         return {"error": failed[0]["error"]}
     keys = ("seconds", "process_seconds", "peak_bytes")
     medians: dict[str, Any] = {key: float(np.median([run[key] for run in runs])) for key in keys}
+    medians["modes"] = runs[0].get("modes")
     return medians | {"runs": [{key: run[key] for key in keys} for run in runs]}
 
 
@@ -154,7 +158,7 @@ def _loaded(run: Mapping[str, Any]) -> str:
 
 
 def _long_table(found: Mapping[str, Any], repeats: int) -> list[str]:
-    names = ("quantkit", "quantkit, verify off", "onnxruntime")
+    names = ("quantkit", "quantkit, verify off", "quantkit, in integers", "onnxruntime")
     rows, last = [], None
     for count, row in found.items():
         shown = [f"{int(count):,}", f"{row['bytes'] / _MB:.1f} MB"]
@@ -166,7 +170,12 @@ def _long_table(found: Mapping[str, Any], repeats: int) -> list[str]:
     for name in names:
         header += [name, "times the row above", "peak"]
     title = "## Graphs of many nodes"
-    return [title, "", f"Seconds of the call, median of {repeats}.", "", *table(header, rows)]
+    text = (
+        f"Seconds of the call, median of {repeats}. By default quantkit only stores these 64 x 64 "
+        "weights in 8 bits; onnxruntime.quantization computes all of them in integers, so its like "
+        "is *quantkit, in integers* (nodes_to_quantize), verified as by default."
+    )
+    return [title, "", text, "", *table(header, rows)]
 
 
 def _cells(now: Mapping[str, Any] | None, before: Mapping[str, Any] | None) -> list[str]:

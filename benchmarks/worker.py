@@ -13,6 +13,7 @@ import json
 import resource
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,10 @@ def quantize(job: dict[str, Any]) -> dict[str, Any]:
     start = time.perf_counter()
     result = call()
     seconds = time.perf_counter() - start
-    return {"seconds": seconds, "notes": list(getattr(result, "warnings", ()))}
+    report: dict[str, Any] = {"seconds": seconds, "notes": list(getattr(result, "warnings", ()))}
+    if hasattr(result, "plan"):
+        report["modes"] = dict(Counter(node.mode.value for node in result.plan.nodes))
+    return report
 
 
 def load_only(job: dict[str, Any]) -> dict[str, Any]:
@@ -90,6 +94,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         "load_seconds": loaded - start,
         "run_seconds": time.perf_counter() - loaded,
         "finite": bool(np.isfinite(output).all()),
+        "spread": float(output.std()),
     }
 
 

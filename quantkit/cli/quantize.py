@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +15,7 @@ from quantkit.cli.console import (
     progress,
     write_json,
 )
+from quantkit.errors import UsageError
 
 if TYPE_CHECKING:
     from quantkit.pipeline import QuantizeResult
@@ -70,6 +71,10 @@ def dynamic(  # noqa: PLR0913 - one parameter a flag
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Load, run and compare before writing.")
     ] = True,
+    sample: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Verify with these inputs: an .npz keyed by input name."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Quantize weights to 8 bits; activations are quantized as they come. Needs no data."""
@@ -86,15 +91,36 @@ def dynamic(  # noqa: PLR0913 - one parameter a flag
     )
     with progress() as show:
         result = pipeline(
-            model, target, options, verify=verify, external_data=external_data, progress=show
+            model,
+            target,
+            options,
+            verify=verify,
+            external_data=external_data,
+            sample=_inputs(sample) if sample else None,
+            progress=show,
         )
     if as_json:
         write_json({"input": str(model), "output": str(target), **result.to_json()})
         return
-    _print(result, target)
+    _print(result, target, "the sample" if sample else "made-up inputs")
 
 
-def _print(result: "QuantizeResult", target: Path) -> None:
+def _inputs(path: Path) -> dict[str, Any]:
+    """Read model inputs from an .npz file."""
+    import zipfile
+
+    import numpy as np
+
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return dict(arrays)
+    except (OSError, ValueError, zipfile.BadZipFile) as e:
+        raise UsageError(
+            f"The sample '{path}' is not an .npz file of arrays keyed by input name ({e})."
+        ) from e
+
+
+def _print(result: "QuantizeResult", target: Path, inputs: str) -> None:
     console = output()
     share = result.output_bytes / result.input_bytes
     console.print(plan_table(result.plan))
@@ -108,7 +134,7 @@ def _print(result: "QuantizeResult", target: Path) -> None:
         found = ", ".join(f"{name} {db:.1f} dB" for name, db in checked.compared.items())
         console.print(
             "[green]verified[/]: valid, loads and runs in onnxruntime"
-            + (f"; against float on made-up inputs: {found}" if found else ""),
+            + (f"; against float on {inputs}: {found}" if found else ""),
             highlight=False,
         )
     console.print(f"wrote {target}", highlight=False, soft_wrap=True)

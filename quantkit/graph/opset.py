@@ -21,6 +21,9 @@ __all__ = ["opset_of", "raise_opset"]
 # The first IR version that may carry each opset (onnx's table of versions).
 _IR_FOR_OPSET = ((11, 6), (12, 7), (15, 8), (19, 9), (21, 10), (23, 11), (24, 12), (25, 13))
 
+_RESIZE_WITH_MODES = 11
+_ONE_AXIS_HARDMAX = 13
+
 
 def opset_of(model: ir.Model) -> int:
     """Return the version of the default domain."""
@@ -35,6 +38,7 @@ def raise_opset(model: ir.Model, minimum: int) -> ir.Model:
     """
     if opset_of(model) >= minimum:
         return model
+    _refuse_hardmax(model, minimum)
     proto, tensors = skeleton(model)
     weights = {
         tensor.name: tensors[int(note["offset"])]
@@ -53,7 +57,9 @@ def raise_opset(model: ir.Model, minimum: int) -> ir.Model:
             f"The model cannot be raised from opset {opset_of(model)} to {minimum}: {reason}"
         ) from e
     result = ir.serde.deserialize_model(converted)
-    _restore(result, weights)
+    if opset_of(model) < _RESIZE_WITH_MODES <= minimum:
+        _keep_resize(result)
+    _restore(result, weights, listed={value.name for value in proto.graph.input})
     for domain, version in model.opset_imports.items():
         result.opset_imports.setdefault(domain, version)
     result.metadata_props.update(model.metadata_props)
@@ -66,13 +72,56 @@ def _ir_for(opset: int) -> int:
     return max((ir_version for first, ir_version in _IR_FOR_OPSET if opset >= first), default=4)
 
 
-def _restore(model: ir.Model, weights: dict[str, ir.TensorProtocol]) -> None:
+def _refuse_hardmax(model: ir.Model, minimum: int) -> None:
+    """Refuse Hardmax where its meaning changes; onnx's converter leaves it as it is."""
+    before = opset_of(model)
+    if not before < _ONE_AXIS_HARDMAX <= minimum:
+        return
+    for node in model.graph.all_nodes():
+        if node.op_type == "Hardmax" and not node.domain:
+            raise ModelError(
+                f"The model cannot be raised from opset {before} to {minimum}: Hardmax "
+                f"'{node.name}' means something else there"
+            )
+
+
+def _keep_resize(model: ir.Model) -> None:
+    """Make Resize mean what it meant before opset 11; onnx's converter leaves out the new modes.
+
+    Until then a sample came from x / scale, without the half pixel, and the nearest one was the one
+    below, or the one above where the image shrinks (onnxruntime, upsamplebase.h; measured).
+    """
+    for node in model.graph.all_nodes():
+        if node.op_type != "Resize" or node.domain:
+            continue
+        modes = {"coordinate_transformation_mode": "asymmetric"}
+        if node.attributes.get_string("mode", "nearest") == "nearest":
+            modes["nearest_mode"] = _nearest_mode(node)
+        for name, mode in modes.items():
+            node.attributes[name] = ir.AttrString(name, mode)
+
+
+def _nearest_mode(node: ir.Node) -> str:
+    value = node.inputs[2]
+    scales = ir.convenience.get_const_tensor(value) if value is not None else None
+    if scales is not None and (scales.numpy() >= 1).all():
+        return "floor"
+    if scales is not None and (scales.numpy() <= 1).all():
+        return "ceil"
+    raise ModelError(
+        f"Resize '{node.name}' cannot be raised to opset 11: its scales are computed, or are above 1 "
+        "on one axis and below on another"
+    )
+
+
+def _restore(model: ir.Model, weights: dict[str, ir.TensorProtocol], *, listed: set[str]) -> None:
+    """Put the weights back; `listed` names the inputs that the model had."""
     inputs = list(model.graph.inputs)
     model.graph.inputs.clear()
     for value in inputs:
         tensor = weights.get(value.name or "")
-        if tensor is None:
+        if tensor is None or value.name in listed:
             model.graph.inputs.append(value)
-        else:
+        if tensor is not None:
             value.const_value = tensor
             model.graph.register_initializer(value)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from builders import graph, matmul_model, model, node, save, weight
@@ -256,3 +257,30 @@ def test_weight_of_large_value_is_no_surprise(tmp_path: Path) -> None:
     )
     path = save(proto, tmp_path / "large.onnx")
     assert call("quantize", "dynamic", path, tmp_path / "o.onnx", "--no-verify") == 0
+
+
+def test_sample_is_what_the_result_is_verified_with(
+    float_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sample = tmp_path / "sample.npz"
+    np.savez(sample, x=np.ones((3, 128), np.float32))
+    arguments = ("quantize", "dynamic", float_model, tmp_path / "o.onnx", "--sample")
+    assert call(*arguments, sample) == 0
+    assert "on the sample" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("kind", ["missing", "text", "wrong-name", "wrong-shape"])
+def test_bad_sample_is_exit_2(
+    float_model: Path, tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sample = tmp_path / "sample.npz"
+    if kind == "text":
+        sample.write_text("no arrays")
+    elif kind == "wrong-name":
+        np.savez(sample, z=np.ones((3, 128), np.float32))
+    elif kind == "wrong-shape":
+        np.savez(sample, x=np.ones((3, 7), np.float32))
+    target = tmp_path / "o.onnx"
+    assert call("quantize", "dynamic", float_model, target, "--sample", sample) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not target.exists()
