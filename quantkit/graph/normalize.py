@@ -30,6 +30,7 @@ def inline_functions(model: ir.Model) -> None:
     """Do step 1; apart from the others because external data is looked up between the two."""
     if model.functions:
         InlinePass()(model)
+        model.functions.clear()  # of functions that nobody calls
 
 
 def normalize(model: ir.Model) -> None:

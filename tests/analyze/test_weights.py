@@ -28,7 +28,7 @@ PROPERTY = settings(max_examples=50, deadline=None)
 VALUES = st.floats(-(2.0**40), 2.0**40, width=32)
 MATRICES = hnp.arrays(
     np.float32,
-    hnp.array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=11),
+    hnp.array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=8),
     elements=VALUES,
 )
 GRANULARITIES = st.one_of(

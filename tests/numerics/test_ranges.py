@@ -29,12 +29,12 @@ ALL = [*INSIDE, pytest.param(partial(mse, symmetric=True), id="mse-symmetric")]
 VALUES = st.floats(-1000, 1000, width=32)
 MATRICES = hnp.arrays(
     np.float32,
-    hnp.array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=12),
+    hnp.array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=8),
     elements=VALUES,
 )
 WITH_BAD = hnp.arrays(
     np.float32,
-    hnp.array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=12),
+    hnp.array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=8),
     elements=VALUES | st.sampled_from([np.nan, np.inf, -np.inf]),
 )
 

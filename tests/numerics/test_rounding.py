@@ -15,7 +15,7 @@ Array = NDArray[Any]
 
 ROWS = hnp.arrays(
     np.float32,
-    hnp.array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=40),
+    hnp.array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=20),
     elements=st.floats(-127, 127, width=32) | st.sampled_from([-2.5, -0.5, 0.5, 1.5, 126.5]),
 )
 PROPERTY = settings(max_examples=50, deadline=None)
