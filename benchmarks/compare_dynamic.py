@@ -199,7 +199,7 @@ def markdown(data: Mapping[str, Any]) -> str:
             "is the peak memory less that of a process that only imports the call "
             f"(quantkit {data['interpreter']['quantkit']['peak_bytes'] / _MB:.0f} MB, "
             f"onnxruntime {data['interpreter']['onnxruntime']['peak_bytes'] / _MB:.0f} MB), in float "
-            "file sizes. *Latency* is the ratio to float of the medians, with its 95 % bootstrap "
+            "file sizes. *Drop* is to float, with its 95 % bootstrap interval. *Latency* is the ratio to float of the medians, with its 95 % bootstrap "
             "interval; all models in turn in one process, threads that do not spin. *Int8 nodes* are "
             "those of the graph that onnxruntime optimized; *decoded each run* are weights turned "
             "back into float at every run. Where a tool has no ConvInteger, Conv weights are stored "
@@ -266,7 +266,7 @@ _FORMATS = {
 
 def _result(model: Mapping[str, Any]) -> list[str]:
     base = model["float"]
-    keys, timed = list(base["quality"]), list(base["latency"])
+    keys, timed = [key for key in base["quality"] if key in _FORMATS], list(base["latency"])
     header = [""] + [_FORMATS[key][0] for key in keys] + [f"latency, {key}" for key in timed]
     header += ["int8 nodes", "decoded each run"]
     first = ["float32"] + [_own(base["quality"], key) for key in keys]
@@ -289,7 +289,11 @@ def _own(quality: Mapping[str, float], key: str) -> str:
 
 
 def _shown(quality: Mapping[str, float], key: str) -> str:
-    return _FORMATS[key][1].format(quality[key])
+    shown = _FORMATS[key][1].format(quality[key])
+    if not key.endswith("_drop"):
+        return shown
+    low, high = (_FORMATS[key][1].format(quality[f"{key}_{end}"]) for end in ("low", "high"))
+    return f"{shown} [{low}, {high}]"
 
 
 def _interval(timed: Mapping[str, float]) -> str:

@@ -28,6 +28,7 @@ _MAX_TOKENS = 256
 _BATCH = 16
 _SEQUENCE = 32
 _PIXELS = 32
+_DRAWS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,10 +85,10 @@ def _classifier(name: str, model: Path, feed: str, images: Array, labels: Array)
 
     def metrics(reference: Array, logits: Array) -> Metrics:
         answers, expected = logits.argmax(axis=1), reference.argmax(axis=1)
-        top1 = float((answers == labels).mean())
+        right, before = answers == labels, expected == labels
         return {
-            "top1": top1,
-            "top1_drop": float((expected == labels).mean()) - top1,
+            "top1": float(right.mean()),
+            **_drop("top1", len(labels), lambda i: float(before[i].mean() - right[i].mean())),
             "agreement": float((answers == expected).mean()),
             "sqnr_db": sqnr(reference, logits),
         }
@@ -99,6 +100,18 @@ def _classifier(name: str, model: Path, feed: str, images: Array, labels: Array)
         outputs=outputs,
         metrics=metrics,
     )
+
+
+def _drop(name: str, count: int, drop: Callable[[Array], float]) -> Metrics:
+    """Return the drop to float with its 95 % bootstrap interval: examples are redrawn in pairs."""
+    generator = np.random.default_rng(0)
+    drawn = [drop(generator.integers(0, count, count)) for _ in range(_DRAWS)]
+    low, high = np.quantile(drawn, (0.025, 0.975))
+    return {
+        f"{name}_drop": drop(np.arange(count)),
+        f"{name}_drop_low": float(low),
+        f"{name}_drop_high": float(high),
+    }
 
 
 def _imagenet(shared: Path, name: str, count: int) -> Task | None:
@@ -165,21 +178,25 @@ def _sentences(shared: Path, count: int) -> Task | None:
     with data.open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))[:count]
     texts = [row["sentence1"] for row in rows] + [row["sentence2"] for row in rows]
-    scores = [float(row["score"]) for row in rows]
+    scores = np.array([float(row["score"]) for row in rows])
     batches = _tokenize(folder / "tokenizer.json", texts)
 
-    def correlation(embeddings: Array) -> float:
-        cosine = (embeddings[: len(rows)] * embeddings[len(rows) :]).sum(axis=1)
-        return float(spearmanr(cosine, scores)[0])
+    def alike(embeddings: Array) -> Array:
+        cosine: Array = (embeddings[: len(rows)] * embeddings[len(rows) :]).sum(axis=1)
+        return cosine
 
     def metrics(reference: Array, embeddings: Array) -> Metrics:
         cosine = (reference * embeddings).sum(axis=1)
-        spearman = correlation(embeddings)
+        before, now = alike(reference), alike(embeddings)
+
+        def drop(i: Array) -> float:
+            return float(spearmanr(before[i], scores[i])[0] - spearmanr(now[i], scores[i])[0])
+
         return {
             "cosine": float(cosine.mean()),
             "cosine_min": float(cosine.min()),
-            "spearman": spearman,
-            "spearman_drop": correlation(reference) - spearman,
+            "spearman": float(spearmanr(now, scores)[0]),
+            **_drop("spearman", len(rows), drop),
         }
 
     return Task(

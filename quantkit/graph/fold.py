@@ -40,7 +40,8 @@ def _is_movement(node: ir.Node) -> bool:
     """Say whether the node only moves the contents of constants, at least one of them a weight."""
     if node.op_type not in _MOVES or node.domain or len(node.outputs) != 1:
         return False
-    if node.outputs[0].is_graph_output() or not node.inputs or node.inputs[0] is None:
+    out = node.outputs[0]
+    if not out.name or out.is_graph_output() or not node.inputs or node.inputs[0] is None:
         return False
     tensors = [_constant(v) for v in node.inputs if v is not None]
     return all(t is not None for t in tensors) and any(
@@ -64,7 +65,8 @@ def _constant(value: ir.Value) -> ir.TensorProtocol | None:
 def _sources_vanish(node: ir.Node) -> bool:
     """Say whether all readers of the node's weights are such nodes too."""
     for value in node.inputs:
-        if value is None or (value.const_value is not None and value.const_value.nbytes < LIMIT):
+        tensor = None if value is None else _constant(value)
+        if value is None or (tensor is not None and tensor.nbytes < LIMIT):
             continue
         if value.is_graph_output() or not all(_is_movement(use.node) for use in value.uses()):
             return False

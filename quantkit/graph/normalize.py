@@ -12,8 +12,7 @@ Nothing else changes: outputs are the same, bit for bit.
 """
 
 from collections import Counter
-from collections.abc import Iterator
-from itertools import count
+from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
@@ -39,8 +38,8 @@ def normalize(model: ir.Model) -> None:
     for node in list(_nodes(model)):
         _lift_constant(node) or _drop_identity(node)
     _name_nodes(model)
-    values = _name_initializers(model)
-    fold_weights(model, lambda name: _moved_name(name, values))
+    names = _name_initializers(model)
+    fold_weights(model, names.renew)
 
 
 def _unlist_initializers(model: ir.Model) -> None:
@@ -103,45 +102,51 @@ def _remove(node: ir.Node) -> None:
         node.graph.remove(node, safe=True)
 
 
+class _Names:
+    """Names in use, each with how often; finds a new one in constant time."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._taken = Counter(names)
+        self._last: Counter[str] = Counter()
+
+    def new(self, wanted: str) -> str:
+        """Return `wanted`, or `wanted` with a number that makes it new; remember the result."""
+        chosen = wanted
+        while self._taken[chosen] > 0:
+            self._last[wanted] += 1
+            chosen = f"{wanted}_{self._last[wanted]}"
+        self._taken[chosen] += 1
+        return chosen
+
+    def renew(self, name: str) -> str:
+        """Return a new name for what was called `name`, which is the same if nothing else was."""
+        self._taken[name] -= 1
+        return self.new(name)
+
+
 def _name_nodes(model: ir.Model) -> None:
     """Give each node a name of its own; of several equal names the first stays."""
     nodes = list(_nodes(model))
-    taken = Counter(node.name for node in nodes if node.name)
+    names = _Names(node.name for node in nodes if node.name)
     seen: set[str] = set()
     for node in nodes:
         if not node.name or node.name in seen:
-            node.name = _unused(node.name or node.op_type, taken)
+            node.name = names.new(node.name or node.op_type)
         seen.add(node.name)
 
 
-def _name_initializers(model: ir.Model) -> Counter[str]:
-    """Give no initializer the name of another value, in whatever graph; return all names' counts."""
+def _name_initializers(model: ir.Model) -> _Names:
+    """Give no initializer the name of another value, in whatever graph; return all values' names."""
     graphs = list(model.graphs())
     others = [out for node in _nodes(model) for out in node.outputs]
     others += [v for graph in graphs for v in graph.inputs if not v.is_initializer()]
-    taken = Counter(value.name for value in others if value.name)
-    seen = set(taken)
-    taken.update(name for graph in graphs for name in graph.initializers)
+    fixed = [value.name for value in others if value.name]
+    names = _Names([*fixed, *(name for graph in graphs for name in graph.initializers)])
+    seen = set(fixed)
     for graph in graphs:
         for value in tuple(graph.initializers.values()):
             public = graph is model.graph and (value.is_graph_input() or value.is_graph_output())
-            if not public and (not value.name or value.name in seen):
-                taken[value.name or ""] -= 1
-                value.name = _unused(value.name or "weight", taken)
+            if value.name in seen and not public:
+                value.name = names.renew(value.name)
             seen.add(value.name or "")
-    return taken
-
-
-def _moved_name(name: str, taken: Counter[str]) -> str:
-    """Return a name for the initializer that takes the place of the value `name`."""
-    taken[name] -= 1
-    return _unused(name, taken)
-
-
-def _unused(name: str, taken: Counter[str]) -> str:
-    """Return `name`, or `name` with the first number that makes it new; remember the result."""
-    chosen = name
-    if taken[chosen] > 0:
-        chosen = next(c for i in count(1) if taken[c := f"{name}_{i}"] <= 0)
-    taken[chosen] += 1
-    return chosen
+    return names

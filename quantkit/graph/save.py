@@ -167,12 +167,14 @@ def staged(target: Path) -> Iterator[Stage]:
         folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     except OSError as e:
         raise OutputError(
-            f"Cannot write to '{target.parent}': {e.strerror}; nothing was written."
+            f"Cannot write to '{target.parent}': {e.strerror or e}; nothing was written."
         ) from e
     try:
         yield Stage(target, folder)
     except OSError as e:
-        raise OutputError(f"Cannot write '{target}': {e.strerror}; nothing was written.") from e
+        raise OutputError(
+            f"Cannot write '{target}': {e.strerror or e}; nothing was written."
+        ) from e
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

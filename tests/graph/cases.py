@@ -126,7 +126,7 @@ def if_model(
             else_branch=other or branch("e", 2),
         )
     ]
-    part = graph(nodes, {"c": [], "x": ["N", 20]}, {"y": None}, types={"c": TensorProto.BOOL})
+    part = graph(nodes, {"c": [], "x": ["N", 20]}, {"y": ["N", 20]}, types={"c": TensorProto.BOOL})
     return model(part)
 
 

@@ -127,6 +127,18 @@ def test_small_constants_and_activations_are_not_folded(tmp_path: Path) -> None:
     assert op_types(normal) == ["Transpose", "Transpose", "MatMul"]
 
 
+def test_parameters_may_be_shared_with_activations(tmp_path: Path) -> None:
+    nodes = [
+        node("Constant", [], ["axes"], value=numpy_helper.from_array(ints(0))),
+        node("Unsqueeze", ["w", "axes"], ["v"]),
+        node("Unsqueeze", ["x", "axes"], ["u"]),
+        node("MatMul", ["u", "v"], ["y"]),
+    ]
+    proto = model(graph(nodes, {"x": [3, 20]}, {"y": None}, {"w": weight(*BIG)}))
+    normal = assert_unchanged(proto, {"x": weight(3, 20, seed=9)}, tmp_path)
+    assert op_types(normal) == ["Constant", "Unsqueeze", "MatMul"]
+
+
 @pytest.mark.parametrize("taken", [True, False], ids=["then", "else"])
 def test_an_outer_weight_moved_in_both_branches_is_stored_once(
     taken: bool,  # noqa: FBT001
@@ -176,6 +188,23 @@ def test_a_node_without_inputs_or_outputs_is_left_alone(op_type: str) -> None:
     nodes = [node(op_type, [], ["v"]), node(op_type, ["w"], []), node("Neg", ["w"], ["y"])]
     proto = model(graph(nodes, {}, {"y": None}, {"w": W}))
     assert op_types(load(proto).model) == [op_type, op_type, "Neg"]
+
+
+@pytest.mark.xfail(
+    raises=IndexError, reason="analyze.view._swaps_axes and _uses take inputs and outputs for given"
+)
+@pytest.mark.parametrize(
+    "wrong",
+    [node("Transpose", [], ["v"]), node("Transpose", ["w"], [])],
+    ids=["no-input", "no-output"],
+)
+def test_a_transpose_without_input_or_output_is_one_error(
+    wrong: onnx.NodeProto, tmp_path: Path
+) -> None:
+    nodes = [wrong, node("MatMul", ["x", "v"], ["y"])]
+    proto = model(graph(nodes, {"x": ["N", 128]}, {"y": None}, {"w": weight(128, 192)}))
+    with pytest.raises(QuantkitError):
+        quantize_dynamic(proto, tmp_path / "q.onnx")
 
 
 @st.composite
