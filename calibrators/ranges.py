@@ -1,9 +1,10 @@
 """Ranges of an array, over given axes, kept as axes of length one.
 
 Every estimator returns ``low <= 0 <= high``, inside the exact minimum and maximum (widened to hold
-zero). NaN and infinities are not values: they are left out.
+zero, and to be symmetric where that is asked for). NaN and infinities are not values: they are left out.
 """
 
+import warnings
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -50,9 +51,13 @@ def minmax(array: NDArray[Any], axes: Axes = None) -> Range:
 
 def percentile(array: NDArray[Any], axes: Axes = None, *, keep: float = 99.99) -> Range:
     """Return the central `keep` per cent of the values."""
+    if array.size == 0:
+        return minmax(array, axes)
     x = np.where(np.isfinite(array), array, np.nan).astype(np.float32)
     tail = (100 - keep) / 2
-    low, high = np.nanpercentile(x, [tail, 100 - tail], axis=axes, keepdims=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a channel without values gets (0, 0)
+        low, high = np.nanpercentile(x, [tail, 100 - tail], axis=axes, keepdims=True)
     return Range(
         low=np.minimum(np.nan_to_num(low), 0).astype(np.float32),
         high=np.maximum(np.nan_to_num(high), 0).astype(np.float32),

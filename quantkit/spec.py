@@ -76,17 +76,18 @@ class QuantSpec:
         granularity: What shares a scale.
         symmetric: Zero point fixed in the middle of the type's range.
         reduced: Use one bit less than the type has (onnxruntime's ``reduce_range``).
-        pair_axis: The axis that a matrix product sums over, if its pair sums must not saturate on
-            x86 without VNNI (`quantkit.numerics.saturation`); None if that cannot happen.
-        keep_sum: Round so that each channel keeps its sum (`quantkit.numerics.rounding`).
+        pair_axes: The axes that matrix products sum over, if their pair sums must not saturate on
+            x86 without VNNI (`quantkit.numerics.saturation`). Two for a weight that is read both ways.
+        sum_axis: The axis of channels that keep their sum when they are rounded
+            (`quantkit.numerics.rounding`); None to round to nearest.
     """
 
     dtype: IntType
     granularity: Granularity
     symmetric: bool
     reduced: bool = False
-    pair_axis: int | None = None
-    keep_sum: bool = False
+    pair_axes: tuple[int, ...] = ()
+    sum_axis: int | None = None
 
     @property
     def qmin(self) -> int:
@@ -112,8 +113,8 @@ class QuantSpec:
             "granularity": granularity,
             "symmetric": self.symmetric,
             "reduced": self.reduced,
-            "pair_axis": self.pair_axis,
-            "keep_sum": self.keep_sum,
+            "pair_axes": list(self.pair_axes),
+            "sum_axis": self.sum_axis,
         }
 
     @classmethod
@@ -130,8 +131,21 @@ class QuantSpec:
                 granularity = PerBlock(per["axis"], per["size"])
             case other:
                 raise UsageError(f"Unknown granularity {other!r}; use tensor, axis or block.")
-        rest = {k: v for k, v in plain.items() if k not in {"dtype", "granularity"}}
-        return cls(dtype=int_type(plain["dtype"]), granularity=granularity, **rest)
+        return cls(
+            dtype=_int_type(plain["dtype"]),
+            granularity=granularity,
+            symmetric=plain["symmetric"],
+            reduced=plain["reduced"],
+            pair_axes=tuple(plain["pair_axes"]),
+            sum_axis=plain["sum_axis"],
+        )
+
+
+def _int_type(name: str) -> IntType:
+    try:
+        return int_type(name)
+    except KeyError:
+        raise UsageError(f"Unknown integer type {name!r}.") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,8 +38,8 @@ SPECS = st.builds(
     ),
     symmetric=st.booleans(),
     reduced=st.booleans(),
-    pair_axis=st.none() | AXES,
-    keep_sum=st.booleans(),
+    pair_axes=st.lists(AXES, max_size=2).map(tuple),
+    sum_axis=st.none() | AXES,
 )
 
 
@@ -130,8 +130,8 @@ class TestRange:
     def test_nothing_special_is_the_default(self) -> None:
         plain = spec()
         assert not plain.reduced
-        assert plain.pair_axis is None
-        assert not plain.keep_sum
+        assert plain.pair_axes == ()
+        assert plain.sum_axis is None
 
     def test_a_spec_cannot_be_changed(self) -> None:
         with pytest.raises(dataclasses.FrozenInstanceError):
@@ -149,14 +149,14 @@ class TestJson:
 
     @pytest.mark.parametrize(("granularity", "plain"), GRANULARITIES)
     def test_plain_form(self, granularity: Granularity, plain: dict[str, Any]) -> None:
-        written = spec(granularity=granularity, pair_axis=0, keep_sum=True).to_json()
+        written = spec(granularity=granularity, pair_axes=(0,), sum_axis=0).to_json()
         assert written == {
             "dtype": "int8",
             "granularity": plain,
             "symmetric": True,
             "reduced": False,
-            "pair_axis": 0,
-            "keep_sum": True,
+            "pair_axes": [0],
+            "sum_axis": 0,
         }
 
     def test_every_field_is_written(self) -> None:

@@ -4,6 +4,7 @@
 which a granularity is judged.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -38,7 +39,7 @@ _BLOCK = 64
 def fit(array: Array, spec: QuantSpec, method: RangeMethod = RangeMethod.MINMAX) -> QParams:
     """Compute scale and zero point of `array` under `spec`.
 
-    With `pair_axis` set, each scale is widened just enough for every adjacent pair of weights to fit
+    With `pair_axes` set, each scale is widened just enough for every adjacent pair of weights to fit
     AVX2's int16 (see `quantkit.numerics.saturation`).
     """
     work = _blocked(array, spec.granularity)
@@ -49,8 +50,8 @@ def fit(array: Array, spec: QuantSpec, method: RangeMethod = RangeMethod.MINMAX)
     affine = affine_from_range(
         found.low, found.high, qmin=spec.qmin, qmax=spec.qmax, symmetric=spec.symmetric
     )
-    if spec.pair_axis is not None:
-        affine = _pair_safe(array, affine, spec)
+    for axis in spec.pair_axes:
+        affine = _pair_safe(array, affine, spec, axis)
     shape = _param_shape(affine.scale, spec.granularity)
     return QParams(
         spec=spec,
@@ -59,10 +60,9 @@ def fit(array: Array, spec: QuantSpec, method: RangeMethod = RangeMethod.MINMAX)
     )
 
 
-def _pair_safe(array: Array, affine: Affine, spec: QuantSpec) -> Affine:
-    assert spec.pair_axis is not None  # noqa: S101 - the caller asked
-    columns = np.moveaxis(array, spec.pair_axis, -2)
-    peak = np.moveaxis(pair_peak(columns), -2, spec.pair_axis)
+def _pair_safe(array: Array, affine: Affine, spec: QuantSpec, axis: int) -> Affine:
+    columns = np.moveaxis(array, axis, -2)
+    peak = np.moveaxis(pair_peak(columns), -2, axis)
     if not isinstance(spec.granularity, PerBlock):
         peak = peak.max(axis=_reduced_axes(array.ndim, spec.granularity), keepdims=True)
     scale = np.maximum(affine.scale, (peak / np.float32(PAIR_LIMIT - 1)).astype(np.float32))
@@ -74,8 +74,8 @@ def quantize_weight(array: Array, qparams: QParams) -> Array:
     spec = qparams.spec
     work = _blocked(array, spec.granularity)
     affine = _affine(qparams, work.ndim)
-    if spec.keep_sum:
-        q = _quantize_keeping_sum(work, affine, spec)
+    if spec.sum_axis is not None:
+        q = _quantize_keeping_sum(work, affine, spec, spec.sum_axis)
     else:
         q = quantize(work, affine, spec.dtype, qmin=spec.qmin, qmax=spec.qmax)
     match spec.granularity:
@@ -96,13 +96,20 @@ def dequantize_weight(q: Array, qparams: QParams) -> NDArray[np.float32]:
             return x
 
 
-def _quantize_keeping_sum(work: Array, affine: Affine, spec: QuantSpec) -> Array:
-    axis = spec.granularity.axis if isinstance(spec.granularity, PerAxis) else 0
+def _quantize_keeping_sum(work: Array, affine: Affine, spec: QuantSpec, axis: int) -> Array:
+    def rows(array: Array) -> Array:
+        return np.moveaxis(np.broadcast_to(array, work.shape), axis, 0).reshape(
+            work.shape[axis], -1
+        )
+
     scaled = np.divide(work, affine.scale, dtype=np.float32)
-    rows = np.moveaxis(scaled, axis, 0)
-    rounded = round_keeping_sum(rows.reshape(rows.shape[0], -1)).reshape(rows.shape)
-    q = np.moveaxis(rounded, 0, axis) + affine.zero_point
-    result: Array = np.clip(q, spec.qmin, spec.qmax).astype(spec.dtype.storage)
+    zero = affine.zero_point
+    rounded = round_keeping_sum(
+        rows(scaled), low=rows(spec.qmin - zero), high=rows(spec.qmax - zero)
+    )
+    moved = np.moveaxis(work, axis, 0).shape
+    q = np.moveaxis(rounded.reshape(moved), 0, axis) + zero
+    result: Array = q.astype(spec.dtype.storage)
     return result
 
 
@@ -162,7 +169,8 @@ class WeightAnalysis:
         sqnr_block: SQNR with one scale for 64 neighbours along the summed axis.
         outlier_share: Share of values further than 6 sigma from the mean.
         dead_channels: Channels that are all zero.
-        asks_for: The coarsest granularity within 3 dB of the next finer one.
+        asks_for: "block" if blocks are more than 3 dB better than channels, else "channel" if channels are
+            more than 3 dB better than one scale, else "tensor".
     """
 
     sqnr_tensor: float
@@ -173,8 +181,12 @@ class WeightAnalysis:
     asks_for: str
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        """Return plain data; an SQNR that is not finite (nothing lost, or nothing there) is None."""
+        found = {name: getattr(self, name) for name in self.__slots__}
+        return {
+            k: None if isinstance(v, float) and not math.isfinite(v) else v
+            for k, v in found.items()
+        }
 
 
 def analyze_weight(

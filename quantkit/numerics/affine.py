@@ -25,6 +25,7 @@ Integers = NDArray[Any]
 # Elements worked on at a time: 256 KB of float32 stays in a core's L2 cache, and no temporary
 # grows with the model.
 _CHUNK = 1 << 16
+_EXACT_BITS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,10 +77,14 @@ def quantize(
     array: NDArray[Any], affine: Affine, dtype: IntType, *, qmin: int, qmax: int
 ) -> Integers:
     """Quantize in blocks; the only temporary is `_CHUNK` elements."""
+    if array.ndim == 0:
+        return quantize(array[None], affine, dtype, qmin=qmin, qmax=qmax).reshape(())
     out = np.empty(array.shape, dtype.storage)
+    # float32 holds every integer of up to 24 bits.
+    work = np.float64 if dtype.bits > _EXACT_BITS else np.float32
     for index in _slices(array.shape):
         part = array[index]
-        x = np.divide(part, _part(affine.scale, index), dtype=np.float32)
+        x = np.divide(part, _part(affine.scale, index), dtype=work)
         np.rint(x, out=x)
         np.add(x, _part(affine.zero_point, index), out=x)
         np.clip(x, qmin, qmax, out=x)
@@ -89,6 +94,8 @@ def quantize(
 
 def dequantize(q: Integers, affine: Affine) -> Floats:
     """Return ``(q - z) * s`` as float32, in blocks."""
+    if q.ndim == 0:
+        return dequantize(q[None], affine).reshape(())
     out = np.empty(q.shape, np.float32)
     for index in _slices(q.shape):
         x = np.subtract(q[index], _part(affine.zero_point, index), dtype=np.float32)

@@ -116,6 +116,8 @@ def qlinear_conv(
     out_channels, _, kh, kw = w.values.shape
     columns, size = _columns(x, (kh, kw), geo)
     per_group = out_channels // geo.group
+    if per_group == 1 and w.values.shape[1] == 1:
+        saturate = False  # depthwise has a kernel of its own, which widens first
     zero = np.broadcast_to(w.zero_point, (out_channels,))
     outputs = []
     for g in range(geo.group):

@@ -199,7 +199,6 @@ def _weight_plan(
         for use in weight.uses
     ]
     kernels = {reader.kernel for reader in readers}
-    multiplied = bool(kernels & {Kernel.MATMUL, Kernel.ATTENTION, Kernel.LSTM})
     dtype = options.weight_type
     granularity = _granularity(weight, readers, options)
     spec = QuantSpec(
@@ -208,8 +207,8 @@ def _weight_plan(
         # DynamicQuantizeLSTM takes one zero point for all channels.
         symmetric=dtype.signed or Kernel.LSTM in kernels,
         reduced=options.reduce_range,
-        pair_axis=_summed_axis(weight, readers) if multiplied and dtype is INT8 else None,
-        keep_sum=kernels == {Kernel.NONE},
+        pair_axes=_summed_axes(weight, readers) if dtype is INT8 else (),
+        sum_axis=readers[0].axis(len(weight.shape)) if kernels == {Kernel.NONE} else None,
     )
     return WeightPlan(
         tensor=weight.tensor, spec=spec, transposed=all(_wants_transposed(r) for r in readers)
@@ -236,8 +235,11 @@ def _granularity(
     return PerAxis(axes.pop()) if len(axes) == 1 else PerTensor()
 
 
-def _summed_axis(weight: WeightFact, readers: list[_Reader]) -> int:
-    """Return the axis that integer products sum over: the last but the channels' one."""
+def _summed_axes(weight: WeightFact, readers: list[_Reader]) -> tuple[int, ...]:
+    """Return the axes that integer products sum over: of the last two, the one that holds no channels."""
     rank = len(weight.shape)
-    axis = next(r.axis(rank) for r in readers if r.kernel not in {Kernel.NONE, Kernel.LOOKUP})
-    return rank - 1 if axis == rank - _MATRIX else rank - _MATRIX
+    multiplied = {Kernel.MATMUL, Kernel.ATTENTION, Kernel.LSTM}
+    channels = {r.axis(rank) for r in readers if r.kernel in multiplied}
+    return tuple(
+        sorted(rank - 1 if axis == rank - _MATRIX else rank - _MATRIX for axis in channels)
+    )

@@ -127,6 +127,22 @@ def test_int8_weights_cannot_saturate(tmp_path: Path) -> None:
     close(proto, target, {"x": worst}, at_least=30)
 
 
+def test_an_int8_weight_read_both_ways_cannot_saturate_either_way(tmp_path: Path) -> None:
+    w = weight(128, 128, scale=0.01)
+    w[::2] = 0.5  # pairs along one axis are harmless, along the other they are the worst case
+    nodes = [
+        node("MatMul", ["x", "w"], ["h"], "one"),
+        node("Transpose", ["w"], ["t"], "turn", perm=[1, 0]),
+        node("MatMul", ["h", "t"], ["y"], "two"),
+    ]
+    proto = model(graph(nodes, {"x": ["N", 128]}, {"y": None}, {"w": w}))
+    result, target = quantized(proto, tmp_path, weight_type=QInt8)
+    assert {n.mode.value for n in result.plan.nodes} == {"integer"}
+    q = initializers(onnx.load(target))["w_quantized"]
+    assert is_pair_safe(q)
+    assert is_pair_safe(q.T)
+
+
 @pytest.mark.parametrize("kind", ["conv1d", "conv2d", "conv3d", "depthwise", "grouped"])
 @TYPES
 def test_conv_weights_are_stored_and_folded_at_load(

@@ -76,13 +76,13 @@ def test_unknown_operator_type_lists_the_known_ones() -> None:
 def test_int8_weights_are_symmetric_and_pair_safe() -> None:
     spec = plan_of(matmul_model(), weight_type=INT8).weight["w"].spec
     assert spec.symmetric
-    assert spec.pair_axis == 0
+    assert spec.pair_axes == (0,)
 
 
 def test_uint8_weights_need_no_pair_safety() -> None:
     spec = plan_of(matmul_model(), weight_type=UINT8).weight["w"].spec
     assert not spec.symmetric
-    assert spec.pair_axis is None
+    assert spec.pair_axes == ()
 
 
 def test_per_tensor_is_one_scale() -> None:
