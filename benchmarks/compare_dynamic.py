@@ -143,7 +143,8 @@ def summary(reports: list[dict[str, Any]], target: Path) -> dict[str, Any]:
         "modes": reports[-1].get("modes"),
         "notes": reports[-1]["notes"],
         "runs": [
-            {key: r[key] for key in ("seconds", "process_seconds", "peak_bytes")} for r in reports
+            {key: r[key] for key in ("seconds", "cpu_seconds", "process_seconds", "peak_bytes")}
+            for r in reports
         ],
     }
 

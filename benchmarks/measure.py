@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -88,9 +89,19 @@ def machine() -> dict[str, Any]:
         "system": platform.platform(),
         "python": platform.python_version(),
         "versions": {name: version(name) for name in _PACKAGES},
+        "commit": _commit(),
         "load_average": list(os.getloadavg()),
         "time": time.strftime("%Y-%m-%d %H:%M:%S %z"),
     }
+
+
+def _commit() -> str:
+    """Return which quantkit was measured; ``-dirty`` if its files differ from the commit."""
+    git = shutil.which("git")
+    if git is None:
+        return "unknown"
+    command = [git, "-C", str(ROOT), "describe", "--always", "--dirty"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def _read(path: Path) -> str:
@@ -264,7 +275,7 @@ def describe(where: Mapping[str, Any]) -> str:
     return (
         f"{where['cpu']}, {where['cores']} cores ({flags}; "
         f"{'VNNI' if _has_vnni(where) else 'no VNNI'}); Python {where['python']}; {packages}; "
-        f"{where['time']}, load {where['load_average'][0]:.2f} at the start."
+        f"commit {where['commit'] or 'unknown'}; {where['time']}, load {where['load_average'][0]:.2f} at the start."
     )
 
 

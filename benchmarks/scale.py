@@ -103,7 +103,7 @@ def _median(runs: list[dict[str, Any]]) -> dict[str, Any]:
     failed = [run for run in runs if "error" in run]
     if failed:
         return {"error": failed[0]["error"]}
-    keys = ("seconds", "process_seconds", "peak_bytes")
+    keys = ("seconds", "cpu_seconds", "process_seconds", "peak_bytes")
     medians: dict[str, Any] = {key: float(np.median([run[key] for run in runs])) for key in keys}
     medians["modes"] = runs[0].get("modes")
     return medians | {"runs": [{key: run[key] for key in keys} for run in runs]}

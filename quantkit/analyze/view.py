@@ -87,7 +87,7 @@ def _use(node: ir.Node, slot: int, *, transposed: bool) -> WeightUse:
 
 def _swaps_axes(node: ir.Node) -> bool:
     """Say whether a node is the Transpose of a constant matrix."""
-    if node.op_type != "Transpose" or node.domain:
+    if node.op_type != "Transpose" or node.domain or not node.inputs or not node.outputs:
         return False
     tensor = node.inputs[0].const_value if node.inputs[0] is not None else None
     if tensor is None or len(tensor.shape) != _MATRIX:

@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
+
+from quantkit.graph.names import Names
 
 __all__ = ["Canvas", "QuantizedInput", "owner_of"]
 
@@ -31,24 +32,20 @@ class Canvas:
     """A graph under change. Names given out are new in all its graphs."""
 
     model: ir.Model
-    _taken: set[str] = field(default_factory=set)
+    _names: Names = field(default_factory=Names)
     _inputs: dict[tuple[ir.Value, ir.Graph], QuantizedInput] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for graph in self.model.graphs():
-            self._taken.update(v.name or "" for v in graph.inputs)
-            self._taken.update(graph.initializers)
+            self._names.hold(v.name or "" for v in graph.inputs)
+            self._names.hold(graph.initializers)
             for node in graph:
-                self._taken.update(o.name or "" for o in node.outputs)
-                self._taken.add(node.name or "")
+                self._names.hold(o.name or "" for o in node.outputs)
+                self._names.hold([node.name or ""])
 
     def name(self, wanted: str) -> str:
         """Return `wanted`, or a variant of it that no value or node has."""
-        chosen = wanted
-        if chosen in self._taken:
-            chosen = next(c for i in count(1) if (c := f"{wanted}_{i}") not in self._taken)
-        self._taken.add(chosen)
-        return chosen
+        return self._names.fresh(wanted)
 
     def constant(self, graph: ir.Graph, array: NDArray[Any], name: str) -> ir.Value:
         """Add a small initializer."""

@@ -4,6 +4,7 @@ A path or an `onnx.ModelProto` becomes an `ir.Model` in the form that all later 
 (`quantkit.graph.normalize`). The input is only ever read.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -18,6 +19,9 @@ from quantkit.graph.mapping import MappedFile
 from quantkit.graph.normalize import inline_functions, normalize
 
 __all__ = ["LoadedModel", "load"]
+
+_Part = onnx.GraphProto | onnx.FunctionProto
+_TYPES = frozenset(int(dtype) for dtype in ir.DataType) - {onnx.TensorProto.UNDEFINED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +107,7 @@ def _load(proto: onnx.ModelProto, *, path: Path | None, mapped: MappedFile | Non
     try:
         model = ir.serde.deserialize_model(proto)
         inline_functions(model)
-    except (ir.serde.SerdeError, ir.passes.InvariantError, ir.passes.PassError) as e:
+    except (RuntimeError, ValueError, ir.passes.InvariantError) as e:  # all that onnx-ir raises
         raise ModelError(f"{name} is damaged ({root_cause(e)}); export or copy it again.") from e
     _name_default_domain(model)
     externals = _Externals(path.parent if path else None, mapped)
@@ -129,31 +133,44 @@ def _refuse(proto: onnx.ModelProto, name: str) -> None:
         raise ModelError(
             f"{name} holds training information, which would be lost; export it for inference."
         )
-    for graph in proto_graphs(proto.graph):
-        broken = _damage(graph)
+    for part in _parts(proto):
+        broken = _damage(part)
         if broken:
             raise ModelError(f"{name} is damaged ({broken}); export or copy it again.")
-        if graph.sparse_initializer:
-            tensor = graph.sparse_initializer[0].values.name
+        if isinstance(part, onnx.GraphProto) and part.sparse_initializer:
+            tensor = part.sparse_initializer[0].values.name
             raise ModelError(
                 f"{name} has sparse initializers (the first is '{tensor}'), which quantkit does "
                 "not support; store them dense."
             )
 
 
-def _damage(graph: onnx.GraphProto) -> str:
+def _parts(proto: onnx.ModelProto) -> Iterator[_Part]:
+    """Yield all graphs and functions."""
+    yield from proto_graphs(proto.graph)
+    for function in proto.functions:
+        yield function
+        for attribute in (a for node in function.node for a in node.attribute):
+            for graph in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+                yield from proto_graphs(graph)
+
+
+def _damage(part: _Part) -> str:
     """Return what no writer of ONNX would write but a protobuf may hold; "" if there is nothing."""
-    names: list[object] = [v.name for v in (*graph.input, *graph.output, *graph.initializer)]
-    tensors = list(graph.initializer)
-    for node in graph.node:
+    names: list[object] = []
+    tensors: list[onnx.TensorProto] = []
+    if isinstance(part, onnx.GraphProto):
+        names += (v.name for v in (*part.input, *part.output, *part.initializer))
+        tensors += part.initializer
+    for node in part.node:
         names += (node.name, node.op_type, node.domain, *node.input, *node.output)
         tensors += (a.t for a in node.attribute if a.type == onnx.AttributeProto.TENSOR)
     # Protobuf hands out bytes for text that is not UTF-8.
     bad = next((n for n in names if not isinstance(n, str)), None)
     if bad is not None:
         return f"the name {bad!r} is not UTF-8"
-    untyped = next((t for t in tensors if t.data_type == onnx.TensorProto.UNDEFINED), None)
-    return f"tensor '{untyped.name}' has no type" if untyped is not None else ""
+    untyped = next((t for t in tensors if t.data_type not in _TYPES), None)
+    return "" if untyped is None else f"tensor '{untyped.name}' has no type that is known"
 
 
 def _name_default_domain(model: ir.Model) -> None:

@@ -11,14 +11,14 @@
 Nothing else changes: outputs are the same, bit for bit.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
 from quantkit.graph._wire import LIMIT
 from quantkit.graph.fold import fold_weights
+from quantkit.graph.names import Names
 
 __all__ = ["inline_functions", "normalize"]
 
@@ -102,51 +102,29 @@ def _remove(node: ir.Node) -> None:
         node.graph.remove(node, safe=True)
 
 
-class _Names:
-    """Names in use, each with how often; finds a new one in constant time."""
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self._taken = Counter(names)
-        self._last: Counter[str] = Counter()
-
-    def new(self, wanted: str) -> str:
-        """Return `wanted`, or `wanted` with a number that makes it new; remember the result."""
-        chosen = wanted
-        while self._taken[chosen] > 0:
-            self._last[wanted] += 1
-            chosen = f"{wanted}_{self._last[wanted]}"
-        self._taken[chosen] += 1
-        return chosen
-
-    def renew(self, name: str) -> str:
-        """Return a new name for what was called `name`, which is the same if nothing else was."""
-        self._taken[name] -= 1
-        return self.new(name)
-
-
 def _name_nodes(model: ir.Model) -> None:
     """Give each node a name of its own; of several equal names the first stays."""
     nodes = list(_nodes(model))
-    names = _Names(node.name for node in nodes if node.name)
+    names = Names(node.name for node in nodes if node.name)
     seen: set[str] = set()
     for node in nodes:
         if not node.name or node.name in seen:
-            node.name = names.new(node.name or node.op_type)
+            node.name = names.fresh(node.name or node.op_type)
         seen.add(node.name)
 
 
-def _name_initializers(model: ir.Model) -> _Names:
-    """Give no initializer the name of another value, in whatever graph; return all values' names."""
+def _name_initializers(model: ir.Model) -> Names:
+    """Give no initializer the name of another value, in whatever graph; return all names in use."""
     graphs = list(model.graphs())
     others = [out for node in _nodes(model) for out in node.outputs]
     others += [v for graph in graphs for v in graph.inputs if not v.is_initializer()]
-    fixed = [value.name for value in others if value.name]
-    names = _Names([*fixed, *(name for graph in graphs for name in graph.initializers)])
-    seen = set(fixed)
+    seen = {value.name for value in others if value.name}
+    names = Names(value.name for value in others if value.name)
+    names.hold(name for graph in graphs for name in graph.initializers)
     for graph in graphs:
         for value in tuple(graph.initializers.values()):
             public = graph is model.graph and (value.is_graph_input() or value.is_graph_output())
-            if value.name in seen and not public:
-                value.name = names.renew(value.name)
+            if not public and (not value.name or value.name in seen):
+                value.name = names.renew(value.name or "weight")
             seen.add(value.name or "")
     return names

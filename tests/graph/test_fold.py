@@ -190,9 +190,6 @@ def test_a_node_without_inputs_or_outputs_is_left_alone(op_type: str) -> None:
     assert op_types(load(proto).model) == [op_type, op_type, "Neg"]
 
 
-@pytest.mark.xfail(
-    raises=IndexError, reason="analyze.view._swaps_axes and _uses take inputs and outputs for given"
-)
 @pytest.mark.parametrize(
     "wrong",
     [node("Transpose", [], ["v"]), node("Transpose", ["w"], [])],
@@ -252,7 +249,7 @@ def movements(draw: st.DrawFn) -> tuple[list[onnx.NodeProto], dict[str, Array], 
 
 
 @settings(
-    max_examples=1500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(case=movements())
 def test_any_chain_of_movements_folds_to_what_numpy_makes_of_it(

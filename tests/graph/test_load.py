@@ -23,6 +23,7 @@ from graph.cases import (
     if_model,
     nested_model,
     plain,
+    tensors_of,
     with_external_data,
     written,
 )
@@ -305,10 +306,18 @@ def test_a_documentation_that_is_no_text_is_one_error(tmp_path: Path) -> None:
         quantize_dynamic(path, tmp_path / "q.onnx")
 
 
-def test_a_tensor_without_type_is_refused(tmp_path: Path) -> None:
-    proto = plain()
-    proto.graph.initializer[0].ClearField("data_type")
-    assert_refused(save(proto, tmp_path / "m.onnx"), "'w' has no type")
+@pytest.mark.parametrize("data_type", [0, 99], ids=["undefined", "unknown"])
+@pytest.mark.parametrize(
+    "build",
+    [plain, constant_nodes, if_model, function_model],
+    ids=["initializer", "constant-node", "branch", "function"],
+)
+def test_a_tensor_without_type_is_refused(
+    build: Callable[[], onnx.ModelProto], data_type: int, tmp_path: Path
+) -> None:
+    proto = build()
+    next(tensors_of(proto)).data_type = data_type
+    assert_refused(save(proto, tmp_path / "m.onnx"), "has no type that is known")
 
 
 def test_a_tensor_of_the_wrong_size_is_refused(tmp_path: Path) -> None:
