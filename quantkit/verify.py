@@ -150,6 +150,10 @@ def run_float(source: LoadedModel, sample: Feeds | None = None) -> Reference:
         raise RuntimeSupportError(_why_not_loaded(source, str(e))) from e
     if sample is not None:
         return _run_sample(session, sample)
+    strange = next((i for i in session.get_inputs() if i.type not in _DTYPES), None)
+    if strange is not None:
+        why = f"no value can be made up for input '{strange.name}' of type {strange.type}"
+        return Reference(feeds={}, outputs={}, note=f"not run: {why}; pass a sample")
     reason = ""
     for feeds in _made_up_feeds(session):
         try:

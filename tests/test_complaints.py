@@ -45,8 +45,8 @@ def conv_model(opset: int = 17) -> onnx.ModelProto:
     weights = {
         "w": weight(256, 16, 3, 3),
         "b": weight(256, seed=1),
-        "fc": weight(100, 256, seed=2),
-        "fb": weight(100, seed=3),
+        "fc": weight(160, 256, seed=2),
+        "fb": weight(160, seed=3),
     }
     return model(graph(nodes, {"x": ["N", 16, "H", "W"]}, {"y": None}, weights), opset=opset)
 

@@ -328,7 +328,12 @@ def test_a_model_with_string_inputs_is_not_run_and_says_so(
     assert result.verification is not None
     assert result.verification.compared == {}
     assert "pass a sample" in result.verification.note
-    assert "()" not in result.verification.note
+
+
+def test_the_note_on_string_inputs_says_what_cannot_be_made_up(tmp_path: Path) -> None:
+    result = quantized(strings(), tmp_path)
+    assert result.verification is not None
+    assert "string" in result.verification.note
 
 
 def test_a_model_with_string_inputs_is_compared_on_a_sample(tmp_path: Path) -> None:

@@ -106,9 +106,14 @@ def _load(proto: onnx.ModelProto, *, path: Path | None, mapped: MappedFile | Non
     _refuse(proto, name)
     try:
         model = ir.serde.deserialize_model(proto)
-        inline_functions(model)
-    except (RuntimeError, ValueError, ir.passes.InvariantError) as e:  # all that onnx-ir raises
+    except (RuntimeError, ValueError) as e:
         raise ModelError(f"{name} is damaged ({root_cause(e)}); export or copy it again.") from e
+    try:
+        inline_functions(model)
+    except (RuntimeError, ValueError, ir.passes.InvariantError) as e:
+        raise ModelError(
+            f"The functions of {name} cannot be inlined ({root_cause(e)}); export it without functions."
+        ) from e
     _name_default_domain(model)
     externals = _Externals(path.parent if path else None, mapped)
     _map_weights(model, externals)

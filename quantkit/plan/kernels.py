@@ -11,7 +11,9 @@ _MATRIX = 2
 # Where DynamicQuantizeMatMul starts to beat float MatMul on AVX2 (benchmarks/crossover.py): below,
 # quantizing the activation costs more than the product saves.
 _MIN_ELEMENTS = 128 * 128
-_MIN_EXTENT = 64
+_MIN_EXTENT = 128
+# Rows looked up as integers need up to three nodes more; a small table is not worth them.
+_MIN_TABLE = 128 * 128
 
 _ATTENTION_WEIGHT_BIAS, _ATTENTION_BIAS = 2, 5  # input slots
 _EMBED_CONSTANTS, _EMBED_POSITIONS, _EMBED_OUTPUTS = (2, 3, 4, 5, 6), 8, 2
@@ -57,6 +59,8 @@ def _too_small(weights: Weights) -> str:
 def _lookup(node: NodeFact, weights: Weights) -> str:
     if node.attributes.get("axis", 0) != 0 or len(weights[0].shape) != _MATRIX:
         return "only rows of a matrix are looked up as integers"
+    if weights[0].size < _MIN_TABLE:
+        return "its table is too small for a look-up in integers to pay"
     return ""
 
 

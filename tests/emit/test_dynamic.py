@@ -404,7 +404,7 @@ def test_whole_graphs_inside_if_are_quantized(
             [node("If", ["cond"], ["y"], "if", **branches)],
             {"x": ["N", 128], "cond": []},
             {"y": None},
-            {"captured": weight(576, 96, seed=5)},
+            {"captured": weight(576, 128, seed=5)},
             types={"cond": TensorProto.BOOL},
         )
     )

@@ -334,6 +334,18 @@ def test_functions_that_call_themselves_are_refused(tmp_path: Path) -> None:
     assert_refused(save(proto, tmp_path / "m.onnx"), "Cyclic")
 
 
+def test_functions_of_another_opset_than_the_model_are_refused(tmp_path: Path) -> None:
+    proto = function_model()
+    proto.functions[0].opset_import[0].version = 18
+    assert_refused(save(proto, tmp_path / "m.onnx"), "Opset mismatch", "without functions")
+
+
+def test_functions_called_with_too_much_are_refused(tmp_path: Path) -> None:
+    proto = function_model()
+    proto.graph.node[0].input.append("x")
+    assert_refused(save(proto, tmp_path / "m.onnx"), "cannot be inlined", "local::Layer")
+
+
 # --- what would be lost ------------------------------------------------------------------------
 
 
