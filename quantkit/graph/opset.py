@@ -89,7 +89,7 @@ def _keep_resize(model: ir.Model) -> None:
     """Make Resize mean what it meant before opset 11; onnx's converter leaves out the new modes.
 
     Until then a sample came from x / scale, without the half pixel, and the nearest one was the one
-    below, or the one above where the image shrinks (onnxruntime, upsamplebase.h; measured).
+    below, or the one above where the image shrinks (measured on onnxruntime 1.31.1).
     """
     for node in model.graph.all_nodes():
         if node.op_type != "Resize" or node.domain:

@@ -29,6 +29,7 @@ _STORED_OVERHEAD = 420
 _INTEGER_OPSET = 11  # DynamicQuantizeLinear
 _STORED_OPSET = 7  # broadcasting Mul and Sub
 _MATRIX = 2
+_MULTIPLIED = frozenset({Kernel.MATMUL, Kernel.ATTENTION, Kernel.LSTM})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,17 +230,17 @@ def _granularity(
     rank = len(weight.shape)
     if not options.per_channel or any(r.kernel is Kernel.EMBED for r in readers):
         return PerTensor()  # QEmbedLayerNormalization takes one scale a table
-    # A look-up can follow any axis; the others must agree, or they share one scale.
-    strict = {r.axis(rank) for r in readers if r.kernel is not Kernel.LOOKUP}
-    axes = strict or {r.axis(rank) for r in readers}
+    # Integer products need their own axis; a weight turned back to float, or looked up, can follow any.
+    multiplied = [r for r in readers if r.kernel in _MULTIPLIED]
+    stored = [r for r in readers if r.kernel is Kernel.NONE]
+    axes = {r.axis(rank) for r in multiplied or stored or readers}
     return PerAxis(axes.pop()) if len(axes) == 1 else PerTensor()
 
 
 def _summed_axes(weight: WeightFact, readers: list[_Reader]) -> tuple[int, ...]:
     """Return the axes that integer products sum over: of the last two, the one that holds no channels."""
     rank = len(weight.shape)
-    multiplied = {Kernel.MATMUL, Kernel.ATTENTION, Kernel.LSTM}
-    channels = {r.axis(rank) for r in readers if r.kernel in multiplied}
+    channels = {r.axis(rank) for r in readers if r.kernel in _MULTIPLIED}
     return tuple(
         sorted(rank - 1 if axis == rank - _MATRIX else rank - _MATRIX for axis in channels)
     )

@@ -12,8 +12,9 @@ _MATRIX = 2
 # quantizing the activation costs more than the product saves.
 _MIN_ELEMENTS = 128 * 128
 _MIN_EXTENT = 128
-# Rows looked up as integers need up to three nodes more; a small table is not worth them.
-_MIN_TABLE = 128 * 128
+# Rows looked up as integers cost three nodes each time and save memory; below 4 MB of float that is not
+# worth it.
+_MIN_TABLE = 1 << 20
 
 _ATTENTION_WEIGHT_BIAS, _ATTENTION_BIAS = 2, 5  # input slots
 _EMBED_CONSTANTS, _EMBED_POSITIONS, _EMBED_OUTPUTS = (2, 3, 4, 5, 6), 8, 2

@@ -26,6 +26,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from quantkit import QInt8, QuantizeResult, QUInt8, quantize_dynamic
 from quantkit.numerics.saturation import is_pair_safe
+from quantkit.spec import PerAxis
 
 TYPES = pytest.mark.parametrize("weight_type", [QUInt8, QInt8], ids=["uint8", "int8"])
 
@@ -183,25 +184,30 @@ def test_conv_transpose_and_einsum_are_stored(tmp_path: Path) -> None:
 
 
 @TYPES
-def test_embedding_rows_are_looked_up_as_integers(tmp_path: Path, weight_type: Any) -> None:
+@pytest.mark.parametrize(("rows", "mode"), [(20_000, "integer"), (500, "stored")])
+def test_rows_of_large_tables_are_looked_up_as_integers(
+    tmp_path: Path, rows: int, mode: str, weight_type: Any
+) -> None:
     proto = model(
         graph(
             [node("Gather", ["table", "ids"], ["y"], "embed")],
             {"ids": ["N", "S"]},
             {"y": None},
-            {"table": weight(500, 64)},
+            {"table": weight(rows, 64)},
             types={"ids": TensorProto.INT64},
         )
     )
     result, target = quantized(proto, tmp_path, weight_type=weight_type)
-    assert result.plan.node["embed"].mode == "integer"
-    close(proto, target, {"ids": rng().integers(0, 500, (2, 9))}, at_least=35)
+    assert result.plan.node["embed"].mode == mode
+    close(proto, target, {"ids": rng().integers(0, rows, (2, 9))}, at_least=35)
+    assert ("Cast" in fused_ops(target, tmp_path)) == (mode == "integer")
 
 
 @pytest.mark.parametrize("head", ["transpose", "gemm"])
+@pytest.mark.parametrize("rows", [600, 9000], ids=["small", "large"])
 @TYPES
 def test_tied_embedding_and_head_are_stored_once(
-    tmp_path: Path, head: str, weight_type: Any
+    tmp_path: Path, head: str, rows: int, weight_type: Any
 ) -> None:
     nodes = [node("Gather", ["table", "ids"], ["h"], "embed")]
     if head == "transpose":
@@ -216,14 +222,16 @@ def test_tied_embedding_and_head_are_stored_once(
             nodes,
             {"ids": ["N"]},
             {"y": None},
-            {"table": weight(600, 128)},
+            {"table": weight(rows, 128)},
             types={"ids": TensorProto.INT64},
         )
     )
     result, target = quantized(proto, tmp_path, weight_type=weight_type)
-    assert {n.mode.value for n in result.plan.nodes} == {"integer"}
+    assert result.plan.node["head"].mode == "integer"
+    assert result.plan.node["embed"].mode == ("integer" if rows > 1000 else "stored")
+    assert result.plan.weight["table"].spec.granularity == PerAxis(0)
     assert result.output_bytes < 0.3 * result.input_bytes
-    close(proto, target, {"ids": rng().integers(0, 600, 9)})
+    close(proto, target, {"ids": rng().integers(0, rows, 9)})
 
 
 def test_weight_shared_by_two_layers_through_identity_stays_tied(tmp_path: Path) -> None:
