@@ -31,8 +31,9 @@ def fold_weights(model: ir.Model, new_name: Callable[[str], str]) -> None:
     `new_name` returns a name like the one given that no initializer has.
     """
     known: _Known = {}
+    vanishing: dict[ir.Value, bool] = {}
     for node in list(model.graph.all_nodes()):
-        if _is_movement(node) and _sources_vanish(node):
+        if _is_movement(node) and all(_vanishes(v, vanishing) for v in _sources(node)):
             _fold(node, known, new_name)
 
 
@@ -62,15 +63,37 @@ def _constant(value: ir.Value) -> ir.TensorProtocol | None:
     return None if isinstance(tensor, ir.ExternalTensor) else tensor
 
 
-def _sources_vanish(node: ir.Node) -> bool:
-    """Say whether all readers of the node's weights are such nodes too."""
+def _sources(node: ir.Node) -> list[ir.Value]:
+    """Return the inputs that are weights, not parameters such as axes."""
+    found = []
     for value in node.inputs:
         tensor = None if value is None else _constant(value)
-        if value is None or (tensor is not None and tensor.nbytes < LIMIT):
-            continue
-        if value.is_graph_output() or not all(_is_movement(use.node) for use in value.uses()):
-            return False
-    return True
+        if value is not None and (tensor is None or tensor.nbytes >= LIMIT):
+            found.append(value)
+    return found
+
+
+def _vanishes(source: ir.Value, vanishing: dict[ir.Value, bool]) -> bool:
+    """Say whether a source is no longer needed once all data movement that reads it is folded.
+
+    That holds for all sources that share readers, or for none of them: a node that cannot be folded for the
+    sake of one of its sources keeps the others. `vanishing` remembers the answers, so each reader is looked
+    at once.
+    """
+    if source in vanishing:
+        return vanishing[source]
+    together, queue, needed = {source}, [source], False
+    while queue:
+        value = queue.pop()
+        readers = [use.node for use in value.uses()]
+        movers = [reader for reader in readers if _is_movement(reader)]
+        needed |= value.is_graph_output() or len(movers) < len(readers)
+        for mover in movers:
+            new = set(_sources(mover)) - together
+            together |= new
+            queue += new
+    vanishing.update(dict.fromkeys(together, not needed))
+    return not needed
 
 
 def _fold(

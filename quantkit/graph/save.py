@@ -164,7 +164,7 @@ class Stage:
 def staged(target: Path) -> Iterator[Stage]:
     """Make a staging folder beside `target` (same disk: the rename is atomic); always remove it."""
     try:
-        folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+        folder = Path(tempfile.mkdtemp(prefix=".quantkit-", dir=target.parent))
     except OSError as e:
         raise OutputError(
             f"Cannot write to '{target.parent}': {e.strerror or e}; nothing was written."

@@ -103,9 +103,6 @@ def test_equal_results_are_stored_once(tmp_path: Path) -> None:
     assert len(normal.graph.initializers) == 1
 
 
-@pytest.mark.xfail(
-    reason="fold._sources_vanish takes every movement for foldable: the file grows from 525 to 787 kB"
-)
 def test_nothing_is_stored_twice_where_one_of_two_movements_stays(tmp_path: Path) -> None:
     nodes = [
         node("Transpose", ["w"], ["wt"]),
