@@ -22,6 +22,7 @@ lint: $(STAMP)
 bench: $(STAMP)  ## side by side with onnxruntime.quantization; takes about half an hour
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[bench]'
 	$(BIN)/python benchmarks/compare_dynamic.py
+	$(BIN)/python benchmarks/picture.py
 	$(BIN)/python benchmarks/crossover.py
 	$(BIN)/python benchmarks/conv_storage.py
 	$(BIN)/python benchmarks/scale.py

@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,11 @@ class QuantizeResult:
             "warnings": list(self.warnings),
             "verification": None
             if checked is None
-            else {"sqnr_db": dict(checked.compared), "note": checked.note},
+            else {
+                # Infinite where nothing changed at all, which JSON cannot say.
+                "sqnr_db": {k: v if isfinite(v) else None for k, v in checked.compared.items()},
+                "note": checked.note,
+            },
             "plan": self.plan.to_json(),
         }
 

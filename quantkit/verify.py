@@ -3,7 +3,7 @@
 The only module (beside measurements) that imports onnxruntime.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,10 +13,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime as ort
-from numpy.typing import NDArray
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 
 from quantkit.errors import RuntimeSupportError, VerifyError
+from quantkit.feeds import Feeds, made_up_feeds, strange_input
 from quantkit.graph.load import LoadedModel
 from quantkit.graph.mapped_model import mapped_model
 from quantkit.numerics.affine import sqnr
@@ -31,8 +31,6 @@ __all__ = [
     "run_float",
 ]
 __all__ += ["readable_ir_version", "runtime_limits", "runtime_version"]
-
-Feeds = Mapping[str, NDArray[Any]]
 
 # Above this the float model is not run beside the quantized one, and the quantized one is mapped,
 # not copied: verification never needs more memory than quantization.
@@ -49,22 +47,6 @@ RUNTIME_ERRORS: tuple[type[Exception], ...] = (
 )
 
 _SAMPLE_ERRORS: tuple[type[Exception], ...] = (*RUNTIME_ERRORS, ValueError)
-
-_DTYPES = {
-    "tensor(float)": np.float32,
-    "tensor(double)": np.float64,
-    "tensor(float16)": np.float16,
-    "tensor(int64)": np.int64,
-    "tensor(int32)": np.int32,
-    "tensor(int8)": np.int8,
-    "tensor(uint8)": np.uint8,
-    "tensor(bool)": np.bool_,
-}
-_IMAGE_RANK = 4
-# Sizes tried for dynamic dimensions, and upper ends tried for integer inputs, until the float
-# model runs.
-_TRIALS_IMAGE = ((64, 2), (224, 2), (320, 2), (640, 2), (32, 2))
-_TRIALS_OTHER = ((16, 100), (16, 2), (128, 2), (512, 2), (1, 2), (2, 2), (1600, 2))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,12 +132,12 @@ def run_float(source: LoadedModel, sample: Feeds | None = None) -> Reference:
         raise RuntimeSupportError(_why_not_loaded(source, str(e))) from e
     if sample is not None:
         return _run_sample(session, sample)
-    strange = next((i for i in session.get_inputs() if i.type not in _DTYPES), None)
+    strange = strange_input(session.get_inputs())
     if strange is not None:
         why = f"no value can be made up for input '{strange.name}' of type {strange.type}"
         return Reference(feeds={}, outputs={}, note=f"not run: {why}; pass a sample")
     reason = ""
-    for feeds in _made_up_feeds(session):
+    for feeds in made_up_feeds(session.get_inputs()):
         try:
             return Reference(feeds=feeds, outputs=_run(session, feeds))
         except RUNTIME_ERRORS as e:
@@ -208,7 +190,7 @@ def compare(candidate: Path, reference: Reference, *, nbytes: int) -> Verificati
 
 def _run_unseen(session: Any, reference: Reference) -> str:
     """Run a result that cannot be compared; return what could not be checked."""
-    feeds = next(_made_up_feeds(session), None)
+    feeds = next(made_up_feeds(session.get_inputs()), None)
     if feeds is None:
         return reference.note
     try:
@@ -271,35 +253,6 @@ def _candidate_session(path: Path, nbytes: int) -> Any:
 def _run(session: Any, feeds: Feeds) -> dict[str, Any]:
     names = [o.name for o in session.get_outputs()]
     return dict(zip(names, session.run(names, dict(feeds)), strict=True))
-
-
-def _made_up_feeds(session: Any) -> Iterator[Feeds]:
-    """Yield inputs that fit the signature, with different guesses for dynamic dimensions."""
-    inputs = session.get_inputs()
-    if any(i.type not in _DTYPES for i in inputs):
-        return
-    images = any(len(i.shape) == _IMAGE_RANK for i in inputs)
-    for extent, high in _TRIALS_IMAGE if images else _TRIALS_OTHER:
-        yield {i.name: _made_up(i, extent, high) for i in inputs}
-
-
-def _made_up(signature: Any, extent: int, high: int) -> NDArray[Any]:
-    generator = np.random.default_rng(0)
-    shape = [n if isinstance(n, int) else extent for n in signature.shape]
-    dynamic = [axis for axis, n in enumerate(signature.shape) if not isinstance(n, int)]
-    if dynamic and dynamic[0] < max(1, len(shape) - 1):
-        shape[dynamic[0]] = (
-            1  # the first dynamic axis is the batch, unless it is the last of several
-        )
-    dtype = np.dtype(_DTYPES[signature.type])
-    if dtype.kind == "f":
-        return generator.standard_normal(shape).astype(dtype)
-    if dtype.kind == "b" or "mask" in signature.name.lower():
-        return np.ones(shape, dtype)
-    if "len" in signature.name.lower():
-        return np.full(shape, extent, dtype)
-    top = 2 if "type" in signature.name.lower() else high
-    return generator.integers(0, top, shape).astype(dtype)
 
 
 def _why_not_loaded(source: LoadedModel, message: str) -> str:

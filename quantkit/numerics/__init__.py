@@ -1,4 +1,4 @@
 """Quantization arithmetic: arrays in, arrays out, no knowledge of models.
 
-May import numpy and ml_dtypes only.
+May import numpy only.
 """
