@@ -9,13 +9,15 @@ from xml.sax.saxutils import escape
 
 from measure import RESULTS
 
-_WIDTH, _ROW, _TOP, _LEFT, _RIGHT = 860, 74, 84, 190, 230
+_WIDTH, _ROW, _TOP, _LEFT, _RIGHT = 900, 86, 84, 190, 230
 _TICKS = (0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 4.0)
-# Blue and vermillion of the Okabe-Ito palette, told apart by colour-blind readers; shapes differ too.
+# Blues and vermillion of the Okabe-Ito palette, told apart by colour-blind readers; shapes differ too.
 _TOOLS = (
     ("quantkit QUInt8", "quantkit", "#0072B2"),
+    ("quantkit QInt8", "quantkit, int8 weights", "#56B4E9"),
     ("onnxruntime QUInt8", "onnxruntime.quantization", "#D55E00"),
 )
+_LEVELS = (-21, 0, 21)
 _MODELS = {
     "all-MiniLM-L6-v2": "MiniLM encoder",
     "efficientnet_lite0": "EfficientNet-Lite0",
@@ -74,8 +76,8 @@ def _axis(height: int) -> list[str]:
         )
         label = "float" if heavy else f"{tick:g}x"
         parts.append(_text(x, height - 20, label, anchor="middle", weight=600 if heavy else 400))
-    parts.append(_text(_x(0.5) - 8, height - 20, "faster", anchor="end", colour="#555"))
-    parts.append(_text(_x(4.0) + 14, height - 20, "slower", colour="#555"))
+    parts.append(_text(_x(0.5) - 22, height - 20, "faster", anchor="end", colour="#555"))
+    parts.append(_text(_x(4.0) + 22, height - 20, "slower", colour="#555"))
     return parts
 
 
@@ -88,7 +90,7 @@ def _row(name: str, model: dict[str, Any], y: float) -> list[str]:
         timing = next(iter(found["latency"].values()))
         share = found["bytes"] / model["float"]["bytes"]
         label = f"{timing['ratio']:.2f}x, {share:.0%}, {_drift(found['quality'])}"
-        at, level = _x(timing["ratio"]), y + (-13 if i == 0 else 13)
+        at, level = _x(timing["ratio"]), y + _LEVELS[i]
         low, high = _x(timing["low"]), _x(timing["high"])
         parts += [
             (
@@ -96,7 +98,7 @@ def _row(name: str, model: dict[str, Any], y: float) -> list[str]:
                 'stroke-width="2"/>'
             ),
             _mark(i, at, level, colour),
-            _text(max(at, high) + 12, level + 4.5, label, colour=colour),
+            _text(max(at, high) + 12, level + 4.5, label),
         ]
     return parts
 
@@ -115,6 +117,9 @@ def _x(ratio: float) -> float:
 def _mark(kind: int, x: float, y: float, colour: str) -> str:
     if kind == 0:
         return f'<circle cx="{x:.1f}" cy="{y}" r="6" fill="{colour}"/>'
+    if kind == 1:
+        corners = f"{x - 6.5:.1f},{y + 5.5} {x + 6.5:.1f},{y + 5.5} {x:.1f},{y - 6.5}"
+        return f'<polygon points="{corners}" fill="{colour}"/>'
     return f'<rect x="{x - 5.5:.1f}" y="{y - 5.5}" width="11" height="11" fill="{colour}"/>'
 
 
@@ -128,10 +133,10 @@ def _text(  # noqa: PLR0913 - attributes of one element
     size: int = 13,
     weight: int = 400,
 ) -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}" '
-        f'font-size="{size}" font-weight="{weight}">{escape(content)}</text>'
-    )
+    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}"'
+    halo = 'fill="none" stroke="#fff" stroke-width="4" stroke-linejoin="round" aria-hidden="true"'
+    words = f'font-weight="{weight}">{escape(content)}</text>'
+    return f'<text {place} {halo} {words}<text {place} fill="{colour}" {words}'
 
 
 if __name__ == "__main__":

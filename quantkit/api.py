@@ -57,6 +57,11 @@ def quantize_dynamic(  # noqa: PLR0913 - the names that onnxruntime's users type
         QuantkitError: With one line that says what is wrong and what to do. Nothing is written then.
     """
     check_extra_options(extra_options)
+    if sample is not None and not verify:
+        raise UsageError("A sample is what the result is verified with; it needs verify=True.")
+    if sample is not None and not isinstance(sample, Mapping):
+        raise UsageError("A sample maps input names to arrays: {'input_ids': array, ...}.")
+    op_types = _names(op_types_to_quantize, "op_types_to_quantize")
     return dynamic(
         model_input,
         model_output,
@@ -64,14 +69,20 @@ def quantize_dynamic(  # noqa: PLR0913 - the names that onnxruntime's users type
             weight_type=weight_int_type(weight_type),
             per_channel=per_channel,
             reduce_range=reduce_range,
-            op_types=op_types_to_quantize,
-            include=nodes_to_quantize or (),
-            exclude=nodes_to_exclude or (),
+            op_types=op_types or None,
+            include=_names(nodes_to_quantize, "nodes_to_quantize"),
+            exclude=_names(nodes_to_exclude, "nodes_to_exclude"),
         ),
         verify=verify,
         external_data=use_external_data_format,
         sample=sample,
     )
+
+
+def _names(names: Sequence[str] | None, parameter: str) -> tuple[str, ...]:
+    if isinstance(names, str):
+        raise UsageError(f"{parameter} is a list of names; write [{names!r}] for one.")
+    return tuple(names or ())
 
 
 # Keys of onnxruntime's dictionary: the value that quantkit always behaves by, and what to do instead
@@ -86,7 +97,7 @@ _ALWAYS: dict[str, tuple[Any, str]] = {
 
 
 def check_extra_options(extra_options: Mapping[str, Any] | None) -> None:
-    """Accept keys that ask for what quantkit does anyway; explain why any other cannot be had.
+    """Accept the settings that quantkit always has; explain why any other cannot be had.
 
     Raises:
         UsageError: A key is unknown or asks for something else.

@@ -126,7 +126,7 @@ class CalibrationDataReader(ABC):
         raise TypeError(f"{type(self).__name__} cannot be restricted to a range of samples.")
 
 
-@dataclass(kw_only=True)
+@dataclass
 class DynamicQuantConfig:
     """The arguments of `quantize_dynamic`, kept for `quantize`."""
 

@@ -68,6 +68,7 @@ class QuantizeResult:
                 # Infinite where nothing changed at all, which JSON cannot say.
                 "sqnr_db": {k: v if isfinite(v) else None for k, v in checked.compared.items()},
                 "note": checked.note,
+                "ran": checked.ran,
             },
             "plan": self.plan.to_json(),
         }

@@ -73,10 +73,12 @@ class Verification:
     Attributes:
         compared: Outputs that were compared with the float model, with their SQNR in dB.
         note: What could not be checked, and why; empty if everything was.
+        ran: Whether it was run at all.
     """
 
     compared: Mapping[str, float]
     note: str
+    ran: bool
 
     @property
     def worst(self) -> float | None:
@@ -168,51 +170,66 @@ def compare(candidate: Path, reference: Reference, *, nbytes: int) -> Verificati
     except RUNTIME_ERRORS as e:
         raise VerifyError(f"onnxruntime does not load the quantized model: {_line(e)}") from e
     if not reference.outputs:
-        return Verification(compared={}, note=_run_unseen(session, reference))
+        return _run_unseen(session, reference)
     try:
         outputs = _run(session, reference.feeds)
     except RUNTIME_ERRORS as e:
         raise VerifyError(f"The quantized model loads but does not run: {_line(e)}") from e
     compared, skipped = {}, []
-    for name, expected in reference.outputs.items():
-        if not _comparable(expected, outputs[name]):
-            skipped.append(name)
+    for output in session.get_outputs():
+        expected, actual = reference.outputs[output.name], outputs[output.name]
+        _check_form(output, expected, actual)
+        finite = np.isfinite(expected) if _is_comparable(expected, actual) else np.False_
+        if not finite.any() or not expected[finite].any():
+            skipped.append(output.name)  # nothing, or no signal, to compare with
             continue
-        if not np.isfinite(outputs[name]).all():
-            raise VerifyError(f"Output '{name}' of the quantized model holds NaN or infinity.")
-        if expected.any():
-            compared[name] = sqnr(expected, outputs[name])
-        else:
-            skipped.append(name)  # there is no signal to compare noise with
+        compared[output.name] = sqnr(expected[finite], actual[finite])
     note = f"not comparable: {', '.join(skipped)}" if skipped else reference.note
-    return Verification(compared=compared, note=note)
+    return Verification(compared=compared, note=note, ran=True)
 
 
-def _run_unseen(session: Any, reference: Reference) -> str:
-    """Run a result that cannot be compared; return what could not be checked."""
-    feeds = next(made_up_feeds(session.get_inputs()), None)
-    if feeds is None:
-        return reference.note
-    try:
-        _run(session, feeds)
-    except RUNTIME_ERRORS:
-        return reference.note or "not run"
-    return reference.note
+def _check_form(output: Any, expected: Any, actual: Any) -> None:
+    """Raise if an output has another type or rank than float's, or values where float has none.
+
+    Extents that the model leaves free may differ: what a detector keeps depends on its scores.
+    """
+    if not isinstance(expected, np.ndarray):
+        return
+    wrong = expected.dtype != actual.dtype or expected.ndim != actual.ndim
+    fixed = [n if isinstance(n, int) else None for n in output.shape]
+    if wrong or any(n not in {None, m} for n, m in zip(fixed, actual.shape, strict=False)):
+        raise VerifyError(
+            f"Output '{output.name}' of the quantized model is {actual.dtype}{list(actual.shape)}, "
+            f"not {expected.dtype}{list(expected.shape)}."
+        )
+    same = expected.shape == actual.shape and expected.dtype.kind == "f"
+    if same and not np.isfinite(actual[np.isfinite(expected)]).all():
+        raise VerifyError(f"Output '{output.name}' of the quantized model holds NaN or infinity.")
+
+
+def _is_comparable(expected: Any, actual: Any) -> bool:
+    return (
+        isinstance(expected, np.ndarray)
+        and expected.dtype.kind == "f"
+        and expected.shape == actual.shape
+    )
+
+
+def _run_unseen(session: Any, reference: Reference) -> Verification:
+    """Run a result that cannot be compared, on the first made-up inputs that it takes."""
+    for feeds in made_up_feeds(session.get_inputs()):
+        try:
+            _run(session, feeds)
+        except RUNTIME_ERRORS:
+            continue
+        return Verification(compared={}, note=reference.note, ran=True)
+    note = reference.note if "not run" in reference.note else f"{reference.note}; not run"
+    return Verification(compared={}, note=note, ran=False)
 
 
 def _line(error: Exception) -> str:
     """Return the first line of a message of onnxruntime."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
-
-
-def _comparable(expected: Any, actual: Any) -> bool:
-    return (
-        isinstance(expected, np.ndarray)
-        and expected.dtype.kind == "f"
-        and expected.shape == actual.shape
-        and expected.size > 0
-        and bool(np.isfinite(expected).all())
-    )
 
 
 def _session(model: str | bytes, options: Mapping[str, str] | None = None, level: int = 99) -> Any:

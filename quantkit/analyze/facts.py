@@ -64,7 +64,7 @@ class NodeFact:
         inputs: Names of its inputs, "" where one is left out.
         weights: Weight name by input slot, for the inputs that are constant.
         constants: All input slots that are constant, of whatever type and shape.
-        output_count: How many outputs are used.
+        output_count: How many outputs there are up to the last one that is used.
     """
 
     name: str

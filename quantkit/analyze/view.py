@@ -123,7 +123,10 @@ def _node_fact(node: ir.Node, fact: OpFact, weights: dict[str, WeightFact]) -> N
         constants=frozenset(
             i for i, v in enumerate(node.inputs) if v is not None and v.is_initializer()
         ),
-        output_count=sum(1 for o in node.outputs if o.uses() or o.is_graph_output()),
+        output_count=max(
+            (i + 1 for i, o in enumerate(node.outputs) if o.uses() or o.is_graph_output()),
+            default=0,
+        ),
     )
 
 

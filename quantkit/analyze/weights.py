@@ -34,6 +34,7 @@ Array = NDArray[Any]
 _WORTH_DB = 3.0
 _OUTLIER_SIGMA = 6.0
 _BLOCK = 64
+_ROUNDED = 1 << 20  # elements
 
 
 def fit(array: Array, spec: QuantSpec, method: RangeMethod = RangeMethod.MINMAX) -> QParams:
@@ -97,20 +98,26 @@ def dequantize_weight(q: Array, qparams: QParams) -> NDArray[np.float32]:
 
 
 def _quantize_keeping_sum(work: Array, affine: Affine, spec: QuantSpec, axis: int) -> Array:
-    def rows(array: Array) -> Array:
-        return np.moveaxis(np.broadcast_to(array, work.shape), axis, 0).reshape(
-            work.shape[axis], -1
+    """Quantize some channels at a time; temporaries are `_ROUNDED` elements."""
+    out = np.empty(work.shape, spec.dtype.storage)
+    channels = work.shape[axis]
+    step = max(1, _ROUNDED * channels // max(1, work.size))
+    for start in range(0, channels, step):
+        index = (*(slice(None),) * (axis % work.ndim), slice(start, start + step))
+        part = work[index]
+        scale, zero = (
+            p[index] if p.shape[axis] > 1 else p for p in (affine.scale, affine.zero_point)
         )
-
-    scaled = np.divide(work, affine.scale, dtype=np.float32)
-    zero = affine.zero_point
-    rounded = round_keeping_sum(
-        rows(scaled), low=rows(spec.qmin - zero), high=rows(spec.qmax - zero)
-    )
-    moved = np.moveaxis(work, axis, 0).shape
-    q = np.moveaxis(rounded.reshape(moved), 0, axis) + zero
-    result: Array = q.astype(spec.dtype.storage)
-    return result
+        scaled = np.moveaxis(np.divide(part, scale, dtype=np.float32), axis, 0)
+        shift = np.moveaxis(np.broadcast_to(zero, part.shape), axis, 0)
+        flat = (scaled.shape[0], -1)
+        rounded = round_keeping_sum(
+            scaled.reshape(flat),
+            low=(spec.qmin - shift).reshape(flat),
+            high=(spec.qmax - shift).reshape(flat),
+        )
+        out[index] = np.moveaxis(rounded.reshape(scaled.shape) + shift, 0, axis)
+    return out
 
 
 def _blocked(array: Array, granularity: Granularity) -> Array:

@@ -64,6 +64,7 @@ def progress() -> Iterator["Callable[[str], None]"]:
 
 def plan_table(plan: "Plan") -> "Table":
     """Show how many nodes of each operator run how."""
+    from rich.markup import escape
     from rich.table import Table
 
     from quantkit.plan import Mode
@@ -81,5 +82,5 @@ def plan_table(plan: "Plan") -> "Table":
         if len(listed) > 1:
             why += f" (and {len(listed) - 1} other reasons)"
         modes = (Mode.INTEGER, Mode.STORED, Mode.FLOAT)
-        table.add_row(op_type, *(str(counts[m] or "-") for m in modes), why)
+        table.add_row(op_type, *(str(counts[m] or "-") for m in modes), escape(why))
     return table

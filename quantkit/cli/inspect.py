@@ -26,6 +26,8 @@ def inspect(
     as_json: JsonOption = False,
 ) -> None:
     """Show what is in a model, what it weighs, what would quantize and what is risky."""
+    from rich.markup import escape
+
     from quantkit.inspection import inspect_model
 
     with progress() as show:
@@ -43,25 +45,27 @@ def inspect(
     if found.weights:
         console.print(_weight_table(found))
     for hazard in found.hazards:
-        console.print(f"[yellow]hazard:[/] {hazard}", highlight=False, soft_wrap=True)
+        console.print(f"[yellow]hazard:[/] {escape(hazard)}", highlight=False, soft_wrap=True)
     if not found.hazards:
         console.print("[green]no hazards found[/]")
 
 
 def _print_head(found: "Inspection") -> None:
+    from rich.markup import escape
+
     console = output()
     opsets = ", ".join(f"{d or 'ai.onnx'} {v}" for d, v in found.opsets.items())
-    console.print(f"[bold]{found.name}[/]  {human(found.nbytes)}", highlight=False)
+    console.print(f"[bold]{escape(found.name)}[/]  {human(found.nbytes)}", highlight=False)
     console.print(
         f"IR version {found.ir_version}, opset {opsets}"
-        + (f", written by {found.producer}" if found.producer else ""),
+        + (escape(f", written by {found.producer}") if found.producer else ""),
         highlight=False,
     )
     for kind, ports in (("input", found.inputs), ("output", found.outputs)):
         for port in ports:
             console.print(f"  {kind:6} {_described(port)}", highlight=False)
     operators = ", ".join(f"{n} {op}" for op, n in found.operators.items())
-    console.print(f"operators: {operators}", highlight=False)
+    console.print(escape(f"operators: {operators}"), highlight=False)
 
 
 def _described(port: "Port") -> str:
@@ -88,17 +92,20 @@ def _size_table(found: "Inspection") -> "Table":
 
 
 def _node_table(found: "Inspection") -> "Table":
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(title="Nodes that hold weights, quantized dynamically", title_justify="left")
     for name in ("node", "operator", "mode", "why"):
         table.add_column(name, overflow="fold")
     for node in found.plans["dynamic"].nodes:
-        table.add_row(node.node, node.op_type, node.mode.value, node.why)
+        cells = (node.node, node.op_type, node.mode.value, node.why)
+        table.add_row(*(escape(cell) for cell in cells))
     return table
 
 
 def _weight_table(found: "Inspection") -> "Table":
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(title="Largest weights, int8 SQNR in dB", title_justify="left")
@@ -108,7 +115,7 @@ def _weight_table(found: "Inspection") -> "Table":
     for row in found.weights:
         a = row.analysis
         table.add_row(
-            row.tensor,
+            escape(row.tensor),
             "x".join(str(n) for n in row.shape),
             f"{a.sqnr_tensor:.1f}",
             f"{a.sqnr_channel:.1f}",

@@ -85,10 +85,12 @@ def dynamic(  # noqa: PLR0913 - one parameter a flag
     options = DynamicOptions(
         weight_type=weight_int_type(weight_type.value),
         per_channel=not per_tensor,
-        op_types=[t for group in op_types for t in group.split(",")] if op_types else None,
-        include=include or (),
-        exclude=exclude or (),
+        op_types=tuple(t for group in op_types for t in group.split(",")) if op_types else None,
+        include=tuple(include or ()),
+        exclude=tuple(exclude or ()),
     )
+    if sample is not None and not verify:
+        raise UsageError("--sample is what the result is verified with; leave out --no-verify.")
     with progress() as show:
         result = pipeline(
             model,
@@ -121,6 +123,8 @@ def _inputs(path: Path) -> dict[str, Any]:
 
 
 def _print(result: "QuantizeResult", target: Path, inputs: str) -> None:
+    from rich.markup import escape
+
     console = output()
     share = result.output_bytes / result.input_bytes
     console.print(plan_table(result.plan))
@@ -133,10 +137,12 @@ def _print(result: "QuantizeResult", target: Path, inputs: str) -> None:
     if checked is not None:
         found = ", ".join(f"{name} {db:.1f} dB" for name, db in checked.compared.items())
         console.print(
-            "[green]verified[/]: valid, loads and runs in onnxruntime"
-            + (f"; against float on {inputs}: {found}" if found else ""),
+            "[green]verified[/]: valid, loads"
+            + (" and runs" if checked.ran else "")
+            + " in onnxruntime"
+            + (escape(f"; against float on {inputs}: {found}") if found else ""),
             highlight=False,
         )
-    console.print(f"wrote {target}", highlight=False, soft_wrap=True)
+    console.print(escape(f"wrote {target}"), highlight=False, soft_wrap=True)
     for warning in result.warnings:
-        errors().print(f"[yellow]note:[/] {warning}", soft_wrap=True, highlight=False)
+        errors().print(f"[yellow]note:[/] {escape(warning)}", soft_wrap=True, highlight=False)

@@ -33,8 +33,22 @@ def emit_lstm(canvas: Canvas, weights: Weights, node: ir.Node) -> None:
             ("zero_point", weight.qparams.zero_point),
         )
     ]
-    inputs[1], inputs[2] = w.values, r.values
+    inputs[1], inputs[2] = (_by_input(canvas, weight, node) for weight in (w, r))
     _replace_all(canvas, node, "DynamicQuantizeLSTM", [*inputs, *parameters], drop={"layout"})
+
+
+def _by_input(canvas: Canvas, weight: EmittedWeight, node: ir.Node) -> ir.Value:
+    """Return the integers as (directions, input, gates), turned here if another reader has them as they were."""
+    if weight.plan.transposed:
+        return weight.values
+    (turned,) = canvas.node(
+        "Transpose",
+        [weight.values],
+        before=node,
+        attributes={"perm": ir.AttrInt64s("perm", [0, 2, 1])},
+        outputs=[f"{weight.tensor}_quantized_transposed"],
+    )
+    return turned
 
 
 def emit_attention(canvas: Canvas, weights: Weights, node: ir.Node) -> None:
@@ -110,7 +124,7 @@ def _replace_all(
     """Replace `node` by one of another type with the same outputs and the attributes it knows."""
     attributes = {k: v for k, v in node.attributes.items() if k not in drop}
     base = node.outputs[0].name or node.op_type
-    count = max(len(node.outputs), output_count or 0)
+    count = output_count or len(node.outputs)
     made = canvas.node(
         op_type,
         inputs,
@@ -119,7 +133,7 @@ def _replace_all(
         domain=MICROSOFT,
         outputs=[f"{base}_{i}" for i in range(count)],
     )
-    for i, old in enumerate(node.outputs):
+    for i, old in enumerate(node.outputs[:count]):
         if old.name:
             canvas.replace(node, made[i], i)
         elif output_count is None:

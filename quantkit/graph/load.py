@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 
 from quantkit.errors import ModelError, UsageError
 from quantkit.graph._proto import proto_graphs, root_cause
-from quantkit.graph._wire import MARK, WireError, split
+from quantkit.graph._wire import LIMIT, MARK, WireError, split
 from quantkit.graph.mapping import MappedFile
 from quantkit.graph.normalize import inline_functions, normalize
 
@@ -243,11 +243,18 @@ def _map_weights(model: ir.Model, externals: _Externals) -> None:
                 value.const_value = _detached(value.const_value)
         for node in graph:
             for attribute in tuple(node.attributes.values()):
-                if attribute.type is ir.AttributeType.TENSOR and isinstance(
-                    attribute.value, ir.ExternalTensor
-                ):
+                if attribute.type is not ir.AttributeType.TENSOR:
+                    continue
+                if isinstance(attribute.value, ir.ExternalTensor):
                     tensor = externals.resolve(attribute.value)
-                    node.attributes[attribute.name] = ir.AttrTensor(attribute.name, tensor)
+                elif (
+                    isinstance(attribute.value, ir.serde.TensorProtoTensor)
+                    and attribute.value.nbytes >= LIMIT
+                ):
+                    tensor = _detached(attribute.value)
+                else:
+                    continue
+                node.attributes[attribute.name] = ir.AttrTensor(attribute.name, tensor)
 
 
 def _detached(tensor: ir.serde.TensorProtoTensor) -> ir.LazyTensor:

@@ -51,7 +51,12 @@ def raise_opset(model: ir.Model, minimum: int) -> ir.Model:
         converted = onnx.version_converter.convert_version(
             shape_inference.infer_shapes(weightless(proto)), minimum
         )
-    except (RuntimeError, ValueError, onnx.shape_inference.InferenceError) as e:
+    except (
+        RuntimeError,
+        ValueError,
+        onnx.shape_inference.InferenceError,
+        onnx.version_converter.ConvertError,
+    ) as e:
         reason = str(e).strip().splitlines()[-1]
         raise ModelError(
             f"The model cannot be raised from opset {opset_of(model)} to {minimum}: {reason}"

@@ -122,7 +122,7 @@ class Stage:
         proto, tensors = skeleton(model)
         _check(proto)
         total = proto.ByteSize() + sum(t.nbytes for t in tensors)
-        if external or total > _PROTOBUF_LIMIT:
+        if tensors and (external or total > _PROTOBUF_LIMIT):
             self._write_external(proto, tensors)
         else:
             self.data_path.unlink(missing_ok=True)  # of an earlier attempt

@@ -11,7 +11,7 @@ For each node that holds weights, in this order:
 A weight that some node needs in float stays float for all: two copies would make the file grow.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from quantkit.analyze.facts import ModelFacts, NodeFact, WeightFact, WeightUse
@@ -50,9 +50,9 @@ class DynamicOptions:
     weight_type: IntType = UINT8
     per_channel: bool = True
     reduce_range: bool = False
-    op_types: Iterable[str] | None = None
-    include: Iterable[str] = ()
-    exclude: Iterable[str] = ()
+    op_types: tuple[str, ...] | None = None
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
     integer: bool = True
 
 
@@ -68,10 +68,15 @@ def plan_dynamic(facts: ModelFacts, options: DynamicOptions | None = None) -> Pl
         for fact in facts.weights.values()
         if _is_quantized(fact, chosen)
     )
-    modes = {plan.mode for plan in chosen.values()}
-    opset = _INTEGER_OPSET if Mode.INTEGER in modes else _STORED_OPSET
+    quantizes_inputs = any(
+        chosen[node.name].mode is Mode.INTEGER
+        and FACTS[node.domain, node.op_type].kernel in {Kernel.MATMUL, Kernel.ATTENTION}
+        for node in facts.nodes
+    )
     return Plan(
-        nodes=tuple(chosen[node.name] for node in facts.nodes), weights=weights, min_opset=opset
+        nodes=tuple(chosen[node.name] for node in facts.nodes),
+        weights=weights,
+        min_opset=_INTEGER_OPSET if quantizes_inputs else _STORED_OPSET,
     )
 
 
@@ -117,20 +122,23 @@ class _Chooser:
             return "has no constant float32 weight"
         if not all(w.finite for w in weights):
             return "its weight holds NaN or infinity"
-        if not any(_saves_bytes(w, self.options) for w in weights):
+        if not any(self._saves_bytes(node, slot) for slot in node.weights):
             return "its weight is too small for 8 bits to save anything"
         return ""
+
+    def _saves_bytes(self, node: NodeFact, slot: int) -> bool:
+        weight = self.facts.weights[node.weights[slot]]
+        channels = 1
+        if self.options.per_channel:
+            fact = FACTS[node.domain, node.op_type]
+            axis = channel_axis(fact, slot, len(weight.shape), node.attributes)
+            through_transpose = node.inputs[slot] != weight.tensor
+            channels = weight.shape[1 - axis if through_transpose else axis]
+        return 3 * weight.size > 8 * channels + _STORED_OVERHEAD
 
 
 def _node_plan(node: NodeFact, mode: Mode, why: str) -> NodePlan:
     return NodePlan(node=node.name, op_type=node.op_type, mode=mode, why=why)
-
-
-def _saves_bytes(weight: WeightFact, options: DynamicOptions) -> bool:
-    channels = 1
-    if options.per_channel and weight.uses:
-        channels = min(weight.shape[-1], weight.shape[0])
-    return 3 * weight.size > 8 * channels + _STORED_OVERHEAD
 
 
 def _is_quantized(weight: WeightFact, chosen: Mapping[str, NodePlan]) -> bool:
@@ -159,7 +167,10 @@ def _spread(facts: ModelFacts, chosen: dict[str, NodePlan]) -> dict[str, NodePla
 
 def _why_kept(weight: WeightFact, chosen: Mapping[str, NodePlan]) -> str:
     if weight.exposed:
-        return f"weight '{weight.tensor}' is an input or output of the graph"
+        return (
+            f"weight '{weight.tensor}' is an input or output of the graph; export the model with "
+            "keep_initializers_as_inputs=False"
+        )
     blocker = next(u for u in weight.uses if not u.known or chosen[u.node].mode is Mode.FLOAT)
     return f"weight '{weight.tensor}' is shared with node '{blocker.node}', which stays float"
 

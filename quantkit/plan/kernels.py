@@ -27,19 +27,20 @@ def obstacle(node: NodeFact, fact: OpFact, weights: Weights, *, named: bool) -> 
 
     `named`: the user asked for this very node, so its size does not matter.
     """
+    turned = any(node.inputs[slot] != weight.tensor for slot, weight in weights.items())
     match fact.kernel:
         case Kernel.MATMUL:
             return _matmul(weights) or ("" if named else _too_small(weights))
+        case _ if turned:
+            return "its weight is read through a Transpose"
         case Kernel.LOOKUP:
-            return _lookup(node, weights)
+            return _lookup(node, weights) or ("" if named else _small_table(weights))
         case Kernel.LSTM:
             return _lstm(node, weights)
         case Kernel.ATTENTION:
             return _attention(node)
-        case Kernel.EMBED:
+        case _:
             return _embed(node)
-        case Kernel.NONE:
-            return "there is no kernel"
 
 
 def _matmul(weights: Weights) -> str:
@@ -60,6 +61,10 @@ def _too_small(weights: Weights) -> str:
 def _lookup(node: NodeFact, weights: Weights) -> str:
     if node.attributes.get("axis", 0) != 0 or len(weights[0].shape) != _MATRIX:
         return "only rows of a matrix are looked up as integers"
+    return ""
+
+
+def _small_table(weights: Weights) -> str:
     if weights[0].size < _MIN_TABLE:
         return "its table is too small for a look-up in integers to pay"
     return ""
