@@ -4,11 +4,12 @@ import inspect
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import onnx
 import onnxruntime.quantization as peer
 import pytest
-from builders import matmul_model, save
+from builders import matmul_model, save, weight
 
 import quantkit
 from quantkit import ort
@@ -168,3 +169,51 @@ def test_enum_members_from_strings() -> None:
     assert ort.QuantFormat.from_string("QDQ") is ort.QuantFormat.QDQ
     with pytest.raises(ValueError, match="nope"):
         ort.QuantType.from_string("nope")
+
+
+def test_a_proto_with_constant_nodes_is_left_alone(tmp_path: Path) -> None:
+    proto = matmul_model(32, 48)
+    constant = onnx.helper.make_node(
+        "Constant", [], ["w"], name="c", value=proto.graph.initializer[0]
+    )
+    rest = list(proto.graph.node)
+    del proto.graph.node[:]
+    proto.graph.node.extend([constant, *rest])
+    del proto.graph.initializer[0]
+    before = proto.SerializeToString(deterministic=True)
+    quantkit.quantize_dynamic(proto, tmp_path / "out.onnx")
+    assert proto.SerializeToString(deterministic=True) == before
+
+
+@pytest.mark.parametrize(
+    "parameter", ["nodes_to_exclude", "nodes_to_quantize", "op_types_to_quantize"]
+)
+def test_a_string_in_place_of_a_list_is_refused(tmp_path: Path, parameter: str) -> None:
+    with pytest.raises(UsageError, match=r"write \['mm'\]"):
+        options: Any = {parameter: "mm"}
+        quantkit.quantize_dynamic(matmul_model(), tmp_path / "o.onnx", **options)
+
+
+def test_rules_may_be_given_as_an_iterator(tmp_path: Path) -> None:
+    """Opset 10 is planned twice; the second plan must know the rules too."""
+    proto = matmul_model(opset=10)
+    proto.graph.node.extend([onnx.helper.make_node("MatMul", ["y", "v"], ["z"], name="mm2")])
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(weight(192, 256), "v"))
+    proto.graph.output[0].name = "z"
+    del proto.graph.output[0].type.tensor_type.shape.dim[:]
+    proto.graph.output[0].type.tensor_type.ClearField("shape")
+    result = quantkit.quantize_dynamic(
+        proto,
+        tmp_path / "o.onnx",
+        nodes_to_exclude=filter(None, ["mm2"]),  # type: ignore[arg-type]
+    )
+    assert result.plan.node["mm2"].why == "excluded"
+
+
+def test_a_sample_without_verification_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="verify=True"):
+        quantkit.quantize_dynamic(matmul_model(), tmp_path / "o.onnx", verify=False, sample={})
+
+
+def test_ort_config_is_positional() -> None:
+    assert ort.DynamicQuantConfig(ort.QuantType.QUInt8).weight_type is ort.QuantType.QUInt8

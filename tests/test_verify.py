@@ -588,3 +588,18 @@ def test_verification_can_be_switched_off(tmp_path: Path, monkeypatch: pytest.Mo
     result = quantized(matmul_model(), tmp_path, verify=False)
     assert result.verification is None
     assert result.to_json()["verification"] is None
+
+
+def test_an_output_of_another_rank_fails(tmp_path: Path) -> None:
+    path = candidate(matmul_model(), tmp_path)
+    reference = Reference(feeds=FEEDS, outputs={"y": np.ones((2, 192, 1), np.float32)})
+    with pytest.raises(VerifyError, match="Output 'y' of the quantized model is"):
+        compare(path, reference, nbytes=1000)
+
+
+def test_minus_infinity_in_float_is_no_reason_not_to_compare(tmp_path: Path) -> None:
+    expected = run(matmul_model(), FEEDS)[0]
+    expected[:, 0] = -np.inf
+    reference = Reference(feeds=FEEDS, outputs={"y": expected})
+    found = compare(candidate(matmul_model(), tmp_path), reference, nbytes=1000)
+    assert found.compared["y"] > 100

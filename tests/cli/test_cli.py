@@ -284,3 +284,23 @@ def test_bad_sample_is_exit_2(
     assert call("quantize", "dynamic", float_model, target, "--sample", sample) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert not target.exists()
+
+
+def test_names_that_look_like_markup_are_printed_as_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    proto = matmul_model()
+    proto.graph.node[0].name = "a[/b][mask]"
+    proto.graph.node[1].output[0] = proto.graph.output[0].name = "y[/x]"
+    path = save(proto, tmp_path / "in.onnx")
+    assert call("quantize", "dynamic", path, tmp_path / "out[bold].onnx") == 0
+    out = capsys.readouterr().out
+    assert "y[/x]" in out
+    assert "out[bold].onnx" in out
+    assert call("inspect", path, "--nodes") == 0
+    assert "a[/b][mask]" in capsys.readouterr().out
+
+
+def test_sample_with_no_verify_is_refused(float_model: Path, tmp_path: Path) -> None:
+    arguments = ("quantize", "dynamic", float_model, tmp_path / "o.onnx", "--no-verify")
+    assert call(*arguments, "--sample", tmp_path / "s.npz") == 2

@@ -575,3 +575,100 @@ def test_recurrent_weights_assembled_from_slices_are_quantized(tmp_path: Path) -
     assert result.plan.node["lstm"].mode == "integer"
     assert op_types(onnx.load(target)) == ["DynamicQuantizeLSTM"]
     close(proto, target, {"x": x(5, 2, width)})
+
+
+def test_rows_of_a_transposed_table_are_not_taken_from_the_table_itself(tmp_path: Path) -> None:
+    nodes = [
+        node("MatMul", ["x", "w"], ["a"], "head"),
+        node("Transpose", ["w"], ["t"], "turn", perm=[1, 0]),
+        node("Gather", ["t", "ids"], ["b"], "embed"),
+    ]
+    proto = model(
+        graph(
+            nodes,
+            {"x": ["N", 1024], "ids": ["M"]},
+            {"a": None, "b": None},
+            {"w": weight(1024, 1024)},
+            types={"ids": TensorProto.INT64},
+        )
+    )
+    result, target = quantized(proto, tmp_path)
+    assert "Transpose" in result.plan.node["embed"].why
+    close(proto, target, {"x": x(2, 1024), "ids": np.array([3, 900])})
+
+
+def test_lstms_that_share_weights_with_one_that_cannot_run_in_integers(tmp_path: Path) -> None:
+    hidden, width = 40, 160  # width == 4 * hidden: a wrong layout would not even fail
+    weights: dict[str, Array] = {
+        "w": weight(1, 4 * hidden, width),
+        "r": weight(1, 4 * hidden, hidden, seed=1),
+        "r2": weight(1, 4 * hidden, hidden, seed=2),
+    }
+    nodes = [
+        node("LSTM", ["x", "w", "r"], ["", "a"], "integer", hidden_size=hidden),
+        node("Mul", ["r2", "one"], ["computed"], "mul"),
+        node("LSTM", ["x", "w", "computed"], ["", "b"], "stored", hidden_size=hidden),
+    ]
+    proto = model(
+        graph(
+            nodes,
+            {"x": [5, 2, width], "one": [1]},
+            {"a": None, "b": None},
+            weights,
+        )
+    )
+    result, target = quantized(proto, tmp_path)
+    assert result.plan.node["integer"].mode == "integer"
+    assert result.plan.node["stored"].mode == "stored"
+    close(proto, target, {"x": x(5, 2, width), "one": np.ones(1, np.float32)})
+
+
+@pytest.mark.parametrize("used", [True, False], ids=["used", "unused"])
+def test_an_embedding_sum_keeps_the_float_operator(tmp_path: Path, used: bool) -> None:  # noqa: FBT001
+    tables: dict[str, Array] = {
+        "word": weight(300, 64),
+        "pos": weight(32, 64, seed=1),
+        "gamma": weight(64, seed=3) + 1,
+        "beta": weight(64, seed=4),
+    }
+    embed = node(
+        "EmbedLayerNormalization",
+        ["ids", "", "word", "pos", "", "gamma", "beta"],
+        ["y", "unused_mask", "sum"],
+        "embed",
+        domain=MS,
+    )
+    outputs: dict[str, Any] = {"y": None} | ({"sum": None} if used else {})
+    proto = model(
+        graph([embed], {"ids": [2, 8]}, outputs, tables, types={"ids": TensorProto.INT32}),
+        domains={MS: 1},
+    )
+    result, target = quantized(proto, tmp_path)
+    assert result.plan.node["embed"].mode == ("stored" if used else "integer")
+    close(proto, target, {"ids": rng().integers(0, 300, (2, 8)).astype(np.int32)})
+
+
+def test_a_weight_with_more_scales_than_values_saved_stays_float(tmp_path: Path) -> None:
+    nodes = [
+        node("MatMul", ["x", "thin"], ["h"], "thin"),
+        node("MatMul", ["h", "w"], ["y"], "mm"),
+    ]
+    proto = model(
+        graph(
+            nodes,
+            {"x": ["N", 1]},
+            {"y": None},
+            {"thin": weight(1, 1024), "w": weight(1024, 128)},
+        )
+    )
+    result, _ = quantized(proto, tmp_path)
+    assert result.plan.node["thin"].mode == "float"
+
+
+def test_an_lstm_needs_no_newer_opset(tmp_path: Path) -> None:
+    proto = _lstm(1, bias=True, extra=False)
+    proto.opset_import[0].version = 9
+    result, target = quantized(proto, tmp_path)
+    assert result.plan.node["lstm"].mode == "integer"
+    assert onnx.load(target).opset_import[0].version == 9
+    close(proto, target, {"x": x(9, 2, 48)})
