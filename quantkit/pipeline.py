@@ -97,6 +97,7 @@ def dynamic(  # noqa: PLR0913 - one parameter a question
         reference = None
         if verify:
             progress("Running the float model")
+            loaded.release()  # onnxruntime maps the same file
             reference = run_float(loaded, sample)
         progress("Quantizing")
         nbytes, checked = _realize(stage, draft, reference, external=external_data)

@@ -189,8 +189,8 @@ def test_a_proto_with_constant_nodes_is_left_alone(tmp_path: Path) -> None:
     "parameter", ["nodes_to_exclude", "nodes_to_quantize", "op_types_to_quantize"]
 )
 def test_a_string_in_place_of_a_list_is_refused(tmp_path: Path, parameter: str) -> None:
+    options: Any = {parameter: "mm"}
     with pytest.raises(UsageError, match=r"write \['mm'\]"):
-        options: Any = {parameter: "mm"}
         quantkit.quantize_dynamic(matmul_model(), tmp_path / "o.onnx", **options)
 
 

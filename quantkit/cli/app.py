@@ -1,7 +1,6 @@
 """The commands, and what becomes of errors.
 
-Exit codes: 0 success, 1 a failed gate, 2 bad usage or input, 130 interrupted. No traceback without
-``--debug``.
+Exit codes: 0 success, 2 bad usage or input, 130 interrupted. No traceback without ``--debug``.
 """
 
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""The one package that speaks onnx and onnx-ir: load, save, opset, traversal.
+"""Files and graphs on onnx and onnx-ir: load, normalize, opset, save.
 
-Nothing outside it (and the emitters) touches an ONNX object.
+Stages above it read graphs through onnx-ir; only this package reads and writes files.
 """

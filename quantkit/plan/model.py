@@ -1,6 +1,5 @@
 """What a plan is: frozen data addressed by node and tensor name, that round-trips through JSON."""
 
-import json
 from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
@@ -106,7 +105,3 @@ class Plan:
                 for w in plain["weights"]
             ),
         )
-
-    def dumps(self) -> str:
-        """Return the plan as JSON text."""
-        return json.dumps(self.to_json(), indent=1)
