@@ -3,9 +3,8 @@
 Exit codes: 0 success, 2 bad usage or input, 130 interrupted. No traceback without ``--debug``.
 """
 
-from typing import Annotated
+from typing import Annotated, Any
 
-import click
 import typer
 
 from quantkit._version import __version__
@@ -28,6 +27,11 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(inspect)
 app.add_typer(quantize, name="quantize")
+
+
+# The base of all complaints about a command line. Older typers take it from click, newer ones bring
+# their own, and export only what derives from it.
+_USAGE_ERROR: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 
 
 def _show_version(value: bool) -> None:  # noqa: FBT001 - typer's signature of a callback
@@ -57,10 +61,9 @@ def run(arguments: list[str]) -> int:
         code = app(args=arguments, standalone_mode=False)
     except QuantkitError as e:
         return _fail(e, str(e), debug=debug)
-    except click.ClickException as e:
-        e.show()
-        return 2
-    except (click.Abort, KeyboardInterrupt):
+    except _USAGE_ERROR as e:
+        return _fail(e, f"{e.format_message()} Try --help.", debug=debug)
+    except (typer.Abort, KeyboardInterrupt):
         errors().print("interrupted; nothing was written", style="yellow")
         return 130
     except Exception as e:  # noqa: BLE001 - the last resort: no traceback unless asked for

@@ -182,7 +182,10 @@ def test_bad_option_is_exit_2_and_nothing_written(
 ) -> None:
     target = tmp_path / "o.onnx"
     assert call("quantize", "dynamic", float_model, target, *arguments) == 2
-    assert expected in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert expected in err
+    assert err.count("\n") == 1
+    assert "Unexpected" not in err
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in.onnx"]
 
 
