@@ -62,7 +62,8 @@ def run(arguments: list[str]) -> int:
     except QuantkitError as e:
         return _fail(e, str(e), debug=debug)
     except _USAGE_ERROR as e:
-        return _fail(e, f"{e.format_message()} Try --help.", debug=debug)
+        message = e.format_message()  # empty if the help was shown for want of arguments
+        return _fail(e, f"{message} Try --help.", debug=debug) if message else 2
     except (typer.Abort, KeyboardInterrupt):
         errors().print("interrupted; nothing was written", style="yellow")
         return 130
