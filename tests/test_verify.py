@@ -603,3 +603,12 @@ def test_minus_infinity_in_float_is_no_reason_not_to_compare(tmp_path: Path) -> 
     reference = Reference(feeds=FEEDS, outputs={"y": expected})
     found = compare(candidate(matmul_model(), tmp_path), reference, nbytes=1000)
     assert found.compared["y"] > 100
+
+
+def test_an_output_of_another_extent_fails_where_the_model_fixes_it(tmp_path: Path) -> None:
+    path = candidate(matmul_model(), tmp_path)  # declares y as (N, 192)
+    free = Reference(feeds=FEEDS, outputs={"y": np.ones((3, 192), np.float32)})
+    assert compare(path, free, nbytes=1000).note == "not comparable: y"
+    proto = matmul_model()
+    proto.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 7
+    assert quantized(proto, tmp_path).verification is not None  # what it declares is wrong
