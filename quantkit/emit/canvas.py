@@ -87,6 +87,18 @@ class Canvas:
             self.model.opset_imports.setdefault(domain, 1)
         return tuple(values)
 
+    def swapped(self, value: ir.Value, rank: int, *, before: ir.Node) -> ir.Value:
+        """Insert a Transpose of the last two axes."""
+        perm = [*range(rank - 2), rank - 1, rank - 2]
+        (turned,) = self.node(
+            "Transpose",
+            [value],
+            before=before,
+            attributes={"perm": ir.AttrInt64s("perm", perm)},
+            outputs=[f"{value.name}_transposed"],
+        )
+        return turned
+
     def quantized_input(self, value: ir.Value, before: ir.Node) -> QuantizedInput:
         """Return `value` dynamically quantized; one DynamicQuantizeLinear a graph serves all its readers.
 

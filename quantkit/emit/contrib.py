@@ -41,14 +41,7 @@ def _by_input(canvas: Canvas, weight: EmittedWeight, node: ir.Node) -> ir.Value:
     """Return the integers as (directions, input, gates), turned here if another reader has them as they were."""
     if weight.plan.transposed:
         return weight.values
-    (turned,) = canvas.node(
-        "Transpose",
-        [weight.values],
-        before=node,
-        attributes={"perm": ir.AttrInt64s("perm", [0, 2, 1])},
-        outputs=[f"{weight.tensor}_quantized_transposed"],
-    )
-    return turned
+    return canvas.swapped(weight.values, len(weight.shape), before=node)
 
 
 def emit_attention(canvas: Canvas, weights: Weights, node: ir.Node) -> None:

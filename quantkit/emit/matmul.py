@@ -11,10 +11,13 @@ axis, explicit zero points.
 import numpy as np
 import onnx_ir as ir
 
-from quantkit.emit.canvas import Canvas
+from quantkit.emit.canvas import Canvas, owner_of
 from quantkit.emit.weights import EmittedWeight, Weights
 
 __all__ = ["emit_matmul"]
+
+_MATRIX = 2
+_BIAS = 2  # Gemm's third input
 
 
 def emit_matmul(canvas: Canvas, weights: Weights, node: ir.Node) -> None:
@@ -26,13 +29,7 @@ def emit_matmul(canvas: Canvas, weights: Weights, node: ir.Node) -> None:
     assert activation is not None  # noqa: S101 - a required input
     weight = weights.emit(source)
     if node.attributes.get_int("transA", 0):
-        (activation,) = canvas.node(
-            "Transpose",
-            [activation],
-            before=node,
-            attributes={"perm": ir.AttrInt64s("perm", [1, 0])},
-            outputs=[f"{base}_transposed"],
-        )
+        activation = canvas.swapped(activation, _MATRIX, before=node)
     x = canvas.quantized_input(activation, node)
     alpha = node.attributes.get_float("alpha", 1.0) if node.op_type == "Gemm" else 1.0
     scale, zero_point = _parameters(canvas, weight, alpha)
@@ -69,23 +66,16 @@ def _columns(canvas: Canvas, weight: EmittedWeight, node: ir.Node) -> ir.Value:
     wants_transposed = bool(node.attributes.get_int("transB", 0)) != through_transpose
     if wants_transposed == weight.plan.transposed:
         return weight.values
-    (turned,) = canvas.node(
-        "Transpose",
-        [weight.values],
-        before=node,
-        attributes={"perm": ir.AttrInt64s("perm", [1, 0])},
-        outputs=[f"{weight.tensor}_quantized_transposed"],
-    )
-    return turned
+    return canvas.swapped(weight.values, _MATRIX, before=node)
 
 
 def _add_bias(canvas: Canvas, node: ir.Node, result: ir.Value, base: str) -> ir.Value:
-    bias = node.inputs[2] if node.op_type == "Gemm" and len(node.inputs) > 2 else None  # noqa: PLR2004
+    bias = node.inputs[_BIAS] if node.op_type == "Gemm" and len(node.inputs) > _BIAS else None
     if bias is None:
         return result
     beta = node.attributes.get_float("beta", 1.0)
     if beta != 1.0:
-        factor = canvas.constant(node.graph, np.float32(beta), f"{base}_beta")  # type: ignore[arg-type]
+        factor = canvas.constant(owner_of(node), np.asarray(beta, np.float32), f"{base}_beta")
         (bias,) = canvas.node("Mul", [bias, factor], before=node, outputs=[f"{base}_bias"])
     (total,) = canvas.node("Add", [result, bias], before=node, outputs=[f"{base}_biased"])
     return total

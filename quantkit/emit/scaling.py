@@ -28,22 +28,11 @@ def emit_stored(canvas: Canvas, weights: Weights, value: ir.Value) -> None:
     weight.graph.initializers.pop(name)
     value.name = canvas.name(f"{name}_replaced")
     first = _first_reader(value, weight.graph)
-    integers = weight.values
-    if weight.plan.transposed:
-        rank = len(weight.shape)
-        perm = [*range(rank - 2), rank - 1, rank - 2]
-        (integers,) = canvas.node(
-            "Transpose",
-            [integers],
-            before=first,
-            attributes={"perm": ir.AttrInt64s("perm", perm)},
-            outputs=[f"{name}_quantized_transposed"],
-        )
     scale = weight.broadcastable(weight.qparams.scale)
     zero = weight.broadcastable(weight.qparams.zero_point)
     result = _scale_back(
         canvas,
-        integers,
+        weight.values,
         canvas.constant(weight.graph, scale, f"{name}_scale"),
         _zero(canvas, weight, zero),
         before=first,
