@@ -57,6 +57,8 @@ def quantize_dynamic(  # noqa: PLR0913 - the names that onnxruntime's users type
         QuantkitError: With one line that says what is wrong and what to do. Nothing is written then.
     """
     check_extra_options(extra_options)
+    if not isinstance(model_output, str | Path) or not str(model_output):
+        raise UsageError(f"model_output is the path to write to, not {model_output!r}.")
     if sample is not None and not verify:
         raise UsageError("A sample is what the result is verified with; it needs verify=True.")
     if sample is not None and not isinstance(sample, Mapping):
@@ -82,7 +84,11 @@ def quantize_dynamic(  # noqa: PLR0913 - the names that onnxruntime's users type
 def _names(names: Sequence[str] | None, parameter: str) -> tuple[str, ...]:
     if isinstance(names, str):
         raise UsageError(f"{parameter} is a list of names; write [{names!r}] for one.")
-    return tuple(names or ())
+    chosen = tuple(names or ())
+    strange = next((name for name in chosen if not isinstance(name, str)), None)
+    if strange is not None:
+        raise UsageError(f"{parameter} is a list of names, and {strange!r} is none.")
+    return chosen
 
 
 # Keys of onnxruntime's dictionary: the value that quantkit always behaves by, and what to do instead

@@ -15,7 +15,7 @@ from quantkit.analyze.view import facts_of
 from quantkit.analyze.weights import WeightAnalysis, analyze_weight
 from quantkit.graph.load import LoadedModel, load
 from quantkit.graph.opset import opset_of
-from quantkit.ops import FACTS, channel_axis
+from quantkit.ops import FACTS, QUANTIZED_OPS, channel_axis
 from quantkit.plan import DynamicOptions, Plan, plan_dynamic
 from quantkit.verify import runtime_limits, runtime_version
 
@@ -189,6 +189,10 @@ def _hazards(loaded: LoadedModel, facts: ModelFacts, inputs: tuple[Port, ...]) -
         )
     if opset_of(model) > limits.opset:
         found.append(f"opset {opset_of(model)}: {version} supports up to {limits.opset}")
+    quantized = sorted({n.op_type for n in model.graph.all_nodes()} & QUANTIZED_OPS)
+    if quantized or "quantkit" in model.metadata_props:
+        how = ", ".join(quantized) or "weights stored in 8 bits"
+        found.append(f"it is quantized already ({how})")
     found += [
         f"input '{port.name}' has a fixed batch of {port.shape[0]}"
         for port in inputs

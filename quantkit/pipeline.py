@@ -19,6 +19,7 @@ from quantkit.errors import ModelError, NothingToQuantizeError, UsageError, Veri
 from quantkit.graph.load import LoadedModel, load
 from quantkit.graph.opset import raise_opset
 from quantkit.graph.save import Stage, staged
+from quantkit.ops import QUANTIZED_OPS
 from quantkit.plan import DynamicOptions, Mode, Plan, plan_dynamic
 from quantkit.verify import (
     NOISE_DB,
@@ -42,6 +43,7 @@ class QuantizeResult:
         plan: Every decision, with its reason.
         input_bytes: Size of the float model, external data included.
         output_bytes: Size of the result, external data included.
+        external_data: Whether its weights are in a ``.data`` file beside it.
         verification: What was checked before writing; None if that was switched off.
         warnings: What the user should know.
         seconds: Wall time.
@@ -50,6 +52,7 @@ class QuantizeResult:
     plan: Plan
     input_bytes: int
     output_bytes: int
+    external_data: bool
     verification: Verification | None
     warnings: tuple[str, ...]
     seconds: float
@@ -60,6 +63,7 @@ class QuantizeResult:
         return {
             "input_bytes": self.input_bytes,
             "output_bytes": self.output_bytes,
+            "external_data": self.external_data,
             "seconds": round(self.seconds, 4),
             "warnings": list(self.warnings),
             "verification": None
@@ -107,11 +111,13 @@ def dynamic(  # noqa: PLR0913 - one parameter a question
             nbytes, checked = _realize(stage, draft, reference, external=external_data)
         if _is_noise(checked) and sample is not None:
             raise VerifyError(f"{_noise(checked)} Nothing was written.")
+        external = stage.data_path.exists()
         stage.commit()
     return QuantizeResult(
         plan=draft.plan,
         input_bytes=loaded.nbytes,
         output_bytes=nbytes,
+        external_data=external,
         verification=checked,
         warnings=(*draft.warnings, *_warnings(loaded, nbytes, checked)),
         seconds=time.perf_counter() - started,
@@ -194,17 +200,13 @@ def _require_change(plan: Plan, loaded: LoadedModel) -> None:
     reasons = Counter(f"{n.op_type}: {n.why}" for n in plan.nodes).most_common(2)
     listed = "; ".join(f"{count} {reason}" for reason, count in reasons)
     present = {node.op_type for node in loaded.model.graph.all_nodes()}
-    if present & _QUANTIZED:
-        listed = f"it is quantized already ({', '.join(sorted(present & _QUANTIZED))})"
+    if present & QUANTIZED_OPS:
+        listed = f"it is quantized already ({', '.join(sorted(present & QUANTIZED_OPS))})"
     raise NothingToQuantizeError(
         f"Nothing to quantize in {loaded.name}: "
         + (listed or "no operator in it holds weights")
         + ". Nothing was written."
     )
-
-
-_QUANTIZED = {"DynamicQuantizeLinear", "MatMulInteger", "QLinearConv", "QLinearMatMul"}
-_QUANTIZED |= {"DequantizeLinear", "ConvInteger", "MatMulNBits", "DynamicQuantizeMatMul"}
 
 
 def _is_noise(checked: Verification | None) -> bool:

@@ -217,3 +217,13 @@ def test_a_sample_without_verification_is_refused(tmp_path: Path) -> None:
 
 def test_ort_config_is_positional() -> None:
     assert ort.DynamicQuantConfig(ort.QuantType.QUInt8).weight_type is ort.QuantType.QUInt8
+
+
+@pytest.mark.parametrize(
+    ("target", "options"),
+    [(None, {}), (["x.onnx"], {}), ("o.onnx", {"nodes_to_exclude": [1]})],
+    ids=["no-output", "list-output", "number-for-a-name"],
+)
+def test_arguments_of_the_wrong_kind_are_named(target: Any, options: Any) -> None:
+    with pytest.raises(UsageError, match=r"model_output|nodes_to_exclude"):
+        quantkit.quantize_dynamic(matmul_model(), target, **options)

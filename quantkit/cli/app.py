@@ -3,6 +3,7 @@
 Exit codes: 0 success, 2 bad usage or input, 130 interrupted. No traceback without ``--debug``.
 """
 
+import traceback
 from typing import Annotated, Any
 
 import typer
@@ -63,7 +64,7 @@ def run(arguments: list[str]) -> int:
         return _fail(e, str(e), debug=debug)
     except _USAGE_ERROR as e:
         message = e.format_message()  # empty if the help was shown for want of arguments
-        return _fail(e, f"{message} Try --help.", debug=debug) if message else 2
+        return _fail(e, f"{message.rstrip('.')}. Try --help.", debug=debug) if message else 2
     except (typer.Abort, KeyboardInterrupt):
         errors().print("interrupted; nothing was written", style="yellow")
         return 130
@@ -74,7 +75,7 @@ def run(arguments: list[str]) -> int:
 
 def _fail(error: Exception, message: str, *, debug: bool) -> int:
     if debug:
-        raise error
+        traceback.print_exception(error)
     errors().print(f"[bold red]error:[/] {_escaped(message)}", soft_wrap=True, highlight=False)
     return 2
 

@@ -1,6 +1,7 @@
 """What all commands share: consoles, sizes, the JSON switch."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
@@ -76,11 +77,12 @@ def plan_table(plan: "Plan") -> "Table":
     table.add_column("float", justify="right")
     table.add_column("why not integer")
     for op_type, counts in sorted(plan.counts().items()):
-        reasons = {n.why for n in plan.nodes if n.op_type == op_type and n.mode != Mode.INTEGER}
-        listed = sorted(reasons)
-        why = listed[0] if listed else ""
-        if len(listed) > 1:
-            why += f" (and {len(listed) - 1} other reasons)"
+        reasons = Counter(
+            n.why for n in plan.nodes if n.op_type == op_type and n.mode != Mode.INTEGER
+        ).most_common()
+        why = reasons[0][0] if reasons else ""
+        if len(reasons) > 1:
+            why = f"{reasons[0][1]} x {why}; {sum(n for _, n in reasons[1:])} x for other reasons"
         modes = (Mode.INTEGER, Mode.STORED, Mode.FLOAT)
         table.add_row(op_type, *(str(counts[m] or "-") for m in modes), escape(why))
     return table

@@ -41,7 +41,7 @@ def inspect(
     console.print(_size_table(found))
     console.print(plan_table(found.plans["dynamic"]))
     if nodes:
-        console.print(_node_table(found))
+        _print_nodes(found)
     if found.weights:
         console.print(_weight_table(found))
     for hazard in found.hazards:
@@ -91,17 +91,18 @@ def _size_table(found: "Inspection") -> "Table":
     return table
 
 
-def _node_table(found: "Inspection") -> "Table":
+def _print_nodes(found: "Inspection") -> None:
+    """Print a line a node, never folded: names are there to be copied."""
     from rich.markup import escape
-    from rich.table import Table
 
-    table = Table(title="Nodes that hold weights, quantized dynamically", title_justify="left")
-    for name in ("node", "operator", "mode", "why"):
-        table.add_column(name, overflow="fold")
+    console = output()
+    console.print("Nodes that hold weights: name, operator, mode, why")
     for node in found.plans["dynamic"].nodes:
-        cells = (node.node, node.op_type, node.mode.value, node.why)
-        table.add_row(*(escape(cell) for cell in cells))
-    return table
+        console.print(
+            escape(f"{node.node}  {node.op_type}  {node.mode.value}  {node.why}"),
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 def _weight_table(found: "Inspection") -> "Table":
@@ -111,7 +112,7 @@ def _weight_table(found: "Inspection") -> "Table":
     table = Table(title="Largest weights, int8 SQNR in dB", title_justify="left")
     table.add_column("weight", overflow="fold")
     for name in ("shape", "tensor", "channel", "block", "outliers", "dead", "asks for"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=name == "shape")
     for row in found.weights:
         a = row.analysis
         table.add_row(

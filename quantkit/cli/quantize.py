@@ -113,12 +113,14 @@ def _inputs(path: Path) -> dict[str, Any]:
 
     import numpy as np
 
+    if not path.is_file():
+        raise UsageError(f"The sample '{path}' does not exist.")
     try:
         with np.load(path, allow_pickle=False) as arrays:
             return dict(arrays)
-    except (OSError, ValueError, zipfile.BadZipFile) as e:
+    except (OSError, ValueError, TypeError, zipfile.BadZipFile) as e:
         raise UsageError(
-            f"The sample '{path}' is not an .npz file of arrays keyed by input name ({e})."
+            f"The sample '{path}' is not an .npz file; write one with numpy.savez(path, NAME=array)."
         ) from e
 
 
@@ -143,6 +145,8 @@ def _print(result: "QuantizeResult", target: Path, inputs: str) -> None:
             + (escape(f"; against float on {inputs}: {found}") if found else ""),
             highlight=False,
         )
-    console.print(escape(f"wrote {target}"), highlight=False, soft_wrap=True)
+    data = target.with_name(f"{target.name}.data")
+    both = f" and {data}" if result.external_data else ""
+    console.print(escape(f"wrote {target}{both}"), highlight=False, soft_wrap=True)
     for warning in result.warnings:
         errors().print(f"[yellow]note:[/] {escape(warning)}", soft_wrap=True, highlight=False)

@@ -1,5 +1,13 @@
 """Facts about operators, each stated once, for every output format."""
 
-from quantkit.ops.facts import FACTS, MICROSOFT, Kernel, OpFact, channel_axis, fact_of
+from quantkit.ops.facts import (
+    FACTS,
+    MICROSOFT,
+    QUANTIZED_OPS,
+    Kernel,
+    OpFact,
+    channel_axis,
+    fact_of,
+)
 
-__all__ = ["FACTS", "MICROSOFT", "Kernel", "OpFact", "channel_axis", "fact_of"]
+__all__ = ["FACTS", "MICROSOFT", "QUANTIZED_OPS", "Kernel", "OpFact", "channel_axis", "fact_of"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
-__all__ = ["FACTS", "MICROSOFT", "Kernel", "OpFact", "channel_axis", "fact_of"]
+__all__ = ["FACTS", "MICROSOFT", "QUANTIZED_OPS", "Kernel", "OpFact", "channel_axis", "fact_of"]
 
 MICROSOFT = "com.microsoft"
 
@@ -82,6 +82,24 @@ _ALL = (
 
 FACTS: Mapping[tuple[str, str], OpFact] = MappingProxyType(
     {(fact.domain, fact.op_type): fact for fact in _ALL}
+)
+
+
+# Operators that only quantized models have.
+QUANTIZED_OPS = frozenset(
+    {
+        "ConvInteger",
+        "DequantizeLinear",
+        "DynamicQuantizeLSTM",
+        "DynamicQuantizeLinear",
+        "DynamicQuantizeMatMul",
+        "MatMulInteger",
+        "MatMulNBits",
+        "QAttention",
+        "QEmbedLayerNormalization",
+        "QLinearConv",
+        "QLinearMatMul",
+    }
 )
 
 

@@ -23,10 +23,9 @@ def resolve_names(rules: Iterable[str], names: frozenset[str]) -> frozenset[str]
             continue
         matches = {name for name in names if fnmatchcase(name, rule)}
         if not matches:
-            near = get_close_matches(rule, names, n=1, cutoff=0.5)
-            hint = f"; did you mean '{near[0]}'?" if near else ""
             raise UnknownNodeError(
-                f"The model has no node '{rule}'{hint} (`quantkit inspect` lists the nodes)."
+                f"The model has no node '{rule}'{_hint(rule, names)} "
+                "(`quantkit inspect MODEL --nodes` lists the nodes)."
             )
         found |= matches
     return frozenset(found)
@@ -37,11 +36,18 @@ def check_op_types(op_types: Iterable[str] | None) -> frozenset[str] | None:
     if op_types is None:
         return None
     known = {op_type for _, op_type in FACTS}
-    chosen = frozenset(op_types)
+    chosen = frozenset(op_type.strip() for op_type in op_types)
     unknown = sorted(chosen - known)
     if unknown:
         raise UsageError(
-            f"Operator type '{unknown[0]}' cannot be quantized dynamically; "
-            f"choose from {', '.join(sorted(known))}."
+            f"Operator type '{unknown[0]}' is not one that can be quantized dynamically"
+            f"{_hint(unknown[0], known)} (choose from {', '.join(sorted(known))})."
         )
     return chosen or None
+
+
+def _hint(wrong: str, known: Iterable[str]) -> str:
+    """Return a question about the nearest name, whatever its case; "" if none is near."""
+    by_lower = {name.lower(): name for name in sorted(known)}
+    near = get_close_matches(wrong.lower(), by_lower, n=1, cutoff=0.5)
+    return f"; did you mean '{by_lower[near[0]]}'?" if near else ""

@@ -169,9 +169,10 @@ def test_bad_model_is_one_line_exit_2_and_nothing_written(
         (["--exclude", "nosuch"], "no node 'nosuch'"),
         (["--include", "nosuch"], "no node 'nosuch'"),
         (["--op-types", "Relu"], "Relu"),
+        (["--op-types", "Conv, Matmul"], "did you mean 'MatMul'"),
         (["--frobnicate"], "frobnicate"),
     ],
-    ids=["weight-type", "exclude", "include", "op-types", "unknown-flag"],
+    ids=["weight-type", "exclude", "include", "op-types", "op-type-typo", "unknown-flag"],
 )
 def test_bad_option_is_exit_2_and_nothing_written(
     float_model: Path,
@@ -215,9 +216,19 @@ def test_unwritable_output(
     assert err.count("\n") == 1
 
 
-def test_debug_shows_the_exception(tmp_path: Path) -> None:
-    with pytest.raises(Exception, match="does not exist"):
-        call("inspect", tmp_path / "nowhere.onnx", "--debug")
+def test_debug_adds_a_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("inspect", tmp_path / "nowhere.onnx", "--debug") == 2
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    assert err.splitlines()[-1].startswith("error: Model file")
+
+
+def test_inspecting_a_result_says_that_it_is_quantized(
+    float_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("quantize", "dynamic", float_model, tmp_path / "o.onnx") == 0
+    assert call("inspect", tmp_path / "o.onnx") == 0
+    assert "quantized already" in capsys.readouterr().out
 
 
 def test_inspect_prints_and_writes_json(
