@@ -8,6 +8,7 @@ float model on real data, timed beside it, and its optimized graph is read. Writ
 import argparse
 import hashlib
 import json
+import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -104,8 +105,13 @@ _SECOND = "these figures are of a copy without value_info"
 def quantize_each(
     configurations: Sequence[Configuration], model: Path, folder: Path, repeats: int
 ) -> dict[str, dict[str, Any]]:
-    """Quantize `repeats` times, in an order drawn anew each time."""
-    model.read_bytes()  # into the page cache, for all alike
+    """Quantize a copy `repeats` times, in an order drawn anew each time.
+
+    A copy, because onnxruntime.quantization writes a temporary file beside its input.
+    """
+    source = folder / "input" / model.name
+    source.parent.mkdir(exist_ok=True)
+    shutil.copyfile(model, source)
     runs: dict[str, list[dict[str, Any]]] = {c.name: [] for c in configurations}
     generator = np.random.default_rng(0)
     for _ in range(repeats):
@@ -115,7 +121,7 @@ def quantize_each(
                 {
                     "do": "quantize",
                     "tool": chosen.tool,
-                    "source": str(model),
+                    "source": str(source),
                     "target": str(target_of(folder, chosen.name)),
                     "options": dict(chosen.options),
                 }

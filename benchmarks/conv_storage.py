@@ -6,6 +6,7 @@ tool does). Writes ``results/conv_storage.json`` and ``results/conv_storage.md``
 """
 
 import argparse
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -133,7 +134,8 @@ def measure_model(source: Path, extent: int, timing: Timing, loads: int) -> dict
     """Measure latency, load time, drift and what remains in the optimized graph."""
     image = np.random.default_rng(0).standard_normal((1, 3, extent, extent), np.float32)
     with tempfile.TemporaryDirectory() as folder:
-        paths = variants(source, Path(folder))
+        # A copy, because onnxruntime.quantization writes a temporary file beside its input.
+        paths = variants(Path(shutil.copy(source, folder)), Path(folder))
         sessions = {name: session(path) for name, path in paths.items()}
         reference = sessions["float"].run(None, {"input": image})[0]
         rows: dict[str, dict[str, Any]] = {}

@@ -4,7 +4,7 @@
 
 Written with Cast, Sub and Mul rather than DequantizeLinear on purpose: onnxruntime folds these
 three on a constant into a float weight when the session is made, so that the node that reads it is
-fused and runs as in the float model. It does not fold DequantizeLinear (2.0 to 3.9 times slower
+fused and runs as in the float model. It does not fold DequantizeLinear (2.0 to 2.8 times slower
 than float on CNNs: ``benchmarks/conv_storage.py``).
 """
 

@@ -8,8 +8,8 @@ from quantkit.ops import Kernel, OpFact
 __all__ = ["obstacle"]
 
 _MATRIX = 2
-# Where DynamicQuantizeMatMul starts to beat float MatMul on AVX2 (benchmarks/crossover.py): below,
-# quantizing the activation costs more than the product saves.
+# From about here DynamicQuantizeMatMul beats float MatMul on AVX2 (benchmarks/crossover.py). Below, with few
+# rows, quantizing the activation costs more than the product saves; with many rows some would still gain.
 _MIN_ELEMENTS = 128 * 128
 _MIN_EXTENT = 128
 # Rows looked up as integers cost three nodes each time and save memory; below 4 MB of float that is not
