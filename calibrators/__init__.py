@@ -1,8 +1,49 @@
 """Range estimators: what part of a tensor's values the integers should cover.
 
 numpy only; they know arrays and nothing of graphs, so weights and activations use the same ones.
+
+    ranges      ranges of one array at hand (weights)
+    sketch      a mergeable summary of a stream of arrays (activations)
+    methods     ranges from a sketch
+    moments     what rounding, smoothing and bias correction need of channels
+    registry    calibrators by name, plug-ins included
+    testing     the laws, for anyone's calibrator
 """
 
+from calibrators.calibrator import SketchCalibrator
+from calibrators.exact import ExactSum
+from calibrators.histogram import Histogram
+from calibrators.methods import Entropy, MeanSquaredError, MinMax, Percentile
+from calibrators.moments import ChannelMoments, SecondMoment
+from calibrators.moving_average import MovingAverage
+from calibrators.protocol import Calibrator, Method, State, Statistic
 from calibrators.ranges import Range, RangeMethod, estimate, minmax, mse, percentile
+from calibrators.registry import create, method, names
+from calibrators.sketch import Sketch
 
-__all__ = ["Range", "RangeMethod", "estimate", "minmax", "mse", "percentile"]
+__all__ = [
+    "Calibrator",
+    "ChannelMoments",
+    "Entropy",
+    "ExactSum",
+    "Histogram",
+    "MeanSquaredError",
+    "Method",
+    "MinMax",
+    "MovingAverage",
+    "Percentile",
+    "Range",
+    "RangeMethod",
+    "SecondMoment",
+    "Sketch",
+    "SketchCalibrator",
+    "State",
+    "Statistic",
+    "create",
+    "estimate",
+    "method",
+    "minmax",
+    "mse",
+    "names",
+    "percentile",
+]

@@ -12,14 +12,19 @@ from typing import TYPE_CHECKING, Any
 from quantkit._version import __version__
 
 if TYPE_CHECKING:
-    from quantkit.api import quantize_dynamic
+    from quantkit.api import calibrate, quantize_dynamic
     from quantkit.errors import QuantkitError
     from quantkit.inspection import Inspection, inspect_model
+    from quantkit.observe import Calibration
     from quantkit.pipeline import QuantizeResult
     from quantkit.plan import Plan
+    from quantkit.recipe import DataSettings, ImageSettings, TextSettings
     from quantkit.spec import QInt8, QuantType, QUInt8
 
 _HOME = {
+    "Calibration": "quantkit.observe",
+    "DataSettings": "quantkit.recipe",
+    "ImageSettings": "quantkit.recipe",
     "Inspection": "quantkit.inspection",
     "Plan": "quantkit.plan",
     "QInt8": "quantkit.spec",
@@ -27,11 +32,16 @@ _HOME = {
     "QuantType": "quantkit.spec",
     "QuantizeResult": "quantkit.pipeline",
     "QuantkitError": "quantkit.errors",
+    "TextSettings": "quantkit.recipe",
+    "calibrate": "quantkit.api",
     "inspect_model": "quantkit.inspection",
     "quantize_dynamic": "quantkit.api",
 }
 
 __all__ = [
+    "Calibration",
+    "DataSettings",
+    "ImageSettings",
     "Inspection",
     "Plan",
     "QInt8",
@@ -39,7 +49,9 @@ __all__ = [
     "QuantType",
     "QuantizeResult",
     "QuantkitError",
+    "TextSettings",
     "__version__",
+    "calibrate",
     "inspect_model",
     "quantize_dynamic",
 ]

@@ -1,18 +1,22 @@
-"""`quantize_dynamic`: the call that everybody makes first."""
+"""The calls: `quantize_dynamic`, which everybody makes first, and `calibrate`."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import onnx
 from numpy.typing import NDArray
 
+from quantkit.calibration import CalibrateOptions, calibrate_model
 from quantkit.errors import UsageError
+from quantkit.observe import Calibration, CalibratorAsk, Request
 from quantkit.pipeline import QuantizeResult, dynamic
 from quantkit.plan import DynamicOptions
+from quantkit.recipe import DataSettings
 from quantkit.spec import QuantType, QUInt8, weight_int_type
 
-__all__ = ["quantize_dynamic"]
+__all__ = ["calibrate", "quantize_dynamic"]
 
 
 def quantize_dynamic(  # noqa: PLR0913 - the names that onnxruntime's users type
@@ -78,6 +82,70 @@ def quantize_dynamic(  # noqa: PLR0913 - the names that onnxruntime's users type
         verify=verify,
         external_data=use_external_data_format,
         sample=sample,
+    )
+
+
+def calibrate(  # noqa: PLR0913 - one parameter a question
+    model: str | Path | onnx.ModelProto,
+    data: object,
+    output: str | Path | None = None,
+    *,
+    method: str = "mse",
+    percentile: float | None = None,
+    settings: DataSettings | None = None,
+    limit: int | None = None,
+    batch: int | None = None,
+    requests: Sequence[Request] = (),
+    skip_bad: bool = False,
+    workers: int | None = None,
+    scheduler: str | None = None,
+) -> Calibration:
+    """Learn the ranges of a model's activations from real data, in one pass.
+
+    All methods read the same sketches: `Calibration.range(tensor, method)` gives another one's ranges
+    without running anything again.
+
+    Args:
+        model: A path, or a ModelProto.
+        data: A directory or file (see the README for formats); an iterable or sequence of dicts of arrays; an
+            object with `get_next()`, as onnxruntime's CalibrationDataReader; a `datasets.Dataset`.
+        output: Where to write. An interrupted call with the same arguments then continues.
+        method: "mse", "minmax", "percentile", "entropy", "moving_average", or a plug-in's name.
+        percentile: Per cent of the values that the method "percentile" keeps.
+        settings: How samples are prepared and ordered.
+        limit: Use so many samples; overrides the settings.
+        batch: Samples in one run; overrides the settings.
+        requests: What else later stages must see.
+        skip_bad: Leave out samples that cannot be read, instead of failing.
+        workers: Processes; None is one a core.
+        scheduler: Address of a dask scheduler, to run on a cluster.
+
+    Returns:
+        Sketches and ranges of every tensor that can be quantized, the audit of the data, provenance.
+
+    Raises:
+        QuantkitError: With one line that says what is wrong and what to do.
+    """
+    given: dict[str, Any] = {"limit": limit, "batch": batch}
+    given = {key: value for key, value in given.items() if value is not None}
+    keep = (("keep", percentile),) if percentile is not None else ()
+    try:
+        ask = CalibratorAsk(name="percentile" if percentile is not None else method, settings=keep)
+        ask.create(1)
+    except ValueError as e:
+        raise UsageError(str(e)) from e
+    return calibrate_model(
+        model,
+        data,
+        None if output is None else Path(output),
+        CalibrateOptions(
+            method=ask,
+            requests=tuple(requests),
+            skip_bad=skip_bad,
+            workers=workers,
+            scheduler=scheduler,
+        ),
+        replace(settings or DataSettings(), **given),
     )
 
 

@@ -5,6 +5,7 @@ QuantkitError
   │     └── UnknownNodeError   a node was named that the model does not have
   ├── ModelError         the input model cannot be read, or uses what quantkit refuses
   │     └── RuntimeSupportError   the installed onnxruntime does not run this model
+  ├── DataError          the data cannot be read, or does not fit the model
   ├── NothingToQuantizeError    no weight would change: a no-op is never called a success
   ├── VerifyError        the quantized model failed the check before writing
   └── OutputError        the result cannot be written; nothing was changed on disk
@@ -13,6 +14,7 @@ Messages say what is wrong, where, and what to do, in one line. The command line
 """
 
 __all__ = [
+    "DataError",
     "ModelError",
     "NothingToQuantizeError",
     "OutputError",
@@ -42,6 +44,10 @@ class ModelError(QuantkitError):
 
 class RuntimeSupportError(ModelError):
     """The installed onnxruntime does not run this model."""
+
+
+class DataError(QuantkitError):
+    """The data cannot be read, or does not fit the model."""
 
 
 class NothingToQuantizeError(QuantkitError):

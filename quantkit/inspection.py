@@ -17,7 +17,7 @@ from quantkit.graph.load import LoadedModel, load
 from quantkit.graph.opset import opset_of
 from quantkit.ops import FACTS, QUANTIZED_OPS, channel_axis
 from quantkit.plan import DynamicOptions, Plan, plan_dynamic
-from quantkit.verify import runtime_limits, runtime_version
+from quantkit.runtime import runtime_limits, runtime_version
 
 __all__ = ["Inspection", "Port", "WeightRow", "inspect_model"]
 

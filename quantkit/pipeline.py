@@ -21,14 +21,8 @@ from quantkit.graph.opset import raise_opset
 from quantkit.graph.save import Stage, staged
 from quantkit.ops import QUANTIZED_OPS
 from quantkit.plan import DynamicOptions, Mode, Plan, plan_dynamic
-from quantkit.verify import (
-    NOISE_DB,
-    Reference,
-    Verification,
-    compare,
-    readable_ir_version,
-    run_float,
-)
+from quantkit.runtime import readable_ir_version
+from quantkit.verify import NOISE_DB, Reference, Verification, compare, run_float
 
 __all__ = ["QuantizeResult", "dynamic"]
 

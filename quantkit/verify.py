@@ -1,60 +1,42 @@
-"""The never-invalid contract: before anything is written, the result is checked, loaded, run and compared.
-
-The only module (beside measurements) that imports onnxruntime.
-"""
+"""The never-invalid contract: before anything is written, the result is checked, loaded, run and compared."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-import onnx_ir as ir
-import onnxruntime as ort
-from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 
 from quantkit.errors import RuntimeSupportError, VerifyError
 from quantkit.feeds import Feeds, made_up_feeds, strange_input
 from quantkit.graph.load import LoadedModel
 from quantkit.graph.mapped_model import mapped_model
 from quantkit.numerics.affine import sqnr
+from quantkit.runtime import (
+    RUNTIME_ERRORS,
+    first_line,
+    make_session,
+    readable_ir_version,
+    why_not_loaded,
+)
 
 __all__ = [
     "LARGE",
     "NOISE_DB",
     "Reference",
-    "RuntimeLimits",
     "Verification",
     "compare",
     "run_float",
 ]
-__all__ += ["readable_ir_version", "runtime_limits", "runtime_version"]
 
 # Above this the float model is not run beside the quantized one, and the quantized one is mapped,
 # not copied: verification never needs more memory than quantization.
 LARGE = 1 << 30
 # Below this the output is more noise than signal, whatever the model is for.
 NOISE_DB = 5.0
-# onnxruntime 1.20, the oldest that quantkit installs with, reads IR version 10.
-_IR_READ_BY_ALL = 10
-
-# onnxruntime's exceptions have no common base but Exception itself.
-RUNTIME_ERRORS: tuple[type[Exception], ...] = (
-    *(v for v in vars(ort_state).values() if isinstance(v, type) and issubclass(v, Exception)),
-    RuntimeError,
-)
 
 _SAMPLE_ERRORS: tuple[type[Exception], ...] = (*RUNTIME_ERRORS, ValueError)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuntimeLimits:
-    """The newest IR version and opset that the installed onnxruntime loads."""
-
-    ir_version: int
-    opset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,39 +68,6 @@ class Verification:
         return min(self.compared.values(), default=None)
 
 
-def runtime_version() -> str:
-    """Return the installed onnxruntime's version."""
-    return str(ort.__version__)
-
-
-def readable_ir_version(wanted: int) -> int:
-    """Return `wanted`, or the newest IR version that the installed onnxruntime reads."""
-    return wanted if wanted <= _IR_READ_BY_ALL else min(wanted, runtime_limits().ir_version)
-
-
-@cache
-def runtime_limits() -> RuntimeLimits:
-    """Find the newest IR version and opset by loading models of one node."""
-    newest_ir = next(v for v in range(onnx.IR_VERSION, 2, -1) if _loads(v, 13))
-    newest_opset = onnx.defs.onnx_opset_version()
-    opset = next(v for v in range(newest_opset, 6, -1) if _loads(newest_ir, v))
-    return RuntimeLimits(ir_version=newest_ir, opset=opset)
-
-
-def _loads(ir_version: int, opset: int) -> bool:
-    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([1]))
-    node = ir.node("Identity", [x])
-    graph = ir.Graph([x], node.outputs, nodes=[node], opset_imports={"": opset}, name="probe")
-    node.outputs[0].name = "y"
-    node.outputs[0].type = x.type
-    model = ir.Model(graph, ir_version=ir_version)
-    try:
-        _session(ir.serde.serialize_model(model).SerializeToString())
-    except RUNTIME_ERRORS:
-        return False
-    return True
-
-
 def run_float(source: LoadedModel, sample: Feeds | None = None) -> Reference:
     """Load and run the float model on `sample`, or on inputs made up from its signature.
 
@@ -131,7 +80,7 @@ def run_float(source: LoadedModel, sample: Feeds | None = None) -> Reference:
     try:
         session = _float_session(source)
     except RUNTIME_ERRORS as e:
-        raise RuntimeSupportError(_why_not_loaded(source, str(e))) from e
+        raise RuntimeSupportError(why_not_loaded(source, str(e))) from e
     if sample is not None:
         return _run_sample(session, sample)
     strange = strange_input(session.get_inputs())
@@ -143,7 +92,7 @@ def run_float(source: LoadedModel, sample: Feeds | None = None) -> Reference:
         try:
             return Reference(feeds=feeds, outputs=_run(session, feeds))
         except RUNTIME_ERRORS as e:
-            reason = _line(e)
+            reason = first_line(e)
     return Reference(
         feeds={},
         outputs={},
@@ -156,7 +105,9 @@ def _run_sample(session: Any, sample: Feeds) -> Reference:
     try:
         return Reference(feeds=sample, outputs=_run(session, sample))
     except _SAMPLE_ERRORS as e:
-        raise VerifyError(f"The float model does not run on the given sample: {_line(e)}") from e
+        raise VerifyError(
+            f"The float model does not run on the given sample: {first_line(e)}"
+        ) from e
 
 
 def compare(candidate: Path, reference: Reference, *, nbytes: int) -> Verification:
@@ -168,13 +119,13 @@ def compare(candidate: Path, reference: Reference, *, nbytes: int) -> Verificati
     try:
         session = _candidate_session(candidate, nbytes)
     except RUNTIME_ERRORS as e:
-        raise VerifyError(f"onnxruntime does not load the quantized model: {_line(e)}") from e
+        raise VerifyError(f"onnxruntime does not load the quantized model: {first_line(e)}") from e
     if not reference.outputs:
         return _run_unseen(session, reference)
     try:
         outputs = _run(session, reference.feeds)
     except RUNTIME_ERRORS as e:
-        raise VerifyError(f"The quantized model loads but does not run: {_line(e)}") from e
+        raise VerifyError(f"The quantized model loads but does not run: {first_line(e)}") from e
     compared, skipped = {}, []
     for output in session.get_outputs():
         expected, actual = reference.outputs[output.name], outputs[output.name]
@@ -228,23 +179,6 @@ def _run_unseen(session: Any, reference: Reference) -> Verification:
     return Verification(compared={}, note=note, ran=False)
 
 
-def _line(error: Exception) -> str:
-    """Return the first line of a message of onnxruntime."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
-
-
-def _session(model: str | bytes, options: Mapping[str, str] | None = None, level: int = 99) -> Any:
-    settings = ort.SessionOptions()
-    settings.log_severity_level = 4
-    settings.graph_optimization_level = ort.GraphOptimizationLevel(level)
-    for key, value in (options or {}).items():
-        settings.add_session_config_entry(key, value)
-    return ort.InferenceSession(model, settings, providers=["CPUExecutionProvider"])
-
-
-_FOLDER = "session.model_external_initializers_file_folder_path"
-
-
 def _float_session(source: LoadedModel) -> Any:
     """Load the float model as it is: mapped, not optimized, used once."""
     if source.path is None:
@@ -252,49 +186,19 @@ def _float_session(source: LoadedModel) -> Any:
         proto = onnx.ModelProto()
         proto.CopyFrom(source.proto)
         proto.ir_version = readable_ir_version(proto.ir_version)
-        return _session(proto.SerializeToString(), level=0)
+        return make_session(proto.SerializeToString(), level=0)
     mapped = mapped_model(source.path, readable_ir_version)
-    options = {_FOLDER: str(mapped.folder), "session.disable_prepacking": "1"}
-    return _session(mapped.structure, options, level=0)
+    return make_session(mapped.structure, folder=mapped.folder, prepack=False, level=0)
 
 
 def _candidate_session(path: Path, nbytes: int) -> Any:
     """Load the result as users will; if it is large, mapped so that it is not in memory twice."""
     if nbytes < LARGE // 4:
-        return _session(str(path))
+        return make_session(str(path))
     mapped = mapped_model(path, readable_ir_version)
-    return _session(
-        mapped.structure, {_FOLDER: str(mapped.folder), "session.disable_prepacking": "1"}
-    )
+    return make_session(mapped.structure, folder=mapped.folder, prepack=False)
 
 
 def _run(session: Any, feeds: Feeds) -> dict[str, Any]:
     names = [o.name for o in session.get_outputs()]
     return dict(zip(names, session.run(names, dict(feeds)), strict=True))
-
-
-def _why_not_loaded(source: LoadedModel, message: str) -> str:
-    """Say which of IR version, opset or custom domain keeps onnxruntime from loading a model."""
-    limits = runtime_limits()
-    model = source.model
-    version = f"onnxruntime {runtime_version()}"
-    opset = model.opset_imports.get("", 1)
-    if opset > limits.opset:
-        return (
-            f"{source.name} uses opset {opset}; {version} supports up to {limits.opset}: export it "
-            "with a lower opset, or install a newer onnxruntime."
-        )
-    known = {"", "ai.onnx", "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc"}
-    used = {node.domain for node in model.graph.all_nodes()}
-    custom = sorted(used - known)
-    if custom:
-        return (
-            f"{source.name} uses operators of the custom domain '{custom[0]}', which {version} does "
-            "not have; run with verification off to quantize it unseen."
-        )
-    if (model.ir_version or 0) > limits.ir_version:
-        return (
-            f"{source.name} has IR version {model.ir_version}; {version} reads up to "
-            f"{limits.ir_version}: install a newer onnxruntime."
-        )
-    return f"{version} does not load {source.name}: {message.strip().splitlines()[0]}"

@@ -16,14 +16,13 @@ from onnx import TensorProto, helper
 from quantkit import QuantizeResult, quantize_dynamic, verify
 from quantkit.errors import ModelError, RuntimeSupportError, VerifyError
 from quantkit.graph.load import load
-from quantkit.verify import (
-    Reference,
-    compare,
+from quantkit.runtime import (
+    RUNTIME_ERRORS,
     readable_ir_version,
-    run_float,
     runtime_limits,
     runtime_version,
 )
+from quantkit.verify import Reference, compare, run_float
 
 FEEDS = {"x": weight(2, 128, seed=9)}
 
@@ -65,7 +64,7 @@ def test_what_is_beyond_the_limits_does_not_load(field: str) -> None:
         proto.opset_import[0].version = limits.opset + 1
     else:
         proto.ir_version = limits.ir_version + 1
-    with pytest.raises(verify.RUNTIME_ERRORS):
+    with pytest.raises(RUNTIME_ERRORS):
         run(proto, FEEDS)
 
 
@@ -584,7 +583,7 @@ def test_verification_can_be_switched_off(tmp_path: Path, monkeypatch: pytest.Mo
     def never(*_: Any, **__: Any) -> None:
         raise AssertionError("onnxruntime was started")
 
-    monkeypatch.setattr(verify, "_session", never)
+    monkeypatch.setattr(verify, "make_session", never)
     result = quantized(matmul_model(), tmp_path, verify=False)
     assert result.verification is None
     assert result.to_json()["verification"] is None

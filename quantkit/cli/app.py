@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from quantkit._version import __version__
+from quantkit.cli.calibrate import calibrate
 from quantkit.cli.console import errors
 from quantkit.cli.demo import demo
 from quantkit.cli.inspect import inspect
@@ -27,6 +28,7 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command()(inspect)
+app.command()(calibrate)
 app.add_typer(quantize, name="quantize")
 
 
@@ -65,8 +67,8 @@ def run(arguments: list[str]) -> int:
     except _USAGE_ERROR as e:
         message = e.format_message()  # empty if the help was shown for want of arguments
         return _fail(e, f"{message.rstrip('.')}. Try --help.", debug=debug) if message else 2
-    except (typer.Abort, KeyboardInterrupt):
-        errors().print("interrupted; nothing was written", style="yellow")
+    except (typer.Abort, KeyboardInterrupt) as e:
+        errors().print(str(e) or "interrupted; nothing was written", style="yellow")
         return 130
     except Exception as e:  # noqa: BLE001 - the last resort: no traceback unless asked for
         return _fail(e, f"Unexpected {type(e).__name__}: {e} (run with --debug)", debug=debug)

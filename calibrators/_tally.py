@@ -1,0 +1,154 @@
+"""The numbers every statistic of values keeps: extremes, counts, exact sums; and how arrays are read."""
+
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrators import _scratch
+from calibrators.exact import ExactSum
+from calibrators.protocol import State
+
+__all__ = ["Tally", "as_float32", "rows_of"]
+
+# float64 sums are taken over runs of this many values; a run costs some 20 us besides its arithmetic, which is
+# why it is not shorter. Part of the definition of a sum: tensors and channels use the same runs.
+_RUN = 2**17
+_REAL = ("f", "i", "u", "b")
+
+
+def as_float32(array: NDArray[Any]) -> NDArray[np.float32]:
+    """Return the values as native float32; what lies beyond its range becomes infinite.
+
+    Raises:
+        TypeError: The array does not hold real numbers.
+    """
+    x = np.asarray(array)
+    if x.dtype == np.float32:
+        return x.astype(np.float32, copy=False)  # a byte-swapped array is equal, but not native
+    # ml_dtypes registers bfloat16 and float8 types with kind "V" or "f"; their names tell.
+    if x.dtype.kind not in _REAL and not x.dtype.name.startswith(("bfloat", "float")):
+        raise TypeError(f"Statistics need real numbers, not an array of {x.dtype.name}.")
+    with np.errstate(over="ignore", invalid="ignore"):
+        return x.astype(np.float32)
+
+
+def rows_of(array: NDArray[Any], axis: int) -> NDArray[np.float32]:
+    """Return the values as contiguous float32 rows, one a channel.
+
+    Raises:
+        ValueError: The array has no such axis.
+    """
+    x = as_float32(array)
+    if not -x.ndim <= axis < x.ndim:
+        raise ValueError(f"An array of shape {x.shape} has no axis {axis} for its channels.")
+    return np.ascontiguousarray(np.moveaxis(x, axis, 0).reshape(x.shape[axis], -1))
+
+
+class Tally:
+    """Extremes, counts and exact sums of `channels` streams of values.
+
+    Invariants: NaN and infinities are only counted as such; `low` > `high` where no finite value was
+    seen; a zero extreme is +0.
+    """
+
+    __slots__ = ("channels", "count", "high", "inf", "low", "nan", "seen", "sums")
+
+    def __init__(self, channels: int) -> None:
+        self.channels = channels
+        self.low = np.full(channels, np.inf, np.float32)
+        self.high = np.full(channels, -np.inf, np.float32)
+        self.seen, self.count, self.nan, self.inf = np.zeros((4, channels), np.int64)
+        self.sums = ExactSum(2 * channels)
+
+    def observe(self, rows: NDArray[np.float32]) -> NDArray[np.bool_] | None:
+        """Take in a non-empty row for each channel; return which values are finite, None if all are."""
+        self.seen += rows.shape[1]
+        low, high = rows.min(axis=1), rows.max(axis=1)
+        if np.isfinite(low).all() and np.isfinite(high).all():
+            self.count += rows.shape[1]
+            self.bound(low, high)
+            self.add(rows)
+            return None
+        finite = np.isfinite(rows)
+        self.count += finite.sum(axis=1)
+        self.nan += np.isnan(rows).sum(axis=1)
+        self.inf += np.isinf(rows).sum(axis=1)
+        self.bound(
+            rows.min(axis=1, where=finite, initial=np.inf),
+            rows.max(axis=1, where=finite, initial=-np.inf),
+        )
+        self.add(np.where(finite, rows, np.float32(0)))
+        return finite
+
+    def bound(self, low: NDArray[np.float32], high: NDArray[np.float32]) -> None:
+        """Widen the extremes. Adding zero turns -0 into +0: which of the two min returns is chance."""
+        self.low = np.minimum(self.low, low + np.float32(0))
+        self.high = np.maximum(self.high, high + np.float32(0))
+
+    def add(self, rows: NDArray[np.float32]) -> None:
+        """Add finite values to the sums and sums of squares.
+
+        numpy's pairwise sum, not a dot product: BLAS may split the work among threads as it likes.
+        """
+        channels, width = rows.shape
+        for start in range(0, width, _RUN):
+            run = rows[:, start : start + _RUN]
+            pair = np.empty((2, channels))
+            step = max(1, _RUN // run.shape[1])
+            for row in range(0, channels, step):
+                part = run[row : row + step]
+                work = _scratch.float64(part.size).reshape(part.shape)
+                np.copyto(work, part)
+                np.add.reduce(work, axis=1, out=pair[0, row : row + step])
+                np.multiply(work, work, out=work)
+                np.add.reduce(work, axis=1, out=pair[1, row : row + step])
+            self.sums.add(pair.reshape(-1))
+
+    def merge(self, other: Self) -> None:
+        """Take in what `other` knows.
+
+        Raises:
+            ValueError: The number of channels differs.
+        """
+        if self.channels != other.channels:
+            raise ValueError(f"Cannot merge {other.channels} channels into {self.channels}.")
+        self.bound(other.low, other.high)
+        for mine, its in zip(self._counts(), other._counts(), strict=True):
+            np.add(mine, its, out=mine)
+        self.sums.merge(other.sums)
+
+    def state(self) -> State:
+        """Return what is known."""
+        sums = {f"sums_{name}": array for name, array in self.sums.state().items()}
+        counts = np.stack(self._counts())
+        return {"low": self.low.copy(), "high": self.high.copy(), "counts": counts, **sums}
+
+    @classmethod
+    def from_state(cls, state: State) -> Self:
+        """Build the tally that had this state."""
+        found = cls(state["low"].size)
+        found.low, found.high = state["low"].copy(), state["high"].copy()
+        found.seen, found.count, found.nan, found.inf = state["counts"].copy()
+        found.sums = ExactSum.from_state(
+            {"first": state["sums_first"], "limbs": state["sums_limbs"]}
+        )
+        return found
+
+    def mean(self) -> NDArray[np.float64]:
+        """Return the mean of the counted values, zero where there are none."""
+        return self.sums.value()[: self.channels] / np.maximum(self.count, 1)
+
+    def variance(self) -> NDArray[np.float64]:
+        """Return E[x^2] - E[x]^2 of the counted values, zero where there are none."""
+        mean_square = self.sums.value()[self.channels :] / np.maximum(self.count, 1)
+        return np.maximum(mean_square - np.square(self.mean()), 0)
+
+    def extremes(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return the smallest and largest finite values, zero where there are none."""
+        known = self.low <= self.high
+        zero = np.float32(0)
+        return np.where(known, self.low, zero), np.where(known, self.high, zero)
+
+    def _counts(self) -> tuple[NDArray[np.int64], ...]:
+        return self.seen, self.count, self.nan, self.inf

@@ -1,0 +1,249 @@
+"""`quantkit calibrate [MODEL] --data dir/`."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from quantkit.cli.calibration_view import present, watching
+from quantkit.cli.console import JsonOption
+from quantkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from quantkit.observe import Calibration
+    from quantkit.recipe import DataSettings, Recipe
+
+__all__ = ["calibrate"]
+
+
+def calibrate(  # noqa: PLR0913 - one parameter a flag
+    model: Annotated[
+        Path | None, typer.Argument(help="The float32 model; or in quantkit.toml.", metavar="MODEL")
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH", help="Directory or file of real samples; or in quantkit.toml."
+        ),
+    ] = None,
+    target: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Result. Default: <model>.calibration here."
+        ),
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help="mse (default), minmax, percentile, entropy, moving_average, or a plug-in. All but "
+            "the last two can be chosen again afterwards."
+        ),
+    ] = None,
+    percentile: Annotated[
+        float | None, typer.Option(metavar="P", help="Per cent of the values kept: 99.99.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(metavar="N", help="Use N samples.", min=1)] = None,
+    batch: Annotated[int | None, typer.Option(metavar="N", help="Samples a run.", min=1)] = None,
+    shuffle: Annotated[
+        bool | None, typer.Option("--shuffle/--no-shuffle", help="Mix the order (default).")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Of the shuffle.", min=0)] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="Images: imagenet, symmetric (-1..1), unit (0..1), raw.")
+    ] = None,
+    mean: Annotated[
+        str | None, typer.Option(metavar="M", help="Images: 127, or 0.485,0.456,0.406.")
+    ] = None,
+    std: Annotated[
+        str | None, typer.Option(metavar="S", help="Images: 128, or 0.229,0.224,0.225.")
+    ] = None,
+    resize: Annotated[
+        str | None, typer.Option(metavar="N", help="Images: shorter side, or HxW.")
+    ] = None,
+    crop: Annotated[str | None, typer.Option(metavar="N", help="Images: centre, N or HxW.")] = None,
+    pixels: Annotated[
+        str | None, typer.Option(metavar="R", help="Images: 0-1 or 0-255, before mean and std.")
+    ] = None,
+    layout: Annotated[str | None, typer.Option(help="Images: NCHW or NHWC.")] = None,
+    channels: Annotated[str | None, typer.Option(help="Images: RGB or BGR.")] = None,
+    tokenizer: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Text: a tokenizer.json.")
+    ] = None,
+    column: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Text: the column; two for pairs.")
+    ] = None,
+    max_length: Annotated[
+        int | None, typer.Option(metavar="N", help="Text: tokens at most.", min=1)
+    ] = None,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Leave out samples that cannot be read.")
+    ] = False,
+    minmax_only: Annotated[
+        bool,
+        typer.Option(
+            "--minmax-only", help="Only minima and maxima, inside the graph: fastest, least memory."
+        ),
+    ] = False,
+    every_value: Annotated[
+        bool,
+        typer.Option(
+            "--every-value",
+            help="Count all values, not 16,384 evenly spaced ones a tensor and sample.",
+        ),
+    ] = False,
+    workers: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="A local dask cluster of N processes.", min=1),
+    ] = None,
+    scheduler: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="A dask scheduler: tcp://host:8786.")
+    ] = None,
+    threads: Annotated[
+        int, typer.Option(metavar="N", help="For one operator; for very large models.", min=1)
+    ] = 1,
+    show: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Print a calibration and exit.")
+    ] = None,
+    export: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Also write onnxruntime's JSON calibration table."),
+    ] = None,
+    all_tensors: Annotated[bool, typer.Option("--all", help="List every tensor.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Learn activation ranges from a directory of real data.
+
+    Interrupted? The same command continues where it stopped. Formats: see the README.
+    """
+    if show is not None:
+        found = _shown(show, method, percentile)
+        present(found, show, export=export, all_tensors=all_tensors, as_json=as_json)
+        return
+    from quantkit.calibration import CalibrateOptions, calibrate_model
+    from quantkit.recipe import load_recipe
+
+    recipe = load_recipe()
+    source = model or recipe.model
+    if source is None:
+        raise UsageError(
+            "Which model? quantkit calibrate MODEL --data DIR, or model in quantkit.toml."
+        )
+    images = {
+        "preset": preset,
+        "mean": _numbers("--mean", mean),
+        "std": _numbers("--std", std),
+        "resize": _size("--resize", resize),
+        "crop": _size("--crop", crop),
+        "pixels": pixels,
+        "layout": layout,
+        "channels": channels,
+    }
+    texts = {
+        "tokenizer": tokenizer,
+        "column": tuple(column) if column else None,
+        "max_length": max_length,
+    }
+    order = {"path": data, "limit": limit, "batch": batch, "shuffle": shuffle, "seed": seed}
+    settings = _settings(recipe, order, images, texts)
+    if settings.path is None:
+        raise UsageError("Which data? Add --data DIR, or path under [data] in quantkit.toml.")
+    target = target or recipe.calibrate.output or Path(f"{source.stem}.calibration")
+    options = CalibrateOptions(
+        method=_method(
+            method or recipe.calibrate.method or ("percentile" if percentile else "mse"),
+            percentile or recipe.calibrate.percentile,
+        ),
+        minmax_only=minmax_only,
+        every_value=every_value,
+        skip_bad=skip_bad,
+        workers=workers or recipe.calibrate.workers,
+        processes=workers is not None,
+        scheduler=scheduler,
+        threads=threads,
+    )
+    with watching(quiet=as_json) as monitor:
+        found = _run(calibrate_model, source, settings, target, options, monitor)
+    present(found, target, export=export, all_tensors=all_tensors, as_json=as_json)
+
+
+def _run(
+    call: Any, source: Path, settings: "DataSettings", target: Path, options: Any, monitor: Any
+) -> "Calibration":
+    from quantkit.observe.run import Stopped
+
+    try:
+        found: Calibration = call(source, settings.path, target, options, settings, monitor)
+    except Stopped as e:
+        raise KeyboardInterrupt(
+            f"interrupted after {e.samples} samples; the same command continues from there"
+        ) from None
+    return found
+
+
+def _settings(
+    recipe: "Recipe", order: dict[str, Any], images: dict[str, Any], texts: dict[str, Any]
+) -> "DataSettings":
+    """Return the recipe's settings with the flags that were given in their place."""
+
+    def given(flags: dict[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in flags.items() if value is not None}
+
+    data = recipe.data
+    return replace(
+        data,
+        **given(order),
+        image=replace(data.image, **given(images)),
+        text=replace(data.text, **given(texts)),
+    )
+
+
+def _method(name: str, percentile: float | None) -> Any:
+    from calibrators import names
+    from quantkit.observe import CalibratorAsk
+    from quantkit.recipe import closest
+
+    known = names()
+    if name not in known:
+        raise UsageError(
+            f"--method '{name}' is unknown{closest(name, known)}: use one of {', '.join(known)}."
+        )
+    if percentile is not None and name != "percentile":
+        raise UsageError(f"--percentile is for --method percentile, not {name}.")
+    return CalibratorAsk(
+        name=name, settings=(("keep", percentile),) if percentile is not None else ()
+    )
+
+
+def _numbers(flag: str, text: str | None) -> tuple[float, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(
+            f"{flag} '{text}' is not a number, nor one a channel with commas between."
+        ) from None
+
+
+def _size(flag: str, text: str | None) -> int | tuple[int, int] | None:
+    if text is None:
+        return None
+    try:
+        sides = [int(part) for part in text.lower().split("x")]
+    except ValueError:
+        sides = []
+    if len(sides) == 1:
+        return sides[0]
+    if len(sides) == 2:  # noqa: PLR2004 - height and width
+        return sides[0], sides[1]
+    raise UsageError(f"{flag} '{text}' is not a number of pixels, nor HxW.")
+
+
+def _shown(path: Path, method: str | None, percentile: float | None) -> "Calibration":
+    from quantkit.observe import Calibration
+
+    found = Calibration.load(path)
+    if method is None and percentile is None:
+        return found
+    return replace(found, method=_method(method or "percentile", percentile))

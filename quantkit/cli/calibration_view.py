@@ -1,0 +1,191 @@
+"""How a calibration looks in a terminal: the data before the run, progress, ranges and audit after it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from quantkit.cli.console import errors, human, output, write_json
+from quantkit.errors import OutputError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+    from rich.table import Table
+
+    from quantkit.data import Description
+    from quantkit.observe import Calibration
+
+__all__ = ["present", "watching"]
+
+_ROWS = 12  # tensors in the table, unless all are asked for
+
+
+@contextmanager
+def watching(*, quiet: bool) -> Iterator["Watch"]:
+    """Show progress while the block runs, on a terminal; say what the data is unless `quiet`."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    console = errors()
+    progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    try:
+        yield Watch(progress, quiet=quiet)
+    finally:
+        progress.stop()
+
+
+class Watch:
+    """A `Monitor`. The bar has a thread, so it starts with the first samples: workers are forked before."""
+
+    def __init__(self, progress: "Progress", *, quiet: bool) -> None:
+        self._progress = progress
+        self._quiet = quiet
+        self._task = progress.add_task("", total=None, rate="")
+
+    def stage(self, text: str) -> None:
+        """Name the stage."""
+        self._progress.update(self._task, description=text)
+
+    def described(self, found: "Description") -> None:
+        """Print what the data is, before it is run."""
+        if not self._quiet:
+            _print_description(found)
+
+    def start(self, samples: int | None) -> None:
+        """Set the bar's length."""
+        self._progress.update(self._task, description="Observing", total=samples)
+
+    def resumed(self, samples: int) -> None:
+        """Say where an interrupted run is taken up."""
+        errors().print(f"continuing after {samples} samples that an earlier run has done")
+        self._progress.update(self._task, completed=samples)
+
+    def tick(self, samples: int) -> None:
+        """Move the bar."""
+        self._progress.start()
+        self._progress.update(self._task, advance=samples)
+        speed = self._progress.tasks[0].speed
+        self._progress.update(self._task, rate=f"{speed:.1f} samples/s" if speed else "")
+
+
+def _print_description(found: "Description") -> None:
+    from rich.markup import escape
+
+    console = output()
+    count = "samples" if found.samples is None else f"{found.samples} samples"
+    rows = [("data", f"{found.location}: {found.kind}, {count}, labels: {found.labels}")]
+    rows += [("input", line) for line in found.inputs]
+    rows += [("prepared", line) for line in found.preprocessing]
+    for name, text in rows:
+        console.print(escape(f"{name:9} {text}"), highlight=False, soft_wrap=True)
+
+
+def present(
+    found: "Calibration", path: Path, *, export: Path | None, all_tensors: bool, as_json: bool
+) -> None:
+    """Print a calibration, and export it if asked."""
+    from rich.markup import escape
+
+    if export is not None:
+        _export(found, export)
+    if as_json:
+        ranges = {t: list(ends) for t, ends in found.ranges().items()}
+        method = {"name": found.method.name, **dict(found.method.settings)}
+        write_json({"file": str(path), "method": method, "ranges": ranges, **found.header})
+        return
+    console = output()
+    audit = found.header["audit"]
+    console.print(_table(found, all_tensors=all_tensors))
+    for line in _facts(found):
+        console.print(escape(line), highlight=False, soft_wrap=True)
+    style = "green" if audit["enough"] is not None else "yellow"
+    console.print(f"[{style}]audit[/]    {escape(audit['verdict'])}", highlight=False)
+    for name, file in (("file", path), ("exported", export)):
+        if file is not None:
+            size = human(file.stat().st_size)
+            console.print(escape(f"{name:8} {file} ({size})"), highlight=False, soft_wrap=True)
+    for warning in found.header["warnings"]:
+        errors().print(f"[yellow]note:[/] {escape(warning)}", soft_wrap=True, highlight=False)
+
+
+def _export(found: "Calibration", path: Path) -> None:
+    from quantkit.observe import onnxruntime_table
+
+    try:
+        path.write_text(onnxruntime_table(found), encoding="utf-8")
+    except OSError as e:
+        raise OutputError(f"Cannot write '{path}': {e.strerror or e}.") from e
+
+
+def _facts(found: "Calibration") -> Iterator[str]:
+    audit = found.header["audit"]
+    names = found.header["names"]
+    seen = sum(t["seen"] for t in audit["tensors"])
+    counted = sum(t["counted"] for t in audit["tensors"])
+    if seen:
+        share = "" if counted == seen else f", {counted / seen:.0%} of them counted in histograms"
+        yield f"observed {audit['samples']} samples, {seen:.3g} values{share}; min and max of all"
+    if audit["outliers"]:
+        listed = ", ".join(f"{names.get(str(s), s)} ({n})" for s, n in audit["outliers"])
+        yield f"extremes set by (of so many tensors): {listed}"
+    if audit["duplicates"]:
+        first = [names.get(str(s), s) for s in audit["duplicates"][0]]
+        yield f"copies   {len(audit['duplicates'])} groups of equal samples, the first: {first}"
+
+
+def _table(found: "Calibration", *, all_tensors: bool) -> "Table":
+    from rich.markup import escape
+    from rich.table import Table
+
+    audit = found.header["audit"]
+    tensors = audit["tensors"]
+    rows = tensors if all_tensors else sorted(tensors, key=lambda t: -t["split_half"])[:_ROWS]
+    title = f"Ranges of {len(found.tensors)} tensors by {found.method.name}"
+    if len(rows) < len(tensors):
+        title += f"; the {len(rows)} least stable (--all for all)"
+    table = Table(title=title, title_justify="left", caption_justify="left")
+    table.add_column("tensor", no_wrap=True, min_width=16)
+    for name in ("min .. max", "range"):
+        table.add_column(name, justify="right", no_wrap=True)
+    methods = [name for name in tensors[0]["clipped"] if name != "minmax"] if tensors else []
+    for name in methods:
+        table.add_column(f"{name}\nclips", justify="right", no_wrap=True)
+    table.add_column("halves\ndiffer", justify="right", no_wrap=True)
+    ranges = found.ranges()
+    for row in rows:
+        table.add_row(
+            escape(row["tensor"]),
+            _ends(row["low"], row["high"]),
+            _ends(*ranges[row["tensor"]]),
+            *(_percent(row["clipped"][name]) for name in methods),
+            f"{row['split_half']:.1%}",
+        )
+    if not tensors:  # only spans were taken
+        for tensor, ends in list(ranges.items())[: None if all_tensors else _ROWS]:
+            table.add_row(escape(tensor), _ends(*ends), _ends(*ends), "")
+    return table
+
+
+def _ends(low: float, high: float) -> str:
+    return f"{low:.3g} .. {high:.3g}"
+
+
+def _percent(share: float) -> str:
+    return "-" if not share else f"{share:.3%}"

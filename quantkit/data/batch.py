@@ -1,0 +1,109 @@
+"""Which samples, in which order, and how they become the feeds of one run. Pure functions."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantkit.data.model import Array, InputSpec, Sample, Samples, Stream
+
+__all__ = ["batches", "collate", "fixed_batch", "order"]
+
+
+def order(
+    n: int, *, limit: int | None = None, shuffle: bool = False, seed: int = 0
+) -> NDArray[np.int64]:
+    """Return the indices to read: at most `limit` of 0..n-1, mixed by `seed` if asked.
+
+    The first `limit` of a mixed order are a fair draw, also from data sorted by class; the same
+    arguments give the same indices on every machine.
+    """
+    count = n if limit is None else min(n, limit)
+    if not shuffle:
+        return np.arange(count, dtype=np.int64)
+    return np.random.default_rng(seed).permutation(n)[:count].astype(np.int64)
+
+
+def batches(
+    samples: Samples | Stream,
+    *,
+    size: int = 1,
+    limit: int | None = None,
+    shuffle: bool = False,
+    seed: int = 0,
+) -> Iterator[list[Sample]]:
+    """Yield lists of `size` samples (the last may be shorter), read as they are needed.
+
+    A stream has no order to mix: `shuffle` is for random access only.
+    """
+    if isinstance(samples, Samples):
+        indices = order(len(samples), limit=limit, shuffle=shuffle, seed=seed)
+        stream = (samples[int(i)] for i in indices)
+    else:
+        stream = (sample for sample in islice(iter(samples), limit))
+    while batch := list(islice(stream, size)):
+        yield batch
+
+
+def fixed_batch(inputs: Sequence[InputSpec]) -> int | None:
+    """Return the batch that the model is built for; None if it takes any.
+
+    That is the leading extent that all inputs with a leading axis share. Where they differ (a
+    state of [2, batch, 128] beside a signal), one run takes one sample: 1.
+    """
+    extents = {spec.shape[0] for spec in inputs if spec.shape}
+    if extents <= {None}:
+        return None
+    if len(extents) == 1:
+        return extents.pop()
+    return 1
+
+
+def collate(samples: Sequence[Sample]) -> list[dict[str, Array]]:
+    """Return the feeds of one run after the other that hold all samples, in order.
+
+    Neighbours whose extents agree in all but the leading axis are concatenated; a sample of
+    another shape starts a new feed, so row i of all feeds together is row i of the samples. Text is
+    first padded to the longest sample.
+    """
+    feeds = _padded(samples)
+    groups: list[list[Mapping[str, Array]]] = []
+    shape: object = None
+    for feed in feeds:
+        own = {name: (array.dtype, array.shape[1:]) for name, array in feed.items()}
+        joins = all(array.ndim for array in feed.values())  # a scalar input has no batch
+        if joins and own == shape:
+            groups[-1].append(feed)
+        else:
+            groups.append([feed])
+        shape = own if joins else None
+    return [_concatenated(group) for group in groups]
+
+
+def _concatenated(group: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    if len(group) == 1:
+        return dict(group[0])
+    return {name: np.concatenate([feed[name] for feed in group]) for name in group[0]}
+
+
+def _padded(samples: Sequence[Sample]) -> list[Mapping[str, Array]]:
+    longest = max(
+        (s.feeds[name].shape[1] for s in samples if s.padding for name in s.padding.values),
+        default=0,
+    )
+    return [_padded_sample(sample, longest) for sample in samples]
+
+
+def _padded_sample(sample: Sample, length: int) -> Mapping[str, Array]:
+    padding = sample.padding
+    if padding is None:
+        return sample.feeds
+    feeds = dict(sample.feeds)
+    for name, value in padding.values.items():
+        missing = length - feeds[name].shape[1]
+        if missing:
+            widths = (missing, 0) if padding.left else (0, missing)
+            rest = [(0, 0)] * (feeds[name].ndim - 2)
+            feeds[name] = np.pad(feeds[name], [(0, 0), widths, *rest], constant_values=value)
+    return feeds

@@ -1,0 +1,184 @@
+"""Image files: in a folder, in one folder a class, or beside a labels.csv.
+
+Labels, the first that applies: `labels.csv` in the folder (a column for the file, one for the label;
+whole numbers become int, anything else stays text); class folders (the index of the folder's
+name in sorted order, or the name itself where all names are whole numbers); none.
+"""
+
+import csv
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from quantkit.data.check import conform, first_good, input_lines, quoted
+from quantkit.data.detect import Found
+from quantkit.data.fingerprint import file_fingerprint
+from quantkit.data.model import Array, Description, InputSpec, Label, Sample
+from quantkit.data.pixels import to_array
+from quantkit.data.preprocessing import Preprocessing, image_input, preprocessing
+from quantkit.data.rows import labels_line, plural
+from quantkit.errors import DataError
+from quantkit.recipe import DataSettings, closest
+
+__all__ = ["ImageSamples", "label_value", "one_at_a_time", "open_images"]
+
+_FILE_COLUMNS = ("file", "filename", "file_name", "image", "path", "name")
+_LABEL_COLUMNS = ("label", "labels", "class", "class_id", "target", "y")
+
+
+class ImageSamples:
+    """Random access to image files, decoded when asked for."""
+
+    def __init__(
+        self,
+        *,
+        found: Found,
+        spec: InputSpec,
+        steps: Preprocessing,
+        labels: Mapping[str, Label],
+        description: Description,
+    ) -> None:
+        self._found = found
+        self._spec = spec
+        self._steps = steps
+        self._labels = labels
+        self.description = description
+
+    def __len__(self) -> int:
+        return len(self._found.files)
+
+    def __getitem__(self, index: int) -> Sample:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        file = self._found.files[index]
+        name = file.relative_to(self._found.root).as_posix()
+        sample = Sample(
+            feeds={self._spec.name: _read(file, self._steps)},
+            name=name,
+            label=self._labels.get(name),
+        )
+        return conform(sample, (self._spec,))
+
+    def fingerprint(self) -> str:
+        """Return the digest of the files, their labels and the preprocessing."""
+        settings = (self._steps.identity(), sorted(self._labels.items()))
+        return file_fingerprint(self._found.files, self._found.root, settings)
+
+
+def one_at_a_time(spec: InputSpec) -> InputSpec:
+    """Return the input as one sample fills it: a fixed batch is filled when samples are batched."""
+    leading = None if spec.shape[0] is None else 1
+    return InputSpec(name=spec.name, dtype=spec.dtype, shape=(leading, *spec.shape[1:]))
+
+
+def _read(file: Path, steps: Preprocessing) -> Array:
+    from PIL import Image
+
+    try:
+        with Image.open(file) as image:
+            return to_array(image, steps)
+    except (OSError, SyntaxError, ValueError, struct.error, Image.DecompressionBombError) as e:
+        raise DataError(
+            f"Cannot read the image '{file}': {str(e).rstrip('.')}; replace or remove it."
+        ) from e
+
+
+def open_images(found: Found, inputs: Sequence[InputSpec], settings: DataSettings) -> ImageSamples:
+    """Open the image files of a folder, or one, and read the first."""
+    spec = image_input(inputs)
+    steps = preprocessing(settings.image, spec)
+    names = [file.relative_to(found.root).as_posix() for file in found.files]
+    table = found.root / "labels.csv"
+    warnings = list(steps.warnings)
+    if table.exists():
+        labels = _from_table(table, names, settings.label)
+        source = table.name
+        missing = sum(name not in labels for name in names)
+        if missing:
+            warnings.append(f"{plural(missing, 'image', 'images')} not in labels.csv: no label.")
+    else:
+        labels = _from_folders(names)
+        source = "folder names"
+        if not labels and len({name.count("/") > 0 for name in names}) > 1:
+            warnings.append("Images lie both beside and inside of folders: no labels.")
+    batch = spec.shape[0]
+    if batch is not None and batch > 1:
+        warnings.append(f"The model takes {batch} images at once: a rest of fewer cannot be run.")
+    description = Description(
+        kind=found.kind,
+        location=found.location,
+        samples=len(names),
+        preprocessing=steps.lines,
+        labels=labels_line(list(labels.values()), source),
+        warnings=tuple(warnings),
+    )
+    samples = ImageSamples(
+        found=found,
+        spec=one_at_a_time(spec),
+        steps=steps,
+        labels=labels,
+        description=description,
+    )
+    samples.description = replace(description, inputs=input_lines(first_good(samples)))
+    return samples
+
+
+def label_value(text: str) -> Label:
+    """Return a label as written: a whole number as int, else the text."""
+    try:
+        return int(text)
+    except ValueError:
+        return text
+
+
+def _from_folders(names: Sequence[str]) -> dict[str, Label]:
+    folders = {name: name.split("/")[0] for name in names if "/" in name}
+    classes = sorted(set(folders.values()))
+    if len(classes) < 2 or len(folders) < len(names):  # noqa: PLR2004 one folder tells nothing
+        return {}
+    if all(c.isdecimal() for c in classes):
+        return {name: int(folder) for name, folder in folders.items()}
+    index = {c: i for i, c in enumerate(classes)}
+    return {name: index[folder] for name, folder in folders.items()}
+
+
+def _from_table(table: Path, names: Sequence[str], label: str | None) -> dict[str, Label]:
+    try:
+        with table.open(newline="", encoding="utf-8-sig") as stream:
+            rows = [row for row in csv.reader(stream) if row]
+    except (OSError, UnicodeDecodeError, csv.Error) as e:
+        raise DataError(f"Cannot read '{table}': {e}.") from e
+    if not rows:
+        raise DataError(f"'{table}' is empty: give it a column 'file' and a column 'label'.")
+    known = set(names)
+    if rows[0][0] in known and len(rows[0]) == 2 and label is None:  # noqa: PLR2004 no header
+        file_column, label_column, start = 0, 1, 0
+    else:
+        file_column = _column(table, rows[0], _FILE_COLUMNS, "file")
+        wanted = _LABEL_COLUMNS if label is None else (label,)
+        label_column, start = _column(table, rows[0], wanted, "label"), 1
+    labels: dict[str, Label] = {}
+    for number, row in enumerate(rows[start:]):
+        if len(row) <= max(file_column, label_column):
+            raise DataError(f"'{table}' row {number} has {len(row)} columns: it needs the label.")
+        name = row[file_column].replace("\\", "/").removeprefix("./")
+        if name not in known:
+            raise DataError(
+                f"'{table}' row {number} names '{name}', which is no image in the folder"
+                f"{closest(name, known)}: correct or remove the row."
+            )
+        labels[name] = label_value(row[label_column])
+    if all(isinstance(v, int) for v in labels.values()):
+        return labels
+    return {name: str(value) for name, value in labels.items()}
+
+
+def _column(table: Path, header: Sequence[str], wanted: Sequence[str], what: str) -> int:
+    lowered = [name.strip().lower() for name in header]
+    for name in wanted:
+        if name.lower() in lowered:
+            return lowered.index(name.lower())
+    raise DataError(
+        f"'{table}' has no column '{wanted[0]}' for the {what}: it has {quoted(header)}."
+    )

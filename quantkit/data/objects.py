@@ -1,0 +1,232 @@
+"""Python objects as data: dicts of arrays, one after the other or by index.
+
+What has a length and an index is random access; everything else is read once, in order. Each
+element is a whole feed, as `InferenceSession.run` takes it, or one sample without the batch axis.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any, Protocol
+
+import numpy as np
+
+from quantkit.data.arrays import ArraySamples
+from quantkit.data.check import LABEL_NAMES, conform, input_lines, quoted
+from quantkit.data.fingerprint import digest
+from quantkit.data.model import Array, Description, InputSpec, Label, Sample, Samples, Stream
+from quantkit.data.rows import Header, block_of, labels_line, labels_of
+from quantkit.errors import DataError, UsageError
+from quantkit.recipe import DataSettings
+
+__all__ = ["ObjectStream", "SequenceSamples", "open_object"]
+
+
+class _Indexed(Protocol):
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Elements:
+    """Makes samples of elements."""
+
+    inputs: tuple[InputSpec, ...]
+    label: str | None
+
+    def sample(self, element: object, index: int) -> Sample:
+        name = f"sample {index}"
+        if isinstance(element, np.ndarray) and len(self.inputs) == 1:
+            element = {self.inputs[0].name: element}
+        if not isinstance(element, Mapping):
+            raise DataError(
+                f"'{name}' is of type '{type(element).__name__}': "
+                "give dicts of arrays, with the names of the model's inputs."
+            )
+        key = _label_key(element, self.inputs, self.label)
+        feeds = {str(k): np.asarray(v) for k, v in element.items() if k != key}
+        label: Label = None
+        if key is not None:
+            values = labels_of(np.asarray(element[key]))
+            label = values[0] if len(values) == 1 else None
+        return conform(Sample(feeds=feeds, name=name, label=label), self.inputs)
+
+
+def _label_key(
+    names: Mapping[str, Any], inputs: Sequence[InputSpec], label: str | None
+) -> str | None:
+    taken = {spec.name for spec in inputs}
+    wanted = LABEL_NAMES if label is None else (label,)
+    return next((n for n in wanted if n in names and n not in taken), None)
+
+
+class SequenceSamples:
+    """Random access to a Python sequence of feeds."""
+
+    def __init__(self, source: _Indexed, elements: _Elements) -> None:
+        self._source = source
+        self._elements = elements
+        if not len(source):
+            raise DataError(
+                f"The data '{type(source).__name__}' holds no samples: nothing to read."
+            )
+        first = self[0]
+        self.description = Description(
+            kind="Python sequence",
+            location=type(source).__name__,
+            samples=len(source),
+            inputs=input_lines(first),
+            labels="none" if first.label is None else "one a sample",
+        )
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __getitem__(self, index: int) -> Sample:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return self._elements.sample(self._source[index], index)
+
+    def fingerprint(self) -> str:
+        """Return the digest of the length and of the first and last sample."""
+        parts: list[str | bytes] = [str(len(self))]
+        for sample in (self[0], self[len(self) - 1]):
+            parts.append(str(sample.label))
+            for name, array in sample.feeds.items():
+                parts += [name, f"{array.dtype}{array.shape}", array.tobytes()]
+        return digest(parts)
+
+
+class ObjectStream:
+    """Feeds in the order in which a Python object gives them.
+
+    `restart` gives a new iterator for another pass; None for what can be read only once.
+    """
+
+    def __init__(
+        self,
+        feeds: Iterator[object],
+        *,
+        restart: Callable[[], Iterator[object]] | None,
+        elements: _Elements,
+        description: Description,
+    ) -> None:
+        self._restart = restart
+        self._elements = elements
+        try:
+            first = next(feeds)
+        except StopIteration as e:
+            raise DataError(
+                f"The data '{description.location}' gave no samples: nothing to read."
+            ) from e
+        self._first_pass: Iterator[object] | None = chain([first], feeds)
+        sample = elements.sample(first, 0)
+        self.description = replace(
+            description,
+            inputs=input_lines(sample),
+            labels="none" if sample.label is None else "one a sample",
+        )
+
+    def __iter__(self) -> Iterator[Sample]:
+        feeds, self._first_pass = self._first_pass, None
+        if feeds is None and self._restart is None:
+            raise DataError(
+                f"The data '{self.description.location}' was read before, and can be read only once: "
+                "give a list, or files."
+            )
+        if feeds is None and self._restart is not None:
+            feeds = self._restart()
+        return (self._elements.sample(f, i) for i, f in enumerate(feeds or ()))
+
+
+def open_object(
+    source: object, inputs: Sequence[InputSpec], settings: DataSettings
+) -> Samples | Stream:
+    """Open a Python object and read its first sample."""
+    elements = _Elements(inputs=tuple(inputs), label=settings.label)
+    if isinstance(source, np.ndarray) and len(inputs) == 1:
+        source = {inputs[0].name: source}
+    if isinstance(source, Mapping):
+        if any(hasattr(value, "column_names") for value in source.values()):
+            raise UsageError(
+                f"'{type(source).__name__}' holds the splits {quoted([str(k) for k in source])}: "
+                "give one of them."
+            )
+        return _rows(source, inputs, settings.label)
+    if hasattr(source, "get_next"):
+        return _stream(_until_none(source.get_next), None, elements, source, "data reader")
+    if hasattr(source, "__len__") and hasattr(source, "__getitem__"):
+        return SequenceSamples(source, elements)
+    if isinstance(source, Iterable):
+        feeds = iter(source)
+        restart = None if feeds is source else source.__iter__
+        return _stream(feeds, restart, elements, source, "Python iterable")
+    raise UsageError(
+        f"'{type(source).__name__}' is no kind of data: give a path, a sequence or iterable of dicts of "
+        "arrays, an object with get_next(), or a datasets.Dataset."
+    )
+
+
+def _stream(
+    feeds: Iterator[object],
+    restart: Callable[[], Iterator[object]] | None,
+    elements: _Elements,
+    source: object,
+    kind: str,
+) -> ObjectStream:
+    description = Description(kind=kind, location=type(source).__name__, samples=_length(source))
+    return ObjectStream(feeds, restart=restart, elements=elements, description=description)
+
+
+def _length(source: object) -> int | None:
+    """Return the length of what has one; onnxruntime's reader has the method but may refuse."""
+    try:
+        return len(source)  # type: ignore[arg-type]
+    except (TypeError, NotImplementedError):
+        return None
+
+
+def _until_none(get_next: Callable[[], object]) -> Iterator[object]:
+    """Yield what a CalibrationDataReader gives until it gives None or nothing."""
+    while feeds := get_next():
+        yield feeds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Memory:
+    columns: Mapping[str, Array]
+
+    def arrays(self, block: int) -> Mapping[str, Array]:
+        del block  # there is one
+        return self.columns
+
+    def fingerprint(self) -> str:
+        parts: list[str | bytes] = []
+        for name, array in self.columns.items():
+            parts += [name, f"{array.dtype}{array.shape}", array.tobytes()]
+        return digest(parts)
+
+
+def _rows(
+    source: Mapping[str, Any], inputs: Sequence[InputSpec], label: str | None
+) -> ArraySamples:
+    """Return the rows of arrays in memory, by the rule of npz files."""
+    arrays = {str(name): np.asarray(value) for name, value in source.items()}
+    key = _label_key(arrays, inputs, label)
+    headers = {n: Header(dtype=a.dtype, shape=a.shape) for n, a in arrays.items()}
+    block = block_of("arrays", headers, {n: n for n in arrays if n != key}, inputs)
+    labels = labels_of(arrays[key]) if key else []
+    labels = labels if len(labels) == block.samples else []
+    return ArraySamples(
+        _Memory(columns=arrays),
+        blocks=[block],
+        labels=labels,
+        inputs=inputs,
+        description=Description(
+            kind="Python arrays",
+            location=type(source).__name__,
+            samples=block.samples,
+            labels=labels_line(labels, f"'{key}'"),
+        ),
+    )

@@ -1,0 +1,147 @@
+"""From an opened PIL image to the model's input, by the steps of a `Preprocessing`.
+
+The size: with `resize`, the shorter side becomes that (or both sides, if two are given). Without,
+an image that covers the crop is only cropped; a smaller one is enlarged until it covers it; one
+more than 1.5 times larger is first reduced, to crop / 0.875 (256 for 224). Then the centre is cut
+out. EXIF rotation is not applied: training code that reads with PIL does not apply it either.
+
+Pixels outside the crop are never computed: PIL resizes the box that the crop comes from, and a
+JPEG much larger than needed is decoded at a half, quarter or eighth of its size.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from quantkit.data.model import Array
+from quantkit.data.preprocessing import Preprocessing
+
+__all__ = ["to_array"]
+
+_MUCH_LARGER = 1.5
+_CROP_SHARE = 0.875  # 224 / 256, the share of the shorter side that the usual transform keeps
+_DRAFT = 2  # decode to at least so many times the wanted size: the rest is filtered by `resize`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cut:
+    """The whole image's size after scaling, and the part of it that is kept, in pixels."""
+
+    width: int
+    height: int
+    left: int
+    top: int
+    right: int
+    bottom: int
+
+
+def to_array(image: Any, steps: Preprocessing) -> Array:
+    """Return a PIL image as an array of shape [1, C, H, W] or [1, H, W, C], contiguous.
+
+    Raises:
+        OSError, SyntaxError, ValueError: What PIL raises for a broken file.
+    """
+    cut = _cut(image.size, steps)
+    if (cut.width, cut.height) != image.size:
+        image.draft(None, (cut.width * _DRAFT, cut.height * _DRAFT))
+    image = _plain(image, steps.mode)
+    if (cut.width, cut.height) == image.size:
+        part = image.crop((cut.left, cut.top, cut.right, cut.bottom))
+    else:
+        part = _resized(image, cut)
+    if part.mode != steps.mode:
+        part = part.convert(steps.mode)
+    return _normalized(np.asarray(part), steps)
+
+
+def _cut(size: tuple[int, int], steps: Preprocessing) -> _Cut:
+    width, height = _scaled(size, steps)
+    crop_height, crop_width = steps.crop or (height, width)
+    # Rounded as torchvision's center_crop does.
+    left, top = round((width - crop_width) / 2), round((height - crop_height) / 2)
+    return _Cut(
+        width=width,
+        height=height,
+        left=left,
+        top=top,
+        right=left + crop_width,
+        bottom=top + crop_height,
+    )
+
+
+def _scaled(size: tuple[int, int], steps: Preprocessing) -> tuple[int, int]:
+    width, height = size
+    if isinstance(steps.resize, tuple):
+        return steps.resize[1], steps.resize[0]
+    cover = 0.0  # the scale at which the image just covers the crop
+    if steps.crop is not None:
+        cover = max(steps.crop[0] / height, steps.crop[1] / width)
+    if steps.resize is not None:
+        scale = max(steps.resize / min(size), cover)
+    elif cover > 1:
+        scale = cover
+    elif cover and cover * _MUCH_LARGER < 1:
+        scale = cover / _CROP_SHARE
+    else:
+        return size
+    crop_height, crop_width = steps.crop or (1, 1)
+    # Cut off, not rounded, as torchvision does (the small number is for 255.99999999).
+    return (
+        max(crop_width, int(width * scale + 1e-6)),
+        max(crop_height, int(height * scale + 1e-6)),
+    )
+
+
+def _plain(image: Any, mode: str) -> Any:
+    """Return the image in a mode that can be resized: palettes and deep pixels cannot."""
+    if image.mode in {"L", "RGB", mode}:
+        return image
+    if image.mode.startswith("I;16"):
+        from PIL import Image
+
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode in {"I", "F"}:
+        raise ValueError(f"its pixels have 32 bits (mode {image.mode}), use .npy for such data")
+    return image.convert(mode)
+
+
+def _resized(image: Any, cut: _Cut) -> Any:
+    from PIL import Image
+
+    x, y = image.width / cut.width, image.height / cut.height
+    box = (
+        cut.left * x,
+        cut.top * y,
+        min(cut.right * x, image.width),
+        min(cut.bottom * y, image.height),
+    )
+    size = (cut.right - cut.left, cut.bottom - cut.top)
+    return image.resize(size, Image.Resampling.BILINEAR, box=box)
+
+
+def _normalized(pixels: Array, steps: Preprocessing) -> Array:
+    """Return (pixels / unit - mean) / std in the model's layout.
+
+    In place and channel by channel: a plane of float32 stays in the cache for all steps.
+    """
+    if pixels.ndim == 2:  # noqa: PLR2004 grey
+        pixels = pixels[..., np.newaxis]
+    height, width, channels = pixels.shape
+    nchw = steps.layout == "NCHW"
+    shape = (1, channels, height, width) if nchw else (1, height, width, channels)
+    out = np.empty(shape, np.float32)
+    for c, source in enumerate(steps.order):
+        plane = out[0, c] if nchw else out[0, :, :, c]
+        plane[...] = pixels[:, :, source]
+        if steps.unit != 1:
+            plane /= np.float32(steps.unit)
+        if steps.mean[c]:
+            plane -= np.float32(steps.mean[c])
+        if steps.std[c] != 1:
+            plane /= np.float32(steps.std[c])
+    if steps.dtype == np.float32:
+        return out
+    if steps.dtype.kind in "iu":
+        np.rint(out, out=out)
+    return out.astype(steps.dtype)

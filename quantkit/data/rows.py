@@ -1,0 +1,140 @@
+"""Arrays whose leading axis counts samples: npz and npy files, and arrays in memory.
+
+A `Block` is what one file holds (or several .npy files that belong together). Its rule, for an
+array and an input of the model:
+
+1. The same rank: the leading axis counts rows. A free leading extent, or 1, takes one row at a
+   time; a fixed extent B takes B rows.
+2. One axis less: one sample without the batch axis.
+3. A whole input of a fixed extent above 1 (anchors, a state) or without axes (a sampling rate),
+   where other inputs have many rows: given to every sample.
+
+Everything else is an error that names both shapes.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from quantkit.data.check import check_names
+from quantkit.data.model import Array, InputSpec, Label, shape_text
+from quantkit.errors import DataError
+
+__all__ = ["Block", "Header", "block_of", "labels_line", "labels_of", "plural", "rows_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """An array's type, known without reading its values."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Samples that are stored together.
+
+    Attributes:
+        name: The file.
+        samples: How many.
+        keys: Input -> the array's name in the file.
+        rows: Input -> rows in one sample; 0: the whole array goes to every sample.
+    """
+
+    name: str
+    samples: int
+    keys: Mapping[str, str]
+    rows: Mapping[str, int]
+
+
+def block_of(
+    name: str, headers: Mapping[str, Header], keys: Mapping[str, str], inputs: Sequence[InputSpec]
+) -> Block:
+    """Return how the arrays of one file are cut into samples.
+
+    Args:
+        name: The file, for messages.
+        headers: The arrays in it.
+        keys: Input -> the array's name.
+        inputs: What the model wants.
+    """
+    check_names(tuple(keys), inputs, name)
+    rows, counts = {}, {}
+    for spec in inputs:
+        header = headers[keys[spec.name]]
+        rows[spec.name] = _rows(name, header, spec)
+        counts[spec.name] = header.shape[0] // rows[spec.name] if rows[spec.name] else 1
+    samples = max(counts.values(), default=0)
+    for spec in inputs:
+        if counts[spec.name] == samples:
+            continue
+        if counts[spec.name] == 1 and (not spec.shape or (spec.shape[0] or 1) > 1):
+            rows[spec.name] = 0
+            continue
+        most = max(counts, key=lambda k: counts[k])
+        raise DataError(
+            f"'{name}' has {counts[spec.name]} samples for the input '{spec.name}' and {samples} "
+            f"for '{most}': give all arrays the same number of rows."
+        )
+    return Block(name=name, samples=samples, keys=dict(keys), rows=rows)
+
+
+def _rows(name: str, header: Header, spec: InputSpec) -> int:
+    """Return how many rows one sample takes; 0 for an array that is one sample."""
+    rank = len(spec.shape)
+    if len(header.shape) == rank - 1 or (rank == 0 and not header.shape):
+        return 0
+    if len(header.shape) != rank:
+        raise DataError(
+            f"'{name}' does not fit the input '{spec.name}': the model wants "
+            f"{shape_text(spec.dtype, spec.shape)} and the data has "
+            f"{shape_text(header.dtype, header.shape)}; give it {rank} axes, rows first, "
+            f"or {rank - 1} for one sample."
+        )
+    extent = spec.shape[0] or 1
+    if header.shape[0] % extent:
+        raise DataError(
+            f"'{name}' has {header.shape[0]} rows for the input '{spec.name}', which takes "
+            f"{extent} at a time: give a multiple of {extent} rows."
+        )
+    return extent
+
+
+def rows_of(block: Block, index: int, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Return copies of the rows of sample `index`: mapped pages must not outlive the file."""
+    feeds = {}
+    for name, key in block.keys.items():
+        array = arrays[key]
+        rows = block.rows[name]
+        feeds[name] = np.array(array[index * rows : (index + 1) * rows] if rows else array)
+    return feeds
+
+
+def labels_of(labels: Array) -> list[Label]:
+    """Return an array of labels, one for each sample, as plain values.
+
+    Shapes (n,) and (n, 1) are labels; a mask or a vector for each sample is none that a metric for
+    classes could use, and gives an empty list.
+    """
+    if labels.ndim == 0 or labels.size != labels.shape[0]:
+        return [labels.item()] if labels.ndim == 0 else []
+    values = labels.reshape(-1).tolist()
+    return [v.decode(errors="replace") if isinstance(v, bytes) else v for v in values]
+
+
+def labels_line(labels: Sequence[Label], source: str) -> str:
+    """Return what a `Description` says of labels: "10 classes from labels.csv"."""
+    known = [label for label in labels if label is not None]
+    if not known:
+        return "none"
+    if any(isinstance(label, float) and not label.is_integer() for label in known):
+        return f"numbers from {source}"
+    return f"{plural(len(set(known)), 'class', 'classes')} from {source}"
+
+
+def plural(count: int, one: str, many: str) -> str:
+    """Return "1 class", "2 classes"."""
+    return f"{count} {one if count == 1 else many}"

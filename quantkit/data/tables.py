@@ -1,0 +1,274 @@
+"""Tables through the `datasets` library: csv, json, parquet, arrow, saved datasets, and Dataset objects.
+
+Files are converted to Arrow in a temporary directory that goes when the samples go, and
+memory-mapped from there; nothing touches the network or the user's cache. A worker in another process
+opens the files again.
+"""
+
+import os
+import re
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import Lock
+from typing import Any, Protocol
+
+from quantkit.data import detect
+from quantkit.data.check import conform, first_good, input_lines
+from quantkit.data.columns import RowReader, label_column, row_reader
+from quantkit.data.detect import SAVED, Found
+from quantkit.data.fingerprint import digest, file_fingerprint
+from quantkit.data.model import Description, InputSpec, Label, Sample
+from quantkit.data.rows import labels_line
+from quantkit.errors import DataError
+from quantkit.recipe import DataSettings
+
+__all__ = ["TableSamples", "open_dataset", "open_table"]
+
+# What pyarrow and datasets say of files whose columns differ; they have no class for it.
+_OTHER_COLUMNS = re.compile("Schema at index|can't be aligned|column names don't match")
+
+
+class _Source(Protocol):
+    """A `datasets.Dataset`, wherever it comes from."""
+
+    @property
+    def dataset(self) -> Any:
+        """The dataset, opened when it is first needed."""
+
+    def select(self, columns: Sequence[str]) -> "_Source":
+        """Return the source of these columns alone: others need not be decoded."""
+
+    def fingerprint(self, settings: object) -> str:
+        """Return the digest of the rows and of the settings."""
+
+
+class _Files:
+    """A dataset that is read from files. Pickles as the files' names and the columns."""
+
+    def __init__(self, found: Found, columns: tuple[str, ...] | None = None) -> None:
+        self._found = found
+        self._columns = columns
+        self._lock = Lock()
+        self._dataset: Any = None
+
+    def __reduce__(self) -> tuple[type["_Files"], tuple[Found, tuple[str, ...] | None]]:
+        return _Files, (self._found, self._columns)
+
+    @property
+    def dataset(self) -> Any:
+        with self._lock:
+            if self._dataset is None:
+                cache = tempfile.mkdtemp(prefix="quantkit-")
+                weakref.finalize(self, _remove, cache, os.getpid())
+                loaded = _load(self._found, cache)
+                self._dataset = loaded.select_columns(self._columns) if self._columns else loaded
+            return self._dataset
+
+    def select(self, columns: Sequence[str]) -> "_Source":
+        narrowed = self.dataset.select_columns(list(columns))
+        with self._lock:
+            self._columns, self._dataset = tuple(columns), narrowed
+        return self
+
+    def fingerprint(self, settings: object) -> str:
+        return file_fingerprint(self._found.files, self._found.root, settings)
+
+
+class _Object:
+    """A dataset that the caller has opened. Pickles as `datasets` does it."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def select(self, columns: Sequence[str]) -> "_Source":
+        return _Object(self.dataset.select_columns(list(columns)))
+
+    def fingerprint(self, settings: object) -> str:
+        return digest([str(self.dataset._fingerprint), repr(settings)])  # noqa: SLF001 no public name
+
+
+def _remove(folder: str, process: int) -> None:
+    if os.getpid() == process:  # a forked worker must not remove what its parent reads
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class TableSamples:
+    """Random access to the rows of a table."""
+
+    def __init__(
+        self,
+        source: _Source,
+        *,
+        name: str,
+        reader: RowReader,
+        label: str | None,
+        description: Description,
+    ) -> None:
+        self._source = source
+        self._name = name
+        self._reader = reader
+        self._label = label
+        if not len(self):
+            raise DataError(f"'{description.location}' holds no rows: there is nothing to read.")
+        self.description = description
+        self.description = replace(
+            description, samples=len(self), inputs=input_lines(first_good(self))
+        )
+
+    def __len__(self) -> int:
+        return len(self._source.dataset)
+
+    def __getitem__(self, index: int) -> Sample:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        name = f"{self._name} row {index}"
+        try:
+            row = self._source.dataset[index]
+            feeds = self._reader.feeds(row)
+        except (DataError, OSError) as e:  # OSError: an image column that does not decode
+            raise DataError(f"Cannot use '{name}': {e}; correct or remove it.") from e
+        sample = Sample(
+            feeds=feeds,
+            name=name,
+            label=_label(row[self._label]) if self._label else None,
+            padding=self._reader.padding,
+        )
+        return conform(sample, self._reader.inputs)
+
+    def fingerprint(self) -> str:
+        """Return the digest of the rows and of how they are prepared."""
+        return self._source.fingerprint((self._reader.identity(), self._label))
+
+
+def open_table(found: Found, inputs: Sequence[InputSpec], settings: DataSettings) -> TableSamples:
+    """Open the tables of a folder, or one, and read the first row."""
+    single = len(found.files) == 1 and found.kind != SAVED
+    description = Description(kind=found.kind, location=found.location, samples=None)
+    return _open(
+        _Files(found),
+        name=found.files[0].name if single else found.root.name,
+        reading=_Reading(inputs=tuple(inputs), settings=settings, beside=found.root),
+        description=description,
+    )
+
+
+def open_dataset(dataset: Any, inputs: Sequence[InputSpec], settings: DataSettings) -> TableSamples:
+    """Open a `datasets.Dataset` and read the first row."""
+    description = Description(kind="Dataset object", location="datasets.Dataset", samples=None)
+    return _open(
+        _Object(dataset),
+        name="dataset",
+        reading=_Reading(inputs=tuple(inputs), settings=settings, beside=None),
+        description=description,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reading:
+    inputs: tuple[InputSpec, ...]
+    settings: DataSettings
+    beside: Path | None
+
+
+def _open(
+    source: _Source, *, name: str, reading: _Reading, description: Description
+) -> TableSamples:
+    features = source.dataset.features
+    label = label_column(features, reading.inputs, reading.settings.label)
+    reader = row_reader(features, reading.inputs, reading.settings, reading.beside)
+    needed = dict.fromkeys((*reader.columns, *([label] if label else [])))
+    return TableSamples(
+        source.select(tuple(needed)),
+        name=name,
+        reader=reader,
+        label=label,
+        description=replace(
+            description,
+            preprocessing=reader.lines,
+            labels=_labels_line(source.dataset, label),
+            warnings=reader.warnings,
+        ),
+    )
+
+
+def _labels_line(dataset: Any, label: str | None) -> str:
+    if label is None:
+        return "none"
+    kind = str(getattr(dataset.features[label], "dtype", ""))
+    if kind.startswith(("int", "uint", "bool", "string", "large_string")):
+        return labels_line(dataset.unique(label), f"column '{label}'")
+    return f"numbers from column '{label}'" if kind.startswith(("float", "double")) else "none"
+
+
+def _label(value: object) -> Label:
+    return value if isinstance(value, int | float | str) else None
+
+
+def _load(found: Found, cache: str) -> Any:
+    """Return the files as one dataset, converted into `cache` where they are not Arrow."""
+    import datasets
+
+    try:
+        with _quiet():
+            return _dataset(found, cache)
+    except (datasets.exceptions.DatasetsError, OSError, ValueError) as e:
+        reason = (str(e.__cause__ or e).strip() or type(e).__name__).splitlines()[0].rstrip(".")
+        cast = isinstance(e, datasets.exceptions.DatasetGenerationCastError)
+        if len(found.files) > 1 and (cast or _OTHER_COLUMNS.search(str(e.__cause__ or e))):
+            raise DataError(
+                f"The {len(found.files)} files in '{found.root}' have different columns: "
+                "point --data at one of them."
+            ) from e
+        raise DataError(f"Cannot read '{found.location}' as {found.kind}: {reason}.") from e
+
+
+def _dataset(found: Found, cache: str) -> Any:
+    from datasets import Dataset, concatenate_datasets, load_from_disk
+
+    files = [str(file) for file in found.files]
+    match found.kind:
+        case detect.CSV:
+            return Dataset.from_csv(files, cache_dir=cache)
+        case detect.JSON | detect.JSONL:
+            return Dataset.from_json(files, cache_dir=cache)
+        case detect.PARQUET:
+            return Dataset.from_parquet(files, cache_dir=cache)
+        case detect.SAVED:
+            return load_from_disk(str(found.root))
+        case _:
+            return concatenate_datasets([_arrow(file, cache) for file in files])
+
+
+def _arrow(file: str, cache: str) -> Any:
+    """Return an Arrow stream memory-mapped; an Arrow file (the other format) is converted."""
+    from datasets import Dataset
+    from datasets.packaged_modules.arrow.arrow import Arrow
+
+    try:
+        return Dataset.from_file(file)
+    except ValueError:  # pyarrow's ArrowInvalid: no stream
+        builder = Arrow(cache_dir=cache, data_files={"train": [file]})
+        builder.download_and_prepare()
+        return builder.as_dataset(split="train")
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep `datasets` from drawing bars and logging errors that are raised as well."""
+    import datasets
+
+    bars = not datasets.are_progress_bars_disabled()
+    verbosity = datasets.logging.get_verbosity()
+    datasets.disable_progress_bars()
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
+    try:
+        yield
+    finally:
+        datasets.logging.set_verbosity(verbosity)
+        if bars:
+            datasets.enable_progress_bars()

@@ -1,0 +1,196 @@
+"""Is the data good enough? What each method would clip, how stable the ranges are, whether more data helps.
+
+Pure: from what was seen to plain data. Differences of ranges are shares of the whole range's width:
+
+    d(a, b) = max(|a.low - b.low|, |a.high - b.high|) / (b.high - b.low)
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from calibrators import Method, Range, Sketch
+from quantkit.observe.observations import Observations
+from quantkit.observe.requests import SketchAsk
+from quantkit.observe.run import Pass
+
+__all__ = ["CLIPPED_HARD", "MOVED", "Audit", "TensorAudit", "audit_of"]
+
+# A range has moved if an end did by more than this share of its width.
+MOVED = 0.05
+# Ranges have settled if no more than this share of them still moves.
+_STILL = 0.05
+# A method that leaves out more than this share of the values clips hard.
+CLIPPED_HARD = 0.01
+_FEW = 32  # samples, below which nothing is said about stability
+_NAMED = 5  # samples that are listed by name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorAudit:
+    """One tensor.
+
+    Attributes:
+        ranges: Lower and upper end by method.
+        clipped: Share of the values outside, by method.
+        split_half: How far the ranges of the two halves of the data are apart.
+        moved: How far the range of an eighth, a quarter, a half of the data is from that of all.
+        low_sample: Place, in the order of the run, of the sample that holds the smallest value;
+            `high_sample` the largest.
+        seen: Values seen; `counted` of them are in the histogram.
+        nan: NaNs seen; `inf` infinities.
+    """
+
+    tensor: str
+    ranges: Mapping[str, tuple[float, float]]
+    clipped: Mapping[str, float]
+    split_half: float
+    moved: tuple[float, ...]
+    low: float
+    high: float
+    low_sample: int
+    high_sample: int
+    mean: float
+    std: float
+    seen: int
+    counted: int
+    nan: int
+    inf: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """All tensors, and what follows.
+
+    Attributes:
+        method: Its name, by which `split_half` and `moved` are judged.
+        samples: How many were used; `prefixes` is how many each part of `moved` had.
+        enough: The smallest number of samples whose ranges were as good; None if they still move.
+        duplicates: Groups of samples with the same inputs.
+        outliers: Samples that set the most extremes: number, and of how many tensors.
+        verdict: One sentence.
+    """
+
+    method: str
+    samples: int
+    prefixes: tuple[int, ...]
+    enough: int | None
+    duplicates: tuple[tuple[int, ...], ...]
+    outliers: tuple[tuple[int, int], ...]
+    verdict: str
+    tensors: tuple[TensorAudit, ...]
+
+
+def audit_of(seen: Pass, method: Method, methods: Sequence[Method]) -> Audit:
+    """Judge what a pass over the data gave, for a method; compare the others."""
+    whole = seen.whole()
+    parts = [seen.prefix(count) for count in range(1, len(seen.segments))]
+    second = seen.segments[-1]
+    tensors = []
+    for tensor, sketch in _sketches(whole):
+        chosen = method(sketch)
+        first = [_range(part, tensor, method) for part in parts]
+        halves = _apart(first[-1], _range(second, tensor, method), chosen) if first else 0.0
+        ranges = {m.name: chosen if m == method else m(sketch) for m in methods}
+        extremes = whole.extremes[tensor]
+        tensors.append(
+            TensorAudit(
+                tensor=tensor,
+                ranges={n: (float(r.low[0]), float(r.high[0])) for n, r in ranges.items()},
+                clipped={n: float(sketch.share_outside(r)[0]) for n, r in ranges.items()},
+                split_half=halves,
+                moved=tuple(_apart(r, chosen, chosen) for r in first),
+                low=float(sketch.low[0]),
+                high=float(sketch.high[0]),
+                low_sample=extremes.low_sample,
+                high_sample=extremes.high_sample,
+                mean=float(sketch.mean[0]),
+                std=float(sketch.std[0]),
+                seen=int(sketch.seen[0]),
+                counted=int(sketch.count[0]),
+                nan=int(sketch.nan[0]),
+                inf=int(sketch.inf[0]),
+            )
+        )
+    prefixes = tuple(len(part.samples) for part in parts)
+    samples = len(whole.samples)
+    enough = _enough(prefixes, tensors)
+    return Audit(
+        method=method.name,
+        samples=samples,
+        prefixes=prefixes,
+        enough=enough,
+        duplicates=_duplicates(whole),
+        outliers=_outliers(whole),
+        verdict=_verdict(samples, prefixes, enough, tensors),
+        tensors=tuple(tensors),
+    )
+
+
+def _sketches(seen: Observations) -> Iterator[tuple[str, Sketch]]:
+    for tensor, whats in seen.answers.items():
+        for what, statistic in whats.items():
+            if isinstance(what, SketchAsk) and isinstance(statistic, Sketch):
+                yield tensor, statistic
+
+
+def _range(seen: Observations, tensor: str, method: Method) -> Range:
+    whats = seen.answers[tensor].items()
+    return next(method(s) for w, s in whats if isinstance(w, SketchAsk) and isinstance(s, Sketch))
+
+
+def _apart(a: Range, b: Range, whole: Range) -> float:
+    width = float(whole.high[0] - whole.low[0])
+    distance = max(abs(float(a.low[0] - b.low[0])), abs(float(a.high[0] - b.high[0])))
+    return distance / width if width else 0.0
+
+
+def _moving(tensors: Sequence[TensorAudit], part: int) -> int:
+    return sum(t.moved[part] > MOVED for t in tensors)
+
+
+def _enough(prefixes: Sequence[int], tensors: Sequence[TensorAudit]) -> int | None:
+    """Return the smallest prefix from which on all have settled."""
+    found = None
+    for part in reversed(range(len(prefixes))):
+        if prefixes[part] < _FEW // 2 or _moving(tensors, part) > _STILL * len(tensors):
+            break
+        found = prefixes[part]
+    return found
+
+
+def _verdict(
+    samples: int, prefixes: Sequence[int], enough: int | None, tensors: Sequence[TensorAudit]
+) -> str:
+    if samples < _FEW or not prefixes or not tensors:
+        return f"{samples} samples are too few to say whether the ranges have settled: add data"
+    if enough is not None:
+        return f"{enough} of your {samples} samples would have been enough"
+    moving = _moving(tensors, len(prefixes) - 1)
+    return (
+        f"still moving: from {prefixes[-1]} to {samples} samples {moving} of {len(tensors)} ranges "
+        f"moved by more than {MOVED:.0%} of their width: add data"
+    )
+
+
+def _duplicates(seen: Observations) -> tuple[tuple[int, ...], ...]:
+    groups: dict[int, list[int]] = {}
+    for number, digest in zip(seen.samples, seen.digests, strict=True):
+        groups.setdefault(digest, []).append(number)
+    return tuple(sorted(tuple(sorted(g)) for g in groups.values() if len(g) > 1))
+
+
+def _outliers(seen: Observations) -> tuple[tuple[int, int], ...]:
+    """Return the samples that hold the extremes of most tensors.
+
+    An end that many values share (the 0 of a Relu, the 6 of a Clip) is nobody's extreme.
+    """
+    holders: Counter[int] = Counter()
+    for tensor, sketch in _sketches(seen):
+        if sketch.empty:
+            continue
+        counts = sketch.histogram().count
+        extremes = seen.extremes[tensor]
+        ends = ((counts[0], extremes.low_sample), (counts[-1], extremes.high_sample))
+        holders.update({s for shared, s in ends if s >= 0 and shared * 10 <= len(seen.samples)})
+    return tuple(sorted(holders.items(), key=lambda pair: (-pair[1], pair[0]))[:_NAMED])

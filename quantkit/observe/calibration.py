@@ -1,0 +1,177 @@
+"""The result of calibration: sketches and ranges of every tensor, audit and provenance, in one file.
+
+The data is run once; which method turns a sketch into a range may be chosen again at any time.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from calibrators import (
+    Method,
+    MinMax,
+    Range,
+    Sketch,
+    SketchCalibrator,
+    Statistic,
+)
+from quantkit.errors import DataError, UsageError
+from quantkit.observe import requests as asks
+from quantkit.observe.container import read_container, write_container
+from quantkit.observe.observations import Observations
+from quantkit.observe.requests import CalibratorAsk, Request
+from quantkit.observe.span import Span
+
+__all__ = ["FORMAT", "Calibration", "onnxruntime_table", "sketch_method"]
+
+FORMAT = "quantkit.calibration.1"
+
+_ASKS: dict[str, type[Any]] = {
+    cls.__name__: cls
+    for cls in (
+        asks.SketchAsk,
+        asks.SpanAsk,
+        asks.ChannelsAsk,
+        asks.MomentsAsk,
+        asks.ProductsAsk,
+        asks.CalibratorAsk,
+    )
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """What is known about a model's activations.
+
+    Attributes:
+        seen: The answers to all requests.
+        method: The calibrator that gives the ranges, unless another method is asked for.
+        header: Model, data, software, audit: plain data.
+    """
+
+    seen: Observations
+    method: CalibratorAsk
+    header: Mapping[str, Any]
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """The tensors that were observed, in graph order."""
+        return tuple(self.seen.answers)
+
+    def answer(self, tensor: str, ask: type[Any]) -> Statistic | None:
+        """Return the answer to one kind of question; None if it was not asked.
+
+        Raises:
+            UsageError: There is no such tensor.
+        """
+        if tensor not in self.seen.answers:
+            near = get_close_matches(tensor, self.tensors, 1)
+            hint = f"; did you mean '{near[0]}'?" if near else "."
+            raise UsageError(f"The calibration has no tensor '{tensor}'{hint}")
+        answers = self.seen.answers[tensor].items()
+        return next((s for what, s in answers if isinstance(what, ask)), None)
+
+    def sketch(self, tensor: str) -> Sketch | None:
+        """Return a tensor's distribution; None if only its span was taken."""
+        found = self.answer(tensor, asks.SketchAsk)
+        return found if isinstance(found, Sketch) else None
+
+    def range(self, tensor: str, method: Method | None = None) -> Range:
+        """Return a tensor's range: by another method, or by the one that the calibration was made with."""
+        own = self.answer(tensor, asks.CalibratorAsk)
+        if method is None and own is not None:
+            return own.range()  # type: ignore[attr-defined, no-any-return]  # it is a calibrator
+        method = method or sketch_method(self.method)
+        sketch = self.sketch(tensor)
+        if sketch is not None and method is not None:
+            return method(sketch)
+        span = self.answer(tensor, asks.SpanAsk)
+        if isinstance(span, Span) and isinstance(method, MinMax):
+            return span.range()
+        raise UsageError(
+            f"Of tensor '{tensor}' only minimum and maximum were taken: calibrate again without "
+            "--minmax-only to use another method."
+        )
+
+    def ranges(self, method: Method | None = None) -> dict[str, tuple[float, float]]:
+        """Return lower and upper end by tensor."""
+        found = {tensor: self.range(tensor, method) for tensor in self.tensors}
+        return {t: (float(r.low[0]), float(r.high[0])) for t, r in found.items()}
+
+    def save(self, path: str | Path) -> None:
+        """Write the file, whole or not at all."""
+        header = {
+            "format": FORMAT,
+            "method": asdict(self.method),
+            "requests": [
+                [r.tensor, type(r.what).__name__, asdict(r.what)]  # type: ignore[call-overload]
+                for r in self.seen.requests
+            ],
+            "bad": self.seen.reasons(),
+            **self.header,
+        }
+        write_container(Path(path), header, self.seen.to_arrays())
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Calibration":
+        """Read a file.
+
+        Raises:
+            DataError: It is not there, damaged, or written by a newer quantkit.
+        """
+        header, arrays = read_container(Path(path))
+        if header.get("format") != FORMAT:
+            raise DataError(
+                f"'{path}' is not a calibration that this quantkit reads "
+                f"('{header.get('format')}', not '{FORMAT}'); calibrate again."
+            )
+        return cls(
+            seen=Observations.from_arrays(arrays, _requests(header["requests"]), header["bad"]),
+            method=_ask(CalibratorAsk, header["method"]),
+            header={
+                k: v for k, v in header.items() if k not in {"format", "method", "requests", "bad"}
+            },
+        )
+
+
+def _requests(listed: Sequence[Any]) -> list[Request]:
+    return [Request(tensor=t, what=_ask(_ASKS[kind], fields)) for t, kind, fields in listed]
+
+
+def _ask(kind: type[Any], fields: Mapping[str, Any]) -> Any:
+    """Restore a question; JSON has no tuples."""
+    if "settings" in fields:
+        fields = {**fields, "settings": tuple((k, v) for k, v in fields["settings"])}
+    return kind(**fields)
+
+
+def sketch_method(ask: CalibratorAsk) -> Method | None:
+    """Return the method that reads a sketch; None if the calibrator collects its own."""
+    found = ask.create(1)
+    return found.method if isinstance(found, SketchCalibrator) else None
+
+
+def onnxruntime_table(calibration: Calibration) -> str:
+    """Return the ranges as onnxruntime's JSON calibration table (`load_tensors_data` reads it)."""
+
+    def array(value: float) -> dict[str, Any]:
+        return {"data": value, "dtype": "float32", "CLS": "numpy.array"}
+
+    return json.dumps(
+        {
+            "CLS": "TensorsData",
+            "data": {
+                tensor: {"lowest": array(low), "highest": array(high), "CLS": "TensorData"}
+                for tensor, (low, high) in calibration.ranges().items()
+            },
+            "calibration_method": {
+                "CLS": "CalibrationMethod",
+                "value": "CalibrationMethod.MinMax",
+            },
+            "smooth_quant": False,
+        },
+        indent=1,
+    )

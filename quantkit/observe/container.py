@@ -1,0 +1,92 @@
+"""One file of a JSON header and arrays: a zip of ``header.json`` and ``.npy`` members.
+
+The same contents give the same bytes: no times, fixed order. Written to a temporary name and renamed.
+"""
+
+import io
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantkit.errors import DataError, OutputError
+
+__all__ = ["read_container", "write_container"]
+
+_HEADER = "header.json"
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+def write_container(
+    path: Path, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
+) -> None:
+    """Write the file, whole or not at all.
+
+    Raises:
+        OutputError: It cannot be written; what was there before is untouched.
+    """
+    temporary = None
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "wb") as file:
+            _write(file, header, arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).chmod(0o666 & ~_umask())
+        Path(temporary).replace(path)
+    except OSError as e:
+        raise OutputError(f"Cannot write '{path}': {e.strerror or e}.") from e
+    finally:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+
+
+def _write(file: Any, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        text = json.dumps(header, indent=1, sort_keys=True)
+        archive.writestr(_member(_HEADER), text, zipfile.ZIP_DEFLATED, 1)
+        for name in sorted(arrays):
+            buffer = io.BytesIO()
+            np.save(buffer, arrays[name], allow_pickle=False)
+            archive.writestr(_member(f"{name}.npy"), buffer.getvalue(), zipfile.ZIP_DEFLATED, 1)
+
+
+def _member(name: str) -> zipfile.ZipInfo:
+    return zipfile.ZipInfo(name, _EPOCH)
+
+
+def read_container(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Read header and arrays.
+
+    Raises:
+        DataError: There is no such file, or it is no such container, or it is damaged.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            header = json.loads(archive.read(_HEADER))
+            arrays = {
+                name.removesuffix(".npy"): np.load(
+                    io.BytesIO(archive.read(name)), allow_pickle=False
+                )
+                for name in archive.namelist()
+                if name.endswith(".npy")
+            }
+    except FileNotFoundError as e:
+        raise DataError(f"There is no file '{path}'.") from e
+    except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as e:
+        raise DataError(
+            f"'{path}' is no calibration file, or it is damaged ({e}); calibrate again."
+        ) from e
+    return header, arrays
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,253 @@
+"""What is to be observed, as plain data that travels; and the work of one shard.
+
+A worker, in this process or on another machine, is given a job and a range of batches. It opens the model
+and reads the samples itself.
+"""
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock, local
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from calibrators import Sketch
+from quantkit.data import Sample, Samples, collate, order
+from quantkit.errors import DataError, RuntimeSupportError
+from quantkit.graph.load import load
+from quantkit.observe.augment import augment
+from quantkit.observe.observations import Extremes, Observations
+from quantkit.observe.requests import Request
+from quantkit.observe.runner import Runner
+from quantkit.observe.span import Span
+from quantkit.runtime import RUNTIME_ERRORS, first_line, make_session, why_not_loaded
+
+__all__ = ["Job", "OpenJob", "Shard", "ShardResult", "observe_shard", "opened"]
+
+Placed = tuple[int, Sample]
+
+_DIGEST_BYTES = 8
+_DIGEST_VALUES = 1 << 14  # of an input; enough to tell two samples apart, and a tenth of the time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One pass over the data.
+
+    Attributes:
+        key: Names everything that the result depends on; two jobs of the same key have the same result.
+        model: The float model.
+        samples: The data; None if it comes as a stream, so that shards carry their samples.
+        groups: The requests; more than one group if the tensors of all do not fit into memory at once, and
+            then the data is run once a group.
+        batch: Samples in a batch.
+        limit: How many samples are used; all if None.
+        shuffle: Whether their order is shuffled.
+        seed: How it is shuffled.
+        skip_bad: Leave out samples that cannot be read, instead of failing.
+        threads: For one operator. One thread a worker is fastest, and gives the same bits everywhere.
+    """
+
+    key: str
+    model: str | Path | onnx.ModelProto
+    samples: Samples | None
+    groups: tuple[tuple[Request, ...], ...]
+    batch: int = 1
+    limit: int | None = None
+    shuffle: bool = False
+    seed: int = 0
+    skip_bad: bool = False
+    threads: int = 1
+
+    def order(self) -> NDArray[np.int64]:
+        """Return the numbers of the samples, in the order in which they are batched."""
+        assert self.samples is not None  # noqa: S101 - a stream has no numbers
+        return order(len(self.samples), limit=self.limit, shuffle=self.shuffle, seed=self.seed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard:
+    """Batches `first` to `last` (excluded) of one group and segment.
+
+    Attributes:
+        carried: The samples themselves, a list a batch, if they come from a stream.
+    """
+
+    group: int
+    segment: int
+    first: int
+    last: int
+    carried: tuple[tuple[tuple[int, Sample], ...], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardResult:
+    """What a shard showed; `last` is where it stopped, if it was told to."""
+
+    shard: Shard
+    last: int
+    seconds: float
+    seen: Observations
+
+
+class OpenJob:
+    """A job's session for one group of requests; shared by the threads of a process."""
+
+    def __init__(self, job: Job, group: int) -> None:
+        source = load(job.model)
+        source.require_weights()
+        self.requests = job.groups[group]
+        augmented = augment(source, self.requests)
+        source.release()
+        try:
+            self.session = make_session(
+                augmented.model, folder=augmented.folder, threads=job.threads
+            )
+        except RUNTIME_ERRORS as e:
+            raise RuntimeSupportError(why_not_loaded(source, str(e))) from e
+        self.taps = augmented.taps
+        self.order = None if job.samples is None else job.order()
+        self._local = local()
+
+    def run(self, feeds: dict[str, NDArray[Any]]) -> Iterator[tuple[str, NDArray[Any]]]:
+        """Run one batch; yield each tensor with its values, or with its minimum and maximum."""
+        if not hasattr(self._local, "runner"):
+            names = [name for tap in self.taps for name in tap.outputs]
+            self._local.runner = Runner(self.session, names)
+        arrays = iter(self._local.runner.run(feeds))
+        for tap in self.taps:
+            if not tap.outputs:
+                yield tap.tensor, feeds[tap.tensor]
+            elif len(tap.outputs) == 1:
+                yield tap.tensor, next(arrays)
+            else:
+                yield tap.tensor, np.array([next(arrays), next(arrays)])
+
+
+_OPEN: dict[tuple[str, int], OpenJob] = {}
+_LOCK = Lock()
+
+
+def opened(job: Job, group: int = 0) -> OpenJob:
+    """Return the job's session, made at its first use in this process; only one is kept."""
+    with _LOCK:
+        if (job.key, group) not in _OPEN:
+            _OPEN.clear()
+            _OPEN[job.key, group] = OpenJob(job, group)
+        return _OPEN[job.key, group]
+
+
+def observe_shard(
+    job: Job,
+    shard: Shard,
+    tick: Callable[[int], None] = lambda _: None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> ShardResult:
+    """Observe a shard's batches; after each, say how many samples it had, and stop if told to."""
+    started = time.perf_counter()
+    work = opened(job, shard.group)
+    seen = Observations.empty(work.requests, job.batch)
+    last = shard.first
+    for batch in _batches(job, work, shard, seen):
+        rows = [place for place, sample in batch for _ in range(_extent(sample.feeds))]
+        for feeds in collate([sample for _, sample in batch]):
+            extent = _extent(feeds)
+            _observe(work, feeds, rows[:extent], seen)
+            del rows[:extent]
+        last += 1
+        tick(len(batch))
+        if stopped():
+            break
+    return ShardResult(shard=shard, last=last, seconds=time.perf_counter() - started, seen=seen)
+
+
+def _batches(
+    job: Job, work: OpenJob, shard: Shard, seen: Observations
+) -> Iterator[tuple[Placed, ...]]:
+    """Yield the shard's batches as (place in the order, sample); note digests in the first group."""
+    for at in range(shard.first, shard.last):
+        if shard.carried is not None:
+            batch = list(shard.carried[at - shard.first])
+        else:
+            batch = list(_read(job, work, at, seen))
+        if shard.group == 0:
+            seen.samples += [place for place, _ in batch]
+            seen.digests += [_digest(sample) for _, sample in batch]
+        yield tuple(batch)
+
+
+def _read(job: Job, work: OpenJob, at: int, seen: Observations) -> Iterator[Placed]:
+    assert job.samples is not None and work.order is not None  # noqa: S101, PT018 - not a stream
+    for place in range(at * job.batch, min((at + 1) * job.batch, len(work.order))):
+        try:
+            yield place, job.samples[int(work.order[place])]
+        except DataError as e:
+            if not job.skip_bad:
+                raise
+            seen.bad[place] = str(e)
+
+
+def _extent(feeds: Mapping[str, NDArray[Any]]) -> int:
+    """Return how many rows there are: the leading extent, 1 where an input has none."""
+    return min((a.shape[0] for a in feeds.values() if a.ndim), default=1)
+
+
+def _digest(sample: Sample) -> int:
+    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    for name in sorted(sample.feeds):
+        digest.update(name.encode())
+        array = sample.feeds[name]
+        digest.update(str(array.shape).encode())
+        values = array.reshape(-1)[:: max(1, array.size // _DIGEST_VALUES) | 1]
+        digest.update(values.tobytes())
+    return int.from_bytes(digest.digest(), "little")
+
+
+def _observe(
+    work: OpenJob, feeds: dict[str, NDArray[Any]], rows: list[int], seen: Observations
+) -> None:
+    try:
+        for tensor, array in work.run(feeds):
+            if array.dtype.kind not in "fV":  # a type that inference did not know
+                continue
+            for statistic in seen.answers[tensor].values():
+                before = _ends(statistic)
+                statistic.observe(array)
+                _note_extremes(seen.extremes[tensor], array, before, _ends(statistic), rows)
+    except RUNTIME_ERRORS as e:
+        raise DataError(f"The float model does not run on sample {rows[0]}: {first_line(e)}") from e
+
+
+def _ends(statistic: Any) -> tuple[float, float] | None:
+    """Return the smallest and largest value of a tensor so far; None if there is none, or not one."""
+    if isinstance(statistic, Span) or (isinstance(statistic, Sketch) and statistic.axis is None):
+        return None if statistic.empty else (float(statistic.low[0]), float(statistic.high[0]))
+    return None
+
+
+def _note_extremes(
+    extremes: Extremes,
+    array: NDArray[Any],
+    before: tuple[float, float] | None,
+    after: tuple[float, float] | None,
+    rows: list[int],
+) -> None:
+    """If a batch set a new extreme, note which of its samples did. Rare, so it may cost a pass."""
+    if after is None:
+        return
+    if before is None or after[0] != before[0]:
+        extremes.lower(after[0], _row_of(array, after[0], rows))
+    if before is None or after[1] != before[1]:
+        extremes.raise_(after[1], _row_of(array, after[1], rows))
+
+
+def _row_of(array: NDArray[Any], value: float, rows: list[int]) -> int:
+    if len(rows) == 1 or not array.ndim or array.shape[0] % len(rows):
+        return rows[0]
+    where = int(np.argmax(array.reshape(-1) == array.dtype.type(value)))
+    return rows[where * len(rows) // array.size]

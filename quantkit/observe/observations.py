@@ -1,0 +1,148 @@
+"""What was seen: the answers to all requests, who set the extremes, and which samples it was.
+
+Invariant: merging is exact, so that neither the order of the samples nor who observed them changes a bit
+(requests that depend on the order excepted; they are observed by one worker, in order).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrators import Statistic
+from quantkit.observe.packing import pack, unpack
+from quantkit.observe.requests import Request, What
+
+__all__ = ["Extremes", "Observations"]
+
+
+@dataclass(slots=True)
+class Extremes:
+    """The samples that hold the smallest and the largest value of a tensor.
+
+    Samples are numbered by their place in the order of the run; of several with the same value the first
+    is kept, so that merging does not depend on who saw what.
+    """
+
+    low: float = np.inf
+    low_sample: int = -1
+    high: float = -np.inf
+    high_sample: int = -1
+
+    def lower(self, value: float, sample: int) -> None:
+        """Take in a value that may be the smallest."""
+        if (value, sample) < (self.low, self.low_sample) or self.low_sample < 0:
+            self.low, self.low_sample = value, sample
+
+    def raise_(self, value: float, sample: int) -> None:
+        """Take in a value that may be the largest."""
+        if (-value, sample) < (-self.high, self.high_sample) or self.high_sample < 0:
+            self.high, self.high_sample = value, sample
+
+    def merge(self, other: "Extremes") -> None:
+        """Take in what another has seen."""
+        if other.low_sample >= 0:
+            self.lower(other.low, other.low_sample)
+        if other.high_sample >= 0:
+            self.raise_(other.high, other.high_sample)
+
+
+@dataclass(slots=True)
+class Observations:
+    """Answers, and what is known of the samples.
+
+    Attributes:
+        answers: By tensor and question.
+        extremes: By tensor.
+        samples: Places of the samples seen, in no order.
+        digests: A 64-bit digest of each sample's inputs.
+        bad: Samples that could not be read and were left out, with the reason.
+    """
+
+    answers: dict[str, dict[What, Statistic]]
+    extremes: dict[str, Extremes]
+    samples: list[int] = field(default_factory=list)
+    digests: list[int] = field(default_factory=list)
+    bad: dict[int, str] = field(default_factory=dict)
+
+    @classmethod
+    def empty(cls, requests: Sequence[Request], rows: int) -> Self:
+        """Return observations of nothing, for batches of `rows` samples."""
+        answers: dict[str, dict[What, Statistic]] = {}
+        for request in requests:
+            answers.setdefault(request.tensor, {})[request.what] = request.what.create(rows)
+        return cls(answers=answers, extremes={tensor: Extremes() for tensor in answers})
+
+    @property
+    def requests(self) -> list[Request]:
+        """Everything that was asked."""
+        return [Request(tensor=t, what=w) for t, whats in self.answers.items() for w in whats]
+
+    def merge(self, other: Self) -> None:
+        """Take in what another has seen of the same requests, or of some of them."""
+        for tensor, whats in other.answers.items():
+            for what, statistic in whats.items():
+                self.answers[tensor][what].merge(statistic)
+            self.extremes[tensor].merge(other.extremes[tensor])
+        self.samples += other.samples
+        self.digests += other.digests
+        self.bad |= other.bad
+
+    def copy(self) -> Self:
+        """Return the same knowledge, to be merged into."""
+        return self.from_arrays(self.to_arrays(), self.requests, self.reasons())
+
+    def reasons(self) -> list[str]:
+        """Return why samples were left out, by their number."""
+        return [self.bad[number] for number in sorted(self.bad)]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel as plain arrays: a sketch has half a megabyte of bins, most of them empty."""
+        return type(self).from_arrays, (self.to_arrays(), self.requests, self.reasons())
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return everything as plain arrays; the same knowledge gives the same arrays."""
+        order = np.argsort(np.array(self.samples, np.int64), kind="stable")
+        extremes = [
+            (e.low, e.low_sample, e.high, e.high_sample) for _, e in sorted(self.extremes.items())
+        ]
+        arrays = {
+            "samples": np.array(self.samples, np.int64)[order],
+            "digests": np.array(self.digests, np.uint64)[order],
+            "extremes": np.array(extremes, np.float64).reshape(-1, 4),
+            "bad": np.array(sorted(self.bad), np.int64),
+        }
+        for kind, requests in _by_kind(self.requests).items():
+            states = [self.answers[r.tensor][r.what].state() for r in requests]
+            arrays |= {f"{kind}/{name}": a for name, a in pack(states).items()}
+        return arrays
+
+    @classmethod
+    def from_arrays(
+        cls, arrays: Mapping[str, NDArray[Any]], requests: Sequence[Request], reasons: Sequence[str]
+    ) -> Self:
+        """Restore observations; `reasons` are those of the bad samples, in their order."""
+        found = cls.empty(requests, rows=1)
+        for kind, group in _by_kind(requests).items():
+            prefix = f"{kind}/"
+            packed = {k.removeprefix(prefix): a for k, a in arrays.items() if k.startswith(prefix)}
+            for request, state in zip(group, unpack(packed), strict=True):
+                kept = found.answers[request.tensor]
+                kept[request.what] = type(kept[request.what]).from_state(state)
+        for tensor, row in zip(sorted(found.extremes), arrays["extremes"].tolist(), strict=True):
+            low, at_low, high, at_high = row
+            found.extremes[tensor] = Extremes(low, int(at_low), high, int(at_high))
+        found.samples = arrays["samples"].tolist()
+        found.digests = arrays["digests"].tolist()
+        found.bad = dict(zip(arrays["bad"].tolist(), reasons, strict=True))
+        return found
+
+
+def _by_kind(requests: Sequence[Request]) -> dict[str, list[Request]]:
+    """Group requests by what is asked, each group sorted by tensor."""
+    groups: dict[str, list[Request]] = {}
+    for request in sorted(requests, key=lambda r: (str(r.what), r.tensor)):
+        groups.setdefault(str(request.what), []).append(request)
+    return groups

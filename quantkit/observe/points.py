@@ -1,0 +1,95 @@
+"""The tensors whose ranges a plan can need: what enters and leaves operators that run in integers.
+
+Three rules keep the list short, and the run fast:
+
+1. What is absorbed is not looked at: of Conv, BatchNormalization, Clip only the last output.
+2. Data movement is looked through: Reshape, Transpose, MaxPool... share the scale of their input.
+3. What stands between two float operators is left alone.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import onnx_ir as ir
+from onnx_ir.passes.common import ShapeInferencePass
+
+from quantkit.ops.activations import ABSORBED_BY, COMPUTES, MOVES
+
+__all__ = ["Points", "points_of"]
+
+_FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Points:
+    """Names of tensors, in graph order.
+
+    Attributes:
+        tensors: Of the main graph, to be observed.
+        hidden: How many stand inside If, Loop or Scan, where a run does not show them.
+    """
+
+    tensors: tuple[str, ...]
+    hidden: int
+
+
+def points_of(model: ir.Model) -> Points:
+    """Find the tensors to observe. Linear in the number of nodes; infers types in place."""
+    ShapeInferencePass()(model)
+    found: dict[str, None] = {}
+    hidden = 0
+    for node in model.graph.all_nodes():
+        if node.op_type not in COMPUTES:
+            continue
+        if node.graph is not model.graph:
+            hidden += sum(_is_float(o) for o in node.outputs)
+            continue
+        for value in _around(node):
+            if value.name and _is_float(value):
+                found[value.name] = None
+    return Points(tensors=tuple(found), hidden=hidden)
+
+
+def _around(node: ir.Node) -> Iterator[ir.Value]:
+    for value in node.inputs:
+        source = _moved_from(value)
+        if source is not None and not _is_constant(source):
+            yield source
+    for value in node.outputs:
+        yield _after_absorption(value)
+
+
+def _moved_from(value: ir.Value | None) -> ir.Value | None:
+    """Follow data movement back to where the values were computed."""
+    while value is not None:
+        producer = value.producer()
+        if producer is None or producer.op_type not in MOVES:
+            return value
+        value = producer.inputs[0] if producer.inputs else None
+    return None
+
+
+def _after_absorption(value: ir.Value) -> ir.Value:
+    """Follow a result through what its kernel absorbs."""
+    producer = value.producer()
+    while producer is not None and not value.is_graph_output():
+        uses = tuple(value.uses())
+        if len(uses) != 1:
+            break
+        consumer, slot = uses[0].node, uses[0].idx
+        if slot != 0 or producer.op_type not in ABSORBED_BY.get(consumer.op_type, ()):
+            break
+        producer, value = consumer, consumer.outputs[0]
+    return value
+
+
+def _is_constant(value: ir.Value) -> bool:
+    producer = value.producer()
+    return value.const_value is not None or (
+        producer is not None and producer.op_type == "Constant"
+    )
+
+
+def _is_float(value: ir.Value) -> bool:
+    """Say whether a value is, or for all that is known may be, a float tensor."""
+    return value.dtype is None or value.dtype in _FLOATS

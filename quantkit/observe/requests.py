@@ -1,0 +1,137 @@
+"""What can be asked about a tensor. Each stage says what it must see; one pass over the data serves all.
+
+A request is plain data: it travels to other machines, and two equal ones are answered once.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from calibrators import Calibrator, ChannelMoments, SecondMoment, Sketch, Statistic, create
+from quantkit.observe.span import Span
+
+__all__ = [
+    "VALUES_COUNTED",
+    "CalibratorAsk",
+    "ChannelsAsk",
+    "MomentsAsk",
+    "ProductsAsk",
+    "Request",
+    "SketchAsk",
+    "SpanAsk",
+    "What",
+]
+
+# Of one sample and tensor, this many evenly spaced values are counted in the histogram; minimum and
+# maximum are always those of all values. Counting all 7 million values an image of MobileNetV2 takes
+# numpy twice as long as the inference itself (benchmarks/calibrate.py).
+VALUES_COUNTED = 1 << 14
+
+
+class What(Protocol):
+    """A question about one tensor."""
+
+    @property
+    def in_graph(self) -> bool:
+        """Whether the graph answers with minimum and maximum, so that the tensor never leaves it."""
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the answer depends on the order of the samples."""
+
+    def create(self, rows: int) -> Statistic:
+        """Return an empty answer, for batches of `rows` samples."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ask:
+    @property
+    def in_graph(self) -> bool:
+        return False
+
+    @property
+    def ordered(self) -> bool:
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SketchAsk(_Ask):
+    """The distribution of all values: every range method reads it."""
+
+    most: int | None = VALUES_COUNTED
+
+    def create(self, rows: int) -> Statistic:
+        """Return an empty sketch."""
+        return Sketch(most=None if self.most is None else self.most * rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanAsk(_Ask):
+    """Minimum and maximum only, taken inside the graph."""
+
+    @property
+    def in_graph(self) -> bool:
+        """Yes: two numbers leave the graph instead of the tensor."""
+        return True
+
+    def create(self, rows: int) -> Statistic:  # noqa: ARG002 - one question, one signature
+        """Return an empty span."""
+        return Span()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelsAsk(_Ask):
+    """The distribution of each channel along `axis`."""
+
+    axis: int
+
+    def create(self, rows: int) -> Statistic:  # noqa: ARG002 - one question, one signature
+        """Return an empty sketch a channel."""
+        return Sketch(axis=self.axis)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MomentsAsk(_Ask):
+    """Minimum, maximum, mean and variance of each channel: for smoothing and bias correction."""
+
+    axis: int
+
+    def create(self, rows: int) -> Statistic:  # noqa: ARG002 - one question, one signature
+        """Return empty moments."""
+        return ChannelMoments(self.axis)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProductsAsk(_Ask):
+    """Sums of products of channels, X'X: for second-order rounding."""
+
+    axis: int
+
+    def create(self, rows: int) -> Statistic:  # noqa: ARG002 - one question, one signature
+        """Return an empty matrix."""
+        return SecondMoment(self.axis)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibratorAsk(_Ask):
+    """A calibrator that reads no sketch: a moving average, or a plug-in that collects its own."""
+
+    name: str
+    settings: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def ordered(self) -> bool:
+        """As the calibrator says."""
+        return self.create(1).ordered
+
+    def create(self, rows: int) -> Calibrator:  # noqa: ARG002 - one question, one signature
+        """Return a new calibrator."""
+        settings: dict[str, Any] = dict(self.settings)
+        return create(self.name, **settings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One question about one tensor."""
+
+    tensor: str
+    what: What

@@ -1,0 +1,140 @@
+"""The installed onnxruntime: what it reads, how a model is loaded into it, what it raises.
+
+The one place where sessions are made.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
+
+from quantkit.graph.load import LoadedModel
+
+__all__ = [
+    "RUNTIME_ERRORS",
+    "RuntimeLimits",
+    "first_line",
+    "make_session",
+    "readable_ir_version",
+    "runtime_limits",
+    "runtime_version",
+    "why_not_loaded",
+]
+
+# onnxruntime 1.20, the oldest that quantkit installs with, reads IR version 10.
+_IR_READ_BY_ALL = 10
+
+# onnxruntime's exceptions have no common base but Exception itself.
+RUNTIME_ERRORS: tuple[type[Exception], ...] = (
+    *(v for v in vars(ort_state).values() if isinstance(v, type) and issubclass(v, Exception)),
+    RuntimeError,
+)
+
+# Where the tensors are that a model given as bytes has outside of it.
+_FOLDER = "session.model_external_initializers_file_folder_path"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeLimits:
+    """The newest IR version and opset that the installed onnxruntime loads."""
+
+    ir_version: int
+    opset: int
+
+
+def runtime_version() -> str:
+    """Return the installed onnxruntime's version."""
+    return str(ort.__version__)
+
+
+def readable_ir_version(wanted: int) -> int:
+    """Return `wanted`, or the newest IR version that the installed onnxruntime reads."""
+    return wanted if wanted <= _IR_READ_BY_ALL else min(wanted, runtime_limits().ir_version)
+
+
+@cache
+def runtime_limits() -> RuntimeLimits:
+    """Find the newest IR version and opset by loading models of one node."""
+    newest_ir = next(v for v in range(onnx.IR_VERSION, 2, -1) if _loads(v, 13))
+    newest_opset = onnx.defs.onnx_opset_version()
+    opset = next(v for v in range(newest_opset, 6, -1) if _loads(newest_ir, v))
+    return RuntimeLimits(ir_version=newest_ir, opset=opset)
+
+
+def _loads(ir_version: int, opset: int) -> bool:
+    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([1]))
+    node = ir.node("Identity", [x])
+    graph = ir.Graph([x], node.outputs, nodes=[node], opset_imports={"": opset}, name="probe")
+    node.outputs[0].name = "y"
+    node.outputs[0].type = x.type
+    model = ir.Model(graph, ir_version=ir_version)
+    try:
+        make_session(ir.serde.serialize_model(model).SerializeToString())
+    except RUNTIME_ERRORS:
+        return False
+    return True
+
+
+def make_session(
+    model: str | bytes,
+    *,
+    folder: Path | None = None,
+    level: int = 99,
+    prepack: bool = True,
+    threads: int = 0,
+) -> Any:
+    """Load a model.
+
+    Args:
+        model: A path, or the serialized model.
+        folder: Where the external data of a serialized model is.
+        level: How far onnxruntime optimizes: 0 not at all, 99 as users run it.
+        prepack: Let kernels keep their own copy of weights: faster, more memory.
+        threads: For one operator; 0 is onnxruntime's choice.
+    """
+    settings = ort.SessionOptions()
+    settings.log_severity_level = 4
+    settings.graph_optimization_level = ort.GraphOptimizationLevel(level)
+    settings.intra_op_num_threads = threads
+    if folder is not None:
+        settings.add_session_config_entry(_FOLDER, str(folder))
+    if not prepack:
+        settings.add_session_config_entry("session.disable_prepacking", "1")
+    return ort.InferenceSession(model, settings, providers=["CPUExecutionProvider"])
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of a message of onnxruntime."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def why_not_loaded(source: LoadedModel, message: str) -> str:
+    """Say which of IR version, opset or custom domain keeps onnxruntime from loading a model."""
+    limits = runtime_limits()
+    model = source.model
+    version = f"onnxruntime {runtime_version()}"
+    opset = model.opset_imports.get("", 1)
+    if opset > limits.opset:
+        return (
+            f"{source.name} uses opset {opset}; {version} supports up to {limits.opset}: export it "
+            "with a lower opset, or install a newer onnxruntime."
+        )
+    known = {"", "ai.onnx", "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc"}
+    used = {node.domain for node in model.graph.all_nodes()}
+    custom = sorted(used - known)
+    if custom:
+        return (
+            f"{source.name} uses operators of the custom domain '{custom[0]}', which {version} does "
+            "not have; run with verification off to quantize it unseen."
+        )
+    if (model.ir_version or 0) > limits.ir_version:
+        return (
+            f"{source.name} has IR version {model.ir_version}; {version} reads up to "
+            f"{limits.ir_version}: install a newer onnxruntime."
+        )
+    return f"{version} does not load {source.name}: {message.strip().splitlines()[0]}"

@@ -1,0 +1,218 @@
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quantkit.errors import UsageError
+from quantkit.recipe import (
+    PRESETS,
+    CalibrateSettings,
+    DataSettings,
+    ImageSettings,
+    Recipe,
+    TextSettings,
+    load_recipe,
+)
+
+FULL = """
+model = "model.onnx"
+[data]
+path = "images/"
+batch = 2
+limit = 500
+shuffle = false
+seed = 3
+label = "label"
+[data.image]
+preset = "imagenet"
+resize = 256
+crop = [224, 192]
+pixels = "0-255"
+mean = 127
+std = [1.0, 2, 3]
+layout = "NCHW"
+channels = "BGR"
+[data.text]
+column = ["a", "b"]
+tokenizer = "../tokenizer.json"
+max_length = 128
+[calibrate]
+method = "percentile"
+percentile = 99.99
+output = "model.calibration"
+workers = 2
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "quantkit.toml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_a_full_recipe(tmp_path: Path) -> None:
+    recipe = load_recipe(write(tmp_path, FULL))
+    assert recipe == Recipe(
+        model=tmp_path / "model.onnx",
+        data=DataSettings(
+            path=tmp_path / "images",
+            batch=2,
+            limit=500,
+            shuffle=False,
+            seed=3,
+            label="label",
+            image=ImageSettings(
+                preset="imagenet",
+                resize=256,
+                crop=(224, 192),
+                pixels="0-255",
+                mean=(127.0,),
+                std=(1.0, 2.0, 3.0),
+                layout="NCHW",
+                channels="BGR",
+            ),
+            text=TextSettings(
+                column=("a", "b"), tokenizer=tmp_path / "../tokenizer.json", max_length=128
+            ),
+        ),
+        calibrate=CalibrateSettings(
+            method="percentile",
+            percentile=99.99,
+            output=tmp_path / "model.calibration",
+            workers=2,
+        ),
+        folder=tmp_path,
+    )
+
+
+def test_an_empty_recipe_is_the_defaults(tmp_path: Path) -> None:
+    assert load_recipe(write(tmp_path, "")) == Recipe(folder=tmp_path)
+
+
+def test_without_a_path_the_working_directory_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load_recipe() == Recipe()
+    write(tmp_path, 'model = "m.onnx"')
+    assert load_recipe().model == Path("m.onnx")
+
+
+def test_absolute_paths_stay(tmp_path: Path) -> None:
+    assert load_recipe(write(tmp_path, 'model = "/m.onnx"')).model == Path("/m.onnx")
+
+
+def test_one_text_column(tmp_path: Path) -> None:
+    recipe = load_recipe(write(tmp_path, '[data.text]\ncolumn = "text"'))
+    assert recipe.data.text.column == ("text",)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("modle = 'x'", "unknown key 'modle' (did you mean 'model'?): known here are model, data"),
+        ("[calibrat]", "unknown table 'calibrat' (did you mean 'calibrate'?)"),
+        ("[gate]", "unknown table 'gate'"),
+        ("[data]\nlimits = 3", "[data] unknown key 'limits' (did you mean 'limit'?)"),
+        ("[data.images]", "[data] unknown table 'images' (did you mean 'image'?)"),
+        ("[data.image]\nstdev = 1", "[data.image] unknown key 'stdev' (did you mean 'std'?)"),
+        (
+            "[data.text]\ncolumns = 'a'",
+            "[data.text] unknown key 'columns' (did you mean 'column'?)",
+        ),
+        ("model = 3", "model = 3: model takes a text in quotes"),
+        ("model = ''", "model = '': model takes a text in quotes"),
+        ("data = 3", "'data' must be a table: write [data] on a line of its own"),
+        ("[data]\nimage = 3", "'data.image' must be a table"),
+        ("[data]\nbatch = '1'", "[data] batch = '1': batch takes a whole number"),
+        ("[data]\nbatch = true", "[data] batch = True: batch takes a whole number"),
+        ("[data]\nbatch = 0", "[data] batch '0' is too small: use a whole number of at least 1"),
+        ("[data]\nlimit = 0", "[data] limit '0' is too small"),
+        ("[data]\nseed = -1", "[data] seed '-1' is too small"),
+        ("[data]\nshuffle = 1", "[data] shuffle = 1: shuffle takes true or false"),
+        (
+            "[data.image]\npreset = 'imagnet'",
+            "preset 'imagnet' is unknown (did you mean 'imagenet'?)",
+        ),
+        ("[data.image]\npixels = '0..1'", "pixels '0..1' is unknown: use one of 0-1, 0-255"),
+        ("[data.image]\nlayout = 'nchw'", "layout 'nchw' is unknown (did you mean 'NCHW'?)"),
+        ("[data.image]\nchannels = 'RBG'", "channels 'RBG' is unknown"),
+        ("[data.image]\nresize = [1, 2, 3]", "resize takes a whole number, or [height, width]"),
+        ("[data.image]\ncrop = 2.5", "crop takes a whole number, or [height, width]"),
+        ("[data.image]\ncrop = [0, 3]", "crop '0' is too small"),
+        ("[data.image]\nmean = 'x'", "mean takes a number, or a list with one for each channel"),
+        (
+            "[data.image]\nmean = [1, 2]",
+            "mean '[1.0, 2.0]' has 2 numbers: give one, or one for each",
+        ),
+        ("[data.image]\nstd = 0", "std '[0.0]' must be above 0"),
+        ("[data.text]\ncolumn = ['a', 'b', 'c']", "names 3 columns: give one, or two for a pair"),
+        ("[data.text]\ncolumn = [1]", "column takes a column's name, or a list of two"),
+        ("[data.text]\nmax_length = 0", "max_length '0' is too small"),
+        (
+            "[calibrate]\npercentile = 'x'",
+            "[calibrate] percentile = 'x': percentile takes a number",
+        ),
+        ("[calibrate]\npercentile = 5", "percentile '5.0' is out of range: use more than 50"),
+        ("[calibrate]\nworkers = 0", "workers '0' is too small"),
+        ("model = ", "this is no TOML: Invalid value (at end of document)"),
+        ("a = 1\nb = [1,\n", "this is no TOML"),
+        ("x y = 1", "(at line 1, column 3)"),
+    ],
+)
+def test_what_is_wrong_is_said_with_the_file(text: str, says: str, tmp_path: Path) -> None:
+    file = write(tmp_path, text)
+    with pytest.raises(UsageError) as e:
+        load_recipe(file)
+    assert str(e.value).startswith(f"{file}: ")
+    assert says in str(e.value)
+    assert "\n" not in str(e.value)
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"There is no recipe '.*nope.toml'"):
+        load_recipe(tmp_path / "nope.toml")
+    with pytest.raises(UsageError, match="Cannot read the recipe"):
+        load_recipe(tmp_path)
+    (tmp_path / "latin.toml").write_bytes(b'model = "\xe9"')
+    with pytest.raises(UsageError, match="no UTF-8 text"):
+        load_recipe(tmp_path / "latin.toml")
+
+
+def test_a_flag_overrides_by_replace_and_is_checked_too() -> None:
+    settings = replace(ImageSettings(preset="imagenet"), crop=192)
+    assert settings.resolved().crop == 192
+    assert settings.resolved().mean == PRESETS["imagenet"].mean
+    with pytest.raises(UsageError, match="preset 'foo' is unknown: use one of imagenet"):
+        replace(settings, preset="foo")
+
+
+@pytest.mark.parametrize(
+    ("settings", "pixels"),
+    [
+        ({}, "0-1"),
+        ({"mean": (0.5,)}, "0-1"),
+        ({"mean": (127.0,)}, "0-255"),
+        ({"std": (58.0,)}, "0-255"),
+        ({"mean": (127.0,), "pixels": "0-1"}, "0-1"),
+        ({"preset": "raw"}, "0-255"),
+        ({"preset": "imagenet"}, "0-1"),
+        ({"preset": "imagenet", "mean": (123.7, 116.3, 103.5), "std": (58.4, 57.1, 57.4)}, "0-255"),
+    ],
+)
+def test_pixels_are_told_from_mean_and_std(settings: dict[str, Any], pixels: str) -> None:
+    assert ImageSettings(**settings).resolved().pixels == pixels
+
+
+def test_a_resolved_setting_resolves_to_itself() -> None:
+    for name in PRESETS:
+        once = ImageSettings(preset=name).resolved()
+        assert once.resolved() == once
+
+
+def test_only_the_standard_library_is_imported() -> None:
+    code = "import sys, quantkit.recipe; sys.exit(int('numpy' in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
