@@ -9,11 +9,11 @@ from calibrators import _scratch
 from calibrators.exact import ExactSum
 from calibrators.protocol import State
 
-__all__ = ["Tally", "as_float32", "rows_of"]
+__all__ = ["RUN", "Tally", "as_float32", "rows_of", "run_sums"]
 
-# float64 sums are taken over runs of this many values; a run costs some 20 us besides its arithmetic, which is
-# why it is not shorter. Part of the definition of a sum: tensors and channels use the same runs.
-_RUN = 2**17
+# float64 sums are taken over runs of this many values of an array, which with their copies stay in the L2 cache,
+# and then added exactly. Part of the definition of a sum: tensors and channels use the same runs.
+RUN = 2**14
 _REAL = ("f", "i", "u", "b")
 
 
@@ -43,6 +43,20 @@ def rows_of(array: NDArray[Any], axis: int) -> NDArray[np.float32]:
     if not -x.ndim <= axis < x.ndim:
         raise ValueError(f"An array of shape {x.shape} has no axis {axis} for its channels.")
     return np.ascontiguousarray(np.moveaxis(x, axis, 0).reshape(x.shape[axis], -1))
+
+
+def run_sums(rows: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return (2, rows): the sum and the sum of squares of each row, in float64.
+
+    numpy's own sums, not dot products: BLAS may split the work among threads as it likes.
+    """
+    work = _scratch.float64(rows.size).reshape(rows.shape)
+    np.copyto(work, rows)
+    found = np.empty((2, len(rows)))
+    np.add.reduce(work, axis=1, out=found[0])
+    np.multiply(work, work, out=work)
+    np.add.reduce(work, axis=1, out=found[1])
+    return found
 
 
 class Tally:
@@ -87,22 +101,14 @@ class Tally:
         self.high = np.maximum(self.high, high + np.float32(0))
 
     def add(self, rows: NDArray[np.float32]) -> None:
-        """Add finite values to the sums and sums of squares.
-
-        numpy's pairwise sum, not a dot product: BLAS may split the work among threads as it likes.
-        """
+        """Add finite values, a row a channel, to the sums and sums of squares."""
         channels, width = rows.shape
-        for start in range(0, width, _RUN):
-            run = rows[:, start : start + _RUN]
+        for start in range(0, width, RUN):
+            run = rows[:, start : start + RUN]
             pair = np.empty((2, channels))
-            step = max(1, _RUN // run.shape[1])
+            step = max(1, RUN // run.shape[1])
             for row in range(0, channels, step):
-                part = run[row : row + step]
-                work = _scratch.float64(part.size).reshape(part.shape)
-                np.copyto(work, part)
-                np.add.reduce(work, axis=1, out=pair[0, row : row + step])
-                np.multiply(work, work, out=work)
-                np.add.reduce(work, axis=1, out=pair[1, row : row + step])
+                pair[:, row : row + step] = run_sums(run[row : row + step])
             self.sums.add(pair.reshape(-1))
 
     def merge(self, other: Self) -> None:

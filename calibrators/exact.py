@@ -19,11 +19,12 @@ from calibrators.protocol import State
 __all__ = ["ExactSum"]
 
 _UNIT = -320
+_ONE = 1 << -_UNIT
 _LIMIT = 2.0**320  # 2^31 numbers below it fit into the window
 _LIMBS = 21
 _MASK = 0xFFFFFFFF
-# Numbers are collected and spread over the limbs together: that takes some 30 numpy calls, 36 us for one number
-# and 68 us for 512, and is needed only when the sum is read.
+# Numbers are collected and spread over the limbs together: spreading takes some 30 numpy calls, about
+# 60 us whether for one number or 512, and is needed only when the sum is read.
 _PENDING = 512
 # Each number adds less than 2^33 to a limb, so int64 limbs need their carries moved up only this often.
 _LAZY = 2**29
@@ -40,22 +41,28 @@ class ExactSum:
     def __init__(self, n: int) -> None:
         self.n = n
         self._limbs = np.zeros((_LIMBS, n), np.int64)
-        self._pending = np.empty((max(1, _PENDING // max(n, 1)), n), np.float64)
+        self._pending: NDArray[np.float64] | None = None
         self._filled = 0
-        self._added = 0
+        self._added = 1
 
     def add(self, values: NDArray[np.float64]) -> None:
-        """Add one number to each sum.
+        """Add numbers: one to each sum, or rows (k, n) of them.
 
         Raises:
             ValueError: A number is not finite, or is 2^320 or more.
         """
-        if not np.logical_and.reduce(np.abs(values) < _LIMIT):
+        if not (np.abs(values) < _LIMIT).all():
             raise ValueError("An exact sum takes finite numbers below 2^320; leave the others out.")
-        if self._filled == len(self._pending):
-            self._spread()
-        self._pending[self._filled] = values
-        self._filled += 1
+        if self._pending is None:
+            self._pending = np.empty((max(1, _PENDING // max(self.n, 1)), self.n), np.float64)
+        rows = values.reshape(-1, self.n)
+        while len(rows):
+            if self._filled == len(self._pending):
+                self._spread()
+            part = rows[: len(self._pending) - self._filled]
+            self._pending[self._filled : self._filled + len(part)] = part
+            self._filled += len(part)
+            rows = rows[len(part) :]
 
     def merge(self, other: Self) -> None:
         """Add the sums of `other`, which stay as they are.
@@ -67,22 +74,17 @@ class ExactSum:
             raise ValueError(f"Cannot merge {other.n} sums into {self.n}.")
         self._spread()
         other._spread()
-        self._limbs = _carried(self._limbs) + _carried(other._limbs)
-        self._added = 2
+        self._limbs += other._limbs
+        self._count(other._added)
 
     def value(self) -> NDArray[np.float64]:
         """Return the sums, correctly rounded to float64 (half to even)."""
-        signed = self._canonical()
-        digits = np.ascontiguousarray(np.abs(signed).T.astype("<u4"))
-        negative = (signed < 0).any(axis=0)
-        one = 1 << -_UNIT
         # Division of Python's integers is correctly rounded.
-        found = [int.from_bytes(row.tobytes(), "little") / one for row in digits]
-        return np.where(negative, -1.0, 1.0) * np.array(found, np.float64)
+        return np.array([total / _ONE for total in self._totals()], np.float64)
 
     def state(self) -> State:
         """Return the limbs in use; equal sums have equal states."""
-        signed = self._canonical()
+        signed = _limbs_of(self._totals())
         used = np.flatnonzero(signed.any(axis=1))
         first, last = (int(used[0]), int(used[-1]) + 1) if used.size else (0, 0)
         return {"first": np.array([first], np.int64), "limbs": signed[first:last].copy()}
@@ -98,7 +100,7 @@ class ExactSum:
 
     def _spread(self) -> None:
         """Move the pending numbers into the limbs."""
-        if not self._filled:
+        if not self._filled or self._pending is None:
             return
         values = self._pending[: self._filled]
         column = np.broadcast_to(np.arange(self.n), values.shape)
@@ -115,24 +117,27 @@ class ExactSum:
         middle = (low >> 32) + (high & _MASK)
         for up, part in enumerate((low & _MASK, middle, high >> 32)):
             np.add.at(self._limbs, (limb + up, column), sign * part)
-        self._added += self._filled
+        self._count(self._filled)
         self._filled = 0
+
+    def _count(self, added: int) -> None:
+        """Move carries up before they can overflow."""
+        self._added += added
         if self._added > _LAZY:
-            self._limbs = _carried(self._limbs)
+            self._limbs = _limbs_of(self._totals())
             self._added = 1
 
-    def _canonical(self) -> NDArray[np.int64]:
-        """Return the one writing of each sum in which all limbs have its sign and are below 2^32."""
+    def _totals(self) -> list[int]:
+        """Return the sums as integers, in units of the window's lowest bit."""
         self._spread()
-        limbs = _carried(self._limbs)
-        negative = limbs[-1] < 0
-        return np.where(negative, -_carried(np.where(negative, -limbs, limbs)), limbs)
+        totals = [0] * self.n
+        for limb in reversed(self._limbs.tolist()):
+            totals = [(total << 32) + part for total, part in zip(totals, limb, strict=True)]
+        return totals
 
 
-def _carried(limbs: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the same numbers with all limbs but the topmost, which has the sign, in [0, 2^32)."""
-    moved = limbs.copy()
-    for i in range(_LIMBS - 1):
-        moved[i + 1] += moved[i] >> 32
-        moved[i] &= _MASK
-    return moved
+def _limbs_of(totals: list[int]) -> NDArray[np.int64]:
+    """Return the one writing in which all limbs of a sum have its sign and are below 2^32."""
+    digits = b"".join(abs(total).to_bytes(4 * _LIMBS, "little") for total in totals)
+    sizes = np.frombuffer(digits, "<u4").reshape(len(totals), _LIMBS).T.astype(np.int64)
+    return sizes * np.array([-1 if total < 0 else 1 for total in totals], np.int64)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BINS", "Histogram", "magnitudes", "table", "values"]
+__all__ = ["BINS", "Histogram", "magnitudes", "occupied", "table", "values"]
 
 BINS = 2**16
 _HALF = 2**15
@@ -57,14 +57,27 @@ def table(rows: int) -> NDArray[np.int64]:
     return np.frombuffer(memory, np.int64).reshape(rows, BINS)
 
 
+def occupied(row: NDArray[np.int64], low: float, high: float) -> NDArray[np.intp]:
+    """Return the bins in use of a row whose values lie in [low, high], looking no further than these."""
+    up = np.flatnonzero(row[: _bin(high) + 1])
+    down = np.flatnonzero(row[_HALF : _HALF + _bin(-low) + 1])
+    return np.concatenate([up, down + _HALF])
+
+
+def _bin(x: float) -> int:
+    """Return the bin of a value, 0 for what is not positive."""
+    return int(np.float32(max(x, 0.0)).view(np.uint32)) >> 16
+
+
 def values(row: NDArray[np.int64], low: float, high: float) -> Histogram:
-    """Return the bins of one row of counts, clipped to the exact extremes.
+    """Return the bins of one row of counts, which may end early, clipped to the exact extremes.
 
     +0, -0 and what shares their bins (magnitudes below 2^-133) are one entry at zero.
     """
-    up, down = np.flatnonzero(row[1:_HALF]) + 1, np.flatnonzero(row[:_HALF:-1])
-    down = _HALF - 1 - down
-    zeros = row[0] + row[_HALF]
+    used = occupied(row, low, high)
+    up = used[(used > 0) & (used < _HALF)]
+    down = used[used > _HALF][::-1] - _HALF
+    zeros = row[:1].sum() + row[_HALF : _HALF + 1].sum()
     zero = np.zeros(int(zeros > 0))
     lower = np.concatenate([np.maximum(-_EDGES[down + 1], low), zero, np.maximum(_EDGES[up], low)])
     upper = np.concatenate(
@@ -76,7 +89,9 @@ def values(row: NDArray[np.int64], low: float, high: float) -> Histogram:
 
 def magnitudes(row: NDArray[np.int64]) -> Histogram:
     """Return the bins of |x| of one row of counts, without zero, at their full width."""
-    both = row[:_HALF] + row[_HALF:]
+    both = np.zeros(_HALF, np.int64)
+    for half in (row[:_HALF], row[_HALF:]):
+        both[: half.size] += half
     both[0] = 0
     used = np.flatnonzero(both)
     lower, upper = _EDGES[used], _EDGES[used + 1]

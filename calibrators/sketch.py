@@ -6,14 +6,15 @@ known first, memory does not grow with the data, and every range method reads th
 
 import sys
 from collections.abc import Iterator
-from math import gcd, isfinite
+from math import isfinite
 from typing import Any, ClassVar, Self
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calibrators import _scratch, histogram
-from calibrators._tally import Tally, as_float32, rows_of
+from calibrators._tally import RUN, Tally, as_float32, rows_of, run_sums
 from calibrators.histogram import BINS, Histogram
 from calibrators.protocol import State, read_settings, settings
 from calibrators.ranges import Range
@@ -22,9 +23,8 @@ __all__ = ["Sketch"]
 
 # Values read at a time: 512 KB of float32, so that the passes after the first find them in the L2 cache.
 _CHUNK = 2**17
-# Bins collected before they are counted. A np.bincount call and adding its table cost 40 to 100 us however
-# few the values are, so short arrays are counted together.
-_PENDING = 2**17
+_ONE = np.int64(1)
+_GLANCES = 64  # values that choose where counting begins
 _TOP = int(sys.byteorder == "little")  # which half of a float32 has the sign and the exponent
 
 
@@ -35,9 +35,9 @@ class Sketch:
     bins and the sums. NaN and infinities are counted as such and enter nothing else. Values are
     cast to float32 first; float64 beyond its range counts as infinite.
 
-    `most` bounds the work per tensor: of an array of n > `most` values only every k-th is counted, with k the
-    smallest number >= n / most that has no divisor in common with n, so that every column and channel is
-    visited. Extremes, NaN and infinities are still those of all values. Channels are counted in full.
+    `most` bounds the work per tensor: of an array of n > `most` values only every k-th is counted, k = ceil(n /
+    most), from a start that differs from array to array, so that many arrays together visit every place.
+    Extremes, NaN and infinities are still those of all values. Channels are counted in full.
 
     Invariants: one number of channels for good, 1 without an axis, 0 before the first array with one.
     """
@@ -45,7 +45,7 @@ class Sketch:
     ordered: ClassVar[bool] = False
     exact: ClassVar[bool] = True
 
-    __slots__ = ("_counts", "_filled", "_pending", "_tally", "axis", "most")
+    __slots__ = ("_counts", "_tally", "axis", "most")
 
     def __init__(self, *, axis: int | None = None, most: int | None = None) -> None:
         if most is not None and most < 1:
@@ -53,9 +53,7 @@ class Sketch:
         self.axis = axis
         self.most = most
         self._tally = Tally(1 if axis is None else 0)
-        self._counts = histogram.table(self._tally.channels)
-        self._pending: NDArray[np.uint16] | None = None
-        self._filled = 0
+        self._counts: NDArray[np.int64] | None = None  # made when there is something to count
 
     def observe(self, array: NDArray[Any]) -> None:
         """Take in one array.
@@ -72,9 +70,9 @@ class Sketch:
         self._expect(len(rows))
         finite = self._tally.observe(rows)
         bins = rows.view(np.uint16)[:, _TOP::2].astype(np.intp)
-        bins += np.arange(0, self._counts.size, BINS)[:, None]
+        bins += np.arange(0, len(rows) * BINS, BINS)[:, None]
         # Only bins that occur are touched, where adding whole tables would write every page.
-        np.add.at(self._counts.reshape(-1), bins.ravel() if finite is None else bins[finite], 1)
+        np.add.at(self._table().reshape(-1), bins.ravel() if finite is None else bins[finite], 1)
 
     def merge(self, other: Self) -> None:
         """Take in what `other` saw.
@@ -90,27 +88,20 @@ class Sketch:
         if not other.channels:
             return
         self._expect(other.channels)
-        self._flush()
-        other._flush()
         self._tally.merge(other._tally)
-        for mine, its in zip(self._counts, other._counts, strict=True):
-            used = np.flatnonzero(its)
-            mine[used] += its[used]
+        if other._counts is not None:
+            used = other._used()
+            self._table().reshape(-1)[used] += other._counts.reshape(-1)[used]
 
     def state(self) -> State:
         """Return what is known; of the bins those in use, channel by channel."""
-        self._flush()
-        used = [np.flatnonzero(row) for row in self._counts]
+        used = self._used()
+        rows, bins = np.divmod(used, BINS)
         return {
             "settings": settings(self.axis, self.most),
-            "starts": np.cumsum([0, *(bins.size for bins in used)], dtype=np.int64),
-            "bins": np.concatenate([np.empty(0), *used]).astype(np.uint16),
-            "bin_counts": np.concatenate(
-                [
-                    np.empty(0, np.int64),
-                    *(row[at] for row, at in zip(self._counts, used, strict=True)),
-                ]
-            ),
+            "starts": np.searchsorted(rows, np.arange(self.channels + 1)).astype(np.int64),
+            "bins": bins.astype(np.uint16),
+            "bin_counts": self._table().reshape(-1)[used] if used.size else np.empty(0, np.int64),
             **self._tally.state(),
         }
 
@@ -120,9 +111,9 @@ class Sketch:
         axis, most = read_settings(state["settings"])
         found = cls(axis=axis, most=most)
         found._tally = Tally.from_state(state)
-        found._counts = histogram.table(found.channels)
-        rows = np.repeat(np.arange(found.channels), np.diff(state["starts"]))
-        found._counts[rows, state["bins"]] = state["bin_counts"]
+        if state["bins"].size:
+            rows = np.repeat(np.arange(found.channels), np.diff(state["starts"]))
+            found._table()[rows, state["bins"]] = state["bin_counts"]
         return found
 
     @property
@@ -134,6 +125,11 @@ class Sketch:
     def empty(self) -> bool:
         """Whether no finite value was seen."""
         return not (self._tally.low <= self._tally.high).any()
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The smallest and largest finite value of a tensor; (inf, -inf) if there is none."""
+        return float(self._tally.low[0]), float(self._tally.high[0])
 
     @property
     def seen(self) -> NDArray[np.int64]:
@@ -182,14 +178,12 @@ class Sketch:
 
     def histogram(self, channel: int = 0) -> Histogram:
         """Return the occupied bins of a channel by ascending value, clipped to its exact extremes."""
-        self._flush()
         low, high = self._tally.low[channel], self._tally.high[channel]
-        return histogram.values(self._counts[channel], float(low), float(high))
+        return histogram.values(self._table()[channel], float(low), float(high))
 
     def magnitudes(self, channel: int = 0) -> Histogram:
         """Return the occupied bins of |x| of a channel, without zero."""
-        self._flush()
-        return histogram.magnitudes(self._counts[channel])
+        return histogram.magnitudes(self._table()[channel])
 
     def share_outside(self, found: Range) -> NDArray[np.float64]:
         """Return the share of the counted values outside a range, per channel, to the width of a bin."""
@@ -200,10 +194,22 @@ class Sketch:
             shares[i] = bins.count[outside].sum() / self._tally.count[i]
         return shares
 
+    def _table(self) -> NDArray[np.int64]:
+        if self._counts is None:
+            self._counts = histogram.table(self.channels)
+        return self._counts
+
+    def _used(self) -> NDArray[np.intp]:
+        """Return the places of the table that are not zero, channel by channel."""
+        if self._counts is None:
+            return np.empty(0, np.intp)
+        ends = zip(self._counts, self._tally.low.tolist(), self._tally.high.tolist(), strict=True)
+        used = [histogram.occupied(row, low, high) for row, low, high in ends]
+        return np.concatenate([row * BINS + bins for row, bins in enumerate(used)])
+
     def _expect(self, channels: int) -> None:
         if not self.channels:
             self._tally = Tally(channels)
-            self._counts = histogram.table(channels)
         elif self.channels != channels:
             raise ValueError(
                 f"A sketch of {self.channels} channels met {channels} along axis {self.axis}; "
@@ -212,70 +218,47 @@ class Sketch:
 
     def _observe_tensor(self, flat: NDArray[np.float32]) -> None:
         self._tally.seen[0] += flat.size
-        k = _stride(flat.size, self.most)
-        if k == 1:
-            for chunk in _chunks(flat):
-                self._count(chunk, clean=self._bound(chunk))
-            return
-        picked = _scratch.float32(-(-flat.size // k))
-        clean, filled, skip = True, 0, 0
+        k = 1 if self.most is None else -(-flat.size // self.most)
+        skip = _start(flat, k)
+        picked = flat if k == 1 else _scratch.float32(len(range(skip, flat.size, k)))
+        clean, filled = True, 0
         for chunk in _chunks(flat):
             clean &= self._bound(chunk)
+            if k == 1:
+                continue
             part = chunk[skip::k]
             picked[filled : filled + part.size] = part
             filled += part.size
             skip = (skip - chunk.size) % k
-        for chunk in _chunks(picked):
-            self._count(chunk, clean=clean)
+        if not clean:
+            picked = picked[np.isfinite(picked)]
+        self._tally.count[0] += picked.size
+        sums = []
+        for start in range(0, picked.size, RUN):
+            run = picked[start : start + RUN]
+            sums.append(run_sums(run[None])[:, 0])
+            bins = _scratch.intp(run.size)
+            np.copyto(bins, run.view(np.uint16)[_TOP::2])
+            # np.bincount would make, and have us add, a table of up to 512 KB for each run.
+            np.add.at(self._table()[0], bins, _ONE)
+        if sums:
+            self._tally.sums.add(np.array(sums))
 
     def _bound(self, chunk: NDArray[np.float32]) -> bool:
         """Widen the extremes; return whether all values are finite. min and max pass NaN on."""
         tally = self._tally
-        low, high = float(np.minimum.reduce(chunk)), float(np.maximum.reduce(chunk))
-        clean = isfinite(low - high)
+        low, high = np.minimum.reduce(chunk), np.maximum.reduce(chunk)
+        clean = isfinite(float(low) - float(high))
         if not clean:
             finite = np.isfinite(chunk)
-            low = float(np.minimum.reduce(chunk, where=finite, initial=np.inf))
-            high = float(np.maximum.reduce(chunk, where=finite, initial=-np.inf))
+            low = np.minimum.reduce(chunk, where=finite, initial=np.inf)
+            high = np.maximum.reduce(chunk, where=finite, initial=-np.inf)
             nan = np.count_nonzero(np.isnan(chunk))
             tally.nan[0] += nan
             tally.inf[0] += chunk.size - np.count_nonzero(finite) - nan
-        # `Tally.bound` for one channel, without its array operations: 0.3 us instead of 2.4.
-        if low < tally.low[0]:
-            tally.low[0] = low + 0.0
-        if high > tally.high[0]:
-            tally.high[0] = high + 0.0
+        if low < tally.low[0] or high > tally.high[0]:
+            tally.bound(low, high)
         return clean
-
-    def _count(self, chunk: NDArray[np.float32], *, clean: bool) -> None:
-        """Add values to the bins and sums."""
-        kept = chunk
-        if not clean:
-            finite = np.isfinite(chunk)
-            kept = chunk[finite]
-            chunk = np.where(finite, chunk, np.float32(0))
-        self._tally.count[0] += kept.size
-        self._tally.add(chunk.reshape(1, -1))
-        bins = kept.view(np.uint16)[_TOP::2]
-        if self._pending is None:
-            self._pending = np.empty(_PENDING, np.uint16)
-        while bins.size:
-            part = bins[: _PENDING - self._filled]
-            self._pending[self._filled : self._filled + part.size] = part
-            self._filled += part.size
-            bins = bins[part.size :]
-            if self._filled == _PENDING:
-                self._flush()
-
-    def _flush(self) -> None:
-        """Count the pending bins."""
-        if not self._filled or self._pending is None:
-            return
-        bins = _scratch.intp(self._filled)
-        np.copyto(bins, self._pending[: self._filled])  # bincount would cast too, into fresh memory
-        found = np.bincount(bins)
-        self._counts[0, : found.size] += found
-        self._filled = 0
 
 
 def _chunks(flat: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
@@ -283,9 +266,10 @@ def _chunks(flat: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
         yield flat[start : start + _CHUNK]
 
 
-def _stride(n: int, most: int | None) -> int:
-    """Return the smallest k >= n / most without a divisor in common with n."""
-    k = 1 if most is None else -(-n // most)
-    while gcd(k, n) != 1:
-        k += 1
-    return k
+def _start(flat: NDArray[np.float32], k: int) -> int:
+    """Return where to begin if every k-th value is counted: a place below k that the values themselves choose.
+
+    Were it always the first, the same places of a feature map would be counted in every sample, and the channels
+    that matter at others never. It must not depend on what was seen before, or the order would matter.
+    """
+    return 0 if k == 1 else crc32(flat[:: max(1, flat.size // _GLANCES)].tobytes()) % k

@@ -182,7 +182,8 @@ def quantize(
 def _later(what: str) -> NoReturn:
     raise UsageError(
         f"{what} is not in this version of quantkit; what it has is "
-        "quantkit.quantize_dynamic(model, output), which needs no calibration data."
+        "quantkit.quantize_dynamic(model, output), which needs no calibration data, and "
+        "quantkit.calibrate(model, data), which learns activation ranges."
     )
 
 

@@ -50,31 +50,47 @@ def calibrate(  # noqa: PLR0913 - one parameter a flag
     ] = None,
     seed: Annotated[int | None, typer.Option(metavar="N", help="Of the shuffle.", min=0)] = None,
     preset: Annotated[
-        str | None, typer.Option(help="Images: imagenet, symmetric (-1..1), unit (0..1), raw.")
+        str | None,
+        typer.Option(
+            rich_help_panel="Images", help="imagenet, symmetric (-1..1), unit (0..1), raw."
+        ),
     ] = None,
     mean: Annotated[
-        str | None, typer.Option(metavar="M", help="Images: 127, or 0.485,0.456,0.406.")
+        str | None,
+        typer.Option(metavar="M", rich_help_panel="Images", help="127, or 0.485,0.456,0.406."),
     ] = None,
     std: Annotated[
-        str | None, typer.Option(metavar="S", help="Images: 128, or 0.229,0.224,0.225.")
+        str | None,
+        typer.Option(metavar="S", rich_help_panel="Images", help="128, or 0.229,0.224,0.225."),
     ] = None,
     resize: Annotated[
-        str | None, typer.Option(metavar="N", help="Images: shorter side, or HxW.")
+        str | None,
+        typer.Option(metavar="N", rich_help_panel="Images", help="Shorter side, or HxW."),
     ] = None,
-    crop: Annotated[str | None, typer.Option(metavar="N", help="Images: centre, N or HxW.")] = None,
+    crop: Annotated[
+        str | None, typer.Option(metavar="N", rich_help_panel="Images", help="Centre, N or HxW.")
+    ] = None,
     pixels: Annotated[
-        str | None, typer.Option(metavar="R", help="Images: 0-1 or 0-255, before mean and std.")
+        str | None,
+        typer.Option(
+            metavar="R", rich_help_panel="Images", help="0-1 or 0-255, before mean and std."
+        ),
     ] = None,
-    layout: Annotated[str | None, typer.Option(help="Images: NCHW or NHWC.")] = None,
-    channels: Annotated[str | None, typer.Option(help="Images: RGB or BGR.")] = None,
+    layout: Annotated[
+        str | None, typer.Option(rich_help_panel="Images", help="NCHW or NHWC.")
+    ] = None,
+    channels: Annotated[
+        str | None, typer.Option(rich_help_panel="Images", help="RGB or BGR.")
+    ] = None,
     tokenizer: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Text: a tokenizer.json.")
+        Path | None, typer.Option(metavar="FILE", rich_help_panel="Text", help="A tokenizer.json.")
     ] = None,
     column: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Text: the column; two for pairs.")
+        list[str] | None,
+        typer.Option(metavar="NAME", rich_help_panel="Text", help="The column; two for pairs."),
     ] = None,
     max_length: Annotated[
-        int | None, typer.Option(metavar="N", help="Text: tokens at most.", min=1)
+        int | None, typer.Option(metavar="N", rich_help_panel="Text", help="Tokens at most.", min=1)
     ] = None,
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Leave out samples that cannot be read.")
@@ -89,18 +105,34 @@ def calibrate(  # noqa: PLR0913 - one parameter a flag
         bool,
         typer.Option(
             "--every-value",
-            help="Count all values, not 16,384 evenly spaced ones a tensor and sample.",
+            help="Count every value, not about a million evenly spaced ones a tensor.",
         ),
     ] = False,
     workers: Annotated[
         int | None,
-        typer.Option(metavar="N", help="A local dask cluster of N processes.", min=1),
+        typer.Option(
+            rich_help_panel="Workers",
+            metavar="N",
+            help="A local dask cluster of N processes.",
+            min=1,
+        ),
     ] = None,
     scheduler: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="A dask scheduler: tcp://host:8786.")
+        str | None,
+        typer.Option(
+            rich_help_panel="Workers",
+            metavar="ADDRESS",
+            help="A dask scheduler: tcp://host:8786.",
+        ),
     ] = None,
     threads: Annotated[
-        int, typer.Option(metavar="N", help="For one operator; for very large models.", min=1)
+        int,
+        typer.Option(
+            rich_help_panel="Workers",
+            metavar="N",
+            help="For one operator; for very large models.",
+            min=1,
+        ),
     ] = 1,
     show: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Print a calibration and exit.")
@@ -148,6 +180,7 @@ def calibrate(  # noqa: PLR0913 - one parameter a flag
     settings = _settings(recipe, order, images, texts)
     if settings.path is None:
         raise UsageError("Which data? Add --data DIR, or path under [data] in quantkit.toml.")
+    workers = workers or recipe.calibrate.workers
     target = target or recipe.calibrate.output or Path(f"{source.stem}.calibration")
     options = CalibrateOptions(
         method=_method(
@@ -157,14 +190,15 @@ def calibrate(  # noqa: PLR0913 - one parameter a flag
         minmax_only=minmax_only,
         every_value=every_value,
         skip_bad=skip_bad,
-        workers=workers or recipe.calibrate.workers,
+        workers=workers,
         processes=workers is not None,
         scheduler=scheduler,
         threads=threads,
     )
     with watching(quiet=as_json) as monitor:
         found = _run(calibrate_model, source, settings, target, options, monitor)
-    present(found, target, export=export, all_tensors=all_tensors, as_json=as_json)
+    said = found.header["data"]["warnings"]
+    present(found, target, export=export, all_tensors=all_tensors, as_json=as_json, said=said)
 
 
 def _run(

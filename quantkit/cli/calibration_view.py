@@ -1,6 +1,6 @@
 """How a calibration looks in a terminal: the data before the run, progress, ranges and audit after it."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["present", "watching"]
 
 _ROWS = 12  # tensors in the table, unless all are asked for
+_METHODS = {"percentile": "perc.", "entropy": "entr.", "mse": "mse"}  # min-max clips nothing
+_REST = 65  # columns that the other columns take
+_NARROW = 15
 
 
 @contextmanager
@@ -95,12 +98,26 @@ def _print_description(found: "Description") -> None:
     rows += [("prepared", line) for line in found.preprocessing]
     for name, text in rows:
         console.print(escape(f"{name:9} {text}"), highlight=False, soft_wrap=True)
+    _print_notes(found.warnings)
 
 
-def present(
-    found: "Calibration", path: Path, *, export: Path | None, all_tensors: bool, as_json: bool
+def _print_notes(notes: Iterable[str]) -> None:
+    from rich.markup import escape
+
+    for note in notes:
+        errors().print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True, highlight=False)
+
+
+def present(  # noqa: PLR0913 - one parameter a flag
+    found: "Calibration",
+    path: Path,
+    *,
+    export: Path | None,
+    all_tensors: bool,
+    as_json: bool,
+    said: Collection[str] = (),
 ) -> None:
-    """Print a calibration, and export it if asked."""
+    """Print a calibration, and export it if asked; `said` are warnings that the user has read."""
     from rich.markup import escape
 
     if export is not None:
@@ -121,8 +138,7 @@ def present(
         if file is not None:
             size = human(file.stat().st_size)
             console.print(escape(f"{name:8} {file} ({size})"), highlight=False, soft_wrap=True)
-    for warning in found.header["warnings"]:
-        errors().print(f"[yellow]note:[/] {escape(warning)}", soft_wrap=True, highlight=False)
+    _print_notes(w for w in found.header["warnings"] if w not in said)
 
 
 def _export(found: "Calibration", path: Path) -> None:
@@ -151,27 +167,32 @@ def _facts(found: "Calibration") -> Iterator[str]:
 
 
 def _table(found: "Calibration", *, all_tensors: bool) -> "Table":
+    from rich.box import SIMPLE_HEAD
     from rich.markup import escape
     from rich.table import Table
 
     audit = found.header["audit"]
     tensors = audit["tensors"]
     rows = tensors if all_tensors else sorted(tensors, key=lambda t: -t["split_half"])[:_ROWS]
+    console = output()
     title = f"Ranges of {len(found.tensors)} tensors by {found.method.name}"
+    if found.method.name != audit["method"]:
+        title += f" (halves by {audit['method']})"
     if len(rows) < len(tensors):
         title += f"; the {len(rows)} least stable (--all for all)"
-    table = Table(title=title, title_justify="left", caption_justify="left")
-    table.add_column("tensor", no_wrap=True, min_width=16)
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("tensor", no_wrap=True)
     for name in ("min .. max", "range"):
         table.add_column(name, justify="right", no_wrap=True)
-    methods = [name for name in tensors[0]["clipped"] if name != "minmax"] if tensors else []
+    methods = [name for name in _METHODS if tensors and name in tensors[0]["clipped"]]
     for name in methods:
-        table.add_column(f"{name}\nclips", justify="right", no_wrap=True)
+        table.add_column(f"{_METHODS[name]}\nclips", justify="right", no_wrap=True)
     table.add_column("halves\ndiffer", justify="right", no_wrap=True)
+    width = max(_NARROW, console.width - _REST)
     ranges = found.ranges()
     for row in rows:
         table.add_row(
-            escape(row["tensor"]),
+            escape(_shortened(row["tensor"], width)),
             _ends(row["low"], row["high"]),
             _ends(*ranges[row["tensor"]]),
             *(_percent(row["clipped"][name]) for name in methods),
@@ -179,8 +200,13 @@ def _table(found: "Calibration", *, all_tensors: bool) -> "Table":
         )
     if not tensors:  # only spans were taken
         for tensor, ends in list(ranges.items())[: None if all_tensors else _ROWS]:
-            table.add_row(escape(tensor), _ends(*ends), _ends(*ends), "")
+            table.add_row(escape(_shortened(tensor, width)), _ends(*ends), _ends(*ends), "")
     return table
+
+
+def _shortened(tensor: str, width: int) -> str:
+    """Cut a long name at its front: its end is what tells tensors apart."""
+    return tensor if len(tensor) <= width else f"…{tensor[-width + 1 :]}"
 
 
 def _ends(low: float, high: float) -> str:
@@ -188,4 +214,4 @@ def _ends(low: float, high: float) -> str:
 
 
 def _percent(share: float) -> str:
-    return "-" if not share else f"{share:.3%}"
+    return "-" if not share else f"{share:.2%}"

@@ -9,7 +9,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from calibrators import Method, Range, Sketch
+from quantkit.observe.forks import forked_map
 from quantkit.observe.observations import Observations
 from quantkit.observe.requests import SketchAsk
 from quantkit.observe.run import Pass
@@ -20,7 +23,7 @@ __all__ = ["CLIPPED_HARD", "MOVED", "Audit", "TensorAudit", "audit_of"]
 MOVED = 0.05
 # Ranges have settled if no more than this share of them still moves.
 _STILL = 0.05
-# A method that leaves out more than this share of the values clips hard.
+# A range clips hard if clipping alone costs more than this share of the signal's energy: 20 dB.
 CLIPPED_HARD = 0.01
 _FEW = 32  # samples, below which nothing is said about stability
 _NAMED = 5  # samples that are listed by name
@@ -33,6 +36,7 @@ class TensorAudit:
     Attributes:
         ranges: Lower and upper end by method.
         clipped: Share of the values outside, by method.
+        lost: Energy that the chosen method clips off, as a share of all: sum (x - clip(x))^2 / sum x^2.
         split_half: How far the ranges of the two halves of the data are apart.
         moved: How far the range of an eighth, a quarter, a half of the data is from that of all.
         low_sample: Place, in the order of the run, of the sample that holds the smallest value;
@@ -44,6 +48,7 @@ class TensorAudit:
     tensor: str
     ranges: Mapping[str, tuple[float, float]]
     clipped: Mapping[str, float]
+    lost: float
     split_half: float
     moved: tuple[float, ...]
     low: float
@@ -81,37 +86,13 @@ class Audit:
     tensors: tuple[TensorAudit, ...]
 
 
-def audit_of(seen: Pass, method: Method, methods: Sequence[Method]) -> Audit:
+def audit_of(seen: Pass, method: Method, methods: Sequence[Method], *, workers: int) -> Audit:
     """Judge what a pass over the data gave, for a method; compare the others."""
     whole = seen.whole()
     parts = [seen.prefix(count) for count in range(1, len(seen.segments))]
-    second = seen.segments[-1]
-    tensors = []
-    for tensor, sketch in _sketches(whole):
-        chosen = method(sketch)
-        first = [_range(part, tensor, method) for part in parts]
-        halves = _apart(first[-1], _range(second, tensor, method), chosen) if first else 0.0
-        ranges = {m.name: chosen if m == method else m(sketch) for m in methods}
-        extremes = whole.extremes[tensor]
-        tensors.append(
-            TensorAudit(
-                tensor=tensor,
-                ranges={n: (float(r.low[0]), float(r.high[0])) for n, r in ranges.items()},
-                clipped={n: float(sketch.share_outside(r)[0]) for n, r in ranges.items()},
-                split_half=halves,
-                moved=tuple(_apart(r, chosen, chosen) for r in first),
-                low=float(sketch.low[0]),
-                high=float(sketch.high[0]),
-                low_sample=extremes.low_sample,
-                high_sample=extremes.high_sample,
-                mean=float(sketch.mean[0]),
-                std=float(sketch.std[0]),
-                seen=int(sketch.seen[0]),
-                counted=int(sketch.count[0]),
-                nan=int(sketch.nan[0]),
-                inf=int(sketch.inf[0]),
-            )
-        )
+    study = _Study(whole, parts, seen.segments[-1], method, methods)
+    names = [tensor for tensor, _ in _sketches(whole)]
+    tensors = forked_map(study.tensor, names, workers)
     prefixes = tuple(len(part.samples) for part in parts)
     samples = len(whole.samples)
     enough = _enough(prefixes, tensors)
@@ -127,6 +108,44 @@ def audit_of(seen: Pass, method: Method, methods: Sequence[Method]) -> Audit:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Study:
+    """All that one tensor is judged by: the whole, prefixes of it, its second half, and methods."""
+
+    whole: Observations
+    parts: Sequence[Observations]
+    second: Observations
+    method: Method
+    methods: Sequence[Method]
+
+    def tensor(self, tensor: str) -> TensorAudit:
+        """Judge one tensor."""
+        sketch = _sketch(self.whole, tensor)
+        chosen = self.method(sketch)
+        first = [self.method(_sketch(part, tensor)) for part in self.parts]
+        second = self.method(_sketch(self.second, tensor))
+        ranges = {m.name: chosen if m == self.method else m(sketch) for m in self.methods}
+        extremes = self.whole.extremes[tensor]
+        return TensorAudit(
+            tensor=tensor,
+            ranges={n: (float(r.low[0]), float(r.high[0])) for n, r in ranges.items()},
+            clipped={n: float(sketch.share_outside(r)[0]) for n, r in ranges.items()},
+            lost=_lost(sketch, chosen),
+            split_half=_apart(first[-1], second, chosen) if first else 0.0,
+            moved=tuple(_apart(r, chosen, chosen) for r in first),
+            low=float(sketch.low[0]),
+            high=float(sketch.high[0]),
+            low_sample=extremes.low_sample,
+            high_sample=extremes.high_sample,
+            mean=float(sketch.mean[0]),
+            std=float(sketch.std[0]),
+            seen=int(sketch.seen[0]),
+            counted=int(sketch.count[0]),
+            nan=int(sketch.nan[0]),
+            inf=int(sketch.inf[0]),
+        )
+
+
 def _sketches(seen: Observations) -> Iterator[tuple[str, Sketch]]:
     for tensor, whats in seen.answers.items():
         for what, statistic in whats.items():
@@ -134,9 +153,16 @@ def _sketches(seen: Observations) -> Iterator[tuple[str, Sketch]]:
                 yield tensor, statistic
 
 
-def _range(seen: Observations, tensor: str, method: Method) -> Range:
+def _sketch(seen: Observations, tensor: str) -> Sketch:
     whats = seen.answers[tensor].items()
-    return next(method(s) for w, s in whats if isinstance(w, SketchAsk) and isinstance(s, Sketch))
+    return next(s for w, s in whats if isinstance(w, SketchAsk) and isinstance(s, Sketch))
+
+
+def _lost(sketch: Sketch, found: Range) -> float:
+    bins = sketch.histogram()
+    inside = np.clip(bins.center, found.low[0], found.high[0])
+    energy = float((bins.count * np.square(bins.center)).sum())
+    return float((bins.count * np.square(bins.center - inside)).sum()) / energy if energy else 0.0
 
 
 def _apart(a: Range, b: Range, whole: Range) -> float:

@@ -224,9 +224,9 @@ def _observe(
 
 
 def _ends(statistic: Any) -> tuple[float, float] | None:
-    """Return the smallest and largest value of a tensor so far; None if there is none, or not one."""
+    """Return the smallest and largest value so far of what knows them of a whole tensor."""
     if isinstance(statistic, Span) or (isinstance(statistic, Sketch) and statistic.axis is None):
-        return None if statistic.empty else (float(statistic.low[0]), float(statistic.high[0]))
+        return statistic.bounds
     return None
 
 
@@ -238,11 +238,11 @@ def _note_extremes(
     rows: list[int],
 ) -> None:
     """If a batch set a new extreme, note which of its samples did. Rare, so it may cost a pass."""
-    if after is None:
+    if before is None or after is None:
         return
-    if before is None or after[0] != before[0]:
+    if after[0] != before[0]:
         extremes.lower(after[0], _row_of(array, after[0], rows))
-    if before is None or after[1] != before[1]:
+    if after[1] != before[1]:
         extremes.raise_(after[1], _row_of(array, after[1], rows))
 
 

@@ -2,7 +2,7 @@
 
 Counting is thousands of short numpy calls an image, and on threads these wait for the interpreter: two threads
 are slower than one (ARCHITECTURE.md has the figures). A forked process shares the session and its weights with
-its parent and starts at once. Forking a process that runs other threads is not safe; then threads do the work.
+its parent and starts at once.
 """
 
 import multiprocessing
@@ -15,7 +15,6 @@ from concurrent.futures import (
     FIRST_COMPLETED,
     Executor,
     Future,
-    ProcessPoolExecutor,
     ThreadPoolExecutor,
     wait,
 )
@@ -23,10 +22,12 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from quantkit.errors import QuantkitError
+from quantkit.observe.forks import can_fork, fork_pool
 from quantkit.observe.job import Job, Shard, ShardResult, observe_shard, opened
 
 __all__ = ["run_locally"]
 
+_AHEAD = 2  # shards a worker is given at a time, so that it never waits for the merging
 _GLANCE = 0.1  # seconds between looks at the progress, and at whether the user wants to stop
 _HERE = threading.local()
 
@@ -53,7 +54,7 @@ def run_locally(
     tick: Callable[[int], None],
     stopped: Callable[[], bool],
 ) -> Iterator[ShardResult]:
-    """Yield results as they come, at most one shard a worker under way.
+    """Yield results as they come; each worker has one shard under way and one waiting.
 
     Raises:
         QuantkitError: A worker process was killed, most likely for want of memory.
@@ -64,7 +65,7 @@ def run_locally(
     with _executor(desk, workers) as pool:
         try:
             while True:
-                while len(pending) < workers and not stopped():
+                while len(pending) < workers * _AHEAD and not stopped():
                     shard = next(shards, None)
                     if shard is None:
                         break
@@ -91,11 +92,9 @@ def run_locally(
 
 def _executor(desk: _Desk, workers: int) -> Executor:
     opened(desk.job)  # before forking, so that all share it
-    forks = "fork" in multiprocessing.get_all_start_methods() and threading.active_count() == 1
-    if not forks or workers == 1:
+    if workers == 1 or not can_fork():
         return ThreadPoolExecutor(workers, "quantkit", _sit_down, (desk,))
-    context = multiprocessing.get_context("fork")
-    return ProcessPoolExecutor(workers, context, _sit_down, (desk,))
+    return fork_pool(workers, _sit_down, (desk,))
 
 
 def _sit_down(desk: _Desk) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
-from quantkit.ops.activations import ABSORBED_BY, COMPUTES, MOVES
+from quantkit.ops.activations import ABSORBED_BY, BY_CONSTANT, COMPUTES, MOVES, PRODUCTS
 
 __all__ = ["Points", "points_of"]
 
@@ -39,7 +39,7 @@ def points_of(model: ir.Model) -> Points:
     found: dict[str, None] = {}
     hidden = 0
     for node in model.graph.all_nodes():
-        if node.op_type not in COMPUTES:
+        if not _computes(node):
             continue
         if node.graph is not model.graph:
             hidden += sum(_is_float(o) for o in node.outputs)
@@ -48,6 +48,18 @@ def points_of(model: ir.Model) -> Points:
             if value.name and _is_float(value):
                 found[value.name] = None
     return Points(tensors=tuple(found), hidden=hidden)
+
+
+def _computes(node: ir.Node) -> bool:
+    """Say whether a node may run in integers.
+
+    Scaling or shifting by a constant does only behind a product, whose bias it is: elsewhere (inside a
+    LayerNormalization or a Gelu that was taken apart) its neighbours are float, and so is it.
+    """
+    if node.op_type not in BY_CONSTANT or not any(v and _is_constant(v) for v in node.inputs):
+        return node.op_type in COMPUTES
+    producers = (v.producer() for v in node.inputs if v is not None)
+    return any(p is not None and p.op_type in PRODUCTS for p in producers)
 
 
 def _around(node: ir.Node) -> Iterator[ir.Value]:

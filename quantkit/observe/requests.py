@@ -10,7 +10,6 @@ from calibrators import Calibrator, ChannelMoments, SecondMoment, Sketch, Statis
 from quantkit.observe.span import Span
 
 __all__ = [
-    "VALUES_COUNTED",
     "CalibratorAsk",
     "ChannelsAsk",
     "MomentsAsk",
@@ -19,12 +18,20 @@ __all__ = [
     "SketchAsk",
     "SpanAsk",
     "What",
+    "values_counted",
 ]
 
-# Of one sample and tensor, this many evenly spaced values are counted in the histogram; minimum and
-# maximum are always those of all values. Counting all 7 million values an image of MobileNetV2 takes
-# numpy twice as long as the inference itself (benchmarks/calibrate.py).
-VALUES_COUNTED = 1 << 14
+# About so many values of a tensor are counted in its histogram, evenly spaced; minimum and maximum are always
+# those of all values. Counting all 7 million values an image of MobileNetV2 takes numpy longer than the
+# inference itself, and moves ranges less than taking other images does (benchmarks/results/calibrate.md).
+_VALUES = 1 << 20
+_A_SAMPLE = (1 << 13, 1 << 15)  # at least, at most
+
+
+def values_counted(samples: int) -> int:
+    """Return how many values of a tensor to count in each of so many samples."""
+    least, most = _A_SAMPLE
+    return max(least, min(most, _VALUES // max(samples, 1)))
 
 
 class What(Protocol):
@@ -55,9 +62,9 @@ class _Ask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SketchAsk(_Ask):
-    """The distribution of all values: every range method reads it."""
+    """The distribution of the values, of `most` a sample or of all: every range method reads it."""
 
-    most: int | None = VALUES_COUNTED
+    most: int | None = None
 
     def create(self, rows: int) -> Statistic:
         """Return an empty sketch."""

@@ -1,7 +1,7 @@
 """Cuts the batches that are left into shards: long enough to be cheap, short enough to lose little.
 
 Results do not depend on the cutting (merging is exact), so a shard may be as long as the pace measured so
-far suggests; towards the end shards get shorter, so that workers finish together.
+far suggests. A segment is cut evenly among the workers, so that they finish it together.
 """
 
 from collections.abc import Iterator
@@ -16,9 +16,8 @@ __all__ = ["SEGMENTS", "Schedule", "segment_ends"]
 
 # Prefixes whose ranges are compared in the audit: an eighth, a quarter, a half, and all of the data.
 SEGMENTS = 4
-# A shard takes about this long, in seconds: much less and merging shows, much more and a kill loses work.
-_SHORT, _LONG = 0.5, 3.0
-_FIRST = 8  # batches, as long as no pace is known
+_SECONDS = 3.0  # that a shard may take: a kill loses no more than that
+_FIRST = 8  # batches in a shard, as long as no pace is known
 
 
 def segment_ends(batches: int) -> list[int]:
@@ -63,16 +62,14 @@ class Schedule:
                 first += 1
                 continue
             last = first + 1
-            longest = self._longest()
+            longest = self._longest(end - start)
             while last < end and last - first < longest and not given[last]:
                 last += 1
             given[first:last] = True
             yield Shard(group=group, segment=segment, first=first, last=last)
             first = last
 
-    def _longest(self) -> int:
-        if self._pace is None:
-            return _FIRST
-        left = int(self._given.size - self._given.sum())
-        short, long = (max(1, int(s / max(self._pace, 1e-6))) for s in (_SHORT, _LONG))
-        return max(short, min(ceil(left / (2 * self.workers)), long))
+    def _longest(self, batches: int) -> int:
+        """Return the length of a shard of a segment: an even part that is short enough."""
+        limit = _FIRST if self._pace is None else max(1, int(_SECONDS / max(self._pace, 1e-6)))
+        return ceil(batches / (self.workers * ceil(batches / (self.workers * limit))))

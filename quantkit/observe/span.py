@@ -26,6 +26,11 @@ class Span:
         """Whether no finite value was seen."""
         return bool(self.low[0] > self.high[0])
 
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The smallest and largest finite value; (inf, -inf) if there is none."""
+        return float(self.low[0]), float(self.high[0])
+
     def observe(self, array: NDArray[Any]) -> None:
         """Widen the span."""
         if not array.size:

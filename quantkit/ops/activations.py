@@ -6,7 +6,7 @@ none of these sets computes in float, and nobody needs the range of what stands 
 
 from quantkit.ops.facts import FACTS
 
-__all__ = ["ABSORBED_BY", "COMPUTES", "MOVES"]
+__all__ = ["ABSORBED_BY", "BY_CONSTANT", "COMPUTES", "MOVES", "PRODUCTS"]
 
 # They have a kernel for integers (or are quantized by another runtime): ranges of what goes in and out.
 COMPUTES = frozenset(
@@ -53,11 +53,15 @@ MOVES = frozenset(
     }
 )
 
-_PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm"})
+# Products of activations and weights.
+PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+
+# They run in integers for the sake of their neighbours only.
+BY_CONSTANT = frozenset({"Add", "Mul"})
 
 # An operator that disappears into the kernel of the one before it, if nobody else reads what is between.
 ABSORBED_BY = {
-    "BatchNormalization": _PRODUCTS,
+    "BatchNormalization": PRODUCTS - {"MatMul"},
     "Clip": COMPUTES | {"BatchNormalization"},
     "Relu": COMPUTES | {"BatchNormalization"},
 }

@@ -145,20 +145,22 @@ class TestMost:
         assert found.high.item() == array.max()
 
     @pytest.mark.parametrize("columns", [2, 3, 4, 7, 10, 12])
-    def test_every_column_is_visited(self, columns: int) -> None:
-        array = np.tile(np.arange(1, columns + 1, dtype=np.float32), 840)
-        found = sketch_of(array, most=array.size // columns)
-        assert found.histogram().count.size == columns
+    def test_every_column_is_visited_in_the_end(self, columns: int) -> None:
+        names = np.tile(np.arange(1, columns + 1, dtype=np.float32), 840)
+        noise = np.random.default_rng(0).random(100).astype(np.float32) / 1e3
+        found = sketch_of(*(names + n for n in noise), most=names.size // columns)
+        assert set(np.rint(found.histogram().center)) == set(range(1, columns + 1))
 
     def test_the_values_counted_are_evenly_spaced(self) -> None:
         array = np.random.default_rng(0).standard_normal(400_000).astype(np.float32)
         k = math.ceil(array.size / 1000)
-        while math.gcd(k, array.size) != 1:
-            k += 1
-        found, expected = sketch_of(array, most=1000), sketch_of(array[::k])
-        assert found.mean.item() == expected.mean.item()
-        assert found.count.item() == expected.count.item()
-        assert found.magnitudes().count.tolist() == expected.magnitudes().count.tolist()
+        found = sketch_of(array, most=1000).state()
+        starts = (sketch_of(array[start::k]).state() for start in range(k))
+        assert any(
+            np.array_equal(found["bins"], s["bins"])
+            and np.array_equal(found["bin_counts"], s["bin_counts"])
+            for s in starts
+        )
 
     def test_nothing_to_count_is_refused(self) -> None:
         with pytest.raises(ValueError, match="at least one value"):

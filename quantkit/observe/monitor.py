@@ -1,0 +1,45 @@
+"""What a caller is told while a calibration runs."""
+
+from typing import Protocol
+
+from quantkit.data import Description
+
+__all__ = ["Monitor", "Silent"]
+
+
+class Monitor(Protocol):
+    """What a caller is told while it runs."""
+
+    def stage(self, text: str) -> None:
+        """Say what begins."""
+
+    def described(self, found: Description) -> None:
+        """Say what the data is, before it is run."""
+
+    def start(self, samples: int | None) -> None:
+        """Say how many samples there will be; None if nobody knows."""
+
+    def resumed(self, samples: int) -> None:
+        """Say that an earlier, interrupted run has done so many."""
+
+    def tick(self, samples: int) -> None:
+        """Say that so many more are done."""
+
+
+class Silent:
+    """A monitor that says nothing."""
+
+    def stage(self, text: str) -> None:
+        """Nothing."""
+
+    def described(self, found: Description) -> None:
+        """Nothing."""
+
+    def start(self, samples: int | None) -> None:
+        """Nothing."""
+
+    def resumed(self, samples: int) -> None:
+        """Nothing."""
+
+    def tick(self, samples: int) -> None:
+        """Nothing."""
