@@ -108,7 +108,7 @@ def _print_notes(notes: Iterable[str]) -> None:
         errors().print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True, highlight=False)
 
 
-def present(  # noqa: PLR0913 - one parameter a flag
+def present(
     found: "Calibration",
     path: Path,
     *,

@@ -25,13 +25,12 @@ __all__ = [
 # those of all values. Counting all 7 million values an image of MobileNetV2 takes numpy longer than the
 # inference itself, and moves ranges less than taking other images does (benchmarks/results/calibrate.md).
 _VALUES = 1 << 20
-_A_SAMPLE = (1 << 13, 1 << 15)  # at least, at most
+_A_SAMPLE = 1 << 13  # at least
 
 
 def values_counted(samples: int) -> int:
     """Return how many values of a tensor to count in each of so many samples."""
-    least, most = _A_SAMPLE
-    return max(least, min(most, _VALUES // max(samples, 1)))
+    return max(_A_SAMPLE, _VALUES // max(samples, 1))
 
 
 class What(Protocol):
