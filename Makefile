@@ -26,6 +26,7 @@ bench: $(STAMP)  ## side by side with onnxruntime.quantization; takes about half
 	$(BIN)/python benchmarks/crossover.py
 	$(BIN)/python benchmarks/conv_storage.py
 	$(BIN)/python benchmarks/scale.py
+	$(BIN)/python benchmarks/calibrate.py
 
 .venv/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "quantkit needs Python 3.11 or newer")'

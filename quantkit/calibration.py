@@ -90,10 +90,14 @@ def calibrate_model(
     _require_points(points, loaded)
     monitor.stage("Looking at the data")
     inputs = inputs_of(loaded)
-    samples = open_data(data, inputs, _with_model_folder(settings, loaded))
+    samples = open_data(
+        _as_seen_by_workers(data, options), inputs, _with_model_folder(settings, loaded)
+    )
     monitor.described(samples.description)
     digests = (model_digest(loaded)["sha256"], _fingerprint(samples))
-    job = _job(loaded.path or source, samples, points, options, settings)
+    job = _job(
+        loaded.path.absolute() if loaded.path else source, samples, points, options, settings
+    )
     monitor.stage("Trying the first sample")
     if isinstance(samples, Samples):
         job = _fitted(job, inputs, options, digests)
@@ -112,7 +116,7 @@ def calibrate_model(
         method=options.method,
         header={
             "model": model_digest(loaded),
-            "data": asdict(samples.description) | {"fingerprint": digests[1]},
+            "data": _described(samples, data) | {"fingerprint": digests[1]},
             "order": _order(job),
             "software": software(),
             "cpu": cpu_name(),
@@ -126,6 +130,18 @@ def calibrate_model(
         found.save(target)
         _partial(target).unlink(missing_ok=True)
     return found
+
+
+def _as_seen_by_workers(data: object, options: CalibrateOptions) -> object:
+    """Return a path that means the same in another working directory, where workers may have one."""
+    elsewhere = options.scheduler is not None and isinstance(data, str | Path)
+    return Path(str(data)).absolute() if elsewhere else data
+
+
+def _described(samples: Samples | Stream, data: object) -> dict[str, Any]:
+    """Return what the data is; its place as the user named it."""
+    found = asdict(samples.description)
+    return found | {"location": str(data)} if isinstance(data, str | Path) else found
 
 
 def _fingerprint(samples: Samples | Stream) -> str:

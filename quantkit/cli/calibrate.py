@@ -196,23 +196,9 @@ def calibrate(  # noqa: PLR0913 - one parameter a flag
         threads=threads,
     )
     with watching(quiet=as_json) as monitor:
-        found = _run(calibrate_model, source, settings, target, options, monitor)
+        found = calibrate_model(source, settings.path, target, options, settings, monitor)
     said = found.header["data"]["warnings"]
     present(found, target, export=export, all_tensors=all_tensors, as_json=as_json, said=said)
-
-
-def _run(
-    call: Any, source: Path, settings: "DataSettings", target: Path, options: Any, monitor: Any
-) -> "Calibration":
-    from quantkit.observe.run import Stopped
-
-    try:
-        found: Calibration = call(source, settings.path, target, options, settings, monitor)
-    except Stopped as e:
-        raise KeyboardInterrupt(
-            f"interrupted after {e.samples} samples; the same command continues from there"
-        ) from None
-    return found
 
 
 def _settings(

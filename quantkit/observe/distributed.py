@@ -4,6 +4,7 @@ A task is a job and a range of batches; workers open the model and read the samp
 mean the same on every machine. A lost worker's shards are given to others by dask.
 """
 
+import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -15,6 +16,7 @@ from quantkit.observe.job import Job, Shard, ShardResult, observe_shard
 __all__ = ["cluster", "run_on"]
 
 _AHEAD = 2  # shards a worker has waiting, so that it never idles
+_CARGO = 16 << 20  # bytes that may travel with each shard
 _LOSSES = 10  # times a shard may lose its worker before it is taken for the shard's fault
 
 
@@ -62,8 +64,12 @@ def run_on(
     """Yield results as they come. An `Engine` when `client` is bound."""
     from distributed import as_completed
 
-    shared = client.scatter(job, broadcast=True, hash=False)
-    submit = partial(client.submit, observe_shard, shared, pure=False)
+    if len(pickle.dumps(job)) > _CARGO:
+        raise UsageError(
+            "This data is in memory, and too large to be sent to a cluster: save it (.npz, .npy, a saved "
+            "dataset) where all workers can read it, and give its path."
+        )
+    submit = partial(client.submit, observe_shard, job, pure=False)
     first = [submit(shard) for shard in _up_to(shards, workers * _AHEAD)]
     arriving = as_completed(first, with_results=True)
     for future, result in arriving:

@@ -26,12 +26,12 @@ Engine = Callable[..., Iterator[ShardResult]]
 _STREAM_SHARD = 8  # batches read ahead for a worker, when they come from a Python iterator
 
 
-class Stopped(Exception):  # noqa: N818 - it is no error
-    """The user stopped the run; what was seen is in the checkpoint."""
+class Stopped(KeyboardInterrupt):
+    """The user stopped the run between two batches."""
 
-    def __init__(self, samples: int) -> None:
-        super().__init__(samples)
-        self.samples = samples
+    def __init__(self, samples: int, *, kept: bool) -> None:
+        rest = "; the same command continues from there" if kept else "; nothing was written"
+        super().__init__(f"interrupted after {samples} samples{rest}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ def observe(
         if stopped():
             if checkpoint:
                 checkpoint.save(segments, schedule.done)
-            raise Stopped(int(schedule.done[0].sum()) * job.batch)
+            raise Stopped(int(schedule.done[0].sum()) * job.batch, kept=checkpoint is not None)
     return Pass(segments=tuple(segments[s] for s in range(SEGMENTS)))
 
 
@@ -104,7 +104,7 @@ def observe_stream(job: Job, stream: Stream, *, workers: int, tick: Tick = lambd
                 segments[result.shard.segment] = Observations.empty(requests, job.batch)
             segments[result.shard.segment].merge(result.seen)
         if stopped():
-            raise Stopped(sum(len(s.samples) for s in segments.values()))
+            raise Stopped(sum(len(s.samples) for s in segments.values()), kept=False)
     ordered = [segments[s] for s in sorted(segments)]
     while len(ordered) > SEGMENTS:  # how many samples come is known only now
         ordered[0].merge(ordered.pop(1))
