@@ -45,7 +45,7 @@ class Sketch:
     ordered: ClassVar[bool] = False
     exact: ClassVar[bool] = True
 
-    __slots__ = ("_counts", "_tally", "axis", "most")
+    __slots__ = ("_counts", "_entries", "_tally", "axis", "most")
 
     def __init__(self, *, axis: int | None = None, most: int | None = None) -> None:
         if most is not None and most < 1:
@@ -54,6 +54,8 @@ class Sketch:
         self.most = most
         self._tally = Tally(1 if axis is None else 0)
         self._counts: NDArray[np.int64] | None = None  # made when there is something to count
+        # What was restored and not yet needed as a table: places in it, and their counts.
+        self._entries = (np.empty(0, np.intp), np.empty(0, np.int64))
 
     def observe(self, array: NDArray[Any]) -> None:
         """Take in one array.
@@ -89,19 +91,19 @@ class Sketch:
             return
         self._expect(other.channels)
         self._tally.merge(other._tally)
-        if other._counts is not None:
-            used = other._used()
-            self._table().reshape(-1)[used] += other._counts.reshape(-1)[used]
+        used, counts = other._occupied()
+        if used.size:
+            self._table().reshape(-1)[used] += counts
 
     def state(self) -> State:
         """Return what is known; of the bins those in use, channel by channel."""
-        used = self._used()
+        used, counts = self._occupied()
         rows, bins = np.divmod(used, BINS)
         return {
             "settings": settings(self.axis, self.most),
             "starts": np.searchsorted(rows, np.arange(self.channels + 1)).astype(np.int64),
             "bins": bins.astype(np.uint16),
-            "bin_counts": self._table().reshape(-1)[used] if used.size else np.empty(0, np.int64),
+            "bin_counts": counts,
             **self._tally.state(),
         }
 
@@ -111,9 +113,8 @@ class Sketch:
         axis, most = read_settings(state["settings"])
         found = cls(axis=axis, most=most)
         found._tally = Tally.from_state(state)
-        if state["bins"].size:
-            rows = np.repeat(np.arange(found.channels), np.diff(state["starts"]))
-            found._table()[rows, state["bins"]] = state["bin_counts"]
+        rows = np.repeat(np.arange(found.channels), np.diff(state["starts"]))
+        found._entries = (rows * BINS + state["bins"], state["bin_counts"].copy())
         return found
 
     @property
@@ -197,15 +198,18 @@ class Sketch:
     def _table(self) -> NDArray[np.int64]:
         if self._counts is None:
             self._counts = histogram.table(self.channels)
+            used, counts = self._entries
+            self._counts.reshape(-1)[used] = counts
         return self._counts
 
-    def _used(self) -> NDArray[np.intp]:
-        """Return the places of the table that are not zero, channel by channel."""
+    def _occupied(self) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
+        """Return the places of the table that are not zero, channel by channel, and their counts."""
         if self._counts is None:
-            return np.empty(0, np.intp)
+            return self._entries
         ends = zip(self._counts, self._tally.low.tolist(), self._tally.high.tolist(), strict=True)
-        used = [histogram.occupied(row, low, high) for row, low, high in ends]
-        return np.concatenate([row * BINS + bins for row, bins in enumerate(used)])
+        bins = [histogram.occupied(row, low, high) for row, low, high in ends]
+        used = np.concatenate([row * BINS + at for row, at in enumerate(bins)])
+        return used, self._counts.reshape(-1)[used]
 
     def _expect(self, channels: int) -> None:
         if not self.channels:

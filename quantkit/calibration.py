@@ -10,7 +10,7 @@ from typing import Any
 import onnx
 
 from calibrators import Entropy, MeanSquaredError, MinMax, Percentile
-from quantkit.data import InputSpec, Sample, Samples, Stream, collate, open_data
+from quantkit.data import InputSpec, Sample, Samples, Stream, collate, fixed_batch, open_data
 from quantkit.errors import DataError, NothingToQuantizeError, OutputError, UsageError
 from quantkit.graph.load import LoadedModel, load
 from quantkit.observe.audit import audit_of
@@ -21,7 +21,16 @@ from quantkit.observe.job import Job, opened
 from quantkit.observe.monitor import Monitor, Silent
 from quantkit.observe.notes import names_of, require_values, warnings_of
 from quantkit.observe.points import Points, points_of
-from quantkit.observe.prepare import MEMORY, batch_for, grouped, inputs_of, job_key, try_out
+from quantkit.observe.prepare import (
+    MEMORY,
+    batch_for,
+    grouped,
+    inputs_of,
+    job_key,
+    rows_for,
+    runs_together,
+    try_out,
+)
 from quantkit.observe.provenance import cpu_name, model_digest, software
 from quantkit.observe.requests import (
     CalibratorAsk,
@@ -94,29 +103,41 @@ def calibrate_model(
         _as_seen_by_workers(data, options), inputs, _with_model_folder(settings, loaded)
     )
     monitor.described(samples.description)
-    digests = (model_digest(loaded)["sha256"], _fingerprint(samples))
-    job = _job(
-        loaded.path.absolute() if loaded.path else source, samples, points, options, settings
+    fingerprint = _fingerprint(samples)
+    model = model_digest(loaded)
+    job = Job(
+        key="",
+        model=loaded.path.absolute() if loaded.path else source,
+        model_key=model["sha256"],
+        samples=samples if isinstance(samples, Samples) else None,
+        groups=(_requests(points, samples, options, settings),),
+        batch=settings.batch or 0,
+        limit=settings.limit,
+        shuffle=settings.shuffle and isinstance(samples, Samples),
+        seed=settings.seed,
+        skip_bad=options.skip_bad,
+        threads=options.threads,
     )
     monitor.stage("Trying the first sample")
     if isinstance(samples, Samples):
-        job = _fitted(job, inputs, options, digests)
+        job = _fitted(job, inputs, options, fingerprint)
         seen = _observe(job, target, options, monitor)
     else:
-        job = replace(job, key=job_key(job, *digests))
+        job = replace(job, batch=job.batch or 1)
         monitor.start(None)
         seen = observe_stream(job, samples, workers=_workers(options), tick=monitor.tick)
     monitor.stage("Auditing")
     whole = seen.whole()
     require_values(whole)
     judge = sketch_method(options.method) or MinMax()
-    audit = audit_of(seen, judge, METHODS, workers=_workers(options))
+    methods = [judge if m.name == judge.name else m for m in METHODS]
+    audit = audit_of(seen.segments, whole, judge, methods, workers=_workers(options))
     found = Calibration(
         seen=whole,
         method=options.method,
         header={
-            "model": model_digest(loaded),
-            "data": _described(samples, data) | {"fingerprint": digests[1]},
+            "model": model,
+            "data": _described(samples, data) | {"fingerprint": fingerprint},
             "order": _order(job),
             "software": software(),
             "cpu": cpu_name(),
@@ -149,33 +170,18 @@ def _fingerprint(samples: Samples | Stream) -> str:
     return samples.fingerprint() if isinstance(samples, Samples) else ""
 
 
-def _job(
-    model: str | Path | onnx.ModelProto,
-    samples: Samples | Stream,
-    points: Points,
-    options: CalibrateOptions,
-    settings: DataSettings,
-) -> Job:
-    known = samples if isinstance(samples, Samples) else None
-    count = _STREAM if known is None else min(len(known), settings.limit or len(known))
-    whats: list[What] = [SketchAsk(most=None if options.every_value else values_counted(count))]
+def _requests(
+    points: Points, samples: Samples | Stream, options: CalibrateOptions, settings: DataSettings
+) -> tuple[Request, ...]:
+    known = len(samples) if isinstance(samples, Samples) else _STREAM
+    count = values_counted(min(known, settings.limit or known))
+    whats: list[What] = [SketchAsk(most=None if options.every_value else count)]
     if options.minmax_only:
         whats = [SpanAsk()]
     if sketch_method(options.method) is None:
         whats.append(options.method)
     asked = [Request(tensor=tensor, what=what) for tensor in points.tensors for what in whats]
-    return Job(
-        key="",
-        model=model,
-        samples=known,
-        groups=(tuple(dict.fromkeys((*asked, *options.requests))),),
-        batch=settings.batch,
-        limit=settings.limit,
-        shuffle=settings.shuffle and known is not None,
-        seed=settings.seed,
-        skip_bad=options.skip_bad,
-        threads=options.threads,
-    )
+    return tuple(dict.fromkeys((*asked, *options.requests)))
 
 
 def _order(job: Job) -> dict[str, Any]:
@@ -211,20 +217,24 @@ def _with_model_folder(settings: DataSettings, loaded: LoadedModel) -> DataSetti
 
 
 def _fitted(
-    job: Job, inputs: Sequence[InputSpec], options: CalibrateOptions, digests: tuple[str, str]
+    job: Job, inputs: Sequence[InputSpec], options: CalibrateOptions, fingerprint: str
 ) -> Job:
-    """Fit batch and groups to what the first sample shows."""
-    batch = batch_for(inputs, _first(job, 1)[0], job.batch)
-    if batch != job.batch:  # the model's own, which the last samples may not fill
-        job = replace(job, batch=batch, limit=len(job.order()) // batch * batch)
-    job = replace(job, key=job_key(job, *digests))
-    first = _first(job, batch)
-    nbytes = try_out(opened(job), collate(first)[0], first[0].name)
+    """Fit batch and groups to what the first samples show, and give the job its key."""
+    wanted = job.batch
+    first = _first(job, 1)[0]
+    batch = batch_for(inputs, first, wanted or 1)
+    if batch != (wanted or 1):  # the model's own, which the last samples may not fill
+        job = replace(job, limit=len(job.order()) // batch * batch)
+    job = replace(job, batch=batch)
+    samples = _first(job, batch)
+    nbytes = try_out(opened(job), collate(samples)[0], first.name)
+    if not wanted and fixed_batch(inputs) is None and not _is_ordered(options):
+        together = _first(job, rows_for(first, nbytes, len(job.order())))
+        batch = len(together) if runs_together(opened(job), together) else 1
+        nbytes = {tensor: n * batch for tensor, n in nbytes.items()}
     groups = grouped(job.groups[0], nbytes, memory=options.memory // _workers(options))
-    if len(groups) == 1:
-        return job
-    job = replace(job, groups=groups)
-    return replace(job, key=job_key(job, *digests))
+    job = replace(job, batch=batch, groups=groups)
+    return replace(job, key=job_key(job, fingerprint))
 
 
 def _first(job: Job, count: int) -> list[Sample]:
@@ -244,8 +254,12 @@ def _first(job: Job, count: int) -> list[Sample]:
     return found
 
 
+def _is_ordered(options: CalibrateOptions) -> bool:
+    return options.method.ordered or any(r.what.ordered for r in options.requests)
+
+
 def _workers(options: CalibrateOptions) -> int:
-    if options.method.ordered:
+    if _is_ordered(options):
         return 1
     return options.workers or len(os.sched_getaffinity(0))
 
@@ -256,10 +270,10 @@ def _observe(job: Job, target: Path | None, options: CalibrateOptions, monitor: 
     run = partial(observe, job, checkpoint=checkpoint, tick=monitor.tick, resumed=monitor.resumed)
     if options.scheduler is None and not options.processes:
         return run(workers=_workers(options))
-    if options.method.ordered:
+    if _is_ordered(options):
         raise UsageError(
-            f"{options.method.name} depends on the order of the samples: it runs on one worker, "
-            "without --processes and --scheduler."
+            "What is asked for depends on the order of the samples (a moving average does): it runs on "
+            "one worker, without --workers and --scheduler."
         )
     with cluster(options.scheduler, options.workers) as client:
         workers = len(client.scheduler_info()["workers"]) or 1

@@ -6,6 +6,7 @@ QuantkitError
   ├── ModelError         the input model cannot be read, or uses what quantkit refuses
   │     └── RuntimeSupportError   the installed onnxruntime does not run this model
   ├── DataError          the data cannot be read, or does not fit the model
+  ├── InterruptedRunError      the user stopped a run; says how it is continued
   ├── NothingToQuantizeError    no weight would change: a no-op is never called a success
   ├── VerifyError        the quantized model failed the check before writing
   └── OutputError        the result cannot be written; nothing was changed on disk
@@ -15,6 +16,7 @@ Messages say what is wrong, where, and what to do, in one line. The command line
 
 __all__ = [
     "DataError",
+    "InterruptedRunError",
     "ModelError",
     "NothingToQuantizeError",
     "OutputError",
@@ -48,6 +50,10 @@ class RuntimeSupportError(ModelError):
 
 class DataError(QuantkitError):
     """The data cannot be read, or does not fit the model."""
+
+
+class InterruptedRunError(QuantkitError):
+    """The user stopped a run of the command line."""
 
 
 class NothingToQuantizeError(QuantkitError):

@@ -164,7 +164,7 @@ class DataSettings:
 
     Attributes:
         path: The directory or file.
-        batch: Samples in one run of the model.
+        batch: Samples in one run of the model; None: as many as run well together.
         limit: Use at most so many samples.
         shuffle: Mix the order by `seed`, so that `limit` takes a fair part of data that is sorted
             by class. A Python iterator cannot be shuffled.
@@ -175,7 +175,7 @@ class DataSettings:
     """
 
     path: Path | None = None
-    batch: int = 1
+    batch: int | None = None
     limit: int | None = None
     shuffle: bool = True
     seed: int = 0

@@ -14,9 +14,11 @@ from quantkit.cli.console import errors
 from quantkit.cli.demo import demo
 from quantkit.cli.inspect import inspect
 from quantkit.cli.quantize import quantize
-from quantkit.errors import QuantkitError
+from quantkit.errors import InterruptedRunError, QuantkitError
 
 __all__ = ["app", "run"]
+
+_INTERRUPTED = 130
 
 app = typer.Typer(
     name="quantkit",
@@ -63,16 +65,23 @@ def run(arguments: list[str]) -> int:
     try:
         code = app(args=arguments, standalone_mode=False)
     except QuantkitError as e:
-        return _fail(e, str(e), debug=debug)
+        stopped = isinstance(e, InterruptedRunError)
+        return _interrupted(str(e)) if stopped else _fail(e, str(e), debug=debug)
     except _USAGE_ERROR as e:
         message = e.format_message()  # empty if the help was shown for want of arguments
         return _fail(e, f"{message.rstrip('.')}. Try --help.", debug=debug) if message else 2
-    except (typer.Abort, KeyboardInterrupt) as e:
-        errors().print(str(e) or "interrupted; nothing was written", style="yellow")
-        return 130
+    except (typer.Abort, KeyboardInterrupt):
+        return _interrupted()
     except Exception as e:  # noqa: BLE001 - the last resort: no traceback unless asked for
         return _fail(e, f"Unexpected {type(e).__name__}: {e} (run with --debug)", debug=debug)
+    if code == _INTERRUPTED:  # typer's way to tell of Ctrl-C
+        return _interrupted()
     return code if isinstance(code, int) else 0
+
+
+def _interrupted(message: str = "") -> int:
+    errors().print(message or "interrupted; nothing was written", style="yellow", soft_wrap=True)
+    return _INTERRUPTED
 
 
 def _fail(error: Exception, message: str, *, debug: bool) -> int:

@@ -8,7 +8,7 @@ import typer
 
 from quantkit.cli.calibration_view import present, watching
 from quantkit.cli.console import JsonOption
-from quantkit.errors import UsageError
+from quantkit.errors import InterruptedRunError, UsageError
 
 if TYPE_CHECKING:
     from quantkit.observe import Calibration
@@ -195,8 +195,11 @@ def calibrate(  # noqa: PLR0913 - one parameter a flag
         scheduler=scheduler,
         threads=threads,
     )
-    with watching(quiet=as_json) as monitor:
-        found = calibrate_model(source, settings.path, target, options, settings, monitor)
+    try:
+        with watching(quiet=as_json) as monitor:
+            found = calibrate_model(source, settings.path, target, options, settings, monitor)
+    except KeyboardInterrupt as e:
+        raise InterruptedRunError(str(e)) from None
     said = found.header["data"]["warnings"]
     present(found, target, export=export, all_tensors=all_tensors, as_json=as_json, said=said)
 

@@ -133,7 +133,8 @@ def present(
     for line in _facts(found):
         console.print(escape(line), highlight=False, soft_wrap=True)
     style = "green" if audit["enough"] is not None else "yellow"
-    console.print(f"[{style}]audit[/]    {escape(audit['verdict'])}", highlight=False)
+    verdict = f"[{style}]audit[/]    {escape(audit['verdict'])}"
+    console.print(verdict, highlight=False, soft_wrap=True)
     for name, file in (("file", path), ("exported", export)):
         if file is not None:
             size = human(file.stat().st_size)

@@ -8,6 +8,7 @@ Pure: from what was seen to plain data. Differences of ranges are shares of the 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
@@ -15,7 +16,6 @@ from calibrators import Method, Range, Sketch
 from quantkit.observe.forks import forked_map
 from quantkit.observe.observations import Observations
 from quantkit.observe.requests import SketchAsk
-from quantkit.observe.run import Pass
 
 __all__ = ["CLIPPED_HARD", "MOVED", "Audit", "TensorAudit", "audit_of"]
 
@@ -86,16 +86,23 @@ class Audit:
     tensors: tuple[TensorAudit, ...]
 
 
-def audit_of(seen: Pass, method: Method, methods: Sequence[Method], *, workers: int) -> Audit:
-    """Judge what a pass over the data gave, for a method; compare the others."""
-    whole = seen.whole()
-    parts = [seen.prefix(count) for count in range(1, len(seen.segments))]
-    study = _Study(whole, parts, seen.segments[-1], method, methods)
-    names = [tensor for tensor, _ in _sketches(whole)]
-    tensors = forked_map(study.tensor, names, workers)
-    prefixes = tuple(len(part.samples) for part in parts)
+def audit_of(
+    segments: Sequence[Observations],
+    whole: Observations,
+    method: Method,
+    methods: Sequence[Method],
+    *,
+    workers: int,
+) -> Audit:
+    """Judge what a pass over the data gave, for a method; compare the others.
+
+    `whole` is what all segments together showed.
+    """
+    study = _Study(segments, whole, method, methods)
+    tensors = forked_map(study.tensor, [tensor for tensor, _ in _sketches(whole)], workers)
+    prefixes = tuple(accumulate(len(segment.samples) for segment in segments))[:-1]
     samples = len(whole.samples)
-    enough = _enough(prefixes, tensors)
+    enough = _enough(prefixes, tensors) if samples >= _FEW else None
     return Audit(
         method=method.name,
         samples=samples,
@@ -110,11 +117,10 @@ def audit_of(seen: Pass, method: Method, methods: Sequence[Method], *, workers: 
 
 @dataclass(frozen=True, slots=True)
 class _Study:
-    """All that one tensor is judged by: the whole, prefixes of it, its second half, and methods."""
+    """What tensors are judged by."""
 
+    segments: Sequence[Observations]
     whole: Observations
-    parts: Sequence[Observations]
-    second: Observations
     method: Method
     methods: Sequence[Method]
 
@@ -122,8 +128,8 @@ class _Study:
         """Judge one tensor."""
         sketch = _sketch(self.whole, tensor)
         chosen = self.method(sketch)
-        first = [self.method(_sketch(part, tensor)) for part in self.parts]
-        second = self.method(_sketch(self.second, tensor))
+        first = list(self._prefixes(tensor))
+        second = self.method(_sketch(self.segments[-1], tensor))
         ranges = {m.name: chosen if m == self.method else m(sketch) for m in self.methods}
         extremes = self.whole.extremes[tensor]
         return TensorAudit(
@@ -144,6 +150,13 @@ class _Study:
             nan=int(sketch.nan[0]),
             inf=int(sketch.inf[0]),
         )
+
+    def _prefixes(self, tensor: str) -> Iterator[Range]:
+        """Yield the ranges that an eighth, a quarter and a half of the data give."""
+        so_far = Sketch.from_state(_sketch(self.segments[0], tensor).state())
+        for segment in self.segments[1:]:
+            yield self.method(so_far)
+            so_far.merge(_sketch(segment, tensor))
 
 
 def _sketches(seen: Observations) -> Iterator[tuple[str, Sketch]]:
@@ -188,7 +201,9 @@ def _enough(prefixes: Sequence[int], tensors: Sequence[TensorAudit]) -> int | No
 def _verdict(
     samples: int, prefixes: Sequence[int], enough: int | None, tensors: Sequence[TensorAudit]
 ) -> str:
-    if samples < _FEW or not prefixes or not tensors:
+    if not tensors:
+        return "only minima and maxima were taken, which say nothing about stability"
+    if samples < _FEW or not prefixes:
         return f"{samples} samples are too few to say whether the ranges have settled: add data"
     if enough is not None:
         return f"{enough} of your {samples} samples would have been enough"

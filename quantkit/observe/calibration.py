@@ -58,8 +58,10 @@ class Calibration:
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        """The tensors that were observed, in graph order."""
-        return tuple(self.seen.answers)
+        """The tensors that have a range, in graph order."""
+        ranged = (asks.SketchAsk, asks.SpanAsk, asks.CalibratorAsk)
+        answers = self.seen.answers.items()
+        return tuple(t for t, whats in answers if any(isinstance(w, ranged) for w in whats))
 
     def answer(self, tensor: str, ask: type[Any]) -> Statistic | None:
         """Return the answer to one kind of question; None if it was not asked.
@@ -128,9 +130,14 @@ class Calibration:
                 f"'{path}' is not a calibration that this quantkit reads "
                 f"('{header.get('format')}', not '{FORMAT}'); calibrate again."
             )
+        try:
+            seen = Observations.from_arrays(arrays, _requests(header["requests"]), header["bad"])
+            method = _ask(CalibratorAsk, header["method"])
+        except (KeyError, TypeError, ValueError) as e:
+            raise DataError(f"'{path}' is damaged ({e!r}); calibrate again.") from e
         return cls(
-            seen=Observations.from_arrays(arrays, _requests(header["requests"]), header["bad"]),
-            method=_ask(CalibratorAsk, header["method"]),
+            seen=seen,
+            method=method,
             header={
                 k: v for k, v in header.items() if k not in {"format", "method", "requests", "bad"}
             },

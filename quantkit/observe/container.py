@@ -8,6 +8,7 @@ import json
 import os
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,17 @@ from quantkit.errors import DataError, OutputError
 __all__ = ["read_container", "write_container"]
 
 _HEADER = "header.json"
+# What reading a file that is something else, or cut off, or has a flipped bit may raise.
+_DAMAGE = (
+    OSError,
+    KeyError,
+    ValueError,
+    EOFError,
+    RuntimeError,
+    NotImplementedError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -79,7 +91,7 @@ def read_container(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]
             }
     except FileNotFoundError as e:
         raise DataError(f"There is no file '{path}'.") from e
-    except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as e:
+    except _DAMAGE as e:
         raise DataError(
             f"'{path}' is no calibration file, or it is damaged ({e}); calibrate again."
         ) from e

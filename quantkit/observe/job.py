@@ -6,7 +6,7 @@ and reads the samples itself.
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock, local
@@ -22,6 +22,7 @@ from quantkit.errors import DataError, RuntimeSupportError
 from quantkit.graph.load import load
 from quantkit.observe.augment import augment
 from quantkit.observe.observations import Extremes, Observations
+from quantkit.observe.points import infer_types
 from quantkit.observe.requests import Request
 from quantkit.observe.runner import Runner
 from quantkit.observe.span import Span
@@ -41,7 +42,7 @@ class Job:
 
     Attributes:
         key: Names everything that the result depends on; two jobs of the same key have the same result.
-        model: The float model.
+        model: The float model; `model_key` is its digest.
         samples: The data; None if it comes as a stream, so that shards carry their samples.
         groups: The requests; more than one group if the tensors of all do not fit into memory at once, and
             then the data is run once a group.
@@ -57,6 +58,7 @@ class Job:
     model: str | Path | onnx.ModelProto
     samples: Samples | None
     groups: tuple[tuple[Request, ...], ...]
+    model_key: str = ""
     batch: int = 1
     limit: int | None = None
     shuffle: bool = False
@@ -102,6 +104,7 @@ class OpenJob:
         source = load(job.model)
         source.require_weights()
         self.requests = job.groups[group]
+        infer_types(source.model)
         augmented = augment(source, self.requests)
         source.release()
         try:
@@ -111,7 +114,6 @@ class OpenJob:
         except RUNTIME_ERRORS as e:
             raise RuntimeSupportError(why_not_loaded(source, str(e))) from e
         self.taps = augmented.taps
-        self.order = None if job.samples is None else job.order()
         self._local = local()
 
     def run(self, feeds: dict[str, NDArray[Any]]) -> Iterator[tuple[str, NDArray[Any]]]:
@@ -129,17 +131,18 @@ class OpenJob:
                 yield tap.tensor, np.array([next(arrays), next(arrays)])
 
 
-_OPEN: dict[tuple[str, int], OpenJob] = {}
+_OPEN: dict[Hashable, OpenJob] = {}
 _LOCK = Lock()
 
 
 def opened(job: Job, group: int = 0) -> OpenJob:
     """Return the job's session, made at its first use in this process; only one is kept."""
+    key = (job.model_key or job.key, job.groups[group], job.threads)
     with _LOCK:
-        if (job.key, group) not in _OPEN:
+        if key not in _OPEN:
             _OPEN.clear()
-            _OPEN[job.key, group] = OpenJob(job, group)
-        return _OPEN[job.key, group]
+            _OPEN[key] = OpenJob(job, group)
+        return _OPEN[key]
 
 
 def observe_shard(
@@ -153,7 +156,7 @@ def observe_shard(
     work = opened(job, shard.group)
     seen = Observations.empty(work.requests, job.batch)
     last = shard.first
-    for batch in _batches(job, work, shard, seen):
+    for batch in _batches(job, shard, seen):
         rows = [place for place, sample in batch for _ in range(_extent(sample.feeds))]
         for feeds in collate([sample for _, sample in batch]):
             extent = _extent(feeds)
@@ -166,26 +169,25 @@ def observe_shard(
     return ShardResult(shard=shard, last=last, seconds=time.perf_counter() - started, seen=seen)
 
 
-def _batches(
-    job: Job, work: OpenJob, shard: Shard, seen: Observations
-) -> Iterator[tuple[Placed, ...]]:
+def _batches(job: Job, shard: Shard, seen: Observations) -> Iterator[tuple[Placed, ...]]:
     """Yield the shard's batches as (place in the order, sample); note digests in the first group."""
+    order = np.empty(0, np.int64) if shard.carried is not None else job.order()
     for at in range(shard.first, shard.last):
         if shard.carried is not None:
             batch = list(shard.carried[at - shard.first])
         else:
-            batch = list(_read(job, work, at, seen))
+            batch = list(_read(job, order, at, seen))
         if shard.group == 0:
             seen.samples += [place for place, _ in batch]
             seen.digests += [_digest(sample) for _, sample in batch]
         yield tuple(batch)
 
 
-def _read(job: Job, work: OpenJob, at: int, seen: Observations) -> Iterator[Placed]:
-    assert job.samples is not None and work.order is not None  # noqa: S101, PT018 - not a stream
-    for place in range(at * job.batch, min((at + 1) * job.batch, len(work.order))):
+def _read(job: Job, order: NDArray[np.int64], at: int, seen: Observations) -> Iterator[Placed]:
+    assert job.samples is not None  # noqa: S101 - a stream is carried
+    for place in range(at * job.batch, min((at + 1) * job.batch, len(order))):
         try:
-            yield place, job.samples[int(work.order[place])]
+            yield place, job.samples[int(order[place])]
         except DataError as e:
             if not job.skip_bad:
                 raise
@@ -247,7 +249,8 @@ def _note_extremes(
 
 
 def _row_of(array: NDArray[Any], value: float, rows: list[int]) -> int:
-    if len(rows) == 1 or not array.ndim or array.shape[0] % len(rows):
+    """Return the row that holds a value; the first, where an array has no rows (as a span has none)."""
+    if len(rows) == 1 or array.ndim <= 1 or array.shape[0] % len(rows):
         return rows[0]
     where = int(np.argmax(array.reshape(-1) == array.dtype.type(value)))
     return rows[where * len(rows) // array.size]

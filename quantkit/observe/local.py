@@ -61,6 +61,7 @@ def run_locally(
     """
     desk = _Desk(job)
     pending: set[Future[ShardResult]] = set()
+    order: dict[Future[ShardResult], int] = {}
     told = 0
     with _executor(desk, workers) as pool:
         try:
@@ -69,7 +70,9 @@ def run_locally(
                     shard = next(shards, None)
                     if shard is None:
                         break
-                    pending.add(pool.submit(_work, shard))
+                    future = pool.submit(_work, shard)
+                    order[future] = len(order)  # of two that are done, the earlier is merged first
+                    pending.add(future)
                 if not pending:
                     return
                 finished, pending = wait(pending, _GLANCE, FIRST_COMPLETED)
@@ -77,7 +80,7 @@ def run_locally(
                 tick(told - before)
                 if stopped():
                     desk.stop.set()
-                for future in finished:
+                for future in sorted(finished, key=order.__getitem__):
                     yield future.result()
         except BrokenProcessPool as e:
             raise QuantkitError(

@@ -6,6 +6,7 @@ from quantkit.observe.audit import CLIPPED_HARD, Audit
 from quantkit.observe.job import Job
 from quantkit.observe.observations import Observations
 from quantkit.observe.points import Points
+from quantkit.observe.span import Span
 
 __all__ = ["names_of", "require_values", "warnings_of"]
 
@@ -15,7 +16,7 @@ def require_values(seen: Observations) -> None:
     if not seen.samples:
         raise DataError("No sample could be read; there is nothing to learn ranges from.")
     for tensor, answers in seen.answers.items():
-        if all(getattr(a, "empty", False) for a in answers.values()):
+        if any(getattr(a, "empty", False) for a in answers.values()):
             raise DataError(
                 f"Tensor '{tensor}' held no finite value in any of {len(seen.samples)} samples, only "
                 "NaN or infinity: check the preprocessing, or the model itself."
@@ -52,6 +53,14 @@ def warnings_of(points: Points, seen: Observations, audit: Audit, found: Descrip
         warnings.append(
             f"{len(strange)} tensors hold NaN or infinity, which ranges leave out; most in "
             f"'{worst.tensor}': {worst.nan} NaN, {worst.inf} infinite of {worst.seen}."
+        )
+    spans = [
+        s for answers in seen.answers.values() for s in answers.values() if isinstance(s, Span)
+    ]
+    if any(span.strange for span in spans):
+        warnings.append(
+            f"{sum(span.strange > 0 for span in spans)} tensors hold NaN or infinity, which ranges leave "
+            "out."
         )
     hard = [t for t in audit.tensors if t.lost > CLIPPED_HARD]
     if hard:

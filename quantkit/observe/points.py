@@ -15,7 +15,7 @@ from onnx_ir.passes.common import ShapeInferencePass
 
 from quantkit.ops.activations import ABSORBED_BY, BY_CONSTANT, COMPUTES, MOVES, PRODUCTS
 
-__all__ = ["Points", "points_of"]
+__all__ = ["Points", "infer_types", "points_of"]
 
 _FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE}
 
@@ -33,9 +33,14 @@ class Points:
     hidden: int
 
 
+def infer_types(model: ir.Model) -> None:
+    """Let every value know its type, as far as inference tells; in place."""
+    ShapeInferencePass()(model)
+
+
 def points_of(model: ir.Model) -> Points:
     """Find the tensors to observe. Linear in the number of nodes; infers types in place."""
-    ShapeInferencePass()(model)
+    infer_types(model)
     found: dict[str, None] = {}
     hidden = 0
     for node in model.graph.all_nodes():

@@ -7,17 +7,30 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from quantkit.data import InputSpec, Sample, fixed_batch
+from quantkit.data import InputSpec, Sample, collate, fixed_batch
 from quantkit.errors import DataError, ModelError
 from quantkit.graph.load import LoadedModel
 from quantkit.observe.job import Job, OpenJob
 from quantkit.observe.requests import Request
 from quantkit.runtime import RUNTIME_ERRORS, first_line
 
-__all__ = ["MEMORY", "batch_for", "grouped", "inputs_of", "job_key", "try_out"]
+__all__ = [
+    "MEMORY",
+    "batch_for",
+    "grouped",
+    "inputs_of",
+    "job_key",
+    "rows_for",
+    "runs_together",
+    "try_out",
+]
 
 # Bytes of activations that all workers together may hold.
 MEMORY = 2 << 30
+# Activations of one run that are still handled well, and samples in a run, if nobody says how many.
+_COMFORTABLE = 64 << 20
+_TOGETHER = 64
+_BATCHES = 32  # at least, unless they would be smaller than one
 
 
 def inputs_of(source: LoadedModel) -> tuple[InputSpec, ...]:
@@ -67,6 +80,29 @@ def try_out(work: OpenJob, sample: Mapping[str, Any], name: str) -> dict[str, in
         raise DataError(f"The model does not run on '{name}': {first_line(e)}") from e
 
 
+def rows_for(sample: Sample, nbytes: Mapping[str, int], samples: int) -> int:
+    """Return how many of so many samples to run together: small ones many, for each run costs something.
+
+    Text alone: padding would be observed too. Never so many that there are too few batches to share out.
+    """
+    if sample.padding is not None:
+        return 1
+    fitting = _COMFORTABLE // max(1, sum(nbytes.values()))
+    return max(1, min(_TOGETHER, fitting, samples // _BATCHES))
+
+
+def runs_together(work: OpenJob, samples: Sequence[Sample]) -> bool:
+    """Say whether samples have one shape and the model takes them at once: not all that say so do."""
+    feeds = collate(samples)
+    if len(samples) == 1 or len(feeds) > 1:
+        return False
+    try:
+        try_out(work, feeds[0], samples[0].name)
+    except DataError:
+        return False
+    return True
+
+
 def grouped(
     requests: Sequence[Request], nbytes: Mapping[str, int], *, memory: int
 ) -> tuple[tuple[Request, ...], ...]:
@@ -85,7 +121,16 @@ def grouped(
     return tuple(tuple(group) for group in groups)
 
 
-def job_key(job: Job, model: str, data: str) -> str:
+def job_key(job: Job, data: str) -> str:
     """Name everything that the result depends on: model and data by their digests, and the settings."""
-    plain = (model, data, job.groups, job.batch, job.limit, job.shuffle, job.seed, job.skip_bad)
+    plain = (
+        job.model_key,
+        data,
+        job.groups,
+        job.batch,
+        job.limit,
+        job.shuffle,
+        job.seed,
+        job.skip_bad,
+    )
     return hashlib.sha256(repr((*plain, job.threads)).encode()).hexdigest()

@@ -44,16 +44,12 @@ class Pass:
 
     segments: tuple[Observations, ...]
 
-    def prefix(self, count: int) -> Observations:
-        """Merge the first `count` segments into new observations."""
+    def whole(self) -> Observations:
+        """Merge all segments, in order, into new observations."""
         total = self.segments[0].copy()
-        for segment in self.segments[1:count]:
+        for segment in self.segments[1:]:
             total.merge(segment)
         return total
-
-    def whole(self) -> Observations:
-        """Merge all segments, in order."""
-        return self.prefix(len(self.segments))
 
 
 def observe(
@@ -78,8 +74,7 @@ def observe(
     if earlier is not None:
         segments |= earlier[0]
         schedule.resume(earlier[1])
-        done = min(int(schedule.done[0].sum()) * job.batch, len(job.order()))
-        resumed(done)
+        resumed(_samples(job, schedule))
     with _interruptible() as stopped:
         for result in engine(job, schedule.shards(), workers, tick=tick, stopped=stopped):
             segments[result.shard.segment].merge(result.seen)
@@ -89,8 +84,13 @@ def observe(
         if stopped():
             if checkpoint:
                 checkpoint.save(segments, schedule.done)
-            raise Stopped(int(schedule.done[0].sum()) * job.batch, kept=checkpoint is not None)
+            raise Stopped(_samples(job, schedule), kept=checkpoint is not None)
     return Pass(segments=tuple(segments[s] for s in range(SEGMENTS)))
+
+
+def _samples(job: Job, schedule: Schedule) -> int:
+    """Return how many samples are done; the last batch may be short."""
+    return min(int(schedule.done[0].sum()) * job.batch, len(job.order()))
 
 
 def observe_stream(job: Job, stream: Stream, *, workers: int, tick: Tick = lambda _: None) -> Pass:

@@ -42,8 +42,9 @@ class Span:
             if not array.size:
                 return
             low, high = array.min(), array.max()
-        self.low[0] = min(self.low[0], low)
-        self.high[0] = max(self.high[0], high)
+        # Adding zero turns -0 into +0: which of the two min returns is chance.
+        self.low[0] = min(self.low[0], low + np.float32(0))
+        self.high[0] = max(self.high[0], high + np.float32(0))
 
     def merge(self, other: Self) -> None:
         """Take in what another has seen."""
