@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -123,9 +124,7 @@ def calibrate_model(
         job = _fitted(job, inputs, options, fingerprint)
         seen = _observe(job, target, options, monitor)
     else:
-        job = replace(job, batch=job.batch or 1)
-        monitor.start(None)
-        seen = observe_stream(job, samples, workers=_workers(options), tick=monitor.tick)
+        seen = _observe_stream(job, samples, inputs, options, monitor)
     monitor.stage("Auditing")
     whole = seen.whole()
     require_values(whole)
@@ -223,10 +222,12 @@ def _fitted(
     wanted = job.batch
     first = _first(job, 1)[0]
     batch = batch_for(inputs, first, wanted or 1)
-    if batch != (wanted or 1):  # the model's own, which the last samples may not fill
-        job = replace(job, limit=len(job.order()) // batch * batch)
-    job = replace(job, batch=batch)
+    job = replace(job, batch=batch, whole_batches=fixed_batch(inputs) is not None)
     samples = _first(job, batch)
+    if job.whole_batches and len(samples) < batch:
+        raise DataError(
+            f"The model takes batches of {batch}, and there are only {len(samples)} samples."
+        )
     nbytes = try_out(opened(job), collate(samples)[0], first.name)
     if not wanted and fixed_batch(inputs) is None and not _is_ordered(options):
         together = _first(job, rows_for(first, nbytes, len(job.order())))
@@ -261,7 +262,9 @@ def _is_ordered(options: CalibrateOptions) -> bool:
 def _workers(options: CalibrateOptions) -> int:
     if _is_ordered(options):
         return 1
-    return options.workers or len(os.sched_getaffinity(0))
+    if options.workers is not None:
+        return options.workers
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _observe(job: Job, target: Path | None, options: CalibrateOptions, monitor: Monitor) -> Pass:
@@ -278,6 +281,29 @@ def _observe(job: Job, target: Path | None, options: CalibrateOptions, monitor: 
     with cluster(options.scheduler, options.workers) as client:
         workers = len(client.scheduler_info()["workers"]) or 1
         return run(workers=workers, engine=partial(run_on, client))
+
+
+def _observe_stream(
+    job: Job,
+    stream: Stream,
+    inputs: Sequence[InputSpec],
+    options: CalibrateOptions,
+    monitor: Monitor,
+) -> Pass:
+    if options.scheduler is not None or options.processes:
+        raise UsageError(
+            "A Python iterator cannot be sent to a cluster: give a path, or a sequence."
+        )
+    samples = iter(stream)
+    first = next(samples, None)
+    if first is None:
+        raise DataError("The data has no samples.")
+    batch = batch_for(inputs, first, job.batch or 1)
+    job = replace(job, batch=batch, whole_batches=fixed_batch(inputs) is not None)
+    monitor.start(None)
+    return observe_stream(
+        job, chain([first], samples), workers=_workers(options), tick=monitor.tick
+    )
 
 
 def _partial(target: Path) -> Path:

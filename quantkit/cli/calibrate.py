@@ -182,11 +182,11 @@ def calibrate(  # noqa: PLR0913 - one parameter a flag
         raise UsageError("Which data? Add --data DIR, or path under [data] in quantkit.toml.")
     workers = workers or recipe.calibrate.workers
     target = target or recipe.calibrate.output or Path(f"{source.stem}.calibration")
+    chosen = _chosen(method or ("minmax" if minmax_only else None), percentile, recipe)
+    if minmax_only and chosen.name != "minmax":
+        raise UsageError(f"--minmax-only takes what --method minmax needs, not {chosen.name}.")
     options = CalibrateOptions(
-        method=_method(
-            method or recipe.calibrate.method or ("percentile" if percentile else "mse"),
-            percentile or recipe.calibrate.percentile,
-        ),
+        method=chosen,
         minmax_only=minmax_only,
         every_value=every_value,
         skip_bad=skip_bad,
@@ -221,11 +221,21 @@ def _settings(
     )
 
 
-def _method(name: str, percentile: float | None) -> Any:
+def _chosen(method: str | None, percentile: float | None, recipe: "Recipe") -> Any:
+    """Return the calibrator that flags and recipe ask for; a flag's method leaves out the recipe's percentile."""
+    if method is None and percentile is None:
+        method, percentile = recipe.calibrate.method, recipe.calibrate.percentile
+    elif method == "percentile" and percentile is None:
+        percentile = recipe.calibrate.percentile
+    return _calibrator(method, percentile)
+
+
+def _calibrator(name: str | None, percentile: float | None) -> Any:
     from calibrators import names
     from quantkit.observe import CalibratorAsk
     from quantkit.recipe import closest
 
+    name = name or ("mse" if percentile is None else "percentile")
     known = names()
     if name not in known:
         raise UsageError(
@@ -233,9 +243,13 @@ def _method(name: str, percentile: float | None) -> Any:
         )
     if percentile is not None and name != "percentile":
         raise UsageError(f"--percentile is for --method percentile, not {name}.")
-    return CalibratorAsk(
-        name=name, settings=(("keep", percentile),) if percentile is not None else ()
-    )
+    settings = (("keep", percentile),) if percentile is not None else ()
+    ask = CalibratorAsk(name=name, settings=settings)
+    try:
+        ask.create(1)
+    except ValueError as e:
+        raise UsageError(str(e)) from e
+    return ask
 
 
 def _numbers(flag: str, text: str | None) -> tuple[float, ...] | None:
@@ -269,4 +283,4 @@ def _shown(path: Path, method: str | None, percentile: float | None) -> "Calibra
     found = Calibration.load(path)
     if method is None and percentile is None:
         return found
-    return replace(found, method=_method(method or "percentile", percentile))
+    return found.by(_calibrator(method, percentile))

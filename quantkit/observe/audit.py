@@ -215,10 +215,12 @@ def _verdict(
 
 
 def _duplicates(seen: Observations) -> tuple[tuple[int, ...], ...]:
+    places, digests = np.array(seen.samples, np.int64), np.array(seen.digests, np.uint64)
+    _, group, count = np.unique(digests, return_inverse=True, return_counts=True)
     groups: dict[int, list[int]] = {}
-    for number, digest in zip(seen.samples, seen.digests, strict=True):
-        groups.setdefault(digest, []).append(number)
-    return tuple(sorted(tuple(sorted(g)) for g in groups.values() if len(g) > 1))
+    for at in np.flatnonzero(count[group] > 1).tolist():
+        groups.setdefault(int(group[at]), []).append(int(places[at]))
+    return tuple(sorted(tuple(sorted(g)) for g in groups.values()))
 
 
 def _outliers(seen: Observations) -> tuple[tuple[int, int], ...]:

@@ -5,7 +5,7 @@ The data is run once; which method turns a sketch into a range may be chosen aga
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -83,20 +83,38 @@ class Calibration:
 
     def range(self, tensor: str, method: Method | None = None) -> Range:
         """Return a tensor's range: by another method, or by the one that the calibration was made with."""
-        own = self.answer(tensor, asks.CalibratorAsk)
+        own = self.seen.answers.get(tensor, {}).get(self.method)
         if method is None and own is not None:
             return own.range()  # type: ignore[attr-defined, no-any-return]  # it is a calibrator
-        method = method or sketch_method(self.method)
         sketch = self.sketch(tensor)
-        if sketch is not None and method is not None:
-            return method(sketch)
+        if sketch is not None:
+            return (method or sketch_method(self.method) or MinMax())(sketch)
         span = self.answer(tensor, asks.SpanAsk)
-        if isinstance(span, Span) and isinstance(method, MinMax):
+        if isinstance(span, Span) and (method is None or isinstance(method, MinMax)):
             return span.range()
         raise UsageError(
             f"Of tensor '{tensor}' only minimum and maximum were taken: calibrate again without "
             "--minmax-only to use another method."
         )
+
+    def by(self, method: CalibratorAsk) -> "Calibration":
+        """Return the same knowledge with another method's ranges.
+
+        Raises:
+            UsageError: The method needs what was not collected.
+        """
+        collected = {what for whats in self.seen.answers.values() for what in whats}
+        if sketch_method(method) is None and method not in collected:
+            raise UsageError(
+                f"{method.name} collects its own statistics while the data is run, and did not: calibrate "
+                f"again with --method {method.name}."
+            )
+        if method.name != "minmax" and not any(isinstance(w, asks.SketchAsk) for w in collected):
+            raise UsageError(
+                "Only minima and maxima were taken: calibrate again without --minmax-only to use "
+                f"{method.name}."
+            )
+        return replace(self, method=method)
 
     def ranges(self, method: Method | None = None) -> dict[str, tuple[float, float]]:
         """Return lower and upper end by tensor."""

@@ -50,6 +50,7 @@ class Job:
         limit: How many samples are used; all if None.
         shuffle: Whether their order is shuffled.
         seed: How it is shuffled.
+        whole_batches: Leave out a batch that is short of samples: the model takes no other.
         skip_bad: Leave out samples that cannot be read, instead of failing.
         threads: For one operator. One thread a worker is fastest, and gives the same bits everywhere.
     """
@@ -63,6 +64,7 @@ class Job:
     limit: int | None = None
     shuffle: bool = False
     seed: int = 0
+    whole_batches: bool = False
     skip_bad: bool = False
     threads: int = 1
 
@@ -177,9 +179,12 @@ def _batches(job: Job, shard: Shard, seen: Observations) -> Iterator[tuple[Place
             batch = list(shard.carried[at - shard.first])
         else:
             batch = list(_read(job, order, at, seen))
+        if not batch or (job.whole_batches and len(batch) < job.batch):
+            yield ()
+            continue
         if shard.group == 0:
-            seen.samples += [place for place, _ in batch]
-            seen.digests += [_digest(sample) for _, sample in batch]
+            seen.samples.extend(place for place, _ in batch)
+            seen.digests.extend(_digest(sample) for _, sample in batch)
         yield tuple(batch)
 
 

@@ -4,6 +4,7 @@ Invariant: merging is exact, so that neither the order of the samples nor who ob
 (requests that depend on the order excepted; they are observed by one worker, in order).
 """
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -63,8 +64,8 @@ class Observations:
 
     answers: dict[str, dict[What, Statistic]]
     extremes: dict[str, Extremes]
-    samples: list[int] = field(default_factory=list)
-    digests: list[int] = field(default_factory=list)
+    samples: "array[int]" = field(default_factory=lambda: array("q"))
+    digests: "array[int]" = field(default_factory=lambda: array("Q"))
     bad: dict[int, str] = field(default_factory=dict)
 
     @classmethod
@@ -134,8 +135,8 @@ class Observations:
         for tensor, row in zip(sorted(found.extremes), arrays["extremes"].tolist(), strict=True):
             low, at_low, high, at_high = row
             found.extremes[tensor] = Extremes(low, int(at_low), high, int(at_high))
-        found.samples = arrays["samples"].tolist()
-        found.digests = arrays["digests"].tolist()
+        found.samples = array("q", arrays["samples"].tobytes())
+        found.digests = array("Q", arrays["digests"].tobytes())
         found.bad = dict(zip(arrays["bad"].tolist(), reasons, strict=True))
         return found
 

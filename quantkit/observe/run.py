@@ -6,13 +6,13 @@ set a segment, for the audit), and a worker holds the activations of one batch.
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from quantkit.data import Stream
+from quantkit.data import Sample
 from quantkit.observe.checkpoint import Checkpoint
 from quantkit.observe.job import Job, Shard, ShardResult
 from quantkit.observe.local import run_locally
@@ -93,12 +93,14 @@ def _samples(job: Job, schedule: Schedule) -> int:
     return min(int(schedule.done[0].sum()) * job.batch, len(job.order()))
 
 
-def observe_stream(job: Job, stream: Stream, *, workers: int, tick: Tick = lambda _: None) -> Pass:
+def observe_stream(
+    job: Job, samples: Iterable[Sample], *, workers: int, tick: Tick = lambda _: None
+) -> Pass:
     """Observe samples that come from a Python iterator: once through, nothing to resume."""
     requests = list(job.groups[0])
     segments: dict[int, Observations] = {}
     with _interruptible() as stopped:
-        shards = _carried(job, stream)
+        shards = _carried(job, samples)
         for result in run_locally(job, shards, workers, tick=tick, stopped=stopped):
             if result.shard.segment not in segments:
                 segments[result.shard.segment] = Observations.empty(requests, job.batch)
@@ -111,10 +113,10 @@ def observe_stream(job: Job, stream: Stream, *, workers: int, tick: Tick = lambd
     return Pass(segments=tuple(ordered))
 
 
-def _carried(job: Job, stream: Stream) -> Iterator[Shard]:
+def _carried(job: Job, samples: Iterable[Sample]) -> Iterator[Shard]:
     """Cut a stream into shards that carry their samples; a new segment each time it has doubled."""
-    samples = enumerate(islice(iter(stream), job.limit))
-    batches = iter(lambda: tuple(islice(samples, job.batch)), ())
+    placed = enumerate(islice(samples, job.limit))
+    batches = iter(lambda: tuple(islice(placed, job.batch)), ())
     at, segment = 0, 0
     while carried := tuple(islice(batches, min(_STREAM_SHARD, (1 << segment) - at))):
         yield Shard(group=0, segment=segment, first=at, last=at + len(carried), carried=carried)
