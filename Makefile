@@ -19,7 +19,7 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-bench: $(STAMP)  ## side by side with onnxruntime.quantization; takes about half an hour
+bench: $(STAMP)  ## side by side with onnxruntime.quantization; takes about three quarters of an hour
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[bench]'
 	$(BIN)/python benchmarks/compare_dynamic.py
 	$(BIN)/python benchmarks/picture.py
