@@ -28,6 +28,9 @@ _GLANCES = 64  # values that choose where counting begins
 _TOP = int(sys.byteorder == "little")  # which half of a float32 has the sign and the exponent
 
 
+Entries = tuple[NDArray[np.intp], NDArray[np.int64]]
+
+
 class Sketch:
     """Histogram, extremes and sums of a tensor's values, or of each channel's along `axis`.
 
@@ -54,8 +57,8 @@ class Sketch:
         self.most = most
         self._tally = Tally(1 if axis is None else 0)
         self._counts: NDArray[np.int64] | None = None  # made when there is something to count
-        # What was restored and not yet needed as a table: places in it, and their counts.
-        self._entries = (np.empty(0, np.intp), np.empty(0, np.int64))
+        # What was restored or merged, and is not needed as a table yet: places in it, and their counts.
+        self._entries: Entries = (np.empty(0, np.intp), np.empty(0, np.int64))
 
     def observe(self, array: NDArray[Any]) -> None:
         """Take in one array.
@@ -91,9 +94,11 @@ class Sketch:
             return
         self._expect(other.channels)
         self._tally.merge(other._tally)
-        used, counts = other._occupied()
-        if used.size:
-            self._table().reshape(-1)[used] += counts
+        found = other._occupied()
+        if self._counts is None:  # stays sparse: who only merges needs no table
+            self._entries = _joined(self._entries, found)
+        else:
+            self._counts.reshape(-1)[found[0]] += found[1]
 
     def state(self) -> State:
         """Return what is known; of the bins those in use, channel by channel."""
@@ -180,11 +185,11 @@ class Sketch:
     def histogram(self, channel: int = 0) -> Histogram:
         """Return the occupied bins of a channel by ascending value, clipped to its exact extremes."""
         low, high = self._tally.low[channel], self._tally.high[channel]
-        return histogram.values(self._table()[channel], float(low), float(high))
+        return histogram.values(self._row(channel), float(low), float(high))
 
     def magnitudes(self, channel: int = 0) -> Histogram:
         """Return the occupied bins of |x| of a channel, without zero."""
-        return histogram.magnitudes(self._table()[channel])
+        return histogram.magnitudes(self._row(channel))
 
     def share_outside(self, found: Range) -> NDArray[np.float64]:
         """Return the share of the counted values outside a range, per channel, to the width of a bin."""
@@ -202,7 +207,18 @@ class Sketch:
             self._counts.reshape(-1)[used] = counts
         return self._counts
 
-    def _occupied(self) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
+    def _row(self, channel: int) -> NDArray[np.int64]:
+        """Return a channel's counts, to be read."""
+        if self._counts is not None:
+            whole: NDArray[np.int64] = self._counts[channel]
+            return whole
+        used, counts = self._entries
+        own = slice(*np.searchsorted(used, [channel * BINS, (channel + 1) * BINS]))
+        row = np.zeros(BINS, np.int64)
+        row[used[own] - channel * BINS] = counts[own]
+        return row
+
+    def _occupied(self) -> Entries:
         """Return the places of the table that are not zero, channel by channel, and their counts."""
         if self._counts is None:
             return self._entries
@@ -263,6 +279,17 @@ class Sketch:
         if low < tally.low[0] or high > tally.high[0]:
             tally.bound(low, high)
         return clean
+
+
+def _joined(a: Entries, b: Entries) -> Entries:
+    """Add up counts by place; places ascend."""
+    if not a[0].size or not b[0].size:
+        used, counts = a if a[0].size else b
+        return used, counts.copy()
+    used, place = np.unique(np.concatenate([a[0], b[0]]), return_inverse=True)
+    counts = np.zeros(used.size, np.int64)
+    np.add.at(counts, place, np.concatenate([a[1], b[1]]))
+    return used, counts
 
 
 def _chunks(flat: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:

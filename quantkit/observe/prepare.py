@@ -30,6 +30,7 @@ MEMORY = 2 << 30
 # Activations of one run that are still handled well, and samples in a run, if nobody says how many.
 _COMFORTABLE = 64 << 20
 _TOGETHER = 64
+_TABLE = 256 << 10  # bytes that the counts of a tensor take in a worker
 _BATCHES = 32  # at least, unless they would be smaller than one
 
 
@@ -106,15 +107,15 @@ def runs_together(work: OpenJob, samples: Sequence[Sample]) -> bool:
 def grouped(
     requests: Sequence[Request], nbytes: Mapping[str, int], *, memory: int
 ) -> tuple[tuple[Request, ...], ...]:
-    """Cut requests into groups whose tensors fit into `memory`; most models need one."""
+    """Cut requests into groups whose tensors and counts fit into `memory`; most models need one."""
     groups: list[list[Request]] = [[]]
     taken: set[str] = set()
     used = 0
     for request in requests:
-        cost = 0 if request.tensor in taken else nbytes.get(request.tensor, 0)
+        cost = _TABLE + (0 if request.tensor in taken else nbytes.get(request.tensor, 0))
         if used + cost > memory and groups[-1]:
             groups.append([])
-            used, cost, taken = 0, nbytes.get(request.tensor, 0), set()
+            used, cost, taken = 0, _TABLE + nbytes.get(request.tensor, 0), set()
         groups[-1].append(request)
         taken.add(request.tensor)
         used += cost
