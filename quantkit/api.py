@@ -109,7 +109,7 @@ def calibrate(  # noqa: PLR0913 - one parameter a question
         model: A path, or a ModelProto.
         data: A directory or file (see the README for formats); an iterable or sequence of dicts of arrays; an
             object with `get_next()`, as onnxruntime's CalibrationDataReader; a `datasets.Dataset`.
-        output: Where to write. An interrupted call with the same arguments then continues.
+        output: Where to write. If the data is a path, an interrupted call then continues when it is made again.
         method: "mse", "minmax", "percentile", "entropy", "moving_average", or a plug-in's name.
         percentile: Per cent of the values that the method "percentile" keeps.
         settings: How samples are prepared and ordered.

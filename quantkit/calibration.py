@@ -122,7 +122,9 @@ def calibrate_model(
     monitor.stage("Trying the first sample")
     if isinstance(samples, Samples):
         job = _fitted(job, inputs, options, fingerprint)
-        seen = _observe(job, target, options, monitor)
+        # Data in memory has no name that tells a changed sample; only files are taken up again.
+        partial_file = _partial(target) if target and isinstance(data, str | Path) else None
+        seen = _observe(job, partial_file, options, monitor)
     else:
         seen = _observe_stream(job, samples, inputs, options, monitor)
     monitor.stage("Auditing")
@@ -267,8 +269,10 @@ def _workers(options: CalibrateOptions) -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _observe(job: Job, target: Path | None, options: CalibrateOptions, monitor: Monitor) -> Pass:
-    checkpoint = Checkpoint(_partial(target), job.key) if target is not None else None
+def _observe(
+    job: Job, partial_file: Path | None, options: CalibrateOptions, monitor: Monitor
+) -> Pass:
+    checkpoint = Checkpoint(partial_file, job.key) if partial_file is not None else None
     monitor.start(len(job.order()))
     run = partial(observe, job, checkpoint=checkpoint, tick=monitor.tick, resumed=monitor.resumed)
     if options.scheduler is None and not options.processes:

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -14,6 +13,8 @@ import pytest
 from builders import graph, model, node, rng, save, weight
 
 from quantkit.calibration import CalibrateOptions, calibrate_model
+from quantkit.data import Sample
+from quantkit.data.arrays import ArraySamples
 from quantkit.errors import DataError
 from quantkit.observe import Calibration, CalibratorAsk
 from quantkit.observe import checkpoint as checkpoints
@@ -52,19 +53,22 @@ class Counting(Silent):
         self.continued.append(samples)
 
 
-class Breaking:
-    """A sequence that fails at one element, until it is mended."""
+class Disk:
+    """Where a file of rows is, which fails at one of them until it is mended."""
 
-    def __init__(self, at: int) -> None:
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch, at: int = 77) -> None:
         self.at = at
+        self.path = folder / "rows" / "x.npy"
+        self.path.parent.mkdir()
+        np.save(self.path, ROWS)
+        read = ArraySamples.__getitem__
 
-    def __len__(self) -> int:
-        return len(ROWS)
+        def fragile(samples: ArraySamples, index: int) -> Sample:
+            if index == self.at:
+                raise DataError("The disk is gone.")
+            return read(samples, index)
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        if index == self.at:
-            raise DataError("The disk is gone.")
-        return {"x": ROWS[index]}
+        patch.setattr(ArraySamples, "__getitem__", fragile)
 
 
 @pytest.mark.parametrize(
@@ -81,18 +85,18 @@ def test_a_run_that_failed_half_way_continues(
     settings = DataSettings(shuffle=False)
     options = CalibrateOptions(workers=1, method=method)
     target, whole = tmp_path / "c", tmp_path / "whole"
-    data = Breaking(77)
+    disk = Disk(tmp_path, monkeypatch)
     with pytest.raises(DataError, match="disk"):
-        calibrate_model(product(), data, target, options, settings)
+        calibrate_model(product(), disk.path, target, options, settings)
     assert not target.exists()
     assert (tmp_path / "c.partial").exists()
-    data.at = -1
+    disk.at = -1
     watch = Counting()
-    calibrate_model(product(), data, target, options, settings, watch)
+    calibrate_model(product(), disk.path, target, options, settings, watch)
     assert len(watch.continued) == 1
     assert 0 < watch.continued[0] < len(ROWS)
     assert not (tmp_path / "c.partial").exists()
-    calibrate_model(product(), data, whole, options, settings)
+    calibrate_model(product(), disk.path, whole, options, settings)
     if method.ordered:  # averages are merged to rounding
         found, expected = Calibration.load(target).ranges(), Calibration.load(whole).ranges()
         for tensor, ends in expected.items():
@@ -107,19 +111,15 @@ def test_another_job_does_not_continue_it(
 ) -> None:
     monkeypatch.setattr(checkpoints, "_SECONDS", 0.0)
     target = tmp_path / "c"
-    with pytest.raises(DataError):
-        calibrate_model(
-            product(),
-            Breaking(77),
-            target,
-            CalibrateOptions(workers=1),
-            DataSettings(shuffle=False),
-        )
-    data: Any = Breaking(-1)
+    disk = Disk(tmp_path, monkeypatch)
     settings, options = DataSettings(shuffle=False), CalibrateOptions(workers=1)
+    with pytest.raises(DataError):
+        calibrate_model(product(), disk.path, target, options, settings)
+    assert (tmp_path / "c.partial").exists()
+    disk.at = -1
     match change:
         case "data":
-            data = [{"x": row + 1} for row in ROWS]
+            np.save(disk.path, ROWS + 1)
         case "batch":
             settings = DataSettings(shuffle=False, batch=2)
         case "limit":
@@ -127,9 +127,18 @@ def test_another_job_does_not_continue_it(
         case _:
             options = CalibrateOptions(method=CalibratorAsk(name="moving_average"))
     watch = Counting()
-    calibrate_model(product(), data, target, options, settings, watch)
+    calibrate_model(product(), disk.path, target, options, settings, watch)
     assert watch.continued == []
-    assert list(tmp_path.iterdir()) == [target]
+    assert {path.name for path in tmp_path.iterdir()} == {"c", "rows"}
+
+
+def test_data_in_memory_leaves_nothing_to_continue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "_SECONDS", 0.0)
+    data = [{"x": row[None]} for row in ROWS]
+    calibrate_model(product(), data, tmp_path / "c", CalibrateOptions(workers=1), DataSettings())
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
 
 
 def filled(folder: Path) -> Path:
