@@ -344,7 +344,7 @@ def main() -> None:
         work = {f.__name__: f for f in (plain, call, stages, peer)}[given.worker["do"]]
         print(f"\n{json.dumps(work(given.worker))}")
         return
-    shown = {key: str(v) if isinstance(v, Path) else v for key, v in vars(given).items()}
+    shown = {key: value for key, value in vars(given).items() if not isinstance(value, Path)}
     data: dict[str, Any] = {"machine": machine(), "settings": shown}
     measured = {name: measure_model(name, given) for name in given.models}
     data["models"] = {name: found for name, found in measured.items() if found}

@@ -80,6 +80,11 @@ def _check_merging(factory: Callable[[], Statistic], arrays: list[Array]) -> Non
         left, right = arrays[:cut], arrays[cut:]
         merged = _merged(_saw(factory, left), _saw(factory, right))
         _same(merged, whole, "merging shards equals observing the whole", exact=exact)
+        back = [
+            type(one).from_state(one.state()) for one in (_saw(factory, left), _saw(factory, right))
+        ]
+        law = "merging shards that were saved and brought back equals observing the whole"
+        _same(_merged(*back), whole, law, exact=exact)
         if not factory().ordered:
             swapped = _merged(_saw(factory, right), _saw(factory, left))
             _same(swapped, merged, "merge is commutative", exact=exact)

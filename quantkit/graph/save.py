@@ -23,7 +23,7 @@ from quantkit.errors import ModelError, OutputError
 from quantkit.graph._proto import location_of, proto_graphs, root_cause
 from quantkit.graph._wire import LIMIT, MARK, Payload, join
 
-__all__ = ["Stage", "skeleton", "staged", "weightless"]
+__all__ = ["Stage", "skeleton", "staged", "umask", "weightless"]
 
 _PROTOBUF_LIMIT = (1 << 31) - (1 << 20)  # 2 GB less a margin for the structure
 _ALIGNMENT = 4096  # so that external tensors can be memory-mapped
@@ -156,7 +156,7 @@ class Stage:
         """Rename the result into place, data first: a model never points at data that is not there."""
         for path in (self.data_path, self.model_path):
             if path.exists():
-                path.chmod(0o666 & ~_umask())
+                path.chmod(0o666 & ~umask())
                 path.replace(self.target.with_name(path.name))
 
 
@@ -186,7 +186,8 @@ def _contents(tensor: ir.TensorProtocol) -> memoryview | bytes:
     return tensor.tobytes()
 
 
-def _umask() -> int:
+def umask() -> int:
+    """Return the permissions that new files of this process do not get."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantkit.errors import DataError, OutputError
+from quantkit.graph.save import umask
 
 __all__ = ["read_container", "write_container"]
 
@@ -50,7 +51,7 @@ def write_container(
             _write(file, header, arrays)
             file.flush()
             os.fsync(file.fileno())
-        Path(temporary).chmod(0o666 & ~_umask())
+        Path(temporary).chmod(0o666 & ~umask())
         Path(temporary).replace(path)
     except OSError as e:
         raise OutputError(f"Cannot write '{path}': {e.strerror or e}.") from e
@@ -96,9 +97,3 @@ def read_container(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]
             f"'{path}' is no calibration file, or it is damaged ({e}); calibrate again."
         ) from e
     return header, arrays
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

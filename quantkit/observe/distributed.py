@@ -34,10 +34,9 @@ def cluster(scheduler: str | None, workers: int | None) -> Iterator[Any]:
         raise UsageError(
             "--scheduler and --workers need dask: pip install 'quantkit[distributed]'."
         ) from e
-    patience = dask.config.set({"distributed.scheduler.allowed-failures": _LOSSES})
     if scheduler is None:
         with (
-            patience,
+            dask.config.set({"distributed.scheduler.allowed-failures": _LOSSES}),
             LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None) as own,
             Client(own) as client,
         ):
