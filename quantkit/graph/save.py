@@ -8,7 +8,6 @@
 One file below 2 GB, external data beside it above that. Peak memory is one tensor.
 """
 
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -20,10 +19,11 @@ import onnx
 import onnx_ir as ir
 
 from quantkit.errors import ModelError, OutputError
+from quantkit.files import umask
 from quantkit.graph._proto import location_of, proto_graphs, root_cause
 from quantkit.graph._wire import LIMIT, MARK, Payload, join
 
-__all__ = ["Stage", "skeleton", "staged", "umask", "weightless"]
+__all__ = ["Stage", "skeleton", "staged", "weightless"]
 
 _PROTOBUF_LIMIT = (1 << 31) - (1 << 20)  # 2 GB less a margin for the structure
 _ALIGNMENT = 4096  # so that external tensors can be memory-mapped
@@ -184,10 +184,3 @@ def _contents(tensor: ir.TensorProtocol) -> memoryview | bytes:
     if array.dtype.isbuiltin == 1 and np.little_endian:
         return np.ascontiguousarray(array).data.cast("B")
     return tensor.tobytes()
-
-
-def umask() -> int:
-    """Return the permissions that new files of this process do not get."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantkit.errors import DataError, OutputError
-from quantkit.graph.save import umask
+from quantkit.files import umask
 
 __all__ = ["read_container", "write_container"]
 
