@@ -60,7 +60,7 @@ def full(dtype: IntType, *shape: int, seed: int = 0) -> Array:
 def pair_safe_weight(k: int, n: int, seed: int = 0) -> Array:
     """int8 weights that reach +-127 where they may."""
     array = rng(seed).uniform(-1, 1, (k, n)).astype(np.float32)
-    spec = QuantSpec(dtype=INT8, granularity=PerAxis(1), symmetric=True, pair_axes=(0,))
+    spec = QuantSpec(dtype=INT8, granularity=PerAxis(1), symmetric=True, pair_axes=((0,),))
     q = quantize_weight(array, fit(array, spec))
     assert is_pair_safe(q)
     return q

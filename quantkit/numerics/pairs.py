@@ -1,0 +1,165 @@
+"""Integers for pairs of weights that must not saturate together.
+
+On x86 without VNNI two neighbouring products are added in a saturating int16 (see
+`quantkit.numerics.saturation`). A pair (q0, q1) is safe iff positive parts and negative parts each
+add up to at most L. With |q| <= B <= L that is a hexagon, since opposite signs can never exceed B:
+
+    |q0| <= B,   |q1| <= B,   |q0 + q1| <= L
+
+The set is convex, so the best pair of integers for a quadratic error lies next to the free optimum
+or next to the best point of a violated edge, and a handful of candidates is enough.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantkit.numerics.saturation import PAIR_LIMIT
+
+__all__ = ["FREE", "PAIRED", "Limits", "PairForm", "is_within", "nearest_pairs", "round_pairs"]
+
+Array = NDArray[Any]
+Floats = NDArray[np.float64]
+
+_PEAK = 127
+_INT16_MAX = 32767
+_NEGLIGIBLE = 1e-12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Which integers a weight may have: |q| <= peak, and |q0 + q1| <= pair for neighbours.
+
+    Invariant: ``1 <= peak <= pair``. Neighbours are free when ``pair >= 2 * peak``.
+    """
+
+    peak: int = _PEAK
+    pair: int = PAIR_LIMIT
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.peak <= self.pair:
+            raise ValueError(
+                f"A limit of {self.pair} for pairs needs 1 <= peak <= {self.pair}; "
+                f"the peak is {self.peak}."
+            )
+
+    @classmethod
+    def for_activation(cls, largest: int, peak: int = _PEAK) -> "Limits":
+        """Return the limits under which activations of 0..largest cannot saturate int16."""
+        pair = _INT16_MAX // largest
+        return cls(peak=min(peak, pair), pair=pair)
+
+
+PAIRED = Limits()
+FREE = Limits(pair=2 * _PEAK)
+_UNBOUNDED = Limits(peak=1 << 40, pair=1 << 41)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairForm:
+    """A quadratic form of the errors (d0, d1) of a pair, in Cholesky form.
+
+        first * d0^2 + second * (d1 + coupling * d0)^2
+
+    Entries broadcast against the targets; `first` and `second` are > 0.
+    """
+
+    first: Array | float = 1.0
+    second: Array | float = 1.0
+    coupling: Array | float = 0.0
+
+    def where(self, mask: NDArray[np.bool_]) -> "PairForm":
+        """Return the forms of the pairs that `mask` marks, one after another."""
+        first, second, coupling = (
+            np.broadcast_to(entry, mask.shape)[mask]
+            for entry in (self.first, self.second, self.coupling)
+        )
+        return PairForm(first=first, second=second, coupling=coupling)
+
+
+def nearest_pairs(
+    first: Floats, second: Floats, form: PairForm, limits: Limits
+) -> tuple[Floats, Floats]:
+    """Return integers (q0, q1) within `limits` that are nearest to the targets under `form`.
+
+    Exact where `coupling` is 0; with a coupling, exact among q0 next to an optimum (of the free
+    problem and of each edge of the hexagon), each with its best q1.
+    """
+    low = np.floor(first)
+    q0, q1 = _best([low, low + 1], first, second, form, _UNBOUNDED)
+    # The free optimum, where it is allowed, is also the optimum within the limits.
+    bad = (np.maximum(np.abs(q0), np.abs(q1)) > limits.peak) | (np.abs(q0 + q1) > limits.pair)
+    if bad.any():
+        some = form.where(bad)
+        t0, t1 = first[bad], second[bad]
+        near = np.floor([t0, *_edges(t0, t1, some, limits)])
+        q0[bad], q1[bad] = _best([*near, *(near + 1)], t0, t1, some, limits)
+    return q0, q1
+
+
+def _best(
+    candidates: Iterable[Floats], first: Floats, second: Floats, form: PairForm, limits: Limits
+) -> tuple[Floats, Floats]:
+    """Return the cheapest of the candidates for q0, each with its best q1."""
+    q0, q1, least = first, second, np.full(first.shape, np.inf)
+    for candidate in candidates:
+        c0 = np.clip(candidate, -limits.peak, limits.peak)
+        d0 = first - c0
+        wanted = second + form.coupling * d0
+        lowest = np.maximum(-limits.peak, -limits.pair - c0)
+        c1 = np.clip(np.rint(wanted), lowest, np.minimum(limits.peak, limits.pair - c0))
+        cost = form.first * d0**2 + form.second * (wanted - c1) ** 2
+        better = cost < least
+        q0, q1 = np.where(better, c0, q0), np.where(better, c1, q1)
+        least = np.where(better, cost, least)
+    return q0, q1
+
+
+def _edges(first: Floats, second: Floats, form: PairForm, limits: Limits) -> list[Floats]:
+    """Return q0 of the best real points of the edges q1 = +-peak and q0 + q1 = +-pair.
+
+    On an edge the second error is ``gap + slope * d0``, so the form is least at
+    ``d0 = -w1 slope gap / (w0 + w1 slope^2)``. Only the edge on the target's side can be violated.
+    The two edges of a side meet where ``|q0| = pair - peak``.
+    """
+    corner = limits.pair - limits.peak
+    found = []
+    for value, bound, slope, ends in (
+        (second, limits.peak, form.coupling, (-limits.peak, corner)),
+        (first + second, limits.pair, form.coupling - np.float64(1), (corner, limits.peak)),
+    ):
+        side = np.copysign(1, value)
+        gap = value - side * bound
+        best = first + form.second * slope * gap / (form.first + form.second * slope**2)
+        found.append(side * np.clip(side * best, *ends))
+    return found
+
+
+def round_pairs(
+    scaled: Array, limits: Limits = PAIRED, weights: Array | float = 1.0
+) -> NDArray[np.float64]:
+    """Round (..., K) to the nearest integers within `limits`; neighbours 2j, 2j+1 of K are pairs.
+
+    Minimises ``sum_k weights_k (scaled_k - q_k)^2`` exactly: only pairs that break the limit after
+    plain rounding move. An odd K leaves the last one alone with a zero.
+    """
+    q = np.clip(np.rint(np.asarray(scaled, np.float64)), -limits.peak, limits.peak)
+    even, odd = q[..., 0 : q.shape[-1] // 2 * 2 : 2], q[..., 1::2]
+    at = np.nonzero(np.abs(even + odd) > limits.pair)
+    first, second = (np.asarray(scaled[..., i::2][at], np.float64) for i in (0, 1))
+    spread = np.broadcast_to(np.asarray(weights, np.float64), q.shape)
+    least = _NEGLIGIBLE * float(spread.max(initial=0)) or 1.0  # a form needs weights > 0
+    w0, w1 = (np.maximum(spread[..., i::2][at], least) for i in (0, 1))
+    form = PairForm(first=w0, second=w1)
+    even[at], odd[at] = nearest_pairs(first, second, form, limits)
+    return q
+
+
+def is_within(q: Array, limits: Limits) -> bool:
+    """Say whether every weight and every pair of (..., K) integers keeps to the limits."""
+    whole = np.asarray(q, np.int64)
+    pairs = whole[..., 0 : whole.shape[-1] // 2 * 2 : 2] + whole[..., 1::2]
+    return bool((np.abs(whole) <= limits.peak).all() and (np.abs(pairs) <= limits.pair).all())
