@@ -14,6 +14,7 @@ from quantkit.errors import ModelError
 from quantkit.graph._proto import proto_graphs
 from quantkit.graph._wire import MARK
 from quantkit.graph.normalize import normalize
+from quantkit.graph.ranks import ranks_of
 from quantkit.graph.save import skeleton, weightless
 
 __all__ = ["opset_of", "raise_opset"]
@@ -22,7 +23,7 @@ __all__ = ["opset_of", "raise_opset"]
 _IR_FOR_OPSET = ((11, 6), (12, 7), (15, 8), (19, 9), (21, 10), (23, 11), (24, 12), (25, 13))
 
 _RESIZE_WITH_MODES = 11
-_ONE_AXIS_HARDMAX = 13
+_ONE_AXIS = 13
 
 
 def opset_of(model: ir.Model) -> int:
@@ -64,6 +65,8 @@ def raise_opset(model: ir.Model, minimum: int) -> ir.Model:
     result = ir.serde.deserialize_model(converted)
     if opset_of(model) < _RESIZE_WITH_MODES <= minimum:
         _keep_resize(result)
+    if opset_of(model) < _ONE_AXIS <= minimum:
+        _keep_softmax(result)
     _restore(result, weights, listed={value.name for value in proto.graph.input})
     for domain, version in model.opset_imports.items():
         result.opset_imports.setdefault(domain, version)
@@ -80,7 +83,7 @@ def _ir_for(opset: int) -> int:
 def _refuse_hardmax(model: ir.Model, minimum: int) -> None:
     """Refuse Hardmax where its meaning changes; onnx's converter leaves it as it is."""
     before = opset_of(model)
-    if not before < _ONE_AXIS_HARDMAX <= minimum:
+    if not before < _ONE_AXIS <= minimum:
         return
     for node in model.graph.all_nodes():
         if node.op_type == "Hardmax" and not node.domain:
@@ -104,6 +107,45 @@ def _keep_resize(model: ir.Model) -> None:
             modes["nearest_mode"] = _nearest_mode(node)
         for name, mode in modes.items():
             node.attributes[name] = ir.AttrString(name, mode)
+
+
+def _keep_softmax(model: ir.Model) -> None:
+    """Undo what onnx's converter does to a Softmax over the last axis, which means the same in both opsets.
+
+    ``Reshape(Softmax(Flatten(x)), Shape(x))`` is neither fused nor fast.
+    """
+    ranks = ranks_of(model)
+    for node in list(model.graph.all_nodes()):
+        if node.op_type not in {"Softmax", "LogSoftmax"} or node.domain or node.inputs[0] is None:
+            continue
+        flatten = node.inputs[0].producer()
+        uses = tuple(node.outputs[0].uses())
+        if flatten is None or flatten.op_type != "Flatten" or len(uses) != 1:
+            continue
+        source, reshape = flatten.inputs[0], uses[0].node
+        if source is None or source not in ranks or reshape.op_type != "Reshape":
+            continue
+        if flatten.attributes.get_int("axis", 1) != ranks[source] - 1:
+            continue
+        extents = reshape.inputs[1]
+        shape = None if extents is None else extents.producer()
+        if shape is None or shape.op_type != "Shape" or shape.inputs[0] is not source:
+            continue
+        node.replace_input_with(0, source)
+        node.attributes["axis"] = ir.AttrInt64("axis", -1)
+        _stand_in(reshape, node)
+        for gone in (reshape, shape, flatten):
+            if gone.graph is not None and not any(o.uses() for o in gone.outputs):
+                gone.graph.remove(gone, safe=True)
+
+
+def _stand_in(old: ir.Node, new: ir.Node) -> None:
+    """Let the output of `new` take the place and the name of that of `old`."""
+    was, now = old.outputs[0], new.outputs[0]
+    name = was.name
+    was.replace_all_uses_with(now, replace_graph_outputs=True)
+    was.name, now.name = f"{name}_replaced", name
+    now.type, now.shape = was.type, was.shape
 
 
 def _nearest_mode(node: ir.Node) -> str:

@@ -1,0 +1,116 @@
+"""`quantkit optimize IN OUT`."""
+
+from math import isinf
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from quantkit.cli.console import JsonOption, errors, human, output, progress, write_json
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from quantkit.graph.simplify import SimplifyReport
+    from quantkit.optimization import OptimizeResult
+
+__all__ = ["optimize"]
+
+
+def _show_passes(value: bool) -> None:  # noqa: FBT001 - typer's signature of a callback
+    if not value:
+        return
+    from quantkit.graph.simplify import PASSES
+
+    for name, run in PASSES.items():
+        what = (run.__doc__ or "").partition(";")[0].strip()
+        typer.echo(f"{name:15} {what}.")
+    raise typer.Exit
+
+
+def optimize(
+    model: Annotated[Path, typer.Argument(help="The float32 model.", metavar="IN")],
+    target: Annotated[Path, typer.Argument(help="Where to write the result.", metavar="OUT")],
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="PASS", help="Only this pass. May be repeated.")
+    ] = None,
+    skip: Annotated[
+        list[str] | None, typer.Option(metavar="PASS", help="Not this pass. May be repeated.")
+    ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify/--no-verify", help="Load, run and compare before writing.")
+    ] = True,
+    as_json: JsonOption = False,
+    _list: Annotated[
+        bool,
+        typer.Option("--list", callback=_show_passes, is_eager=True, help="List the passes."),
+    ] = False,
+) -> None:
+    """Simplify a model: fold constants and BatchNormalization, remove what does nothing. Stays float."""
+    from quantkit.optimization import optimize_model
+
+    with progress() as show:
+        result = optimize_model(
+            model, target, passes=only, exclude=skip or (), verify=verify, progress=show
+        )
+    if as_json:
+        write_json({"input": str(model), "output": str(target), **result.to_json()})
+        return
+    _print(result, target)
+
+
+def _print(result: "OptimizeResult", target: Path) -> None:
+    from rich.markup import escape
+
+    console, report = output(), result.report
+    if report.before != report.after:
+        console.print(_node_table(report))
+    done = ", ".join(f"{name} {count}" for name, count in report.changes.items() if count)
+    if report.changed:
+        console.print(f"changes by pass: {done}", highlight=False)
+    else:
+        console.print(
+            f"nothing to simplify: {report.nodes_before} nodes"
+            + (f" (changes by pass: {done})" if done else ""),
+            highlight=False,
+        )
+    console.print(
+        f"[bold]{human(result.input_bytes)} -> {human(result.output_bytes)}[/] "
+        f"in {result.seconds:.2f} s",
+        highlight=False,
+    )
+    checked = result.verification
+    if checked is not None:
+        found = ", ".join(f"{name} {_moved(db)}" for name, db in checked.compared.items())
+        console.print(
+            "[green]verified[/]: valid, loads"
+            + (" and runs" if checked.ran else "")
+            + " in onnxruntime"
+            + (escape(f"; against the input on made-up data: {found}") if found else ""),
+            highlight=False,
+        )
+    both = f" and {target}.data" if result.external_data else ""
+    console.print(escape(f"wrote {target}{both}"), highlight=False, soft_wrap=True)
+    for warning in result.warnings:
+        errors().print(f"[yellow]note:[/] {escape(warning)}", soft_wrap=True, highlight=False)
+
+
+def _moved(db: float) -> str:
+    return "exact" if isinf(db) else f"{db:.1f} dB"
+
+
+def _node_table(report: "SimplifyReport") -> "Table":
+    """Show the operators whose number changed, and the total."""
+    from rich.table import Table
+
+    table = Table(title="Nodes", title_justify="left")
+    table.add_column("operator")
+    table.add_column("before", justify="right")
+    table.add_column("after", justify="right", style="green")
+    for op_type in sorted({*report.before, *report.after}):
+        before, after = report.before.get(op_type, 0), report.after.get(op_type, 0)
+        if before != after:
+            table.add_row(op_type, str(before or "-"), str(after or "-"))
+    table.add_section()
+    table.add_row("total", str(report.nodes_before), str(report.nodes_after))
+    return table
