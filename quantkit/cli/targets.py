@@ -1,0 +1,127 @@
+"""`quantkit targets [NAME]`."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from quantkit.cli.console import JsonOption, output, write_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rich.table import Table
+
+    from quantkit.targets import Machine, Target
+
+__all__ = ["targets"]
+
+
+def targets(
+    name: Annotated[
+        str | None, typer.Argument(help="Show one target in full.", metavar="[NAME]")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what CPUs and execution providers run in integers, and which of them this machine is."""
+    from quantkit.targets import names, target, this_machine
+
+    if name is not None:
+        _show_one(target(name), as_json=as_json)
+        return
+    known, machine = [target(n) for n in names()], this_machine()
+    if as_json:
+        write_json({"targets": [t.to_json() for t in known], "machine": machine.to_json()})
+        return
+    output().print(_table(known))
+    _print_machine(machine)
+
+
+def _table(known: "Iterable[Target]") -> "Table":
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title="Targets of static quantization", title_justify="left")
+    table.add_column("target", no_wrap=True, style="bold")
+    table.add_column("runtime")
+    table.add_column("activations")
+    table.add_column("weights")
+    table.add_column("pair-safe")
+    table.add_column("kernels", justify="right")
+    for t in known:
+        table.add_row(
+            t.name,
+            escape(t.runtime),
+            _activations(t),
+            t.weight.name,
+            "yes" if t.saturates else "-",
+            str(len(t.operators)),
+        )
+    return table
+
+
+def _activations(t: "Target") -> str:
+    types = t.activation.name + (" or 16 bits" if t.int16 else "")
+    return f"{types}, symmetric" if t.symmetric_activations else types
+
+
+def _weights(t: "Target") -> str:
+    return f"{t.weight.name}, {'by channel' if t.per_channel else 'by tensor'}"
+
+
+def _print_machine(machine: "Machine") -> None:
+    from rich.markup import escape
+
+    says = {
+        True: "uint8 x int8 sums clip at 16 bits here, unless weights are pair-safe",
+        False: "uint8 x int8 sums are exact here",
+        None: "whether uint8 x int8 sums are exact here is unknown",
+    }
+    console = output()
+    console.print(escape(f"this machine: {machine}"), highlight=False, soft_wrap=True)
+    console.print(f"{says[machine.saturates]}.", highlight=False, soft_wrap=True)
+    console.print(
+        f"For this machine alone: [bold]{machine.target}[/]; for a file that runs anywhere: "
+        "[bold]cpu[/], the default.",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _show_one(t: "Target", *, as_json: bool) -> None:
+    if as_json:
+        write_json(t.to_json())
+        return
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for row in _rows(t):
+        table.add_row(*(escape(cell) for cell in row))
+    console = output()
+    console.print(f"[bold]{t.name}[/]: {escape(t.title)}", highlight=False)
+    console.print(table, highlight=False)
+    for note in t.notes:
+        console.print(f"- {escape(note)}", highlight=False)
+
+
+def _rows(t: "Target") -> tuple[tuple[str, str], ...]:
+    bias = f"{t.bias.name}, scale x_scale * w_scale" if t.bias else "float"
+    return (
+        ("runtime", t.runtime),
+        ("activations", _activations(t)),
+        ("weights", f"{_weights(t)}{', symmetric' if t.symmetric_weights else ''}"),
+        ("pair-safe weights", "yes" if t.saturates else "not needed"),
+        ("bias", bias),
+        ("opset", f"{t.min_opset} or newer"),
+        ("products", _listed(t.products)),
+        ("by channel", _listed(t.channelwise)),
+        ("output quantized", _listed(t.needs_output)),
+        ("computed", _listed(t.computes)),
+        ("moved, same scale", _listed(t.moves)),
+    )
+
+
+def _listed(operators: frozenset[str]) -> str:
+    return ", ".join(sorted(operators)) or "none"

@@ -1,0 +1,55 @@
+"""quantkit.toml, and the settings that the file and the command line's flags share.
+
+A `Recipe` is frozen data: `load_recipe` reads the file, flags override single fields with
+`dataclasses.replace`. What a value may be is said once, in each class's `__post_init__`, so that a
+flag and a line of the file fail alike; the file's errors also name the file and the table.
+Paths in the file are relative to the file's folder.
+
+Knows nothing of models and arrays; imports the standard library and `quantkit.errors`. One module a
+table: the settings, and how their values are read (`quantkit.recipe.values`).
+"""
+
+from quantkit.recipe.calibrate import CalibrateSettings
+from quantkit.recipe.checks import closest
+from quantkit.recipe.data import (
+    PRESETS,
+    DataSettings,
+    ImageSettings,
+    Layout,
+    Pixels,
+    TextSettings,
+)
+from quantkit.recipe.file import RECIPE_NAME, Recipe, load_recipe
+from quantkit.recipe.static import (
+    ActivationType,
+    NodeRule,
+    RecoverSettings,
+    StaticFormat,
+    StaticSettings,
+    TensorRule,
+    WeightType,
+)
+from quantkit.recipe.values import Size, Switch
+
+__all__ = [
+    "PRESETS",
+    "RECIPE_NAME",
+    "ActivationType",
+    "CalibrateSettings",
+    "DataSettings",
+    "ImageSettings",
+    "Layout",
+    "NodeRule",
+    "Pixels",
+    "Recipe",
+    "RecoverSettings",
+    "Size",
+    "StaticFormat",
+    "StaticSettings",
+    "Switch",
+    "TensorRule",
+    "TextSettings",
+    "WeightType",
+    "closest",
+    "load_recipe",
+]

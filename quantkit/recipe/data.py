@@ -1,0 +1,174 @@
+"""The tables [data], [data.image] and [data.text]: which data, and how a sample becomes an array."""
+
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Literal
+
+from quantkit.errors import UsageError
+from quantkit.recipe.checks import check_at_least, check_choice
+from quantkit.recipe.values import (
+    Size,
+    Values,
+    columns,
+    flag,
+    height_width,
+    numbers,
+    path,
+    text,
+    whole,
+)
+
+__all__ = ["PRESETS", "DataSettings", "ImageSettings", "Layout", "Pixels", "TextSettings"]
+
+Pixels = Literal["0-1", "0-255"]
+Layout = Literal["NCHW", "NHWC"]
+
+IMAGE_VALUES: Values = {
+    "preset": text,
+    "resize": height_width,
+    "crop": height_width,
+    "pixels": text,
+    "mean": numbers,
+    "std": numbers,
+    "layout": text,
+    "channels": text,
+}
+TEXT_VALUES: Values = {"column": columns, "tokenizer": path, "max_length": whole}
+DATA_VALUES: Values = {
+    "path": path,
+    "batch": whole,
+    "limit": whole,
+    "shuffle": flag,
+    "seed": whole,
+    "label": text,
+}
+
+
+def _size(key: str, value: Size | None) -> None:
+    for side in value if isinstance(value, tuple) else (value,):
+        check_at_least(key, side, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageSettings:
+    """How an image file becomes an array. None: from the preset, else from the model.
+
+    Attributes:
+        preset: A name in `PRESETS`; the other fields override what it sets.
+        resize: The shorter side in pixels, or exactly (height, width).
+        crop: The centre that is kept: one number for a square, or (height, width).
+        pixels: The range of a pixel before mean and std are applied.
+        mean: Subtracted; one number, or one a channel in the order of `channels`.
+        std: Divided by, after the mean; as `mean`.
+        layout: Where the model wants the channels.
+        channels: The order of the colours.
+    """
+
+    preset: str | None = None
+    resize: Size | None = None
+    crop: Size | None = None
+    pixels: Pixels | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    layout: Layout | None = None
+    channels: Literal["RGB", "BGR"] | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("preset", self.preset, tuple(PRESETS))
+        _size("resize", self.resize)
+        _size("crop", self.crop)
+        check_choice("pixels", self.pixels, ("0-1", "0-255"))
+        check_choice("layout", self.layout, ("NCHW", "NHWC"))
+        check_choice("channels", self.channels, ("RGB", "BGR"))
+        for key, values in (("mean", self.mean), ("std", self.std)):
+            if values is not None and len(values) not in {1, 3, 4}:
+                raise UsageError(
+                    f"{key} '{list(values)}' has {len(values)} numbers: "
+                    "give one, or one for each channel."
+                )
+        if self.std is not None and min(self.std) <= 0:
+            raise UsageError(f"std '{list(self.std)}' must be above 0: pixels are divided by it.")
+
+    def resolved(self) -> "ImageSettings":
+        """Return these settings with the preset's values where none are given, and `pixels` set.
+
+        Without `pixels`, a mean or std above 1 can only be meant for pixels of 0-255.
+        """
+        preset = PRESETS[self.preset] if self.preset else ImageSettings()
+        given = {f.name: getattr(self, f.name) for f in fields(self)}
+        merged = {k: getattr(preset, k) if v is None else v for k, v in given.items()}
+        if self.pixels is None and max((*(self.mean or ()), *(self.std or ())), default=0.0) > 1:
+            merged["pixels"] = "0-255"
+        if merged["pixels"] is None:
+            merged["pixels"] = "0-1"
+        return ImageSettings(**merged)
+
+
+PRESETS: dict[str, ImageSettings] = {}
+"""Preprocessings that have a name; filled below, where the class exists."""
+PRESETS.update(
+    # torchvision's reference transform for ImageNet classifiers.
+    imagenet=ImageSettings(
+        resize=256, crop=224, pixels="0-1", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)
+    ),
+    symmetric=ImageSettings(pixels="0-255", mean=(127.5,), std=(127.5,)),
+    unit=ImageSettings(pixels="0-1", mean=(0.0,), std=(1.0,)),
+    raw=ImageSettings(pixels="0-255", mean=(0.0,), std=(1.0,)),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextSettings:
+    """How a text becomes token ids.
+
+    Attributes:
+        column: The column with the text, or the two columns of a pair; empty: the only one.
+        tokenizer: A tokenizer.json; None: looked for beside the data and in `search`.
+        max_length: Longer texts are cut; None: what tokenizer.json says, else the model's own
+            sequence extent, else 512.
+        search: Further folders to look for tokenizer.json in, given by the caller (the model's).
+    """
+
+    column: tuple[str, ...] = ()
+    tokenizer: Path | None = None
+    max_length: int | None = None
+    search: tuple[Path, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_at_least("max_length", self.max_length, 1)
+        if len(self.column) > 2:  # noqa: PLR2004 a text, or a pair
+            raise UsageError(
+                f"column '{list(self.column)}' names {len(self.column)} columns: "
+                "give one, or two for a pair."
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSettings:
+    """Which data, how much of it, and how it is prepared.
+
+    Attributes:
+        path: The directory or file.
+        batch: Samples in one run of the model; None: as many as run well together.
+        limit: Use at most so many samples.
+        shuffle: Mix the order by `seed`, so that `limit` takes a fair part of data that is sorted
+            by class. A Python iterator cannot be shuffled.
+        seed: Of the shuffle.
+        label: The column or key that holds the labels; None: one of the usual names.
+        image: For image files and image columns.
+        text: For text columns.
+    """
+
+    path: Path | None = None
+    batch: int | None = None
+    limit: int | None = None
+    shuffle: bool = True
+    seed: int = 0
+    label: str | None = None
+    image: ImageSettings = field(default_factory=ImageSettings)
+    text: TextSettings = field(default_factory=TextSettings)
+
+    def __post_init__(self) -> None:
+        check_at_least("batch", self.batch, 1)
+        check_at_least("limit", self.limit, 1)
+        check_at_least("seed", self.seed, 0)

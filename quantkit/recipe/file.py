@@ -1,0 +1,190 @@
+"""The file quantkit.toml: its tables become a `Recipe`; its errors name the file and the table."""
+
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from quantkit.errors import UsageError
+from quantkit.recipe.calibrate import CALIBRATE_VALUES, CalibrateSettings
+from quantkit.recipe.checks import closest
+from quantkit.recipe.data import (
+    DATA_VALUES,
+    IMAGE_VALUES,
+    TEXT_VALUES,
+    DataSettings,
+    ImageSettings,
+    TextSettings,
+)
+from quantkit.recipe.static import (
+    NODE_VALUES,
+    RECOVER_VALUES,
+    STATIC_VALUES,
+    TENSOR_VALUES,
+    NodeRule,
+    RecoverSettings,
+    StaticSettings,
+    TensorRule,
+)
+from quantkit.recipe.values import Values, WrongTypeError, path
+
+__all__ = ["RECIPE_NAME", "Recipe", "load_recipe"]
+
+RECIPE_NAME = "quantkit.toml"
+
+_TOP: Values = {"model": path}
+_Table = dict[str, object]
+_Settings = TypeVar("_Settings")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """What quantkit.toml says. `folder` is where it stands (else the working directory)."""
+
+    model: Path | None = None
+    data: DataSettings = field(default_factory=DataSettings)
+    calibrate: CalibrateSettings = field(default_factory=CalibrateSettings)
+    static: StaticSettings = field(default_factory=StaticSettings)
+    folder: Path = field(default_factory=Path)
+
+
+def load_recipe(path: Path | None = None) -> Recipe:
+    """Read a recipe.
+
+    Args:
+        path: The file; None: quantkit.toml in the working directory if there is one, else the
+            defaults.
+
+    Raises:
+        UsageError: The file cannot be read, or holds a key or value that quantkit does not know.
+    """
+    if path is None:
+        path = Path(RECIPE_NAME)
+        if not path.exists():
+            return Recipe()
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as e:
+        raise UsageError(f"There is no recipe '{path}': give the path of a {RECIPE_NAME}.") from e
+    except OSError as e:
+        raise UsageError(f"Cannot read the recipe '{path}': {e.strerror}.") from e
+    except UnicodeDecodeError as e:
+        raise UsageError(f"{path}: this is no UTF-8 text: save the file as UTF-8.") from e
+    except tomllib.TOMLDecodeError as e:
+        raise UsageError(f"{path}: this is no TOML: {e}.") from e
+    return _recipe(document, path)
+
+
+def _recipe(document: _Table, file: Path) -> Recipe:
+    inner = ("data", "calibrate", "static")
+    data, calibrate, static = (_table(document, name, file) for name in inner)
+    top = _read(document, _TOP, "", file, inner)
+    return Recipe(
+        model=cast("Path | None", top.get("model")),
+        data=_data(data, file),
+        calibrate=_build(CalibrateSettings, calibrate, CALIBRATE_VALUES, "[calibrate]", file),
+        static=_static(static, file),
+        folder=file.parent,
+    )
+
+
+def _data(table: _Table, file: Path) -> DataSettings:
+    image, text = _table(table, "data.image", file), _table(table, "data.text", file)
+    return replace(
+        _build(DataSettings, table, DATA_VALUES, "[data]", file, ("image", "text")),
+        image=_build(ImageSettings, image, IMAGE_VALUES, "[data.image]", file),
+        text=_build(TextSettings, text, TEXT_VALUES, "[data.text]", file),
+    )
+
+
+def _static(table: _Table, file: Path) -> StaticSettings:
+    recover = _table(table, "static.recover", file)
+    inner = ("recover", "tensor", "node")
+    return replace(
+        _build(StaticSettings, table, STATIC_VALUES, "[static]", file, inner),
+        recover=_build(RecoverSettings, recover, RECOVER_VALUES, "[static.recover]", file),
+        tensors=tuple(
+            _make(TensorRule, _tensor_rule(values), where, file)
+            for where, values in _rules(table, "static.tensor", TENSOR_VALUES, ("tensor",), file)
+        ),
+        nodes=tuple(
+            _make(NodeRule, values, where, file)
+            for where, values in _rules(table, "static.node", NODE_VALUES, ("node", "mode"), file)
+        ),
+    )
+
+
+def _tensor_rule(values: dict[str, Any]) -> dict[str, Any]:
+    """Rename the key "float", which as a field would hide the type."""
+    return {"keep_float" if key == "float" else key: value for key, value in values.items()}
+
+
+def _table(parent: Mapping[str, object], name: str, file: Path) -> _Table:
+    found = parent.get(name.rpartition(".")[2], {})
+    if not isinstance(found, dict):
+        raise UsageError(f"{file}: '{name}' must be a table: write [{name}] on a line of its own.")
+    return found
+
+
+def _rules(
+    parent: Mapping[str, object], name: str, known: Values, required: Sequence[str], file: Path
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the place and the values of each table of an array of tables."""
+    found = parent.get(name.rpartition(".")[2], [])
+    if not isinstance(found, list) or not all(isinstance(rule, dict) for rule in found):
+        raise UsageError(
+            f"{file}: '{name}' must be a list of tables: write [[{name}]] above each rule."
+        )
+    for position, rule in enumerate(found, 1):
+        where = f"[[{name}]] number {position}:"
+        values = _read(rule, known, where, file)
+        for key in required:
+            if key not in values:
+                raise UsageError(f"{file}: {where} {key} is missing: say which {key} is meant.")
+        yield where, values
+
+
+def _build(
+    kind: type[_Settings],
+    table: Mapping[str, object],
+    known: Values,
+    where: str,
+    file: Path,
+    inner: Sequence[str] = (),
+) -> _Settings:
+    return _make(kind, _read(table, known, where, file, inner), where, file)
+
+
+def _make(kind: type[_Settings], values: dict[str, Any], where: str, file: Path) -> _Settings:
+    try:
+        return kind(**values)
+    except UsageError as e:
+        raise UsageError(f"{file}: {where} {e}") from e
+
+
+def _read(
+    table: Mapping[str, object],
+    known: Values,
+    where: str,
+    file: Path,
+    inner: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Return the table's values as the fields want them. `inner` are tables read elsewhere."""
+    place = f"{file}: {where} " if where else f"{file}: "
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        if key in inner:
+            continue
+        if key not in known:
+            what = "table" if isinstance(value, dict) else "key"
+            names = (*known, *inner)
+            raise UsageError(
+                f"{place}unknown {what} '{key}'{closest(key, names)}: "
+                f"known here are {', '.join(names)}."
+            )
+        try:
+            found[key] = known[key](value, file.parent)
+        except WrongTypeError as e:
+            raise UsageError(f"{place}{key} = {value!r}: {key} takes {e}.") from e
+    return found

@@ -1,0 +1,20 @@
+"""What CPUs and execution providers run in integers, as data, and what this machine is.
+
+Knows neither onnx nor onnxruntime. May import errors, numerics and spec.
+"""
+
+from quantkit.targets.machine import Machine, this_machine
+from quantkit.targets.model import Target, check_target
+from quantkit.targets.registry import DEFAULT, GROUP, TARGETS, names, target
+
+__all__ = [
+    "DEFAULT",
+    "GROUP",
+    "TARGETS",
+    "Machine",
+    "Target",
+    "check_target",
+    "names",
+    "target",
+    "this_machine",
+]

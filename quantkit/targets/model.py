@@ -1,0 +1,125 @@
+"""What a CPU or an execution provider runs in integers, as data; and the check of such data.
+
+A target decides nothing: the static planner reads it. One fact stands in one field, so that a new runtime
+is a new `Target` and no new code.
+"""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from quantkit.numerics.dtypes import INT8, INT32, UINT8, IntType
+
+__all__ = ["Target", "check_target"]
+
+# QuantizeLinear and DequantizeLinear take one scale a channel from this opset on.
+_PER_CHANNEL_OPSET = 13
+_SETS = ("products", "channelwise", "needs_output", "computes", "moves")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What one runtime on one kind of hardware runs in integers.
+
+    Operators stand in at most one of `products`, `computes` and `moves`; what stands in none runs in float,
+    and is faster without QuantizeLinear and DequantizeLinear around it.
+
+    Attributes:
+        name: What users write: ``--target NAME``.
+        title: The same in words.
+        activation: The type of activations, UINT8 or INT8.
+        weight: The type of weights.
+        symmetric_activations: Zero points of activations are fixed in the middle: 0 for INT8, 128 for UINT8.
+        symmetric_weights: Zero points of weights likewise.
+        per_channel: One scale for each output channel is run, and as fast as one for all.
+        channelwise: The products whose weights may have a scale a channel; empty without `per_channel`.
+        saturates: Sums of two uint8 x int8 products may clip at int16 on hardware that the target
+            stands for, so that weights must be pair-safe (`quantkit.numerics.saturation`).
+        computes: Operators other than products that have an integer kernel, between DequantizeLinear on
+            each input and QuantizeLinear on the output; scales and zero points are free.
+        products: Operators with weights that run as integer products: Conv, Gemm, MatMul, ...
+        moves: Operators that run on the integers as they are. Input and output must share scale and
+            zero point, else the operator runs in float between two conversions.
+        needs_output: The products that run in integers only if their output is quantized.
+        int16: Activations of 16 bits run in integers too.
+        bias: The type of a product's bias, with ``scale = x_scale * w_scale`` and zero point 0; None
+            where the bias stays float.
+        min_opset: The oldest opset with all that 8-bit models use; 16-bit activations need opset 21.
+        runtime: The runtime, and its execution provider.
+        notes: What a user should know, with the reason.
+    """
+
+    name: str
+    title: str
+    activation: IntType
+    weight: IntType
+    symmetric_activations: bool
+    symmetric_weights: bool
+    per_channel: bool
+    channelwise: frozenset[str]
+    saturates: bool
+    computes: frozenset[str]
+    products: frozenset[str]
+    moves: frozenset[str]
+    needs_output: frozenset[str]
+    int16: bool
+    bias: IntType | None
+    min_opset: int
+    runtime: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def operators(self) -> frozenset[str]:
+        """All that can run in integers."""
+        return self.products | self.computes | self.moves
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data: types by their names, sets as sorted lists."""
+        return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+
+
+def _plain(value: object) -> object:
+    match value:
+        case IntType():
+            return value.name
+        case frozenset():
+            return sorted(value)
+        case tuple():
+            return list(value)
+        case _:
+            return value
+
+
+def check_target(target: Target) -> None:
+    """Check that a target can be planned for; for the tests of anyone's target.
+
+    Raises:
+        AssertionError: A law is broken; the message names it.
+    """
+    for broken, law in _laws(target):
+        if broken:
+            raise AssertionError(f"Target '{target.name}' breaks a law: {law}.")
+
+
+def _laws(t: Target) -> tuple[tuple[bool, str], ...]:
+    sets: dict[str, frozenset[str]] = {name: getattr(t, name) for name in _SETS}
+    names = [op for s in sets.values() for op in s]
+    kinds = len(t.products) + len(t.computes) + len(t.moves)
+    return (
+        (not t.name or t.name != t.name.lower() or " " in t.name, "a name is lower case, one word"),
+        (not t.title or not t.runtime, "title and runtime are given"),
+        (not all(isinstance(s, frozenset) for s in sets.values()), "operators are frozen sets"),
+        (not all(op[:1].isupper() and op.isalnum() for op in names), "operators are ONNX names"),
+        (not t.products, "some product runs in integers"),
+        (len(t.operators) != kinds, "products, computes and moves are disjoint"),
+        (not t.needs_output <= t.products, "needs_output is part of products"),
+        (not t.channelwise <= t.products, "channelwise is part of products"),
+        (t.per_channel != bool(t.channelwise), "per_channel says whether channelwise is empty"),
+        (not {t.activation, t.weight} <= {UINT8, INT8}, "activations and weights have 8 bits"),
+        (t.bias not in {None, INT32}, "a bias is int32 or float"),
+        (t.min_opset < _PER_CHANNEL_OPSET, f"the opset is at least {_PER_CHANNEL_OPSET}"),
+        (
+            t.saturates and (t.activation, t.weight) != (UINT8, INT8),
+            "only uint8 x int8 saturates",
+        ),
+        (not all(n.endswith(".") for n in t.notes), "notes are sentences"),
+    )
