@@ -19,7 +19,7 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-bench: $(STAMP)  ## side by side with onnxruntime.quantization; takes about three quarters of an hour
+bench: $(STAMP)  ## side by side with onnxruntime.quantization; takes about one and a half hours
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[bench]'
 	$(BIN)/python benchmarks/compare_dynamic.py
 	$(BIN)/python benchmarks/picture.py
@@ -27,6 +27,9 @@ bench: $(STAMP)  ## side by side with onnxruntime.quantization; takes about thre
 	$(BIN)/python benchmarks/conv_storage.py
 	$(BIN)/python benchmarks/scale.py
 	$(BIN)/python benchmarks/calibrate.py
+	$(BIN)/python benchmarks/compare_static.py
+	$(BIN)/python benchmarks/static_ablation.py
+	$(BIN)/python benchmarks/static_integers.py
 
 .venv/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "quantkit needs Python 3.11 or newer")'

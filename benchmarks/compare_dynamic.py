@@ -283,8 +283,8 @@ def _result(model: Mapping[str, Any]) -> list[str]:
         if "latency" not in result:
             rows.append([name, *["failed"] * (len(header) - 1)])
             continue
-        row = [name] + [_shown(result["quality"], key) for key in keys]
-        row += [_interval(result["latency"][key]) for key in timed]
+        row = [name] + [shown(result["quality"], key) for key in keys]
+        row += [interval(result["latency"][key]) for key in timed]
         row += [_counts(result["kernels"]["int8"]), _counts(result["kernels"]["decoded"])]
         rows.append(row)
     return table(header, rows)
@@ -292,18 +292,20 @@ def _result(model: Mapping[str, Any]) -> list[str]:
 
 def _own(quality: Mapping[str, float], key: str) -> str:
     """The float model's figure, if it is one of its own and no distance to itself."""
-    return _shown(quality, key) if key in {"top1", "spearman"} else ""
+    return shown(quality, key) if key in {"top1", "spearman"} else ""
 
 
-def _shown(quality: Mapping[str, float], key: str) -> str:
-    shown = _FORMATS[key][1].format(quality[key])
+def shown(quality: Mapping[str, float], key: str) -> str:
+    """Return a figure as a table has it, a drop with its interval."""
+    text = _FORMATS[key][1].format(quality[key])
     if not key.endswith("_drop"):
-        return shown
+        return text
     low, high = (_FORMATS[key][1].format(quality[f"{key}_{end}"]) for end in ("low", "high"))
-    return f"{shown} [{low}, {high}]"
+    return f"{text} [{low}, {high}]"
 
 
-def _interval(timed: Mapping[str, float]) -> str:
+def interval(timed: Mapping[str, float]) -> str:
+    """Return a ratio with its interval."""
     return f"{timed['ratio']:.2f} [{timed['low']:.2f}, {timed['high']:.2f}]"
 
 

@@ -108,8 +108,14 @@ def _read(path: Path) -> str:
     return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
-def alone(job: Mapping[str, Any], timeout: float = 7200.0) -> dict[str, Any]:
-    """Do `job` (see worker.py) in a fresh process.
+def alone(
+    job: Mapping[str, Any],
+    timeout: float = 7200.0,
+    *,
+    worker: Path = _WORKER,
+    python: str = sys.executable,
+) -> dict[str, Any]:
+    """Do `job` (see worker.py, or the script that is given) in a fresh process.
 
     Returns:
         The worker's report with ``process_seconds`` added, or ``error``.
@@ -117,7 +123,7 @@ def alone(job: Mapping[str, Any], timeout: float = 7200.0) -> dict[str, Any]:
     started = time.perf_counter()
     try:
         done = subprocess.run(
-            [sys.executable, str(_WORKER), json.dumps(job)],
+            [python, str(worker), json.dumps(job)],
             capture_output=True,
             text=True,
             check=False,

@@ -14,7 +14,7 @@ import resource
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -104,11 +104,11 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 _JOBS = {"import": load_only, "quantize": quantize, "run": run}
 
 
-def main() -> None:
-    """Do the job and print the report."""
+def answer(jobs: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]]) -> None:
+    """Do the job that the command line names and print the report."""
     job = json.loads(sys.argv[1])
     try:
-        report = _JOBS[job["do"]](job)
+        report = jobs[job["do"]](job)
     except Exception as e:  # noqa: BLE001 - a peer may fail in any way; that is a result
         report = {"error": f"{type(e).__name__}: {(str(e).strip().splitlines() or [''])[0]}"}
     report["peak_bytes"] = peak_bytes()
@@ -116,4 +116,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    answer(_JOBS)

@@ -7,15 +7,19 @@ numpy only; they know arrays and nothing of graphs, so weights and activations u
     methods     ranges from a sketch
     moments     what rounding, smoothing and bias correction need of channels
     registry    calibrators by name, plug-ins included
+    extremes    minimum and maximum of each channel, for smoothing and equalization
+    patches     moments of what a Conv or a matrix product reads, for rounding and bias correction
     testing     the laws, for anyone's calibrator
 """
 
 from calibrators.calibrator import SketchCalibrator
 from calibrators.exact import ExactSum
+from calibrators.extremes import ChannelExtremes
 from calibrators.histogram import Histogram
 from calibrators.methods import Entropy, MeanSquaredError, MinMax, Percentile
 from calibrators.moments import ChannelMoments, SecondMoment
 from calibrators.moving_average import MovingAverage
+from calibrators.patches import PatchMoments, Window
 from calibrators.protocol import Calibrator, Method, State, Statistic
 from calibrators.ranges import Range, RangeMethod, estimate, minmax, mse, percentile
 from calibrators.registry import create, method, names
@@ -23,6 +27,7 @@ from calibrators.sketch import Sketch
 
 __all__ = [
     "Calibrator",
+    "ChannelExtremes",
     "ChannelMoments",
     "Entropy",
     "ExactSum",
@@ -31,6 +36,7 @@ __all__ = [
     "Method",
     "MinMax",
     "MovingAverage",
+    "PatchMoments",
     "Percentile",
     "Range",
     "RangeMethod",
@@ -39,6 +45,7 @@ __all__ = [
     "SketchCalibrator",
     "State",
     "Statistic",
+    "Window",
     "create",
     "estimate",
     "method",

@@ -3,6 +3,9 @@
     from quantkit import QUInt8, quantize_dynamic
     quantize_dynamic("model.onnx", "model.int8.onnx", QUInt8)
 
+    from quantkit import quantize_static
+    quantize_static("model.onnx", "model.int8.onnx", "images/")
+
 Names are imported when they are first used, so that ``import quantkit`` costs nothing.
 """
 
@@ -12,13 +15,27 @@ from typing import TYPE_CHECKING, Any
 from quantkit._version import __version__
 
 if TYPE_CHECKING:
-    from quantkit.api import calibrate, quantize_dynamic
+    from quantkit.api import (
+        calibrate,
+        optimize,
+        plan_static,
+        quantize_dynamic,
+        quantize_static,
+    )
     from quantkit.errors import QuantkitError
     from quantkit.inspection import Inspection, inspect_model
     from quantkit.observe import Calibration
     from quantkit.pipeline import QuantizeResult
     from quantkit.plan import Plan
-    from quantkit.recipe import DataSettings, ImageSettings, TextSettings
+    from quantkit.recipe import (
+        DataSettings,
+        ImageSettings,
+        NodeRule,
+        RecoverSettings,
+        StaticSettings,
+        TensorRule,
+        TextSettings,
+    )
     from quantkit.spec import QInt8, QuantType, QUInt8
 
 _HOME = {
@@ -26,16 +43,23 @@ _HOME = {
     "DataSettings": "quantkit.recipe",
     "ImageSettings": "quantkit.recipe",
     "Inspection": "quantkit.inspection",
+    "NodeRule": "quantkit.recipe",
     "Plan": "quantkit.plan",
     "QInt8": "quantkit.spec",
     "QUInt8": "quantkit.spec",
     "QuantType": "quantkit.spec",
     "QuantizeResult": "quantkit.pipeline",
     "QuantkitError": "quantkit.errors",
+    "RecoverSettings": "quantkit.recipe",
+    "StaticSettings": "quantkit.recipe",
+    "TensorRule": "quantkit.recipe",
     "TextSettings": "quantkit.recipe",
     "calibrate": "quantkit.api",
     "inspect_model": "quantkit.inspection",
+    "optimize": "quantkit.api",
+    "plan_static": "quantkit.api",
     "quantize_dynamic": "quantkit.api",
+    "quantize_static": "quantkit.api",
 }
 
 __all__ = [
@@ -43,17 +67,24 @@ __all__ = [
     "DataSettings",
     "ImageSettings",
     "Inspection",
+    "NodeRule",
     "Plan",
     "QInt8",
     "QUInt8",
     "QuantType",
     "QuantizeResult",
     "QuantkitError",
+    "RecoverSettings",
+    "StaticSettings",
+    "TensorRule",
     "TextSettings",
     "__version__",
     "calibrate",
     "inspect_model",
+    "optimize",
+    "plan_static",
     "quantize_dynamic",
+    "quantize_static",
 ]
 
 

@@ -44,8 +44,9 @@ from quantkit.observe.requests import (
 from quantkit.observe.run import Pass, observe, observe_stream
 from quantkit.recipe import DataSettings
 
-__all__ = ["CalibrateOptions", "calibrate_model"]
+__all__ = ["CalibrateOptions", "calibrate_model", "with_model_folder"]
 
+_GLANCED_AT = 128  # tensors of an audit that only warns
 _STREAM = 128  # samples that a stream is taken to have, until it ends
 DEFAULT = CalibratorAsk(name="mse")
 # The methods whose ranges the audit compares.
@@ -61,6 +62,8 @@ class CalibrateOptions:
             afterwards; another (a moving average) collects its own in the same pass.
         minmax_only: Take only minima and maxima, inside the graph: fastest, no other method afterwards.
         every_value: Count every value instead of about a million evenly spaced ones a tensor.
+        ranges: Ask for what ranges are made of. Without, only `requests` are answered, and nothing is audited.
+        compare: Let the audit look at every tensor and compare all methods; else it glances at some.
         requests: What else is to be seen in the same pass.
         skip_bad: Leave out samples that cannot be read.
         workers: Threads, or, with `scheduler` or `processes`, workers; None: one a core.
@@ -73,6 +76,8 @@ class CalibrateOptions:
     method: CalibratorAsk = DEFAULT
     minmax_only: bool = False
     every_value: bool = False
+    ranges: bool = True
+    compare: bool = True
     requests: tuple[Request, ...] = ()
     skip_bad: bool = False
     workers: int | None = None
@@ -101,7 +106,7 @@ def calibrate_model(
     monitor.stage("Looking at the data")
     inputs = inputs_of(loaded)
     samples = open_data(
-        _as_seen_by_workers(data, options), inputs, _with_model_folder(settings, loaded)
+        _as_seen_by_workers(data, options), inputs, with_model_folder(settings, loaded)
     )
     monitor.described(samples.description)
     fingerprint = _fingerprint(samples)
@@ -127,12 +132,21 @@ def calibrate_model(
         seen = _observe(job, partial_file, options, monitor)
     else:
         seen = _observe_stream(job, samples, inputs, options, monitor)
-    monitor.stage("Auditing")
     whole = seen.whole()
+    if not options.ranges:
+        return Calibration(seen=whole, method=options.method, header={})
+    monitor.stage("Auditing")
     require_values(whole)
     judge = sketch_method(options.method) or MinMax()
-    methods = [judge if m.name == judge.name else m for m in METHODS]
-    audit = audit_of(seen.segments, whole, judge, methods, workers=_workers(options))
+    methods = [judge if m.name == judge.name else m for m in METHODS if options.compare]
+    audit = audit_of(
+        seen.segments,
+        whole,
+        judge,
+        methods,
+        workers=_workers(options),
+        most=None if options.compare else _GLANCED_AT,
+    )
     found = Calibration(
         seen=whole,
         method=options.method,
@@ -176,6 +190,8 @@ def _requests(
 ) -> tuple[Request, ...]:
     known = len(samples) if isinstance(samples, Samples) else _STREAM
     count = values_counted(min(known, settings.limit or known))
+    if not options.ranges:
+        return tuple(dict.fromkeys(options.requests))
     whats: list[What] = [SketchAsk(most=None if options.every_value else count)]
     if options.minmax_only:
         whats = [SpanAsk()]
@@ -209,7 +225,7 @@ def _require_points(points: Points, loaded: LoadedModel) -> None:
     )
 
 
-def _with_model_folder(settings: DataSettings, loaded: LoadedModel) -> DataSettings:
+def with_model_folder(settings: DataSettings, loaded: LoadedModel) -> DataSettings:
     """Let a tokenizer be found beside the model."""
     if loaded.path is None:
         return settings

@@ -1,6 +1,7 @@
 """Inputs made up from a model's signature, to run models whose data nobody gave us."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -41,13 +42,20 @@ def strange_input(inputs: Sequence[Signature]) -> Signature | None:
     return next((i for i in inputs if i.type not in _DTYPES), None)
 
 
-def made_up_feeds(inputs: Sequence[Signature]) -> Iterator[Feeds]:
-    """Yield inputs that fit the signature, with different guesses for dynamic dimensions."""
+def made_up_feeds(
+    inputs: Sequence[Signature],
+    ranges: Mapping[str, tuple[float, float]] = MappingProxyType({}),
+) -> Iterator[Feeds]:
+    """Yield inputs that fit the signature, with different guesses for dynamic dimensions.
+
+    Inputs that have a range lie within it.
+    """
     if strange_input(inputs) is not None:
         return
     images = any(len(i.shape) == _IMAGE_RANK for i in inputs)
     for extent, high in _TRIALS_IMAGE if images else _TRIALS_OTHER:
-        yield {i.name: _made_up(i, extent, high) for i in inputs}
+        made = {i.name: _made_up(i, extent, high) for i in inputs}
+        yield {n: np.clip(x, *ranges[n]) if n in ranges else x for n, x in made.items()}
 
 
 def _made_up(signature: Signature, extent: int, high: int) -> NDArray[Any]:

@@ -1,10 +1,11 @@
-"""The product, in order: load, analyze, plan, emit, verify, write. The only place that wires the stages."""
+"""The product, in order: load, simplify, analyze, observe, plan, recover, emit, verify, write.
+
+The only place that wires the stages.
+"""
 
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from math import isfinite
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,62 +15,54 @@ from numpy.typing import NDArray
 
 from quantkit._version import __version__
 from quantkit.analyze.view import facts_of
-from quantkit.emit import emit_dynamic
-from quantkit.errors import ModelError, NothingToQuantizeError, UsageError, VerifyError
+from quantkit.calibration import CalibrateOptions, with_model_folder
+from quantkit.emit import Format, Solved, emit_dynamic, emit_static
+from quantkit.errors import ModelError, VerifyError
+from quantkit.fusion import fusion_of
 from quantkit.graph.load import LoadedModel, load
 from quantkit.graph.opset import raise_opset
 from quantkit.graph.save import Stage, staged
-from quantkit.ops import QUANTIZED_OPS
-from quantkit.plan import DynamicOptions, Mode, Plan, plan_dynamic
+from quantkit.observe import Calibration
+from quantkit.observe.monitor import Monitor, Silent
+from quantkit.outcome import (
+    QuantizeResult,
+    check_target,
+    is_noise,
+    noise,
+    require_change,
+    require_static,
+    unfused,
+    warnings_of,
+)
+from quantkit.plan import (
+    DynamicOptions,
+    Mode,
+    Plan,
+    StaticOptions,
+    check_fits,
+    plan_dynamic,
+    plan_static,
+)
+from quantkit.preparation import (
+    Prepared,
+    cores,
+    evened,
+    first_feeds,
+    input_ranges,
+    mismatch,
+    observe_model,
+    prepare,
+    ranges_of,
+    readable_again,
+)
+from quantkit.recipe import DataSettings, RecoverSettings
+from quantkit.recover import SAMPLES, Rounding, correct_biases, products_of, solve
 from quantkit.runtime import readable_ir_version
-from quantkit.verify import NOISE_DB, Reference, Verification, compare, run_float
+from quantkit.verify import LARGE, Reference, Verification, compare, run_float
 
-__all__ = ["QuantizeResult", "dynamic"]
+__all__ = ["QuantizeResult", "StaticJob", "dynamic", "plan_model", "static"]
 
 Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuantizeResult:
-    """What was done.
-
-    Attributes:
-        plan: Every decision, with its reason.
-        input_bytes: Size of the float model, external data included.
-        output_bytes: Size of the result, external data included.
-        external_data: Whether its weights are in a ``.data`` file beside it.
-        verification: What was checked before writing; None if that was switched off.
-        warnings: What the user should know.
-        seconds: Wall time.
-    """
-
-    plan: Plan
-    input_bytes: int
-    output_bytes: int
-    external_data: bool
-    verification: Verification | None
-    warnings: tuple[str, ...]
-    seconds: float
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        checked = self.verification
-        return {
-            "input_bytes": self.input_bytes,
-            "output_bytes": self.output_bytes,
-            "external_data": self.external_data,
-            "seconds": round(self.seconds, 4),
-            "warnings": list(self.warnings),
-            "verification": None
-            if checked is None
-            else {
-                # Infinite where nothing changed at all, which JSON cannot say.
-                "sqnr_db": {k: v if isfinite(v) else None for k, v in checked.compared.items()},
-                "note": checked.note,
-                "ran": checked.ran,
-            },
-            "plan": self.plan.to_json(),
-        }
 
 
 def dynamic(  # noqa: PLR0913 - one parameter a question
@@ -87,10 +80,10 @@ def dynamic(  # noqa: PLR0913 - one parameter a question
     target = Path(target)
     progress("Reading")
     loaded = load(source)
-    _check_target(loaded, target)
+    check_target(loaded, target)
     loaded.require_weights()
     draft = _draft(loaded.model, options)
-    _require_change(draft.plan, loaded)
+    require_change(draft.plan, loaded)
     with staged(target) as stage:
         reference = None
         if verify:
@@ -99,12 +92,12 @@ def dynamic(  # noqa: PLR0913 - one parameter a question
             reference = run_float(loaded, sample)
         progress("Quantizing")
         nbytes, checked = _realize(stage, draft, reference, external=external_data)
-        if _is_noise(checked) and any(n.mode is Mode.INTEGER for n in draft.plan.nodes):
+        if is_noise(checked) and any(n.mode is Mode.INTEGER for n in draft.plan.nodes):
             progress("Quantizing again, without integer arithmetic")
             draft = _second_draft(source, options, checked)
             nbytes, checked = _realize(stage, draft, reference, external=external_data)
-        if _is_noise(checked) and sample is not None:
-            raise VerifyError(f"{_noise(checked)} Nothing was written.")
+        if is_noise(checked) and sample is not None:
+            raise VerifyError(f"{noise(checked)} Nothing was written.")
         external = stage.data_path.exists()
         stage.commit()
     return QuantizeResult(
@@ -113,7 +106,7 @@ def dynamic(  # noqa: PLR0913 - one parameter a question
         output_bytes=nbytes,
         external_data=external,
         verification=checked,
-        warnings=(*draft.warnings, *_warnings(loaded, nbytes, checked)),
+        warnings=(*draft.warnings, *warnings_of(loaded, nbytes, checked)),
         seconds=time.perf_counter() - started,
     )
 
@@ -148,7 +141,7 @@ def _second_draft(
     """Plan without integer arithmetic, for a model that does not bear it."""
     again = _draft(load(source).model, _stored_only(options))
     warning = (
-        f"{_noise(checked)} Integer arithmetic was switched off for the whole model; "
+        f"{noise(checked)} Integer arithmetic was switched off for the whole model; "
         "weights are stored in 8 bits."
     )
     return _Draft(model=again.model, plan=again.plan, warnings=(*again.warnings, warning))
@@ -163,10 +156,16 @@ def _realize(
 ) -> tuple[int, Verification | None]:
     """Emit, check and write the result into the staging folder, and compare it with float."""
     emit_dynamic(draft.model, draft.plan)
-    draft.model.ir_version = readable_ir_version(draft.model.ir_version or 0)
-    draft.model.metadata_props["quantkit"] = f"{__version__} dynamic"
+    return _write(stage, draft.model, reference, kind="dynamic", external=external)
+
+
+def _write(
+    stage: Stage, model: ir.Model, reference: Reference | None, *, kind: str, external: bool
+) -> tuple[int, Verification | None]:
+    model.ir_version = readable_ir_version(model.ir_version or 0)
+    model.metadata_props["quantkit"] = f"{__version__} {kind}"
     try:
-        nbytes = stage.write(draft.model, external=external)
+        nbytes = stage.write(model, external=external)
     except onnx.checker.ValidationError as e:
         reason = str(e).strip().splitlines()[0]
         raise VerifyError(f"The quantized model is not valid ONNX: {reason}") from e
@@ -175,58 +174,149 @@ def _realize(
     return nbytes, compare(stage.model_path, reference, nbytes=nbytes)
 
 
-def _check_target(loaded: LoadedModel, target: Path) -> None:
-    if target.is_dir():
-        raise UsageError(f"The output '{target}' is a directory; give a file name.")
-    if not target.parent.is_dir():
-        raise UsageError(f"The output's folder '{target.parent}' does not exist.")
-    written = {target.resolve(), target.with_name(f"{target.name}.data").resolve()}
-    for path in loaded.files:
-        if path.resolve() in written:
-            raise UsageError(
-                f"Writing '{target}' would overwrite the input '{path}'; choose another output."
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaticJob:
+    """What to quantize statically, and how.
+
+    Attributes:
+        source: The float model.
+        data: What activations are calibrated with, or a calibration that was made before.
+        options: What is decided about nodes and tensors.
+        recover: What is done to win back accuracy.
+        calibrate: How ranges are estimated.
+        settings: How samples are prepared.
+        methods: Other range methods for single tensors, by name or pattern.
+    """
+
+    source: str | Path | onnx.ModelProto
+    data: object
+    options: StaticOptions = field(default_factory=StaticOptions)
+    recover: RecoverSettings = field(default_factory=RecoverSettings)
+    calibrate: CalibrateOptions = field(default_factory=CalibrateOptions)
+    settings: DataSettings = field(default_factory=DataSettings)
+    methods: Mapping[str, str] = field(default_factory=dict)
+
+
+def static(  # noqa: PLR0913 - one parameter a question
+    job: StaticJob,
+    target: str | Path,
+    *,
+    plan: Plan | None = None,
+    output_format: Format = Format.QDQ,
+    verify: bool = True,
+    external_data: bool = False,
+    monitor: Monitor | None = None,
+) -> QuantizeResult:
+    """Quantize a model with calibrated ranges and write it; see `quantkit.quantize_static`.
+
+    `plan`: an edited plan to apply, instead of making one.
+    """
+    started = time.perf_counter()
+    monitor, target = monitor or Silent(), Path(target)
+    monitor.stage("Reading the model")
+    loaded = load(job.source)
+    check_target(loaded, target)
+    loaded.require_weights()
+    planned = _planned(loaded, job, monitor, given=plan)
+    require_static(planned.plan, loaded)
+    with staged(target) as stage:
+        reference = None
+        if verify:
+            monitor.stage("Running the float model")
+            reference = run_float(
+                load(job.source),
+                next(iter(planned.samples), None),
+                input_ranges(planned.seen, loaded),
             )
-
-
-def _require_change(plan: Plan, loaded: LoadedModel) -> None:
-    if plan.weights:
-        return
-    reasons = Counter(f"{n.op_type}: {n.why}" for n in plan.nodes).most_common(2)
-    listed = "; ".join(f"{count} {reason}" for reason, count in reasons)
-    present = {node.op_type for node in loaded.model.graph.all_nodes()}
-    if present & QUANTIZED_OPS:
-        listed = f"it is quantized already ({', '.join(sorted(present & QUANTIZED_OPS))})"
-    raise NothingToQuantizeError(
-        f"Nothing to quantize in {loaded.name}: "
-        + (listed or "no operator in it holds weights")
-        + ". Nothing was written."
-    )
-
-
-def _is_noise(checked: Verification | None) -> bool:
-    return checked is not None and checked.worst is not None and checked.worst < NOISE_DB
-
-
-def _noise(checked: Verification | None) -> str:
-    assert checked is not None  # noqa: S101 - noise was measured
-    name = min(checked.compared, key=lambda n: checked.compared[n])
-    return (
-        f"Output '{name}' of the quantized model is {checked.compared[name]:.1f} dB from float, "
-        "which is noise."
-    )
-
-
-def _warnings(loaded: LoadedModel, nbytes: int, checked: Verification | None) -> list[str]:
-    found = []
-    if nbytes >= loaded.nbytes:
-        found.append(f"The result is not smaller: {loaded.nbytes} -> {nbytes} bytes.")
-    if checked is None:
-        found.append("Not verified: the result was neither loaded nor compared with float.")
-    elif _is_noise(checked):
-        found.append(
-            f"{_noise(checked)} It was judged on made-up inputs, and this model may amplify any "
-            "small change: verify it with a real sample before you ship it."
+        solved = _solved(planned, job.recover, monitor)
+        monitor.stage("Writing integers")
+        emit_static(planned.ready.model, planned.plan, solved, output_format)
+        nbytes, checked = _write(
+            stage, planned.ready.model, reference, kind="static", external=external_data
         )
-    elif checked.note:
-        found.append(f"Verification: {checked.note}.")
-    return found
+        fusion = fusion_of(stage.model_path) if verify and nbytes < LARGE else None
+        external = stage.data_path.exists()
+        stage.commit()
+    return QuantizeResult(
+        plan=planned.plan,
+        input_bytes=loaded.nbytes,
+        output_bytes=nbytes,
+        external_data=external,
+        verification=checked,
+        warnings=(
+            *planned.warnings,
+            *warnings_of(loaded, nbytes, checked),
+            *unfused(planned.plan, fusion, job.options.target),
+        ),
+        seconds=time.perf_counter() - started,
+        fusion=fusion,
+    )
+
+
+def plan_model(job: StaticJob, monitor: Monitor | None = None) -> Plan:
+    """Make the plan of `static`, and write nothing."""
+    loaded = load(job.source)
+    loaded.require_weights()
+    return _planned(loaded, job, monitor or Silent(), moments=False).plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Planned:
+    """A prepared float model with its plan, what was seen of it, and some real samples."""
+
+    ready: Prepared
+    plan: Plan
+    seen: Calibration
+    samples: Sequence[Mapping[str, NDArray[Any]]]
+    warnings: tuple[str, ...]
+
+
+def _planned(
+    loaded: LoadedModel,
+    job: StaticJob,
+    monitor: Monitor,
+    *,
+    given: Plan | None = None,
+    moments: bool = True,
+) -> _Planned:
+    """Prepare, observe, plan."""
+    monitor.stage("Simplifying")
+    ready = prepare(loaded, job.options)
+    warnings: list[str] = []
+    samples: Sequence[Mapping[str, NDArray[Any]]] = ()
+    if isinstance(job.data, Calibration):
+        seen = job.data
+        warnings += mismatch(seen, loaded)
+    else:
+        data = readable_again(job.data)
+        settings = with_model_folder(job.settings, loaded)
+        ready = evened(ready, data, job.recover, settings, monitor)
+        moments = moments and job.recover.rounding is not False
+        seen = observe_model(ready, data, job.calibrate, settings, monitor, moments=moments)
+        samples = first_feeds(data, loaded, settings, SAMPLES)
+        warnings += seen.header["warnings"]
+    monitor.stage("Planning")
+    ranges = ranges_of(seen, job.methods)
+    plan = given or plan_static(ready.network, ready.facts, ranges, job.options)
+    if given is not None:
+        check_fits(plan, ready.network, ready.facts)
+    return _Planned(ready=ready, plan=plan, seen=seen, samples=samples, warnings=tuple(warnings))
+
+
+def _solved(planned: _Planned, recover: RecoverSettings, monitor: Monitor) -> Solved:
+    """Round the weights, unless that is switched off; correct biases by running the result, if that is on."""
+    if recover.rounding is False:
+        return Solved()
+    solved = solve(
+        planned.ready.model,
+        planned.plan,
+        products_of(planned.ready.network, planned.ready.facts),
+        planned.seen,
+        Rounding(ranges=recover.ranges is True, adaptive=recover.adaptive is True),
+        bias=recover.bias is not False,
+        workers=cores(),
+        progress=monitor.stage,
+    )
+    if recover.empirical is not True or not planned.samples:
+        return solved
+    return correct_biases(planned.ready.model, planned.plan, solved, planned.samples, monitor.stage)

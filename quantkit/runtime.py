@@ -37,6 +37,8 @@ RUNTIME_ERRORS: tuple[type[Exception], ...] = (
 
 # Where the tensors are that a model given as bytes has outside of it.
 _FOLDER = "session.model_external_initializers_file_folder_path"
+# Which file, beside an optimized model that is saved, takes its weights.
+_OPTIMIZED_WEIGHTS = "session.optimized_model_external_initializers_file_name"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +89,7 @@ def make_session(
     level: int = 99,
     prepack: bool = True,
     threads: int = 0,
+    optimized_path: Path | None = None,
 ) -> Any:
     """Load a model.
 
@@ -96,6 +99,8 @@ def make_session(
         level: How far onnxruntime optimizes: 0 not at all, 99 as users run it.
         prepack: Let kernels keep their own copy of weights: faster, more memory.
         threads: For one operator; 0 is onnxruntime's choice.
+        optimized_path: Where to save the graph that onnxruntime runs; its weights go to a file
+            beside it, so that the size has no limit and the graph is read without them.
     """
     settings = ort.SessionOptions()
     settings.log_severity_level = 4
@@ -105,6 +110,9 @@ def make_session(
         settings.add_session_config_entry(_FOLDER, str(folder))
     if not prepack:
         settings.add_session_config_entry("session.disable_prepacking", "1")
+    if optimized_path is not None:
+        settings.optimized_model_filepath = str(optimized_path)
+        settings.add_session_config_entry(_OPTIMIZED_WEIGHTS, f"{optimized_path.name}.data")
     return ort.InferenceSession(model, settings, providers=["CPUExecutionProvider"])
 
 

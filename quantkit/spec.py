@@ -14,7 +14,7 @@ from quantkit.errors import UsageError
 from quantkit.numerics.dtypes import INT8, UINT8, IntType, int_type
 
 __all__ = ["Granularity", "PerAxis", "PerBlock", "PerTensor", "QInt8", "QParams", "QUInt8"]
-__all__ += ["QuantSpec", "QuantType", "weight_int_type"]
+__all__ += ["QuantSpec", "QuantType", "named_int_type", "weight_int_type"]
 
 
 class QuantType(Enum):
@@ -76,8 +76,8 @@ class QuantSpec:
         granularity: What shares a scale.
         symmetric: Zero point fixed in the middle of the type's range.
         reduced: Use one bit less than the type has (onnxruntime's ``reduce_range``).
-        pair_axes: The axes that matrix products sum over, if their pair sums must not saturate on
-            x86 without VNNI (`quantkit.numerics.saturation`). Two for a weight that is read both ways.
+        pair_axes: The axes that products sum over, the fastest last, if their pair sums must not saturate
+            on x86 without VNNI (`quantkit.numerics.saturation`); several for a weight that is read both ways.
         sum_axis: The axis of channels that keep their sum when they are rounded
             (`quantkit.numerics.rounding`); None to round to nearest.
     """
@@ -86,7 +86,7 @@ class QuantSpec:
     granularity: Granularity
     symmetric: bool
     reduced: bool = False
-    pair_axes: tuple[int, ...] = ()
+    pair_axes: tuple[tuple[int, ...], ...] = ()
     sum_axis: int | None = None
 
     @property
@@ -113,7 +113,7 @@ class QuantSpec:
             "granularity": granularity,
             "symmetric": self.symmetric,
             "reduced": self.reduced,
-            "pair_axes": list(self.pair_axes),
+            "pair_axes": [list(axes) for axes in self.pair_axes],
             "sum_axis": self.sum_axis,
         }
 
@@ -132,16 +132,17 @@ class QuantSpec:
             case other:
                 raise UsageError(f"Unknown granularity {other!r}; use tensor, axis or block.")
         return cls(
-            dtype=_int_type(plain["dtype"]),
+            dtype=named_int_type(plain["dtype"]),
             granularity=granularity,
             symmetric=plain["symmetric"],
             reduced=plain["reduced"],
-            pair_axes=tuple(plain["pair_axes"]),
+            pair_axes=tuple(tuple(axes) for axes in plain["pair_axes"]),
             sum_axis=plain["sum_axis"],
         )
 
 
-def _int_type(name: str) -> IntType:
+def named_int_type(name: str) -> IntType:
+    """Return the type called `name`; UsageError if there is none."""
     try:
         return int_type(name)
     except KeyError:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -68,8 +69,14 @@ class Verification:
         return min(self.compared.values(), default=None)
 
 
-def run_float(source: LoadedModel, sample: Feeds | None = None) -> Reference:
+def run_float(
+    source: LoadedModel,
+    sample: Feeds | None = None,
+    ranges: Mapping[str, tuple[float, float]] = MappingProxyType({}),
+) -> Reference:
     """Load and run the float model on `sample`, or on inputs made up from its signature.
+
+    `ranges`: between which values made-up inputs lie, where that is known.
 
     Raises:
         RuntimeSupportError: onnxruntime does not load the float model; says why.
@@ -88,7 +95,7 @@ def run_float(source: LoadedModel, sample: Feeds | None = None) -> Reference:
         why = f"no value can be made up for input '{strange.name}' of type {strange.type}"
         return Reference(feeds={}, outputs={}, note=f"not run: {why}; pass a sample")
     reason = ""
-    for feeds in made_up_feeds(session.get_inputs()):
+    for feeds in made_up_feeds(session.get_inputs(), ranges):
         try:
             return Reference(feeds=feeds, outputs=_run(session, feeds))
         except RUNTIME_ERRORS as e:

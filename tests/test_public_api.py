@@ -121,10 +121,27 @@ def test_ort_has_the_public_names_of_onnxruntime() -> None:
     assert all(hasattr(ort, name) for name in ort.__all__)
 
 
-@pytest.mark.parametrize("name", ["quantize_dynamic", "quantize"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "DynamicQuantConfig",
+        "MinMaxCalibrater",
+        "StaticQuantConfig",
+        "create_calibrator",
+        "get_qdq_config",
+        "load_tensors_data",
+        "quant_pre_process",
+        "quantize",
+        "quantize_dynamic",
+        "quantize_static",
+        "save_tensors_data",
+    ],
+)
 def test_ort_signatures_have_the_same_parameters_in_the_same_order(name: str) -> None:
-    ours, theirs = (inspect.signature(getattr(m, name)) for m in (ort, peer))
-    assert list(ours.parameters) == list(theirs.parameters)
+    if not hasattr(peer, name):
+        pytest.skip(f"this onnxruntime has no {name}")
+    ours, theirs = (list(inspect.signature(getattr(m, name)).parameters) for m in (ort, peer))
+    assert ours[: len(theirs)] == theirs  # an older onnxruntime has fewer
 
 
 @pytest.mark.parametrize(
@@ -144,11 +161,9 @@ def test_ort_script_runs_after_changing_the_import(tmp_path: Path) -> None:
     assert (tmp_path / "b.onnx").exists()
 
 
-@pytest.mark.parametrize(
-    "name", ["quantize_static", "create_calibrator", "StaticQuantConfig", "quant_pre_process"]
-)
-def test_ort_names_that_are_not_there_yet_name_the_quantkit_way(name: str) -> None:
-    with pytest.raises(QuantkitError, match="quantize_dynamic"):
+@pytest.mark.parametrize("name", ["QDQQuantizer", "write_calibration_table"])
+def test_ort_names_without_a_counterpart_name_the_quantkit_way(name: str) -> None:
+    with pytest.raises(QuantkitError, match="quantize_static"):
         getattr(ort, name)("in.onnx", "out.onnx", object())
 
 

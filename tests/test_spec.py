@@ -38,7 +38,7 @@ SPECS = st.builds(
     ),
     symmetric=st.booleans(),
     reduced=st.booleans(),
-    pair_axes=st.lists(AXES, max_size=2).map(tuple),
+    pair_axes=st.lists(st.lists(AXES, min_size=1, max_size=3).map(tuple), max_size=2).map(tuple),
     sum_axis=st.none() | AXES,
 )
 
@@ -149,13 +149,13 @@ class TestJson:
 
     @pytest.mark.parametrize(("granularity", "plain"), GRANULARITIES)
     def test_plain_form(self, granularity: Granularity, plain: dict[str, Any]) -> None:
-        written = spec(granularity=granularity, pair_axes=(0,), sum_axis=0).to_json()
+        written = spec(granularity=granularity, pair_axes=((2, 3, 1),), sum_axis=0).to_json()
         assert written == {
             "dtype": "int8",
             "granularity": plain,
             "symmetric": True,
             "reduced": False,
-            "pair_axes": [0],
+            "pair_axes": [[2, 3, 1]],
             "sum_axis": 0,
         }
 

@@ -9,7 +9,7 @@ from quantkit.analyze.facts import Attributes, ModelFacts, NodeFact, WeightFact,
 from quantkit.graph.opset import opset_of
 from quantkit.ops import Kernel, OpFact, fact_of
 
-__all__ = ["facts_of"]
+__all__ = ["facts_of", "plain_attributes"]
 
 _MATRIX = 2
 _PLAIN = {
@@ -117,7 +117,7 @@ def _node_fact(node: ir.Node, fact: OpFact, weights: dict[str, WeightFact]) -> N
         name=node.name or "",
         op_type=node.op_type,
         domain=node.domain,
-        attributes=_attributes(node),
+        attributes=plain_attributes(node),
         inputs=tuple((v.name or "") if v is not None else "" for v in node.inputs),
         weights=found,
         constants=frozenset(
@@ -139,7 +139,8 @@ def _weight_behind(value: ir.Value | None) -> str | None:
     return value.name if value.is_initializer() else None
 
 
-def _attributes(node: ir.Node) -> Attributes:
+def plain_attributes(node: ir.Node) -> Attributes:
+    """Return the attributes that are numbers, strings or lists of them."""
     plain: dict[str, int | float | str | tuple[int, ...] | tuple[str, ...]] = {}
     for attribute in node.attributes.values():
         if attribute.type in _PLAIN and not attribute.is_ref():

@@ -51,8 +51,8 @@ def fit(array: Array, spec: QuantSpec, method: RangeMethod = RangeMethod.MINMAX)
     affine = affine_from_range(
         found.low, found.high, qmin=spec.qmin, qmax=spec.qmax, symmetric=spec.symmetric
     )
-    for axis in spec.pair_axes:
-        affine = _pair_safe(array, affine, spec, axis)
+    for axes in spec.pair_axes:
+        affine = _pair_safe(array, affine, spec, axes)
     shape = _param_shape(affine.scale, spec.granularity)
     return QParams(
         spec=spec,
@@ -61,9 +61,12 @@ def fit(array: Array, spec: QuantSpec, method: RangeMethod = RangeMethod.MINMAX)
     )
 
 
-def _pair_safe(array: Array, affine: Affine, spec: QuantSpec, axis: int) -> Affine:
-    columns = np.moveaxis(array, axis, -2)
-    peak = np.moveaxis(pair_peak(columns), -2, axis)
+def _pair_safe(array: Array, affine: Affine, spec: QuantSpec, axes: tuple[int, ...]) -> Affine:
+    axes = tuple(axis % array.ndim for axis in axes)
+    rest = tuple(i for i in range(array.ndim) if i not in axes)
+    summed = math.prod(array.shape[i] for i in axes)
+    peak = pair_peak(array.transpose(*axes, *rest).reshape(summed, -1))
+    peak = peak.reshape(tuple(1 if i in axes else array.shape[i] for i in range(array.ndim)))
     if not isinstance(spec.granularity, PerBlock):
         peak = peak.max(axis=_reduced_axes(array.ndim, spec.granularity), keepdims=True)
     scale = np.maximum(affine.scale, (peak / np.float32(PAIR_LIMIT - 1)).astype(np.float32))

@@ -1,22 +1,19 @@
-"""The calls: `quantize_dynamic`, which everybody makes first, and `calibrate`."""
+"""`quantize_dynamic`: the call that everybody makes first."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import onnx
 from numpy.typing import NDArray
 
-from quantkit.calibration import CalibrateOptions, calibrate_model
+from quantkit.api.arguments import check_output, checked_names
 from quantkit.errors import UsageError
-from quantkit.observe import Calibration, CalibratorAsk, Request
 from quantkit.pipeline import QuantizeResult, dynamic
 from quantkit.plan import DynamicOptions
-from quantkit.recipe import DataSettings
 from quantkit.spec import QuantType, QUInt8, weight_int_type
 
-__all__ = ["calibrate", "quantize_dynamic"]
+__all__ = ["check_extra_options", "quantize_dynamic"]
 
 
 def quantize_dynamic(  # noqa: PLR0913 - the names that onnxruntime's users type
@@ -61,13 +58,12 @@ def quantize_dynamic(  # noqa: PLR0913 - the names that onnxruntime's users type
         QuantkitError: With one line that says what is wrong and what to do. Nothing is written then.
     """
     check_extra_options(extra_options)
-    if not isinstance(model_output, str | Path) or not str(model_output):
-        raise UsageError(f"model_output is the path to write to, not {model_output!r}.")
+    check_output(model_output)
     if sample is not None and not verify:
         raise UsageError("A sample is what the result is verified with; it needs verify=True.")
     if sample is not None and not isinstance(sample, Mapping):
         raise UsageError("A sample maps input names to arrays: {'input_ids': array, ...}.")
-    op_types = _names(op_types_to_quantize, "op_types_to_quantize")
+    op_types = checked_names(op_types_to_quantize, "op_types_to_quantize")
     return dynamic(
         model_input,
         model_output,
@@ -76,87 +72,13 @@ def quantize_dynamic(  # noqa: PLR0913 - the names that onnxruntime's users type
             per_channel=per_channel,
             reduce_range=reduce_range,
             op_types=op_types or None,
-            include=_names(nodes_to_quantize, "nodes_to_quantize"),
-            exclude=_names(nodes_to_exclude, "nodes_to_exclude"),
+            include=checked_names(nodes_to_quantize, "nodes_to_quantize"),
+            exclude=checked_names(nodes_to_exclude, "nodes_to_exclude"),
         ),
         verify=verify,
         external_data=use_external_data_format,
         sample=sample,
     )
-
-
-def calibrate(  # noqa: PLR0913 - one parameter a question
-    model: str | Path | onnx.ModelProto,
-    data: object,
-    output: str | Path | None = None,
-    *,
-    method: str = "mse",
-    percentile: float | None = None,
-    settings: DataSettings | None = None,
-    limit: int | None = None,
-    batch: int | None = None,
-    requests: Sequence[Request] = (),
-    skip_bad: bool = False,
-    workers: int | None = None,
-    scheduler: str | None = None,
-) -> Calibration:
-    """Learn the ranges of a model's activations from real data, in one pass.
-
-    All methods read the same sketches: `Calibration.range(tensor, method)` gives another one's ranges
-    without running anything again.
-
-    Args:
-        model: A path, or a ModelProto.
-        data: A directory or file (see the README for formats); an iterable or sequence of dicts of arrays; an
-            object with `get_next()`, as onnxruntime's CalibrationDataReader; a `datasets.Dataset`.
-        output: Where to write. If the data is a path, an interrupted call then continues when it is made again.
-        method: "mse", "minmax", "percentile", "entropy", "moving_average", or a plug-in's name.
-        percentile: Per cent of the values that the method "percentile" keeps.
-        settings: How samples are prepared and ordered.
-        limit: Use so many samples; overrides the settings.
-        batch: Samples in one run; overrides the settings.
-        requests: What else later stages must see.
-        skip_bad: Leave out samples that cannot be read, instead of failing.
-        workers: Processes; None is one a core.
-        scheduler: Address of a dask scheduler, to run on a cluster.
-
-    Returns:
-        Sketches and ranges of every tensor that can be quantized, the audit of the data, provenance.
-
-    Raises:
-        QuantkitError: With one line that says what is wrong and what to do.
-    """
-    given: dict[str, Any] = {"limit": limit, "batch": batch}
-    given = {key: value for key, value in given.items() if value is not None}
-    keep = (("keep", percentile),) if percentile is not None else ()
-    try:
-        ask = CalibratorAsk(name="percentile" if percentile is not None else method, settings=keep)
-        ask.create(1)
-    except ValueError as e:
-        raise UsageError(str(e)) from e
-    return calibrate_model(
-        model,
-        data,
-        None if output is None else Path(output),
-        CalibrateOptions(
-            method=ask,
-            requests=tuple(requests),
-            skip_bad=skip_bad,
-            workers=workers,
-            scheduler=scheduler,
-        ),
-        replace(settings or DataSettings(), **given),
-    )
-
-
-def _names(names: Sequence[str] | None, parameter: str) -> tuple[str, ...]:
-    if isinstance(names, str):
-        raise UsageError(f"{parameter} is a list of names; write [{names!r}] for one.")
-    chosen = tuple(names or ())
-    strange = next((name for name in chosen if not isinstance(name, str)), None)
-    if strange is not None:
-        raise UsageError(f"{parameter} is a list of names, and {strange!r} is none.")
-    return chosen
 
 
 # Keys of onnxruntime's dictionary: the value that quantkit always behaves by, and what to do instead

@@ -13,7 +13,10 @@ from quantkit.cli.calibrate import calibrate
 from quantkit.cli.console import errors
 from quantkit.cli.demo import demo
 from quantkit.cli.inspect import inspect
+from quantkit.cli.optimize import optimize
+from quantkit.cli.plan import plan
 from quantkit.cli.quantize import quantize
+from quantkit.cli.targets import targets
 from quantkit.errors import InterruptedRunError, QuantkitError
 
 __all__ = ["app", "run"]
@@ -31,6 +34,9 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(inspect)
 app.command()(calibrate)
+app.command()(optimize)
+app.command()(plan)
+app.command()(targets)
 app.add_typer(quantize, name="quantize")
 
 

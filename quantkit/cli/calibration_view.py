@@ -47,7 +47,14 @@ def watching(*, quiet: bool) -> Iterator["Watch"]:
         TimeRemainingColumn(),
     )
     console = errors()
-    progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    # Without a thread of its own: workers can be forked while it is shown.
+    progress = Progress(
+        *columns,
+        console=console,
+        transient=True,
+        auto_refresh=False,
+        disable=not console.is_terminal,
+    )
     try:
         yield Watch(progress, quiet=quiet)
     finally:
@@ -55,7 +62,7 @@ def watching(*, quiet: bool) -> Iterator["Watch"]:
 
 
 class Watch:
-    """A `Monitor`. The bar has a thread, so it starts with the first samples: workers are forked before."""
+    """A `Monitor`. The bar starts with the first samples: what is printed before stays above it."""
 
     def __init__(self, progress: "Progress", *, quiet: bool) -> None:
         self._progress = progress
@@ -64,16 +71,17 @@ class Watch:
 
     def stage(self, text: str) -> None:
         """Name the stage."""
-        self._progress.update(self._task, description=text)
+        self._progress.update(self._task, description=text, rate="", refresh=True)
 
     def described(self, found: "Description") -> None:
         """Print what the data is, before it is run."""
         if not self._quiet:
             _print_description(found)
+        self._quiet = True  # data that is run twice is described once
 
     def start(self, samples: int | None) -> None:
-        """Set the bar's length."""
-        self._progress.update(self._task, description="Observing", total=samples)
+        """Begin a bar of that length; data that is run twice has two."""
+        self._progress.reset(self._task, description="Observing", total=samples, rate="")
 
     def resumed(self, samples: int) -> None:
         """Say where an interrupted run is taken up."""
@@ -85,7 +93,8 @@ class Watch:
         self._progress.start()
         self._progress.update(self._task, advance=samples)
         speed = self._progress.tasks[0].speed
-        self._progress.update(self._task, rate=f"{speed:.1f} samples/s" if speed else "")
+        rate = f"{speed:.1f} samples/s" if speed else ""
+        self._progress.update(self._task, rate=rate, refresh=True)
 
 
 def _print_description(found: "Description") -> None:

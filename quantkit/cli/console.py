@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from quantkit.plan import Plan
 
-__all__ = ["JsonOption", "errors", "human", "output", "plan_table", "progress", "write_json"]
+__all__ = ["JsonOption", "errors", "float_reasons", "human", "output", "plan_table", "progress"]
+__all__ += ["static_plan_table", "write_json"]
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
@@ -63,8 +64,20 @@ def progress() -> Iterator["Callable[[str], None]"]:
         yield lambda text: p.update(task, description=text)
 
 
+# How a column of the table is called, and its colour.
+_COLUMNS = {
+    "static": ("calibrated integers", "green"),
+    "absorbed": ("absorbed", "green"),
+    "integer": ("dynamic integers", "green"),
+    "stored": ("stored in 8 bits", "cyan"),
+    "float": ("float", ""),
+}
+_REASONS = 5  # below a table of a static plan
+_OPERATORS = 3  # to a reason
+
+
 def plan_table(plan: "Plan") -> "Table":
-    """Show how many nodes of each operator run how."""
+    """Show how many nodes of each operator run how, in a dynamic plan, and why not in integers."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -86,3 +99,36 @@ def plan_table(plan: "Plan") -> "Table":
         modes = (Mode.INTEGER, Mode.STORED, Mode.FLOAT)
         table.add_row(op_type, *(str(counts[m] or "-") for m in modes), escape(why))
     return table
+
+
+def static_plan_table(plan: "Plan") -> "Table":
+    """Show how many nodes of each operator run how, in a static plan: the modes that occur."""
+    from rich.table import Table
+
+    counts = plan.counts()
+    seen = {mode.value for found in counts.values() for mode in found}
+    table = Table(title="What runs how", title_justify="left")
+    table.add_column("operator")
+    for mode, (name, style) in _COLUMNS.items():
+        if mode in seen:
+            table.add_column(name, justify="right", style=style)
+    for op_type, found in sorted(counts.items()):
+        numbers = {mode.value: str(count) for mode, count in found.items()}
+        table.add_row(op_type, *(numbers.get(mode, "-") for mode in _COLUMNS if mode in seen))
+    return table
+
+
+def float_reasons(plan: "Plan") -> list[str]:
+    """Return the most frequent reasons why nodes are computed in float, with the operators they hold for."""
+    reasons: dict[str, Counter[str]] = {}
+    for n in plan.nodes:
+        if n.mode.value in {"stored", "float"}:
+            reasons.setdefault(n.why, Counter())[n.op_type] += 1
+    listed = sorted(reasons.items(), key=lambda reason: (-reason[1].total(), reason[0]))
+    lines = []
+    for why, operators in listed[:_REASONS]:
+        shown = ", ".join(f"{op} {count}" for op, count in operators.most_common(_OPERATORS))
+        more = ", ..." if len(operators) > _OPERATORS else ""
+        lines.append(f"in float {operators.total()} x {why}: {shown}{more}")
+    rest = sum(operators.total() for _, operators in listed[_REASONS:])
+    return [*lines, f"in float {rest} x for other reasons"] if rest else lines

@@ -26,7 +26,8 @@ def demo(
         return
     from rich.table import Table
 
-    table = Table(title="Fashion-MNIST classifier, 2000 labelled test images", title_justify="left")
+    title = f"Fashion-MNIST classifier, {result.images} labelled test images"
+    table = Table(title=title, title_justify="left")
     table.add_column("model")
     for name in ("size", "accuracy", "same answer as float", "latency", "ratio"):
         table.add_column(name, justify="right")
@@ -43,11 +44,9 @@ def demo(
     console = output()
     console.print(table)
     console.print(f"report: {result.report}", soft_wrap=True, highlight=False)
+    console.print(f"models: {folder}/fashion.*.onnx", soft_wrap=True, highlight=False)
     console.print(
-        f"models: {folder / 'fashion.uint8.onnx'} and {folder / 'fashion.int8.onnx'}",
+        "next:   quantkit quantize dynamic IN OUT   or   quantkit quantize static IN OUT --data DIR",
         soft_wrap=True,
         highlight=False,
-    )
-    console.print(
-        "next:   quantkit inspect MODEL   or   quantkit quantize dynamic IN OUT", highlight=False
     )

@@ -1,24 +1,15 @@
-"""`quantkit quantize dynamic IN OUT`."""
+"""`quantkit quantize`: the group, and `dynamic IN OUT`."""
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from quantkit.cli.console import (
-    JsonOption,
-    errors,
-    human,
-    output,
-    plan_table,
-    progress,
-    write_json,
-)
+from quantkit.cli.console import JsonOption, progress, write_json
+from quantkit.cli.quantize_static import static
+from quantkit.cli.result_view import print_result
 from quantkit.errors import UsageError
-
-if TYPE_CHECKING:
-    from quantkit.pipeline import QuantizeResult
 
 __all__ = ["quantize"]
 
@@ -104,7 +95,7 @@ def dynamic(  # noqa: PLR0913 - one parameter a flag
     if as_json:
         write_json({"input": str(model), "output": str(target), **result.to_json()})
         return
-    _print(result, target, "the sample" if sample else "made-up inputs")
+    print_result(result, target, "the sample" if sample else "made-up inputs")
 
 
 def _inputs(path: Path) -> dict[str, Any]:
@@ -124,29 +115,4 @@ def _inputs(path: Path) -> dict[str, Any]:
         ) from e
 
 
-def _print(result: "QuantizeResult", target: Path, inputs: str) -> None:
-    from rich.markup import escape
-
-    console = output()
-    share = result.output_bytes / result.input_bytes
-    console.print(plan_table(result.plan))
-    console.print(
-        f"[bold]{human(result.input_bytes)} -> {human(result.output_bytes)}[/] "
-        f"({share:.1%} of float) in {result.seconds:.2f} s",
-        highlight=False,
-    )
-    checked = result.verification
-    if checked is not None:
-        found = ", ".join(f"{name} {db:.1f} dB" for name, db in checked.compared.items())
-        console.print(
-            "[green]verified[/]: valid, loads"
-            + (" and runs" if checked.ran else "")
-            + " in onnxruntime"
-            + (escape(f"; against float on {inputs}: {found}") if found else ""),
-            highlight=False,
-        )
-    data = target.with_name(f"{target.name}.data")
-    both = f" and {data}" if result.external_data else ""
-    console.print(escape(f"wrote {target}{both}"), highlight=False, soft_wrap=True)
-    for warning in result.warnings:
-        errors().print(f"[yellow]note:[/] {escape(warning)}", soft_wrap=True, highlight=False)
+quantize.command()(static)

@@ -1,5 +1,7 @@
-"""Execute a plan on a graph. Nothing here decides anything."""
+"""A plan becomes a graph. Emitters decide nothing."""
 
 from quantkit.emit.dynamic import emit_dynamic
+from quantkit.emit.solved import Solved, SolvedWeight
+from quantkit.emit.static import Format, emit_static
 
-__all__ = ["emit_dynamic"]
+__all__ = ["Format", "Solved", "SolvedWeight", "emit_dynamic", "emit_static"]

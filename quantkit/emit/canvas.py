@@ -62,17 +62,18 @@ class Canvas:
         graph.register_initializer(value)
         return value
 
-    def node(
+    def node(  # noqa: PLR0913 - what a node is made of
         self,
         op_type: str,
         inputs: Sequence[ir.Value | None],
         *,
-        before: ir.Node,
+        before: ir.Node | None = None,
+        after: ir.Node | None = None,
         attributes: Mapping[str, ir.Attr | int | float | str] | None = None,
         domain: str = "",
         outputs: Sequence[str] = (),
     ) -> tuple[ir.Value, ...]:
-        """Insert a node before another one; its outputs are named `outputs` (made new)."""
+        """Insert a node before or after another one; its outputs are named `outputs` (made new)."""
         values = [ir.Value(name=self.name(o)) for o in outputs]
         node = ir.node(
             op_type,
@@ -82,7 +83,10 @@ class Canvas:
             outputs=values,
             name=self.name(f"{outputs[0]}_{op_type}"),
         )
-        owner_of(before).insert_before(before, node)
+        if before is not None:
+            owner_of(before).insert_before(before, node)
+        elif after is not None:
+            owner_of(after).insert_after(after, node)
         if domain:
             self.model.opset_imports.setdefault(domain, 1)
         return tuple(values)

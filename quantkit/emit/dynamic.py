@@ -13,7 +13,7 @@ from quantkit.emit.weights import Weights
 from quantkit.ops import Kernel, fact_of
 from quantkit.plan.model import Mode, Plan
 
-__all__ = ["emit_dynamic"]
+__all__ = ["emit_dynamic", "emit_rest"]
 
 _EMITTERS: Mapping[Kernel, Callable[[Canvas, Weights, ir.Node], None]] = MappingProxyType(
     {
@@ -29,7 +29,12 @@ _EMITTERS: Mapping[Kernel, Callable[[Canvas, Weights, ir.Node], None]] = Mapping
 def emit_dynamic(model: ir.Model, plan: Plan) -> None:
     """Rewrite `model` in place as `plan` says. Weights stay lazy until the model is saved."""
     canvas = Canvas(model)
-    weights = Weights(canvas, plan)
+    emit_rest(canvas, Weights(canvas, plan), plan)
+
+
+def emit_rest(canvas: Canvas, weights: Weights, plan: Plan) -> None:
+    """Rewrite the nodes whose inputs are quantized as they come, and store the weights that are still read as float."""
+    model = canvas.model
     for node in list(model.graph.all_nodes()):
         decided = plan.node.get(node.name or "")
         if decided is None or decided.mode is not Mode.INTEGER:

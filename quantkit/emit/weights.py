@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from quantkit.analyze.weights import fit, quantize_weight
 from quantkit.emit.canvas import Canvas
+from quantkit.emit.solved import Solved
 from quantkit.graph.mapping import lazy
 from quantkit.plan.model import Plan, WeightPlan
 from quantkit.spec import PerAxis, QParams
@@ -53,6 +54,7 @@ class Weights:
 
     canvas: Canvas
     plan: Plan
+    solved: Solved = field(default_factory=Solved)
     _emitted: dict[ir.Value, EmittedWeight] = field(default_factory=dict)
 
     def behind(self, value: ir.Value | None) -> ir.Value | None:
@@ -77,11 +79,12 @@ class Weights:
         assert tensor is not None  # noqa: S101 - it is in the plan
         assert isinstance(graph, ir.Graph)  # noqa: S101 - an initializer has a graph
         plan = self.plan.weight[value.name or ""]
-        qparams = fit(tensor.numpy(), plan.spec)
+        found = self.solved.weights.get(plan.tensor)
+        qparams = found.qparams if found else fit(tensor.numpy(), plan.spec)
         shape = tuple(int(n) for n in tensor.shape.numpy())
 
         def integers() -> NDArray[Any]:
-            q = quantize_weight(tensor.numpy(), qparams)
+            q = found.integers if found else quantize_weight(tensor.numpy(), qparams)
             return np.ascontiguousarray(q.swapaxes(-1, -2)) if plan.transposed else q
 
         stored = (*shape[:-2], shape[-1], shape[-2]) if plan.transposed else shape

@@ -93,13 +93,16 @@ def audit_of(
     methods: Sequence[Method],
     *,
     workers: int,
+    most: int | None = None,
 ) -> Audit:
     """Judge what a pass over the data gave, for a method; compare the others.
 
-    `whole` is what all segments together showed.
+    `whole` is what all segments together showed. `most`: look at so many tensors, evenly spaced.
     """
     study = _Study(segments, whole, method, methods)
-    tensors = forked_map(study.tensor, [tensor for tensor, _ in _sketches(whole)], workers)
+    names = [tensor for tensor, _ in _sketches(whole)]
+    names = names[:: -(-len(names) // most)] if most and names else names
+    tensors = forked_map(study.tensor, names, workers)
     prefixes = tuple(accumulate(len(segment.samples) for segment in segments))[:-1]
     samples = len(whole.samples)
     enough = _enough(prefixes, tensors) if samples >= _FEW else None

@@ -17,6 +17,7 @@ from calibrators import (
     Sketch,
     SketchCalibrator,
     Statistic,
+    Window,
 )
 from quantkit.errors import DataError, UsageError
 from quantkit.observe import requests as asks
@@ -36,7 +37,9 @@ _ASKS: dict[str, type[Any]] = {
         asks.SpanAsk,
         asks.ChannelsAsk,
         asks.MomentsAsk,
+        asks.ExtremesAsk,
         asks.ProductsAsk,
+        asks.PatchesAsk,
         asks.CalibratorAsk,
     )
 }
@@ -170,6 +173,10 @@ def _ask(kind: type[Any], fields: Mapping[str, Any]) -> Any:
     """Restore a question; JSON has no tuples."""
     if "settings" in fields:
         fields = {**fields, "settings": tuple((k, v) for k, v in fields["settings"])}
+    if "window" in fields:
+        listed: dict[str, Any] = fields["window"]
+        window: Any = {k: tuple(v) if isinstance(v, list) else v for k, v in listed.items()}
+        fields = {**fields, "window": Window(**window)}
     return kind(**fields)
 
 

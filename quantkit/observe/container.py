@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from quantkit.errors import DataError, OutputError
 from quantkit.files import umask
 
-__all__ = ["read_container", "write_container"]
+__all__ = ["is_calibration", "read_container", "write_container"]
 
 _HEADER = "header.json"
 # What reading a file that is something else, or cut off, or has a flipped bit may raise.
@@ -34,6 +34,16 @@ _DAMAGE = (
     zlib.error,
 )
 _EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+def is_calibration(path: Path) -> bool:
+    """Say whether a file is one of these, or is named like one; an .npz of samples is a zip as well."""
+    if path.suffix == ".calibration":
+        return True
+    if not path.is_file() or not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return _HEADER in archive.namelist()
 
 
 def write_container(

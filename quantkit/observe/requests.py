@@ -3,16 +3,28 @@
 A request is plain data: it travels to other machines, and two equal ones are answered once.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from calibrators import Calibrator, ChannelMoments, SecondMoment, Sketch, Statistic, create
+from calibrators import (
+    Calibrator,
+    ChannelExtremes,
+    ChannelMoments,
+    PatchMoments,
+    SecondMoment,
+    Sketch,
+    Statistic,
+    Window,
+    create,
+)
 from quantkit.observe.span import Span
 
 __all__ = [
     "CalibratorAsk",
     "ChannelsAsk",
+    "ExtremesAsk",
     "MomentsAsk",
+    "PatchesAsk",
     "ProductsAsk",
     "Request",
     "SketchAsk",
@@ -107,6 +119,17 @@ class MomentsAsk(_Ask):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExtremesAsk(_Ask):
+    """Minimum and maximum of each channel: for equalization and smoothing."""
+
+    axis: int
+
+    def create(self, rows: int) -> Statistic:  # noqa: ARG002 - one question, one signature
+        """Return empty extremes."""
+        return ChannelExtremes(self.axis)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProductsAsk(_Ask):
     """Sums of products of channels, X'X: for second-order rounding."""
 
@@ -115,6 +138,18 @@ class ProductsAsk(_Ask):
     def create(self, rows: int) -> Statistic:  # noqa: ARG002 - one question, one signature
         """Return an empty matrix."""
         return SecondMoment(self.axis)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatchesAsk(_Ask):
+    """Moments of the patches that a product reads, of at most `rows` positions a sample: for rounding and bias."""
+
+    window: Window = field(default_factory=Window)
+    rows: int = 64
+
+    def create(self, rows: int) -> Statistic:  # noqa: ARG002 - one question, one signature
+        """Return empty moments."""
+        return PatchMoments(self.window, self.rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

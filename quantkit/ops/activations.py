@@ -6,7 +6,15 @@ none of these sets computes in float, and nobody needs the range of what stands 
 
 from quantkit.ops.facts import FACTS
 
-__all__ = ["ABSORBED_BY", "BY_CONSTANT", "COMPUTES", "MOVES", "PRODUCTS"]
+__all__ = [
+    "ABSORBED_BY",
+    "BY_CONSTANT",
+    "COMPUTES",
+    "FIXED_RANGES",
+    "MOVES",
+    "PRODUCTS",
+    "activation_slots",
+]
 
 # They have a kernel for integers (or are quantized by another runtime): ranges of what goes in and out.
 COMPUTES = frozenset(
@@ -65,3 +73,26 @@ ABSORBED_BY = {
     "Clip": COMPUTES | {"BatchNormalization"},
     "Relu": COMPUTES | {"BatchNormalization"},
 }
+
+# What an operator's formula bounds. 256 steps of 1/256: onnxruntime's kernels use that scale as well.
+FIXED_RANGES = {
+    "HardSigmoid": (0.0, 255 / 256),
+    "Sigmoid": (0.0, 255 / 256),
+    "Softmax": (0.0, 255 / 256),
+}
+
+
+def activation_slots(op_type: str, inputs: int, *, product: bool) -> range:
+    """Return which of its inputs an operator that runs in integers reads as integers.
+
+    `product`: it multiplies by a weight, which is not one of them.
+    """
+    match op_type:
+        case "Add" | "Mul" | "Concat":
+            return range(inputs)
+        case "MatMul" if not product:
+            return range(inputs)
+        case "Where":
+            return range(1, inputs)
+        case _:
+            return range(1)

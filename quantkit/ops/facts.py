@@ -22,6 +22,7 @@ class Kernel(StrEnum):
     LSTM = "DynamicQuantizeLSTM"
     ATTENTION = "QAttention"
     EMBED = "QEmbedLayerNormalization"
+    STATIC = "QLinear"  # inputs in calibrated integers
     NONE = "none"
 
 

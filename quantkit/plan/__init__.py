@@ -1,6 +1,28 @@
-"""Decisions: a pure function from facts to a plan. Knows neither onnx nor onnxruntime."""
+"""Decisions: which node runs how, which tensor is quantized how, and why. Pure functions, frozen data.
 
+May import ops, spec, targets and the facts of analyze; neither onnx nor onnxruntime.
+"""
+
+from quantkit.plan.apply import check_fits
 from quantkit.plan.dynamic import DynamicOptions, plan_dynamic
-from quantkit.plan.model import Mode, NodePlan, Plan, WeightPlan
+from quantkit.plan.file import diff_plans, read_plan, write_plan
+from quantkit.plan.model import ActivationPlan, Mode, NodePlan, Plan, WeightPlan
+from quantkit.plan.options import StaticOptions, TensorOverride
+from quantkit.plan.static import plan_static
 
-__all__ = ["DynamicOptions", "Mode", "NodePlan", "Plan", "WeightPlan", "plan_dynamic"]
+__all__ = [
+    "ActivationPlan",
+    "DynamicOptions",
+    "Mode",
+    "NodePlan",
+    "Plan",
+    "StaticOptions",
+    "TensorOverride",
+    "WeightPlan",
+    "check_fits",
+    "diff_plans",
+    "plan_dynamic",
+    "plan_static",
+    "read_plan",
+    "write_plan",
+]

@@ -13,6 +13,7 @@ A weight that some node needs in float stays float for all: two copies would mak
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from quantkit.analyze.facts import ModelFacts, NodeFact, WeightFact, WeightUse
 from quantkit.numerics.dtypes import INT8, UINT8, IntType
@@ -29,7 +30,7 @@ _STORED_OVERHEAD = 420
 _INTEGER_OPSET = 11  # DynamicQuantizeLinear
 _STORED_OPSET = 7  # broadcasting Mul and Sub
 _MATRIX = 2
-_MULTIPLIED = frozenset({Kernel.MATMUL, Kernel.ATTENTION, Kernel.LSTM})
+_MULTIPLIED = frozenset({Kernel.MATMUL, Kernel.ATTENTION, Kernel.LSTM, Kernel.STATIC})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +46,7 @@ class DynamicOptions:
             whatever their size.
         exclude: Never these nodes (names or patterns).
         integer: Allow integer arithmetic; without it weights are only stored as integers.
+        pair_safe: Keep int8 weights from saturating x86 without VNNI.
     """
 
     weight_type: IntType = UINT8
@@ -54,12 +56,20 @@ class DynamicOptions:
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     integer: bool = True
+    pair_safe: bool = True
 
 
-def plan_dynamic(facts: ModelFacts, options: DynamicOptions | None = None) -> Plan:
-    """Decide how each node runs and how each weight is quantized."""
+def plan_dynamic(
+    facts: ModelFacts,
+    options: DynamicOptions | None = None,
+    decided: Mapping[str, NodePlan] = MappingProxyType({}),
+) -> Plan:
+    """Decide how each node runs and how each weight is quantized.
+
+    `decided`: nodes that run in calibrated integers, whatever dynamic quantization would do.
+    """
     options = options or DynamicOptions()
-    chooser = _Chooser(facts, options)
+    chooser = _Chooser(facts, options, decided)
     chosen = {node.name: chooser.first_choice(node) for node in facts.nodes}
     chosen = _spread(facts, chosen)
     nodes = {node.name: node for node in facts.nodes}
@@ -83,15 +93,21 @@ def plan_dynamic(facts: ModelFacts, options: DynamicOptions | None = None) -> Pl
 class _Chooser:
     """Decides one node at a time, knowing what the user asked for."""
 
-    def __init__(self, facts: ModelFacts, options: DynamicOptions) -> None:
+    def __init__(
+        self, facts: ModelFacts, options: DynamicOptions, decided: Mapping[str, NodePlan]
+    ) -> None:
         self.facts = facts
         self.options = options
+        self.decided = decided
+        self.shared = {w for n in facts.nodes if n.name in decided for w in n.weights.values()}
         self.op_types = check_op_types(options.op_types)
         self.include = resolve_names(options.include, facts.names)
         self.exclude = resolve_names(options.exclude, facts.names)
 
     def first_choice(self, node: NodeFact) -> NodePlan:
         """Return the mode this node would have if it shared no weight with others."""
+        if node.name in self.decided:
+            return self.decided[node.name]
         why = self._why_float(node)
         if why:
             return _node_plan(node, Mode.FLOAT, why)
@@ -122,6 +138,8 @@ class _Chooser:
             return "has no constant float32 weight"
         if not all(w.finite for w in weights):
             return "its weight holds NaN or infinity"
+        if self.shared.issuperset(node.weights.values()):
+            return ""
         if not any(self._saves_bytes(node, slot) for slot in node.weights):
             return "its weight is too small for 8 bits to save anything"
         return ""
@@ -182,7 +200,7 @@ class _Reader:
     use: WeightUse
     node: NodeFact
     fact: OpFact
-    integer: bool
+    mode: Mode
 
     def axis(self, rank: int) -> int:
         """Return the axis of output channels in the weight as it is stored."""
@@ -192,7 +210,9 @@ class _Reader:
     @property
     def kernel(self) -> Kernel:
         """Return the kernel that reads the integers; NONE if they are turned into float at load."""
-        return self.fact.kernel if self.integer else Kernel.NONE
+        if self.mode is Mode.STATIC:
+            return Kernel.STATIC
+        return self.fact.kernel if self.mode is Mode.INTEGER else Kernel.NONE
 
 
 def _weight_plan(
@@ -206,7 +226,7 @@ def _weight_plan(
             use=use,
             node=nodes[use.node],
             fact=FACTS[nodes[use.node].domain, nodes[use.node].op_type],
-            integer=chosen[use.node].mode is Mode.INTEGER,
+            mode=chosen[use.node].mode,
         )
         for use in weight.uses
     ]
@@ -216,10 +236,10 @@ def _weight_plan(
     spec = QuantSpec(
         dtype=dtype,
         granularity=granularity,
-        # DynamicQuantizeLSTM takes one zero point for all channels.
-        symmetric=dtype.signed or Kernel.LSTM in kernels,
+        # DynamicQuantizeLSTM and QLinearConv take one zero point for all channels.
+        symmetric=dtype.signed or bool({Kernel.LSTM, Kernel.STATIC} & kernels),
         reduced=options.reduce_range,
-        pair_axes=_summed_axes(weight, readers) if dtype is INT8 else (),
+        pair_axes=_summed_axes(weight, readers) if dtype is INT8 and options.pair_safe else (),
         sum_axis=readers[0].axis(len(weight.shape)) if kernels == {Kernel.NONE} else None,
     )
     return WeightPlan(
@@ -231,6 +251,8 @@ def _wants_transposed(reader: _Reader) -> bool:
     """MatMulInteger has no transB; DynamicQuantizeLSTM wants (input, gates) for (gates, input)."""
     if reader.kernel is Kernel.LSTM:
         return True
+    if reader.kernel is Kernel.STATIC:
+        return reader.use.transposed
     flag = bool(reader.node.attributes.get("transB"))
     return reader.kernel is Kernel.MATMUL and flag != reader.use.transposed
 
@@ -248,10 +270,18 @@ def _granularity(
     return PerAxis(axes.pop()) if len(axes) == 1 else PerTensor()
 
 
-def _summed_axes(weight: WeightFact, readers: list[_Reader]) -> tuple[int, ...]:
-    """Return the axes that integer products sum over: of the last two, the one that holds no channels."""
+def _summed_axes(weight: WeightFact, readers: list[_Reader]) -> tuple[tuple[int, ...], ...]:
+    """Return the axes that integer products sum over, the fastest last; one tuple for each way of reading."""
     rank = len(weight.shape)
-    channels = {r.axis(rank) for r in readers if r.kernel in _MULTIPLIED}
-    return tuple(
-        sorted(rank - 1 if axis == rank - _MATRIX else rank - _MATRIX for axis in channels)
-    )
+    multiplied = [r for r in readers if r.kernel in _MULTIPLIED]
+    return tuple(sorted({axes for r in multiplied if (axes := _summed(weight, r, rank))}))
+
+
+def _summed(weight: WeightFact, reader: _Reader, rank: int) -> tuple[int, ...]:
+    """Conv (M, C, kh, kw) sums over (kh, kw, C); a matrix over the one of its last two axes without channels."""
+    if reader.node.op_type == "Conv":
+        # A depthwise Conv, one channel in and one out a group, has a kernel of its own, which does not saturate.
+        group = reader.node.attributes.get("group", 1)
+        depthwise = weight.shape[1] == 1 and weight.shape[0] == group
+        return () if depthwise and group != 1 else (*range(2, rank), 1)
+    return (rank - 1,) if reader.axis(rank) == rank - _MATRIX else (rank - _MATRIX,)

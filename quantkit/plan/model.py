@@ -6,27 +6,34 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
-from quantkit.spec import QuantSpec
+from quantkit.numerics.dtypes import IntType
+from quantkit.spec import QuantSpec, named_int_type
 
-__all__ = ["Mode", "NodePlan", "Plan", "WeightPlan"]
+__all__ = ["ActivationPlan", "Mode", "NodePlan", "Plan", "WeightPlan"]
 
 
 class Mode(StrEnum):
     """How a node runs in the quantized model."""
 
-    INTEGER = "integer"  # integer weights, integer arithmetic (or integer look-up)
+    STATIC = "static"  # integer arithmetic between tensors whose ranges were calibrated
+    ABSORBED = "absorbed"  # gone: the quantization of its output clips as it did
+    INTEGER = "integer"  # integer weights, inputs quantized as they come (or integer look-up)
     STORED = "stored"  # integer weights in the file, turned back to float once, at load
     FLOAT = "float"  # unchanged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePlan:
-    """What happens to one node, and why."""
+    """What happens to one node, and why.
+
+    `float_output`: it reads calibrated integers, but hands on floats.
+    """
 
     node: str
     op_type: str
     mode: Mode
     why: str
+    float_output: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,19 +49,67 @@ class WeightPlan:
     transposed: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActivationPlan:
+    """How one tensor that is computed at run time is quantized.
+
+    Invariants: scale > 0 and a float32; the zero point is a value of `dtype`.
+    """
+
+    tensor: str
+    dtype: IntType
+    scale: float
+    zero_point: int
+    why: str
+
+    @property
+    def low(self) -> float:
+        """The smallest value that it can hold."""
+        return (self.dtype.qmin - self.zero_point) * self.scale
+
+    @property
+    def high(self) -> float:
+        """The largest value that it can hold."""
+        return (self.dtype.qmax - self.zero_point) * self.scale
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data; `from_json` is its inverse."""
+        return {
+            "tensor": self.tensor,
+            "dtype": self.dtype.name,
+            "scale": self.scale,
+            "zero_point": self.zero_point,
+            "why": self.why,
+        }
+
+    @classmethod
+    def from_json(cls, plain: dict[str, Any]) -> "ActivationPlan":
+        """Read what `to_json` wrote."""
+        return cls(**{**plain, "dtype": named_int_type(plain["dtype"])})
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """All decisions about a model. Nothing after it decides anything.
 
     Attributes:
-        nodes: Every node whose operator holds weights, in graph order.
+        nodes: Every node that was thought about, in graph order.
         weights: Every weight that is quantized.
         min_opset: The lowest opset that the emitted operators need.
+        activations: Every tensor that is computed at run time and quantized with fixed numbers.
+        integer_bias: The bias of a calibrated product is int32, in the scale of its sums; else float.
     """
 
     nodes: tuple[NodePlan, ...]
     weights: tuple[WeightPlan, ...]
     min_opset: int
+    activations: tuple[ActivationPlan, ...] = ()
+    integer_bias: bool = True
+
+    @cached_property
+    def activation(self) -> dict[str, ActivationPlan]:
+        """Activation plans by tensor name."""
+        return {a.tensor: a for a in self.activations}
 
     @cached_property
     def weight(self) -> dict[str, WeightPlan]:
@@ -78,13 +133,21 @@ class Plan:
         return {
             "min_opset": self.min_opset,
             "nodes": [
-                {"node": n.node, "op_type": n.op_type, "mode": n.mode.value, "why": n.why}
+                {
+                    "node": n.node,
+                    "op_type": n.op_type,
+                    "mode": n.mode.value,
+                    "why": n.why,
+                    "float_output": n.float_output,
+                }
                 for n in self.nodes
             ],
             "weights": [
                 {"tensor": w.tensor, "spec": w.spec.to_json(), "transposed": w.transposed}
                 for w in self.weights
             ],
+            "activations": [a.to_json() for a in self.activations],
+            "integer_bias": self.integer_bias,
         }
 
     @classmethod
@@ -92,10 +155,7 @@ class Plan:
         """Read what `to_json` wrote."""
         return cls(
             min_opset=plain["min_opset"],
-            nodes=tuple(
-                NodePlan(node=n["node"], op_type=n["op_type"], mode=Mode(n["mode"]), why=n["why"])
-                for n in plain["nodes"]
-            ),
+            nodes=tuple(NodePlan(**{**n, "mode": Mode(n["mode"])}) for n in plain["nodes"]),
             weights=tuple(
                 WeightPlan(
                     tensor=w["tensor"],
@@ -104,4 +164,6 @@ class Plan:
                 )
                 for w in plain["weights"]
             ),
+            activations=tuple(ActivationPlan.from_json(a) for a in plain.get("activations", ())),
+            integer_bias=plain.get("integer_bias", True),
         )

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from quantkit.errors import UnknownNodeError, UsageError
 from quantkit.ops import FACTS
 
-__all__ = ["check_op_types", "resolve_names"]
+__all__ = ["check_op_types", "near", "resolve_names", "resolve_tensors"]
 
 
 def resolve_names(rules: Iterable[str], names: frozenset[str]) -> frozenset[str]:
@@ -24,29 +24,45 @@ def resolve_names(rules: Iterable[str], names: frozenset[str]) -> frozenset[str]
         matches = {name for name in names if fnmatchcase(name, rule)}
         if not matches:
             raise UnknownNodeError(
-                f"The model has no node '{rule}'{_hint(rule, names)} "
+                f"The model has no node '{rule}'{near(rule, names)} "
                 "(`quantkit inspect MODEL --nodes` lists the nodes)."
             )
         found |= matches
     return frozenset(found)
 
 
-def check_op_types(op_types: Iterable[str] | None) -> frozenset[str] | None:
-    """Check operator types against those that hold weights; None means all of them."""
+def resolve_tensors(rule: str, names: frozenset[str]) -> frozenset[str]:
+    """Return the tensors that a rule names.
+
+    Raises:
+        UsageError: It matches none.
+    """
+    if rule in names:
+        return frozenset({rule})
+    found = frozenset(name for name in names if fnmatchcase(name, rule))
+    if not found:
+        raise UsageError(f"The model has no tensor '{rule}'{near(rule, names)}.")
+    return found
+
+
+def check_op_types(
+    op_types: Iterable[str] | None, more: Iterable[str] = ()
+) -> frozenset[str] | None:
+    """Check operator types against those that hold weights, and `more`; None means all of them."""
     if op_types is None:
         return None
-    known = {op_type for _, op_type in FACTS}
+    known = {op_type for _, op_type in FACTS} | set(more)
     chosen = frozenset(op_type.strip() for op_type in op_types)
     unknown = sorted(chosen - known)
     if unknown:
         raise UsageError(
-            f"Operator type '{unknown[0]}' is not one that can be quantized dynamically"
-            f"{_hint(unknown[0], known)} (choose from {', '.join(sorted(known))})."
+            f"Operator type '{unknown[0]}' is not one that can be quantized"
+            f"{near(unknown[0], known)} (choose from {', '.join(sorted(known))})."
         )
     return chosen or None
 
 
-def _hint(wrong: str, known: Iterable[str]) -> str:
+def near(wrong: str, known: Iterable[str]) -> str:
     """Return a question about the nearest name, whatever its case; "" if none is near."""
     by_lower = {name.lower(): name for name in sorted(known)}
     near = get_close_matches(wrong.lower(), by_lower, n=1, cutoff=0.5)

@@ -189,7 +189,7 @@ class TestPairSafety:
     def test_no_pair_sum_can_saturate(
         self, array: Array, granularity: Granularity, axis: int
     ) -> None:
-        qparams = fit(array, spec(granularity=granularity, pair_axes=(axis,)))
+        qparams = fit(array, spec(granularity=granularity, pair_axes=((axis,),)))
         q = quantize_weight(array, qparams)
         assert is_pair_safe(np.moveaxis(q, axis, -2))
 
@@ -201,7 +201,7 @@ class TestPairSafety:
     ) -> None:
         array = (steps / 2).astype(np.float32)
         array[0, 0] = 127
-        q = quantize_weight(array, fit(array, spec(granularity=granularity, pair_axes=(axis,))))
+        q = quantize_weight(array, fit(array, spec(granularity=granularity, pair_axes=((axis,),))))
         assert is_pair_safe(np.moveaxis(q, axis, -2))
 
     @pytest.mark.parametrize("reduced", [False, True], ids=["full", "reduced"])
@@ -213,7 +213,9 @@ class TestPairSafety:
     ) -> None:
         how = spec(granularity=granularity, reduced=reduced)
         plain = fit(array, how).scale
-        safe = fit(array, spec(granularity=granularity, pair_axes=(axis,), reduced=reduced)).scale
+        safe = fit(
+            array, spec(granularity=granularity, pair_axes=((axis,),), reduced=reduced)
+        ).scale
         assert (safe >= plain).all()
         assert (safe <= plain * 2.0001).all()
 
@@ -227,21 +229,21 @@ class TestPairSafety:
         lonely[1::2] = 0
         lonely = np.moveaxis(lonely, 0, axis)
         plain = fit(lonely, spec(granularity=granularity))
-        safe = fit(lonely, spec(granularity=granularity, pair_axes=(axis,)))
+        safe = fit(lonely, spec(granularity=granularity, pair_axes=((axis,),)))
         np.testing.assert_array_equal(safe.scale, plain.scale)
 
     @PROPERTY
     @given(array=MATRICES)
     def test_scale_stays_in_a_reduced_range_which_is_safe_by_itself(self, array: Array) -> None:
         plain = fit(array, spec(granularity=PerAxis(1), reduced=True))
-        safe = fit(array, spec(granularity=PerAxis(1), reduced=True, pair_axes=(0,)))
+        safe = fit(array, spec(granularity=PerAxis(1), reduced=True, pair_axes=((0,),)))
         np.testing.assert_array_equal(safe.scale, plain.scale)
         assert is_pair_safe(quantize_weight(array, safe))
 
     def test_only_channels_with_large_pairs_are_widened(self) -> None:
         array = f32([[1, 1, 1], [1, -1, 0], [0, 0, 1]])
         plain = fit(array, spec(granularity=PerAxis(1))).scale
-        safe = fit(array, spec(granularity=PerAxis(1), pair_axes=(0,))).scale
+        safe = fit(array, spec(granularity=PerAxis(1), pair_axes=((0,),))).scale
         np.testing.assert_allclose(safe / plain, [2, 1, 1], rtol=1e-6)
 
     @pytest.mark.parametrize(
@@ -256,7 +258,7 @@ class TestPairSafety:
         self, granularity: Granularity, axis: int, shape: tuple[int, ...]
     ) -> None:
         array = weight(2, 8, 6)
-        qparams = fit(array, spec(granularity=granularity, pair_axes=(axis,)))
+        qparams = fit(array, spec(granularity=granularity, pair_axes=((axis,),)))
         assert qparams.scale.shape == shape
         assert is_pair_safe(np.moveaxis(quantize_weight(array, qparams), axis, -2))
 

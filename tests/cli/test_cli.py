@@ -73,6 +73,7 @@ def test_json_is_the_whole_result(
         "op_type": "MatMul",
         "mode": "integer",
         "why": "runs as MatMulInteger",
+        "float_output": False,
     }
     assert plain["verification"]["sqnr_db"]["y"] > 30
 

@@ -14,7 +14,7 @@ def test_demo_shrinks_four_times_and_keeps_its_accuracy(tmp_path: Path) -> None:
         assert row.nbytes < 0.27 * base.nbytes
         assert row.accuracy > base.accuracy - 0.005
         assert row.agreement > 0.99
-    assert result.report.read_text().count("| quantkit") == 2
+    assert result.report.read_text().count("| quantkit") == 3
 
 
 def test_demo_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

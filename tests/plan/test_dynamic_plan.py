@@ -76,7 +76,7 @@ def test_unknown_operator_type_lists_the_known_ones() -> None:
 def test_int8_weights_are_symmetric_and_pair_safe() -> None:
     spec = plan_of(matmul_model(), weight_type=INT8).weight["w"].spec
     assert spec.symmetric
-    assert spec.pair_axes == (0,)
+    assert spec.pair_axes == ((0,),)
 
 
 def test_uint8_weights_need_no_pair_safety() -> None:

@@ -1,0 +1,250 @@
+"""First and second moments of what a product reads: the patches of a Conv, the rows of a matrix product.
+
+    y = W x + b      E[x],  E[x x^T]      x: one patch, laid out (taps, channels), channels fastest
+
+From these two follow the output error of any change of W, and the bias that takes its mean away.
+"""
+
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrators._tally import as_float32
+from calibrators.protocol import State
+
+__all__ = ["PatchMoments", "Window"]
+
+Floats = NDArray[np.float64]
+
+_TOGETHER = 256  # patches that are multiplied at once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """What a product reads of its input at once.
+
+    Attributes:
+        kernel: Extents of a Conv's kernel; empty for a matrix product, which reads the last axis.
+        strides: As in ONNX; so are the next two.
+        pads: All starts, then all ends.
+        dilations: Distance of taps.
+        group: Channels are cut into so many groups, each of which has moments of its own.
+        auto_pad: NOTSET, VALID, SAME_UPPER or SAME_LOWER.
+    """
+
+    kernel: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    pads: tuple[int, ...] = ()
+    dilations: tuple[int, ...] = ()
+    group: int = 1
+    auto_pad: str = "NOTSET"
+
+    def padding(self, extents: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+        """Return zeros before and after each axis, for an input of these extents."""
+        axes = range(len(self.kernel))
+        if not self.auto_pad.startswith("SAME"):
+            given = self.pads if self.auto_pad == "NOTSET" else ()
+            given = given or (0,) * 2 * len(self.kernel)
+            return tuple((given[i], given[i + len(self.kernel)]) for i in axes)
+        found = []
+        for i in axes:
+            step, reach = self.strides[i], (self.kernel[i] - 1) * self.dilations[i] + 1
+            total = max(0, (-(-extents[i] // step) - 1) * step + reach - extents[i])
+            small, large = total // 2, total - total // 2
+            found.append((large, small) if self.auto_pad == "SAME_LOWER" else (small, large))
+        return tuple(found)
+
+    def patches(self, array: NDArray[Any], most: int) -> NDArray[Any]:
+        """Cut patches out of a batch, of at most `most` evenly spaced positions a sample: (groups, patches, K)."""
+        if not self.kernel:
+            rows = array.reshape(-1, array.shape[-1])
+            return rows[_spread(len(rows), most * len(array))][np.newaxis]
+        padded = np.pad(array, ((0, 0), (0, 0), *self.padding(array.shape[2:])))
+        places = _places(self, padded.shape[2:], most)
+        flat = padded.reshape(*padded.shape[:2], -1)[:, :, places]  # N, C, positions, taps
+        n, channels, positions, taps = flat.shape
+        cut = flat.reshape(n, self.group, channels // self.group, positions, taps)
+        return np.ascontiguousarray(cut.transpose(1, 0, 3, 4, 2)).reshape(
+            self.group, n * positions, -1
+        )
+
+
+class PatchMoments:
+    """Sum, sum of products and count of patches, of at most `rows` positions a sample.
+
+    Patches with a NaN or an infinity are left out. Positions are evenly spaced, so that a large image costs no
+    more than a small one. Exact to rounding only, as `SecondMoment`.
+
+    Invariants: `matrix` is (groups, K, K), symmetric; `total` is (groups, K); `count` patches entered each.
+    """
+
+    ordered: ClassVar[bool] = False
+    exact: ClassVar[bool] = False
+
+    __slots__ = ("_count", "_matrix", "_pending", "_total", "rows", "window")
+
+    def __init__(self, window: Window, rows: int = 64) -> None:
+        self.window = window
+        self.rows = rows
+        self._count = 0
+        self._total: Floats = np.zeros((0, 0))
+        self._matrix: Floats = np.zeros((0, 0, 0))
+        self._pending: list[NDArray[np.float32]] = []
+
+    def observe(self, array: NDArray[Any]) -> None:
+        """Take in one batch.
+
+        Raises:
+            ValueError: The number of channels differs from before.
+        """
+        if array.size == 0:
+            return
+        patches = self.window.patches(as_float32(array), self.rows)
+        with np.errstate(invalid="ignore", over="ignore"):
+            is_clean = bool(np.isfinite(patches.sum()))
+        if not is_clean:
+            patches = patches[:, np.isfinite(patches).all(axis=(0, 2))]
+        known = self._pending[0].shape if self._pending else self._matrix.shape
+        if known[-1] and (known[0], known[-1]) != (patches.shape[0], patches.shape[-1]):
+            raise ValueError(
+                f"Moments of {known[-1]} inputs met {patches.shape[-1]}: an axis of changing length has no moments."
+            )
+        self._pending.append(patches)
+        if sum(p.shape[1] for p in self._pending) >= _TOGETHER:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Multiply what has come together: K x K sums are long, and adding to them costs as much as a hundred rows."""
+        if not self._pending:
+            return
+        patches = np.concatenate(self._pending, axis=1, dtype=np.float64)
+        self._pending = []
+        matrix = np.matmul(patches.swapaxes(-1, -2), patches)
+        self._add(matrix, patches.sum(axis=1), patches.shape[1])
+
+    def merge(self, other: Self) -> None:
+        """Take in what `other` saw.
+
+        Raises:
+            ValueError: The window or the number of channels differs.
+        """
+        if self.window != other.window:
+            raise ValueError("Moments of different windows do not add up.")
+        if other.total.size:
+            self._flush()
+            self._add(other.matrix, other.total, other.count)
+
+    def _add(self, matrix: Floats, total: Floats, count: int) -> None:
+        if self._total.size and self._total.shape != total.shape:
+            raise ValueError(
+                f"Moments of {self._total.shape} inputs met {total.shape}: an axis of changing length has no "
+                "moments."
+            )
+        self._matrix = self._matrix + matrix if self._total.size else matrix.copy()
+        self._total = self._total + total if self._total.size else total.copy()
+        self._count += count
+
+    @property
+    def count(self) -> int:
+        """How many patches were seen."""
+        self._flush()
+        return self._count
+
+    @property
+    def total(self) -> Floats:
+        """Their sum, (groups, K)."""
+        self._flush()
+        return self._total
+
+    @property
+    def matrix(self) -> Floats:
+        """The sum of their products, (groups, K, K)."""
+        self._flush()
+        return self._matrix
+
+    @property
+    def mean(self) -> Floats:
+        """E[x], (groups, K)."""
+        return self.total / max(1, self.count)
+
+    @property
+    def second(self) -> Floats:
+        """E[x x^T], (groups, K, K)."""
+        return self.matrix / max(1, self.count)
+
+    @property
+    def covariance(self) -> Floats:
+        """E[x x^T] - E[x] E[x]^T."""
+        mean = self.mean
+        return self.second - mean[:, :, np.newaxis] * mean[:, np.newaxis, :]
+
+    def state(self) -> State:
+        """Return what is known."""
+        window = self.window
+        geometry = (window.kernel, window.strides, window.pads, window.dilations)
+        return {
+            "geometry": np.array([n for part in geometry for n in (len(part), *part)], np.int64),
+            "group": np.array([window.group], np.int64),
+            "auto_pad": np.frombuffer(window.auto_pad.encode(), np.uint8).copy(),
+            "rows": np.array([self.rows], np.int64),
+            "count": np.array([self.count], np.int64),
+            "total": self.total.copy(),
+            "matrix": self.matrix.copy(),
+        }
+
+    @classmethod
+    def from_state(cls, state: State) -> Self:
+        """Build the moments that had this state."""
+        numbers = [int(n) for n in state["geometry"]]
+        parts = []
+        while numbers:
+            length, *numbers = numbers
+            parts.append(tuple(numbers[:length]))
+            numbers = numbers[length:]
+        window = Window(
+            kernel=parts[0],
+            strides=parts[1],
+            pads=parts[2],
+            dilations=parts[3],
+            group=int(state["group"][0]),
+            auto_pad=state["auto_pad"].tobytes().decode(),
+        )
+        found = cls(window, int(state["rows"][0]))
+        found._count = int(state["count"][0])
+        found._total, found._matrix = state["total"].copy(), state["matrix"].copy()
+        return found
+
+    @classmethod
+    def of(cls, window: Window, *, count: int, total: Floats, matrix: Floats) -> Self:
+        """Build moments from their sums."""
+        found = cls(window)
+        found._count, found._total, found._matrix = count, total, matrix
+        return found
+
+
+def _spread(length: int, most: int) -> NDArray[np.intp]:
+    """Return at most `most` indices below `length`, evenly spaced."""
+    count = min(length, most)
+    return (np.arange(count) * length) // max(1, count)
+
+
+def _places(window: Window, extents: tuple[int, ...], most: int) -> NDArray[np.intp]:
+    """Return flat indices into a padded image, (positions, taps)."""
+    counts = [
+        (n - (k - 1) * d - 1) // s + 1
+        for n, k, s, d in zip(extents, window.kernel, window.strides, window.dilations, strict=True)
+    ]
+    chosen = np.unravel_index(_spread(prod(counts), most), counts)
+    weights = [prod(extents[i + 1 :]) for i in range(len(extents))]
+    start = sum(
+        np.asarray(c) * s * w for c, s, w in zip(chosen, window.strides, weights, strict=True)
+    )
+    taps = [
+        sum(t * d * w for t, d, w in zip(tap, window.dilations, weights, strict=True))
+        for tap in product(*(range(k) for k in window.kernel))
+    ]
+    return np.asarray(start)[:, np.newaxis] + np.asarray(taps, np.intp)

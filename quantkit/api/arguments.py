@@ -1,0 +1,44 @@
+"""What calls check about their arguments."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from quantkit.errors import UsageError
+from quantkit.observe import CalibratorAsk
+
+__all__ = ["check_output", "checked_names", "range_method"]
+
+
+def check_output(model_output: object) -> None:
+    """Refuse what is no path."""
+    if not isinstance(model_output, str | Path) or not str(model_output):
+        raise UsageError(f"model_output is the path to write to, not {model_output!r}.")
+
+
+def checked_names(names: Sequence[str] | None, parameter: str) -> tuple[str, ...]:
+    """Return a list of names as a tuple; a single string or something else is an error."""
+    if isinstance(names, str):
+        raise UsageError(f"{parameter} is a list of names; write [{names!r}] for one.")
+    chosen = tuple(names or ())
+    strange = next((name for name in chosen if not isinstance(name, str)), None)
+    if strange is not None:
+        raise UsageError(f"{parameter} is a list of names, and {strange!r} is none.")
+    return chosen
+
+
+def range_method(method: str | None, percentile: float | None = None) -> CalibratorAsk:
+    """Return the calibrator of that name; without one, the percentile if that is given, else MSE.
+
+    Raises:
+        UsageError: There is none, or its setting makes no sense.
+    """
+    if percentile is not None and method not in {None, "percentile"}:
+        raise UsageError(f"percentile is for the method 'percentile', not '{method}'.")
+    keep: Any = (("keep", percentile),) if percentile is not None else ()
+    try:
+        ask = CalibratorAsk(name=method or ("percentile" if keep else "mse"), settings=keep)
+        ask.create(1)
+    except ValueError as e:
+        raise UsageError(str(e)) from e
+    return ask

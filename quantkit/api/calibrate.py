@@ -1,0 +1,73 @@
+"""`calibrate`: ranges of activations from real data."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from quantkit.api.arguments import range_method
+from quantkit.calibration import CalibrateOptions, calibrate_model
+from quantkit.observe import Calibration, Request
+from quantkit.recipe import DataSettings
+
+__all__ = ["calibrate"]
+
+
+def calibrate(  # noqa: PLR0913 - one parameter a question
+    model: str | Path | onnx.ModelProto,
+    data: object,
+    output: str | Path | None = None,
+    *,
+    method: str | None = None,
+    percentile: float | None = None,
+    settings: DataSettings | None = None,
+    limit: int | None = None,
+    batch: int | None = None,
+    requests: Sequence[Request] = (),
+    skip_bad: bool = False,
+    workers: int | None = None,
+    scheduler: str | None = None,
+) -> Calibration:
+    """Learn the ranges of a model's activations from real data, in one pass.
+
+    All methods read the same sketches: `Calibration.range(tensor, method)` gives another one's ranges
+    without running anything again.
+
+    Args:
+        model: A path, or a ModelProto.
+        data: A directory or file (see the README for formats); an iterable or sequence of dicts of arrays; an
+            object with `get_next()`, as onnxruntime's CalibrationDataReader; a `datasets.Dataset`.
+        output: Where to write. If the data is a path, an interrupted call then continues when it is made again.
+        method: "mse" (the default), "minmax", "percentile", "entropy", "moving_average", or a plug-in's name.
+        percentile: Per cent of the values that the method "percentile" keeps.
+        settings: How samples are prepared and ordered.
+        limit: Use so many samples; overrides the settings.
+        batch: Samples in one run; overrides the settings.
+        requests: What else later stages must see.
+        skip_bad: Leave out samples that cannot be read, instead of failing.
+        workers: Processes; None is one a core.
+        scheduler: Address of a dask scheduler, to run on a cluster.
+
+    Returns:
+        Sketches and ranges of every tensor that can be quantized, the audit of the data, provenance.
+
+    Raises:
+        QuantkitError: With one line that says what is wrong and what to do.
+    """
+    given: dict[str, Any] = {"limit": limit, "batch": batch}
+    given = {key: value for key, value in given.items() if value is not None}
+    return calibrate_model(
+        model,
+        data,
+        None if output is None else Path(output),
+        CalibrateOptions(
+            method=range_method(method, percentile),
+            requests=tuple(requests),
+            skip_bad=skip_bad,
+            workers=workers,
+            scheduler=scheduler,
+        ),
+        replace(settings or DataSettings(), **given),
+    )

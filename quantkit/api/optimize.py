@@ -1,0 +1,52 @@
+"""`optimize`: a float model, simplified."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+from numpy.typing import NDArray
+
+from quantkit.api.arguments import check_output, checked_names
+from quantkit.optimization import OptimizeResult, optimize_model
+
+__all__ = ["optimize"]
+
+
+def optimize(  # noqa: PLR0913 - one parameter a question
+    model_input: str | Path | onnx.ModelProto,
+    model_output: str | Path,
+    *,
+    passes: Sequence[str] | None = None,
+    exclude: Sequence[str] = (),
+    use_external_data_format: bool = False,
+    verify: bool = True,
+    sample: Mapping[str, NDArray[Any]] | None = None,
+) -> OptimizeResult:
+    """Simplify a float model: fold, fuse and remove what its outputs do not need.
+
+    Args:
+        model_input: A path, or a ModelProto.
+        model_output: Where to write.
+        passes: Only these; ``quantkit optimize --list`` names them.
+        exclude: All but these.
+        use_external_data_format: Write a ``.data`` file also below 2 GB.
+        verify: Compare the result with the input before writing.
+        sample: Inputs to verify with; made up from the model's signature if not given.
+
+    Returns:
+        Nodes before and after, what each pass did, and what the verification found.
+
+    Raises:
+        QuantkitError: With one line that says what is wrong and what to do. Nothing is written then.
+    """
+    check_output(model_output)
+    return optimize_model(
+        model_input,
+        model_output,
+        passes=None if passes is None else checked_names(passes, "passes"),
+        exclude=checked_names(exclude, "exclude"),
+        verify=verify,
+        external_data=use_external_data_format,
+        sample=sample,
+    )

@@ -1,0 +1,194 @@
+"""`quantize_static`: calibrated integers, and how its arguments become a job."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from quantkit.api.arguments import check_output, checked_names, range_method
+from quantkit.calibration import CalibrateOptions
+from quantkit.emit import Format
+from quantkit.errors import UsageError
+from quantkit.observe import Calibration
+from quantkit.observe.container import is_calibration
+from quantkit.pipeline import QuantizeResult, StaticJob, static
+from quantkit.plan import Plan, StaticOptions, TensorOverride, read_plan
+from quantkit.recipe import DataSettings, NodeRule, RecoverSettings, StaticSettings, TensorRule
+from quantkit.spec import named_int_type
+from quantkit.targets import target as target_named
+
+__all__ = ["quantize_static", "static_job"]
+
+
+def quantize_static(  # noqa: PLR0913 - one parameter a question
+    model_input: str | Path | onnx.ModelProto,
+    model_output: str | Path,
+    data_or_calibration: object,
+    *,
+    target: str = "cpu",
+    quant_format: str = "qdq",
+    activation_type: Any = None,
+    weight_type: Any = None,
+    per_channel: bool = True,
+    symmetric_activations: bool | None = None,
+    method: str | None = None,
+    percentile: float | None = None,
+    op_types_to_quantize: Sequence[str] | None = None,
+    nodes_to_quantize: Sequence[str] | None = None,
+    nodes_to_exclude: Sequence[str] | None = None,
+    tensors: Sequence[TensorRule] = (),
+    nodes: Sequence[NodeRule] = (),
+    recover: RecoverSettings | None = None,
+    settings: DataSettings | None = None,
+    limit: int | None = None,
+    plan: Plan | str | Path | None = None,
+    use_external_data_format: bool = False,
+    verify: bool = True,
+) -> QuantizeResult:
+    """Quantize weights and activations of a float32 model to calibrated integers.
+
+    The result is checked, loaded, run and compared with the float model on a real sample before it is written;
+    the input is never touched. The defaults are the ones to use.
+
+    Args:
+        model_input: A path, or a ModelProto.
+        model_output: Where to write. Above 2 GB the weights go to a ``.data`` file beside it.
+        data_or_calibration: What `quantkit.calibrate` takes as data, or the `Calibration` that it returned, or
+            the path of one that was saved. With data, weights are rounded by what they multiply; with a
+            calibration they are rounded without it.
+        target: What will run the result: see ``quantkit targets``. The default gives the same integers on every
+            CPU.
+        quant_format: "qdq", or "qoperator" for QLinear operators.
+        activation_type: "uint8", "int8", "uint16", "int16"; None is the target's.
+        weight_type: "int8" or "uint8"; None is the target's.
+        per_channel: One scale an output channel, where the target runs that.
+        symmetric_activations: Zero point in the middle; None is the target's.
+        method: How ranges are estimated; None is that of the calibration, or "mse".
+        percentile: Per cent of the values that the method "percentile" keeps.
+        op_types_to_quantize: Only these operator types.
+        nodes_to_quantize: Only these nodes, by name or pattern.
+        nodes_to_exclude: Never these nodes, by name or pattern.
+        tensors: Rules for single tensors; the last that matches counts.
+        nodes: Rules for single nodes.
+        recover: What is done to win back accuracy.
+        settings: How samples are prepared and ordered.
+        limit: Use so many samples; overrides the settings.
+        plan: A plan to apply, or the path of one that was saved and perhaps edited.
+        use_external_data_format: Write a ``.data`` file also below 2 GB.
+        verify: Check the result before writing.
+
+    Returns:
+        What was decided for each node and tensor and why, sizes, what the verification found, and what onnxruntime
+        really runs in integers.
+
+    Raises:
+        QuantkitError: With one line that says what is wrong and what to do. Nothing is written then.
+    """
+    check_output(model_output)
+    given = StaticSettings(
+        target=target,
+        format=_format(quant_format),
+        activation_type=_type_name(activation_type),
+        weight_type=_type_name(weight_type),
+        per_channel=per_channel,
+        symmetric_activations=symmetric_activations,
+        method=method,
+        op_types=checked_names(op_types_to_quantize, "op_types_to_quantize"),
+        include=checked_names(nodes_to_quantize, "nodes_to_quantize"),
+        exclude=checked_names(nodes_to_exclude, "nodes_to_exclude"),
+        recover=recover or RecoverSettings(),
+        tensors=tuple(tensors),
+        nodes=tuple(nodes),
+    )
+    samples = settings or DataSettings()
+    if limit is not None:
+        samples = replace(samples, limit=limit)
+    return static(
+        static_job(model_input, data_or_calibration, given, samples, percentile=percentile),
+        model_output,
+        plan=read_plan(plan) if isinstance(plan, str | Path) else plan,
+        output_format=Format(given.format),
+        verify=verify,
+        external_data=use_external_data_format,
+    )
+
+
+def static_job(
+    source: str | Path | onnx.ModelProto,
+    data: object,
+    given: StaticSettings,
+    samples: DataSettings,
+    *,
+    percentile: float | None = None,
+    calibrate: CalibrateOptions | None = None,
+) -> StaticJob:
+    """Turn settings into a job; `data` may be a calibration, or the path of one."""
+    calibration = _calibration(data)
+    asked = given.method is not None or percentile is not None
+    method = range_method(given.method, percentile) if asked else None
+    if calibration is not None:
+        data = calibration.by(method) if method is not None else calibration
+    options = calibrate or CalibrateOptions()
+    return StaticJob(
+        source=source,
+        data=data,
+        options=_options(given),
+        recover=given.recover,
+        calibrate=replace(options, method=method) if method is not None else options,
+        settings=samples,
+        methods={rule.tensor: rule.method for rule in given.tensors if rule.method is not None},
+    )
+
+
+def _options(given: StaticSettings) -> StaticOptions:
+    floats = tuple(rule.node for rule in given.nodes if rule.mode == "float")
+    return StaticOptions(
+        target=target_named(given.target),
+        activation=named_int_type(given.activation_type) if given.activation_type else None,
+        weight=named_int_type(given.weight_type) if given.weight_type else None,
+        per_channel=given.per_channel is not False,
+        symmetric_activations=given.symmetric_activations,
+        op_types=given.op_types or None,
+        include=given.include,
+        exclude=(*given.exclude, *floats),
+        force=tuple(rule.node for rule in given.nodes if rule.mode == "integer"),
+        overrides=tuple(
+            TensorOverride(
+                tensor=rule.tensor,
+                range=rule.range,
+                dtype=named_int_type(rule.dtype) if rule.dtype else None,
+                is_float=rule.keep_float,
+            )
+            for rule in given.tensors
+            if rule.method is None or rule.dtype is not None
+        ),
+    )
+
+
+def _calibration(data: object) -> Calibration | None:
+    """Return a calibration, read from its file if need be; None if `data` is data."""
+    if isinstance(data, Calibration):
+        return data
+    if isinstance(data, str | Path) and is_calibration(Path(data)):
+        return Calibration.load(data)
+    return None
+
+
+def _format(name: Any) -> Any:
+    """Return the format that a user means: "qdq", "QDQ", or onnxruntime's own enum member."""
+    text = getattr(name, "name", name)
+    if not isinstance(text, str) or text.lower() not in {"qdq", "qoperator"}:
+        raise UsageError(f"Unknown format {text!r}; use 'qdq' or 'qoperator'.")
+    return text.lower()
+
+
+def _type_name(wanted: Any) -> Any:
+    """Return the name of an integer type: "uint8", `QUInt8`, or onnxruntime's own enum member."""
+    if wanted is None:
+        return None
+    text = str(getattr(wanted, "name", wanted)).lower().removeprefix("q")
+    if text not in {"uint8", "int8", "uint16", "int16"}:
+        raise UsageError(f"Unknown integer type {text!r}; use uint8, int8, uint16 or int16.")
+    return text

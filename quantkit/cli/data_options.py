@@ -1,0 +1,199 @@
+"""The flags that say which data, how it is prepared, and how ranges are estimated from it."""
+
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from quantkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from quantkit.observe import CalibratorAsk
+    from quantkit.recipe import CalibrateSettings, DataSettings
+
+__all__ = ["DataFlags", "MethodFlags", "calibrator", "chosen_calibrator", "data_settings"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodFlags:
+    """How ranges are estimated."""
+
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help="mse (default), minmax, percentile, entropy, moving_average, or a plug-in. All but "
+            "the last two can be chosen again afterwards."
+        ),
+    ] = None
+    percentile: Annotated[
+        float | None, typer.Option(metavar="P", help="Per cent of the values kept: 99.99.")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFlags:
+    """Which data, in which order, and how samples become arrays. None: as quantkit.toml says."""
+
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH", help="Directory or file of real samples; or in quantkit.toml."
+        ),
+    ] = None
+    limit: Annotated[int | None, typer.Option(metavar="N", help="Use N samples.", min=1)] = None
+    batch: Annotated[int | None, typer.Option(metavar="N", help="Samples a run.", min=1)] = None
+    shuffle: Annotated[
+        bool | None, typer.Option("--shuffle/--no-shuffle", help="Mix the order (default).")
+    ] = None
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Of the shuffle.", min=0)] = None
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Leave out samples that cannot be read.")
+    ] = False
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel="Images", help="imagenet, symmetric (-1..1), unit (0..1), raw."
+        ),
+    ] = None
+    mean: Annotated[
+        str | None,
+        typer.Option(metavar="M", rich_help_panel="Images", help="127, or 0.485,0.456,0.406."),
+    ] = None
+    std: Annotated[
+        str | None,
+        typer.Option(metavar="S", rich_help_panel="Images", help="128, or 0.229,0.224,0.225."),
+    ] = None
+    resize: Annotated[
+        str | None,
+        typer.Option(metavar="N", rich_help_panel="Images", help="Shorter side, or HxW."),
+    ] = None
+    crop: Annotated[
+        str | None, typer.Option(metavar="N", rich_help_panel="Images", help="Centre, N or HxW.")
+    ] = None
+    pixels: Annotated[
+        str | None,
+        typer.Option(
+            metavar="R", rich_help_panel="Images", help="0-1 or 0-255, before mean and std."
+        ),
+    ] = None
+    layout: Annotated[str | None, typer.Option(rich_help_panel="Images", help="NCHW or NHWC.")] = (
+        None
+    )
+    channels: Annotated[str | None, typer.Option(rich_help_panel="Images", help="RGB or BGR.")] = (
+        None
+    )
+    tokenizer: Annotated[
+        Path | None, typer.Option(metavar="FILE", rich_help_panel="Text", help="A tokenizer.json.")
+    ] = None
+    column: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", rich_help_panel="Text", help="The column; two for pairs."),
+    ] = None
+    max_length: Annotated[
+        int | None, typer.Option(metavar="N", rich_help_panel="Text", help="Tokens at most.", min=1)
+    ] = None
+
+    def used(self) -> str:
+        """Return the first of these flags that was given, as the user wrote it; "" if none was."""
+        given = (f.name for f in fields(self) if getattr(self, f.name) not in (f.default, None, []))
+        name = next(given, "")
+        return f"--{name.replace('_', '-')}" if name else ""
+
+
+def data_settings(recipe: "DataSettings", flags: DataFlags) -> "DataSettings":
+    """Return the recipe's settings with the flags that were given in their place."""
+    order = {
+        "path": flags.data,
+        "limit": flags.limit,
+        "batch": flags.batch,
+        "shuffle": flags.shuffle,
+        "seed": flags.seed,
+    }
+    images = {
+        "preset": flags.preset,
+        "mean": _numbers("--mean", flags.mean),
+        "std": _numbers("--std", flags.std),
+        "resize": _size("--resize", flags.resize),
+        "crop": _size("--crop", flags.crop),
+        "pixels": flags.pixels,
+        "layout": flags.layout,
+        "channels": flags.channels,
+    }
+    texts = {
+        "tokenizer": flags.tokenizer,
+        "column": tuple(flags.column) if flags.column else None,
+        "max_length": flags.max_length,
+    }
+    return replace(
+        recipe,
+        **_given(order),
+        image=replace(recipe.image, **_given(images)),
+        text=replace(recipe.text, **_given(texts)),
+    )
+
+
+def _given(flags: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in flags.items() if value is not None}
+
+
+def chosen_calibrator(flags: MethodFlags, recipe: "CalibrateSettings") -> "CalibratorAsk":
+    """Return the calibrator that flags and recipe ask for; a flag's method leaves out the recipe's percentile."""
+    method, percentile = flags.method, flags.percentile
+    if method is None and percentile is None:
+        method, percentile = recipe.method, recipe.percentile
+    elif method == "percentile" and percentile is None:
+        percentile = recipe.percentile
+    return calibrator(method, percentile)
+
+
+def calibrator(name: str | None, percentile: float | None) -> "CalibratorAsk":
+    """Return a calibrator by its name, or the percentile; "mse" if neither is given.
+
+    Raises:
+        UsageError: There is no such calibrator, or its setting makes no sense.
+    """
+    from calibrators import names
+    from quantkit.observe import CalibratorAsk
+    from quantkit.recipe import closest
+
+    name = name or ("mse" if percentile is None else "percentile")
+    known = names()
+    if name not in known:
+        raise UsageError(
+            f"--method '{name}' is unknown{closest(name, known)}: use one of {', '.join(known)}."
+        )
+    if percentile is not None and name != "percentile":
+        raise UsageError(f"--percentile is for --method percentile, not {name}.")
+    settings = (("keep", percentile),) if percentile is not None else ()
+    ask = CalibratorAsk(name=name, settings=settings)
+    try:
+        ask.create(1)
+    except ValueError as e:
+        raise UsageError(str(e)) from e
+    return ask
+
+
+def _numbers(flag: str, text: str | None) -> tuple[float, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(
+            f"{flag} '{text}' is not a number, nor one a channel with commas between."
+        ) from None
+
+
+def _size(flag: str, text: str | None) -> int | tuple[int, int] | None:
+    if text is None:
+        return None
+    try:
+        sides = [int(part) for part in text.lower().split("x")]
+    except ValueError:
+        sides = []
+    if len(sides) == 1:
+        return sides[0]
+    if len(sides) == 2:  # noqa: PLR2004 - height and width
+        return sides[0], sides[1]
+    raise UsageError(f"{flag} '{text}' is not a number of pixels, nor HxW.")

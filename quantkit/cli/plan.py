@@ -1,0 +1,126 @@
+"""`quantkit plan MODEL --data dir/`, and `quantkit plan A.json --diff B.json`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from quantkit.cli.calibration_view import watching
+from quantkit.cli.console import JsonOption, float_reasons, output, static_plan_table, write_json
+from quantkit.cli.data_options import DataFlags, MethodFlags
+from quantkit.cli.flags import expanded
+from quantkit.cli.static_jobs import job_of, require_writable
+from quantkit.cli.static_options import StaticFlags
+from quantkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from quantkit.plan import Plan
+
+__all__ = ["plan"]
+
+
+@expanded
+def plan(  # noqa: PLR0913 - one parameter a flag
+    *,
+    model: Annotated[
+        Path | None,
+        typer.Argument(
+            help="The float32 model, or a plan (.json) to look at; or in quantkit.toml.",
+            metavar="MODEL",
+        ),
+    ] = None,
+    samples: DataFlags,
+    how: MethodFlags,
+    flags: StaticFlags,
+    saved: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the plan: JSON.")
+    ] = None,
+    other: Annotated[
+        Path | None,
+        typer.Option("--diff", metavar="FILE", help="Show what differs in this other plan."),
+    ] = None,
+    nodes: Annotated[
+        bool, typer.Option("--nodes", help="List every node and every tensor, with the reason.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what static quantization would do with each node and tensor, and why. Writes no model."""
+    from quantkit.plan import read_plan, write_plan
+
+    require_writable(saved)
+    compared = None if other is None else read_plan(other)  # before anything is run
+    found, name = _found(model, samples, how, flags, quiet=as_json)
+    if saved is not None:
+        write_plan(found, saved)
+    if other is not None and compared is not None:
+        _print_difference(found, compared, f"{name} -> {other}", as_json=as_json)
+        return
+    if as_json:
+        from quantkit.plan.file import FORMAT
+
+        write_json({"format": FORMAT, **found.to_json()})
+        return
+    _print(found, nodes=nodes)
+    if saved is not None:
+        _line(f"wrote {saved}")
+
+
+def _found(
+    model: Path | None, samples: DataFlags, how: MethodFlags, flags: StaticFlags, *, quiet: bool
+) -> tuple["Plan", str]:
+    """Return the plan and what it is called: read from a file, or made."""
+    from quantkit.pipeline import plan_model
+    from quantkit.plan import read_plan
+    from quantkit.recipe import load_recipe
+
+    if model is not None and model.suffix == ".json":
+        if samples.used() or flags != StaticFlags() or how != MethodFlags():
+            raise UsageError(
+                f"'{model}' is a plan already: give only --diff, --nodes, --output or --json with it."
+            )
+        return read_plan(model), str(model)
+    job = job_of(model, load_recipe(), samples, how, flags)
+    with watching(quiet=quiet) as monitor:
+        return plan_model(job, monitor), str(job.source)
+
+
+def _print_difference(found: "Plan", compared: "Plan", title: str, *, as_json: bool) -> None:
+    from quantkit.plan import diff_plans
+
+    lines = diff_plans(found, compared)
+    if as_json:
+        write_json({"compared": title, "differences": lines})
+        return
+    _line(title)
+    for line in lines or ["no difference"]:
+        _line(line)
+
+
+def _print(found: "Plan", *, nodes: bool) -> None:
+    output().print(static_plan_table(found))
+    for reason in float_reasons(found):
+        _line(reason)
+    _line(
+        f"{len(found.activations)} activations with fixed ranges, {len(found.weights)} weights in 8 bits, "
+        f"opset {found.min_opset} or newer"
+    )
+    if not nodes:
+        return
+    _line("Nodes: name, operator, mode, why")
+    for node in found.nodes:
+        _line(f"{node.node}  {node.op_type}  {node.mode.value}  {node.why}")
+    _line("Activations: tensor, type, scale, zero point, why")
+    for a in found.activations:
+        _line(f"{a.tensor}  {a.dtype.name}  {a.scale:.6g}  {a.zero_point}  {a.why}")
+    _line("Weights: tensor, type, scales")
+    for w in found.weights:
+        axis = getattr(w.spec.granularity, "axis", None)
+        scales = "one" if axis is None else f"one a channel, axis {axis}"
+        _line(f"{w.tensor}  {w.spec.dtype.name}  {scales}")
+
+
+def _line(text: str) -> None:
+    """Print a line that is never folded: names are there to be copied."""
+    from rich.markup import escape
+
+    output().print(escape(text), highlight=False, soft_wrap=True)

@@ -1,0 +1,106 @@
+"""`quantkit quantize static IN OUT --data dir/`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from quantkit.cli.calibration_view import watching
+from quantkit.cli.console import JsonOption, write_json
+from quantkit.cli.data_options import DataFlags, MethodFlags
+from quantkit.cli.flags import expanded
+from quantkit.cli.result_view import print_result
+from quantkit.cli.static_jobs import job_of, require_writable
+from quantkit.cli.static_options import StaticFlags
+from quantkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from quantkit.pipeline import StaticJob
+
+__all__ = ["static"]
+
+_BYTE = 8
+
+
+@expanded
+def static(  # noqa: PLR0913 - one parameter a flag
+    *,
+    model: Annotated[
+        Path | None, typer.Argument(help="The float32 model; or in quantkit.toml.", metavar="IN")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Argument(help="Where to write. Default: <model>.int8.onnx here.", metavar="OUT"),
+    ] = None,
+    samples: DataFlags,
+    how: MethodFlags,
+    flags: StaticFlags,
+    output_format: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="FORMAT",
+            rich_help_panel="Integers",
+            help="qdq (default), which every runtime reads, or qoperator: QLinear operators.",
+        ),
+    ] = None,
+    plan: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Do what this plan says, made and perhaps edited."),
+    ] = None,
+    save_plan: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write what was decided, and why.")
+    ] = None,
+    external_data: Annotated[
+        bool, typer.Option("--external-data", help="Write weights to a .data file beside OUT.")
+    ] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify/--no-verify", help="Load, run and compare before writing.")
+    ] = True,
+    as_json: JsonOption = False,
+) -> None:
+    """Quantize weights and activations to calibrated integers. Needs real data, or a calibration."""
+    from quantkit.emit import Format
+    from quantkit.pipeline import static as pipeline
+    from quantkit.plan import read_plan, write_plan
+    from quantkit.recipe import load_recipe
+
+    recipe = load_recipe()
+    form = _format(output_format or recipe.static.format)
+    given = None if plan is None else read_plan(plan)
+    for path in (output, save_plan):
+        require_writable(path)
+    job = job_of(model, recipe, samples, how, flags, planned=given is not None)
+    target = output or Path(f"{Path(str(job.source)).stem}.int8.onnx")
+    with watching(quiet=as_json) as monitor:
+        result = pipeline(
+            job,
+            target,
+            plan=given,
+            output_format=Format(form),
+            verify=verify,
+            external_data=external_data,
+            monitor=monitor,
+        )
+    if save_plan is not None:
+        write_plan(result.plan, save_plan)
+    if as_json:
+        write_json({"input": str(job.source), "output": str(target), **result.to_json()})
+        return
+    inputs = "made-up inputs" if flags.calibration else "a real sample"
+    print_result(result, target, inputs, "" if given else _promise(job))
+
+
+def _format(name: str) -> str:
+    if name.lower() not in {"qdq", "qoperator"}:
+        raise UsageError(f"--format '{name}' is unknown: use qdq or qoperator.")
+    return name.lower()
+
+
+def _promise(job: "StaticJob") -> str:
+    """Say what holds for the result: on the default target, whose weights are pair-safe, for every CPU."""
+    options = job.options
+    if options.target.name != "cpu":
+        return f"target {options.target.name}: {options.target.title}"
+    wide = options.activation_type.bits > _BYTE  # runs in float
+    return "" if wide else "same integers on AVX2, VNNI and ARM"

@@ -1,0 +1,89 @@
+"""What came of quantizing a model, in a terminal."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from quantkit.cli.console import errors, float_reasons, human, output, plan_table, static_plan_table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from quantkit.fusion import Fusion
+    from quantkit.outcome import QuantizeResult
+
+__all__ = ["print_result", "print_warnings"]
+
+
+def print_result(result: "QuantizeResult", target: Path, inputs: str, promise: str = "") -> None:
+    """Print what was done, what it gave, and what the user should know.
+
+    Args:
+        result: What was done.
+        target: Where it was written.
+        inputs: What it was compared with float on.
+        promise: What holds for a result of this kind; "" for nothing.
+    """
+    from rich.markup import escape
+
+    console = output()
+    static = any(n.mode.value == "static" for n in result.plan.nodes)
+    console.print(static_plan_table(result.plan) if static else plan_table(result.plan))
+    lines = float_reasons(result.plan) if static else []
+    lines += [] if result.fusion is None else _fused(result.fusion)
+    for line in (*lines, promise):
+        if line:
+            console.print(escape(line), highlight=False, soft_wrap=True)
+    share = result.output_bytes / result.input_bytes
+    console.print(
+        f"[bold]{human(result.input_bytes)} -> {human(result.output_bytes)}[/] "
+        f"({share:.1%} of float) in {result.seconds:.2f} s",
+        highlight=False,
+    )
+    _print_verified(result, inputs)
+    data = target.with_name(f"{target.name}.data")
+    both = f" and {data}" if result.external_data else ""
+    console.print(escape(f"wrote {target}{both}"), highlight=False, soft_wrap=True)
+    print_warnings(result.warnings)
+
+
+def print_warnings(warnings: tuple[str, ...]) -> None:
+    """Print what the user should know."""
+    from rich.markup import escape
+
+    for warning in warnings:
+        errors().print(f"[yellow]note:[/] {escape(warning)}", soft_wrap=True, highlight=False)
+
+
+def _print_verified(result: "QuantizeResult", inputs: str) -> None:
+    from rich.markup import escape
+
+    checked = result.verification
+    if checked is None:
+        return
+    found = ", ".join(f"{name} {db:.1f} dB" for name, db in checked.compared.items())
+    output().print(
+        "[green]verified[/]: valid, loads"
+        + (" and runs" if checked.ran else "")
+        + " in onnxruntime"
+        + (escape(f"; against float on {inputs}: {found}") if found else ""),
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _fused(fusion: "Fusion") -> list[str]:
+    """Say what onnxruntime makes of the model on this machine."""
+    total = fusion.product_count
+    lines = [f"{fusion.integer_count} of {total} products run in integers on this CPU"]
+    if fusion.integer_products:
+        lines[0] += f": {_counted(fusion.integer_products)}"
+    if fusion.float:
+        lines.append(f"products in float: {_counted(fusion.float)}")
+    if fusion.conversions:
+        lines.append(f"conversions left: {_counted(fusion.conversions)}")
+    return lines
+
+
+def _counted(kernels: "Mapping[str, int]") -> str:
+    listed = sorted(kernels.items(), key=lambda kernel: (-kernel[1], kernel[0]))
+    return ", ".join(f"{name} {count}" for name, count in listed)

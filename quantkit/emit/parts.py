@@ -1,0 +1,202 @@
+"""What the two calibrated formats share: scales, weights and biases of products, and Relu that is gone."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from quantkit.emit.canvas import Canvas, owner_of
+from quantkit.emit.solved import Solved
+from quantkit.emit.weights import EmittedWeight, Weights
+from quantkit.emit.wider import needed_scale, widened
+from quantkit.numerics.affine import Affine, bias_scale, quantize
+from quantkit.ops.activations import PRODUCTS, activation_slots
+from quantkit.plan.model import ActivationPlan, Mode, Plan
+from quantkit.spec import PerAxis
+
+__all__ = ["Parts", "ProductParts", "drop_absorbed", "drop_unread", "quantized_constant"]
+
+_BIAS = 2  # input slot of Conv and Gemm
+_MATRIX = 2
+_INT32 = np.iinfo(np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class ProductParts:
+    """The constant operands of a product, in integers.
+
+    `axis` is that of the weight's scales, None if there is one for all; `bias` is None if there is none.
+    """
+
+    weight: ir.Value
+    scale: ir.Value
+    zero_point: ir.Value
+    axis: int | None
+    bias: ir.Value | None
+    bias_scale: ir.Value | None
+
+
+@dataclass(slots=True)
+class Parts:
+    """Makes the constants of a plan, each once."""
+
+    canvas: Canvas
+    plan: Plan
+    weights: Weights
+    solved: Solved
+    _shared: dict[tuple[ir.Graph, str, float], ir.Value] = field(default_factory=dict)
+    _products: dict[tuple[ir.Value, bool, float], tuple[ir.Value, ir.Value, ir.Value]] = field(
+        default_factory=dict
+    )
+
+    def is_product(self, node: ir.Node) -> bool:
+        """Say whether a node multiplies by a planned weight."""
+        slot = node.inputs[1] if len(node.inputs) > 1 else None
+        return node.op_type in PRODUCTS and self.weights.behind(slot) is not None
+
+    def read_slots(self, node: ir.Node) -> list[int]:
+        """Return the inputs that a static node reads as integers."""
+        slots = activation_slots(node.op_type, len(node.inputs), product=self.is_product(node))
+        found = []
+        for slot in slots:
+            value = node.inputs[slot] if slot < len(node.inputs) else None
+            if value is not None and value.name in self.plan.activation:
+                found.append(slot)
+        return found
+
+    def parameters(self, graph: ir.Graph, plan: ActivationPlan) -> tuple[ir.Value, ir.Value]:
+        """Return scale and zero point; equal ones are shared."""
+        scale = self._number(graph, np.float32(plan.scale), f"{plan.tensor}_scale")
+        zero = np.asarray(plan.zero_point, plan.dtype.storage)
+        return scale, self._number(graph, zero, f"{plan.tensor}_zero_point")
+
+    def _number(self, graph: ir.Graph, number: Any, name: str) -> ir.Value:
+        key = (graph, str(number.dtype), float(number))
+        if key not in self._shared:
+            self._shared[key] = self.canvas.constant(graph, np.asarray(number), name)
+        return self._shared[key]
+
+    def product(self, node: ir.Node, x: ActivationPlan) -> ProductParts:
+        """Return the constant operands of a product whose input is quantized as `x` says.
+
+        The factors alpha and beta of a Gemm go into scales and bias.
+        """
+        source = self.weights.behind(node.inputs[1])
+        assert source is not None  # noqa: S101 - the plan says the weight is constant
+        alpha = _factor(node, "alpha")
+        emitted = self._emitted(source, node, x.scale * alpha)
+        turned = node.inputs[1] is not source  # read through a Transpose
+        values, scale, zero = self._weight(emitted, alpha, node, turned=turned)
+        scales = (emitted.qparams.scale * np.float32(alpha)).astype(np.float32)
+        bias, bias_scales = self._bias(node, x, scales)
+        return ProductParts(
+            weight=values,
+            scale=scale,
+            zero_point=zero,
+            axis=_axis(emitted, turned=turned),
+            bias=bias,
+            bias_scale=bias_scales,
+        )
+
+    def _emitted(self, source: ir.Value, node: ir.Node, input_scale: float) -> EmittedWeight:
+        """Return a weight's integers, in scales that leave room for the bias of `node`."""
+        emitted, bias = self.weights.emit(source), self.float_bias(node)
+        if bias is None or not self.plan.integer_bias:
+            return emitted
+        found = self.solved.weights.get(emitted.tensor)
+        return widened(self.canvas, source, emitted, needed_scale(bias, input_scale), found)
+
+    def _weight(
+        self, emitted: EmittedWeight, alpha: float, node: ir.Node, *, turned: bool
+    ) -> tuple[ir.Value, ir.Value, ir.Value]:
+        key = (emitted.values, turned, alpha)
+        if key not in self._products:
+            values, base = emitted.values, emitted.tensor
+            if turned != emitted.plan.transposed:
+                values = self.canvas.swapped(values, len(emitted.shape), before=node)
+            scales = (emitted.qparams.scale * np.float32(alpha)).astype(np.float32)
+            zero = emitted.qparams.zero_point
+            self._products[key] = (
+                values,
+                self.canvas.constant(emitted.graph, scales, f"{base}_scale"),
+                self.canvas.constant(emitted.graph, zero, f"{base}_zero_point"),
+            )
+        return self._products[key]
+
+    def float_bias(self, node: ir.Node) -> NDArray[np.float32] | None:
+        """Return a product's bias as a vector, beta included; None if it has none."""
+        if (node.name or "") in self.solved.biases:
+            return self.solved.biases[node.name or ""]
+        value = node.inputs[_BIAS] if len(node.inputs) > _BIAS else None
+        if value is None or node.op_type == "MatMul":
+            return None
+        tensor = ir.convenience.get_const_tensor(value)
+        assert tensor is not None  # noqa: S101 - the plan says the bias is constant
+        return (tensor.numpy().reshape(-1) * np.float32(_factor(node, "beta"))).astype(np.float32)
+
+    def _bias(
+        self, node: ir.Node, x: ActivationPlan, scales: NDArray[np.float32]
+    ) -> tuple[ir.Value | None, ir.Value | None]:
+        bias = self.float_bias(node)
+        if bias is None:
+            return None, None
+        graph, base = owner_of(node), f"{node.name}_bias"
+        if not self.plan.integer_bias:
+            return self.canvas.constant(graph, bias, base), None
+        steps = bias_scale(x.scale, scales).reshape(-1)
+        integers = np.clip(np.rint(bias.astype(np.float64) / steps), _INT32.min, _INT32.max)
+        shape = np.broadcast_shapes(integers.shape, steps.shape)
+        stored = np.broadcast_to(integers, shape).astype(np.int32)
+        scale = steps if steps.size > 1 else steps.reshape(())
+        return (
+            self.canvas.constant(graph, stored, f"{base}_quantized"),
+            self.canvas.constant(graph, scale, f"{base}_scale"),
+        )
+
+
+def _factor(node: ir.Node, name: str) -> float:
+    return node.attributes.get_float(name, 1.0) if node.op_type == "Gemm" else 1.0
+
+
+def _axis(weight: EmittedWeight, *, turned: bool) -> int | None:
+    """Return the axis of the scales in the layout that the node reads."""
+    granularity = weight.plan.spec.granularity
+    if not isinstance(granularity, PerAxis):
+        return None
+    rank = len(weight.shape)
+    axis = granularity.axis % rank
+    return 2 * rank - 3 - axis if turned and axis >= rank - _MATRIX else axis
+
+
+def drop_absorbed(canvas: Canvas, plan: Plan) -> None:
+    """Remove Relu and Clip whose work the quantization of their output does."""
+    for node in list(canvas.model.graph.all_nodes()):
+        decided = plan.node.get(node.name or "")
+        if decided is None or decided.mode is not Mode.ABSORBED or node.inputs[0] is None:
+            continue
+        canvas.replace(node, node.inputs[0])
+        owner_of(node).remove(node, safe=True)
+
+
+def drop_unread(canvas: Canvas, plan: Plan) -> None:
+    """Remove each Transpose of a float weight that only products in integers read."""
+    for node in list(canvas.model.graph.all_nodes()):
+        if node.op_type != "Transpose" or node.inputs[0] is None:
+            continue
+        source, result = node.inputs[0], node.outputs[0]
+        planned = source.is_initializer() and source.name in plan.weight
+        if planned and not result.uses() and not result.is_graph_output():
+            owner_of(node).remove(node, safe=True)
+
+
+def quantized_constant(tensor: ir.TensorProtocol, plan: ActivationPlan) -> NDArray[Any]:
+    """Return the integers of a constant that stands beside activations."""
+    array = tensor.numpy()
+    one = (1,) * max(array.ndim, 1)
+    affine = Affine(
+        scale=np.full(one, plan.scale, np.float32),
+        zero_point=np.full(one, plan.zero_point, np.float32),
+    )
+    return quantize(array, affine, plan.dtype, qmin=plan.dtype.qmin, qmax=plan.dtype.qmax)

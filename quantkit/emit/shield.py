@@ -1,0 +1,95 @@
+"""What onnxruntime must not fuse, kept apart by a node that does nothing.
+
+1. Between DequantizeLinear and QuantizeLinear (Relu and Clip may stand before it) onnxruntime quantizes the float
+   weight of a Conv, ConvTranspose or Gemm by tensor, when it loads the model; it also moves both conversions across
+   MaxPool and the like. A node that the plan leaves in float would lose what it was left in float for.
+2. A MatMul or Gemm from integers to float has a kernel only if no QuantizeLinear reads its result.
+3. Before it looks for integer kernels, onnxruntime makes one Gemm of MatMul and Add, and one float kernel of Gemm
+   and Relu; then there is no integer kernel for them.
+
+``Max`` of one input copies its input; onnxruntime removes Identity and Cast to the same type, and keeps this.
+"""
+
+import onnx_ir as ir
+
+from quantkit.emit.canvas import Canvas
+from quantkit.plan.model import Mode, Plan
+from quantkit.targets import DEFAULT
+
+__all__ = ["shield"]
+
+_QUANTIZED_AT_LOAD = frozenset({"Conv", "ConvTranspose", "Gemm"})
+_MATRIX = 2
+_CLIPS = frozenset({"Clip", "Relu"})
+
+
+def shield(canvas: Canvas, plan: Plan) -> None:
+    """Insert the nodes, in place. Linear in the number of nodes."""
+    for node in list(canvas.model.graph.all_nodes()):
+        decided = plan.node.get(node.name or "")
+        static = decided is not None and decided.mode is Mode.STATIC
+        if not static and node.op_type in _QUANTIZED_AT_LOAD and _would_be_quantized(node):
+            _before(canvas, node)
+        elif static and decided is not None and decided.float_output:
+            _behind(canvas, node)
+
+
+def _would_be_quantized(node: ir.Node) -> bool:
+    source = _maker(node)
+    while source is not None and source.op_type in DEFAULT.moves:
+        source = _maker(source)
+    if source is None or source.op_type != "DequantizeLinear" or node.domain:
+        return False
+    reader = _only_reader(node)
+    while reader is not None and reader.op_type in _CLIPS | DEFAULT.moves:
+        reader = _only_reader(reader)
+    return reader is not None and reader.op_type == "QuantizeLinear"
+
+
+def _maker(node: ir.Node) -> ir.Node | None:
+    return node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
+
+
+def _only_reader(node: ir.Node) -> ir.Node | None:
+    uses = tuple(node.outputs[0].uses())
+    return uses[0].node if len(uses) == 1 and not node.outputs[0].is_graph_output() else None
+
+
+def _before(canvas: Canvas, node: ir.Node) -> None:
+    value = node.inputs[0]
+    assert value is not None  # noqa: S101 - it has a producer
+    (copied,) = canvas.node("Max", [value], before=node, outputs=[f"{value.name}_apart"])
+    copied.type, copied.shape = value.type, value.shape
+    node.replace_input_with(0, copied)
+
+
+def _behind(canvas: Canvas, node: ir.Node) -> None:
+    result = node.outputs[0]
+    apart = [
+        use
+        for use in result.uses()
+        if use.node.op_type == "QuantizeLinear" or _is_fused_early(node, use.node)
+    ]
+    if not apart:
+        return
+    (copied,) = canvas.node("Max", [result], after=node, outputs=[f"{result.name}_apart"])
+    copied.type, copied.shape = result.type, result.shape
+    for use in apart:
+        use.node.replace_input_with(use.idx, copied)
+
+
+def _is_fused_early(node: ir.Node, reader: ir.Node) -> bool:
+    """Say whether onnxruntime 1.31 makes one float node of a product and its only reader."""
+    if _only_reader(node) is not reader or reader.domain:
+        return False
+    if node.op_type == "Gemm":
+        return reader.op_type in _CLIPS
+    shape = node.inputs[0].shape if node.inputs[0] is not None else None
+    if reader.op_type != "Add" or shape is None:
+        return False
+    if len(shape) == _MATRIX:
+        return True
+    # Of more axes, all must be known, and what is added be a vector.
+    added = next((v for v in reader.inputs if v is not None and v is not node.outputs[0]), None)
+    vector = added is not None and added.shape is not None and len(added.shape) == 1
+    return vector and all(isinstance(n, int) for n in shape.dims)

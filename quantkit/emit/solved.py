@@ -1,0 +1,34 @@
+"""Numbers that were found for a plan: integers of weights, and biases. What is missing is computed as the plan says."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantkit.spec import QParams
+
+__all__ = ["Solved", "SolvedWeight"]
+
+
+@dataclass(frozen=True, slots=True)
+class SolvedWeight:
+    """Integers in the layout of the float tensor, with their numbers."""
+
+    integers: NDArray[Any]
+    qparams: QParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solved:
+    """What recovery found.
+
+    Attributes:
+        weights: By tensor.
+        biases: New float bias by node, in the place of the model's own.
+    """
+
+    weights: Mapping[str, SolvedWeight] = field(default_factory=lambda: MappingProxyType({}))
+    biases: Mapping[str, NDArray[np.float32]] = field(default_factory=lambda: MappingProxyType({}))

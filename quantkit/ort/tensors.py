@@ -1,0 +1,150 @@
+"""onnxruntime's `TensorData` and `TensorsData`: ranges by tensor, and their JSON file."""
+
+import json
+from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quantkit.errors import OutputError, UsageError
+from quantkit.ort.enums import CalibrationMethod
+
+__all__ = ["TensorData", "TensorsData", "load_tensors_data", "save_tensors_data"]
+
+_FIELDS = ("avg", "std", "lowest", "highest", "hist", "hist_edges", "bins")
+_ENDS = 2
+
+
+class TensorData:
+    """What is known about one tensor: keywords become attributes."""
+
+    lowest: Any
+    highest: Any
+    avg: Any
+    std: Any
+
+    def __init__(self, **known: Any) -> None:
+        strange = next((name for name in known if name not in _FIELDS), None)
+        if strange is not None:
+            raise ValueError(f"A tensor has no '{strange}': known are {', '.join(_FIELDS)}.")
+        vars(self).update(known)
+
+    @property
+    def range_value(self) -> tuple[Any, Any]:
+        """Lower and upper end."""
+        return self.lowest, self.highest
+
+    @property
+    def avg_std(self) -> tuple[Any, Any]:
+        """Mean and standard deviation."""
+        return self.avg, self.std
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the attributes, and the class's name."""
+        return {**vars(self), "CLS": "TensorData"}
+
+    @classmethod
+    def from_dict(cls, d: Mapping[str, Any]) -> "TensorData":
+        """Read what `save_tensors_data` wrote."""
+        return cls(**{key: _array(value) for key, value in d.items() if key != "CLS"})
+
+
+class TensorsData:
+    """What is known about all tensors, by name."""
+
+    def __init__(self, calibration_method: Any, data: Mapping[str, Any]) -> None:
+        self.calibration_method = calibration_method
+        self.data: dict[str, TensorData] = {}
+        for name, found in data.items():
+            if isinstance(found, tuple) and len(found) == _ENDS:
+                self.data[name] = TensorData(lowest=found[0], highest=found[1])
+            elif isinstance(found, TensorData):
+                self.data[name] = found
+            else:
+                raise TypeError(f"'{name}' is neither TensorData nor a lower and an upper end.")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.data)
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.data
+
+    def __getitem__(self, key: str) -> TensorData:
+        return self.data[key]
+
+    def __setitem__(self, key: str, value: TensorData) -> None:
+        if key not in self.data:
+            raise RuntimeError(f"Only a tensor that is there can be changed, and '{key}' is not.")
+        self.data[key] = value
+
+    def keys(self) -> KeysView[str]:
+        """Return the tensors' names."""
+        return self.data.keys()
+
+    def values(self) -> ValuesView[TensorData]:
+        """Return what is known about each."""
+        return self.data.values()
+
+    def items(self) -> ItemsView[str, TensorData]:
+        """Return both."""
+        return self.data.items()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the attributes, and the class's name."""
+        return {
+            "CLS": "TensorsData",
+            "data": self.data,
+            "calibration_method": self.calibration_method,
+        }
+
+    @classmethod
+    def from_dict(cls, d: Mapping[str, Any]) -> "TensorsData":
+        """Read what `save_tensors_data` wrote."""
+        method = d["calibration_method"]
+        if isinstance(method, Mapping):
+            method = CalibrationMethod[str(method["value"]).rpartition(".")[2]]
+        return cls(method, {name: TensorData.from_dict(found) for name, found in d["data"].items()})
+
+
+def save_tensors_data(
+    tensors_data: TensorsData, path: str | Path, *, smooth_quant: bool = False
+) -> None:
+    """Write ranges as JSON that onnxruntime reads too."""
+    plain = {**tensors_data.to_dict(), "smooth_quant": smooth_quant}
+    try:
+        Path(path).write_text(json.dumps(plain, default=_plain), encoding="utf-8")
+    except OSError as e:
+        raise OutputError(f"Cannot write '{path}': {e.strerror or e}.") from e
+
+
+def load_tensors_data(path: str | Path) -> TensorsData:
+    """Read ranges that onnxruntime, `save_tensors_data` or ``quantkit calibrate --export`` wrote."""
+    try:
+        return TensorsData.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+    except OSError as e:
+        raise UsageError(f"Cannot read '{path}': {e.strerror or e}.") from e
+    except (KeyError, TypeError, ValueError, AttributeError) as e:
+        raise UsageError(f"'{path}' is no table of ranges: {e!r}.") from e
+
+
+def _array(value: Any) -> Any:
+    if isinstance(value, Mapping) and value.get("CLS") == "numpy.array":
+        return np.array(value["data"], dtype=np.dtype(value["dtype"]))
+    return np.array(value, np.float32) if isinstance(value, float | int) else value
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON has no form for as onnxruntime writes it."""
+    if isinstance(value, TensorData):
+        return value.to_dict()
+    if isinstance(value, np.ndarray):
+        return {"data": value.tolist(), "dtype": str(value.dtype), "CLS": "numpy.array"}
+    if isinstance(value, np.generic):
+        return value.item()
+    if type(value).__name__ == "CalibrationMethod":
+        return {"CLS": "CalibrationMethod", "value": str(value)}
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON.")

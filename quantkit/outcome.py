@@ -1,0 +1,166 @@
+"""What came of quantizing a model, and what must hold before and after."""
+
+from collections import Counter
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from quantkit.errors import NothingToQuantizeError, UsageError
+from quantkit.fusion import Fusion
+from quantkit.graph.load import LoadedModel
+from quantkit.ops import QUANTIZED_OPS
+from quantkit.plan import Mode, Plan
+from quantkit.targets import Target
+from quantkit.verify import NOISE_DB, Verification
+
+__all__ = [
+    "QuantizeResult",
+    "check_target",
+    "is_noise",
+    "noise",
+    "require_change",
+    "require_static",
+    "unfused",
+    "warnings_of",
+]
+
+
+_SHOWN = 3  # names in a message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizeResult:
+    """What was done.
+
+    Attributes:
+        plan: Every decision, with its reason.
+        input_bytes: Size of the float model, external data included.
+        output_bytes: Size of the result, external data included.
+        external_data: Whether its weights are in a ``.data`` file beside it.
+        verification: What was checked before writing; None if that was switched off.
+        warnings: What the user should know.
+        seconds: Wall time.
+        fusion: What onnxruntime really runs in integers; None if that was not looked at.
+    """
+
+    plan: Plan
+    input_bytes: int
+    output_bytes: int
+    external_data: bool
+    verification: Verification | None
+    warnings: tuple[str, ...]
+    seconds: float
+    fusion: Fusion | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        checked = self.verification
+        return {
+            "input_bytes": self.input_bytes,
+            "output_bytes": self.output_bytes,
+            "external_data": self.external_data,
+            "seconds": round(self.seconds, 4),
+            "warnings": list(self.warnings),
+            "verification": None
+            if checked is None
+            else {
+                # Infinite where nothing changed at all, which JSON cannot say.
+                "sqnr_db": {k: v if isfinite(v) else None for k, v in checked.compared.items()},
+                "note": checked.note,
+                "ran": checked.ran,
+            },
+            "fusion": None if self.fusion is None else self.fusion.to_json(),
+            "plan": self.plan.to_json(),
+        }
+
+
+def check_target(loaded: LoadedModel, target: Path) -> None:
+    """Refuse an output that cannot be written, or that would overwrite the input."""
+    if target.is_dir():
+        raise UsageError(f"The output '{target}' is a directory; give a file name.")
+    if not target.parent.is_dir():
+        raise UsageError(f"The output's folder '{target.parent}' does not exist.")
+    written = {target.resolve(), target.with_name(f"{target.name}.data").resolve()}
+    for path in loaded.files:
+        if path.resolve() in written:
+            raise UsageError(
+                f"Writing '{target}' would overwrite the input '{path}'; choose another output."
+            )
+
+
+def require_change(plan: Plan, loaded: LoadedModel) -> None:
+    """Refuse a plan that changes nothing, with the reasons."""
+    if plan.weights:
+        return
+    reasons = Counter(f"{n.op_type}: {n.why}" for n in plan.nodes).most_common(2)
+    listed = "; ".join(f"{count} {reason}" for reason, count in reasons)
+    present = {node.op_type for node in loaded.model.graph.all_nodes()}
+    if present & QUANTIZED_OPS:
+        listed = f"it is quantized already ({', '.join(sorted(present & QUANTIZED_OPS))})"
+    raise NothingToQuantizeError(
+        f"Nothing to quantize in {loaded.name}: "
+        + (listed or "no operator in it holds weights")
+        + ". Nothing was written."
+    )
+
+
+def require_static(plan: Plan, loaded: LoadedModel) -> None:
+    """Refuse a plan that runs no product in calibrated integers, with the reasons."""
+    if any(n.mode is Mode.STATIC for n in plan.nodes):
+        return
+    reasons = Counter(f"{n.op_type}: {n.why}" for n in plan.nodes).most_common(2)
+    listed = "; ".join(f"{count} {reason}" for reason, count in reasons)
+    present = {node.op_type for node in loaded.model.graph.all_nodes()} & QUANTIZED_OPS
+    if present:
+        listed = f"it is quantized already ({', '.join(sorted(present))})"
+    raise NothingToQuantizeError(
+        f"Nothing in {loaded.name} can run in calibrated integers: "
+        + (listed or "it has no Conv, Gemm or MatMul")
+        + ". Nothing was written; `quantkit quantize dynamic` may still shrink it."
+    )
+
+
+def unfused(plan: Plan, fusion: Fusion | None, target: Target) -> list[str]:
+    """Say which products were planned in integers and are computed in float by onnxruntime on this CPU."""
+    if fusion is None or not target.runtime.startswith("onnxruntime, CPU"):
+        return []
+    planned = {n.node for n in plan.nodes if n.mode is Mode.STATIC}
+    lost = [name for name in fusion.float_products if name in planned]
+    if not lost:
+        return []
+    more = f" and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
+    shown = ", ".join(lost[:_SHOWN]) + more
+    return [f"onnxruntime computes {len(lost)} nodes in float that were to be integers: {shown}."]
+
+
+def is_noise(checked: Verification | None) -> bool:
+    """Say whether an output has nothing to do with that of the float model."""
+    return checked is not None and checked.worst is not None and checked.worst < NOISE_DB
+
+
+def noise(checked: Verification | None) -> str:
+    """Return a sentence about the worst output."""
+    assert checked is not None  # noqa: S101 - noise was measured
+    name = min(checked.compared, key=lambda n: checked.compared[n])
+    return (
+        f"Output '{name}' of the quantized model is {checked.compared[name]:.1f} dB from float, "
+        "which is noise."
+    )
+
+
+def warnings_of(loaded: LoadedModel, nbytes: int, checked: Verification | None) -> list[str]:
+    """Return what the user should know about a result."""
+    found = []
+    if nbytes >= loaded.nbytes:
+        found.append(f"The result is not smaller: {loaded.nbytes} -> {nbytes} bytes.")
+    if checked is None:
+        found.append("Not verified: the result was neither loaded nor compared with float.")
+    elif is_noise(checked):
+        found.append(
+            f"{noise(checked)} It was judged on made-up inputs, and this model may amplify any "
+            "small change: verify it with a real sample before you ship it."
+        )
+    elif checked.note:
+        found.append(f"Verification: {checked.note}.")
+    return found

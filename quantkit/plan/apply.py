@@ -1,0 +1,147 @@
+"""Whether a plan that was saved, and perhaps edited, fits a model."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from math import isfinite
+
+from quantkit.analyze.facts import ModelFacts
+from quantkit.analyze.network import Network, Step
+from quantkit.errors import UsageError
+from quantkit.ops import FACTS, Kernel
+from quantkit.ops.activations import activation_slots
+from quantkit.plan.model import ActivationPlan, Mode, NodePlan, Plan
+from quantkit.plan.ranges import clip_bounds, clips_alike
+from quantkit.plan.selection import near
+
+__all__ = ["check_fits"]
+
+_CLIPS = frozenset({"Clip", "Relu"})
+_BYTE = 8
+_WIDE_OPSET = 21  # QuantizeLinear to 16 bits
+
+
+def check_fits(plan: Plan, network: Network, facts: ModelFacts) -> None:
+    """Check that a plan names what the model has, and gives each kernel what it needs.
+
+    Raises:
+        UsageError: It does not; names the first thing that is wrong.
+    """
+    steps = {step.name: step for step in network.steps}
+    values = frozenset(network.producer) | frozenset(network.readers)
+    _known((n.node for n in plan.nodes), frozenset(steps), "node")
+    _known((w.tensor for w in plan.weights), frozenset(facts.weights), "weight")
+    _known((a.tensor for a in plan.activations), values, "tensor")
+    for decided in plan.activations:
+        _check_numbers(decided)
+    _check_opset(plan, facts)
+    checks = _Checks(plan, network, {n.name: n.weights.get(1, "") for n in facts.nodes})
+    for node in plan.nodes:
+        step = steps[node.node]
+        if step.op_type != node.op_type:
+            raise UsageError(
+                f"The plan takes node '{step.name}' for {node.op_type}; in the model it is {step.op_type}."
+            )
+        checks.check(step, node)
+
+
+def _known(named: Iterable[str], known: frozenset[str], kind: str) -> None:
+    for name in named:
+        if name not in known:
+            raise UsageError(
+                f"The plan names {kind} '{name}', which the model does not have{near(name, known)}."
+            )
+
+
+def _check_numbers(decided: ActivationPlan) -> None:
+    scale, zero, dtype = decided.scale, decided.zero_point, decided.dtype
+    if not (isfinite(scale) and scale > 0):
+        raise UsageError(f"The plan gives '{decided.tensor}' the scale {scale}: use one above 0.")
+    if not dtype.qmin <= zero <= dtype.qmax:
+        raise UsageError(
+            f"The plan gives '{decided.tensor}' the zero point {zero}, which is no {dtype.name}: use "
+            f"{dtype.qmin} to {dtype.qmax}."
+        )
+
+
+def _check_opset(plan: Plan, facts: ModelFacts) -> None:
+    wide = next((a for a in plan.activations if a.dtype.bits > _BYTE), None)
+    if wide is not None and facts.opset < _WIDE_OPSET:
+        raise UsageError(
+            f"The plan gives '{wide.tensor}' {wide.dtype.bits} bits, which needs opset {_WIDE_OPSET}, and the model "
+            f"has {facts.opset}: ask for that activation type as well, or convert the model."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Checks:
+    """Checks of one node; `weights`: the constant that a node multiplies by, or ""."""
+
+    plan: Plan
+    network: Network
+    weights: dict[str, str]
+
+    def check(self, step: Step, node: NodePlan) -> None:
+        fact = FACTS.get((step.domain, step.op_type))
+        if node.mode is Mode.ABSORBED:
+            self._absorbed(step)
+        elif node.mode is Mode.STATIC:
+            self._static(step, node)
+        elif node.mode is Mode.INTEGER and (fact is None or fact.kernel is Kernel.NONE):
+            raise UsageError(
+                f"The plan runs node '{step.name}' as \"integer\", for which {step.op_type} has no kernel: "
+                'use "static", "stored" or "float".'
+            )
+
+    def _static(self, step: Step, node: NodePlan) -> None:
+        weight = self.weights.get(step.name, "")
+        if weight and weight not in self.plan.weight:
+            raise UsageError(
+                f"The plan runs node '{step.name}' in integers, but not its weight '{weight}': add it under "
+                '"weights", or set the node\'s mode to "float".'
+            )
+        clip = step.op_type in _CLIPS
+        slots = activation_slots(step.op_type, len(step.inputs), product=bool(weight))
+        needed = [] if clip else [step.inputs[slot] for slot in slots]
+        if not node.float_output:
+            needed.append(self._result(step))
+        for name in needed:
+            if name and name not in self.plan.activation:
+                raise UsageError(
+                    f"The plan runs node '{step.name}' in integers, but has no scale for '{name}'; add it "
+                    'under "activations", or set the node\'s mode to "float".'
+                )
+
+    def _result(self, step: Step) -> str:
+        """Return what a step hands on, behind Relu and Clip that are planned with it."""
+        return [step.outputs[0], *(s.outputs[0] for s in self._clips(step))][-1]
+
+    def _clips(self, step: Step) -> Iterator[Step]:
+        reader = self.network.only_reader(step.outputs[0])
+        while reader is not None:
+            step = self.network.steps[reader]
+            node = self.plan.node.get(step.name)
+            if step.op_type not in _CLIPS or node is None or node.mode is Mode.FLOAT:
+                return
+            yield step
+            reader = self.network.only_reader(step.outputs[0])
+
+    def _absorbed(self, step: Step) -> None:
+        """What is gone must be done by the scale of an integer kernel's result."""
+        maker = self.network.maker(step.inputs[0]) if step.inputs else None
+        while maker is not None and maker.op_type in _CLIPS:
+            maker = self.network.maker(maker.inputs[0])
+        made_by = None if maker is None else self.plan.node.get(maker.name)
+        result = self.plan.activation.get(self._result(step))
+        if (
+            clip_bounds(step, self.network) is None
+            or self.network.only_reader(step.inputs[0]) is None
+            or made_by is None
+            or made_by.mode is not Mode.STATIC
+            or made_by.float_output
+            or result is None
+            or not clips_alike(step, self.network, result)
+        ):
+            raise UsageError(
+                f"The plan leaves out node '{step.name}' (\"absorbed\"), but no integer kernel before it clips as it "
+                'does: set its mode to "float".'
+            )

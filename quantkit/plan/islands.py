@@ -1,0 +1,217 @@
+"""Which nodes run in integers: products, and between them what keeps the integers together.
+
+A node between two integer products runs in integers if it has a kernel and all it reads is made in integers; then
+no value is turned into float and back. Elsewhere wrapping it would cost time and accuracy and gain nothing:
+
+    Conv -> Relu -> MaxPool -> Conv -+-> Add -> Conv            all integers
+                                     +------^
+    Conv -> Sub -> Conv                                         Sub in float, no kernel
+    Conv -> Concat -> output                                    Concat in float: nobody needs its integers
+
+Two passes over the nodes, back and forth: linear.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from quantkit.analyze.network import Network, Step
+from quantkit.ops.activations import activation_slots
+from quantkit.plan.options import StaticOptions
+from quantkit.plan.ranges import Ranges, clip_bounds
+
+__all__ = ["Islands", "Rules", "find_islands"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the user says about steps, by index.
+
+    Attributes:
+        forced: They run in integers whatever their neighbours do.
+        against: They stay float, and why; products are judged before.
+    """
+
+    forced: frozenset[int] = frozenset()
+    against: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Islands:
+    """What was found, by index of the step.
+
+    Attributes:
+        static: The steps that run in integers, and why.
+        floats: The steps that could have and do not, and why.
+        absorbed: Relu and Clip right behind a step that may run in integers, and that step.
+        made: Values that come out of an integer kernel as integers.
+        results: The values that a step hands on, after absorption.
+        quantized: Values that need a scale; in graph order.
+        moved: A value that shares the numbers of another, which was moved into it.
+    """
+
+    static: dict[int, str] = field(default_factory=dict)
+    floats: dict[int, str] = field(default_factory=dict)
+    absorbed: dict[int, int] = field(default_factory=dict)
+    results: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    quantized: dict[str, None] = field(default_factory=dict)
+    moved: dict[str, str] = field(default_factory=dict)
+    made: set[str] = field(default_factory=set)
+
+
+def find_islands(
+    network: Network,
+    products: dict[int, str],
+    rules: Rules,
+    ranges: Ranges,
+    options: StaticOptions,
+) -> Islands:
+    """Decide which steps run in integers.
+
+    Args:
+        network: The graph.
+        products: Every product with a constant weight by index, with the reason against it or "".
+        rules: What the user says about single steps.
+        ranges: What is known of each tensor.
+        options: Target and types.
+    """
+    return _Finder(network, products, rules, ranges, options).find()
+
+
+class _Finder:
+    def __init__(
+        self,
+        network: Network,
+        products: dict[int, str],
+        rules: Rules,
+        ranges: Ranges,
+        options: StaticOptions,
+    ) -> None:
+        self.network = network
+        self.products = products
+        self.rules = rules
+        self.ranges = ranges
+        self.target = options.target
+        self.found = Islands()
+
+    def find(self) -> Islands:
+        self._absorb()
+        useful = self._useful()
+        for index, step in enumerate(self.network.steps):
+            if index in self.found.absorbed:
+                continue
+            if index in self.products:
+                self._product(index, step, useful)
+            elif step.op_type in self.target.operators:
+                self._between(index, step, useful)
+        return self.found
+
+    def _absorb(self) -> None:
+        """Find each step's results, looking through Relu and Clip from 0."""
+        makers = self.target.products | self.target.computes
+        for index, step in enumerate(self.network.steps):
+            self.found.results[index] = tuple(name for name in step.outputs if name)
+            maker = self.network.producer.get(step.inputs[0]) if step.inputs else None
+            if maker is None or self.network.steps[maker].op_type not in makers:
+                maker = None if maker is None else self.found.absorbed.get(maker)
+            bounds = clip_bounds(step, self.network)
+            alone = bool(step.inputs) and self.network.only_reader(step.inputs[0]) == index
+            if maker is None or bounds is None or bounds[0] != 0 or bounds[1] <= 0 or not alone:
+                continue
+            self.found.absorbed[index] = maker
+            self.found.results[maker] = self.found.results[index]
+
+    def _useful(self) -> set[int]:
+        """Return the steps whose integers reach a product, through steps that have a kernel."""
+        useful: set[int] = set(self.rules.forced)
+        for index in range(len(self.network.steps) - 1, -1, -1):
+            step = self.network.steps[index]
+            if step.op_type not in self.target.operators or index in self.products:
+                continue
+            if index in self.rules.against:
+                continue
+            if any(
+                self._wants(r, useful) for v in self.found.results[index] for r in self._readers(v)
+            ):
+                useful.add(index)
+        return useful
+
+    def _wants(self, reader: int, useful: set[int]) -> bool:
+        return reader in useful or self.products.get(reader) == ""
+
+    def _readers(self, value: str) -> tuple[int, ...]:
+        return self.network.readers.get(value, ())
+
+    def _product(self, index: int, step: Step, useful: set[int]) -> None:
+        why = self.products[index] or self._unknown(step.inputs[:1])
+        results = self.found.results[index]
+        needs = step.op_type in self.target.needs_output
+        readers = self._readers(results[0])
+        wanted = bool(readers) and results[0] not in self.network.outputs
+        wanted = wanted and all(self._wants(reader, useful) for reader in readers)
+        if not why and needs:
+            why = self._unknown(results)
+        if why:
+            self.found.floats[index] = why
+            return
+        quantized = needs or (wanted and not self._unknown(results))
+        self._take(step.inputs[:1], results if quantized else ())
+        self.found.static[index] = "int8 in, int8 out" if quantized else "int8 in, float out"
+
+    def _between(self, index: int, step: Step, useful: set[int]) -> None:
+        slots = activation_slots(step.op_type, len(step.inputs), product=False)
+        inputs = tuple(step.inputs[slot] for slot in slots)
+        why = self._why_float(index, step, inputs, useful)
+        results = self.found.results[index]
+        if why:
+            # What has no range was never a float activation: shapes and indices are not listed.
+            if any(self.ranges.of(v) is not None for v in (*inputs[:1], *results) if v):
+                self.found.floats[index] = why
+            return
+        if step.op_type in self.target.moves:
+            self.found.moved.update(dict.fromkeys(results, step.inputs[0]))
+        self._take(inputs, results)
+        self.found.static[index] = "between int8 nodes"
+
+    def _why_float(self, index: int, step: Step, inputs: tuple[str, ...], useful: set[int]) -> str:
+        if index in self.rules.against:
+            return self.rules.against[index]
+        if index not in useful:
+            return "no integer product behind it"
+        constants = self.network.constants
+        computed = [v for v in inputs if v not in constants]
+        if not computed or not inputs[0]:
+            return "its input is constant"
+        if index not in self.rules.forced and not all(v in self.found.made for v in computed):
+            return "its input is float"
+        if step.op_type in self.target.moves:
+            return _form(step) or self._unknown(inputs) or self._kept(self.found.results[index])
+        return _form(step) or self._unknown((*inputs, *self.found.results[index]))
+
+    def _unknown(self, values: tuple[str, ...]) -> str:
+        for value in values:
+            if self.ranges.of(value) is None and not self.ranges.is_float(value):
+                return f"the range of '{value}' is not known"
+        return self._kept(values)
+
+    def _kept(self, values: tuple[str, ...]) -> str:
+        for value in values:
+            if self.ranges.is_float(value):
+                return f"tensor '{value}' is to stay float"
+        return ""
+
+    def _take(self, inputs: tuple[str, ...], results: tuple[str, ...]) -> None:
+        self.found.quantized.update(dict.fromkeys((*inputs, *results)))
+        self.found.made.update(results)
+
+
+def _form(step: Step) -> str:
+    """Say which form of an operator has no integer kernel."""
+    match step.op_type:
+        case "Resize" if step.attributes.get("mode", "nearest") != "nearest":
+            return f"Resize in mode {step.attributes.get('mode')} has no integer kernel"
+        case "MaxPool" if len([o for o in step.outputs if o]) > 1:
+            return "its indices are read"
+        case _ if step.domain:
+            return "not of the standard operators"
+        case _:
+            return ""

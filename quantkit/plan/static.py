@@ -1,0 +1,262 @@
+"""The plan of static quantization: activations in fixed integer ranges that were calibrated.
+
+1. A product with a constant weight runs in integers unless something stands against it (`_obstacle`).
+2. What stands between products joins them if it costs nothing (`quantkit.plan.islands`).
+3. Every tensor that enters or leaves an integer kernel gets scale and zero point; data movement shares
+   them (`quantkit.plan.ranges`).
+4. All other nodes that hold weights are planned as dynamic quantization plans them, so that an LSTM, an
+   embedding, or a product inside a Loop shrinks as well.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from quantkit.analyze.facts import ModelFacts, NodeFact, WeightFact
+from quantkit.analyze.network import Network, Step
+from quantkit.errors import UsageError
+from quantkit.numerics.dtypes import INT8
+from quantkit.plan.dynamic import DynamicOptions, plan_dynamic
+from quantkit.plan.islands import Islands, Rules, find_islands
+from quantkit.plan.model import ActivationPlan, Mode, NodePlan, Plan
+from quantkit.plan.options import StaticOptions
+from quantkit.plan.ranges import Ranges, clips_alike
+from quantkit.plan.retract import retract
+from quantkit.plan.selection import check_op_types, resolve_names
+
+__all__ = ["plan_static"]
+
+_MATRIX = 2
+_WIDE_OPSET = 21  # QuantizeLinear to 16 bits
+_BYTE = 8
+
+
+def plan_static(
+    network: Network,
+    facts: ModelFacts,
+    observed: Mapping[str, tuple[float, float]],
+    options: StaticOptions | None = None,
+) -> Plan:
+    """Decide how each node runs and how each tensor is quantized.
+
+    Args:
+        network: The graph.
+        facts: Its weights.
+        observed: Lower and upper end of each tensor that was calibrated.
+        options: What the user chose.
+    """
+    options = options or StaticOptions()
+    ranges = Ranges(network, observed, options)
+    chosen = _Chosen(facts, options)
+    products = _products(network, facts, chosen)
+    rules = chosen.rules(network)
+    islands = find_islands(network, products, rules, ranges, options)
+    retract(
+        islands,
+        network,
+        products,
+        forced=rules.forced,
+        needs_output=options.target.needs_output,
+    )
+    activations = _activations(islands, ranges)
+    decided = _node_plans(network, islands, {a.tensor: a for a in activations})
+    _check_forced(decided, facts, options)
+    rest = plan_dynamic(facts, _rest_options(options, chosen), _with_weights(decided, facts))
+    wide = any(a.dtype.bits > _BYTE for a in activations)
+    static = any(n.mode is Mode.STATIC for n in decided.values())
+    opset = max(options.target.min_opset, _WIDE_OPSET if wide else 0) if static else 0
+    nodes = {**decided, **{name: _merged(n, decided.get(name)) for name, n in rest.node.items()}}
+    return Plan(
+        nodes=tuple(nodes[s.name] for s in network.steps if s.name in nodes),
+        weights=rest.weights,
+        min_opset=max(rest.min_opset, opset),
+        activations=activations,
+        integer_bias=options.target.bias is not None,
+    )
+
+
+def _merged(rest: NodePlan, static: NodePlan | None) -> NodePlan:
+    """Give a product that stays float the reason why it does, not that of dynamic quantization."""
+    if static is None or static.mode is not Mode.FLOAT or rest.mode is Mode.INTEGER:
+        return rest
+    stored = "; computed in float, stored in 8 bits" if rest.mode is Mode.STORED else ""
+    return replace(rest, why=f"{static.why}{stored}")
+
+
+class _Chosen:
+    """What the user's rules select; a rule that matches nothing is an error."""
+
+    def __init__(self, facts: ModelFacts, options: StaticOptions) -> None:
+        self.options = options
+        self.op_types = check_op_types(options.op_types, options.target.operators)
+        self.include = resolve_names(options.include, facts.names)
+        self.exclude = resolve_names(options.exclude, facts.names)
+        self.force = resolve_names(options.force, facts.names)
+        against = ((node.name, self.against(node.name, node.op_type)) for node in facts.nodes)
+        self.left = {name: why for name, why in against if why}
+
+    def against(self, name: str, op_type: str) -> str:
+        """Return why the user's rules leave a node alone; "" if they do not."""
+        if name in self.exclude:
+            return "excluded"
+        if self.include and name not in self.include:
+            return "not among the nodes asked for"
+        if self.op_types is not None and op_type not in self.op_types:
+            return f"operator type {op_type} not asked for"
+        return ""
+
+    def rules(self, network: Network) -> Rules:
+        """Return what is said about single steps; of data movement, which computes nothing, only who is excluded."""
+        steps, moves = network.steps, self.options.target.moves
+        against = {
+            index: why
+            for index, step in enumerate(steps)
+            if (why := self.against(step.name, step.op_type))
+            and (step.op_type not in moves or step.name in self.exclude)
+        }
+        forced = frozenset(i for i, step in enumerate(steps) if step.name in self.force)
+        return Rules(forced - against.keys(), against)
+
+
+def _check_forced(
+    decided: Mapping[str, NodePlan], facts: ModelFacts, options: StaticOptions
+) -> None:
+    """Refuse a rule that asks for integers where no node that it names can have them."""
+    for rule in options.force:
+        named = sorted(resolve_names([rule], facts.names))
+        plans = [decided.get(name) for name in named]
+        if any(p is not None and p.mode in {Mode.STATIC, Mode.ABSORBED} for p in plans):
+            continue
+        why = plans[0].why if plans[0] else f"{options.target.name} has no integer kernel for it"
+        raise UsageError(f"Node '{named[0]}' cannot run in integers: {why}.")
+
+
+def _products(network: Network, facts: ModelFacts, chosen: _Chosen) -> dict[int, str]:
+    """Return every product with a constant weight, and the reason against it or ""."""
+    nodes = {node.name: node for node in facts.nodes}
+    found: dict[int, str] = {}
+    for index, step in enumerate(network.steps):
+        node = nodes.get(step.name)
+        if node is None or step.domain or step.op_type not in _PRODUCTS:
+            continue
+        if step.op_type == "MatMul" and not node.weights:
+            continue  # a product of two activations
+        found[index] = (
+            chosen.against(step.name, step.op_type)
+            or _no_kernel(step, chosen.options)
+            or _obstacle(node, step, facts, chosen)
+            or _bias_obstacle(step, network)
+        )
+    return found
+
+
+_PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+
+
+def _no_kernel(step: Step, options: StaticOptions) -> str:
+    if step.op_type not in options.target.products:
+        return f"{options.target.name} has no integer kernel for {step.op_type}"
+    return ""
+
+
+def _obstacle(node: NodeFact, step: Step, facts: ModelFacts, chosen: _Chosen) -> str:
+    """Return what keeps a product with these operands from running in integers."""
+    if 1 not in node.weights or 0 in node.weights:
+        return "the constant is the left operand" if 0 in node.weights else "its weight is computed"
+    weight = facts.weights[node.weights[1]]
+    turned = node.inputs[1] != weight.tensor
+    if step.op_type == "MatMul" and len(weight.shape) != _MATRIX:
+        return f"its weight has {len(weight.shape)} axes, not 2"
+    if step.op_type == "Gemm" and step.attributes.get("transA"):
+        return "its input is transposed (transA)"
+    if step.op_type == "Gemm" and not float(step.attributes.get("alpha", 1.0)) > 0:  # type: ignore[arg-type]
+        return "its factor alpha is not positive"  # it goes into the scale
+    if turned and step.op_type != "MatMul":
+        return "its weight is read through a Transpose"
+    return _shared_obstacle(weight, chosen)
+
+
+def _shared_obstacle(weight: WeightFact, chosen: _Chosen) -> str:
+    """Return what keeps a weight from being stored as integers: then its reader stays float."""
+    if not weight.finite:
+        return "its weight holds NaN or infinity"
+    if weight.exposed:
+        return (
+            f"weight '{weight.tensor}' is an input or output of the graph; export the model with "
+            "keep_initializers_as_inputs=False"
+        )
+    for use in weight.uses:
+        if not use.known or use.node in chosen.left:
+            return f"weight '{weight.tensor}' is shared with node '{use.node}', which stays float"
+    return ""
+
+
+def _bias_obstacle(step: Step, network: Network) -> str:
+    """A bias must be a constant vector: it becomes int32 in the scale of the product."""
+    bias = step.inputs[2] if len(step.inputs) > _MATRIX else ""
+    if not bias:
+        return ""
+    constant = network.constants.get(bias)
+    if constant is None or not constant.is_float:
+        return f"its bias '{bias}' is computed"
+    extents = constant.shape
+    if step.op_type == "Gemm" and any(n != 1 for n in extents[:-1]):
+        return f"its bias '{bias}' is not a vector"
+    return ""
+
+
+def _node_plans(
+    network: Network, islands: Islands, activations: Mapping[str, ActivationPlan]
+) -> dict[str, NodePlan]:
+    plans: dict[str, NodePlan] = {}
+
+    def put(step: Step, mode: Mode, why: str, *, float_output: bool = False) -> None:
+        plans[step.name] = NodePlan(
+            node=step.name, op_type=step.op_type, mode=mode, why=why, float_output=float_output
+        )
+
+    for index, why in islands.static.items():
+        step, made = network.steps[index], islands.made.issuperset(islands.results[index])
+        put(step, Mode.STATIC, why, float_output=not made)
+    for index, why in islands.floats.items():
+        put(network.steps[index], Mode.FLOAT, why)
+    for index, maker in islands.absorbed.items():
+        result = islands.results[maker][0]
+        if maker in islands.static and result in islands.made:
+            step, name = network.steps[index], network.steps[maker].name
+            if clips_alike(step, network, activations[result]):
+                put(step, Mode.ABSORBED, f"the range of {name} ends where it clips")
+            else:
+                put(step, Mode.STATIC, f"one kernel with {name}")
+    return plans
+
+
+def _with_weights(decided: Mapping[str, NodePlan], facts: ModelFacts) -> dict[str, NodePlan]:
+    """Return the plans of static nodes that hold weights."""
+    return {
+        node.name: decided[node.name]
+        for node in facts.nodes
+        if node.name in decided and decided[node.name].mode is Mode.STATIC
+    }
+
+
+def _rest_options(options: StaticOptions, chosen: _Chosen) -> DynamicOptions:
+    return DynamicOptions(
+        weight_type=options.weight_type,
+        per_channel=options.per_channel and options.target.per_channel,
+        op_types=None,
+        exclude=tuple(chosen.left),
+        pair_safe=options.target.saturates and options.weight_type is INT8,
+    )
+
+
+def _activations(islands: Islands, ranges: Ranges) -> tuple[ActivationPlan, ...]:
+    plans: dict[str, ActivationPlan] = {}
+    for tensor in islands.quantized:
+        source = islands.moved.get(tensor)
+        if source is not None and source in plans:
+            plans[tensor] = replace(plans[source], tensor=tensor, why=f"as '{source}'")
+            continue
+        plan = ranges.plan(tensor)
+        assert plan is not None  # noqa: S101 - islands hold known ranges only
+        plans[tensor] = plan
+    return tuple(plans.values())

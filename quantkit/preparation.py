@@ -1,0 +1,270 @@
+"""From a float model to one that can be planned: raised, simplified, equalized; and what data tells about it."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from calibrators import ChannelExtremes, ChannelMoments
+from quantkit.analyze.facts import ModelFacts
+from quantkit.analyze.network import Network
+from quantkit.analyze.network_view import network_of
+from quantkit.analyze.view import facts_of
+from quantkit.calibration import CalibrateOptions, calibrate_model
+from quantkit.data import Samples, collate, open_data
+from quantkit.errors import DataError, ModelError, NothingToQuantizeError, UsageError
+from quantkit.graph.load import LoadedModel
+from quantkit.graph.opset import opset_of, raise_opset
+from quantkit.graph.save import Stage
+from quantkit.graph.simplify import simplify
+from quantkit.observe.calibration import Calibration
+from quantkit.observe.monitor import Monitor
+from quantkit.observe.prepare import inputs_of
+from quantkit.observe.provenance import model_digest
+from quantkit.observe.requests import CalibratorAsk, Request
+from quantkit.plan import StaticOptions
+from quantkit.plan.selection import resolve_tensors
+from quantkit.recipe import DataSettings, RecoverSettings
+from quantkit.recover import moment_requests, products_of
+from quantkit.recover.equalize import equalize, extreme_requests, groups_of
+from quantkit.recover.smooth import smooth
+from quantkit.recover.smoothable import smoothable, smoothing_requests
+
+__all__ = [
+    "Prepared",
+    "cores",
+    "described",
+    "evened",
+    "first_feeds",
+    "input_ranges",
+    "mismatch",
+    "observe_model",
+    "prepare",
+    "ranges_of",
+    "readable_again",
+]
+
+_WIDE_OPSET = 21  # QuantizeLinear to 16 bits
+_BYTE = 8
+_LOOKED_AT = 256  # samples that tell a channel's extremes well enough
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A float model ready to be planned, its description, and what was done to it."""
+
+    model: ir.Model
+    network: Network
+    facts: ModelFacts
+    notes: tuple[str, ...]
+    name: str  # of the file, for messages
+    known: frozenset[str]  # nodes that rules may name: also those that simplifying took away
+
+
+def prepare(loaded: LoadedModel, options: StaticOptions) -> Prepared:
+    """Raise the opset as far as the target needs, and simplify."""
+    notes = []
+    minimum = _minimum(options)
+    before = opset_of(loaded.model)
+    known = frozenset(node.name or "" for node in loaded.model.graph.all_nodes())
+    model = raise_opset(loaded.model, minimum)
+    if before < minimum:
+        notes.append(f"Opset raised from {before} to {minimum}.")
+    notes += simplify(model).notes
+    name = loaded.path.name if loaded.path else "model.onnx"
+    return described(model, tuple(notes), name, known)
+
+
+def described(
+    model: ir.Model, notes: tuple[str, ...], name: str, known: frozenset[str]
+) -> Prepared:
+    """Describe a model as it is now."""
+    facts = facts_of(model)
+    return Prepared(
+        model=model,
+        network=network_of(model),
+        facts=replace(facts, names=facts.names | known),
+        notes=notes,
+        name=name,
+        known=known,
+    )
+
+
+def _minimum(options: StaticOptions) -> int:
+    types = [options.activation_type, *(o.dtype for o in options.overrides if o.dtype)]
+    wide = any(t.bits > _BYTE for t in types)
+    return max(options.target.min_opset, _WIDE_OPSET if wide else 0)
+
+
+def evened(
+    ready: Prepared,
+    data: object,
+    recover: RecoverSettings,
+    settings: DataSettings,
+    monitor: Monitor,
+) -> Prepared:
+    """Even out the channels of activations, where weights can take that over; see `quantkit.recover`.
+
+    That takes a look at some samples of its own: the extremes of each channel.
+    """
+    network, facts = ready.network, ready.facts
+    groups = (
+        groups_of(network, products_of(network, facts)) if recover.equalize is not False else []
+    )
+    smooths = smoothable(network, facts) if recover.smooth is not False else ()
+    if not (groups or smooths) or isinstance(data, KeptFirst):
+        return ready
+    monitor.stage("Looking at channels")
+    few = replace(settings, limit=min(settings.limit or _LOOKED_AT, _LOOKED_AT))
+    extremes, moments = extreme_requests(groups), smoothing_requests(smooths)
+    requests = (*extremes, *moments)
+    with _written(ready) as path:
+        seen = calibrate_model(
+            path, data, None, CalibrateOptions(ranges=False, requests=requests), few, monitor
+        )
+    notes = []
+    if count := equalize(ready.model, groups, {r.tensor: _largest(seen, r) for r in extremes}):
+        notes.append(f"Equalized the channels of {count} groups of tensors.")
+    if done := smooth(ready.model, smooths, {r.tensor: _channels(seen, r) for r in moments}):
+        notes.append(f"Smoothed {len(done)} activations.")
+    return described(ready.model, (*ready.notes, *notes), ready.name, ready.known)
+
+
+def _channels(seen: Calibration, request: Request) -> ChannelMoments:
+    answer = seen.seen.answers[request.tensor][request.what]
+    assert isinstance(answer, ChannelMoments)  # noqa: S101 - it was asked for
+    return answer
+
+
+def _largest(seen: Calibration, request: Request) -> NDArray[Any]:
+    answer = seen.seen.answers[request.tensor][request.what]
+    assert isinstance(answer, ChannelExtremes)  # noqa: S101 - it was asked for
+    return answer.largest
+
+
+def observe_model(
+    prepared: Prepared,
+    data: object,
+    options: CalibrateOptions,
+    settings: DataSettings,
+    monitor: Monitor,
+    *,
+    moments: bool,
+) -> Calibration:
+    """Run the prepared float model on the data; `moments`: also see what rounding needs."""
+    requests = options.requests
+    if moments:
+        requests += moment_requests(products_of(prepared.network, prepared.facts))
+    with _written(prepared) as path:
+        try:
+            return calibrate_model(
+                path,
+                data,
+                None,
+                replace(options, requests=requests, compare=False),
+                settings,
+                monitor,
+            )
+        except NothingToQuantizeError as e:  # it names the file that was written here
+            raise NothingToQuantizeError(
+                "Nothing in the model can run in calibrated integers: outside If, Loop and Scan it has no Conv, "
+                "Gemm or MatMul. Nothing was written."
+            ) from e
+
+
+@contextmanager
+def _written(ready: Prepared) -> Iterator[Path]:
+    """Write a float model where onnxruntime can read it, for a while."""
+    with TemporaryDirectory(prefix="quantkit-") as folder:
+        stage = Stage(Path(folder) / ready.name, Path(folder))
+        try:
+            stage.write(ready.model)
+        except OSError as e:
+            raise ModelError(
+                f"The simplified model cannot be written to '{folder}': {e.strerror or e}; set TMPDIR to "
+                "a folder with room for it."
+            ) from e
+        yield stage.model_path
+
+
+class KeptFirst:
+    """Data that can be read once only, with its first element kept."""
+
+    def __init__(self, data: Any) -> None:
+        self.first: Any = None
+        self._kind = type(data).__name__
+        self._elements = iter(data.get_next, None) if hasattr(data, "get_next") else iter(data)
+
+    def __iter__(self) -> Iterator[Any]:
+        for element in self._elements:
+            if self.first is None:
+                self.first = element
+            yield element
+        if self.first is None:
+            raise DataError(
+                f"The data '{self._kind}' gave no samples: nothing to read (has it been read before?)."
+            )
+
+
+def readable_again(data: object) -> object:
+    """Return data that can be read twice as it is; of other data the first element will be kept."""
+    again = isinstance(data, str | Path | Mapping) or hasattr(data, "__getitem__")
+    return data if again else KeptFirst(data)
+
+
+def first_feeds(
+    data: object, loaded: LoadedModel, settings: DataSettings, count: int
+) -> list[dict[str, Any]]:
+    """Return a few real samples to run the result with; of data that is gone, the one that was kept."""
+    if isinstance(data, KeptFirst):
+        data = [] if data.first is None else [data.first]
+    if isinstance(data, list) and not data:
+        return []
+    samples = open_data(data, inputs_of(loaded), settings)
+    if not isinstance(samples, Samples):
+        return []
+    return [feeds for i in range(min(count, len(samples))) for feeds in collate([samples[i]])]
+
+
+def ranges_of(seen: Calibration, methods: Mapping[str, str]) -> dict[str, tuple[float, float]]:
+    """Return each tensor's range, by its own method where one is asked for.
+
+    Raises:
+        UsageError: A rule matches no tensor, or there is no such method.
+    """
+    found = seen.ranges()
+    names = frozenset(found)
+    for rule, method in methods.items():
+        try:
+            other = seen.by(CalibratorAsk(name=method))
+        except ValueError as e:
+            raise UsageError(f"The rule for tensor '{rule}' is wrong: {e}") from e
+        for tensor in resolve_tensors(rule, names):
+            bounds = other.range(tensor)
+            found[tensor] = (float(bounds.low[0]), float(bounds.high[0]))
+    return found
+
+
+def input_ranges(seen: Calibration, loaded: LoadedModel) -> dict[str, tuple[float, float]]:
+    """Return the observed ranges of the model's inputs: made-up ones must lie within them."""
+    names = {value.name or "" for value in loaded.model.graph.inputs} & set(seen.tensors)
+    found = {name: seen.range(name) for name in names}
+    return {name: (float(r.low[0]), float(r.high[0])) for name, r in found.items()}
+
+
+def mismatch(seen: Calibration, loaded: LoadedModel) -> list[str]:
+    """Say whether a calibration was made with another model."""
+    if seen.header.get("model", {}).get("sha256") == model_digest(loaded)["sha256"]:
+        return []
+    return ["The calibration was made with another model; tensors are matched by name."]
+
+
+def cores() -> int:
+    """Return how many processes may run at once."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,107 @@
+"""The products of a model by what they read, and the moments that rounding must see of it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from calibrators import Window
+from quantkit.analyze.facts import ModelFacts
+from quantkit.analyze.network import Network, Step
+from quantkit.observe.requests import PatchesAsk, Request
+from quantkit.recover.layout import Layout, layout_of, window_of
+
+__all__ = ["Product", "moment_requests", "products_of"]
+
+_BIAS = 2  # input slot of Conv and Gemm
+_WEIGHTED = frozenset({"Conv", "Gemm", "MatMul"})
+# Bytes that all moments together may take, in each process that observes. Beyond that, weights are rounded
+# without having seen what they multiply.
+_BUDGET = 512 << 20
+_BYTES = 8
+# Positions of a sample that are looked at: neighbours are alike, and a few inputs have few moments.
+_NARROW, _FEW, _MANY = 64, 16, 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Product:
+    """A Conv, Gemm or MatMul with a constant weight.
+
+    Attributes:
+        node: Its name.
+        reads: The tensor that it multiplies.
+        weight: The tensor that it multiplies by.
+        bias: The tensor that it adds; "" if none.
+        biased: Whether it can add one.
+        layout: The weight as a matrix.
+        window: What it reads of its input at once.
+        alpha: The factor of a Gemm's product.
+        beta: The factor of a Gemm's bias.
+    """
+
+    node: str
+    reads: str
+    weight: str
+    bias: str
+    biased: bool
+    layout: Layout
+    window: Window
+    alpha: float = 1.0
+    beta: float = 1.0
+
+    @property
+    def ask(self) -> PatchesAsk:
+        """What must be seen of its input."""
+        return PatchesAsk(window=self.window, rows=_FEW if self.layout.inputs <= _NARROW else _MANY)
+
+    @property
+    def moment_bytes(self) -> int:
+        """What the moments of its input take."""
+        k = self.layout.inputs
+        return self.layout.group * k * k * _BYTES
+
+
+def products_of(network: Network, facts: ModelFacts) -> tuple[Product, ...]:
+    """Return the products of the main graph, in order."""
+    nodes = {node.name: node for node in facts.nodes}
+    found = []
+    for step in network.steps:
+        node = nodes.get(step.name)
+        if node is None or step.hidden or step.domain or step.op_type not in _WEIGHTED:
+            continue
+        if set(node.weights) != {1} or step.attributes.get("transA"):
+            continue  # of a transposed input the sum runs along another axis; it stays float
+        weight = facts.weights[node.weights[1]]
+        if step.op_type == "MatMul" and len(weight.shape) != 2:  # noqa: PLR2004 - a matrix
+            continue
+        found.append(
+            Product(
+                node=step.name,
+                reads=step.inputs[0],
+                weight=weight.tensor,
+                bias=step.inputs[_BIAS] if len(step.inputs) > _BIAS else "",
+                biased=step.op_type != "MatMul",
+                layout=layout_of(step, weight.shape, turned=node.inputs[1] != weight.tensor),
+                window=window_of(step, weight.shape),
+                alpha=_factor(step, "alpha"),
+                beta=_factor(step, "beta"),
+            )
+        )
+    return tuple(found)
+
+
+def _factor(step: Step, name: str) -> float:
+    value = step.attributes.get(name, 1.0)
+    return float(value) if step.op_type == "Gemm" and isinstance(value, int | float) else 1.0
+
+
+def moment_requests(products: Iterable[Product], budget: int = _BUDGET) -> tuple[Request, ...]:
+    """Ask for the moments of what products read, the cheapest first, as far as the budget goes."""
+    asked: dict[Request, None] = {}
+    for product in sorted(products, key=lambda p: p.moment_bytes):
+        request = Request(tensor=product.reads, what=product.ask)
+        if request in asked:
+            continue
+        budget -= product.moment_bytes
+        if budget < 0:
+            break
+        asked[request] = None
+    return tuple(asked)

@@ -1,0 +1,407 @@
+"""`quantkit.ort`, static: a script for onnxruntime.quantization runs after its import line is changed."""
+
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime.quantization as peer
+import onnxruntime.quantization.calibrate as peer_calibrate
+import pytest
+from builders import graph, model, node, op_types, rng, run, save, sqnr, weight
+
+from quantkit import ort
+from quantkit.errors import UsageError
+from quantkit.ort.extra_options import read_extra_options
+
+SAMPLES = 8
+
+
+def network() -> onnx.ModelProto:
+    """x [N, 3, 8, 8] -> Conv 'c1' -> Relu 'r' -> Conv 'c2' -> y."""
+    nodes = [
+        node("Conv", ["x", "w1", "b1"], ["m"], "c1", pads=[1, 1, 1, 1]),
+        node("Relu", ["m"], ["a"], "r"),
+        node("Conv", ["a", "w2"], ["y"], "c2"),
+    ]
+    held = {"w1": weight(8, 3, 3, 3), "b1": weight(8, seed=1), "w2": weight(4, 8, 1, 1, seed=2)}
+    return model(graph(nodes, {"x": ["N", 3, 8, 8]}, {"y": ["N", 4, 8, 8]}, held))
+
+
+def samples() -> Any:
+    return rng(3).standard_normal((SAMPLES, 1, 3, 8, 8)).astype(np.float32)
+
+
+class Reader(ort.CalibrationDataReader):
+    def __init__(self) -> None:
+        self.rest = iter(samples())
+
+    def get_next(self) -> dict[str, Any] | None:
+        found = next(self.rest, None)
+        return None if found is None else {"x": found}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return save(network(), tmp_path / "in.onnx")
+
+
+@pytest.mark.filterwarnings("ignore")  # onnxruntime's own
+@pytest.mark.parametrize("library", [peer, ort], ids=["onnxruntime", "quantkit"])
+@pytest.mark.parametrize("form", ["QDQ", "QOperator"])
+def test_the_same_script_runs_in_both(
+    library: Any, form: str, source: Path, tmp_path: Path
+) -> None:
+    prepared, target = tmp_path / "prepared.onnx", tmp_path / "out.onnx"
+    library.quant_pre_process(str(source), str(prepared), skip_symbolic_shape=True)
+    library.quantize_static(
+        str(prepared),
+        str(target),
+        Reader(),
+        quant_format=library.QuantFormat[form],
+        op_types_to_quantize=["Conv", "Relu"],
+        per_channel=True,
+        reduce_range=False,
+        activation_type=library.QuantType.QUInt8,
+        weight_type=library.QuantType.QInt8,
+        nodes_to_exclude=[],
+        use_external_data_format=False,
+        calibrate_method=library.CalibrationMethod.MinMax,
+        calibration_providers=["CPUExecutionProvider"],
+        extra_options={"ActivationSymmetric": False, "WeightSymmetric": True},
+    )
+    feeds = {"x": samples()[0]}
+    expected = run(source, feeds)[0]
+    for optimize in (True, False):
+        assert sqnr(expected, run(target, feeds, optimize=optimize)[0]) > 25
+    assert ("QLinearConv" in op_types(onnx.load(target))) == (form == "QOperator")
+
+
+def test_what_is_left_out_is_quantkits_choice(source: Path, tmp_path: Path) -> None:
+    result = ort.quantize_static(source, tmp_path / "o.onnx", Reader())
+    assert {a.dtype.name for a in result.plan.activations} == {"uint8"}
+    assert result.plan.weight["w1"].spec.dtype.name == "int8"
+    assert type(result.plan.weight["w1"].spec.granularity).__name__ == "PerAxis"
+
+
+def test_what_is_given_is_done(source: Path, tmp_path: Path) -> None:
+    result = ort.quantize_static(
+        source,
+        tmp_path / "o.onnx",
+        Reader(),
+        per_channel=False,
+        activation_type=ort.QuantType.QInt8,
+        reduce_range=True,
+        nodes_to_exclude=["c2"],
+        calibrate_method=ort.CalibrationMethod.Percentile,
+        extra_options={
+            "ActivationSymmetric": True,
+            "CalibPercentile": 99.0,
+            "CalibMaxIntermediateOutputs": 4,
+            "DedicatedQDQPair": False,
+            "SmoothQuant": False,
+        },
+    )
+    assert {(a.dtype.name, a.zero_point) for a in result.plan.activations} == {("int8", 0)}
+    assert type(result.plan.weight["w1"].spec.granularity).__name__ == "PerTensor"
+    assert result.plan.node["c2"].mode != "static"
+    assert any("reduce_range" in warning for warning in result.warnings)
+
+
+def test_onnxruntimes_own_members_and_readers_are_taken(source: Path, tmp_path: Path) -> None:
+    class Theirs(peer.CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.rest = iter(samples())
+
+        def get_next(self) -> Any:
+            found = next(self.rest, None)
+            return None if found is None else {"x": found}
+
+    result = ort.quantize_static(
+        source,
+        tmp_path / "o.onnx",
+        Theirs(),
+        quant_format=peer.QuantFormat.QOperator,
+        activation_type=peer.QuantType.QUInt8,
+        calibrate_method=peer.CalibrationMethod.Entropy,
+    )
+    assert "QLinearConv" in op_types(onnx.load(tmp_path / "o.onnx"))
+    assert result.verification is not None
+
+
+def test_ranges_are_those_of_onnxruntime_for_minmax(source: Path, tmp_path: Path) -> None:
+    result = ort.quantize_static(
+        source, tmp_path / "o.onnx", Reader(), calibrate_method=ort.CalibrationMethod.MinMax
+    )
+    assert result.plan.activation["x"].high == pytest.approx(samples().max(), rel=1e-2)
+    assert result.plan.activation["x"].low == pytest.approx(samples().min(), rel=1e-2)
+
+
+def test_a_moving_average_has_onnxruntimes_constant(source: Path, tmp_path: Path) -> None:
+    options = {"CalibMovingAverage": True, "CalibMovingAverageConstant": 0.25}
+    result = ort.quantize_static(source, tmp_path / "o.onnx", Reader(), extra_options=options)
+    high = samples()[0].max()
+    for array in samples()[1:]:
+        high = 0.75 * high + 0.25 * array.max()
+    assert result.plan.activation["x"].high == pytest.approx(high, rel=2e-2)
+
+
+def test_configurations(source: Path, tmp_path: Path) -> None:
+    config = ort.StaticQuantConfig(Reader(), ort.CalibrationMethod.MinMax, ort.QuantFormat.QDQ)
+    assert ort.quantize(source, tmp_path / "a.onnx", config).plan.node["c1"].mode == "static"
+    qdq = ort.get_qdq_config(
+        source,
+        Reader(),
+        calibrate_args={"percentile": 99.9},
+        calibrate_method=ort.CalibrationMethod.Percentile,
+        activation_type=ort.QuantType.QUInt8,
+        activation_symmetric=True,
+        nodes_to_exclude=lambda _model, node: node.name == "c2",
+    )
+    result = ort.quantize(source, tmp_path / "b.onnx", qdq)
+    assert result.plan.node["c2"].mode != "static"
+    assert {a.zero_point for a in result.plan.activations} == {128}
+    with pytest.raises(UsageError, match="calibrate_args has no 'bins'"):
+        ort.get_qdq_config(source, Reader(), calibrate_args={"bins": 3})
+    with pytest.raises(UsageError, match="not dict"):
+        ort.quantize(source, tmp_path / "c.onnx", {})
+
+
+# --- extra_options ---
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ActivationSymetric": True}, "did you mean 'ActivationSymmetric'"),
+        ({"WeightSymmetric": False}, "weights of calibrated products are symmetric"),
+        ({"AddQDQPairToWeight": True}, "stored as integers"),
+        ({"OpTypesToExcludeOutputQuantization": ["Conv"]}, "TensorRule"),
+        ({"MinimumRealRange": 1e-4}, "TensorRule"),
+        ({"QuantizeBias": False}, "int32"),
+        ({"UseQDQContribOps": True}, "opset 21"),
+        ({"SmoothQuant": True, "SmoothQuantAlpha": 0.7}, "quantkit chooses"),
+        ({"CalibPercentile": 300}, "300"),
+        ({"CalibMovingAverage": True, "CalibMovingAverageConstant": -1}, "momentum"),
+        ({"TensorQuantOverrides": []}, None),
+        ({"TensorQuantOverrides": [1]}, "maps tensor names"),
+        ({"TensorQuantOverrides": {"x": {}}}, "list of dictionaries"),
+        ({"TensorQuantOverrides": {"x": [{}, {}]}}, "2 entries"),
+        ({"TensorQuantOverrides": {"x": [{"scale": 0.1}]}}, "go together"),
+        ({"TensorQuantOverrides": {"x": [{"rmin": 0.1}]}}, "go together"),
+        ({"TensorQuantOverrides": {"x": [{"scale": 0.1, "zero_point": 999}]}}, "uint8"),
+        ({"TensorQuantOverrides": {"x": [{"axis": 0}]}}, "axis"),
+        ({"TensorQuantOverrides": {"x": [{"convert": {}}]}}, "one type"),
+        ({"TensorQuantOverrides": {"x": [{"reduce_range": True}]}}, "reduce_range"),
+        ({"TensorQuantOverrides": {"x": [{"symmetric": True}]}}, "ActivationSymmetric"),
+        ({"TensorQuantOverrides": {"w1": [{"rmin": -1, "rmax": 1}]}}, "is a weight"),
+        ({"TensorQuantOverrides": {"q": [{"rmin": -1, "rmax": 1}]}}, "no tensor 'q'"),
+        ({"TensorQuantOverrides": {"x": [{"quant_type": ort.QuantType.QInt4}]}}, "QInt4"),
+    ],
+)
+def test_options_that_cannot_be_had_are_explained(
+    options: dict[str, Any], message: str | None, source: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "o.onnx"
+    if message is None:
+        ort.quantize_static(source, target, Reader(), extra_options=options)
+        assert target.exists()
+        return
+    with pytest.raises(UsageError, match=message):
+        ort.quantize_static(source, target, Reader(), extra_options=options)
+    assert not target.exists()
+
+
+def test_every_option_of_onnxruntime_is_known() -> None:
+    """The keys that onnxruntime's docstring lists are read, accepted or refused by name; none is unknown."""
+    listed = [
+        line.split(" = ")[0].strip()
+        for line in (peer.quantize_static.__doc__ or "").splitlines()
+        if " = " in line and not line.strip().startswith(("'", "Use"))
+    ]
+    keys = [key for key in listed if key.isalnum() and key[0].isupper()]
+    assert "SmoothQuantAlpha" in keys
+    for key in keys:
+        try:
+            read_extra_options({key: object()})
+        except (UsageError, TypeError) as e:
+            assert "unknown" not in str(e), key  # noqa: PT017
+
+
+def test_overrides_of_tensors(source: Path, tmp_path: Path) -> None:
+    overrides = {
+        "x": [{"scale": 0.05, "zero_point": 100, "quant_type": ort.QuantType.QUInt8}],
+        "a": [{"rmin": 0.5, "rmax": 2.0}],
+    }
+    result = ort.quantize_static(
+        source, tmp_path / "o.onnx", Reader(), extra_options={"TensorQuantOverrides": overrides}
+    )
+    x = result.plan.activation["x"]
+    assert x.scale == pytest.approx(0.05, rel=1e-6)
+    assert x.zero_point == 100
+    assert result.plan.activation["a"].high == pytest.approx(2.0, rel=1e-6)
+    assert result.plan.activation["a"].zero_point == 0
+
+
+# --- calibrators, tables, caches ---
+
+
+@pytest.mark.parametrize("method", ["MinMax", "Entropy", "Percentile"])
+def test_a_calibrator_gives_ranges_as_onnxruntimes_does(
+    method: str, source: Path, tmp_path: Path
+) -> None:
+    ours = ort.create_calibrator(
+        source,
+        ["Conv"],
+        str(tmp_path / "augmented.onnx"),
+        ort.CalibrationMethod[method],
+        extra_options={"symmetric": False},
+    )
+    ours.collect_data(Reader())
+    found = ours.compute_data()
+    assert found.calibration_method is ort.CalibrationMethod[method]
+    low, high = found["x"].range_value
+    assert low < 0 < high
+    assert low.dtype == np.float32
+    if method == "MinMax":
+        theirs = peer.create_calibrator(source, ["Conv"], str(tmp_path / "augmented.onnx"))
+        theirs.collect_data(Reader())
+        expected = theirs.compute_data()["x"].range_value
+        assert (low, high) == (expected[0].item(), expected[1].item())
+
+
+def test_a_calibrator_takes_data_in_parts(source: Path) -> None:
+    whole, parts = ort.MinMaxCalibrater(source), ort.MinMaxCalibrater(source)
+    whole.collect_data(Reader())
+    for array in samples():
+        parts.collect_data([{"x": array}])
+    ends = [c.compute_data()["x"].range_value for c in (whole, parts)]
+    assert ends[0] == ends[1]
+    parts.clear_collected_data()
+    with pytest.raises(UsageError, match="collect_data"):
+        parts.compute_data()
+
+
+def test_a_calibrator_that_is_not_there() -> None:
+    with pytest.raises(UsageError, match="8-bit floats"):
+        ort.create_calibrator("m.onnx", calibrate_method=ort.CalibrationMethod.Distribution)
+    with pytest.raises(UsageError, match="8-bit floats"):
+        ort.DistributionCalibrater("m.onnx")
+    with pytest.raises(UsageError, match="has no option 'bins'"):
+        ort.create_calibrator("m.onnx", extra_options={"bins": 3})
+    with pytest.raises(UsageError, match="CPUExecutionProvider"):
+        ort.create_calibrator("m.onnx", providers=["CUDAExecutionProvider"])
+    with pytest.raises(UsageError, match="one range"):
+        ort.MinMaxCalibrater("m.onnx", per_channel=True)
+
+
+@pytest.mark.parametrize(
+    "name", ["EntropyCalibrater", "PercentileCalibrater", "MinMaxCalibrater", "CalibraterBase"]
+)
+def test_calibraters_take_the_same_parameters(name: str) -> None:
+    ours = list(inspect.signature(getattr(ort, name)).parameters)
+    theirs = list(inspect.signature(getattr(peer_calibrate, name)).parameters)
+    assert ours[: len(theirs)] == theirs
+
+
+@pytest.mark.skipif(not hasattr(peer, "save_tensors_data"), reason="an older onnxruntime")
+def test_tables_are_read_by_either(source: Path, tmp_path: Path) -> None:
+    calibrator = ort.MinMaxCalibrater(source)
+    calibrator.collect_data(Reader())
+    found = calibrator.compute_data()
+    ort.save_tensors_data(found, tmp_path / "ours.json")
+    theirs = peer.load_tensors_data(tmp_path / "ours.json")
+    assert set(theirs.keys()) == set(found.keys())
+    peer.save_tensors_data(theirs, tmp_path / "theirs.json")
+    again = ort.load_tensors_data(tmp_path / "theirs.json")
+    assert {t: d.range_value for t, d in again.items()} == {
+        t: d.range_value for t, d in found.items()
+    }
+    (tmp_path / "bad.json").write_text("[]")
+    with pytest.raises(UsageError, match="no table"):
+        ort.load_tensors_data(tmp_path / "bad.json")
+
+
+def test_a_calibration_cache_is_written_and_read(source: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    first = ort.quantize_static(source, tmp_path / "a.onnx", Reader(), calibration_cache_path=cache)
+    assert cache.exists()
+    second = ort.quantize_static(source, tmp_path / "b.onnx", calibration_cache_path=cache)
+    assert first.plan == second.plan
+    with pytest.raises(UsageError, match="calibration_data_reader"):
+        ort.quantize_static(source, tmp_path / "c.onnx", calibration_cache_path=tmp_path / "no")
+    with pytest.raises(UsageError, match="calibration_data_reader"):
+        ort.quantize_static(source, tmp_path / "c.onnx")
+    with pytest.raises(UsageError, match="directory"):
+        ort.quantize_static(source, tmp_path / "c.onnx", calibration_cache_path=tmp_path)
+
+
+def test_onnxruntimes_table_is_a_cache(source: Path, tmp_path: Path) -> None:
+    def array(value: float) -> dict[str, Any]:
+        return {"data": value, "dtype": "float32", "CLS": "numpy.array"}
+
+    ends = {"x": (-4.0, 4.0), "a": (0.0, 3.0), "y": (-2.0, 2.0)}
+    table = {
+        "CLS": "TensorsData",
+        "data": {
+            name: {"lowest": array(low), "highest": array(high), "CLS": "TensorData"}
+            for name, (low, high) in ends.items()
+        },
+        "calibration_method": {"CLS": "CalibrationMethod", "value": "CalibrationMethod.MinMax"},
+    }
+    (tmp_path / "table.json").write_text(json.dumps(table))
+    result = ort.quantize_static(
+        source, tmp_path / "o.onnx", calibration_cache_path=tmp_path / "table.json"
+    )
+    assert result.plan.activation["a"].high == pytest.approx(3.0)
+    assert not any("another model" in warning for warning in result.warnings)
+
+
+# --- other arguments ---
+
+
+def test_preparation_takes_every_keyword_of_onnxruntime(source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "p.onnx"
+    ort.quant_pre_process(
+        input_model=source,
+        output_model_path=target,
+        skip_optimization=True,
+        skip_onnx_shape=True,
+        auto_merge=True,
+        int_max=100,
+        guess_output_rank=True,
+        verbose=1,
+        external_data_size_threshold=0,
+    )
+    assert op_types(onnx.load(target)) == ["Conv", "Relu", "Conv"]
+    ort.quant_pre_process(input_model_path=str(source), output_model_path=target)
+    with pytest.raises(UsageError, match="output_model_path"):
+        ort.quant_pre_process(source)
+    with pytest.raises(UsageError, match="no parameter 'foo'"):
+        ort.quant_pre_process(source, target, foo=1)
+    with pytest.raises(UsageError, match="external_data_location"):
+        ort.quant_pre_process(source, target, external_data_location="elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"calibration_providers": ["CUDAExecutionProvider"]}, "CPUExecutionProvider"),
+        ({"quant_format": "QLinear"}, "Unknown format"),
+        ({"weight_type": ort.QuantType.QInt4}, "QInt4"),
+        ({"activation_type": ort.QuantType.QFLOAT8E4M3FN}, "QFLOAT8E4M3FN"),
+        ({"calibrate_method": "Median"}, "Unknown calibration method"),
+        ({"nodes_to_exclude": "c1"}, r"write \['c1'\]"),
+        ({"nodes_to_exclude": ["c9"]}, "no node 'c9'"),
+        ({"model_output": 3}, "model_output"),
+    ],
+)
+def test_arguments_that_make_no_sense(
+    arguments: dict[str, Any], message: str, source: Path, tmp_path: Path
+) -> None:
+    given = {"model_output": tmp_path / "o.onnx", "calibration_data_reader": Reader()}
+    with pytest.raises(UsageError, match=message):
+        ort.quantize_static(source, **{**given, **arguments})
+    assert not (tmp_path / "o.onnx").exists()
