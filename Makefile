@@ -28,8 +28,11 @@ bench: $(STAMP)  ## side by side with onnxruntime.quantization; takes about one 
 	$(BIN)/python benchmarks/scale.py
 	$(BIN)/python benchmarks/calibrate.py
 	$(BIN)/python benchmarks/compare_static.py
+	$(BIN)/python benchmarks/picture_static.py
 	$(BIN)/python benchmarks/static_ablation.py
+	$(BIN)/python benchmarks/static_weights.py
 	$(BIN)/python benchmarks/static_integers.py
+	$(BIN)/python benchmarks/scale_static.py
 
 .venv/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "quantkit needs Python 3.11 or newer")'

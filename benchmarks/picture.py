@@ -5,9 +5,9 @@ import json
 import math
 from pathlib import Path
 from typing import Any
-from xml.sax.saxutils import escape
 
 from measure import RESULTS
+from svg import text
 
 _WIDTH, _ROW, _TOP, _LEFT, _RIGHT = 900, 86, 84, 190, 230
 _TICKS = (0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 4.0)
@@ -32,8 +32,8 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS / "dynamic.json")
     parser.add_argument("--out", type=Path, default=Path("reports/dynamic.svg"))
     arguments = parser.parse_args()
-    measured = json.loads(arguments.results.read_text(encoding="utf-8"))["models"]
-    arguments.out.write_text(_picture(measured), encoding="utf-8")
+    measured = json.loads(arguments.results.readtext(encoding="utf-8"))["models"]
+    arguments.out.writetext(_picture(measured), encoding="utf-8")
     print(f"wrote {arguments.out}")
 
 
@@ -47,7 +47,7 @@ def _picture(measured: dict[str, Any]) -> str:
         ),
         "<title>Latency relative to float32 after dynamic quantization</title>",
         f'<rect width="{_WIDTH}" height="{height}" rx="10" fill="#ffffff"/>',
-        _text(24, 30, "Dynamic int8 on a CPU: latency relative to float32", size=17, weight=600),
+        text(24, 30, "Dynamic int8 on a CPU: latency relative to float32", size=17, weight=600),
         *_legend(),
         *_axis(height),
     ]
@@ -59,10 +59,10 @@ def _picture(measured: dict[str, Any]) -> str:
 def _legend() -> list[str]:
     parts, x = [], 24.0
     for i, (_, label, colour) in enumerate(_TOOLS):
-        parts += [_mark(i, x + 6, 52, colour), _text(x + 18, 57, label)]
+        parts += [_mark(i, x + 6, 52, colour), text(x + 18, 57, label)]
         x += 30 + 7.4 * len(label)
     note = "label: ratio, size of the file, drift from float on real data"
-    return [*parts, _text(x + 10, 57, note, colour="#555")]
+    return [*parts, text(x + 10, 57, note, colour="#555")]
 
 
 def _axis(height: int) -> list[str]:
@@ -75,14 +75,14 @@ def _axis(height: int) -> list[str]:
             f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP - 8}" y2="{height - 38}" stroke="{stroke}"/>'
         )
         label = "float" if heavy else f"{tick:g}x"
-        parts.append(_text(x, height - 20, label, anchor="middle", weight=600 if heavy else 400))
-    parts.append(_text(_x(0.5) - 22, height - 20, "faster", anchor="end", colour="#555"))
-    parts.append(_text(_x(4.0) + 22, height - 20, "slower", colour="#555"))
+        parts.append(text(x, height - 20, label, anchor="middle", weight=600 if heavy else 400))
+    parts.append(text(_x(0.5) - 22, height - 20, "faster", anchor="end", colour="#555"))
+    parts.append(text(_x(4.0) + 22, height - 20, "slower", colour="#555"))
     return parts
 
 
 def _row(name: str, model: dict[str, Any], y: float) -> list[str]:
-    parts = [_text(24, y + 5, _MODELS[name], weight=600)]
+    parts = [text(24, y + 5, _MODELS[name], weight=600)]
     for i, (configuration, _, colour) in enumerate(_TOOLS):
         found = model["configurations"][configuration]
         if "latency" not in found:
@@ -98,7 +98,7 @@ def _row(name: str, model: dict[str, Any], y: float) -> list[str]:
                 'stroke-width="2"/>'
             ),
             _mark(i, at, level, colour),
-            _text(max(at, high) + 12, level + 4.5, label),
+            text(max(at, high) + 12, level + 4.5, label),
         ]
     return parts
 
@@ -121,22 +121,6 @@ def _mark(kind: int, x: float, y: float, colour: str) -> str:
         corners = f"{x - 6.5:.1f},{y + 5.5} {x + 6.5:.1f},{y + 5.5} {x:.1f},{y - 6.5}"
         return f'<polygon points="{corners}" fill="{colour}"/>'
     return f'<rect x="{x - 5.5:.1f}" y="{y - 5.5}" width="11" height="11" fill="{colour}"/>'
-
-
-def _text(  # noqa: PLR0913 - attributes of one element
-    x: float,
-    y: float,
-    content: str,
-    *,
-    anchor: str = "start",
-    colour: str = "#222",
-    size: int = 13,
-    weight: int = 400,
-) -> str:
-    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}"'
-    halo = 'fill="none" stroke="#fff" stroke-width="4" stroke-linejoin="round" aria-hidden="true"'
-    words = f'font-weight="{weight}">{escape(content)}</text>'
-    return f'<text {place} {halo} {words}<text {place} fill="{colour}" {words}'
 
 
 if __name__ == "__main__":

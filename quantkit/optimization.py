@@ -11,11 +11,12 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from quantkit.errors import UsageError, VerifyError
+from quantkit.errors import VerifyError
 from quantkit.graph.load import LoadedModel, load
 from quantkit.graph.save import Stage, staged
 from quantkit.graph.simplify import SimplifyReport, select, simplify
 from quantkit.numerics.affine import sqnr
+from quantkit.outcome import check_target
 from quantkit.runtime import make_session, readable_ir_version
 from quantkit.verify import LARGE, Reference, Verification, compare, run_float
 
@@ -102,7 +103,7 @@ def optimize_model(  # noqa: PLR0913 - one parameter a question
     target, chosen = Path(model_output), select(passes, exclude)
     progress("Reading")
     loaded = load(model_input)
-    _check_target(loaded, target)
+    check_target(loaded, target)
     loaded.require_weights()
     with staged(target) as stage:
         reference = None
@@ -126,19 +127,6 @@ def optimize_model(  # noqa: PLR0913 - one parameter a question
         warnings=(*report.notes, *_warnings(checked)),
         seconds=time.perf_counter() - started,
     )
-
-
-def _check_target(loaded: LoadedModel, target: Path) -> None:
-    if target.is_dir():
-        raise UsageError(f"The output '{target}' is a directory; give a file name.")
-    if not target.parent.is_dir():
-        raise UsageError(f"The output's folder '{target.parent}' does not exist.")
-    written = {target.resolve(), target.with_name(f"{target.name}.data").resolve()}
-    for path in loaded.files:
-        if path.resolve() in written:
-            raise UsageError(
-                f"Writing '{target}' would overwrite the input '{path}'; choose another output."
-            )
 
 
 def _write(stage: Stage, loaded: LoadedModel, *, external: bool) -> int:

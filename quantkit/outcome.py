@@ -6,11 +6,14 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from quantkit.errors import NothingToQuantizeError, UsageError
+import onnx_ir as ir
+
+from quantkit.errors import NothingToQuantizeError, UsageError, VerifyError
 from quantkit.fusion import Fusion
 from quantkit.graph.load import LoadedModel
 from quantkit.ops import QUANTIZED_OPS
 from quantkit.plan import Mode, Plan
+from quantkit.saturation_check import saturating_nodes
 from quantkit.targets import Target
 from quantkit.verify import NOISE_DB, Verification
 
@@ -20,6 +23,7 @@ __all__ = [
     "is_noise",
     "noise",
     "require_change",
+    "require_pair_safe",
     "require_static",
     "unfused",
     "warnings_of",
@@ -40,6 +44,7 @@ class QuantizeResult:
         external_data: Whether its weights are in a ``.data`` file beside it.
         verification: What was checked before writing; None if that was switched off.
         warnings: What the user should know.
+        notes: What was done to the float model before it was quantized.
         seconds: Wall time.
         fusion: What onnxruntime really runs in integers; None if that was not looked at.
     """
@@ -52,6 +57,7 @@ class QuantizeResult:
     warnings: tuple[str, ...]
     seconds: float
     fusion: Fusion | None = None
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
@@ -62,6 +68,7 @@ class QuantizeResult:
             "external_data": self.external_data,
             "seconds": round(self.seconds, 4),
             "warnings": list(self.warnings),
+            "notes": list(self.notes),
             "verification": None
             if checked is None
             else {
@@ -119,6 +126,18 @@ def require_static(plan: Plan, loaded: LoadedModel) -> None:
         + (listed or "it has no Conv, Gemm or MatMul")
         + ". Nothing was written; `quantkit quantize dynamic` may still shrink it."
     )
+
+
+def require_pair_safe(model: ir.Model, target: Target) -> None:
+    """Refuse weights that could saturate on x86 without VNNI: the file would not mean the same everywhere."""
+    if not target.saturates:
+        return
+    unsafe = saturating_nodes(model)
+    if unsafe:
+        raise VerifyError(
+            f"The weights of {len(unsafe)} nodes could saturate on x86 without VNNI ({unsafe[0]}). "
+            "Nothing was written."
+        )
 
 
 def unfused(plan: Plan, fusion: Fusion | None, target: Target) -> list[str]:

@@ -30,6 +30,7 @@ from quantkit.outcome import (
     is_noise,
     noise,
     require_change,
+    require_pair_safe,
     require_static,
     unfused,
     warnings_of,
@@ -234,7 +235,10 @@ def static(  # noqa: PLR0913 - one parameter a question
         nbytes, checked = _write(
             stage, planned.ready.model, reference, kind="static", external=external_data
         )
-        fusion = fusion_of(stage.model_path) if verify and nbytes < LARGE else None
+        fusion = None
+        if verify and nbytes < LARGE:
+            fusion = fusion_of(stage.model_path)
+            require_pair_safe(planned.ready.model, job.options.target)
         external = stage.data_path.exists()
         stage.commit()
     return QuantizeResult(
@@ -250,6 +254,7 @@ def static(  # noqa: PLR0913 - one parameter a question
         ),
         seconds=time.perf_counter() - started,
         fusion=fusion,
+        notes=planned.ready.notes,
     )
 
 
@@ -291,28 +296,37 @@ def _planned(
         data = readable_again(job.data)
         settings = with_model_folder(job.settings, loaded)
         ready = evened(ready, data, job.recover, settings, monitor)
-        moments = moments and job.recover.rounding is not False
+        wanted = job.recover.rounding is not False or job.recover.bias is True
+        moments = moments and wanted
         seen = observe_model(ready, data, job.calibrate, settings, monitor, moments=moments)
-        samples = first_feeds(data, loaded, settings, SAMPLES)
+        count = SAMPLES if job.recover.empirical is True else 1
+        samples = first_feeds(data, loaded, settings, count)
         warnings += seen.header["warnings"]
     monitor.stage("Planning")
     ranges = ranges_of(seen, job.methods)
-    plan = given or plan_static(ready.network, ready.facts, ranges, job.options)
-    if given is not None:
-        check_fits(plan, ready.network, ready.facts)
+    if given is None:
+        plan = plan_static(ready.network, ready.facts, ranges, job.options)
+        plan = replace(plan, evened=ready.evened)
+    else:
+        plan = given
+        check_fits(plan, ready.network, ready.facts, ready.evened)
     return _Planned(ready=ready, plan=plan, seen=seen, samples=samples, warnings=tuple(warnings))
 
 
 def _solved(planned: _Planned, recover: RecoverSettings, monitor: Monitor) -> Solved:
-    """Round the weights, unless that is switched off; correct biases by running the result, if that is on."""
-    if recover.rounding is False:
+    """Round weights and correct biases, as far as that is not switched off."""
+    if recover.rounding is False and recover.bias is not True:
         return Solved()
     solved = solve(
         planned.ready.model,
         planned.plan,
         products_of(planned.ready.network, planned.ready.facts),
         planned.seen,
-        Rounding(ranges=recover.ranges is True, adaptive=recover.adaptive is True),
+        Rounding(
+            ranges=recover.ranges is True,
+            second_order=recover.rounding is not False,
+            adaptive=recover.adaptive is True,
+        ),
         bias=recover.bias is not False,
         workers=cores(),
         progress=monitor.stage,

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -65,6 +66,7 @@ class Prepared:
     notes: tuple[str, ...]
     name: str  # of the file, for messages
     known: frozenset[str]  # nodes that rules may name: also those that simplifying took away
+    evened: str = ""  # names the factors of `evened`
 
 
 def prepare(loaded: LoadedModel, options: StaticOptions) -> Prepared:
@@ -128,12 +130,20 @@ def evened(
         seen = calibrate_model(
             path, data, None, CalibrateOptions(ranges=False, requests=requests), few, monitor
         )
-    notes = []
-    if count := equalize(ready.model, groups, {r.tensor: _largest(seen, r) for r in extremes}):
+    notes, digest = [], blake2b(digest_size=8)
+    largest = {r.tensor: _largest(seen, r) for r in extremes}
+    if count := equalize(ready.model, groups, largest):
         notes.append(f"Equalized the channels of {count} groups of tensors.")
+        for tensor, array in largest.items():
+            digest.update(tensor.encode() + array.tobytes())
     if done := smooth(ready.model, smooths, {r.tensor: _channels(seen, r) for r in moments}):
         notes.append(f"Smoothed {len(done)} activations.")
-    return described(ready.model, (*ready.notes, *notes), ready.name, ready.known)
+        for one in done:
+            digest.update(one.tensor.encode() + one.scale.tobytes())
+    if not notes:
+        return ready
+    again = described(ready.model, (*ready.notes, *notes), ready.name, ready.known)
+    return replace(again, evened=digest.hexdigest())
 
 
 def _channels(seen: Calibration, request: Request) -> ChannelMoments:

@@ -126,13 +126,13 @@ def compare(candidate: Path, reference: Reference, *, nbytes: int) -> Verificati
     try:
         session = _candidate_session(candidate, nbytes)
     except RUNTIME_ERRORS as e:
-        raise VerifyError(f"onnxruntime does not load the quantized model: {first_line(e)}") from e
+        raise VerifyError(f"onnxruntime does not load the result: {first_line(e)}") from e
     if not reference.outputs:
         return _run_unseen(session, reference)
     try:
         outputs = _run(session, reference.feeds)
     except RUNTIME_ERRORS as e:
-        raise VerifyError(f"The quantized model loads but does not run: {first_line(e)}") from e
+        raise VerifyError(f"The result loads but does not run: {first_line(e)}") from e
     compared, skipped = {}, []
     for output in session.get_outputs():
         expected, actual = reference.outputs[output.name], outputs[output.name]
@@ -158,12 +158,12 @@ def _check_form(output: Any, expected: Any, actual: Any) -> None:
     extents = zip(output.shape, expected.shape, actual.shape, strict=False)
     if wrong or any(declared == e != a for declared, e, a in extents):
         raise VerifyError(
-            f"Output '{output.name}' of the quantized model is {actual.dtype}{list(actual.shape)}, "
+            f"Output '{output.name}' of the result is {actual.dtype}{list(actual.shape)}, "
             f"not {expected.dtype}{list(expected.shape)}."
         )
     same = expected.shape == actual.shape and expected.dtype.kind == "f"
     if same and not np.isfinite(actual[np.isfinite(expected)]).all():
-        raise VerifyError(f"Output '{output.name}' of the quantized model holds NaN or infinity.")
+        raise VerifyError(f"Output '{output.name}' of the result holds NaN or infinity.")
 
 
 def _is_comparable(expected: Any, actual: Any) -> bool:

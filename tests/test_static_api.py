@@ -246,11 +246,13 @@ def test_rules_for_nodes_and_tensors(tmp_path: Path) -> None:
 
 
 def test_a_plan_is_made_edited_and_applied(tmp_path: Path) -> None:
-    plan = quantkit.plan_static(SAMPLE.model, IMAGES)
+    plan = quantkit.plan_static(SAMPLE.model, IMAGES, quantkit.StaticSettings(recover=FAST))
     write_plan(plan, tmp_path / "plan.json")
     out = tmp_path / "q.onnx"
     result = quantize_static(SAMPLE.model, out, IMAGES, plan=tmp_path / "plan.json", recover=FAST)
     assert result.plan == plan
+    with pytest.raises(UsageError, match="evened out by other data"):
+        quantize_static(SAMPLE.model, out, IMAGES, plan=tmp_path / "plan.json")
     other = save(
         model(
             graph(

@@ -411,7 +411,7 @@ def test_an_equal_candidate_has_no_noise(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", ["nan", "one"], ids=["nan", "infinity"])
 def test_a_candidate_that_is_not_finite_fails(value: str, tmp_path: Path) -> None:
     path = candidate(poisoned(value), tmp_path)
-    with pytest.raises(VerifyError, match="'y' of the quantized model holds NaN or infinity"):
+    with pytest.raises(VerifyError, match="'y' of the result holds NaN or infinity"):
         compare(path, reference_of(matmul_model()), nbytes=1000)
 
 
@@ -424,7 +424,7 @@ def test_a_candidate_is_checked_where_float_is_zero(tmp_path: Path) -> None:
 
 def test_a_candidate_that_does_not_load_fails(tmp_path: Path) -> None:
     path = candidate(unknown_operator(), tmp_path)
-    with pytest.raises(VerifyError, match="does not load the quantized model") as caught:
+    with pytest.raises(VerifyError, match="does not load the result") as caught:
         compare(path, reference_of(matmul_model()), nbytes=1000)
     assert "\n" not in str(caught.value)
 
@@ -592,7 +592,7 @@ def test_verification_can_be_switched_off(tmp_path: Path, monkeypatch: pytest.Mo
 def test_an_output_of_another_rank_fails(tmp_path: Path) -> None:
     path = candidate(matmul_model(), tmp_path)
     reference = Reference(feeds=FEEDS, outputs={"y": np.ones((2, 192, 1), np.float32)})
-    with pytest.raises(VerifyError, match="Output 'y' of the quantized model is"):
+    with pytest.raises(VerifyError, match="Output 'y' of the result is"):
         compare(path, reference, nbytes=1000)
 
 

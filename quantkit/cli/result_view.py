@@ -39,6 +39,8 @@ def print_result(result: "QuantizeResult", target: Path, inputs: str, promise: s
         f"({share:.1%} of float) in {result.seconds:.2f} s",
         highlight=False,
     )
+    for note in result.notes:
+        console.print(escape(f"before: {note}"), highlight=False, soft_wrap=True)
     _print_verified(result, inputs)
     data = target.with_name(f"{target.name}.data")
     both = f" and {data}" if result.external_data else ""

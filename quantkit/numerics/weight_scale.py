@@ -35,6 +35,8 @@ def safe_scale(weight: Array, limits: Limits = PAIRED) -> Floats:
 
     Each of the two roundings of a pair adds at most 1/2, hence ``pair - 1``.
     """
+    if limits.pair >= 2 * limits.peak:
+        return peak_scale(weight, limits)
     sums = pair_peak(np.swapaxes(weight, -1, -2))[..., 0, :] / np.float64(limits.pair - 1)
     return np.maximum(peak_scale(weight, limits), _storable(sums))
 

@@ -20,12 +20,19 @@ _BYTE = 8
 _WIDE_OPSET = 21  # QuantizeLinear to 16 bits
 
 
-def check_fits(plan: Plan, network: Network, facts: ModelFacts) -> None:
+def check_fits(plan: Plan, network: Network, facts: ModelFacts, evened: str = "") -> None:
     """Check that a plan names what the model has, and gives each kernel what it needs.
+
+    `evened` names the factors by which the model's channels were evened out.
 
     Raises:
         UsageError: It does not; names the first thing that is wrong.
     """
+    if plan.evened != evened:
+        raise UsageError(
+            "The plan's scales are for a model whose channels were evened out by other data, or not at all: apply it "
+            "with the data that it was made with, or make it with --no-equalize --no-smooth."
+        )
     steps = {step.name: step for step in network.steps}
     values = frozenset(network.producer) | frozenset(network.readers)
     _known((n.node for n in plan.nodes), frozenset(steps), "node")

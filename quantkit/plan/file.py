@@ -51,7 +51,7 @@ def diff_plans(before: Plan, after: Plan) -> list[str]:
     old, new = before.to_json(), after.to_json()
     lines = [
         f"{key}: {old[key]} -> {new[key]}"
-        for key in ("min_opset", "integer_bias")
+        for key in ("min_opset", "integer_bias", "evened")
         if old[key] != new[key]
     ]
     for key, name in (("nodes", "node"), ("activations", "tensor"), ("weights", "tensor")):

@@ -98,6 +98,8 @@ class Plan:
         min_opset: The lowest opset that the emitted operators need.
         activations: Every tensor that is computed at run time and quantized with fixed numbers.
         integer_bias: The bias of a calibrated product is int32, in the scale of its sums; else float.
+        evened: Names the factors by which channels were evened out before ranges were taken; "" if they were not.
+            Scales hold only for a model with the same factors.
     """
 
     nodes: tuple[NodePlan, ...]
@@ -105,6 +107,7 @@ class Plan:
     min_opset: int
     activations: tuple[ActivationPlan, ...] = ()
     integer_bias: bool = True
+    evened: str = ""
 
     @cached_property
     def activation(self) -> dict[str, ActivationPlan]:
@@ -148,6 +151,7 @@ class Plan:
             ],
             "activations": [a.to_json() for a in self.activations],
             "integer_bias": self.integer_bias,
+            "evened": self.evened,
         }
 
     @classmethod
@@ -166,4 +170,5 @@ class Plan:
             ),
             activations=tuple(ActivationPlan.from_json(a) for a in plain.get("activations", ())),
             integer_bias=plain.get("integer_bias", True),
+            evened=plain.get("evened", ""),
         )

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from pairing import pairing
 
-from quantkit.numerics.pairing import pairing
 from quantkit.numerics.weight_scale import peak_scale, safe_scale
 
 Array = NDArray[Any]
