@@ -10,7 +10,7 @@ from measure import RESULTS
 from svg import text
 
 _PANEL, _HEIGHT, _TOP, _LEFT, _GAP = 380, 300, 104, 62, 46
-_FASTEST, _SLOWEST = 0.35, 6.5
+_FASTEST, _SLOWEST = 0.35, 8.0
 _TICKS = (0.5, 1.0, 2.0, 4.0)
 _LOWEST, _HIGHEST = 0.0, 36.0
 # Okabe-Ito colours, told apart by colour-blind readers; shapes differ too.
