@@ -154,8 +154,7 @@ def _saturation(layers: Sequence[Layer]) -> Report:
 _TEXT = """\
 Calibrated on {calibration} samples. Judged on {images} images of ImageNet, {small} of CIFAR-10 or {pairs} pairs of sentences:
 fewer than in [static.md](static.md), so look at SQNR. *Drop* is to float, with its 95 % bootstrap interval. SQNR is that of the
-outputs, as onnxruntime computes them here. Bias correction takes the error of rounded weights, so without rounding by moments
-there is none.
+outputs, as onnxruntime computes them here.
 
 *Saturation* leaves out equalization and smoothing. *Unsafe* are products in which some activations would make a pair of
 products exceed 16 bits. *Clipped* is the share of pairs that really do, *changed* the share of the outputs that this makes
