@@ -36,6 +36,7 @@ from quantkit.recover import moment_requests, products_of
 from quantkit.recover.equalize import equalize, extreme_requests, groups_of
 from quantkit.recover.smooth import smooth
 from quantkit.recover.smoothable import smoothable, smoothing_requests
+from quantkit.verify import LARGE
 
 __all__ = [
     "Prepared",
@@ -53,6 +54,7 @@ __all__ = [
 
 _WIDE_OPSET = 21  # QuantizeLinear to 16 bits
 _BYTE = 8
+_FLOAT = 4  # bytes
 _LOOKED_AT = 256  # samples that tell a channel's extremes well enough
 
 
@@ -128,7 +130,12 @@ def evened(
     requests = (*extremes, *moments)
     with _written(ready) as path:
         seen = calibrate_model(
-            path, data, None, CalibrateOptions(ranges=False, requests=requests), few, monitor
+            path,
+            data,
+            None,
+            _fitting(CalibrateOptions(ranges=False, requests=requests), ready),
+            few,
+            monitor,
         )
     notes, digest = [], blake2b(digest_size=8)
     largest = {r.tensor: _largest(seen, r) for r in extremes}
@@ -186,6 +193,13 @@ def observe_model(
                 "Nothing in the model can run in calibrated integers: outside If, Loop and Scan it has no Conv, "
                 "Gemm or MatMul. Nothing was written."
             ) from e
+
+
+def _fitting(options: CalibrateOptions, ready: Prepared) -> CalibrateOptions:
+    """Run a model that is too large to be in memory once a core in one process, with all cores for each operator."""
+    nbytes = sum(weight.size for weight in ready.facts.weights.values()) * _FLOAT
+    many = options.processes or options.scheduler is not None or options.workers is not None
+    return options if many or nbytes < LARGE else replace(options, workers=1, threads=cores())
 
 
 @contextmanager
