@@ -103,7 +103,12 @@ class TestPercentile:
 
     @PROPERTY
     @given(
-        array=hnp.arrays(np.float32, st.integers(1, 50), elements=st.floats(-1e9, 1e9, width=32)),
+        # Subnormal numbers have no interpolation between them, only rounding.
+        array=hnp.arrays(
+            np.float32,
+            st.integers(1, 50),
+            elements=st.floats(-1e9, 1e9, width=32, allow_subnormal=False),
+        ),
         keep=st.floats(1, 99),
     )
     def test_keeping_more_never_narrows(self, array: Array, keep: float) -> None:
