@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -59,14 +59,7 @@ class OptimizeResult:
             "external_data": self.external_data,
             "seconds": round(self.seconds, 4),
             "warnings": list(self.warnings),
-            "verification": None
-            if checked is None
-            else {
-                # Infinite where nothing changed at all, which JSON cannot say.
-                "sqnr_db": {k: v if isfinite(v) else None for k, v in checked.compared.items()},
-                "note": checked.note,
-                "ran": checked.ran,
-            },
+            "verification": None if checked is None else checked.to_json(),
             "simplified": self.report.to_json(),
         }
 

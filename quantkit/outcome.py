@@ -2,7 +2,6 @@
 
 from collections import Counter
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -69,14 +68,7 @@ class QuantizeResult:
             "seconds": round(self.seconds, 4),
             "warnings": list(self.warnings),
             "notes": list(self.notes),
-            "verification": None
-            if checked is None
-            else {
-                # Infinite where nothing changed at all, which JSON cannot say.
-                "sqnr_db": {k: v if isfinite(v) else None for k, v in checked.compared.items()},
-                "note": checked.note,
-                "ran": checked.ran,
-            },
+            "verification": None if checked is None else checked.to_json(),
             "fusion": None if self.fusion is None else self.fusion.to_json(),
             "plan": self.plan.to_json(),
         }

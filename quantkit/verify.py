@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -67,6 +68,12 @@ class Verification:
     def worst(self) -> float | None:
         """The lowest SQNR; None if nothing was compared."""
         return min(self.compared.values(), default=None)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        # Infinite where nothing changed at all, which JSON cannot say.
+        found = {k: v if isfinite(v) else None for k, v in self.compared.items()}
+        return {"sqnr_db": found, "note": self.note, "ran": self.ran}
 
 
 def run_float(
