@@ -1,8 +1,15 @@
 """Facts about files that everything which writes one needs."""
 
 import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
 
-__all__ = ["umask"]
+from quantkit.errors import OutputError
+
+__all__ = ["replace_text", "replacing", "umask"]
 
 
 def umask() -> int:
@@ -10,3 +17,36 @@ def umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Open a file that takes the place of `path` when the block ends: whole or not at all.
+
+    Raises:
+        OutputError: It cannot be written; what was there before is untouched.
+    """
+    temporary = None
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).chmod(0o666 & ~umask())
+        Path(temporary).replace(path)
+    except OSError as e:
+        raise OutputError(f"Cannot write '{path}': {e.strerror or e}.") from e
+    finally:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a text, whole or not at all.
+
+    Raises:
+        OutputError: It cannot be written; what was there before is untouched.
+    """
+    with replacing(path) as file:
+        file.write(text.encode())

@@ -5,8 +5,6 @@ The same contents give the same bytes: no times, fixed order. Written to a tempo
 
 import io
 import json
-import os
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -16,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantkit.errors import DataError, OutputError
-from quantkit.files import umask
+from quantkit.errors import DataError
+from quantkit.files import replacing
 
 __all__ = ["is_calibration", "read_container", "write_container"]
 
@@ -54,20 +52,8 @@ def write_container(
     Raises:
         OutputError: It cannot be written; what was there before is untouched.
     """
-    temporary = None
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "wb") as file:
-            _write(file, header, arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).chmod(0o666 & ~umask())
-        Path(temporary).replace(path)
-    except OSError as e:
-        raise OutputError(f"Cannot write '{path}': {e.strerror or e}.") from e
-    finally:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
+    with replacing(path) as file:
+        _write(file, header, arrays)
 
 
 def _write(file: Any, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from quantkit.errors import OutputError, UsageError
+from quantkit.errors import UsageError
+from quantkit.files import replace_text
 from quantkit.plan.model import Plan
 
 __all__ = ["FORMAT", "diff_plans", "read_plan", "write_plan"]
@@ -20,10 +21,7 @@ def write_plan(plan: Plan, path: str | Path) -> None:
         OutputError: It cannot be written.
     """
     text = json.dumps({"format": FORMAT, **plan.to_json()}, indent=1)
-    try:
-        Path(path).write_text(f"{text}\n", encoding="utf-8")
-    except OSError as e:
-        raise OutputError(f"Cannot write '{path}': {e.strerror or e}.") from e
+    replace_text(Path(path), f"{text}\n")
 
 
 def read_plan(path: str | Path) -> Plan:

@@ -1,0 +1,45 @@
+"""The one result model: an evaluation makes it, result.json holds it, reports and gates read nothing else."""
+
+from quantkit.result.accuracy import (
+    Decision,
+    Drift,
+    Interval,
+    Metric,
+    OutputDrift,
+    Slice,
+    WorstSample,
+)
+from quantkit.result.cost import Latency, Memory, Part, Size
+from quantkit.result.file import (
+    json_schema,
+    load_result,
+    result_from_json,
+    result_text,
+    save_result,
+)
+from quantkit.result.inside import (
+    Changes,
+    Fidelity,
+    Layer,
+    Layers,
+    NodeRuns,
+    OperatorChange,
+    Runs,
+    Runtime,
+)
+from quantkit.result.model import (
+    SCHEMA,
+    Calibrated,
+    DataSource,
+    Evaluated,
+    ModelFile,
+    Origin,
+    Result,
+)
+from quantkit.result.verdict import Judged, Outcome, Rule, Verdict
+
+__all__ = ["SCHEMA", "Calibrated", "Changes", "DataSource", "Decision", "Drift", "Evaluated"]
+__all__ += ["Fidelity", "Interval", "Judged", "Latency", "Layer", "Layers", "Memory", "Metric"]
+__all__ += ["ModelFile", "NodeRuns", "OperatorChange", "Origin", "Outcome", "OutputDrift", "Part"]
+__all__ += ["Result", "Rule", "Runs", "Runtime", "Size", "Slice", "Verdict", "WorstSample"]
+__all__ += ["json_schema", "load_result", "result_from_json", "result_text", "save_result"]

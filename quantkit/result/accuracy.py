@@ -1,0 +1,146 @@
+"""What became of the model's answers: metrics, drift of the outputs, flips, slices."""
+
+from dataclasses import dataclass
+
+__all__ = ["Decision", "Drift", "Interval", "Metric", "OutputDrift", "Slice", "WorstSample"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """Where a figure lies with the given confidence (0.95: in 19 of 20 samples of this size)."""
+
+    low: float
+    high: float
+    confidence: float = 0.95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """A figure of merit on labelled data.
+
+    Attributes:
+        name: "top-1", "top-5", "f1", "mse", "spearman", or the user's function.
+        value: The model's figure, in units of the metric (0.01 of top-1 is one point).
+        interval: Of the value, as another draw of as many samples would give it.
+        higher_is_better: False for errors.
+        drop: How much worse than float, positive is worse whatever the direction; None for float itself.
+        drop_interval: Of the drop, samples redrawn in pairs.
+        detectable: The drop that this sample could not tell from none, in units of the metric.
+        main: The one that is judged.
+    """
+
+    name: str
+    value: float
+    interval: Interval | None = None
+    higher_is_better: bool = True
+    drop: float | None = None
+    drop_interval: Interval | None = None
+    detectable: float | None = None
+    main: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputDrift:
+    """How far one output is from float's.
+
+    Attributes:
+        output: Its name.
+        sqnr_db: Signal to noise over all samples; None: nothing changed at all.
+        sqnr_interval: Of it, samples redrawn.
+        cosine: Mean cosine of a sample's output with float's; None where it has no direction.
+        max_error: The largest absolute error.
+        p99_error: 99 of 100 absolute errors are below it.
+        mean_error: The mean absolute error.
+        signal: The root mean square of float's values, to judge errors by.
+        not_finite: Values that are NaN or infinite where float's are not.
+    """
+
+    output: str
+    sqnr_db: float | None
+    sqnr_interval: Interval | None = None
+    cosine: float | None = None
+    max_error: float = 0.0
+    p99_error: float = 0.0
+    mean_error: float = 0.0
+    signal: float = 0.0
+    not_finite: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """Whether the model still decides as float does (argmax, or an integer output's value).
+
+    Attributes:
+        output: The output that decides.
+        samples: How many decisions.
+        flips: How many differ from float's.
+        flip_rate: flips / samples.
+        interval: Of the rate.
+        gained: Flips from a wrong answer to the right one; None without labels.
+        lost: Flips from the right answer to a wrong one; None without labels.
+        p_value: McNemar's exact test on gained against lost; None without labels.
+    """
+
+    output: str
+    samples: int
+    flips: int
+    flip_rate: float
+    interval: Interval
+    gained: int | None = None
+    lost: int | None = None
+    p_value: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """Some of the samples: a class, a range of lengths or of labels.
+
+    Attributes:
+        by: "class", "label", "length".
+        name: Which: "7", "33 to 64 tokens".
+        samples: How many.
+        float_value: The float model's metric on them.
+        value: The candidate's.
+        drop: Positive is worse.
+        interval: Of the drop.
+        p_value: That the drop is chance, corrected for the number of slices looked at (Holm).
+    """
+
+    by: str
+    name: str
+    samples: int
+    float_value: float
+    value: float
+    drop: float
+    interval: Interval | None = None
+    p_value: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorstSample:
+    """A sample on which the candidate is furthest from float."""
+
+    name: str
+    sqnr_db: float | None
+    label: str | None = None
+    float_answer: str | None = None
+    answer: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drift:
+    """All that is known of a candidate's answers beside the metrics.
+
+    Attributes:
+        outputs: One by one.
+        decision: None where no output decides.
+        slices: The worst first.
+        worst: Samples, the worst first.
+        sentence: What can and cannot be said with so many samples.
+    """
+
+    outputs: tuple[OutputDrift, ...]
+    decision: Decision | None = None
+    slices: tuple[Slice, ...] = ()
+    worst: tuple[WorstSample, ...] = ()
+    sentence: str = ""

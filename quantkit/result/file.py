@@ -1,0 +1,65 @@
+"""result.json: written and read strictly, with the place of whatever is wrong in it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from quantkit.errors import UsageError
+from quantkit.files import replace_text
+from quantkit.result.model import SCHEMA, Result
+
+__all__ = ["json_schema", "load_result", "result_from_json", "result_text", "save_result"]
+
+
+def result_text(result: Result) -> str:
+    """Return the result as JSON. A figure that is not finite becomes null."""
+    return msgspec.json.format(msgspec.json.encode(result), indent=1).decode() + "\n"
+
+
+def save_result(result: Result, path: Path) -> None:
+    """Write result.json, whole or not at all.
+
+    Raises:
+        OutputError: It cannot be written.
+    """
+    replace_text(path, result_text(result))
+
+
+def load_result(path: Path) -> Result:
+    """Read a result.
+
+    Raises:
+        UsageError: It cannot be read, is no result, or one of a newer quantkit.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as e:
+        raise UsageError(f"Cannot read the result '{path}': {e.strerror}.") from e
+    return result_from_json(content, str(path))
+
+
+def result_from_json(content: bytes, name: str) -> Result:
+    """Read a result from JSON; `name` is for messages."""
+    try:
+        plain = msgspec.json.decode(content)
+    except msgspec.DecodeError as e:
+        raise UsageError(f"'{name}' is no result: it is not JSON ({e}).") from e
+    schema = plain.get("schema") if isinstance(plain, dict) else None
+    if schema != SCHEMA:
+        found = f"its schema is '{schema}'" if schema else "it names no schema"
+        raise UsageError(f"'{name}' is no result of this version: {found}, not '{SCHEMA}'.")
+    try:
+        result = msgspec.json.decode(content, type=Result)
+    except msgspec.ValidationError as e:
+        raise UsageError(f"'{name}' is no complete result: {e}.") from e
+    if not result.models or result.models[0].role != "float":
+        raise UsageError(f"'{name}' is no complete result: its first model is not the float one.")
+    return result
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of result.json."""
+    found: dict[str, Any] = json.loads(json.dumps(msgspec.json.schema(Result)))
+    return found

@@ -1,0 +1,168 @@
+"""What happens inside a model: which layers drift, what runs in integers, whether other CPUs agree."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = [
+    "Changes",
+    "Fidelity",
+    "Layer",
+    "Layers",
+    "NodeRuns",
+    "OperatorChange",
+    "Runs",
+    "Runtime",
+]
+
+Runs = Literal["integer", "float", "dynamic", "gone"]
+"""integer: integer kernel; dynamic: integer kernel, ranges taken at run time; gone: fused into another, or folded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One quantized layer: a node with its weights and the quantization of what it reads.
+
+    Attributes:
+        node: The node's name in the float model.
+        op_type: Its operator.
+        tensor: What it makes, in the float model.
+        alone_db: SQNR at the model's output if this layer alone is quantized; None: no error at all.
+        share: Its part of the noise power of all layers alone, 0 to 1.
+        local_db: SQNR of what it makes, fed with float's values.
+        accumulated_db: SQNR of what it makes in the whole quantized model; None: no error, or not to be seen.
+        weight_db: SQNR of its weights alone; None: not quantized.
+        input_db: SQNR of the quantization of what it reads; None: not quantized.
+        clipped: Share of the values it reads that lie outside the quantized range.
+        fix: What would help.
+    """
+
+    node: str
+    op_type: str
+    tensor: str
+    alone_db: float | None
+    share: float
+    local_db: float | None = None
+    accumulated_db: float | None = None
+    weight_db: float | None = None
+    input_db: float | None = None
+    clipped: float = 0.0
+    fix: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layers:
+    """Layers ranked by the noise that each alone brings, worst first.
+
+    Attributes:
+        layers: The ranking.
+        samples: On how many samples.
+        note: What could not be looked at, and why.
+    """
+
+    layers: tuple[Layer, ...]
+    samples: int
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRuns:
+    """How onnxruntime really runs one product (Conv, MatMul, Gemm, LSTM, ...) of the given file.
+
+    Attributes:
+        node: Its name in the candidate.
+        op_type: Its operator in the candidate.
+        runs: In integers or in float.
+        kernel: The operator in the optimized graph.
+        why: Why it stays float; "" otherwise.
+        fix: What would change it; "" otherwise.
+    """
+
+    node: str
+    op_type: str
+    runs: Runs
+    kernel: str = ""
+    why: str = ""
+    fix: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    """What onnxruntime runs.
+
+    Attributes:
+        integer: Products computed in integers.
+        products: All products.
+        share: integer / products; 0 without products.
+        kernels: Nodes of the optimized graph by operator.
+        conversions: QuantizeLinear, DequantizeLinear and DynamicQuantizeLinear that run every time.
+        nodes: Every product.
+        advice: What would change most, in one sentence a cause.
+    """
+
+    integer: int
+    products: int
+    share: float
+    kernels: Mapping[str, int]
+    conversions: int
+    nodes: tuple[NodeRuns, ...] = ()
+    advice: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fidelity:
+    """Whether the file means the same wherever it runs.
+
+    Attributes:
+        plain_db: Default session against optimization switched off; None: the same numbers.
+        plain_max: The largest absolute difference between the two.
+        plain_flips: Decisions that differ between the two; None without decisions.
+        samples: On how many samples.
+        products: Integer products of the file with constant int8 weights.
+        unsafe: Names of those whose pair sums could saturate on x86 without VNNI.
+        saturated_db: SQNR of what the worst of them makes, saturated against exact, on real samples; None: no difference.
+        this_cpu: What this CPU is, and whether it saturates.
+        portable: Whether AVX2, VNNI and ARM give the same integers.
+        sentence: All that for people.
+    """
+
+    plain_db: float | None
+    plain_max: float
+    samples: int
+    products: int
+    unsafe: tuple[str, ...]
+    saturated_db: float | None
+    this_cpu: str
+    portable: bool
+    sentence: str
+    plain_flips: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorChange:
+    """How many nodes of an operator there were, and are."""
+
+    op_type: str
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What differs between the float file and the candidate's.
+
+    Attributes:
+        nodes_before: Nodes of the float model, subgraphs included.
+        nodes_after: Of the candidate.
+        operators: Those whose number changed.
+        weights: Bytes of weights by type ("float32", "int8"), in the candidate.
+        kept: Weights that are float in both, by bytes.
+        notes: "opset 11 -> 13", ...
+    """
+
+    nodes_before: int
+    nodes_after: int
+    operators: tuple[OperatorChange, ...] = ()
+    weights: Mapping[str, int]
+    kept: int = 0
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,189 @@
+"""The result of an evaluation: all that a report shows and a gate judges."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from quantkit.result.accuracy import Drift, Metric
+from quantkit.result.cost import Latency, Memory, Size
+from quantkit.result.inside import Changes, Fidelity, Layers, Runtime
+from quantkit.result.verdict import Rule, Verdict
+
+__all__ = ["SCHEMA", "Calibrated", "DataSource", "Evaluated", "ModelFile", "Origin", "Result"]
+
+SCHEMA = "quantkit.result/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFile:
+    """Which file.
+
+    Attributes:
+        path: As the user named it.
+        sha256: Of all its files.
+        nbytes: On disk, external data included.
+        opset: Of the default domain.
+        ir_version: Of the file.
+        producer: Who wrote it.
+        provenance: What quantkit wrote into it about where it comes from; empty if it did not.
+    """
+
+    path: str
+    sha256: str
+    nbytes: int
+    opset: int
+    ir_version: int
+    producer: str = ""
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibrated:
+    """How activation ranges came about, from the candidate's provenance.
+
+    Attributes:
+        method: The calibrator.
+        samples: How many.
+        data: Where from.
+        fingerprint: Of the data.
+        warnings: Of the audit.
+        shared: Whether evaluated samples were also calibrated on; None: not known.
+    """
+
+    method: str
+    samples: int
+    data: str
+    fingerprint: str
+    warnings: tuple[str, ...] = ()
+    shared: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated:
+    """One model, and everything that was measured of it. None: not measured.
+
+    Attributes:
+        name: Short and unique in the result.
+        role: Float is the reference.
+        file: Which file.
+        metrics: On labelled data; empty without labels.
+        drift: From float; None for float.
+        size: On disk.
+        latency: One for each batch size and number of threads.
+        memory: Of a process of its own.
+        layers: Where the drift comes from.
+        runtime: What onnxruntime runs in integers.
+        fidelity: Whether it means the same wherever it runs.
+        changes: What differs from float's file.
+        calibration: How ranges came about.
+        warnings: What a reviewer should know.
+    """
+
+    name: str
+    role: Literal["float", "candidate"]
+    file: ModelFile
+    size: Size
+    metrics: tuple[Metric, ...] = ()
+    drift: Drift | None = None
+    latency: tuple[Latency, ...] = ()
+    memory: Memory | None = None
+    layers: Layers | None = None
+    runtime: Runtime | None = None
+    fidelity: Fidelity | None = None
+    changes: Changes | None = None
+    calibration: Calibrated | None = None
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def metric(self) -> Metric | None:
+        """The metric that is judged; None without labels."""
+        return next((m for m in self.metrics if m.main), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSource:
+    """What the models were run on.
+
+    Attributes:
+        kind: "image folder", "npz", ...
+        location: As the user named it.
+        samples: How many were run.
+        available: How many there are; None: not known.
+        labels: "10 classes from labels.csv", or "none".
+        fingerprint: Of what the samples are made of; "" for a Python iterable.
+        preprocessing: One step a line.
+        batch: Samples a run.
+        order: "all, in order", "200 drawn with seed 0", ...
+    """
+
+    kind: str
+    location: str
+    samples: int
+    available: int | None
+    labels: str
+    fingerprint: str
+    preprocessing: tuple[str, ...]
+    batch: int
+    order: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """How to make the result again.
+
+    Attributes:
+        command: The command line, or the call.
+        created: UTC, ISO 8601.
+        software: Versions of quantkit, onnxruntime, onnx, numpy.
+        python: Its version.
+        system: Operating system.
+        cpu: Name and instructions that matter.
+        cores: That this process may use.
+        recipe: quantkit.toml, whole; "" if there was none.
+        seconds: How long it took.
+    """
+
+    command: str
+    created: str
+    software: Mapping[str, str]
+    python: str
+    system: str
+    cpu: str
+    cores: int
+    recipe: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One evaluation. `models[0]` is float.
+
+    Attributes:
+        title: For people.
+        data: What the models were run on.
+        models: Float, then the candidates in the order given.
+        rules: The gate's; empty if there is none.
+        verdicts: One for each candidate; empty without rules.
+        origin: How to make it again.
+        notes: What a reader should know about the whole.
+        schema: Which version of this format.
+    """
+
+    title: str
+    data: DataSource
+    models: tuple[Evaluated, ...]
+    origin: Origin
+    rules: tuple[Rule, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+    notes: tuple[str, ...] = ()
+    schema: str = SCHEMA
+
+    @property
+    def float_model(self) -> Evaluated:
+        """The reference."""
+        return self.models[0]
+
+    @property
+    def candidates(self) -> tuple[Evaluated, ...]:
+        """All but the reference."""
+        return self.models[1:]
