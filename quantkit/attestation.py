@@ -1,0 +1,1 @@
+"""Does a model come from where it says it does?"""

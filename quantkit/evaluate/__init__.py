@@ -1,0 +1,1 @@
+"""Measures candidates against the float model: answers, cost, layers, what really runs."""

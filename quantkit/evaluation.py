@@ -1,0 +1,1 @@
+"""Evaluation, in order: load, run on the same samples, measure, judge, write."""

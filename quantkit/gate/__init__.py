@@ -1,0 +1,1 @@
+"""Rules of a release, and what came of them."""
