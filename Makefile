@@ -3,14 +3,16 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test check lint bench clean
+BROWSER := $(firstword $(foreach name,chromium chromium-browser google-chrome,$(shell command -v $(name) 2>/dev/null)))
+
+.PHONY: demo test check lint browser bench clean
 
 demo: .venv/.core  ## install quantkit and run it on an embedded model
 	$(BIN)/quantkit demo
 
 test: check  ## everything that CI runs
 
-check: lint  ## style, types, architecture, tests
+check: lint browser  ## style, types, architecture, tests
 	$(BIN)/pytest
 
 lint: $(STAMP)
@@ -18,6 +20,22 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+browser:  ## chromium for the tests of the report's page; where it cannot be installed they skip and say so
+ifeq ($(BROWSER),)
+	@if ! command -v apt-get > /dev/null; then \
+	  echo "no chromium, and no apt-get to install it: the browser tests skip"; \
+	else \
+	  sudo=$$([ "$$(id -u)" = 0 ] || command -v sudo || echo none); \
+	  if [ "$$sudo" = none ]; then \
+	    echo "no chromium, and no right to install it: the browser tests skip"; \
+	  else \
+	    { $$sudo apt-get update -qq && $$sudo env DEBIAN_FRONTEND=noninteractive \
+	      apt-get install -y -qq --no-install-recommends chromium fonts-liberation > /dev/null; } \
+	      || echo "chromium could not be installed: the browser tests skip"; \
+	  fi; \
+	fi
+endif
 
 bench: $(STAMP)  ## side by side with onnxruntime.quantization; takes about one and a half hours
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[bench]'

@@ -17,12 +17,12 @@ from typing import Any
 from unittest import mock
 
 from compare_dynamic import shown
-from integer_layers import Layer, layers_of, share, worst_db
 from measure import RESULTS, SHARED, describe, first_line, machine, session, table, write_results
 from static_ablation_rows import SATURATION, STEPS, Variant, recovery, steps_of
 from tasks import Sizes, Task, tasks
 
 from quantkit import DataSettings, StaticSettings, plan_static, quantize_static
+from quantkit.evaluate.integer_layers import IntegerLayer, integer_layers, share, worst_db
 from quantkit.fusion import fusion_of
 from quantkit.graph.load import load
 from quantkit.graph.simplify import PASSES, select, simplify
@@ -55,9 +55,9 @@ class Maker:
         print(f"  {name}: {report.get('error') or report['quality']['sqnr_db']}", flush=True)
         return report
 
-    def layers(self, variant: Variant) -> list[Layer]:
+    def layers(self, variant: Variant) -> list[IntegerLayer]:
         """Compute the products of a variant that was made, exactly and with saturating sums."""
-        return layers_of(self.made[variant.doing(self.steps)][0], self.seen, self.positions)
+        return integer_layers(self.made[variant.doing(self.steps)][0], self.seen, self.positions)
 
     def kernels(self, variant: Variant) -> Report:
         """Return what onnxruntime runs of a variant that was made."""
@@ -140,7 +140,7 @@ def ablate(task: Task, folder: Path, given: argparse.Namespace) -> Report:
     }
 
 
-def _saturation(layers: Sequence[Layer]) -> Report:
+def _saturation(layers: Sequence[IntegerLayer]) -> Report:
     pairs = sum(layer.pairs for layer in layers)
     return {
         "products": len(layers),

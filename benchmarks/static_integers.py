@@ -16,11 +16,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from integer_layers import layers_of, share, worst_db
 from measure import RESULTS, SHARED, describe, machine, table, write_results
 from tasks import Sizes, Task, tasks
 
 from quantkit import DataSettings, quantize_static
+from quantkit.evaluate.integer_layers import integer_layers, share, worst_db
 from quantkit.graph.load import load
 from quantkit.saturation_check import integer_products, saturating_nodes
 
@@ -40,7 +40,7 @@ between the two, *worst layer* is the power of that difference over the power of
 
 def checked(path: Path, task: Task, given: argparse.Namespace) -> dict[str, Any]:
     """Check one file on the first samples of a task."""
-    layers = layers_of(path, task.calibration[: given.samples], given.positions)
+    layers = integer_layers(path, task.calibration[: given.samples], given.positions)
     return {
         "products": len(layers),
         "unsafe": [layer.node for layer in layers if layer.may_saturate],

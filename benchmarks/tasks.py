@@ -16,7 +16,7 @@ import numpy as np
 from measure import sqnr
 from numpy.typing import NDArray
 
-__all__ = ["Sizes", "Task", "tasks"]
+__all__ = ["Sizes", "Task", "evenly", "tasks"]
 
 Array = NDArray[Any]
 Feeds = Mapping[str, Array]
@@ -130,8 +130,8 @@ def _imagenet(shared: Path, name: str, sizes: Sizes) -> Task | None:
     with (folder / "labels.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     # Labels are sorted: take images evenly from all classes.
-    kept = _evenly(rows, sizes.calibration)
-    chosen = _evenly([row for row in rows if row not in kept], sizes.images)
+    kept = evenly(rows, sizes.calibration)
+    chosen = evenly([row for row in rows if row not in kept], sizes.images)
 
     def read(some: list[dict[str, str]]) -> Array:
         pixels = np.stack([_centre(folder / row["file"]) for row in some])
@@ -144,7 +144,7 @@ def _imagenet(shared: Path, name: str, sizes: Sizes) -> Task | None:
     return replace(task, calibration=_singly("input", read(kept)) if kept else ())
 
 
-def _evenly(items: Sequence[T], count: int) -> list[T]:
+def evenly(items: Sequence[T], count: int) -> list[T]:
     """Return `count` items (all, if there are fewer), evenly spaced from the first to the last."""
     chosen = np.linspace(0, len(items) - 1, min(count, len(items))).astype(int)
     return [items[i] for i in chosen]
@@ -180,7 +180,7 @@ def _cifar(shared: Path, sizes: Sizes) -> Task | None:
     labels = json.loads((folder / "test_labels.json").read_text(encoding="utf-8"))[: sizes.small]
     images = _channels_first((pixels / np.float32(255) - _MEAN) / _STD)
     task = _classifier(name, model, "input", images[: sizes.small], np.array(labels))
-    return replace(task, calibration=_evenly(_singly("input", images), sizes.calibration))
+    return replace(task, calibration=evenly(_singly("input", images), sizes.calibration))
 
 
 def _fashion(count: int) -> Task:
@@ -202,7 +202,7 @@ def _sentences(shared: Path, sizes: Sizes) -> Task | None:
     with (data / "dev.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))[: sizes.pairs]
     with (data / "calibration.csv").open(encoding="utf-8") as file:
-        known = _evenly([row["text"] for row in csv.DictReader(file)], sizes.calibration)
+        known = evenly([row["text"] for row in csv.DictReader(file)], sizes.calibration)
     texts = [row["sentence1"] for row in rows] + [row["sentence2"] for row in rows]
     scores = np.array([float(row["score"]) for row in rows])
     # A static range of the mask, learned from texts without padding, does not hold with padding:

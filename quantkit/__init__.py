@@ -17,6 +17,7 @@ from quantkit._version import __version__
 if TYPE_CHECKING:
     from quantkit.api import (
         calibrate,
+        evaluate_models,
         optimize,
         plan_static,
         quantize_dynamic,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from quantkit.plan import Plan
     from quantkit.recipe import (
         DataSettings,
+        GateSettings,
         ImageSettings,
         NodeRule,
         RecoverSettings,
@@ -36,11 +38,13 @@ if TYPE_CHECKING:
         TensorRule,
         TextSettings,
     )
+    from quantkit.result import Result, load_result
     from quantkit.spec import QInt8, QuantType, QUInt8
 
 _HOME = {
     "Calibration": "quantkit.observe",
     "DataSettings": "quantkit.recipe",
+    "GateSettings": "quantkit.recipe",
     "ImageSettings": "quantkit.recipe",
     "Inspection": "quantkit.inspection",
     "NodeRule": "quantkit.recipe",
@@ -51,11 +55,14 @@ _HOME = {
     "QuantizeResult": "quantkit.pipeline",
     "QuantkitError": "quantkit.errors",
     "RecoverSettings": "quantkit.recipe",
+    "Result": "quantkit.result",
     "StaticSettings": "quantkit.recipe",
     "TensorRule": "quantkit.recipe",
     "TextSettings": "quantkit.recipe",
     "calibrate": "quantkit.api",
+    "evaluate_models": "quantkit.api",
     "inspect_model": "quantkit.inspection",
+    "load_result": "quantkit.result",
     "optimize": "quantkit.api",
     "plan_static": "quantkit.api",
     "quantize_dynamic": "quantkit.api",
@@ -65,6 +72,7 @@ _HOME = {
 __all__ = [
     "Calibration",
     "DataSettings",
+    "GateSettings",
     "ImageSettings",
     "Inspection",
     "NodeRule",
@@ -75,12 +83,15 @@ __all__ = [
     "QuantizeResult",
     "QuantkitError",
     "RecoverSettings",
+    "Result",
     "StaticSettings",
     "TensorRule",
     "TextSettings",
     "__version__",
     "calibrate",
+    "evaluate_models",
     "inspect_model",
+    "load_result",
     "optimize",
     "plan_static",
     "quantize_dynamic",

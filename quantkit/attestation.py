@@ -1,1 +1,297 @@
-"""Does a model come from where it says it does?"""
+"""Does a model come from where it says it does, and is it still what was written?"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from quantkit.calibration import with_model_folder
+from quantkit.data import Samples, open_data
+from quantkit.errors import DataError, ModelError, QuantkitError
+from quantkit.graph.load import LoadedModel, load
+from quantkit.observe import Calibration
+from quantkit.observe.container import is_calibration
+from quantkit.observe.origin import calibration_digest
+from quantkit.observe.prepare import inputs_of
+from quantkit.preparation import first_feeds
+from quantkit.provenance import (
+    Provenance,
+    content_digest,
+    cpu_name,
+    data_settings_of,
+    is_sealed,
+    model_digest,
+    provenance_from_text,
+    read_entry,
+    software,
+)
+from quantkit.recipe import DataSettings
+from quantkit.verify import NOISE_DB, Reference, Verification, compare, run_float
+
+__all__ = ["Attestation", "Check", "attest", "require_provenance", "version_changes"]
+
+Outcome = Literal["ok", "wrong", "unknown"]
+_SHOWN = 12  # digits of a hash that tell two apart
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One question and its answer.
+
+    Attributes:
+        name: What was asked: "content", "record", "float", "data", "runs", "software", "cpu", "again".
+        outcome: "unknown" where it could not be asked, or where no answer would be wrong.
+        sentence: For people.
+    """
+
+    name: str
+    outcome: Outcome
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attestation:
+    """What was found out about one model.
+
+    Attributes:
+        provenance: What the model says of itself.
+        checks: In the order of asking.
+    """
+
+    provenance: Provenance
+    checks: tuple[Check, ...] = field(default=())
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return all(check.outcome != "wrong" for check in self.checks)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {
+            "ok": self.ok,
+            "checks": [asdict(check) for check in self.checks],
+            "provenance": self.provenance.to_json(),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Case:
+    """A model, what it says, and what a user gave to compare with."""
+
+    path: Path
+    loaded: LoadedModel
+    says: Provenance
+    float_model: LoadedModel | None
+    data: Path | None
+    settings: DataSettings | None
+
+
+def attest(
+    model: Path,
+    *,
+    float_model: Path | None = None,
+    data: Path | None = None,
+    settings: DataSettings | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Attestation:
+    """Check a model against its own record, and against what it says it was made from.
+
+    Args:
+        model: A model that quantkit wrote.
+        float_model: What it should be made from; it is also run beside it.
+        data: What it should be calibrated with: data, or the file of a calibration.
+        settings: How samples are prepared; None is as the record says.
+        progress: Called with what is being done.
+
+    Raises:
+        ModelError: The model cannot be read, or carries no provenance.
+        DataError: The data cannot be read.
+    """
+    text, says = require_provenance(model)
+    case = _Case(
+        path=model,
+        loaded=load(model),
+        says=says,
+        float_model=None if float_model is None else load(float_model),
+        data=data,
+        settings=settings,
+    )
+    progress("Hashing")
+    unchanged, sources = (_content(case), _record(text)), (_float(case), _data(case))
+    progress("Running")
+    return Attestation(
+        provenance=says,
+        checks=(*unchanged, *sources, _runs(case, sources[0]), _software(says), _cpu(says)),
+    )
+
+
+def require_provenance(model: Path) -> tuple[str, Provenance]:
+    """Return a model's record, as it stands there and as it is read.
+
+    Raises:
+        ModelError: The model cannot be read, carries none, or a damaged one.
+    """
+    text = read_entry(model)
+    if text is None:
+        raise ModelError(
+            f"'{model}' carries no provenance: it was not written by quantkit, or by a version before "
+            "provenance. Quantize it again."
+        )
+    return text, provenance_from_text(text, f"'{model}'")
+
+
+def _content(case: _Case) -> Check:
+    try:
+        found = content_digest(case.path)
+    except ModelError as e:
+        return Check("content", "wrong", str(e))
+    if found != case.says.content:
+        return Check("content", "wrong", "The model was changed after quantkit wrote it.")
+    return Check("content", "ok", f"Unchanged since quantkit wrote it (sha256 {found[:_SHOWN]}).")
+
+
+def _record(text: str) -> Check:
+    if is_sealed(text):
+        return Check("record", "ok", "The record is as it was written.")
+    return Check("record", "wrong", "The record was edited: its seal does not fit.")
+
+
+def _float(case: _Case) -> Check:
+    wanted = case.says.float
+    named = f"{wanted.name} (sha256 {wanted.sha256[:_SHOWN]})"
+    if case.float_model is None:
+        return Check("float", "unknown", f"Made from {named}; give --float to compare.")
+    case.float_model.require_weights()
+    found = model_digest(case.float_model)["sha256"]
+    if found == wanted.sha256:
+        return Check("float", "ok", f"Made from this very model: {named}.")
+    given = f"{case.float_model.name} has sha256 {found[:_SHOWN]}"
+    return Check("float", "wrong", f"Made from {named}, and {given}.")
+
+
+def _data(case: _Case) -> Check:
+    if case.data is not None and is_calibration(case.data):
+        return _calibration(case.says, Calibration.load(case.data))
+    wanted = case.says.data
+    if wanted is None:
+        needed = case.says.calibration is not None
+        why = "Made from a calibration that names no data." if needed else "Made without data."
+        return Check("data", "unknown" if needed or case.data else "ok", why)
+    named = f"{wanted.samples} samples of {wanted.name} ({wanted.kind})"
+    if case.data is None or not wanted.fingerprint:
+        missing = "give --data to compare" if wanted.fingerprint else "nothing identifies them"
+        return Check("data", "unknown", f"Calibrated with {named}; {missing}.")
+    return _samples(case, named, wanted.fingerprint)
+
+
+def _samples(case: _Case, named: str, wanted: str) -> Check:
+    recorded = data_settings_of(case.says.options)
+    if _fingerprint(case, case.settings or recorded) == wanted:
+        return Check("data", "ok", f"Calibrated with this data: {named}.")
+    if case.settings is not None and _fingerprint(case, recorded) == wanted:
+        return Check(
+            "data",
+            "wrong",
+            "The same files, prepared in another way: settings differ from the recorded ones.",
+        )
+    return Check("data", "wrong", f"Calibrated with other data: {named}.")
+
+
+def _calibration(says: Provenance, given: Calibration) -> Check:
+    if says.calibration is None:
+        return Check("data", "wrong", "Not made from a calibration file.")
+    if calibration_digest(given) == says.calibration.sha256:
+        return Check("data", "ok", "Made from this calibration.")
+    return Check("data", "wrong", "Made from another calibration.")
+
+
+def _fingerprint(case: _Case, settings: DataSettings) -> str:
+    """Return what names the given data; "" for data that cannot be prepared in this way."""
+    settings = _searching(case, settings)
+    try:
+        samples = open_data(case.data, inputs_of(case.loaded), settings)
+    except DataError:
+        raise
+    except QuantkitError:
+        return ""
+    return samples.fingerprint() if isinstance(samples, Samples) else ""
+
+
+def _searching(case: _Case, settings: DataSettings) -> DataSettings:
+    """Let a tokenizer be found beside either model."""
+    found = with_model_folder(settings, case.loaded)
+    return found if case.float_model is None else with_model_folder(found, case.float_model)
+
+
+def _runs(case: _Case, float_check: Check) -> Check:
+    reference = Reference(feeds={}, outputs={})
+    sample = None
+    if case.float_model is not None and float_check.outcome == "ok":
+        try:
+            sample = _sample(case, case.float_model)
+            reference = _reference(case, case.float_model, sample)
+        except QuantkitError as e:
+            reference = replace(reference, note=f"not compared with float: {e}")
+    try:
+        found = compare(case.path, reference, nbytes=case.loaded.nbytes)
+    except QuantkitError as e:
+        return Check("runs", "wrong", str(e))
+    return _judged(found, "made-up inputs" if sample is None else "a real sample")
+
+
+def _sample(case: _Case, float_model: LoadedModel) -> Mapping[str, Any] | None:
+    """Return the first of the given samples; None if there are none."""
+    if case.data is None or is_calibration(case.data):
+        return None
+    recorded = case.says.kind == "static" and case.settings is None
+    settings = data_settings_of(case.says.options) if recorded else case.settings or DataSettings()
+    return next(iter(first_feeds(case.data, float_model, _searching(case, settings), 1)), None)
+
+
+def _reference(
+    case: _Case, float_model: LoadedModel, sample: Mapping[str, Any] | None
+) -> Reference:
+    """Run the float model, on made-up inputs only where no calibrated range could exclude them."""
+    if sample is None and case.says.kind == "static":
+        return Reference(feeds={}, outputs={}, note="not compared with float: give --data")
+    return run_float(float_model, sample)
+
+
+def _judged(found: Verification, on: str) -> Check:
+    here = f"onnxruntime {software()['onnxruntime']}"
+    if found.worst is None:
+        done = "Loads and runs" if found.ran else "Loads"
+        note = f" ({found.note})" if found.note else ""
+        return Check("runs", "ok", f"{done} in {here}{note}.")
+    noise = found.worst < NOISE_DB
+    how = "more noise than signal: " if noise else ""
+    return Check(
+        "runs",
+        "unknown" if noise else "ok",
+        f"Runs in {here}; {how}{found.worst:.1f} dB from float on {on}.",
+    )
+
+
+def version_changes(was: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Return "onnxruntime 1.30.0, here 1.31.1" for every version that differs."""
+    return [
+        f"{name} {was.get(name, 'none')}, here {now.get(name, 'none')}"
+        for name in sorted({*was, *now})
+        if was.get(name) != now.get(name)
+    ]
+
+
+def _software(says: Provenance) -> Check:
+    changes = version_changes(says.software, software())
+    if changes:
+        return Check("software", "unknown", f"Made with {'; '.join(changes)}.")
+    listed = ", ".join(f"{name} {number}" for name, number in sorted(says.software.items()))
+    return Check("software", "ok", f"Made with what is installed here: {listed}.")
+
+
+def _cpu(says: Provenance) -> Check:
+    here = cpu_name()
+    if says.cpu == here:
+        return Check("cpu", "ok", f"Made on such a CPU: {here}.")
+    return Check("cpu", "unknown", f"Made on another CPU: {says.cpu}.")

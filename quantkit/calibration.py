@@ -32,7 +32,6 @@ from quantkit.observe.prepare import (
     runs_together,
     try_out,
 )
-from quantkit.observe.provenance import cpu_name, model_digest, software
 from quantkit.observe.requests import (
     CalibratorAsk,
     Request,
@@ -42,7 +41,9 @@ from quantkit.observe.requests import (
     values_counted,
 )
 from quantkit.observe.run import Pass, observe, observe_stream
+from quantkit.provenance import cpu_name, model_digest, software
 from quantkit.recipe import DataSettings
+from quantkit.targets import cores
 
 __all__ = ["CalibrateOptions", "calibrate_model", "with_model_folder"]
 
@@ -282,7 +283,7 @@ def _workers(options: CalibrateOptions) -> int:
         return 1
     if options.workers is not None:
         return options.workers
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores()
 
 
 def _observe(

@@ -1,133 +1,92 @@
-"""The demo: quantize the embedded model, measure float and int8 side by side, write a report."""
+"""The demo: an embedded classifier is quantized in three ways, evaluated on real labelled images, judged, reported.
 
-import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+The folder then holds what a user's own would: models, data, quantkit.toml, and the evaluation. Every step can be repeated
+there by hand.
+"""
+
+import shlex
+import shutil
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import onnxruntime as ort
-from numpy.typing import NDArray
 
 from quantkit.errors import OutputError
+from quantkit.evaluate.answers import Contender
+from quantkit.evaluation import EvaluateOptions, evaluate, write_evaluation
+from quantkit.gate import rules_of
+from quantkit.observe.monitor import Monitor, Silent
 from quantkit.pipeline import StaticJob, dynamic, static
 from quantkit.plan import DynamicOptions
+from quantkit.recipe import DataSettings, load_recipe
+from quantkit.result import Result
 from quantkit.samples import fashion_mnist
 from quantkit.spec import QInt8, QUInt8, weight_int_type
 
-__all__ = ["DemoResult", "DemoRow", "run_demo"]
+__all__ = ["DemoResult", "run_demo"]
 
-_ROUNDS = 200
-_WARM_UP = 20
 _CALIBRATED = 128  # images
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DemoRow:
-    """One model's figures. `agreement` is the share of images with the same answer as float."""
-
-    name: str
-    nbytes: int
-    accuracy: float
-    agreement: float
-    milliseconds: float
+_RECIPE = """\
+# What `quantkit evaluate` judges candidates by; `quantkit gate` does it again.
+[gate]
+max_drop = 0.01              # of top-1: one point,
+confidence = 0.95            # even at the bad end of the interval
+min_size_reduction = 0.6
+max_flips = 0.03
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoResult:
-    """All rows, float first, the number of images they were measured on, and the report's path."""
+    """What was measured, and where it was written: result.json, report.html, report.md."""
 
-    rows: tuple[DemoRow, ...]
-    images: int
-    report: Path
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        rows = [asdict(row) for row in self.rows]
-        return {"rows": rows, "images": self.images, "report": str(self.report)}
+    result: Result
+    files: tuple[Path, Path, Path]
 
 
-def run_demo(folder: Path, progress: Callable[[str], None]) -> DemoResult:
-    """Run the demo; write models and report into `folder`."""
+def run_demo(folder: Path, monitor: Monitor | None = None) -> DemoResult:
+    """Run the demo; write models, data and report into `folder`."""
+    monitor = monitor or Silent()
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        source = _write_inputs(folder)
     except OSError as e:
-        raise OutputError(f"Cannot make the folder '{folder}': {e.strerror}.") from e
-    sample = fashion_mnist()
-    models = {"float32": sample.model}
-    for weight_type in (QUInt8, QInt8):
-        progress(f"Quantizing to {weight_type.value}")
-        target = folder / f"fashion.{weight_type.value}.onnx"
-        dynamic(sample.model, target, DynamicOptions(weight_type=weight_int_type(weight_type)))
-        models[f"quantkit dynamic {weight_type.value}"] = target
-    progress("Calibrating, and quantizing to static int8")
-    target = folder / "fashion.static.onnx"
-    calibration = [{"image": image[None]} for image in sample.images[:_CALIBRATED]]
-    static(StaticJob(source=sample.model, data=calibration), target)
-    models["quantkit static int8"] = target
-    images, labels = sample.images[_CALIBRATED:], sample.labels[_CALIBRATED:]
-    progress(f"Measuring on {len(images)} images")
-    sessions = {name: _session(path) for name, path in models.items()}
-    answers = {name: _answers(session, images) for name, session in sessions.items()}
-    latency = _latency(sessions, images[:1])
-    rows = tuple(
-        DemoRow(
-            name=name,
-            nbytes=path.stat().st_size,
-            accuracy=float((answers[name] == labels).mean()),
-            agreement=float((answers[name] == answers["float32"]).mean()),
-            milliseconds=latency[name],
-        )
-        for name, path in models.items()
+        raise OutputError(f"Cannot write into the folder '{folder}': {e.strerror}.") from e
+    candidates = _quantized(folder, source, monitor)
+    recipe = folder / "quantkit.toml"
+    names = [f"{c.name}={c.path.name}" for c in candidates]
+    options = EvaluateOptions(
+        rules=rules_of(load_recipe(recipe).gate),
+        title="Fashion-MNIST classifier",
+        command=shlex.join(["quantkit", "evaluate", f"float32={source.name}", *names])
+        + " --data images.npz",
+        recipe=_RECIPE,
     )
-    report = folder / "report.md"
-    report.write_text(_markdown(rows, len(images)), encoding="utf-8")
-    return DemoResult(rows=rows, images=len(images), report=report)
+    data = DataSettings(path=folder / "images.npz", shuffle=False)
+    models = (Contender(name="float32", path=source), *candidates)
+    result = evaluate(models, folder / "images.npz", data, options, monitor)
+    return DemoResult(result=result, files=write_evaluation(result, folder))
 
 
-def _session(path: Path) -> Any:
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    # Sessions measured side by side must not spin on each other's cores.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+def _write_inputs(folder: Path) -> Path:
+    """Write what a user would have: a model, labelled images, others to calibrate with, the rules."""
+    sample = fashion_mnist()
+    parts = {"calibration": slice(None, _CALIBRATED), "images": slice(_CALIBRATED, None)}
+    for name, part in parts.items():
+        np.savez(folder / f"{name}.npz", image=sample.images[part], label=sample.labels[part])
+    (folder / "quantkit.toml").write_text(_RECIPE, encoding="utf-8")
+    return Path(shutil.copyfile(sample.model, folder / "fashion.onnx"))
 
 
-def _answers(session: Any, images: NDArray[np.float32]) -> NDArray[np.int64]:
-    logits = [
-        session.run(None, {"image": images[i : i + 100]})[0] for i in range(0, len(images), 100)
-    ]
-    answers: NDArray[np.int64] = np.concatenate(logits).argmax(axis=1)
-    return answers
-
-
-def _latency(sessions: dict[str, Any], image: NDArray[np.float32]) -> dict[str, float]:
-    """Return each model's median milliseconds for one image, measured in turn."""
-    times: dict[str, list[float]] = {name: [] for name in sessions}
-    for round_ in range(_ROUNDS + _WARM_UP):
-        for name, session in sessions.items():
-            start = time.perf_counter()
-            session.run(None, {"image": image})
-            if round_ >= _WARM_UP:
-                times[name].append(time.perf_counter() - start)
-    return {name: 1e3 * float(np.median(values)) for name, values in times.items()}
-
-
-def _markdown(rows: tuple[DemoRow, ...], images: int) -> str:
-    base = rows[0]
-    lines = [
-        f"# quantkit demo: Fashion-MNIST classifier, {images} labelled test images",
-        "",
-        "| model | bytes | of float | accuracy | same answer as float | latency, 1 image | ratio |",
-        "|---|--:|--:|--:|--:|--:|--:|",
-    ]
-    lines += [
-        f"| {r.name} | {r.nbytes:,} | {r.nbytes / base.nbytes:.1%} | {r.accuracy:.2%} "
-        f"| {r.agreement:.2%} | {r.milliseconds:.3f} ms "
-        f"| {r.milliseconds / base.milliseconds:.2f} |"
-        for r in rows
-    ]
-    how = "Latency: median of 200 runs, models in turn, in one process."
-    lines += ["", f"{how} The static model was calibrated on {_CALIBRATED} other images."]
-    return "\n".join(lines) + "\n"
+def _quantized(folder: Path, source: Path, monitor: Monitor) -> list[Contender]:
+    """Quantize in three ways."""
+    found = []
+    for weight_type in (QUInt8, QInt8):
+        monitor.stage(f"Quantizing to {weight_type.value}")
+        target = folder / f"fashion.{weight_type.value}.onnx"
+        dynamic(source, target, DynamicOptions(weight_type=weight_int_type(weight_type)))
+        found.append(Contender(name=f"dynamic {weight_type.value}", path=target))
+    monitor.stage("Calibrating, and quantizing to static int8")
+    target = folder / "fashion.static.onnx"
+    static(StaticJob(source=source, data=folder / "calibration.npz"), target)
+    return [*found, Contender(name="static int8", path=target)]

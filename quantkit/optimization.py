@@ -17,6 +17,7 @@ from quantkit.graph.save import Stage, staged
 from quantkit.graph.simplify import SimplifyReport, select, simplify
 from quantkit.numerics.affine import sqnr
 from quantkit.outcome import check_target
+from quantkit.provenance import ModelOrigin, Provenance, model_digest, plain, write_model
 from quantkit.runtime import make_session, readable_ir_version
 from quantkit.verify import LARGE, Reference, Verification, compare, run_float
 
@@ -98,6 +99,11 @@ def optimize_model(  # noqa: PLR0913 - one parameter a question
     loaded = load(model_input)
     check_target(loaded, target)
     loaded.require_weights()
+    origin = Provenance(
+        kind="optimize",
+        float=ModelOrigin(**model_digest(loaded)),
+        options={"passes": plain(chosen), "verify": verify, "external_data": external_data},
+    )
     with staged(target) as stage:
         reference = None
         if verify:
@@ -106,7 +112,7 @@ def optimize_model(  # noqa: PLR0913 - one parameter a question
             reference = run_float(loaded, sample)
         progress("Simplifying")
         report = simplify(loaded.model, chosen)
-        nbytes = _write(stage, loaded, external=external_data)
+        nbytes = _write(stage, loaded, origin)
         progress("Verifying")
         checked = None if reference is None else _verify(stage, reference, nbytes)
         external = stage.data_path.exists()
@@ -122,10 +128,11 @@ def optimize_model(  # noqa: PLR0913 - one parameter a question
     )
 
 
-def _write(stage: Stage, loaded: LoadedModel, *, external: bool) -> int:
+def _write(stage: Stage, loaded: LoadedModel, origin: Provenance) -> int:
     loaded.model.ir_version = readable_ir_version(loaded.model.ir_version or 0)
     try:
-        return stage.write(loaded.model, external=external)
+        external: bool = origin.options["external_data"]
+        return write_model(stage, loaded.model, origin, external=external)
     except onnx.checker.ValidationError as e:
         reason = str(e).strip().splitlines()[0]
         raise VerifyError(f"The simplified model is not valid ONNX: {reason}") from e

@@ -19,11 +19,13 @@ from quantkit.calibration import CalibrateOptions, with_model_folder
 from quantkit.emit import Format, Solved, emit_dynamic, emit_static
 from quantkit.errors import ModelError, VerifyError
 from quantkit.fusion import fusion_of
+from quantkit.graph.factors import write_divisors
 from quantkit.graph.load import LoadedModel, load
 from quantkit.graph.opset import raise_opset
 from quantkit.graph.save import Stage, staged
 from quantkit.observe import Calibration
 from quantkit.observe.monitor import Monitor, Silent
+from quantkit.observe.origin import calibration_origin, data_origin
 from quantkit.outcome import (
     QuantizeResult,
     check_target,
@@ -46,7 +48,6 @@ from quantkit.plan import (
 )
 from quantkit.preparation import (
     Prepared,
-    cores,
     evened,
     first_feeds,
     input_ranges,
@@ -56,9 +57,18 @@ from quantkit.preparation import (
     ranges_of,
     readable_again,
 )
+from quantkit.provenance import (
+    ModelOrigin,
+    Provenance,
+    json_digest,
+    model_digest,
+    plain,
+    write_model,
+)
 from quantkit.recipe import DataSettings, RecoverSettings
 from quantkit.recover import SAMPLES, Rounding, correct_biases, products_of, solve
 from quantkit.runtime import readable_ir_version
+from quantkit.targets import cores
 from quantkit.verify import LARGE, Reference, Verification, compare, run_float
 
 __all__ = ["QuantizeResult", "StaticJob", "dynamic", "plan_model", "static"]
@@ -85,6 +95,12 @@ def dynamic(  # noqa: PLR0913 - one parameter a question
     loaded.require_weights()
     draft = _draft(loaded.model, options)
     require_change(draft.plan, loaded)
+    origin = Provenance(
+        kind="dynamic",
+        float=ModelOrigin(**model_digest(loaded)),
+        options=plain(options)
+        | {"verify": verify, "sample": sample is not None, "external_data": external_data},
+    )
     with staged(target) as stage:
         reference = None
         if verify:
@@ -92,11 +108,11 @@ def dynamic(  # noqa: PLR0913 - one parameter a question
             loaded.release()  # onnxruntime maps the same file
             reference = run_float(loaded, sample)
         progress("Quantizing")
-        nbytes, checked = _realize(stage, draft, reference, external=external_data)
+        nbytes, checked = _realize(stage, draft, reference, origin)
         if is_noise(checked) and any(n.mode is Mode.INTEGER for n in draft.plan.nodes):
             progress("Quantizing again, without integer arithmetic")
             draft = _second_draft(source, options, checked)
-            nbytes, checked = _realize(stage, draft, reference, external=external_data)
+            nbytes, checked = _realize(stage, draft, reference, origin)
         if is_noise(checked) and sample is not None:
             raise VerifyError(f"{noise(checked)} Nothing was written.")
         external = stage.data_path.exists()
@@ -153,20 +169,20 @@ def _stored_only(options: DynamicOptions) -> DynamicOptions:
 
 
 def _realize(
-    stage: Stage, draft: _Draft, reference: Reference | None, *, external: bool
+    stage: Stage, draft: _Draft, reference: Reference | None, origin: Provenance
 ) -> tuple[int, Verification | None]:
     """Emit, check and write the result into the staging folder, and compare it with float."""
     emit_dynamic(draft.model, draft.plan)
-    return _write(stage, draft.model, reference, kind="dynamic", external=external)
+    return _write(stage, draft.model, reference, origin)
 
 
 def _write(
-    stage: Stage, model: ir.Model, reference: Reference | None, *, kind: str, external: bool
+    stage: Stage, model: ir.Model, reference: Reference | None, origin: Provenance
 ) -> tuple[int, Verification | None]:
     model.ir_version = readable_ir_version(model.ir_version or 0)
-    model.metadata_props["quantkit"] = f"{__version__} {kind}"
+    model.metadata_props["quantkit"] = f"{__version__} {origin.kind}"
     try:
-        nbytes = stage.write(model, external=external)
+        nbytes = write_model(stage, model, origin, external=origin.options["external_data"])
     except onnx.checker.ValidationError as e:
         reason = str(e).strip().splitlines()[0]
         raise VerifyError(f"The quantized model is not valid ONNX: {reason}") from e
@@ -220,6 +236,12 @@ def static(  # noqa: PLR0913 - one parameter a question
     loaded.require_weights()
     planned = _planned(loaded, job, monitor, given=plan)
     require_static(planned.plan, loaded)
+    how = {
+        "format": output_format.value,
+        "plan": None if plan is None else json_digest(plan.to_json()),
+        "verify": verify,
+        "external_data": external_data,
+    }
     with staged(target) as stage:
         reference = None
         if verify:
@@ -232,8 +254,9 @@ def static(  # noqa: PLR0913 - one parameter a question
         solved = _solved(planned, job.recover, monitor)
         monitor.stage("Writing integers")
         emit_static(planned.ready.model, planned.plan, solved, output_format)
+        write_divisors(planned.ready.model.metadata_props, planned.ready.divided)
         nbytes, checked = _write(
-            stage, planned.ready.model, reference, kind="static", external=external_data
+            stage, planned.ready.model, reference, _static_origin(loaded, job, planned.seen, how)
         )
         fusion = None
         if verify and nbytes < LARGE:
@@ -255,6 +278,30 @@ def static(  # noqa: PLR0913 - one parameter a question
         seconds=time.perf_counter() - started,
         fusion=fusion,
         notes=planned.ready.notes,
+    )
+
+
+def _static_origin(
+    loaded: LoadedModel, job: StaticJob, seen: Calibration, how: Mapping[str, Any]
+) -> Provenance:
+    """Say what came in and what was decided; not how many processes ran, which changes nothing."""
+    method = {"method": seen.method, "minmax_only": job.calibrate.minmax_only}
+    method |= {"every_value": job.calibrate.every_value, "skip_bad": job.calibrate.skip_bad}
+    return Provenance(
+        kind="static",
+        float=ModelOrigin(**model_digest(loaded)),
+        data=data_origin(seen),
+        calibration=calibration_origin(seen) if isinstance(job.data, Calibration) else None,
+        options=plain(
+            {
+                "static": job.options,
+                "recover": job.recover,
+                "calibrate": method,
+                "data": replace(job.settings, path=None),
+                "methods": job.methods,
+            }
+        )
+        | how,
     )
 
 

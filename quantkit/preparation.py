@@ -1,6 +1,5 @@
 """From a float model to one that can be planned: raised, simplified, equalized; and what data tells about it."""
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from quantkit.analyze.view import facts_of
 from quantkit.calibration import CalibrateOptions, calibrate_model
 from quantkit.data import Samples, collate, open_data
 from quantkit.errors import DataError, ModelError, NothingToQuantizeError, UsageError
+from quantkit.graph.factors import Divisors
 from quantkit.graph.load import LoadedModel
 from quantkit.graph.opset import opset_of, raise_opset
 from quantkit.graph.save import Stage
@@ -27,20 +27,20 @@ from quantkit.graph.simplify import simplify
 from quantkit.observe.calibration import Calibration
 from quantkit.observe.monitor import Monitor
 from quantkit.observe.prepare import inputs_of
-from quantkit.observe.provenance import model_digest
 from quantkit.observe.requests import CalibratorAsk, Request
 from quantkit.plan import StaticOptions
 from quantkit.plan.selection import resolve_tensors
+from quantkit.provenance import model_digest
 from quantkit.recipe import DataSettings, RecoverSettings
 from quantkit.recover import moment_requests, products_of
 from quantkit.recover.equalize import equalize, extreme_requests, groups_of
 from quantkit.recover.smooth import smooth
 from quantkit.recover.smoothable import smoothable, smoothing_requests
+from quantkit.targets import cores
 from quantkit.verify import LARGE
 
 __all__ = [
     "Prepared",
-    "cores",
     "described",
     "evened",
     "first_feeds",
@@ -69,6 +69,7 @@ class Prepared:
     name: str  # of the file, for messages
     known: frozenset[str]  # nodes that rules may name: also those that simplifying took away
     evened: str = ""  # names the factors of `evened`
+    divided: tuple[Divisors, ...] = ()  # the factors
 
 
 def prepare(loaded: LoadedModel, options: StaticOptions) -> Prepared:
@@ -139,8 +140,8 @@ def evened(
         )
     notes, digest = [], blake2b(digest_size=8)
     largest = {r.tensor: _largest(seen, r) for r in extremes}
-    if count := equalize(ready.model, groups, largest):
-        notes.append(f"Equalized the channels of {count} groups of tensors.")
+    if equalized := equalize(ready.model, groups, largest):
+        notes.append(f"Equalized the channels of {len(equalized)} groups of tensors.")
         for tensor, array in largest.items():
             digest.update(tensor.encode() + array.tobytes())
     if done := smooth(ready.model, smooths, {r.tensor: _channels(seen, r) for r in moments}):
@@ -150,7 +151,8 @@ def evened(
     if not notes:
         return ready
     again = described(ready.model, (*ready.notes, *notes), ready.name, ready.known)
-    return replace(again, evened=digest.hexdigest())
+    divided = (*equalized, *(one.divisors for one in done))
+    return replace(again, evened=digest.hexdigest(), divided=divided)
 
 
 def _channels(seen: Calibration, request: Request) -> ChannelMoments:
@@ -287,8 +289,3 @@ def mismatch(seen: Calibration, loaded: LoadedModel) -> list[str]:
     if seen.header.get("model", {}).get("sha256") == model_digest(loaded)["sha256"]:
         return []
     return ["The calibration was made with another model; tensors are matched by name."]
-
-
-def cores() -> int:
-    """Return how many processes may run at once."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

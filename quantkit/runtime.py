@@ -82,7 +82,7 @@ def _loads(ir_version: int, opset: int) -> bool:
     return True
 
 
-def make_session(
+def make_session(  # noqa: PLR0913 - one parameter a question
     model: str | bytes,
     *,
     folder: Path | None = None,

@@ -85,6 +85,7 @@ def test_a_full_recipe(tmp_path: Path) -> None:
             workers=2,
         ),
         folder=tmp_path,
+        text=FULL,
     )
 
 
@@ -115,7 +116,7 @@ def test_one_text_column(tmp_path: Path) -> None:
     [
         ("modle = 'x'", "unknown key 'modle' (did you mean 'model'?): known here are model, data"),
         ("[calibrat]", "unknown table 'calibrat' (did you mean 'calibrate'?)"),
-        ("[gate]", "unknown table 'gate'"),
+        ("[budget]", "unknown table 'budget'"),
         ("[data]\nlimits = 3", "[data] unknown key 'limits' (did you mean 'limit'?)"),
         ("[data.images]", "[data] unknown table 'images' (did you mean 'image'?)"),
         ("[data.image]\nstdev = 1", "[data.image] unknown key 'stdev' (did you mean 'std'?)"),

@@ -7,10 +7,10 @@ import onnx
 import pytest
 from builders import Array, graph, model, node, rng
 from integer_cases import pair, product
-from integer_layers import layers_of, share, worst_db
 from static_cases import X, chain, conv, conv_weights, matmuls, write
 
 from quantkit.emit import Format
+from quantkit.evaluate.integer_layers import integer_layers, share, worst_db
 from quantkit.graph.load import load
 from quantkit.numerics.dtypes import INT8, UINT8, IntType
 from quantkit.plan import StaticOptions
@@ -145,7 +145,7 @@ def test_what_may_saturate_does_so_on_some_inputs(tmp_path: Path, output_format:
     w = np.abs(rng(1).standard_normal((64, 8))).astype(np.float32) + 1
     proto = model(graph([dense], {"x": ["N", 64]}, {"y": None}, {"w": w}))
     full = write(proto, tmp_path / "full.onnx", {"x": x}, output_format, VNNI).path
-    (layer,) = layers_of(full, [{"x": x}], 8)
+    (layer,) = integer_layers(full, [{"x": x}], 8)
     assert layer.sums == 4 * 8
     assert layer.pairs == 4 * 32 * 8
     assert layer.clipped > 0
@@ -153,6 +153,6 @@ def test_what_may_saturate_does_so_on_some_inputs(tmp_path: Path, output_format:
     assert share([layer]) == layer.differing / 32 > 0
     assert worst_db([layer]) is not None
     safe = write(proto, tmp_path / "safe.onnx", {"x": x}, output_format).path
-    (layer,) = layers_of(safe, [{"x": x}], 8)
+    (layer,) = integer_layers(safe, [{"x": x}], 8)
     assert (layer.sums, layer.clipped, layer.differing) == (32, 0, 0)
     assert worst_db([layer]) is None

@@ -1,6 +1,7 @@
 """The commands, and what becomes of errors.
 
-Exit codes: 0 success, 2 bad usage or input, 130 interrupted. No traceback without ``--debug``.
+Exit codes: 0 success, 1 something that was asked is wrong, 2 bad usage or input, 130 interrupted. No traceback
+without ``--debug``.
 """
 
 import traceback
@@ -12,11 +13,16 @@ from quantkit._version import __version__
 from quantkit.cli.calibrate import calibrate
 from quantkit.cli.console import errors
 from quantkit.cli.demo import demo
+from quantkit.cli.diff import diff
+from quantkit.cli.evaluate import evaluate
+from quantkit.cli.gate import gate
 from quantkit.cli.inspect import inspect
 from quantkit.cli.optimize import optimize
 from quantkit.cli.plan import plan
 from quantkit.cli.quantize import quantize
+from quantkit.cli.report import report
 from quantkit.cli.targets import targets
+from quantkit.cli.verify import verify
 from quantkit.errors import InterruptedRunError, QuantkitError
 
 __all__ = ["app", "run"]
@@ -33,11 +39,16 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command()(inspect)
-app.command()(calibrate)
-app.command()(optimize)
-app.command()(plan)
-app.command()(targets)
 app.add_typer(quantize, name="quantize")
+app.command()(calibrate)
+app.command()(plan)
+app.command()(optimize)
+app.command()(evaluate)
+app.command()(report)
+app.command()(gate)
+app.command()(diff)
+app.command()(verify)
+app.command()(targets)
 
 
 # The base of all complaints about a command line. Older typers take it from click, newer ones bring
@@ -69,7 +80,7 @@ def run(arguments: list[str]) -> int:
     debug = "--debug" in arguments
     arguments = [a for a in arguments if a != "--debug"]
     try:
-        code = app(args=arguments, standalone_mode=False)
+        code = app(args=arguments, standalone_mode=False, obj=arguments)
     except QuantkitError as e:
         stopped = isinstance(e, InterruptedRunError)
         return _interrupted(str(e)) if stopped else _fail(e, str(e), debug=debug)

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from quantkit.cli.console import JsonOption, human, output, progress, write_json
+from quantkit.cli.calibration_view import watching
+from quantkit.cli.console import JsonOption, output
 
 __all__ = ["demo"]
 
@@ -16,37 +17,19 @@ def demo(
     ] = Path("quantkit-demo"),
     as_json: JsonOption = False,
 ) -> None:
-    """Quantize an embedded model, measure it on real labelled images, write a report."""
+    """Quantize an embedded model, measure it on real labelled images, write a report with a verdict."""
+    from quantkit.cli.evaluation_view import present
     from quantkit.demo import run_demo
 
-    with progress() as show:
-        result = run_demo(folder, show)
+    with watching(quiet=True) as monitor:
+        done = run_demo(folder, monitor)
+    present(done.result, done.files, as_json=as_json)
     if as_json:
-        write_json(result.to_json())
         return
-    from rich.table import Table
-
-    title = f"Fashion-MNIST classifier, {result.images} labelled test images"
-    table = Table(title=title, title_justify="left")
-    table.add_column("model")
-    for name in ("size", "accuracy", "same answer as float", "latency", "ratio"):
-        table.add_column(name, justify="right")
-    base = result.rows[0]
-    for row in result.rows:
-        table.add_row(
-            row.name,
-            f"{human(row.nbytes)} ({row.nbytes / base.nbytes:.0%})",
-            f"{row.accuracy:.2%}",
-            f"{row.agreement:.2%}",
-            f"{row.milliseconds:.2f} ms",
-            f"{row.milliseconds / base.milliseconds:.2f}",
-        )
     console = output()
-    console.print(table)
-    console.print(f"report: {result.report}", soft_wrap=True, highlight=False)
-    console.print(f"models: {folder}/fashion.*.onnx", soft_wrap=True, highlight=False)
-    console.print(
-        "next:   quantkit quantize dynamic IN OUT   or   quantkit quantize static IN OUT --data DIR",
-        soft_wrap=True,
-        highlight=False,
-    )
+    for line in (
+        f"models: {folder}/fashion.*.onnx",
+        f"again:  cd {folder} && {done.result.origin.command}",
+        "yours:  quantkit quantize static IN OUT --data DIR, then quantkit evaluate IN OUT --data DIR",
+    ):
+        console.print(line, soft_wrap=True, highlight=False, markup=False)

@@ -90,7 +90,7 @@ def open_images(found: Found, inputs: Sequence[InputSpec], settings: DataSetting
     steps = preprocessing(settings.image, spec)
     names = [file.relative_to(found.root).as_posix() for file in found.files]
     table = found.root / "labels.csv"
-    warnings = list(steps.warnings)
+    warnings, classes = list(steps.warnings), tuple[str, ...]()
     if table.exists():
         labels = _from_table(table, names, settings.label)
         source = table.name
@@ -98,7 +98,7 @@ def open_images(found: Found, inputs: Sequence[InputSpec], settings: DataSetting
         if missing:
             warnings.append(f"{plural(missing, 'image', 'images')} not in labels.csv: no label.")
     else:
-        labels = _from_folders(names)
+        labels, classes = _from_folders(names)
         source = "folder names"
         if not labels and len({name.count("/") > 0 for name in names}) > 1:
             warnings.append("Images lie both beside and inside of folders: no labels.")
@@ -111,6 +111,7 @@ def open_images(found: Found, inputs: Sequence[InputSpec], settings: DataSetting
         samples=len(names),
         preprocessing=steps.lines,
         labels=labels_line(list(labels.values()), source),
+        classes=classes,
         warnings=tuple(warnings),
     )
     samples = ImageSamples(
@@ -132,15 +133,16 @@ def label_value(text: str) -> Label:
         return text
 
 
-def _from_folders(names: Sequence[str]) -> dict[str, Label]:
+def _from_folders(names: Sequence[str]) -> tuple[dict[str, Label], tuple[str, ...]]:
+    """Return each file's label, and the classes' names unless these are the labels."""
     folders = {name: name.split("/")[0] for name in names if "/" in name}
     classes = sorted(set(folders.values()))
     if len(classes) < 2 or len(folders) < len(names):  # noqa: PLR2004 one folder tells nothing
-        return {}
+        return {}, ()
     if all(c.isdecimal() for c in classes):
-        return {name: int(folder) for name, folder in folders.items()}
+        return {name: int(folder) for name, folder in folders.items()}, ()
     index = {c: i for i, c in enumerate(classes)}
-    return {name: index[folder] for name, folder in folders.items()}
+    return {name: index[folder] for name, folder in folders.items()}, tuple(classes)
 
 
 def _from_table(table: Path, names: Sequence[str], label: str | None) -> dict[str, Label]:

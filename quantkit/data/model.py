@@ -86,6 +86,7 @@ class Description:
         inputs: Each input as the first sample has it: "input float32[1, 3, 224, 224]".
         preprocessing: What is done to a sample, one step a line.
         labels: "1000 classes from labels.csv", or "none".
+        classes: The names of the labels 0, 1, ..., where they have any.
         warnings: What may be wrong.
     """
 
@@ -95,6 +96,7 @@ class Description:
     inputs: tuple[str, ...] = ()
     preprocessing: tuple[str, ...] = ()
     labels: str = "none"
+    classes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = field(default=())
 
 

@@ -217,7 +217,8 @@ def _rows(
     headers = {n: Header(dtype=a.dtype, shape=a.shape) for n, a in arrays.items()}
     block = block_of("arrays", headers, {n: n for n in arrays if n != key}, inputs)
     labels = labels_of(arrays[key]) if key else []
-    labels = labels if len(labels) == block.samples else []
+    unused = key is not None and len(labels) != block.samples
+    labels = [] if unused else labels
     return ArraySamples(
         _Memory(columns=arrays),
         blocks=[block],
@@ -228,5 +229,6 @@ def _rows(
             location=type(source).__name__,
             samples=block.samples,
             labels=labels_line(labels, f"'{key}'"),
+            warnings=(f"'{key}' is not one label a sample: not used.",) if unused else (),
         ),
     )

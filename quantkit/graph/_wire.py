@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 import onnx
 
-__all__ = ["LIMIT", "MARK", "Payload", "WireError", "join", "split"]
+__all__ = ["LIMIT", "MARK", "Buffer", "Field", "Payload", "WireError", "fields_of", "join", "split"]
+__all__ += ["varint"]
 
 LIMIT = 1024  # bytes; smaller tensors stay inline
 MARK = "quantkit:tensor"  # the external-data location that stands for "taken out by quantkit"
@@ -67,7 +68,9 @@ Piece = bytes | Payload
 Buffer = bytes | memoryview
 
 
-class _Field(NamedTuple):
+class Field(NamedTuple):
+    """One field of a message: its number, its wire type, and where its bytes are."""
+
     number: int
     wire: int
     start: int  # of the tag
@@ -90,7 +93,7 @@ def _without_weights(
         raise WireError(f"nested more than {_DEEPEST} deep at byte {start}")
     out: list[bytes] = []
     copied = start
-    for field in _fields(buffer, start, end):
+    for field in fields_of(buffer, start, end):
         child = _CHILDREN[kind].get(field.number) if field.wire == _BYTES else None
         if child is None or field.end - field.value < LIMIT:
             continue
@@ -109,10 +112,10 @@ def _without_weights(
 
 def _take_out(buffer: Buffer, start: int, end: int) -> bytes | None:
     """Return the tensor with its raw data replaced by a note; None if it must stay inline."""
-    raw: _Field | None = None
+    raw: Field | None = None
     kept: list[bytes] = []
-    for field in _fields(buffer, start, end):
-        if field.number == _DATA_TYPE and _varint(buffer, field.value, end)[0] not in _PLAIN_TYPES:
+    for field in fields_of(buffer, start, end):
+        if field.number == _DATA_TYPE and varint(buffer, field.value, end)[0] not in _PLAIN_TYPES:
             return None
         if field.number == _RAW_DATA:
             raw = field
@@ -145,7 +148,7 @@ def _assemble(skeleton: bytes, start: int, end: int, kind: _Kind, marks: list[in
         return _put_in(skeleton[start:end])
     out: list[Piece] = []
     copied = start
-    for field in _fields(skeleton, start, end):
+    for field in fields_of(skeleton, start, end):
         child = _CHILDREN[kind].get(field.number) if field.wire == _BYTES else None
         if child is None or not _holds_mark(marks, field):
             continue
@@ -157,7 +160,7 @@ def _assemble(skeleton: bytes, start: int, end: int, kind: _Kind, marks: list[in
     return out
 
 
-def _holds_mark(marks: list[int], field: _Field) -> bool:
+def _holds_mark(marks: list[int], field: Field) -> bool:
     i = bisect_left(marks, field.value)
     return i < len(marks) and marks[i] < field.end
 
@@ -173,17 +176,18 @@ def _put_in(tensor: bytes) -> list[Piece]:
     return [proto.SerializeToString(), _header(_RAW_DATA, payload.nbytes), payload]
 
 
-def _fields(buffer: Buffer, position: int, end: int) -> Iterator[_Field]:
+def fields_of(buffer: Buffer, position: int, end: int) -> Iterator[Field]:
+    """Yield the fields of the message that lies between `position` and `end`."""
     while position < end:
         start = position
-        tag, position = _varint(buffer, position, end)
+        tag, position = varint(buffer, position, end)
         wire = tag & 7
         if wire == _BYTES:
-            length, value = _varint(buffer, position, end)
+            length, value = varint(buffer, position, end)
             position = value + length
         elif wire == 0:
             value = position
-            _, position = _varint(buffer, position, end)
+            _, position = varint(buffer, position, end)
         elif wire in {1, 5}:
             value = position
             position += 8 if wire == 1 else 4
@@ -191,10 +195,11 @@ def _fields(buffer: Buffer, position: int, end: int) -> Iterator[_Field]:
             raise WireError(f"unknown wire type {wire} at byte {start}")
         if position > end:
             raise WireError(f"the field at byte {start} ends {position - end} bytes too late")
-        yield _Field(tag >> 3, wire, start, value, position)
+        yield Field(tag >> 3, wire, start, value, position)
 
 
-def _varint(buffer: Buffer, position: int, end: int) -> tuple[int, int]:
+def varint(buffer: Buffer, position: int, end: int) -> tuple[int, int]:
+    """Read a number of variable length; return it and where it ends."""
     result = shift = 0
     while position < end and shift < _VARINT_END:
         byte = buffer[position]

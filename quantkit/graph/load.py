@@ -18,7 +18,7 @@ from quantkit.graph._wire import LIMIT, MARK, WireError, split
 from quantkit.graph.mapping import MappedFile
 from quantkit.graph.normalize import inline_functions, normalize
 
-__all__ = ["LoadedModel", "load"]
+__all__ = ["LoadedModel", "load", "read_structure"]
 
 _Part = onnx.GraphProto | onnx.FunctionProto
 _TYPES = frozenset(int(dtype) for dtype in ir.DataType) - {onnx.TensorProto.UNDEFINED}
@@ -81,6 +81,15 @@ def load(source: str | Path | onnx.ModelProto) -> LoadedModel:
     path = Path(source)
     mapped, proto = _read(path)
     return _load(proto, path=path, mapped=mapped)
+
+
+def read_structure(path: Path) -> onnx.ModelProto:
+    """Return a model file without the contents of its large tensors: those point into the file, at `MARK`.
+
+    Raises:
+        ModelError: The file is not there, truncated, damaged or no ONNX model.
+    """
+    return _read(path)[1]
 
 
 def _read(path: Path) -> tuple[MappedFile, onnx.ModelProto]:

@@ -1,4 +1,4 @@
 """Quantization arithmetic: arrays in, arrays out, no knowledge of models.
 
-May import numpy only.
+May import numpy and scipy only.
 """

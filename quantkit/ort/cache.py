@@ -13,10 +13,10 @@ from quantkit.errors import UsageError
 from quantkit.graph.load import load
 from quantkit.observe import Calibration, CalibratorAsk, Request
 from quantkit.observe.observations import Observations
-from quantkit.observe.provenance import model_digest
 from quantkit.observe.requests import SpanAsk
 from quantkit.observe.span import Span
 from quantkit.ort.tensors import load_tensors_data
+from quantkit.provenance import model_digest
 from quantkit.recipe import DataSettings
 
 __all__ = ["cached", "calibration_of"]

@@ -1,1 +1,42 @@
-"""Where a model comes from, written into it."""
+"""Where a model comes from, written into it.
+
+digests -> record -> entry: what names a model, what is said about it, where that stands.
+"""
+
+from quantkit.provenance.calibrated import calibrated_of
+from quantkit.provenance.digests import KEY, content_digest, model_digest
+from quantkit.provenance.entry import read_entry, read_provenance, write_model
+from quantkit.provenance.environment import cpu_name, software
+from quantkit.provenance.options import data_settings_of, plain
+from quantkit.provenance.record import (
+    SCHEMA,
+    CalibrationOrigin,
+    DataOrigin,
+    ModelOrigin,
+    Provenance,
+    is_sealed,
+    json_digest,
+    provenance_from_text,
+)
+
+__all__ = [
+    "KEY",
+    "SCHEMA",
+    "CalibrationOrigin",
+    "DataOrigin",
+    "ModelOrigin",
+    "Provenance",
+    "calibrated_of",
+    "content_digest",
+    "cpu_name",
+    "data_settings_of",
+    "is_sealed",
+    "json_digest",
+    "model_digest",
+    "plain",
+    "provenance_from_text",
+    "read_entry",
+    "read_provenance",
+    "software",
+    "write_model",
+]

@@ -19,7 +19,9 @@ from quantkit.recipe.data import (
     Pixels,
     TextSettings,
 )
+from quantkit.recipe.evaluate import METRICS, EvaluateSettings
 from quantkit.recipe.file import RECIPE_NAME, Recipe, load_recipe
+from quantkit.recipe.gate import GateSettings
 from quantkit.recipe.static import (
     ActivationType,
     NodeRule,
@@ -32,11 +34,14 @@ from quantkit.recipe.static import (
 from quantkit.recipe.values import Size, Switch
 
 __all__ = [
+    "METRICS",
     "PRESETS",
     "RECIPE_NAME",
     "ActivationType",
     "CalibrateSettings",
     "DataSettings",
+    "EvaluateSettings",
+    "GateSettings",
     "ImageSettings",
     "Layout",
     "NodeRule",

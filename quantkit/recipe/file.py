@@ -17,6 +17,8 @@ from quantkit.recipe.data import (
     ImageSettings,
     TextSettings,
 )
+from quantkit.recipe.evaluate import EVALUATE_VALUES, EvaluateSettings
+from quantkit.recipe.gate import GATE_VALUES, GateSettings
 from quantkit.recipe.static import (
     NODE_VALUES,
     RECOVER_VALUES,
@@ -40,13 +42,16 @@ _Settings = TypeVar("_Settings")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """What quantkit.toml says. `folder` is where it stands (else the working directory)."""
+    """What quantkit.toml says. `folder` is where it stands (else the working directory), `text` the file itself."""
 
     model: Path | None = None
     data: DataSettings = field(default_factory=DataSettings)
     calibrate: CalibrateSettings = field(default_factory=CalibrateSettings)
     static: StaticSettings = field(default_factory=StaticSettings)
+    evaluate: EvaluateSettings = field(default_factory=EvaluateSettings)
+    gate: GateSettings = field(default_factory=GateSettings)
     folder: Path = field(default_factory=Path)
+    text: str = ""
 
 
 def load_recipe(path: Path | None = None) -> Recipe:
@@ -64,7 +69,8 @@ def load_recipe(path: Path | None = None) -> Recipe:
         if not path.exists():
             return Recipe()
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = path.read_text(encoding="utf-8")
+        document = tomllib.loads(content)
     except FileNotFoundError as e:
         raise UsageError(f"There is no recipe '{path}': give the path of a {RECIPE_NAME}.") from e
     except OSError as e:
@@ -73,18 +79,20 @@ def load_recipe(path: Path | None = None) -> Recipe:
         raise UsageError(f"{path}: this is no UTF-8 text: save the file as UTF-8.") from e
     except tomllib.TOMLDecodeError as e:
         raise UsageError(f"{path}: this is no TOML: {e}.") from e
-    return _recipe(document, path)
+    return replace(_recipe(document, path), text=content)
 
 
 def _recipe(document: _Table, file: Path) -> Recipe:
-    inner = ("data", "calibrate", "static")
-    data, calibrate, static = (_table(document, name, file) for name in inner)
+    inner = ("data", "calibrate", "static", "evaluate", "gate")
+    data, calibrate, static, evaluate, gate = (_table(document, name, file) for name in inner)
     top = _read(document, _TOP, "", file, inner)
     return Recipe(
         model=cast("Path | None", top.get("model")),
         data=_data(data, file),
         calibrate=_build(CalibrateSettings, calibrate, CALIBRATE_VALUES, "[calibrate]", file),
         static=_static(static, file),
+        evaluate=_build(EvaluateSettings, evaluate, EVALUATE_VALUES, "[evaluate]", file),
+        gate=_build(GateSettings, gate, GATE_VALUES, "[gate]", file),
         folder=file.parent,
     )
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 __all__ = ["Size", "Switch", "Value", "Values", "WrongTypeError"]
 __all__ += ["columns", "flag", "height_width", "low_high", "names", "number", "numbers", "path"]
-__all__ += ["switch", "text", "whole"]
+__all__ += ["switch", "text", "whole", "wholes"]
 
 Size = int | tuple[int, int]
 """One number (the shorter side, or both sides), or height and width."""
@@ -42,6 +42,14 @@ def whole(value: object, _: Path) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise WrongTypeError("a whole number")
     return value
+
+
+def wholes(value: object, folder: Path) -> tuple[int, ...]:
+    """Read one whole number, or several."""
+    try:
+        return tuple(whole(v, folder) for v in (value if isinstance(value, list) else [value]))
+    except WrongTypeError as e:
+        raise WrongTypeError("a whole number, or a list of them") from e
 
 
 def number(value: object, _: Path) -> float:

@@ -27,6 +27,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from quantkit.analyze.network import Network, Step
+from quantkit.graph.factors import Divisor, Divisors, rounded
 from quantkit.observe.requests import ExtremesAsk, Request
 from quantkit.plan.ranges import clip_bounds
 from quantkit.recover.products import Product
@@ -43,9 +44,13 @@ _ONE_INPUT = _THROUGH - {"Add"}
 
 @dataclass(slots=True)
 class Group:
-    """Tensors whose channels must have the same factors, who makes them and who reads them."""
+    """Tensors whose channels must have the same factors, who makes them and who reads them.
+
+    `tensors` are those that may be quantized, `before` those that a Relu or Clip cuts off first.
+    """
 
     tensors: list[str] = field(default_factory=list)
+    before: list[str] = field(default_factory=list)
     makers: list[Product] = field(default_factory=list)
     readers: list[Product] = field(default_factory=list)
     bound: float = inf
@@ -78,8 +83,7 @@ class _Grouping:
         groups: dict[str, Group] = {}
         for tensor in self.parent:
             group = groups.setdefault(self._root(tensor), Group())
-            if tensor not in self.before:  # what a Relu or Clip cuts off is never quantized
-                group.tensors.append(tensor)
+            (group.before if tensor in self.before else group.tensors).append(tensor)
         bad = {self._root(t) for t in self.spoiled | (self.network.outputs & self.parent.keys())}
         bad |= {self._root(t) for t in self.clipped} & {self._root(t) for t in self.added}
         for step in self.network.steps:
@@ -167,13 +171,15 @@ def extreme_requests(groups: Iterable[Group]) -> tuple[Request, ...]:
     )
 
 
-def equalize(model: ir.Model, groups: Iterable[Group], largest: Mapping[str, NDArray[Any]]) -> int:
-    """Rewrite weights and biases in place; return how many groups were equalized.
+def equalize(
+    model: ir.Model, groups: Iterable[Group], largest: Mapping[str, NDArray[Any]]
+) -> tuple[Divisors, ...]:
+    """Rewrite weights and biases in place; return which tensors are now divided by what, a group each.
 
     `largest`: the magnitude of each channel, by tensor.
     """
     values = {name: v for graph in model.graphs() for name, v in graph.initializers.items()}
-    done = 0
+    done = []
     for group in groups:
         seen = [largest[t] for t in group.tensors if t in largest]
         if not seen or len({len(a) for a in seen}) != 1:
@@ -187,8 +193,9 @@ def equalize(model: ir.Model, groups: Iterable[Group], largest: Mapping[str, NDA
                 _scale(values[product.bias], 1 / factors, axis=0)
         for product in group.readers:
             _scale(values[product.weight], factors, axis=0 if _is_depthwise(product) else 1)
-        done += 1
-    return done
+        divided = Divisor(_CHANNELS, factors.astype(np.float32))
+        done.append(Divisors(tensors=(*group.before, *group.tensors), divisor=divided))
+    return tuple(done)
 
 
 def _factors(magnitude: NDArray[Any], group: Group) -> NDArray[np.float64]:
@@ -197,8 +204,7 @@ def _factors(magnitude: NDArray[Any], group: Group) -> NDArray[np.float64]:
     if not 0 < peak < group.bound:
         return np.ones_like(a)
     reach = a * _MARGIN if isfinite(group.bound) else a
-    found: NDArray[np.float64] = np.sqrt(np.clip(reach / peak, _SMALLEST, 1.0))
-    return found
+    return rounded(np.sqrt(np.clip(reach / peak, _SMALLEST, 1.0)))
 
 
 def _scale(value: ir.Value, factors: NDArray[np.float64], axis: int) -> None:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from calibrators import ChannelMoments, PatchMoments
 from quantkit.emit.canvas import Canvas, owner_of
+from quantkit.graph.factors import Divisor, Divisors, rounded
 from quantkit.recover.smoothable import Fold, Smoothable
 
 __all__ = ["Smoothed", "smooth"]
@@ -43,6 +44,7 @@ class Smoothed:
         scale: s, one a channel.
         strength: a.
         gain: By how many dB less noise is to be expected.
+        before: Tensors between the maker that took the division and the activation, which are divided as well.
     """
 
     tensor: str
@@ -50,6 +52,13 @@ class Smoothed:
     scale: Floats
     strength: float
     gain: float
+    before: tuple[str, ...] = ()
+
+    @property
+    def divisors(self) -> Divisors:
+        """Which tensors are now divided by what."""
+        divided = Divisor(-1, self.scale.astype(np.float32))
+        return Divisors(tensors=(*self.before, self.made), divisor=divided)
 
     def range(self, seen: ChannelMoments) -> tuple[float, float]:
         """Return the ends of the quotient, from those of each channel of the activation."""
@@ -125,7 +134,14 @@ class _Writer:
         for fold in one.folds:
             self._multiply(fold, 1 / scale)
         made = one.tensor if one.folds else self._divided(one, scale)
-        return Smoothed(tensor=one.tensor, made=made, scale=scale, strength=chosen, gain=gain)
+        return Smoothed(
+            tensor=one.tensor,
+            made=made,
+            scale=scale,
+            strength=chosen,
+            gain=gain,
+            before=one.stale,
+        )
 
     def _constant(self, fold: Fold) -> ir.Value:
         value = self.nodes[fold.node].inputs[fold.slot]
@@ -179,7 +195,8 @@ def _balance(
     def tried() -> Iterator[tuple[float, float, Floats]]:
         for a in _STRENGTHS if strength is None else (strength,):
             scale = channels**a / rows ** (1 - a)
-            scale /= np.exp(np.log(scale).mean())  # a common factor changes nothing
+            # A common factor changes nothing.
+            scale = rounded(scale / np.exp(np.log(scale).mean()))
             yield _noise(seen, sizes, scale), a, scale
 
     noise, chosen, scale = min(tried(), key=lambda one: one[:2])

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 __all__ = ["Decision", "Drift", "Interval", "Metric", "OutputDrift", "Slice", "WorstSample"]
 
+_FRACTIONS = {"f1", "accuracy", "precision", "recall", "map", "auc"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
@@ -37,6 +39,11 @@ class Metric:
     drop_interval: Interval | None = None
     detectable: float | None = None
     main: bool = False
+
+    @property
+    def is_fraction(self) -> bool:
+        """Whether it is a share of the samples: shown in per cent, its drop in points."""
+        return self.name.startswith("top-") or self.name.lower() in _FRACTIONS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,9 @@ class Size:
     Attributes:
         disk: All files, external data included.
         ratio: disk / float's disk; 1 for float.
-        parts: By cause, the largest first: "weights of Conv", "scales", "duplicates", "dead", "metadata", "structure".
+        parts: By cause, the largest first: "weights of Conv", "scales", "shapes and indices", "constant outputs",
+            "duplicates", "dead", "metadata", "padding" and "unused external data" (of files beside the model),
+            "structure" (nodes, names, types).
         compressed: As a package is downloaded (zlib).
     """
 

@@ -31,8 +31,10 @@ class Layer:
         share: Its part of the noise power of all layers alone, 0 to 1.
         local_db: SQNR of what it makes, fed with float's values.
         accumulated_db: SQNR of what it makes in the whole quantized model; None: no error, or not to be seen.
-        weight_db: SQNR of its weights alone; None: not quantized.
-        input_db: SQNR of the quantization of what it reads; None: not quantized.
+        weight_db: SQNR of what it makes, by its weights alone (and by the rounding of its result, where the operator
+            does that); None: no error by them.
+        input_db: SQNR of what it makes, by the quantization of what it reads alone; None: that is not quantized, or
+            cannot be told apart.
         clipped: Share of the values it reads that lie outside the quantized range.
         fix: What would help.
     """

@@ -14,7 +14,7 @@ class Rule:
     """One line of [gate].
 
     Attributes:
-        key: "max_drop", "min_size_reduction", "max_latency_ratio", "min_int8_share", "max_flips".
+        key: "max_drop", "min_size_reduction", "max_latency_ratio", "min_int8_share", "max_flips", "min_sqnr_db".
         limit: The bound.
         confidence: Judge the bad end of the interval; None: the estimate.
     """

@@ -3,7 +3,7 @@
 Knows neither onnx nor onnxruntime. May import errors, numerics and spec.
 """
 
-from quantkit.targets.machine import Machine, this_machine
+from quantkit.targets.machine import Machine, cores, this_machine
 from quantkit.targets.model import Target, check_target
 from quantkit.targets.registry import DEFAULT, GROUP, TARGETS, names, target
 
@@ -14,6 +14,7 @@ __all__ = [
     "Machine",
     "Target",
     "check_target",
+    "cores",
     "names",
     "target",
     "this_machine",

@@ -1,5 +1,6 @@
 """The CPU that this process runs on. Never fails: what cannot be found out is said to be unknown."""
 
+import os
 import platform
 import subprocess
 from dataclasses import asdict, dataclass
@@ -7,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Machine", "from_cpuinfo", "from_sysctl", "this_machine"]
+__all__ = ["Machine", "cores", "from_cpuinfo", "from_sysctl", "this_machine"]
 
 _X86 = "x86_64"
 _ARM = "arm64"
@@ -80,6 +81,11 @@ def this_machine() -> Machine:
         architecture=_architecture(platform.machine()),
         brand=platform.processor() or platform.machine() or "unknown",
     )
+
+
+def cores() -> int:
+    """Return how many processes of this one's may run at once."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def from_cpuinfo(text: str, machine: str) -> Machine:

@@ -1,0 +1,84 @@
+"""`evaluate_models`: candidates against the float model, on real data."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from quantkit.api.arguments import checked_names
+from quantkit.errors import UsageError
+from quantkit.evaluate.answers import AccuracyOptions, Contender
+from quantkit.evaluation import EvaluateOptions, evaluate, named, write_evaluation
+from quantkit.gate import rules_of
+from quantkit.recipe import DataSettings, GateSettings
+from quantkit.result import Result
+
+__all__ = ["evaluate_models"]
+
+
+def evaluate_models(  # noqa: PLR0913 - one parameter a question
+    float_model: str | Path,
+    candidates: str | Path | Sequence[str | Path] | Mapping[str, str | Path],
+    data: object,
+    output: str | Path | None = None,
+    *,
+    metric: str | None = None,
+    pairs: bool = False,
+    confidence: float = 0.95,
+    batches: Sequence[int] = (1,),
+    threads: Sequence[int] = (0,),
+    skip: Sequence[str] = (),
+    gate: GateSettings | None = None,
+    settings: DataSettings | None = None,
+    limit: int | None = None,
+    title: str = "",
+) -> Result:
+    """Measure how far candidates are from the float model, what they cost, and what really runs.
+
+    Args:
+        float_model: The reference.
+        candidates: A path, several, or paths by the names that the report shows.
+        data: What `quantkit.calibrate` takes; with labels where there are any.
+        output: A folder for result.json, report.html and report.md; None: nothing is written.
+        metric: "top-1", "top-5", "f1", "mse", "spearman", or "module:function"; None: chosen by the labels.
+        pairs: Two columns of text are embedded one by one, and the label is their likeness.
+        confidence: Of all intervals.
+        batches: Batch sizes that are timed.
+        threads: Numbers of threads that are timed; 0 is onnxruntime's choice.
+        skip: Parts to leave out: "latency", "memory", "layers", "runtime", "fidelity".
+        gate: What the candidates are judged by.
+        settings: How samples are prepared and ordered.
+        limit: Use so many samples; overrides the settings.
+        title: Of the report.
+
+    Raises:
+        QuantkitError: With one line that says what is wrong and what to do.
+    """
+    chosen = settings or DataSettings()
+    if limit is not None:
+        chosen = replace(chosen, limit=limit)
+    options = EvaluateOptions(
+        accuracy=AccuracyOptions(metric=metric, pairs=pairs, confidence=confidence),
+        batches=tuple(batches),
+        threads=tuple(threads),
+        skip=frozenset(checked_names(skip, "skip")),
+        rules=rules_of(gate or GateSettings()),
+        title=title,
+        command="quantkit.evaluate_models(...)",
+    )
+    result = evaluate(_contenders(float_model, candidates), data, chosen, options)
+    if output is not None:
+        write_evaluation(result, Path(output))
+    return result
+
+
+def _contenders(
+    float_model: str | Path, candidates: str | Path | Sequence[str | Path] | Mapping[str, str | Path]
+) -> tuple[Contender, ...]:
+    if not isinstance(candidates, Mapping):
+        several = [candidates] if isinstance(candidates, str | Path) else list(candidates)
+        return named([float_model, *several])
+    base = named([float_model])[0]
+    if base.name in candidates:
+        raise UsageError(f"Two models are called '{base.name}': call the candidate differently.")
+    found = (Contender(name=name, path=Path(path)) for name, path in candidates.items())
+    return (base, *found)

@@ -1,0 +1,143 @@
+"""`quantkit evaluate FLOAT CANDIDATE... --data dir/ -o DIR`."""
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from quantkit.cli.calibration_view import watching
+from quantkit.cli.console import JsonOption
+from quantkit.cli.data_options import DataFlags, data_settings
+from quantkit.cli.flags import expanded
+from quantkit.cli.gate_options import GateFlags, gate_settings
+from quantkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from quantkit.evaluation import EvaluateOptions
+    from quantkit.recipe import Recipe
+
+__all__ = ["evaluate"]
+
+
+@expanded
+def evaluate(  # noqa: PLR0913 - one parameter a flag
+    *,
+    context: typer.Context,
+    float_model: Annotated[
+        str, typer.Argument(help="The float32 model, the reference.", metavar="FLOAT")
+    ],
+    candidates: Annotated[
+        list[str],
+        typer.Argument(help="Models to judge: PATH, or NAME=PATH.", metavar="CANDIDATE..."),
+    ],
+    samples: DataFlags,
+    target: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="DIR", help="Where to write. Default: evaluation here."
+        ),
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            help="top-1, top-5, f1, mse, spearman, or module:function. Default: by the labels."
+        ),
+    ] = None,
+    pairs: Annotated[
+        bool | None,
+        typer.Option(
+            "--pairs/--no-pairs",
+            help="Two --column are two texts to embed, and the label their likeness.",
+        ),
+    ] = None,
+    confidence: Annotated[
+        float | None, typer.Option(metavar="C", help="Of all intervals. Default: 0.95.")
+    ] = None,
+    time_batch: Annotated[
+        list[int] | None,
+        typer.Option(metavar="N", min=1, help="Batch size to time. May be repeated. Default: 1."),
+    ] = None,
+    threads: Annotated[
+        list[int] | None,
+        typer.Option(metavar="N", min=0, help="Threads to time with. May be repeated."),
+    ] = None,
+    skip: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PART",
+            help="Leave out latency, memory, layers, runtime or fidelity. May be repeated.",
+        ),
+    ] = None,
+    title: Annotated[str, typer.Option(metavar="TEXT", help="Of the report.")] = "",
+    rules: GateFlags,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure candidates against the float model on real data, and write the report that a release review reads.
+
+    Writes result.json, report.html and report.md.
+    """
+    from dataclasses import replace
+
+    from quantkit.cli.evaluation_view import present
+    from quantkit.evaluation import evaluate, named, write_evaluation
+    from quantkit.recipe import load_recipe
+
+    recipe = load_recipe()
+    settings = data_settings(recipe.data, samples)
+    if settings.path is None:
+        raise UsageError("Which data? Add --data DIR, or path under [data] in quantkit.toml.")
+    given: dict[str, Any] = {
+        "metric": metric,
+        "pairs": pairs,
+        "confidence": confidence,
+        "batches": tuple(time_batch) if time_batch else None,
+        "threads": tuple(threads) if threads else None,
+        "output": target,
+    }
+    wanted = replace(recipe.evaluate, **{k: v for k, v in given.items() if v is not None})
+    recipe = replace(recipe, evaluate=wanted, gate=gate_settings(recipe.gate, rules))
+    folder = wanted.output or Path("evaluation")
+    _make_folder(folder)
+    options = _options(recipe, skip or [], title, shlex.join(["quantkit", *(context.obj or [])]))
+    options = replace(options, accuracy=replace(options.accuracy, skip_bad=samples.skip_bad))
+    with watching(quiet=as_json) as monitor:
+        result = evaluate(
+            named([float_model, *candidates]), settings.path, settings, options, monitor
+        )
+    files = write_evaluation(result, folder)
+    present(result, files, as_json=as_json)
+
+
+def _options(recipe: "Recipe", skip: list[str], title: str, command: str) -> "EvaluateOptions":
+    from quantkit.evaluate.answers import AccuracyOptions
+    from quantkit.evaluation import EvaluateOptions
+    from quantkit.gate import rules_of
+
+    wanted = recipe.evaluate
+    return EvaluateOptions(
+        accuracy=AccuracyOptions(
+            metric=wanted.metric, pairs=wanted.pairs, confidence=wanted.confidence
+        ),
+        batches=wanted.batches,
+        threads=wanted.threads,
+        skip=frozenset(skip),
+        rules=rules_of(recipe.gate),
+        title=title,
+        command=command,
+        recipe=recipe.text,
+    )
+
+
+def _make_folder(folder: Path) -> None:
+    """Refuse a folder that cannot be written before minutes of work, not after."""
+    import os
+
+    from quantkit.errors import OutputError
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise OutputError(f"Cannot make the folder '{folder}': {e.strerror}.") from e
+    if not os.access(folder, os.W_OK):
+        raise OutputError(f"Cannot write into '{folder}'; nothing was run.")

@@ -1,0 +1,122 @@
+"""How an evaluation looks in a terminal: one table, what can be said of each candidate, the verdict, where the report is."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from quantkit.cli.console import errors, human, output
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from quantkit.result import Evaluated, Metric, Result
+
+__all__ = ["evaluation_table", "present"]
+
+_COLOURS = {"pass": "green", "fail": "red", "undecided": "yellow"}
+
+
+def present(result: "Result", files: Sequence[Path], *, as_json: bool = False) -> None:
+    """Print an evaluation, or its JSON."""
+    from rich.markup import escape
+
+    from quantkit.result import result_text
+
+    if as_json:
+        typer.echo(result_text(result), nl=False)
+        return
+    console = output()
+    console.print(evaluation_table(result))
+    for line in _candidate_lines(result):
+        console.print(line, highlight=False, soft_wrap=True)
+    for text in (*result.notes, *_warnings(result)):
+        errors().print(f"[yellow]note:[/] {escape(text)}", soft_wrap=True, highlight=False)
+    written, page, text_file = (escape(str(file)) for file in files)
+    for line in (f"report: {page}", f"also:   {written}, {text_file}"):
+        console.print(line, soft_wrap=True, highlight=False)
+    if not result.verdicts:
+        console.print(
+            f"next:   quantkit gate {written} --max-drop 1%", soft_wrap=True, highlight=False
+        )
+
+
+def _candidate_lines(result: "Result") -> list[str]:
+    """Return what can be said of each candidate: the verdict, and which rules it does not keep."""
+    from rich.markup import escape
+
+    verdicts = {v.candidate: v for v in result.verdicts}
+    lines = []
+    for model in result.candidates:
+        verdict, said = verdicts.get(model.name), model.drift.sentence if model.drift else ""
+        word = f"[{_COLOURS[verdict.outcome]}]{verdict.outcome}[/] " if verdict else ""
+        lines.append(f"{word}[bold]{escape(model.name)}[/]: {escape(said)}")
+        if verdict is not None:
+            broken = (rule for rule in verdict.rules if rule.outcome != "pass")
+            lines += [f"    {escape(rule.sentence)}" for rule in broken]
+    return lines
+
+
+def _warnings(result: "Result") -> list[str]:
+    return [f"{model.name}: {text}" for model in result.models for text in model.warnings]
+
+
+def evaluation_table(result: "Result") -> "Table":
+    """Return all models side by side, float first; it fits into 80 columns."""
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+
+    data, metric = result.data, result.float_model.metric
+    title = escape(f"{result.title}: {data.samples} samples of {data.location}")
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
+    table.add_column("model")
+    measured = [metric.name, "drop", "at most"] if metric else []
+    for name in ("size", *measured, "flips", "SQNR", "time", "int8"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for model in result.models:
+        figures = [_value(model.metric), *_drop(model.metric)] if metric else []
+        size = human(model.size.disk) if model.role == "float" else f"{model.size.ratio:.1%}"
+        row = (size, *figures, _flips(model), _sqnr(model), _latency(model), _share(model))
+        table.add_row(escape(model.name), *row)
+    return table
+
+
+def _value(metric: "Metric | None") -> str:
+    if metric is None:
+        return "-"
+    return f"{metric.value:.2%}" if metric.is_fraction else f"{metric.value:.4g}"
+
+
+def _drop(metric: "Metric | None") -> tuple[str, str]:
+    """Return the drop and the bad end of its interval, in points where the metric is a fraction."""
+    if metric is None or metric.drop is None:
+        return "-", "-"
+    scale, digits = (100, 2) if metric.is_fraction else (1, 4)
+    bad = "-" if metric.drop_interval is None else f"{metric.drop_interval.high * scale:.{digits}f}"
+    return f"{metric.drop * scale:.{digits}f}", bad
+
+
+def _flips(model: "Evaluated") -> str:
+    decision = model.drift.decision if model.drift else None
+    return "-" if decision is None else f"{decision.flip_rate:.1%}"
+
+
+def _sqnr(model: "Evaluated") -> str:
+    if model.drift is None or not model.drift.outputs:
+        return "-"
+    found = [o.sqnr_db for o in model.drift.outputs if o.sqnr_db is not None]
+    return f"{min(found):.1f} dB" if found else "same"
+
+
+def _latency(model: "Evaluated") -> str:
+    if not model.latency:
+        return "-"
+    first = model.latency[0]
+    return f"{first.median_ms:.2f} ms" if model.role == "float" else f"{first.ratio:.2f}"
+
+
+def _share(model: "Evaluated") -> str:
+    runtime = model.runtime
+    return "-" if runtime is None else f"{runtime.integer}/{runtime.products}"

@@ -1,0 +1,183 @@
+"""`quantkit gate RESULT`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from quantkit.cli.console import JsonOption, output, write_json
+from quantkit.cli.flags import expanded
+from quantkit.cli.gate_options import GateFlags, gate_settings, part
+from quantkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.table import Table
+
+    from quantkit.recipe import GateSettings
+    from quantkit.result import Evaluated, Outcome, Result, Rule, Verdict
+
+__all__ = ["gate"]
+
+_COLOURS = {"pass": "green", "fail": "red", "undecided": "yellow"}
+_EXAMPLE = "[gate] with a line such as max_drop = 0.01 in quantkit.toml"
+
+
+@expanded
+def gate(  # noqa: PLR0913 - one parameter a flag
+    *,
+    path: Annotated[
+        Path, typer.Argument(help="The result of 'quantkit evaluate'.", metavar="RESULT")
+    ],
+    candidate: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only this candidate. May be repeated. Default: all."),
+    ] = None,
+    limits: GateFlags,
+    confidence: Annotated[
+        float | None,
+        typer.Option(
+            parser=part, metavar="C", help="Judge the bad end of each interval at it: 95%."
+        ),
+    ] = None,
+    allow_undecided: Annotated[
+        bool, typer.Option("--allow-undecided", help="Too few samples to decide passes.")
+    ] = False,
+    recipe: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help=r"Where \[gate] stands. Default: quantkit.toml here."),
+    ] = None,
+    junit: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write JUnit XML for CI.")
+    ] = None,
+    badge: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the verdict as one line of text.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    r"""Judge the candidates of an evaluation by the rules of a release.
+
+    Rules are flags, over \[gate] in quantkit.toml, over those in the result.
+    Exits with 0 if all candidates pass, with 1 if one fails or is undecided.
+    """
+    from quantkit.gate import judge, overall
+    from quantkit.recipe import GateSettings, load_recipe
+    from quantkit.result import load_result
+
+    result = _chosen(load_result(path), candidate or [], path)
+    settings = load_recipe(recipe).gate
+    flags = gate_settings(GateSettings(confidence=confidence), limits)
+    rules = _rules(result, settings, flags)
+    allowed = allow_undecided or settings.allow_undecided
+    verdicts = judge(result, rules)
+    outcome = overall(verdicts, allow_undecided=allowed)
+    _write(result, verdicts, junit, badge, allowed=allowed)
+    if as_json:
+        write_json(_plain(path, outcome, verdicts, allowed=allowed))
+    else:
+        _print(result, verdicts, allowed=allowed)
+    if outcome != "pass":
+        raise typer.Exit(1)
+
+
+def _chosen(result: "Result", names: "Sequence[str]", path: Path) -> "Result":
+    """Return the result with only the candidates named, if any are."""
+    from dataclasses import replace
+
+    from quantkit.recipe import closest
+
+    known = [m.name for m in result.candidates]
+    if not known:
+        raise UsageError(f"'{path}' holds no candidate: evaluate one against the float model.")
+    for name in names:
+        if name not in known:
+            raise UsageError(
+                f"'{path}' holds no candidate '{name}'{closest(name, known)}: "
+                f"it holds {', '.join(known)}."
+            )
+    wanted = tuple(m for m in result.candidates if not names or m.name in names)
+    return replace(result, models=(result.float_model, *wanted))
+
+
+def _rules(result: "Result", settings: "GateSettings", flags: "GateSettings") -> "tuple[Rule, ...]":
+    from quantkit.gate import merged, rules_of
+
+    base = rules_of(settings) or result.rules
+    rules = merged(base, rules_of(flags), flags.confidence or settings.confidence)
+    if not rules:
+        raise UsageError(f"There is no rule to judge by: add --max-drop 0.01, or {_EXAMPLE}.")
+    return rules
+
+
+def _write(
+    result: "Result",
+    verdicts: "Sequence[Verdict]",
+    junit: Path | None,
+    badge: Path | None,
+    *,
+    allowed: bool,
+) -> None:
+    from quantkit.files import replace_text
+    from quantkit.gate import badge as badge_text
+    from quantkit.gate import junit_xml
+
+    if junit is not None:
+        replace_text(junit, junit_xml(result, verdicts, allow_undecided=allowed))
+    if badge is not None:
+        replace_text(badge, badge_text(result, verdicts, allow_undecided=allowed) + "\n")
+
+
+def _plain(
+    path: Path, outcome: "Outcome", verdicts: "Sequence[Verdict]", *, allowed: bool
+) -> dict[str, Any]:
+    import msgspec
+
+    return {
+        "result": str(path),
+        "outcome": outcome,
+        "allow_undecided": allowed,
+        "verdicts": msgspec.to_builtins(verdicts),
+    }
+
+
+def _print(result: "Result", verdicts: "Sequence[Verdict]", *, allowed: bool) -> None:
+    from rich.markup import escape
+
+    from quantkit.gate import badge, overall
+
+    console = output()
+    for verdict, model in zip(verdicts, result.candidates, strict=True):
+        console.print(_table(verdict, model))
+        for judged in verdict.rules:
+            if judged.outcome != "pass":
+                told = escape(f"{judged.rule.key}: {judged.sentence}.")
+                colour = _COLOURS[judged.outcome]
+                console.print(f"[{colour}]{judged.outcome}[/] {told}", highlight=False)
+    colour = _COLOURS[overall(verdicts, allow_undecided=allowed)]
+    line = escape(badge(result, verdicts, allow_undecided=allowed))
+    console.print(f"[bold {colour}]{line}[/]", highlight=False, soft_wrap=True)
+
+
+def _table(verdict: "Verdict", model: "Evaluated") -> "Table":
+    from rich.markup import escape
+    from rich.table import Table
+
+    from quantkit.gate import bound_text, figure_text, room_text, unit_of
+
+    sure = any(j.rule.confidence is not None for j in verdict.rules)
+    table = Table(title=escape(verdict.candidate), title_justify="left")
+    for name in ("rule", "limit", "estimate", *(["bad end"] if sure else []), "margin", "outcome"):
+        words = name in {"rule", "outcome"}
+        table.add_column(name, justify="left" if words else "right", no_wrap=words)
+    for judged in verdict.rules:
+        unit = unit_of(judged.rule, model)
+        ends = [judged.estimate, judged.figure] if sure else [judged.estimate]
+        table.add_row(
+            judged.rule.key,
+            bound_text(judged.rule, unit, short=True),
+            *("-" if end is None else figure_text(end, unit, short=True) for end in ends),
+            "-" if judged.margin is None else room_text(judged.margin, unit, short=True),
+            f"[{_COLOURS[judged.outcome]}]{judged.outcome}[/]",
+        )
+    return table

@@ -1,0 +1,63 @@
+"""Flags that name the rules of a release, for all commands that judge."""
+
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from quantkit.recipe import GateSettings
+
+__all__ = ["GateFlags", "gate_settings", "part"]
+
+
+def part(value: str | float) -> float:
+    """Read a number: ``0.005``, or ``0.5%``."""
+    text = str(value).strip()
+    try:
+        return float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)
+    except ValueError as e:
+        raise typer.BadParameter(f"'{value}' is no number: write 0.005, or 0.5%") from e
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateFlags:
+    """The rules, each None unless given."""
+
+    max_drop: Annotated[
+        float | None,
+        typer.Option(
+            parser=part,
+            metavar="X",
+            help="How much worse the metric may be, in its units: 0.01 or 1% is one point.",
+        ),
+    ] = None
+    min_size_reduction: Annotated[
+        float | None,
+        typer.Option(parser=part, metavar="X", help="How much smaller the file must be: 70%."),
+    ] = None
+    max_latency_ratio: Annotated[
+        float | None,
+        typer.Option(parser=part, metavar="X", help="How slow, as a multiple of float: 0.8."),
+    ] = None
+    min_int8_share: Annotated[
+        float | None,
+        typer.Option(parser=part, metavar="X", help="Products that run in integers: 90%."),
+    ] = None
+    max_flips: Annotated[
+        float | None,
+        typer.Option(parser=part, metavar="X", help="Decisions that may differ from float's: 1%."),
+    ] = None
+    min_sqnr_db: Annotated[
+        float | None,
+        typer.Option(metavar="X", help="Signal to noise of the worst output, in dB: 20."),
+    ] = None
+
+
+def gate_settings(settings: "GateSettings", flags: GateFlags) -> "GateSettings":
+    """Return the settings with what flags say over them.
+
+    Raises:
+        UsageError: A flag's value is out of range.
+    """
+    return replace(settings, **{key: v for key, v in asdict(flags).items() if v is not None})

@@ -1,0 +1,92 @@
+"""`quantkit verify MODEL [--float F] [--data D] [--again]`."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from quantkit.cli.console import JsonOption, output, progress, write_json
+from quantkit.cli.data_options import DataFlags, data_settings
+from quantkit.cli.flags import expanded
+from quantkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from quantkit.attestation import Attestation
+    from quantkit.recipe import DataSettings
+
+__all__ = ["verify"]
+
+_STYLES = {"ok": "green", "wrong": "bold red", "unknown": "yellow"}
+
+
+@expanded
+def verify(
+    *,
+    model: Annotated[Path, typer.Argument(help="A model that quantkit wrote.", metavar="MODEL")],
+    float_model: Annotated[
+        Path | None,
+        typer.Option("--float", metavar="FILE", help="The model that it should be made from."),
+    ] = None,
+    samples: DataFlags,
+    again: Annotated[
+        bool,
+        typer.Option("--again", help="Also quantize again as recorded, and compare the bytes."),
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Check what a model says of itself: unchanged, made from this float model and this data, runs.
+
+    Exits with 1 if something is wrong, with 2 if MODEL carries no provenance. Data settings are the recorded
+    ones, unless flags or quantkit.toml say otherwise; --data may be a calibration file.
+    """
+    from quantkit.attestation import attest
+
+    if again and float_model is None:
+        raise UsageError("--again needs the float model: add --float FILE.")
+    data, settings = _data(samples)
+    with progress() as show:
+        show(f"Reading {model}")
+        found = attest(model, float_model=float_model, data=data, settings=settings, progress=show)
+        if again and float_model is not None:
+            from quantkit.api.again import make_again
+
+            check = make_again(model, float_model, data=data, settings=settings, progress=show)
+            found = replace(found, checks=(*found.checks, check))
+    if as_json:
+        write_json({"model": str(model), **found.to_json()})
+    else:
+        _print(found, model)
+    if not found.ok:
+        raise typer.Exit(1)
+
+
+def _data(samples: DataFlags) -> "tuple[Path | None, DataSettings | None]":
+    """Return the data, and how it is prepared; None: as recorded."""
+    from quantkit.recipe import DataSettings, load_recipe
+
+    settings = data_settings(load_recipe().data, samples)
+    prepared = replace(settings, path=None)
+    return settings.path, None if prepared == DataSettings() else prepared
+
+
+def _print(found: "Attestation", model: Path) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    console, says = output(), found.provenance
+    console.print(
+        f"[bold]{escape(model.name)}[/]  {says.kind}, written by quantkit {escape(says.quantkit)}",
+        highlight=False,
+    )
+    table = Table()
+    table.add_column("check")
+    table.add_column("outcome")
+    table.add_column("what was found")
+    for check in found.checks:
+        outcome = f"[{_STYLES[check.outcome]}]{check.outcome}[/]"
+        table.add_row(check.name, outcome, escape(check.sentence))
+    console.print(table)
+    wrong = [check.name for check in found.checks if check.outcome == "wrong"]
+    verdict = f"[bold red]wrong:[/] {', '.join(wrong)}" if wrong else "[green]nothing is wrong[/]"
+    console.print(verdict, highlight=False)

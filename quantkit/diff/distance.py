@@ -1,0 +1,155 @@
+"""How far two weights are apart, in the floats that they stand for.
+
+What a quantizer does to weights on purpose is looked for, and said:
+
+* A BatchNormalization that only one of the models has is taken into the Conv before it, ``w_c g_c / sqrt(v_c + e)`` for
+  channel c.
+* Where channels were evened out (equalized, smoothed), each channel of one axis is multiplied by a factor. If the two
+  look unlike, the best factors ``f_c = <p_c, q_c> / <p_c, p_c>`` are fitted, and it is said how alike the two are then. The
+  figures stay those without factors: a wrong scale looks just like it.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from quantkit.diff.scaling import Floats, array_of
+from quantkit.diff.stored import Stored
+from quantkit.numerics.affine import sqnr
+
+__all__ = ["Distance", "distance", "same_bytes"]
+
+_MATRIX = 2
+_GAINS, _VARIANCES = 1, 4  # inputs of BatchNormalization
+_UNLIKE_DB = 25.0  # 8 bits a tensor, rounded with care for the output, are above it
+_EXPLAINED_DB = 6.0  # by so much must factors help to be the explanation
+_STEPS = 4  # Cast, Sub, Mul and the Conv itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distance:
+    """What is between two weights p and q.
+
+    Attributes:
+        sqnr_db: ``10 log10(sum p^2 / sum (p - q)^2)``; None: equal, or not comparable.
+        largest: ``max |p - q|``; None: not comparable.
+        mean: ``mean |p - q|``; None: not comparable.
+        note: What was taken into account, or why they are not comparable.
+    """
+
+    sqnr_db: float | None = None
+    largest: float | None = None
+    mean: float | None = None
+    note: str = ""
+
+
+def same_bytes(x: Stored, y: Stored) -> bool:
+    """Say whether two weights are stored alike and mean the same."""
+    if x.dtype != y.dtype or x.shape != y.shape:
+        return False
+    if x.tensor.dtype is ir.DataType.STRING:
+        return bool((x.tensor.numpy() == y.tensor.numpy()).all())
+    return _same_scaling(x, y) and x.tensor.tobytes() == y.tensor.tobytes()
+
+
+def _same_scaling(x: Stored, y: Stored) -> bool:
+    if x.scaling is None or y.scaling is None:
+        return x.scaling is y.scaling
+    p, q = x.scaling, y.scaling
+    return _alike(p.scale(), q.scale()) and _alike(_zero(p.zero), _zero(q.zero))
+
+
+def _zero(value: ir.Value | None) -> NDArray[Any]:
+    return np.zeros(1, np.float32) if value is None else array_of(value)
+
+
+def _alike(p: NDArray[Any], q: NDArray[Any]) -> bool:
+    """Say whether two parameters are equal; one number stands for as many as the other has."""
+    return (
+        bool((p.ravel() == q.ravel()).all()) if p.size == q.size or 1 in (p.size, q.size) else False
+    )
+
+
+def distance(x: Stored, y: Stored, kept: Collection[ir.Node]) -> Distance:
+    """Compare two weights; `kept` are the nodes that both models have."""
+    if not _is_number(x) or not _is_number(y):
+        known = x.tensor.dtype.is_integer() and y.tensor.dtype.is_integer()
+        return Distance(note="other integers" if known else "integers of unknown scale")
+    p, folded_p = _with_normalization(x.floats(), x, kept)
+    q, folded_q = _with_normalization(y.floats(), y, kept)
+    notes = ["BN folded in"] if folded_p or folded_q else []
+    if p.ndim == _MATRIX and p.shape != q.shape and p.T.shape == q.shape:
+        p = p.T
+        notes.append("transposed")
+    if p.shape != q.shape:
+        return Distance(note="of another shape")
+    db = sqnr(p, q)
+    notes += [text] if db < _UNLIKE_DB and (text := _explained(p, q, db)) else []
+    error = np.abs(p - q)
+    return Distance(
+        sqnr_db=db if isfinite(db) else None,
+        largest=float(error.max(initial=0)),
+        mean=float(error.mean(dtype=np.float64)) if error.size else 0.0,
+        note=", ".join(notes),
+    )
+
+
+def _explained(p: Floats, q: Floats, db: float) -> str:
+    """Say how alike the two are once the channels of one axis are rescaled; "" if that does not explain much."""
+    found = [(sqnr(_evened(p, q, axis), q), axis) for axis in range(min(p.ndim, _MATRIX))]
+    best, axis = max(found, key=lambda f: f[0], default=(db, 0))
+    if best <= db + _EXPLAINED_DB:
+        return ""
+    return f"{f'{best:.1f} dB' if isfinite(best) else 'equal'} once axis {axis} is rescaled"
+
+
+def _evened(p: Floats, q: Floats, axis: int) -> Floats:
+    """Return p with each channel along `axis` multiplied by the factor that brings it closest to q."""
+    others = tuple(i for i in range(p.ndim) if i != axis)
+    power = (p * p).sum(others, keepdims=True)
+    factor = (p * q).sum(others, keepdims=True) / np.where(power > 0, power, 1)
+    return np.asarray(p * factor, np.float32)
+
+
+def _is_number(constant: Stored) -> bool:
+    """Say whether a constant is floats, or integers whose scale is known."""
+    dtype = constant.tensor.dtype
+    return dtype.is_floating_point() or constant.scaling is not None
+
+
+def _with_normalization(
+    weight: Floats, constant: Stored, kept: Collection[ir.Node]
+) -> tuple[Floats, bool]:
+    """Return a Conv's weight times the BatchNormalization behind it, if the other model has none there."""
+    normalization = _normalization_behind(constant.value)
+    if normalization is None or normalization in kept:
+        return weight, False
+    gains, variances = (normalization.inputs[i] for i in (_GAINS, _VARIANCES))
+    if gains is None or variances is None or None in (gains.const_value, variances.const_value):
+        return weight, False
+    epsilon = normalization.attributes.get("epsilon")
+    e = np.float32(1e-5 if epsilon is None else epsilon.as_float())
+    factor = array_of(gains) / np.sqrt(array_of(variances) + e)
+    if factor.shape != weight.shape[:1]:
+        return weight, False
+    shaped = factor.reshape([-1] + [1] * (weight.ndim - 1))
+    return np.asarray(weight * shaped, np.float32), True
+
+
+def _normalization_behind(value: ir.Value) -> ir.Node | None:
+    """Follow a weight to its Conv, through whatever restores it, and on to the only node that reads the Conv."""
+    for _ in range(_STEPS):
+        readers = [use.node for use in value.uses()]
+        if len(readers) != 1 or not readers[0].outputs:
+            return None
+        value = readers[0].outputs[0]
+        if readers[0].op_type == "Conv":
+            after = [use.node for use in value.uses()]
+            alone = len(after) == 1 and after[0].op_type == "BatchNormalization"
+            return after[0] if alone else None
+    return None

@@ -1,0 +1,124 @@
+"""The figures of one evaluated model, each with its direction and, where there is one, its interval."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from quantkit.result import Evaluated, Interval
+
+__all__ = ["Figure", "Unit", "Verdict", "figures_of", "judge"]
+
+Unit = Literal["metric", "share", "dB", "bytes", "ratio"]
+Verdict = Literal["better", "worse", "same", "within noise", "new", "gone"]
+# Memory of a process moves by pages and allocator; no interval is measured.
+_MEMORY_NOISE = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One number.
+
+    Attributes:
+        name: What it is, unique in a model.
+        value: None: perfect, where that has no number (an SQNR without noise).
+        unit: How to write it.
+        higher_is_better: Its direction.
+        interval: Where it lies; None: it is exact, or no interval was measured.
+    """
+
+    name: str
+    value: float | None
+    unit: Unit
+    higher_is_better: bool
+    interval: Interval | None = None
+
+
+def figures_of(model: Evaluated) -> dict[str, Figure]:
+    """Return everything that was measured of a model, by name, in the order to show."""
+    return {f.name: f for f in (*_accuracy(model), *_cost(model))}
+
+
+def _accuracy(model: Evaluated) -> Iterator[Figure]:
+    for metric in model.metrics:
+        unit: Unit = "share" if metric.is_fraction else "metric"
+        yield Figure(
+            name=metric.name,
+            value=metric.value,
+            unit=unit,
+            higher_is_better=metric.higher_is_better,
+            interval=metric.interval,
+        )
+        if metric.drop is not None:
+            yield Figure(
+                name=f"drop of {metric.name}",
+                value=metric.drop,
+                unit=unit,
+                higher_is_better=False,
+                interval=metric.drop_interval,
+            )
+    drift = model.drift
+    if drift is None:
+        return
+    if drift.decision is not None:
+        yield Figure(
+            name="flips",
+            value=drift.decision.flip_rate,
+            unit="share",
+            higher_is_better=False,
+            interval=drift.decision.interval,
+        )
+    for output in drift.outputs:
+        yield Figure(
+            name=f"SQNR of {output.output}",
+            value=output.sqnr_db,
+            unit="dB",
+            higher_is_better=True,
+            interval=output.sqnr_interval,
+        )
+
+
+def _cost(model: Evaluated) -> Iterator[Figure]:
+    yield Figure(name="size", value=model.size.disk, unit="bytes", higher_is_better=False)
+    for latency in model.latency if model.role == "candidate" else ():
+        threads = f", {latency.threads} threads" if latency.threads else ""
+        yield Figure(
+            name=f"latency ratio, batch {latency.batch}{threads}",
+            value=latency.ratio,
+            unit="ratio",
+            higher_is_better=False,
+            interval=latency.ratio_interval,
+        )
+    if model.runtime is not None and model.role == "candidate":
+        share = model.runtime.share
+        yield Figure(name="int8 share", value=share, unit="share", higher_is_better=True)
+    if model.memory is not None:
+        for name, value in (("memory", model.memory.resident), ("peak", model.memory.peak)):
+            around = Interval(low=value * (1 - _MEMORY_NOISE), high=value * (1 + _MEMORY_NOISE))
+            yield Figure(
+                name="resident memory" if name == "memory" else "peak memory",
+                value=value,
+                unit="bytes",
+                higher_is_better=False,
+                interval=around,
+            )
+
+
+def judge(a: Figure | None, b: Figure | None) -> Verdict:
+    """Say what became of a figure.
+
+    A change is within noise if each value lies in the other's interval; where only one has an interval, in that.
+    """
+    if a is None or b is None:
+        return "new" if a is None else "gone"
+    if a.value == b.value:
+        return "same"
+    if a.value is None or b.value is None:
+        return "better" if b.value is None else "worse"
+    inside = [
+        interval.low <= value <= interval.high
+        for interval, value in ((a.interval, b.value), (b.interval, a.value))
+        if interval is not None
+    ]
+    if inside and all(inside):
+        return "within noise"
+    return "better" if (b.value > a.value) == b.higher_is_better else "worse"

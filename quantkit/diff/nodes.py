@@ -1,0 +1,158 @@
+"""What became of the nodes: the same, changed, gone, new."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from quantkit.diff.attributes import Change, attribute_changes
+from quantkit.diff.matching import CONVERSIONS, Nodes
+from quantkit.diff.names import base_name
+from quantkit.result import OperatorChange
+
+__all__ = ["NodeChange", "NodeRef", "NodesDiff", "nodes_diff"]
+
+_TRANSPARENT = CONVERSIONS | {"Identity"}
+_LONGEST_CHAIN = 8  # of QuantizeLinear, DequantizeLinear and Identity one after the other
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRef:
+    """A node by its name and operator."""
+
+    name: str
+    op_type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeChange:
+    """A node that is in both models, and what differs.
+
+    Attributes:
+        a: In the first model.
+        b: In the second.
+        attributes: That differ; one that is left out counts as its default.
+        reads: Activations that it reads, if they differ, with quantization looked through.
+    """
+
+    a: NodeRef
+    b: NodeRef
+    attributes: tuple[Change, ...] = ()
+    reads: Change | None = None
+
+    @property
+    def differs(self) -> bool:
+        """Whether it computes something else; a name alone does not count."""
+        return bool(self.a.op_type != self.b.op_type or self.attributes or self.reads)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodesDiff:
+    """How the nodes of two models correspond.
+
+    Invariant: ``same + len(changed) + len(only_a)`` is the number of nodes of the first model, and likewise of the second.
+
+    Attributes:
+        same: How many have the same operator, attributes and inputs.
+        renamed: How many of these have another name.
+        changed: The others that correspond.
+        only_a: Only in the first model.
+        only_b: Only in the second.
+        operators: Operators whose number differs.
+    """
+
+    same: int
+    renamed: int
+    changed: tuple[NodeChange, ...]
+    only_a: tuple[NodeRef, ...]
+    only_b: tuple[NodeRef, ...]
+    operators: tuple[OperatorChange, ...]
+
+
+def nodes_diff(a: ir.Model, b: ir.Model, pairs: Nodes) -> NodesDiff:
+    """Say what differs, in the order of the first model."""
+    left, right = list(a.graph.all_nodes()), list(b.graph.all_nodes())
+    taken = set(pairs.values())
+    sources = _Sources(pairs, _constant_values(left) | _constant_values(right))
+    compared = [_change(node, pairs[node], sources) for node in left if node in pairs]
+    same = [c for c in compared if not c.differs]
+    return NodesDiff(
+        same=len(same),
+        renamed=sum(c.a.name != c.b.name for c in same),
+        changed=tuple(c for c in compared if c.differs),
+        only_a=tuple(_ref(n) for n in left if n not in pairs),
+        only_b=tuple(_ref(n) for n in right if n not in taken),
+        operators=tuple(_counts(left, right)),
+    )
+
+
+def _change(a: ir.Node, b: ir.Node, sources: "_Sources") -> NodeChange:
+    alike = a.op_type == b.op_type
+    return NodeChange(
+        a=_ref(a),
+        b=_ref(b),
+        attributes=attribute_changes(a, b) if alike else (),
+        reads=sources.change(a, b) if alike else None,
+    )
+
+
+def _ref(node: ir.Node) -> NodeRef:
+    return NodeRef(name=node.name or "", op_type=node.op_type)
+
+
+def _constant_values(nodes: list[ir.Node]) -> set[ir.Value]:
+    """Return what nodes make of constants alone: they are in topological order, so one pass does."""
+    found: set[ir.Value] = set()
+    for node in nodes:
+        given = [v for v in node.inputs if v is not None]
+        constant = all(v in found or v.is_initializer() for v in given)
+        if constant and (given or node.op_type == "Constant"):
+            found.update(node.outputs)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Sources:
+    """Where activations come from. Constants are compared elsewhere, by their values."""
+
+    pairs: Nodes
+    constants: set[ir.Value]
+
+    def change(self, a: ir.Node, b: ir.Node) -> Change | None:
+        """Return what both read, if it is not the same."""
+        left, right = self._activations(a), self._activations(b)
+        if len(left) == len(right) and all(map(self._same, left, right)):
+            return None
+        names = [", ".join(base_name(v.name or "") for v in found) for found in (left, right)]
+        return Change(what="reads", a=names[0], b=names[1])
+
+    def _activations(self, node: ir.Node) -> list[ir.Value]:
+        found = (_looked_through(value) for value in node.inputs)
+        return [v for v in found if v and not v.is_initializer() and v not in self.constants]
+
+    def _same(self, x: ir.Value, y: ir.Value) -> bool:
+        if base_name(x.name or "") == base_name(y.name or ""):
+            return True
+        made_x, made_y = x.producer(), y.producer()
+        return made_x is not None and self.pairs.get(made_x) is made_y and x.index() == y.index()
+
+
+def _looked_through(value: ir.Value | None) -> ir.Value | None:
+    """Follow a value back through quantization and Identity."""
+    for _ in range(_LONGEST_CHAIN):
+        producer = value.producer() if value is not None else None
+        if producer is None or producer.op_type not in _TRANSPARENT:
+            return value
+        value = producer.inputs[0]
+    return value
+
+
+def _counts(left: list[ir.Node], right: list[ir.Node]) -> Iterator[OperatorChange]:
+    before, after = Counter(n.op_type for n in left), Counter(n.op_type for n in right)
+    found = [
+        OperatorChange(op_type=op, before=before[op], after=after[op])
+        for op in sorted({*before, *after})
+        if before[op] != after[op]
+    ]
+    yield from sorted(found, key=lambda c: -abs(c.after - c.before))

@@ -1,0 +1,233 @@
+"""`diff_results`: this release against the last."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+import msgspec
+
+from quantkit.diff.attributes import Change
+from quantkit.diff.caveats import Caveat, caveats_of
+from quantkit.diff.figures import Figure, Unit, Verdict, figures_of, judge
+from quantkit.result import Evaluated, Interval, Judged, Layer, Result
+
+__all__ = [
+    "CandidateDiff",
+    "FigureChange",
+    "LayerChange",
+    "ResultDiff",
+    "RuleChange",
+    "diff_results",
+]
+
+# A layer's SQNR on a few samples moves by some tenths of a dB with the samples.
+_LAYER_DB = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FigureChange:
+    """One figure in both results; None where it was not measured, or where an SQNR has no noise."""
+
+    figure: str
+    unit: Unit
+    a: float | None
+    b: float | None
+    a_interval: Interval | None
+    b_interval: Interval | None
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleChange:
+    """A rule of the gate whose limit or outcome differs; None: there is no such rule."""
+
+    rule: str
+    a: Judged | None
+    b: Judged | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerChange:
+    """A layer that alone brings more noise than before, in dB at the output; None: no error at all."""
+
+    node: str
+    op_type: str
+    a: float | None
+    b: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateDiff:
+    """One candidate of the same name in both results.
+
+    Attributes:
+        name: Its name; the float model is among them.
+        figures: Every figure of either.
+        outcome: Its verdict, if that differs.
+        rules: Rules whose limit or outcome differs.
+        layers_worse: The largest loss first.
+        layers_better: How many layers got better.
+        warnings_new: Only in the second.
+        warnings_gone: Only in the first.
+        file_changed: The model file is another one.
+    """
+
+    name: str
+    figures: tuple[FigureChange, ...]
+    outcome: Change | None
+    rules: tuple[RuleChange, ...]
+    layers_worse: tuple[LayerChange, ...]
+    layers_better: int
+    warnings_new: tuple[str, ...]
+    warnings_gone: tuple[str, ...]
+    file_changed: bool
+
+    @property
+    def same(self) -> bool:
+        """Whether no difference was found; another file with the same figures is none."""
+        still = all(f.verdict == "same" for f in self.figures)
+        moved = self.layers_worse or self.layers_better or self.warnings_new or self.warnings_gone
+        return still and not (self.outcome or self.rules or moved)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultDiff:
+    """What differs between two results.
+
+    Attributes:
+        a: Title of the first.
+        b: Title of the second.
+        caveats: Why figures may not compare.
+        candidates: Those in both, the float model first.
+        only_a: Names of candidates that only the first has.
+        only_b: Names of candidates that only the second has.
+    """
+
+    a: str
+    b: str
+    caveats: tuple[Caveat, ...]
+    candidates: tuple[CandidateDiff, ...]
+    only_a: tuple[str, ...]
+    only_b: tuple[str, ...]
+
+    @property
+    def same(self) -> bool:
+        """Whether no figure, rule or warning differs and nothing says that figures do not compare."""
+        return not (self.caveats or self.only_a or self.only_b) and all(
+            c.same for c in self.candidates
+        )
+
+    @property
+    def worse(self) -> tuple[tuple[str, FigureChange], ...]:
+        """Every figure that got worse beyond noise, with its candidate."""
+        return tuple(
+            (c.name, f) for c in self.candidates for f in c.figures if f.verdict == "worse"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return {"kind": "results", "same": self.same, **plain}
+
+
+def diff_results(a: Result, b: Result) -> ResultDiff:
+    """Compare two results; candidates are matched by name, the float models with each other."""
+    before, after = _by_name(a), _by_name(b)
+    return ResultDiff(
+        a=a.title,
+        b=b.title,
+        caveats=caveats_of(a, b),
+        candidates=tuple(
+            _candidate(name, before[name], after[name], (_judged(a, name), _judged(b, name)))
+            for name in before
+            if name in after
+        ),
+        only_a=tuple(n for n in before if n not in after),
+        only_b=tuple(n for n in after if n not in before),
+    )
+
+
+def _by_name(result: Result) -> dict[str, Evaluated]:
+    """Return the models by name, float under one name in all results."""
+    return {"float": result.float_model} | {m.name: m for m in result.candidates}
+
+
+def _judged(result: Result, name: str) -> dict[str, Judged]:
+    verdict = next((v for v in result.verdicts if v.candidate == name), None)
+    return {} if verdict is None else {j.rule.key: j for j in verdict.rules}
+
+
+def _candidate(
+    name: str, a: Evaluated, b: Evaluated, judged: tuple[dict[str, Judged], dict[str, Judged]]
+) -> CandidateDiff:
+    left, right = figures_of(a), figures_of(b)
+    layers = list(_layers(a, b))
+    worse = [c for c in layers if _db(c.b) < _db(c.a)]
+    outcomes = [_outcome(j) for j in judged]
+    return CandidateDiff(
+        name=name,
+        figures=tuple(_change(key, left.get(key), right.get(key)) for key in {**left, **right}),
+        outcome=Change(what="verdict", a=outcomes[0], b=outcomes[1])
+        if outcomes[0] != outcomes[1]
+        else None,
+        rules=tuple(_rules(*judged)),
+        layers_worse=tuple(sorted(worse, key=lambda c: _db(c.b) - min(_db(c.a), _PERFECT))),
+        layers_better=len(layers) - len(worse),
+        warnings_new=tuple(w for w in b.warnings if w not in a.warnings),
+        warnings_gone=tuple(w for w in a.warnings if w not in b.warnings),
+        file_changed=a.file.sha256 != b.file.sha256,
+    )
+
+
+_PERFECT = 200.0  # dB; stands for no error where losses are ranked
+
+
+def _change(name: str, a: Figure | None, b: Figure | None) -> FigureChange:
+    known = b or a
+    assert known is not None  # noqa: S101 - the name comes from one of the two
+    return FigureChange(
+        figure=name,
+        unit=known.unit,
+        a=a.value if a is not None else None,
+        b=b.value if b is not None else None,
+        a_interval=a.interval if a is not None else None,
+        b_interval=b.interval if b is not None else None,
+        verdict=judge(a, b),
+    )
+
+
+def _outcome(judged: dict[str, Judged]) -> str:
+    """Return the outcome of all rules: one that fails decides, then one that is undecided; "" without rules."""
+    found = {j.outcome for j in judged.values()}
+    return next((o for o in ("fail", "undecided", "pass") if o in found), "")
+
+
+def _rules(a: dict[str, Judged], b: dict[str, Judged]) -> Iterator[RuleChange]:
+    for key in {**a, **b}:
+        left, right = a.get(key), b.get(key)
+        same = left is not None and right is not None
+        if same and left and right and (left.rule, left.outcome) == (right.rule, right.outcome):
+            continue
+        yield RuleChange(rule=key, a=left, b=right)
+
+
+def _layers(a: Evaluated, b: Evaluated) -> Iterator[LayerChange]:
+    """Yield the layers whose noise moved by more than `_LAYER_DB`."""
+    before = _by_node(a)
+    for node, now in _by_node(b).items():
+        was = before.get(node)
+        if (
+            was is None
+            or abs(min(_db(was.alone_db), _PERFECT) - min(_db(now.alone_db), _PERFECT)) <= _LAYER_DB
+        ):
+            continue
+        yield LayerChange(node=node, op_type=now.op_type, a=was.alone_db, b=now.alone_db)
+
+
+def _by_node(model: Evaluated) -> dict[str, Layer]:
+    return {layer.node: layer for layer in model.layers.layers} if model.layers else {}
+
+
+def _db(value: float | None) -> float:
+    return inf if value is None else value

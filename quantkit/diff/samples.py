@@ -1,0 +1,44 @@
+"""A few samples of a user's data, as the inputs of a model."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+from quantkit.calibration import with_model_folder
+from quantkit.data import Description, batches, collate, fixed_batch, open_data
+from quantkit.errors import DataError
+from quantkit.feeds import Feeds
+from quantkit.graph.load import load
+from quantkit.observe.prepare import inputs_of
+from quantkit.recipe import DataSettings
+
+__all__ = ["SAMPLES", "read_samples"]
+
+SAMPLES = 8
+"""How many are read unless a user says so: enough to rank tensors by their error."""
+
+
+def read_samples(
+    model: Path, settings: DataSettings, described: Callable[[Description], None]
+) -> list[Feeds]:
+    """Return the inputs of one run after the other; `described` is told what the data is.
+
+    Raises:
+        DataError: The data cannot be read, does not fit the model, or holds no whole batch.
+    """
+    loaded = load(model)
+    inputs = inputs_of(loaded)
+    settings = with_model_folder(settings, loaded)
+    found = open_data(settings.path, inputs, settings)
+    described(found.description)
+    size = fixed_batch(inputs) or settings.batch or 1
+    settings = replace(settings, limit=settings.limit or SAMPLES * size)
+    runs = batches(
+        found, size=size, limit=settings.limit, shuffle=settings.shuffle, seed=settings.seed
+    )
+    fixed = fixed_batch(inputs)
+    feeds = [feed for run in runs if not fixed or len(run) == size for feed in collate(run)]
+    if not feeds:
+        raise DataError(f"'{settings.path}' holds no {size} samples, which one run takes.")
+    return list(islice(feeds, settings.limit))

@@ -1,0 +1,118 @@
+"""Which metric: the one that is asked for, or the one that labels and outputs suggest."""
+
+from collections.abc import Sequence
+
+from quantkit.data import Label
+from quantkit.errors import DataError
+from quantkit.evaluate.accuracy.chunks import Chunk
+from quantkit.evaluate.accuracy.contenders import OutputSpec
+from quantkit.evaluate.accuracy.decisions import Decisions
+from quantkit.evaluate.accuracy.labels import is_class, is_number
+from quantkit.evaluate.accuracy.scorers import ClassScorer, NumberScorer, PairScorer, Scorer
+from quantkit.evaluate.accuracy.user_metric import UserScorer, import_metric
+
+__all__ = ["chosen_scorer", "decides"]
+
+_CLASSES = frozenset(("top-1", "top-5", "f1"))
+_EMBEDDING = (2, 3)  # axes of [batch, features], and of [batch, tokens, features]
+
+
+def decides(metric: str | None, label: Label, *, pairs: bool) -> bool:
+    """Return whether the highest score can be a decision: not where the answers are numbers."""
+    fractional = isinstance(label, float) and not label.is_integer()
+    return not pairs and metric not in {"mse", "spearman"} and not fractional
+
+
+def chosen_scorer(
+    metric: str | None,
+    first: Chunk,
+    outputs: Sequence[OutputSpec],
+    decisions: Decisions | None,
+    *,
+    pairs: bool,
+    warnings: Sequence[str] = (),
+) -> tuple[Scorer | None, str]:
+    """Return what scores the samples, or None and why there is no metric; `warnings` are the data's.
+
+    Raises:
+        DataError: Labels, or an output, that the metric needs are not there.
+    """
+    models, label = len(first.answers), first.units[0].label
+    if metric is not None and ":" in metric:
+        return _own(metric, models, label), ""
+    if label is None:
+        if metric is not None or pairs:
+            why = next((w for w in warnings if "label" in w), "")
+            raise DataError(
+                f"{metric or 'spearman'} needs labels, and the data has none: "
+                f"{why or 'give a key or column label, class folders, labels.csv, or --label NAME.'}"
+            )
+        return None, "The data has no labels: no metric, only drift."
+    if pairs:
+        return PairScorer(_embedding_output(first, outputs), models), ""
+    number = _number_output(first, outputs)
+    wanted = metric or _suggested(label, decisions, number)
+    if wanted is None:
+        return None, _why_none(label, decisions)
+    if wanted in _CLASSES:
+        if decisions is None:
+            raise DataError(
+                f"{wanted} needs an output [batch, classes], or one class a sample; the model has "
+                f"{_described(first, outputs)}."
+            )
+        return ClassScorer(decisions, models, wanted), ""
+    if number is None:
+        raise DataError(
+            f"{wanted} needs an output with one number a sample; the model has "
+            f"{_described(first, outputs)}."
+        )
+    return NumberScorer(number, models, wanted), ""
+
+
+def _own(metric: str, models: int, label: Label) -> UserScorer:
+    scorer = UserScorer(metric, import_metric(metric), models)
+    if label is None and scorer.needs_labels:
+        raise DataError(
+            f"metric '{metric}' gets no labels, for the data has none; if it needs none, say so: "
+            f"{metric.partition(':')[2]}.needs_labels = False."
+        )
+    return scorer
+
+
+def _suggested(label: Label, decisions: Decisions | None, number: str | None) -> str | None:
+    if decisions is not None and is_class(label):
+        return "top-1"
+    return "mse" if number is not None and is_number(label) else None
+
+
+def _why_none(label: Label, decisions: Decisions | None) -> str:
+    if isinstance(label, str):
+        return (
+            f"Labels are texts ('{label}', ...): no metric. Number the classes from 0, in the order of the "
+            "model's output, or give a metric of your own."
+        )
+    what = "a class" if decisions is not None else "an output"
+    return f"Labels are numbers ({label}, ...) that fit {what} of the model in no known way: no metric."
+
+
+def _number_output(first: Chunk, outputs: Sequence[OutputSpec]) -> str | None:
+    found = (o.name for o in outputs if o.is_float and first.answers[0][o.name][0].size == 1)
+    return next(found, None)
+
+
+def _embedding_output(first: Chunk, outputs: Sequence[OutputSpec]) -> str:
+    """Return the output that embeds a text: one that is called so, else the first of 2 or 3 axes."""
+    fitting = [
+        o.name for o in outputs if o.is_float and first.answers[0][o.name][0].ndim in _EMBEDDING
+    ]
+    if not fitting:
+        raise DataError(
+            "Pairs need an output [batch, features] or [batch, tokens, features]; the model has "
+            f"{_described(first, outputs)}."
+        )
+    return next((name for name in fitting if "sentence" in name.lower()), fitting[0])
+
+
+def _described(first: Chunk, outputs: Sequence[OutputSpec]) -> str:
+    shapes = (f"'{o.name}' {list(first.answers[0][o.name][0].shape)}" for o in outputs)
+    return ", ".join(shapes)

@@ -1,0 +1,246 @@
+"""All models run on the same samples; their outputs come in chunks that memory holds.
+
+Statistics are taken of a chunk at a time: as many numpy calls for 64 samples as for one.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantkit.data import InputSpec, Label, Sample, collate, fixed_batch
+from quantkit.errors import DataError
+from quantkit.evaluate.accuracy.contenders import OpenModel, OutputSpec
+from quantkit.evaluate.accuracy.source import Source
+from quantkit.observe.prepare import batch_for
+from quantkit.runtime import RUNTIME_ERRORS, first_line
+
+__all__ = ["UNITS", "Array", "Chunk", "Runner", "Unit"]
+
+Array = NDArray[Any]
+Feeds = Mapping[str, Array]
+
+UNITS = 64  # in a chunk
+_BYTES = 32 << 20  # of the outputs of all models in a chunk; one sample may have more
+_KEPT = 16  # feeds that are kept for other measurements
+_TEXT_RANK = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """What statistics count: a sample, or one row of a sample of several rows.
+
+    Attributes:
+        name: Where it comes from.
+        label: Its label.
+        length: Real tokens of a text; else the extent of axis 1 of the first input that has one.
+        mask: The attention mask of a text.
+    """
+
+    name: str
+    label: Label
+    length: int
+    mask: Array | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Chunk:
+    """Units and the answers of all models.
+
+    Attributes:
+        units: In order.
+        answers: For each model, output -> one array a unit, batch axis first.
+        nbytes: Of all arrays.
+    """
+
+    units: list[Unit] = field(default_factory=list)
+    answers: list[dict[str, list[Array]]]
+    nbytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Span:
+    """Rows `start` to `stop` of a run, which are one unit."""
+
+    unit: Unit
+    sample: Sample
+    start: int
+    stop: int
+
+
+class Runner:
+    """Reads a source once and runs every model on every sample.
+
+    Attributes:
+        batch: Samples in a run.
+        samples: How many were run, so far.
+        left_over: How many at the end did not fill a batch of the model.
+        feeds: What the first runs were fed, a sample each unless the model's batch is fixed.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[OpenModel],
+        inputs: Sequence[InputSpec],
+        source: Source,
+    ) -> None:
+        self.models = tuple(models)
+        self.outputs: tuple[OutputSpec, ...] = tuple(o for o in models[0].outputs if o.is_tensor)
+        self.batch = source.settings.batch or 1
+        self.samples = 0
+        self.left_over = 0
+        self.feeds: list[Feeds] = []
+        self._inputs = tuple(inputs)
+        self._whole = fixed_batch(inputs) is not None
+        self._source = source
+        self._mask = next((spec.name for spec in inputs if _is_mask(spec)), None)
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Yield chunks; the first holds as little as one run, so that errors come early.
+
+        Raises:
+            DataError: A sample cannot be read, or a model does not run on it.
+        """
+        chunk, most = self._empty(), 1
+        for batch in self._batches():
+            self._run(batch, chunk)
+            self.samples += len(batch)
+            if len(chunk.units) >= most or chunk.nbytes >= _BYTES:
+                yield chunk
+                chunk, most = self._empty(), UNITS
+        if chunk.units:
+            yield chunk
+
+    def _empty(self) -> Chunk:
+        names = [output.name for output in self.outputs]
+        return Chunk(answers=[{name: [] for name in names} for _ in self.models])
+
+    def _batches(self) -> Iterator[list[Sample]]:
+        """Yield what is run together; the texts of a pair are neighbours, and in one list."""
+        groups = iter(self._source)
+        first = next(groups, None)
+        if first is None:
+            raise DataError(f"'{self._source.location}' gave no samples: nothing to evaluate.")
+        self.batch = batch_for(self._inputs, first[0], self.batch)
+        batch = list(first)
+        for group in groups:
+            full = len(batch) % self.batch == 0 if self._whole else len(batch) >= self.batch
+            if full:
+                yield batch
+                batch = []
+            batch.extend(group)
+        if self._whole and len(batch) % self.batch:
+            self.left_over = len(batch)
+            if not self.samples:
+                raise DataError(
+                    f"The model takes batches of {self.batch}, and there are only {len(batch)} samples."
+                )
+            return
+        yield batch
+
+    def _run(self, batch: Sequence[Sample], chunk: Chunk) -> None:
+        """Run a batch, or each sample where a batch of 1 was asked for."""
+        rest = iter(batch)
+        while some := list(islice(rest, self.batch)):
+            waiting = iter(some)
+            for feeds in collate(some):
+                together: list[Sample] = []
+                rows = _extent(feeds)
+                while sum(_extent(s.feeds) for s in together) < rows:
+                    together.append(next(waiting))
+                self._keep(feeds, together)
+                self._run_once(feeds, together, chunk)
+
+    def _keep(self, feeds: Feeds, samples: Sequence[Sample]) -> None:
+        found = [feeds] if self._whole else [sample.feeds for sample in samples]
+        self.feeds.extend(found[: _KEPT - len(self.feeds)])
+
+    def _run_once(self, feeds: Feeds, samples: Sequence[Sample], chunk: Chunk) -> None:
+        names = [output.name for output in self.outputs]
+        plain = dict(feeds)
+        spans: list[_Span] = []
+        for model, answers in zip(self.models, chunk.answers, strict=True):
+            try:
+                values = model.session.run(names, plain)
+            except RUNTIME_ERRORS as e:
+                raise DataError(
+                    f"'{model.name}' does not run on '{samples[0].name}': {first_line(e)}"
+                ) from e
+            if not spans:
+                spans = self._spans(samples, values)
+                chunk.units.extend(span.unit for span in spans)
+            for output, array in zip(self.outputs, values, strict=True):
+                chunk.nbytes += array.nbytes
+                answers[output.name].extend(_divided(array, output, spans, feeds))
+
+    def _spans(self, samples: Sequence[Sample], values: Sequence[Array]) -> list[_Span]:
+        """Return the units of a run. Rows of an unlabelled sample of several are units of their own."""
+        extents = [_extent(sample.feeds) for sample in samples]
+        divisible = all(a.ndim and a.shape[0] == sum(extents) for a in values)
+        spans, start = [], 0
+        for sample, extent in zip(samples, extents, strict=True):
+            single = extent > 1 and sample.label is None and divisible
+            step = 1 if single else extent
+            for number in range(0, extent, step):
+                name = f"{sample.name} [{number}]" if single else sample.name
+                at = start + number
+                unit = self._unit(sample, name, number)
+                spans.append(_Span(unit=unit, sample=sample, start=at, stop=at + step))
+            start += extent
+        return spans
+
+    def _unit(self, sample: Sample, name: str, row: int) -> Unit:
+        if self._mask is not None:
+            mask = sample.feeds[self._mask][row]
+            length = int(np.count_nonzero(mask))
+            return Unit(name=name, label=sample.label, length=length, mask=mask)
+        lengths = (a.shape[1] for a in sample.feeds.values() if a.ndim >= _TEXT_RANK)
+        return Unit(name=name, label=sample.label, length=next(lengths, 0))
+
+
+def _is_mask(spec: InputSpec) -> bool:
+    name = spec.name.rpartition("/")[2].partition(":")[0].lower()
+    return (
+        len(spec.shape) == _TEXT_RANK
+        and spec.dtype.kind in "iub"
+        and name.endswith("mask")
+        and "special" not in name
+    )
+
+
+def _extent(feeds: Feeds) -> int:
+    """Return how many rows there are: the leading extent, 1 where an input has none."""
+    return min((a.shape[0] for a in feeds.values() if a.ndim), default=1)
+
+
+def _divided(
+    array: Array, output: OutputSpec, spans: Sequence[_Span], feeds: Feeds
+) -> Iterator[Array]:
+    """Yield each unit's part of an output, without what padding added to it.
+
+    An output that has not one row a row is counted with the run's first unit.
+    """
+    if len(spans) == 1:
+        yield array
+        return
+    if not array.ndim or array.shape[0] != spans[-1].stop:
+        yield array
+        yield from (array.reshape(-1)[:0] for _ in spans[1:])
+        return
+    for span in spans:
+        yield _unpadded(array[span.start : span.stop], output, span.sample, feeds)
+
+
+def _unpadded(array: Array, output: OutputSpec, sample: Sample, feeds: Feeds) -> Array:
+    padding = sample.padding
+    fixed = output.shape is not None and len(output.shape) > 1 and output.shape[1] is not None
+    if padding is None or fixed or array.ndim < _TEXT_RANK:
+        return array
+    name = next(iter(padding.values))
+    longest, own = feeds[name].shape[1], sample.feeds[name].shape[1]
+    if array.shape[1] != longest:
+        return array
+    return array[:, longest - own :] if padding.left else array[:, :own]

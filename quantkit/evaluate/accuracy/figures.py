@@ -1,0 +1,139 @@
+"""From what each sample scored to a metric with its intervals.
+
+A `Figure` holds one metric of all models on the same samples. Drops are positive where the candidate is worse,
+whatever the direction of the metric, and redrawn in pairs: a draw takes the same samples for both models.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantkit.numerics.statistics import (
+    Bounds,
+    detectable_drop,
+    drop_interval,
+    mean_interval,
+)
+from quantkit.result import Interval, Metric
+
+__all__ = ["Figure", "Floats", "Indices", "Mean", "as_interval", "metrics_of"]
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+
+class Figure(Protocol):
+    """One metric of all models; model 0 is float."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+
+    @property
+    def higher_is_better(self) -> bool:
+        """False for errors."""
+
+    @property
+    def samples(self) -> int:
+        """How many."""
+
+    def value(self, model: int) -> float:
+        """Return the metric of a model."""
+
+    def interval(self, model: int, confidence: float, seed: int) -> Bounds | None:
+        """Return the interval of the metric."""
+
+    def drop_interval(self, model: int, confidence: float, seed: int) -> Bounds | None:
+        """Return the interval of the drop against float."""
+
+    def contributions(self, model: int) -> Floats:
+        """Return what each sample adds to the drop; their mean is the drop."""
+
+    def only(self, chosen: Indices) -> Self:
+        """Return the same of some samples."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mean:
+    """The mean of each sample's score: top-1, top-5, squared error, a user's own.
+
+    Attributes:
+        name: Of the metric.
+        scores: (models, samples).
+        higher_is_better: False for errors.
+    """
+
+    name: str
+    scores: Floats
+    higher_is_better: bool = True
+
+    @property
+    def samples(self) -> int:
+        """How many."""
+        return int(self.scores.shape[1])
+
+    def value(self, model: int) -> float:
+        """Return the mean score."""
+        return float(self.scores[model].mean())
+
+    def interval(self, model: int, confidence: float, seed: int) -> Bounds | None:
+        """Return Wilson's interval for hits, else the bootstrap's."""
+        return mean_interval(self.scores[model], seed=seed, confidence=confidence)
+
+    def drop_interval(self, model: int, confidence: float, seed: int) -> Bounds | None:
+        """Return the interval of the mean difference."""
+        # How much one sample could lose: of a share all of it, else as much as any scored.
+        reach = float(np.abs(self.scores[0]).max(initial=0.0))
+        share = self.scores.min() >= 0 and self.scores.max() <= 1
+        drops = self.contributions(model)
+        return drop_interval(drops, reach=1.0 if share else reach, seed=seed, confidence=confidence)
+
+    def contributions(self, model: int) -> Floats:
+        """Return each sample's loss of score."""
+        difference: Floats = self.scores[0] - self.scores[model]
+        return difference if self.higher_is_better else -difference
+
+    def only(self, chosen: Indices) -> "Mean":
+        """Return the same of some samples."""
+        return replace(self, scores=self.scores[:, chosen])
+
+
+def metrics_of(
+    figures: Sequence[Figure], model: int, *, main: str, confidence: float, seed: int
+) -> tuple[Metric, ...]:
+    """Return all metrics of a model, the main one first."""
+    ordered = sorted(figures, key=lambda figure: figure.name != main)
+    return tuple(
+        _metric(figure, model, main=figure.name == main, confidence=confidence, seed=seed)
+        for figure in ordered
+    )
+
+
+def _metric(figure: Figure, model: int, *, main: bool, confidence: float, seed: int) -> Metric:
+    common: dict[str, Any] = {
+        "name": figure.name,
+        "value": figure.value(model),
+        "interval": as_interval(figure.interval(model, confidence, seed), confidence),
+        "higher_is_better": figure.higher_is_better,
+        "main": main,
+    }
+    if model == 0:
+        return Metric(**common)
+    drop = figure.value(0) - figure.value(model)
+    bounds = figure.drop_interval(model, confidence, seed)
+    return Metric(
+        **common,
+        drop=drop if figure.higher_is_better else -drop,
+        drop_interval=as_interval(bounds, confidence),
+        detectable=None if bounds is None else detectable_drop(*bounds),
+    )
+
+
+def as_interval(bounds: Bounds | None, confidence: float) -> Interval | None:
+    """Return bounds as the result holds them."""
+    return (
+        None if bounds is None else Interval(low=bounds[0], high=bounds[1], confidence=confidence)
+    )

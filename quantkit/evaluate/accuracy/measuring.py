@@ -1,0 +1,187 @@
+"""One pass over the chunks: all that is taken in on the way, and what came of it."""
+
+from collections.abc import Mapping, Sequence
+from heapq import nsmallest
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantkit.data import Label
+from quantkit.evaluate.accuracy.choice import chosen_scorer, decides
+from quantkit.evaluate.accuracy.chunks import Array, Chunk
+from quantkit.evaluate.accuracy.columns import Column
+from quantkit.evaluate.accuracy.contenders import OutputSpec
+from quantkit.evaluate.accuracy.decisions import Agreement, Decisions, deciding_output
+from quantkit.evaluate.accuracy.drift import Flat, OutputTally, decibels
+from quantkit.evaluate.accuracy.labels import check_complete
+from quantkit.evaluate.accuracy.scorers import ClassScorer, Scorer
+from quantkit.result import Decision, WorstSample
+
+__all__ = ["CandidateTally", "Measuring"]
+
+_SHOWN = 10
+
+Place = tuple[float, int, str, Label]
+"""Signal over noise, number, name and label of a unit."""
+
+
+class CandidateTally:
+    """What is known of one candidate's outputs."""
+
+    def __init__(self, outputs: Sequence[OutputSpec], shown: str | None) -> None:
+        self.tallies = {o.name: OutputTally(o.name) for o in outputs if o.is_float}
+        self.agreements = {o.name: Agreement(o.name) for o in outputs if not o.is_float}
+        self._shown = shown  # the output whose worst samples are listed
+        self._worst: list[Place] = []
+        self._units = 0
+
+    def observe(
+        self, chunk: Chunk, expected: Mapping[str, Flat], own: Mapping[str, Sequence[Array]]
+    ) -> None:
+        """Take in a chunk."""
+        for name, tally in self.tallies.items():
+            ratio = tally.observe(expected[name], Flat.of(own[name]))
+            if name == self._shown:
+                self._note_worst(chunk, ratio)
+        for name, agreement in self.agreements.items():
+            agreement.observe(chunk.answers[0][name], own[name])
+        self._units += len(chunk.units)
+
+    def _note_worst(self, chunk: Chunk, ratio: NDArray[np.float64]) -> None:
+        changed = [i for i in np.argsort(ratio, kind="stable")[:_SHOWN] if np.isfinite(ratio[i])]
+        found = [
+            (float(ratio[i]), self._units + int(i), chunk.units[i].name, chunk.units[i].label)
+            for i in changed
+        ]
+        self._worst = nsmallest(_SHOWN, [*self._worst, *found], key=lambda place: place[:2])
+
+    def other_shapes(self) -> dict[str, int]:
+        """Return the outputs that have another shape than float's, and for how many units."""
+        found = {name: tally.other_shapes for name, tally in self.tallies.items()}
+        found |= {name: agreement.other_shapes for name, agreement in self.agreements.items()}
+        return {name: units for name, units in found.items() if units}
+
+    def worst(self, measuring: "Measuring", model: int) -> tuple[WorstSample, ...]:
+        """Return the samples furthest from float; those whose values are not finite have no SQNR."""
+        return tuple(
+            WorstSample(
+                name=name,
+                sqnr_db=None if ratio < 0 else decibels(ratio),
+                label=measuring.label_text(label),
+                float_answer=measuring.answer(0, unit),
+                answer=measuring.answer(model, unit),
+            )
+            for ratio, unit, name, label in self._worst
+        )
+
+
+class Measuring:
+    """What is known of all models; begun with the first chunk, which shows what the outputs are.
+
+    Attributes:
+        units: How many were seen.
+        scorer: What scores samples; None without a metric, and `note` says why.
+        decisions: None where no output decides.
+        candidates: One tally each.
+        strange: The units where float itself is not finite.
+        names: Of the classes 0, 1, ..., where the data tells them.
+        text: Whether lengths are numbers of tokens.
+    """
+
+    def __init__(
+        self,
+        first: Chunk,
+        outputs: Sequence[OutputSpec],
+        metric: str | None,
+        *,
+        pairs: bool = False,
+        names: tuple[str, ...] = (),
+        warnings: tuple[str, ...] = (),
+    ) -> None:
+        self._outputs = tuple(outputs)
+        models, label = len(first.answers), first.units[0].label
+        decider = None
+        if decides(metric, label, pairs=pairs):
+            decider = deciding_output(outputs, first.answers[0])
+        self.decisions = None if decider is None else Decisions(decider, models)
+        self.scorer: Scorer | None
+        self.scorer, self.note = chosen_scorer(
+            metric, first, outputs, self.decisions, pairs=pairs, warnings=warnings
+        )
+        floats = [o.name for o in outputs if o.is_float]
+        deciding = decider.output if decider is not None and decider.scores else None
+        shown = deciding or next(iter(floats), None)
+        self.candidates = [CandidateTally(outputs, shown) for _ in range(models - 1)]
+        self.units = 0
+        self.strange: list[str] = []
+        self.names = names
+        self.text = first.units[0].mask is not None
+        self._labelled = label is not None
+        self._lengths = Column(np.int64)
+
+    def observe(self, chunk: Chunk) -> None:
+        """Take in a chunk.
+
+        Raises:
+            DataError: A label is missing or of the wrong kind.
+            UsageError: A user's metric fails.
+        """
+        check_complete(chunk.units, labelled=self._labelled)
+        if self.decisions is not None:
+            self.decisions.observe(chunk.answers)
+        if self.scorer is not None:
+            self.scorer.observe(chunk)
+        expected = {o.name: Flat.of(chunk.answers[0][o.name]) for o in self._outputs if o.is_float}
+        self._note_strange(chunk, expected)
+        for tally, own in zip(self.candidates, chunk.answers[1:], strict=True):
+            tally.observe(chunk, expected, own)
+        self._lengths.add(np.array([unit.length for unit in chunk.units], np.int64))
+        self.units += len(chunk.units)
+
+    def _note_strange(self, chunk: Chunk, expected: Mapping[str, Flat]) -> None:
+        bad = np.zeros(len(chunk.units), np.bool_)
+        for flat in expected.values():
+            finite = np.isfinite(flat.values)
+            if not finite.all():
+                bad |= flat.sums((~finite).astype(np.float64)) > 0
+        self.strange.extend(chunk.units[i].name for i in np.flatnonzero(bad))
+
+    def lengths(self, together: int) -> NDArray[np.float64]:
+        """Return the length of each sample of the metric; of a pair, the longer one's."""
+        longest = self._lengths.values.reshape(-1, together).max(axis=1)
+        return np.asarray(longest, np.float64)
+
+    def labels(self) -> NDArray[np.int64] | None:
+        """Return the classes to judge decisions by."""
+        classes = None if self.scorer is None else self.scorer.classes()
+        return classes if self.decisions is not None else None
+
+    def answer(self, model: int, unit: int) -> str | None:
+        """Return a model's answer to a unit, for people."""
+        if self.decisions is not None:
+            return self.name(int(self.decisions.of(model)[unit]))
+        return None if self.scorer is None else self.scorer.answer(model, unit)
+
+    def name(self, index: int) -> str:
+        """Return what a class is called."""
+        return self.names[index] if 0 <= index < len(self.names) else str(index)
+
+    def label_text(self, label: Label) -> str | None:
+        """Return a label for people."""
+        if isinstance(label, int) and self.labels() is not None:
+            return self.name(label)
+        return None if label is None else str(label)
+
+    def decision(self, model: int, confidence: float, seed: int) -> Decision | None:
+        """Return how the decisions of a candidate differ; the values of an only output count as such."""
+        if self.decisions is not None:
+            return self.decisions.compared(model, self.labels(), confidence)
+        agreements = self.candidates[model - 1].agreements
+        if len(self._outputs) == 1 and agreements:
+            return next(iter(agreements.values())).decision(confidence, seed)
+        return None
+
+    @property
+    def kinds(self) -> int | None:
+        """How many classes the deciding output has scores for."""
+        return self.scorer.fewest if isinstance(self.scorer, ClassScorer) else None

@@ -1,0 +1,107 @@
+"""Where the drop is: the same metric on some of the samples, by class, by label, by length.
+
+Looking at many slices finds a bad one by chance; p-values are corrected for their number (Holm).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtr
+
+from quantkit.evaluate.accuracy.figures import Figure, Indices, as_interval
+from quantkit.numerics.statistics import holm, mcnemar_exact
+from quantkit.result import Slice
+
+__all__ = ["Group", "groups_by_class", "groups_by_range", "worst_slices"]
+
+_SHOWN = 10
+_FEWEST = 5  # samples in a slice
+_BINS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Some of the samples.
+
+    Attributes:
+        by: "class", "label" or "length".
+        name: Which.
+        chosen: Their numbers.
+    """
+
+    by: str
+    name: str
+    chosen: Indices
+
+
+def groups_by_class(classes: Indices) -> Iterator[Group]:
+    """Yield the samples of each class."""
+    order = np.argsort(classes, kind="stable")
+    found, starts = np.unique(classes[order], return_index=True)
+    for value, chosen in zip(found.tolist(), np.split(order, starts[1:]), strict=True):
+        yield Group(by="class", name=str(value), chosen=chosen)
+
+
+def groups_by_range(by: str, values: NDArray[np.float64], unit: str = "") -> Iterator[Group]:
+    """Yield up to four groups of about as many samples, by ascending value; none where all are the same.
+
+    Equal values are never divided.
+    """
+    edges = np.unique(np.quantile(values, np.arange(1, _BINS) / _BINS, method="higher"))
+    least = values.min()
+    if values.max() == least:
+        return
+    # Where most values are the least one, the next value is where the second group begins.
+    edges = edges[edges > least] if edges[-1] > least else values[values > least].min(keepdims=True)
+    place = np.searchsorted(edges, values, side="right")
+    for number in np.unique(place).tolist():
+        chosen = np.flatnonzero(place == number)
+        low, high = float(values[chosen].min()), float(values[chosen].max())
+        span = f"{low:g}" if low == high else f"{low:g} to {high:g}"
+        yield Group(by=by, name=f"{span} {unit}".rstrip(), chosen=chosen)
+
+
+def worst_slices(
+    figure: Figure, model: int, groups: Sequence[Group], *, confidence: float, seed: int
+) -> tuple[Slice, ...]:
+    """Return the ten slices with the largest drop, worst first; those under five samples are left out."""
+    large = [group for group in groups if group.chosen.size >= _FEWEST]
+    parts = [figure.only(group.chosen) for group in large]
+    corrected = holm([_p_value(part, model) for part in parts]) if parts else ()
+    drops = [_drop(part, model) for part in parts]
+    order = sorted(range(len(large)), key=lambda i: (-drops[i], corrected[i]))[:_SHOWN]
+    return tuple(
+        Slice(
+            by=large[i].by,
+            name=large[i].name,
+            samples=parts[i].samples,
+            float_value=parts[i].value(0),
+            value=parts[i].value(model),
+            drop=drops[i],
+            interval=as_interval(parts[i].drop_interval(model, confidence, seed), confidence),
+            p_value=corrected[i],
+        )
+        for i in order
+    )
+
+
+def _drop(figure: Figure, model: int) -> float:
+    difference = figure.value(0) - figure.value(model)
+    return difference if figure.higher_is_better else -difference
+
+
+def _p_value(figure: Figure, model: int) -> float:
+    """Return the probability of such a mean of the samples' own drops by chance.
+
+    McNemar's for hits (and for F1, of which hits are what samples lose), else Student's t.
+    """
+    drops = figure.contributions(model)
+    if np.isin(drops, (-1.0, 0.0, 1.0)).all():
+        return mcnemar_exact(int((drops < 0).sum()), int((drops > 0).sum()))
+    spread = float(drops.std(ddof=1))
+    if spread == 0:
+        return 1.0 if drops[0] == 0 else 0.0
+    t = abs(float(drops.mean())) / (spread / np.sqrt(drops.size))
+    return float(2 * stdtr(drops.size - 1, -t))

@@ -1,0 +1,138 @@
+"""The samples of an evaluation, in order: single ones, or pairs of texts."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+
+from quantkit.data import Description, InputSpec, Sample, Samples, Stream, open_data, order
+from quantkit.data.fingerprint import digest
+from quantkit.errors import DataError, UsageError
+from quantkit.recipe import DataSettings
+
+__all__ = ["Source", "open_source"]
+
+_PAIR = 2
+
+
+@dataclass(slots=True, kw_only=True)
+class Source:
+    """Data that is read once, in order.
+
+    Attributes:
+        parts: The data; two for pairs, one for each text.
+        location: As the user named it.
+        settings: How much of it.
+        skip_bad: Leave out what cannot be read.
+        bad: Why each was left out, filled while reading.
+    """
+
+    parts: tuple[Samples | Stream, ...]
+    location: str
+    settings: DataSettings
+    skip_bad: bool
+    bad: list[str] = field(default_factory=list)
+
+    @property
+    def description(self) -> Description:
+        """What was found; the steps of both texts of a pair."""
+        first = self.parts[0].description
+        lines = (line for part in self.parts for line in part.description.preprocessing)
+        return replace(first, location=self.location, preprocessing=tuple(dict.fromkeys(lines)))
+
+    @property
+    def available(self) -> int | None:
+        """How many samples (or pairs) there are."""
+        first = self.parts[0]
+        return len(first) if isinstance(first, Samples) else first.description.samples
+
+    @property
+    def count(self) -> int | None:
+        """How many samples (or pairs) will be read, if all can be."""
+        limit, available = self.settings.limit, self.available
+        if available is None:
+            return None
+        return available if limit is None else min(limit, available)
+
+    @property
+    def drawn(self) -> bool:
+        """Whether the samples are some of all, drawn at random."""
+        fewer = self.count is not None and self.count != self.available
+        return fewer and self.settings.shuffle and isinstance(self.parts[0], Samples)
+
+    @property
+    def order(self) -> str:
+        """Which samples, in words."""
+        if self.drawn:
+            return f"{self.count} drawn with seed {self.settings.seed}"
+        whole = self.settings.limit is None or (self.count == self.available is not None)
+        return "all, in order" if whole else f"the first {self.settings.limit}"
+
+    def fingerprint(self) -> str:
+        """Return what names the data; "" for a stream."""
+        found = [part.fingerprint() for part in self.parts if isinstance(part, Samples)]
+        return found[0] if len(found) == 1 else digest(found) if found else ""
+
+    def __iter__(self) -> Iterator[tuple[Sample, ...]]:
+        """Yield one sample after the other; of pairs, both texts together."""
+        if not all(isinstance(part, Samples) for part in self.parts):
+            yield from islice(zip(*self.parts, strict=True), self.settings.limit)
+            return
+        known = [part for part in self.parts if isinstance(part, Samples)]
+        indices = order(
+            len(known[0]), limit=self.count, shuffle=self.drawn, seed=self.settings.seed
+        )
+        for index in indices.tolist():
+            try:
+                yield self._named([part[index] for part in known])
+            except DataError as e:
+                if not self.skip_bad:
+                    raise
+                self.bad.append(str(e))
+
+    def _named(self, group: Sequence[Sample]) -> tuple[Sample, ...]:
+        """Return samples with names of their own: those of a pair come from one row."""
+        if len(group) == 1:
+            return tuple(group)
+        columns = zip(group, self.settings.text.column, strict=True)
+        return tuple(replace(one, name=f"{one.name}, {column}") for one, column in columns)
+
+
+def open_source(
+    data: object,
+    inputs: Sequence[InputSpec],
+    settings: DataSettings,
+    *,
+    pairs: bool,
+    skip_bad: bool,
+) -> Source:
+    """Open the data; for pairs once for each of the two text columns.
+
+    Raises:
+        DataError: The data cannot be read or does not fit the model.
+        UsageError: Pairs are asked for without two columns.
+    """
+    location = str(data) if isinstance(data, str | Path) else ""
+    chosen = [settings]
+    if pairs:
+        if len(settings.text.column) != _PAIR:
+            raise UsageError(
+                "Pairs need the two columns of the texts: give --column twice, or "
+                'column = ["sentence1", "sentence2"] in [data.text].'
+            )
+        chosen = [
+            replace(settings, text=replace(settings.text, column=(column,)))
+            for column in settings.text.column
+        ]
+    parts = tuple(open_data(data, inputs, one) for one in chosen)
+    if pairs and parts[0].description.preprocessing == parts[1].description.preprocessing:
+        raise UsageError(
+            f"Pairs need a table with two text columns, and the data is of the kind "
+            f"'{parts[0].description.kind}'."
+        )
+    return Source(
+        parts=parts,
+        location=location or parts[0].description.location,
+        settings=settings,
+        skip_bad=skip_bad,
+    )

@@ -1,0 +1,153 @@
+"""Whether a file means the same wherever it runs: with and without optimization, on this CPU and on others."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from quantkit.evaluate.integer_layers import clips, layers_among, worst_db
+from quantkit.evaluate.plain import Plain, compare_plain
+from quantkit.feeds import Feeds
+from quantkit.graph.load import load
+from quantkit.numerics.saturation import PAIR_LIMIT, pair_peak
+from quantkit.result import Fidelity
+from quantkit.runtime import RUNTIME_ERRORS, first_line, make_session
+from quantkit.saturation_check import IntegerProduct, integer_products
+from quantkit.targets import this_machine
+
+__all__ = ["fidelity_of", "saturates_here"]
+
+_MOST = 8  # products that are computed by the reference
+_POSITIONS = 32  # of each sample
+_WORK = 1 << 27  # multiplications a product
+_PROBE = (16, 64)  # rows and summands: enough for the kernel that real products get
+# Rounding once more or less in an integer kernel leaves more than this; so does another order of sums.
+_ROUNDING_DB = 20.0
+_FIX = "Fix: `quantkit quantize static`, or reduce_range=True in onnxruntime.quantization."
+
+
+def fidelity_of(
+    path: Path, samples: Sequence[Feeds], *, progress: Callable[[str], None] = lambda _: None
+) -> Fidelity:
+    """Compare the default session with optimization off, and integer products with saturating sums.
+
+    Of the products that could saturate at most 8 are computed, those with the largest pairs, on 32 positions of each
+    sample or fewer.
+
+    Raises:
+        An exception in `quantkit.runtime.RUNTIME_ERRORS`: onnxruntime does not load or run the model as users do.
+    """
+    progress("Running with optimization off")
+    plain = compare_plain(path, samples)
+    products = list(integer_products(load(path).model))
+    unsafe = [p for p in products if clips(p)]
+    worst = _Worst()
+    if unsafe and samples:
+        progress("Computing integer products as other CPUs do")
+        worst = _worst(path, unsafe, samples)
+    return Fidelity(
+        plain_db=plain.db,
+        plain_max=plain.largest,
+        plain_flips=plain.flips,
+        samples=plain.samples,
+        products=len(products),
+        unsafe=tuple(p.node.name or "" for p in unsafe),
+        saturated_db=worst.db,
+        this_cpu=_this_cpu(),
+        portable=not unsafe,
+        sentence=" ".join(
+            filter(None, (_changed(plain), _sentence(len(products), len(unsafe), worst)))
+        ),
+    )
+
+
+@cache
+def saturates_here() -> bool:
+    """Multiply the largest integers by MatMulInteger and see whether their sums are clipped."""
+    rows, k = _PROBE
+    weight = ir.tensor(np.full((k, rows), 127, np.int8), name="w")
+    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.UINT8), shape=ir.Shape([rows, k]))
+    w = ir.Value(
+        name="w", type=ir.TensorType(weight.dtype), shape=ir.Shape([k, rows]), const_value=weight
+    )
+    product = ir.node("MatMulInteger", [x, w])
+    product.outputs[0].name = "y"
+    product.outputs[0].type = ir.TensorType(ir.DataType.INT32)
+    graph = ir.Graph(
+        [x],
+        product.outputs,
+        nodes=[product],
+        initializers=[w],
+        opset_imports={"": 13},
+        name="probe",
+    )
+    proto = ir.serde.serialize_model(ir.Model(graph, ir_version=8))
+    (sums,) = make_session(proto.SerializeToString(), threads=1).run(
+        None, {"x": np.full((rows, k), 255, np.uint8)}
+    )
+    return bool((sums != k * 255 * 127).any())
+
+
+def _this_cpu() -> str:
+    does = "clips sums of two products at 16 bits" if saturates_here() else "adds exactly"
+    return f"{this_machine()}: {does}, measured"
+
+
+@dataclass(frozen=True, slots=True)
+class _Worst:
+    """What saturation would do to the worst product.
+
+    Attributes:
+        db: SQNR of its sums, saturated against exact; None: they are equal.
+        computed: How many products were computed.
+        note: Why they were not.
+    """
+
+    db: float | None = None
+    computed: int = 0
+    note: str = ""
+
+
+def _worst(path: Path, unsafe: Sequence[IntegerProduct], samples: Sequence[Feeds]) -> _Worst:
+    chosen = sorted(unsafe, key=_excess, reverse=True)[:_MOST]
+    try:
+        layers = layers_among(path, chosen, samples, _POSITIONS, _WORK)
+    except RUNTIME_ERRORS as e:
+        return _Worst(note=f"it does not run with optimization off ({first_line(e)})")
+    noise = worst_db(layers)
+    computed = sum(layer.sums > 0 for layer in layers)
+    return _Worst(None if noise is None else -noise, computed)
+
+
+def _excess(product: IntegerProduct) -> float:
+    """Return by how much the largest pair of each channel exceeds what fits, on average."""
+    peaks = pair_peak(product.columns.astype(np.int32))
+    return float(np.maximum(peaks - PAIR_LIMIT, 0).mean())
+
+
+def _changed(plain: Plain) -> str:
+    """Say what optimization changed, if that is more than rounding."""
+    if plain.note or plain.db is None or plain.db >= _ROUNDING_DB:
+        return plain.note
+    flips = f" and {plain.flips} decisions differ" if plain.flips else ""
+    return f"Optimization changes the outputs: they are {plain.db:.1f} dB from those without it{flips}."
+
+
+def _sentence(products: int, unsafe: int, worst: _Worst) -> str:
+    if not products:
+        return "No integer products with constant int8 weights: nothing can saturate."
+    if not unsafe:
+        return "The same integers on AVX2, VNNI and ARM: no product can saturate."
+    count = f"{unsafe} of {products} products can saturate on x86 without VNNI"
+    if not worst.computed:
+        why = worst.note or "what they read was not to be seen"
+        return f"{count}; by how much was not measured: {why}. {_FIX}"
+    among = "" if worst.computed == unsafe else f" of the {worst.computed} likeliest"
+    if worst.db is None:
+        return f"{count}; on these samples none{among} does. {_FIX}"
+    where = "there" if not saturates_here() else "as here,"
+    other = "from what this CPU computes" if not saturates_here() else "from the exact sums"
+    return f"{count}: {where} the worst{among} is {worst.db:.1f} dB {other}. {_FIX}"

@@ -1,0 +1,104 @@
+"""What would help a layer, in one sentence, by what its error comes from."""
+
+from quantkit.evaluate.measure import Errors, Models, Seen
+from quantkit.evaluate.quantizer import Quantizer
+from quantkit.evaluate.regions import Read
+
+__all__ = ["fix_of"]
+
+_WIDE = 3.0  # times what the data needs: more than few samples and a careful method explain
+_CLIPPED = 0.005  # share of values from which on clipping is no longer a choice of the method
+_GAIN = 0.25  # by how much a layer's weights may be too large or too small before their scale is to blame
+_WIDER_TYPE = {"uint8": "uint16", "int8": "int16"}
+# Where operators hold integers of weights and their scale.
+_WEIGHTS = {
+    "DequantizeLinear": (0, 1),
+    "MatMulIntegerToFloat": (1, 3),
+    "QGemm": (3, 4),
+    "QLinearConv": (3, 4),
+    "QLinearMatMul": (3, 4),
+}
+
+
+def fix_of(models: Models, errors: Errors, node: str) -> str:
+    """Say what to change so that a layer brings less error; `node`: what it is called in the float model."""
+    read = errors.read.ratio if errors.read is not None else 0.0
+    by_weights = errors.weights if errors.read is not None else errors.local
+    if read < by_weights.ratio:
+        return _weights(models, errors, by_weights.gain, node)
+    tensor, seen = max(errors.seen.items(), key=lambda item: _lost(*item))
+    wide = _wide(tensor.meant, tensor.quantizer, seen)
+    if wide:
+        return wide
+    if models.reference.nodes[errors.region.node].op_type == "BatchNormalization":
+        return "Fold it into the layer before it, then quantize: quantkit optimize."
+    return _activation(tensor, seen, node)
+
+
+def _weights(models: Models, errors: Errors, gain: float, node: str) -> str:
+    exclude = f"keep it in float: --exclude '{node}'"
+    if abs(gain - 1) > _GAIN:
+        return (
+            f"What its weights make is {gain:.1f} times what it should be: their scale is wrong; quantize again, "
+            f"or {exclude}."
+        )
+    made, rounds = errors.region.makes[0].tensor, errors.region.rounds
+    wide = "" if rounds is None else _wide(made, rounds, errors.made)
+    if wide:
+        return wide
+    if _is_per_tensor(models, errors):
+        return f"One scale for all channels of its weights is too coarse: weights per channel, or {exclude}."
+    rounded = f" and the rounding of '{made}'" if rounds is not None else ""
+    return f"Its weights{rounded} lose most; {exclude}."
+
+
+def _wide(tensor: str, quantizer: Quantizer, seen: Seen) -> str:
+    scale, needed = quantizer.scale, quantizer.needed(seen.low, seen.high)
+    if scale is None or not needed or scale / needed < _WIDE:
+        return ""
+    times = f"{scale / needed:.1f} times what the data needs"
+    return f"The scale of '{tensor}' is {times}: calibrate again."
+
+
+def _activation(read: Read, seen: Seen, node: str) -> str:
+    name = read.meant
+    exclude = f"keep it in float: --exclude '{node}'"
+    rule = f"[[static.tensor]] tensor = '{name}'"
+    if read.quantizer.scale is None:
+        return f"'{name}' needs more than 8 bits; {exclude}."
+    if seen.clipped > _CLIPPED:
+        share = f"{100 * seen.clipped:.1f} % of '{name}' is clipped"
+        return f"{share}: calibrate with more samples, or {rule}, method = 'minmax'."
+    wider = _WIDER_TYPE.get(read.quantizer.dtype)
+    if wider is None:
+        return f"'{name}' loses most; {exclude}."
+    return f"'{name}' needs finer steps: {rule}, dtype = '{wider}'; or {exclude}."
+
+
+def _lost(read: Read, seen: Seen) -> float:
+    """Return how badly a tensor is quantized: its step over the spread of its values, or the share that is cut off."""
+    scale = read.quantizer.scale
+    if scale is None or seen.high <= seen.low:
+        return 0.0
+    return scale / (seen.high - seen.low) + seen.clipped
+
+
+def _is_per_tensor(models: Models, errors: Errors) -> bool:
+    """Say whether a matrix of weights in the layer has a single scale."""
+    model, stops = models.candidate, set(errors.region.boundary)
+    queue = [errors.region.makes[0].candidate]
+    seen = set(queue)
+    for name in queue:
+        node = model.maker_of(name)
+        if node is None:
+            continue
+        slots = _WEIGHTS.get(node.op_type)
+        if slots is not None and len(node.input) > slots[1]:
+            weight = model.initializers.get(node.input[slots[0]])
+            scale = model.constant(node.input[slots[1]])
+            if weight is not None and len(weight.dims) > 1 and scale is not None:
+                return scale.size == 1
+        fresh = [n for n in node.input if n and n not in seen and n not in stops]
+        seen.update(fresh)
+        queue += fresh
+    return False

@@ -1,0 +1,197 @@
+"""The integer products of a quantized file on real activations: exact, and as x86 without VNNI adds them.
+
+Activations are those of the file itself with optimization off, so they do not depend on the CPU. Where the file has
+int8 activations between QuantizeLinear and DequantizeLinear, products are computed in uint8 as on x86, which adds 128
+to the integers and to their zero point.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from calibrators import Window
+from quantkit.evaluate.integer_inputs import (
+    Taps,
+    activation_type,
+    becomes_uint8,
+    constant,
+    tapped,
+    zero_point,
+)
+from quantkit.feeds import Feeds
+from quantkit.graph.load import load
+from quantkit.numerics.integer import matmul_integer
+from quantkit.saturation_check import IntegerProduct, integer_products
+
+__all__ = ["IntegerLayer", "clips", "integer_layers", "layers_among", "share", "worst_db"]
+
+_INT16 = np.iinfo(np.int16)
+_TO_UINT8 = 128
+_QDQ = frozenset({"Conv", "Gemm", "MatMul"})
+_AT_ONCE = 1 << 24  # pair sums
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntegerLayer:
+    """One product on some positions of its input.
+
+    Attributes:
+        node: Its name.
+        may_saturate: Some activations, if not these, would clip a pair.
+        pairs: Pair sums that were computed.
+        clipped: Those that int16 clips.
+        sums: Sums of all pairs, that is outputs.
+        differing: Those that differ by the clipping.
+        noise_db: Power of that difference over the power of the exact output; None if there is none.
+    """
+
+    node: str
+    may_saturate: bool
+    pairs: int
+    clipped: int
+    sums: int
+    differing: int
+    noise_db: float | None
+
+
+def integer_layers(path: Path, samples: Sequence[Feeds], positions: int) -> list[IntegerLayer]:
+    """Compute every product with int8 weights on at most `positions` positions of each sample."""
+    model = load(path).model
+    return layers_among(path, list(integer_products(model)), samples, positions)
+
+
+def layers_among(
+    path: Path,
+    products: Sequence[IntegerProduct],
+    samples: Sequence[Feeds],
+    positions: int,
+    work: int | None = None,
+) -> list[IntegerLayer]:
+    """Compute these products of a file; `work`: with at most so many multiplications each, but one row a sample.
+
+    One that quantizes what it reads on its own, or that stands in a subgraph, is judged by its weight alone.
+
+    Raises:
+        An exception in `quantkit.runtime.RUNTIME_ERRORS`: it does not run with optimization off.
+    """
+    seen = tapped(path, products, samples)
+    found = []
+    for product in products:
+        fitting = work // max(1, product.weight.size * len(samples)) if work else positions
+        found.append(_layer(product, seen, min(positions, max(1, fitting))))
+    return found
+
+
+def clips(product: IntegerProduct) -> bool:
+    """Say whether x86 without VNNI could clip a pair of this product.
+
+    int8 activations of a QLinear or Integer operator are multiplied as they are, by a kernel that widens first; between
+    QuantizeLinear and DequantizeLinear they become uint8.
+    """
+    exact = product.node.op_type not in _QDQ and activation_type(product) is ir.DataType.INT8
+    return not exact and product.may_saturate
+
+
+def share(layers: Sequence[IntegerLayer]) -> float:
+    """Return which part of the outputs of all layers is changed by clipping."""
+    return sum(layer.differing for layer in layers) / max(1, sum(layer.sums for layer in layers))
+
+
+def worst_db(layers: Sequence[IntegerLayer]) -> float | None:
+    """Return the largest noise of a layer."""
+    return max((layer.noise_db for layer in layers if layer.noise_db is not None), default=None)
+
+
+def _layer(product: IntegerProduct, seen: Taps, positions: int) -> IntegerLayer:
+    columns, window = product.columns, _window(product)
+    grouped = columns.reshape(len(columns), window.group, -1).swapaxes(0, 1)
+    scale = constant(product.scale, np.float32(1)).reshape(-1)
+    scales = np.broadcast_to(scale, columns.shape[1]).reshape(window.group, 1, -1)
+    depthwise = window.group > 1 and window.group == grouped.shape[0] * grouped.shape[2]
+    patches, zeros = _patches(product, window, seen, positions)
+    exact, rounded = (_product(patches, grouped, zeros, saturate=s) for s in (False, not depthwise))
+    signal = float(np.square(exact * scales).sum())
+    noise = float(np.square((exact - rounded) * scales).sum())
+    return IntegerLayer(
+        node=product.node.name or "",
+        may_saturate=clips(product),
+        pairs=grouped.shape[2] * patches.size // 2,
+        clipped=0 if depthwise else _clipped(patches, grouped),
+        sums=exact.size,
+        differing=int((exact != rounded).sum()),
+        noise_db=10 * float(np.log10(noise / signal)) if noise > 0 < signal else None,
+    )
+
+
+def _product(
+    patches: NDArray[np.int32],
+    weights: NDArray[Any],
+    zeros: NDArray[np.int32],
+    *,
+    saturate: bool,
+) -> NDArray[Any]:
+    """Return (groups, patches, channels); a zero point is subtracted after the sums, exactly."""
+    sums = [
+        matmul_integer(part, w, saturate=saturate).astype(np.int64)
+        for part, w in zip(patches, weights, strict=True)
+    ]
+    correction = zeros[np.newaxis, :, np.newaxis] * weights.sum(axis=1, dtype=np.int64)[:, None]
+    result: NDArray[Any] = np.stack(sums) - correction
+    return result
+
+
+def _patches(
+    product: IntegerProduct, window: Window, seen: Taps, positions: int
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Return (groups, patches, K), and the zero point of each patch; what lies outside an image is zero."""
+    zero = zero_point(product)
+    shift = _TO_UINT8 if becomes_uint8(product) else 0
+    fixed = constant(zero, np.uint8(0)).astype(np.int32)
+    arrays = seen.get(product.reads.name or "", ())
+    computed = () if zero is None else seen.get(zero.name or "", ())
+    found = [np.zeros((window.group, 0, len(product.columns)), np.int32)]
+    zeros = [np.zeros(0, np.int32)]
+    for i, array in enumerate(arrays):
+        at = int((computed[i] if computed else fixed).reshape(-1)[0]) + shift
+        cut = window.patches(array.astype(np.int32) + shift - at, positions) + at
+        found.append(cut)
+        zeros.append(np.full(cut.shape[1], at, np.int32))
+    return np.concatenate(found, axis=1), np.concatenate(zeros)
+
+
+def _window(product: IntegerProduct) -> Window:
+    """Return what a product reads of its input at once."""
+    if not product.is_conv:
+        return Window()
+    kernel = tuple(int(n) for n in product.weight.shape.numpy()[2:])
+    given = product.node.attributes
+
+    def ints(name: str, default: int, count: int) -> tuple[int, ...]:
+        return tuple(given.get_ints(name, (default,) * count))
+
+    return Window(
+        kernel=kernel,
+        strides=ints("strides", 1, len(kernel)),
+        pads=ints("pads", 0, 2 * len(kernel)),
+        dilations=ints("dilations", 1, len(kernel)),
+        group=given.get_int("group", 1),
+        auto_pad=given.get_string("auto_pad", "NOTSET"),
+    )
+
+
+def _clipped(patches: NDArray[np.int32], weights: NDArray[Any]) -> int:
+    """Count the pair sums that do not fit int16, some rows at a time."""
+    even, odd = (weights[:, i::2].astype(np.int32) for i in (0, 1))
+    even = even[:, : odd.shape[1]]  # an odd last one is alone, and fits
+    step = max(1, _AT_ONCE // max(1, even.size))
+    total = 0
+    for start in range(0, patches.shape[1], step):
+        some = patches[:, start : start + step, : 2 * odd.shape[1], np.newaxis]
+        sums = some[:, :, 0::2] * even[:, np.newaxis] + some[:, :, 1::2] * odd[:, np.newaxis]
+        total += int(((sums > _INT16.max) | (sums < _INT16.min)).sum())
+    return total

@@ -1,0 +1,190 @@
+"""How long a run takes, float and all candidates taking turns in one process.
+
+Clocks change and other programs come and go; models measured one after the other would be measured
+under different conditions. So in every round each model runs once, in an order drawn anew, and a
+candidate is compared with float of the same round:
+
+    ratio = median over rounds of (time of candidate / time of float)
+
+Its interval is that of a median by order statistics, which asks nothing of the distribution.
+"""
+
+import gc
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from quantkit.evaluate.rounds import Pace, Turn, timed_rounds
+from quantkit.evaluate.timed_feeds import batch_of, batches_of
+from quantkit.feeds import Feeds
+from quantkit.numerics.statistics import median_interval
+from quantkit.result import Interval, Latency
+from quantkit.runtime import RUNTIME_ERRORS, first_line, make_session
+
+__all__ = ["Lab", "Session", "Timed", "measure_latency"]
+
+_SECONDS = 3.0  # for a model, a batch and a number of threads
+
+
+class Session(Protocol):
+    """What onnxruntime's sessions do that is needed here."""
+
+    def run(self, outputs: None, feeds: dict[str, Any], /) -> object:
+        """Run the model."""
+
+    def get_inputs(self) -> Sequence[Any]:
+        """Return what the model reads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """Latencies by the model's name, one for each number of threads and batch; and what could not be timed."""
+
+    latency: Mapping[str, tuple[Latency, ...]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def _open(path: Path, threads: int) -> Session:
+    # Threads that wait busily would take the cores of the model whose turn it is.
+    session: Session = make_session(str(path), threads=threads, spinning=False)
+    return session
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lab:
+    """What time is measured with; tests put their own clock and sessions here."""
+
+    clock: Callable[[], float] = time.perf_counter
+    open: Callable[[Path, int], Session] = _open
+    pace: Pace = field(default_factory=lambda: Pace(seconds=_SECONDS))
+
+
+def measure_latency(
+    models: Sequence[tuple[str, Path]],
+    feeds: Sequence[Feeds],
+    *,
+    batches: Sequence[int] = (1,),
+    threads: Sequence[int] = (0,),
+    progress: Callable[[str], None] = lambda _: None,
+    lab: Lab | None = None,
+) -> Timed:
+    """Time models side by side.
+
+    Args:
+        models: Names and files; float is the first, and ratios are to it.
+        feeds: Real samples, one each; batches are made of them.
+        batches: Samples in a run.
+        threads: For one operator; 0 is onnxruntime's choice.
+        progress: Is told what is timed.
+        lab: Clock, sessions and patience.
+    """
+    lab = lab or Lab()
+    reference = models[0][0]
+    found: dict[str, list[Latency]] = {name: [] for name, _ in models}
+    notes: list[str] = []
+    for count in threads:
+        sessions = _sessions(models, count, lab, notes)
+        if reference not in sessions:
+            continue
+        able, note = batches_of(feeds, batches, sessions[reference].get_inputs())
+        notes += [note] if note else []
+        for batch in able:
+            progress(f"Timing {len(sessions)} models, {_described(batch, count)}")
+            _time_all(sessions, reference, _Run(feeds, batch, count, lab), found, notes)
+    latency = {name: tuple(rows) for name, rows in found.items()}
+    return Timed(latency=latency, notes=tuple(dict.fromkeys(notes)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    feeds: Sequence[Feeds]
+    batch: int
+    threads: int
+    lab: Lab
+
+
+def _described(batch: int, threads: int) -> str:
+    return f"batch {batch}" + (f", {threads} threads" if threads else "")
+
+
+def _sessions(
+    models: Sequence[tuple[str, Path]], threads: int, lab: Lab, notes: list[str]
+) -> dict[str, Session]:
+    found: dict[str, Session] = {}
+    for name, path in models:
+        try:
+            found[name] = lab.open(path, threads)
+        except RUNTIME_ERRORS as e:
+            notes.append(f"{name} is not timed: {first_line(e)}")
+    return found
+
+
+def _time_all(
+    sessions: Mapping[str, Session],
+    reference: str,
+    run: _Run,
+    found: dict[str, list[Latency]],
+    notes: list[str],
+) -> None:
+    """Time all models at one batch and number of threads, and add what is found."""
+    made = batch_of(run.feeds, run.batch)
+    turns: dict[str, Turn] = {}
+    for name, session in sessions.items():
+        turn = _turn(session, made)
+        try:
+            turn()
+        except RUNTIME_ERRORS as e:
+            notes.append(f"{name} does not run at batch {run.batch}: {first_line(e)}")
+        else:
+            turns[name] = turn
+    if reference not in turns:
+        return
+    names = [reference, *(name for name in turns if name != reference)]
+    with _no_garbage_collection():
+        rounds = timed_rounds([turns[name] for name in names], run.lab.pace, run.lab.clock)
+    for i, name in enumerate(names):
+        found[name].append(_latency([row[i] for row in rounds], [row[0] for row in rounds], run, i))
+
+
+def _turn(session: Session, feeds: dict[str, Any]) -> Turn:
+    return lambda: session.run(None, feeds)
+
+
+def _latency(own: Sequence[float], base: Sequence[float], run: _Run, index: int) -> Latency:
+    ratios = [a / b for a, b in zip(own, base, strict=True)]
+    bounds = median_interval(ratios) if index else None
+    median = _quantile(own, 0.5)
+    return Latency(
+        batch=run.batch,
+        threads=run.threads,
+        median_ms=1e3 * median,
+        p90_ms=1e3 * _quantile(own, 0.9),
+        ratio=_quantile(ratios, 0.5) if index else 1.0,
+        ratio_interval=Interval(low=bounds[0], high=bounds[1]) if bounds else None,
+        throughput=run.batch / median,
+        runs=len(own),
+    )
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    """Return the value below which `share` of all lie, between neighbours in proportion."""
+    ordered = sorted(values)
+    at = share * (len(ordered) - 1)
+    low = int(at)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (at - low) * (ordered[high] - ordered[low])
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    was_on = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

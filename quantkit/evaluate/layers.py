@@ -1,0 +1,155 @@
+"""Which layers of a quantized model lose most: the error that each alone brings, and the accumulated one.
+
+Needs nothing but the two files and some samples. See `quantkit.evaluate.correspondence` for how tensors are matched,
+`quantkit.evaluate.regions` for what a layer is, and `quantkit.evaluate.measure` for what is run.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from quantkit.evaluate.correspondence import correspondence
+from quantkit.evaluate.fixes import fix_of
+from quantkit.evaluate.measure import Errors, Models, measure
+from quantkit.evaluate.noise import decibels
+from quantkit.evaluate.regions import Region
+from quantkit.evaluate.structure import Structure, read_structure, subgraphs
+from quantkit.evaluate.survey import surveyed
+from quantkit.result import Layer, Layers
+
+__all__ = ["layers_of"]
+
+Feeds = Mapping[str, NDArray[Any]]
+_MEMORY = 512 << 20  # bytes of activations held at a time
+_COPIES = 4  # of each: float's, given, made, accumulated
+_MATTERS = 0.05  # share of the noise from which on a layer is worth a fix; and not less than its even share
+
+
+def layers_of(
+    float_path: Path,
+    candidate: Path,
+    samples: Sequence[Feeds],
+    *,
+    most: int = 200,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Layers:
+    """Rank the quantized layers of a candidate by the noise that each alone brings to the outputs.
+
+    Args:
+        float_path: The float model.
+        candidate: The quantized one, by whatever tool, as long as tensors keep their names.
+        samples: Inputs of both.
+        most: How many layers are looked at; with more, those that are locally worst on the first sample.
+        progress: Told what is going on.
+
+    Raises:
+        ModelError: A file cannot be read.
+    """
+    progress("Looking for layers")
+    reference, quantized = read_structure(float_path), read_structure(candidate)
+    found = correspondence(reference, quantized)
+    if not samples or not found.matches:
+        return Layers(layers=(), samples=len(samples), note=found.note)
+    regions, theirs, ours, dropped = surveyed(reference, quantized, found.matches, samples[0])
+    models = Models(
+        reference=reference, candidate=quantized, matches=found.matches, theirs=theirs, ours=ours
+    )
+    notes = [_unmatched(dropped), _hidden(quantized)]
+    if len(regions) > most:
+        progress(f"Looking at {len(regions)} layers")
+        notes.append(
+            f"{len(regions) - most} of {len(regions)} layers with less local error left out"
+        )
+        regions = _worst(models, regions, samples[0], most)
+    measured: list[Errors] = []
+    for group in _groups(models, regions):
+        progress(f"Layers {len(measured) + 1} to {len(measured) + len(group)} of {len(regions)}")
+        measured += measure(models, group, samples)
+    if not models.outputs:
+        notes.append("no output holds floats: ranked by what each layer makes")
+    return Layers(
+        layers=_ranked(models, measured),
+        samples=len(samples),
+        note="; ".join(note for note in notes if note),
+    )
+
+
+def _unmatched(dropped: int) -> str:
+    return (
+        f"{dropped} tensors have another shape or type than in the float model" if dropped else ""
+    )
+
+
+def _hidden(candidate: Structure) -> str:
+    inside = sum(any(subgraphs(node)) for node in candidate.nodes)
+    return f"layers inside {inside} If, Loop or Scan nodes are not looked at" if inside else ""
+
+
+def _worst(
+    models: Models, regions: Sequence[Region], feeds: Feeds, most: int
+) -> tuple[Region, ...]:
+    """Return the layers with the most local noise, in their order."""
+    ratios: list[float] = []
+    for group in _groups(models, regions):
+        ratios += [e.local.ratio for e in measure(models, group, [feeds], alone=False)]
+    order = sorted(range(len(regions)), key=lambda i: (-ratios[i], i))
+    return tuple(regions[i] for i in sorted(order[:most]))
+
+
+def _groups(models: Models, regions: Sequence[Region]) -> Iterator[list[Region]]:
+    """Split layers so that the activations of a group fit into memory."""
+    group: list[Region] = []
+    held = 0
+    for region in regions:
+        tensors = {m.tensor for m in region.makes}
+        tensors |= {models.matches[b].tensor for b in region.boundary}
+        needed = _COPIES * sum(models.theirs.nbytes(t) for t in tensors)
+        if group and held + needed > _MEMORY:
+            yield group
+            group, held = [], 0
+        group.append(region)
+        held += needed
+    if group:
+        yield group
+
+
+def _ranked(models: Models, measured: Sequence[Errors]) -> tuple[Layer, ...]:
+    outputs = models.outputs
+    noises = [e.noise(outputs) if outputs else e.local.ratio for e in measured]
+    total = sum(noises) or 1.0
+    order = sorted(range(len(measured)), key=lambda i: (-noises[i], i))
+    matters = max(_MATTERS, 1 / max(len(measured), 1)) * total
+    return tuple(
+        _layer(
+            models,
+            measured[i],
+            alone_db=decibels(noises[i]) if outputs else None,
+            share=noises[i] / total,
+            matters=noises[i] >= matters,
+        )
+        for i in order
+    )
+
+
+def _layer(
+    models: Models, errors: Errors, *, alone_db: float | None, share: float, matters: bool
+) -> Layer:
+    first = errors.region.makes[0].tensor
+    node = models.reference.nodes[errors.region.node]
+    name = models.reference.names.get(node.output[0]) or node.name or first
+    weights = errors.weights if errors.read is not None else errors.local
+    return Layer(
+        node=name,
+        op_type=node.op_type,
+        tensor=first,
+        alone_db=alone_db,
+        share=share,
+        local_db=errors.local.db,
+        accumulated_db=errors.accumulated.db,
+        weight_db=weights.db,
+        input_db=None if errors.read is None else errors.read.db,
+        clipped=max((seen.clipped for seen in errors.seen.values()), default=0.0),
+        fix=fix_of(models, errors, name) if matters else "",
+    )

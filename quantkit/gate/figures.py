@@ -1,0 +1,205 @@
+"""Where the figure of each rule stands in a result, and what to do if it does not stand there."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import inf
+from statistics import NormalDist
+from typing import Literal
+
+from quantkit.errors import UsageError
+from quantkit.recipe import closest
+from quantkit.result import Evaluated, Interval, Latency, Result, Rule
+
+__all__ = ["Figure", "Missing", "Unit", "bad_end", "figure_of", "is_ceiling"]
+__all__ += ["unit_of"]
+
+Unit = Literal["points", "percent", "times", "dB", "plain"]
+"""points: a difference of fractions; percent: a fraction; times: a ratio; plain: in the metric's own units."""
+
+
+_UNITS: Mapping[str, Unit] = {"max_latency_ratio": "times", "min_sqnr_db": "dB"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """What a rule is about.
+
+    Attributes:
+        what: Its name for people: "drop of top-1".
+        estimate: As measured.
+        unit: How it is written.
+        interval: Of it; None: not known.
+        exact: It is counted, not sampled: it has no interval and needs none.
+        count: How many samples or runs it comes from.
+        counted: What these are.
+    """
+
+    what: str
+    estimate: float
+    unit: Unit
+    interval: Interval | None = None
+    exact: bool = False
+    count: int = 0
+    counted: Literal["samples", "runs"] = "samples"
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """There is no such figure, or no use in judging it: what to do."""
+
+    advice: str
+
+
+def figure_of(rule: Rule, model: Evaluated, result: Result) -> Figure | Missing:
+    """Return the figure of a candidate that a rule judges.
+
+    Raises:
+        UsageError: There is no such rule.
+    """
+    if rule.key not in _READERS:
+        raise UsageError(
+            f"Rule '{rule.key}' is unknown{closest(rule.key, _READERS)}: "
+            f"known are {', '.join(_READERS)}."
+        )
+    return _READERS[rule.key](rule, model, result)
+
+
+def is_ceiling(rule: Rule) -> bool:
+    """Whether the limit is the largest figure that is allowed, not the smallest."""
+    return rule.key.startswith("max_")
+
+
+def unit_of(rule: Rule, model: Evaluated) -> Unit:
+    """Return how the rule's limit and its figure are written."""
+    if rule.key in _UNITS:
+        return _UNITS[rule.key]
+    if rule.key == "max_drop":
+        return "points" if model.metric is None or model.metric.is_fraction else "plain"
+    return "percent"
+
+
+def bad_end(figure: Figure, rule: Rule) -> float | None:
+    """Return what is judged: the estimate, or at the rule's confidence the worse end of its interval.
+
+    An interval that was made at another confidence is stretched about the estimate by the ratio of the normal
+    quantiles, for a result does not hold the samples to make it anew: exact where the estimate is normally
+    distributed, close where it nearly is. None: the interval is needed and not known.
+    """
+    if rule.confidence is None or figure.exact:
+        return figure.estimate
+    if figure.interval is None:
+        return None
+    end = figure.interval.high if is_ceiling(rule) else figure.interval.low
+    stretch = _z(rule.confidence) / _z(figure.interval.confidence)
+    return figure.estimate + (end - figure.estimate) * stretch
+
+
+def _z(confidence: float) -> float:
+    return NormalDist().inv_cdf((1 + confidence) / 2)
+
+
+def _drop(rule: Rule, model: Evaluated, result: Result) -> Figure | Missing:
+    metric = model.metric
+    if metric is None or metric.drop is None:
+        return Missing(
+            "no metric was measured: evaluate on labelled data (class folders, labels.csv, a "
+            "column, 'label' in an .npz), or use max_flips, which needs no labels"
+        )
+    if metric.is_fraction and rule.limit >= 1:
+        return Missing(
+            f"a drop of {metric.name} cannot be larger than 1, so that max_drop = {rule.limit:g} "
+            "allows everything: 0.01 is one point"
+        )
+    return Figure(
+        what=f"drop of {metric.name}",
+        estimate=metric.drop,
+        unit=unit_of(rule, model),
+        interval=metric.drop_interval,
+        count=result.data.samples,
+    )
+
+
+def _size_reduction(_: Rule, model: Evaluated, __: Result) -> Figure:
+    reduction = 1 - model.size.ratio
+    return Figure(what="size reduction", estimate=reduction, unit="percent", exact=True)
+
+
+def _latency_ratio(rule: Rule, model: Evaluated, _: Result) -> Figure | Missing:
+    """Return the ratio that is worst for the rule, of all batch sizes and numbers of threads."""
+    figures = [_timed(latency) for latency in model.latency]
+    if not figures:
+        return Missing("latency was not measured: evaluate without --skip latency")
+    ends = [bad_end(figure, rule) for figure in figures]
+    # One that cannot be judged, for want of an interval, is the worst.
+    worst = max(range(len(ends)), key=lambda i: inf if (end := ends[i]) is None else end)
+    return figures[worst]
+
+
+def _timed(latency: Latency) -> Figure:
+    threads = f", {latency.threads} threads" if latency.threads else ""
+    return Figure(
+        what=f"latency ratio at batch {latency.batch}{threads}",
+        estimate=latency.ratio,
+        unit="times",
+        interval=latency.ratio_interval,
+        count=latency.runs,
+        counted="runs",
+    )
+
+
+def _int8_share(_: Rule, model: Evaluated, __: Result) -> Figure | Missing:
+    runtime = model.runtime
+    if runtime is None:
+        return Missing(
+            "what onnxruntime runs in integers was not looked at: evaluate without --skip runtime"
+        )
+    return Figure(
+        what=f"share of products in integers ({runtime.integer} of {runtime.products})",
+        estimate=runtime.share,
+        unit="percent",
+        exact=True,
+    )
+
+
+def _flips(_: Rule, model: Evaluated, __: Result) -> Figure | Missing:
+    decision = model.drift.decision if model.drift is not None else None
+    if decision is None:
+        return Missing(
+            "no output of the model decides (a score for each class, or an integer): "
+            "remove max_flips, and use max_drop with a metric that fits the model"
+        )
+    return Figure(
+        what="share of decisions that flip",
+        estimate=decision.flip_rate,
+        unit="percent",
+        interval=decision.interval,
+        count=decision.samples,
+    )
+
+
+def _sqnr(_: Rule, model: Evaluated, result: Result) -> Figure | Missing:
+    """Return the signal to noise of the output that is furthest from float."""
+    outputs = model.drift.outputs if model.drift is not None else ()
+    if not outputs:
+        return Missing("no output could be compared with float's: remove min_sqnr_db")
+    noisy = [(o.sqnr_db, o) for o in outputs if o.sqnr_db is not None]
+    if not noisy:
+        return Figure(what="SQNR (the outputs are float's)", estimate=inf, unit="dB", exact=True)
+    estimate, worst = min(noisy, key=lambda pair: pair[0])
+    return Figure(
+        what=f"SQNR of '{worst.output}'",
+        estimate=estimate,
+        unit="dB",
+        interval=worst.sqnr_interval,
+        count=result.data.samples,
+    )
+
+
+_READERS: Mapping[str, Callable[[Rule, Evaluated, Result], Figure | Missing]] = {
+    "max_drop": _drop,
+    "min_size_reduction": _size_reduction,
+    "max_latency_ratio": _latency_ratio,
+    "min_int8_share": _int8_share,
+    "max_flips": _flips,
+    "min_sqnr_db": _sqnr,
+}

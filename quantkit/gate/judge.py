@@ -1,0 +1,95 @@
+"""Whether candidates keep the rules."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from quantkit.gate.figures import Figure, Missing, bad_end, figure_of, is_ceiling
+from quantkit.gate.wording import more_samples, room, sentence
+from quantkit.result import Evaluated, Judged, Outcome, Result, Rule, Verdict
+
+__all__ = ["judge", "judged", "overall"]
+
+_RELATIVE, _ABSOLUTE = 1e-9, 1e-12
+"""By how much a limit may be missed: 0.912 - 0.902 is more than 0.01 in binary, and must not be."""
+
+
+def judge(result: Result, rules: Sequence[Rule]) -> tuple[Verdict, ...]:
+    """Return one verdict for each candidate, in the result's order.
+
+    Raises:
+        UsageError: There is no such rule.
+    """
+    return tuple(_verdict(model, rules, result) for model in result.candidates)
+
+
+def judged(result: Result, rules: Sequence[Rule]) -> Result:
+    """Return the result with the rules and what came of them; without rules, with neither."""
+    verdicts = judge(result, rules) if rules else ()
+    return replace(result, rules=tuple(rules), verdicts=verdicts)
+
+
+def overall(verdicts: Sequence[Verdict], *, allow_undecided: bool = False) -> Outcome:
+    """Return what came of all: the worst of them; an undecided one passes if that is allowed.
+
+    Without any verdict nothing is decided.
+    """
+    outcomes = [v.outcome for v in verdicts]
+    found = _worst(outcomes) if outcomes else "undecided"
+    return "pass" if outcomes and found == "undecided" and allow_undecided else found
+
+
+def _verdict(model: Evaluated, rules: Sequence[Rule], result: Result) -> Verdict:
+    found = tuple(_judged(rule, figure_of(rule, model, result)) for rule in rules)
+    return Verdict(candidate=model.name, outcome=_worst([j.outcome for j in found]), rules=found)
+
+
+def _worst(outcomes: Sequence[Outcome]) -> Outcome:
+    if "fail" in outcomes:
+        return "fail"
+    return "undecided" if "undecided" in outcomes else "pass"
+
+
+def _judged(rule: Rule, figure: Figure | Missing) -> Judged:
+    if isinstance(figure, Missing):
+        return Judged(
+            rule=rule,
+            outcome="undecided",
+            figure=None,
+            estimate=None,
+            margin=None,
+            sentence=figure.advice,
+        )
+    bad = bad_end(figure, rule)
+    margin = None if bad is None else _margin(rule, bad)
+    outcome = _outcome(_margin(rule, figure.estimate), margin)
+    return Judged(
+        rule=rule,
+        outcome=outcome,
+        figure=bad,
+        estimate=figure.estimate,
+        margin=margin,
+        sentence=f"{sentence(figure, rule, bad)}: {_why(figure, rule, outcome, bad)}",
+    )
+
+
+def _why(figure: Figure, rule: Rule, outcome: Outcome, bad: float | None) -> str:
+    if outcome == "fail":
+        even = "" if bad == figure.estimate else "even the estimate is "
+        return even + room(figure, rule, _margin(rule, figure.estimate))
+    gap = "" if bad is None else room(figure, rule, _margin(rule, bad))
+    if outcome == "pass":
+        return gap
+    return "; ".join(t for t in (gap, more_samples(figure, rule, bad)) if t)
+
+
+def _outcome(estimate_margin: float, margin: float | None) -> Outcome:
+    """Judge by the margins of the estimate and of the bad end, which are the same without a confidence."""
+    if not estimate_margin >= 0:  # also what is not a number
+        return "fail"
+    return "pass" if margin is not None and margin >= 0 else "undecided"
+
+
+def _margin(rule: Rule, value: float) -> float:
+    """Return the room between a value and the limit; 0 for what misses it by rounding alone."""
+    left = rule.limit - value if is_ceiling(rule) else value - rule.limit
+    return 0.0 if abs(left) <= _RELATIVE * abs(rule.limit) + _ABSOLUTE else left

@@ -1,0 +1,81 @@
+"""JUnit XML, as CI servers read it: a suite for each candidate, a test for each rule."""
+
+import re
+from collections.abc import Sequence
+from xml.etree.ElementTree import Element, SubElement, indent, tostring
+
+from quantkit.gate.figures import unit_of
+from quantkit.gate.wording import bound_text
+from quantkit.result import Evaluated, Judged, Result, Verdict
+
+__all__ = ["junit_xml"]
+
+_TAGS = {"fail": "failure", "undecided": "error"}
+_NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_SECONDS = 19  # 2026-11-16T12:00:00; the schema knows no time zone
+
+
+def junit_xml(result: Result, verdicts: Sequence[Verdict], *, allow_undecided: bool = False) -> str:
+    """Return the verdicts as JUnit XML.
+
+    A rule that fails is a ``failure``; one that is undecided an ``error``, or ``skipped`` where that is allowed. The
+    same result and verdicts give the same text.
+    """
+    tags = _TAGS | ({"undecided": "skipped"} if allow_undecided else {})
+    models = {m.name: m for m in result.candidates}
+    root = Element("testsuites", name=_clean(f"quantkit gate: {result.title}"))
+    _count(root, [j for v in verdicts for j in v.rules], tags)
+    for verdict in verdicts:
+        _suite(root, result, verdict, models[verdict.candidate], tags)
+    indent(root)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{tostring(root, encoding="unicode")}\n'
+
+
+def _suite(
+    root: Element, result: Result, verdict: Verdict, model: Evaluated, tags: dict[str, str]
+) -> None:
+    suite = SubElement(root, "testsuite", name=_clean(verdict.candidate))
+    suite.set("timestamp", _clean(result.origin.created[:_SECONDS]))
+    _count(suite, verdict.rules, tags)
+    properties = SubElement(suite, "properties")
+    facts = {
+        "candidate": model.file.path,
+        "candidate.sha256": model.file.sha256,
+        "float": result.float_model.file.path,
+        "float.sha256": result.float_model.file.sha256,
+        "data": result.data.location,
+        "samples": str(result.data.samples),
+    }
+    for name, value in facts.items():
+        SubElement(properties, "property", name=name, value=_clean(value))
+    for judged in verdict.rules:
+        _case(suite, verdict, judged, model, tags)
+
+
+def _case(
+    suite: Element, verdict: Verdict, judged: Judged, model: Evaluated, tags: dict[str, str]
+) -> None:
+    name = f"{judged.rule.key} {bound_text(judged.rule, unit_of(judged.rule, model))}"
+    classname = _clean(f"quantkit.gate.{verdict.candidate}")
+    case = SubElement(suite, "testcase", classname=classname, name=name, time="0")
+    if judged.outcome in tags:
+        found = SubElement(case, tags[judged.outcome], message=_clean(judged.sentence))
+        if found.tag != "skipped":
+            found.set("type", judged.outcome)
+            found.text = _clean(judged.sentence)
+    else:
+        SubElement(case, "system-out").text = _clean(judged.sentence)
+
+
+def _count(element: Element, rules: Sequence[Judged], tags: dict[str, str]) -> None:
+    found = [tags.get(j.outcome) for j in rules]
+    element.set("tests", str(len(rules)))
+    element.set("failures", str(found.count("failure")))
+    element.set("errors", str(found.count("error")))
+    element.set("skipped", str(found.count("skipped")))
+    element.set("time", "0")
+
+
+def _clean(text: str) -> str:
+    """Leave out characters that XML cannot hold."""
+    return _NO_XML.sub("", text)

@@ -1,0 +1,276 @@
+"""What can be said of a figure that was measured on some samples: intervals, tests, ranks.
+
+Every interval is two-sided at the given confidence. ``None`` stands for "so few samples that no interval can be given".
+No function needs memory for more than a few samples' worth of draws, and those that redraw sort the samples
+first: the same samples in another order, with the same seed, give the same interval.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from math import sqrt
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import bdtr, stdtrit
+
+__all__ = ["Bounds", "bootstrap", "bootstrap_mean", "detectable_drop", "drop_interval"]
+__all__ += ["flips_interval", "holm", "hull", "mcnemar_exact", "mean_interval", "median_interval"]
+__all__ += ["percentiles", "redrawn_means", "spearman", "wilson"]
+
+Bounds = tuple[float, float]
+"""The low and the high end of an interval."""
+
+_BLOCK = 1 << 16  # samples that are redrawn at once
+_FEW = 16  # one binomial draw costs about as much as this many drawn indices
+
+
+def wilson(count: int, n: int, confidence: float = 0.95) -> Bounds:
+    """Return Wilson's score interval of a rate of which ``count / n`` was seen.
+
+    The rates p with ``|count/n - p| <= z sqrt(p (1 - p) / n)``. Never of zero width: with a count of 0 it ends at
+    ``z^2 / (n + z^2)``, about 3.8 / n at 95 %.
+    """
+    z2, rate = _z(confidence) ** 2, count / n
+    middle = (rate + z2 / (2 * n)) / (1 + z2 / n)
+    half = sqrt(z2 * (rate * (1 - rate) / n + z2 / (4 * n * n))) / (1 + z2 / n)
+    # An end that is 0 or 1 by the formula must not miss it by rounding.
+    return min(max(middle - half, 0.0), rate), max(min(middle + half, 1.0), rate)
+
+
+def flips_interval(gained: int, lost: int, n: int, confidence: float = 0.95) -> Bounds:
+    """Return the interval of the drop ``(lost - gained) / n`` between two models on the same n samples.
+
+    Tango's score interval: the drops d with ``|lost - gained - n d| <= z sqrt(n (2 q + d (1 - d)))``, where q is the
+    likeliest rate of gains if the drop is d. Covers also where flips are rare; redrawing the samples does not (no flip
+    seen: no draw has one), and covers 20 to 60 % instead of 95 % with one flip to be expected. Never of zero
+    width: without flips it is ``+-z^2 / (n + z^2)``.
+    """
+    z, seen = _z(confidence), (lost - gained) / n
+    # d lies inside as long as its score is within +-z; the score falls as d grows.
+    inside = (
+        _last_inside(lambda d: _score(gained, lost, n, d) <= z, seen, -1.0),
+        _last_inside(lambda d: _score(gained, lost, n, d) >= -z, seen, 1.0),
+    )
+    return min(inside[0], seen), max(inside[1], seen)
+
+
+def redrawn_means(values: ArrayLike, *, draws: int = 1000, seed: int = 0) -> NDArray[np.float64]:
+    """Return the means of all columns over as many rows drawn with replacement: (draws, columns).
+
+    A draw takes the same rows for all columns, so that ratios and differences of the means are redrawn in
+    pairs. Rows that occur often are drawn as counts: hits and flips of 100,000 samples cost what three samples cost.
+
+    Args:
+        values: (n,) or (n, k).
+        draws: How many times.
+        seed: Of the draws.
+    """
+    table = np.asarray(values, np.float64)
+    table = table[:, None] if table.ndim == 1 else table
+    rows, counts = np.unique(table, axis=0, return_counts=True)
+    n, rng = len(table), np.random.default_rng(seed)
+    if len(rows) * _FEW < n:
+        return np.asarray(rng.multinomial(n, counts / n, draws) @ rows / n)
+    rows = np.repeat(rows, counts, axis=0)
+    means = [_times_drawn(rng, n, block) @ rows / n for block in _blocks(draws, n)]
+    return np.concatenate(means)
+
+
+def percentiles(drawn: ArrayLike, confidence: float = 0.95) -> Bounds:
+    """Return the ends of the middle ``confidence`` of the draws of a figure."""
+    low, high = np.quantile(np.asarray(drawn, np.float64), _tails(confidence))
+    return float(low), float(high)
+
+
+def bootstrap(
+    statistic: Callable[[NDArray[np.int64]], float],
+    n: int,
+    *,
+    draws: int = 1000,
+    seed: int = 0,
+    confidence: float = 0.95,
+) -> Bounds | None:
+    """Return the percentile interval of any figure of n samples; None for fewer than 2.
+
+    Args:
+        statistic: The figure, given the indices of the samples in it, some of them several times.
+        n: How many samples.
+        draws: How often samples are redrawn.
+        seed: Of the draws.
+        confidence: Of the interval.
+    """
+    if n < 2:  # noqa: PLR2004
+        return None
+    rng = np.random.default_rng(seed)
+    return percentiles([statistic(rng.integers(n, size=n)) for _ in range(draws)], confidence)
+
+
+def bootstrap_mean(
+    values: ArrayLike, *, draws: int = 1000, seed: int = 0, confidence: float = 0.95
+) -> Bounds | None:
+    """Return the interval of the mean of values of any distribution; None for fewer than 2.
+
+    The studentized bootstrap: ``mean - t* s / sqrt(n)`` for the quantiles t* of ``(mean* - mean) / (s* / sqrt(n))``
+    over the draws, which follows skewed values, hulled with Student's interval, which holds where draws of rare
+    values see too little. The spread s* of a draw counts as at least ``s / sqrt(n)``: a draw of one
+    value only would have none. (Plain percentiles of the mean cover 88 to 90 % instead of 95 % for skewed values and n = 50.)
+    """
+    column = np.asarray(values, np.float64)
+    n = len(column)
+    if n < 2:  # noqa: PLR2004
+        return None
+    mean, variance = float(column.mean()), float(column.var())
+    error = sqrt(variance / (n - 1))
+    centred = column - mean  # squares of values far from zero would lose what differs
+    first, second = redrawn_means(np.stack([centred, centred**2], 1), draws=draws, seed=seed).T
+    spread = np.sqrt(np.maximum(second - first**2, variance / n) / (n - 1))
+    t = np.divide(first, spread, out=np.zeros_like(first), where=spread > 0)
+    low, high = percentiles(t, confidence)
+    half = float(stdtrit(n - 1, _tails(confidence)[1])) * error
+    return hull((mean - high * error, mean - low * error), (mean - half, mean + half))
+
+
+def mean_interval(
+    values: ArrayLike, *, draws: int = 1000, seed: int = 0, confidence: float = 0.95
+) -> Bounds | None:
+    """Return the interval of a mean: Wilson's for hits (0 and 1), else the bootstrap's.
+
+    None for fewer than 2 values that are no hits.
+    """
+    column = np.asarray(values, np.float64)
+    if np.isin(column, (0.0, 1.0)).all():
+        return wilson(int(column.sum()), len(column), confidence)
+    return bootstrap_mean(column, draws=draws, seed=seed, confidence=confidence)
+
+
+def drop_interval(
+    drops: ArrayLike,
+    *,
+    reach: float = 1.0,
+    draws: int = 1000,
+    seed: int = 0,
+    confidence: float = 0.95,
+) -> Bounds | None:
+    """Return the interval of the mean of the samples' own drops; None for one sample that is no hit.
+
+    For hits (-1, 0, 1) it is `flips_interval`. For other values the bootstrap's, hulled with `flips_interval` of
+    the number of samples that differ times their mean difference, which keeps it honest where few differ.
+
+    Args:
+        drops: How much worse each sample fares than with float; positive is worse.
+        reach: How much worse one sample could fare, for when not one differs.
+        draws: How often samples are redrawn.
+        seed: Of the draws.
+        confidence: Of the interval.
+    """
+    column = np.asarray(drops, np.float64)
+    gained, lost = int((column < 0).sum()), int((column > 0).sum())
+    flips = flips_interval(gained, lost, len(column), confidence)
+    if np.isin(column, (-1.0, 0.0, 1.0)).all() and gained + lost:
+        return flips
+    step = float(np.abs(column).sum()) / (gained + lost) if gained + lost else reach
+    drawn = bootstrap_mean(column, draws=draws, seed=seed, confidence=confidence)
+    scaled = flips[0] * step, flips[1] * step
+    return hull(drawn, scaled) if drawn else (None if gained + lost else scaled)
+
+
+def hull(one: Bounds, other: Bounds) -> Bounds:
+    """Return the interval that holds both."""
+    return min(one[0], other[0]), max(one[1], other[1])
+
+
+def detectable_drop(low: float, high: float) -> float | None:
+    """Return the drop that a sample could not tell from none, given the interval of its drop.
+
+    The interval holds the drops that are compatible with what was seen. If it holds 0, a drop up to its high end and
+    no drop are both compatible: "a drop under ``high`` cannot be ruled out". 0: every drop is ruled out (the
+    interval ends below 0). None: a drop was told (the interval begins above 0).
+    """
+    return None if low > 0 else max(high, 0.0)
+
+
+def mcnemar_exact(gained: int, lost: int) -> float:
+    """Return the probability of a split of the flips as uneven as this one, if gains and losses are equally likely.
+
+    Two-sided and exact: ``min(1, 2 P(X <= min(gained, lost)))`` for X binomial of ``gained + lost`` tosses. 1 without flips.
+    """
+    flips = gained + lost
+    return min(1.0, 2 * float(bdtr(min(gained, lost), flips, 0.5))) if flips else 1.0
+
+
+def holm(p_values: Sequence[float]) -> tuple[float, ...]:
+    """Return the p-values corrected for how many they are (Holm), in the order given.
+
+    The k-th smallest of m becomes ``max_{j <= k} min(1, (m - j + 1) p_j)``: with all below alpha declared real, the
+    chance that any of them is not stays below alpha, however they depend on each other.
+    """
+    p = np.asarray(p_values, np.float64)
+    order = np.argsort(p, kind="stable")
+    grown = np.minimum(np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)), 1.0)
+    corrected = np.empty_like(grown)
+    corrected[order] = grown
+    return tuple(corrected.tolist())
+
+
+def median_interval(values: ArrayLike, confidence: float = 0.95) -> Bounds | None:
+    """Return the interval of a median, from order statistics; None if there are too few values (under 6 at 95 %).
+
+    ``[x_(k), x_(n+1-k)]`` with the largest k for which ``P(Binomial(n, 1/2) < k) <= (1 - confidence) / 2``: it covers
+    with at least the confidence, whatever the distribution.
+    """
+    ordered = np.sort(np.asarray(values, np.float64))
+    n, tail = len(ordered), _tails(confidence)[0]
+    k = int(np.searchsorted(bdtr(np.arange(n // 2 + 1), n, 0.5), tail, side="right"))
+    return (float(ordered[k - 1]), float(ordered[n - k])) if k else None
+
+
+def spearman(a: ArrayLike, b: ArrayLike) -> float:
+    """Return the rank correlation, ties ranked in their middle; 0 where one of the two is constant: it ranks nothing."""
+    one, other = (_ranks(np.asarray(x, np.float64)) for x in (a, b))
+    scale = sqrt(float(one @ one) * float(other @ other))
+    return min(max(float(one @ other) / scale, -1.0), 1.0) if scale else 0.0
+
+
+def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the ranks less their mean."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    middle = np.cumsum(counts) - (counts - 1) / 2 - (len(values) + 1) / 2
+    return np.asarray(middle[inverse])
+
+
+def _tails(confidence: float) -> tuple[float, float]:
+    tail = (1 - confidence) / 2
+    return tail, 1 - tail
+
+
+def _z(confidence: float) -> float:
+    return NormalDist().inv_cdf(_tails(confidence)[1])
+
+
+def _score(gained: int, lost: int, n: int, d: float) -> float:
+    """How many standard deviations what was seen lies above a drop of d."""
+    b = (2 * n - lost + gained) * d - gained - lost
+    rate = (sqrt(max(b * b + 8 * n * gained * d * (1 - d), 0.0)) - b) / (4 * n)
+    deviation = sqrt(max(n * (2 * rate + d * (1 - d)), 0.0))
+    beyond = lost - gained - n * d
+    return beyond / deviation if deviation else float(np.sign(beyond)) * float("inf")
+
+
+def _last_inside(inside: Callable[[float], bool], start: float, end: float) -> float:
+    """Return how far from `start` (inside) towards `end` the condition holds, by bisection."""
+    for _ in range(60):
+        middle = (start + end) / 2
+        start, end = (middle, end) if inside(middle) else (start, middle)
+    return end
+
+
+def _blocks(draws: int, n: int) -> Iterator[int]:
+    size = max(_BLOCK // n, 1)
+    for start in range(0, draws, size):
+        yield min(size, draws - start)
+
+
+def _times_drawn(rng: np.random.Generator, n: int, draws: int) -> NDArray[np.float64]:
+    """Return how often each of n samples is drawn: (draws, n)."""
+    drawn = rng.integers(n, size=(draws, n)) + np.arange(draws)[:, None] * n
+    return np.bincount(drawn.ravel(), minlength=draws * n).reshape(draws, n).astype(np.float64)

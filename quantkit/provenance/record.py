@@ -1,0 +1,173 @@
+"""Where a model comes from, as one line of JSON that stands in the model itself.
+
+It holds no time and no folder: the same inputs, options, software and CPU give the same line. Nobody signs it:
+`seal` and `content` show what was changed by accident or without care, not by somebody who computes them anew.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from typing import Any, Literal
+
+import msgspec
+
+from quantkit._version import __version__
+from quantkit.errors import ModelError
+from quantkit.provenance.environment import cpu_name, software
+
+__all__ = ["SCHEMA", "CalibrationOrigin", "DataOrigin", "Kind", "ModelOrigin", "Provenance"]
+__all__ += [
+    "is_sealed",
+    "json_digest",
+    "provenance_from_text",
+    "sealed",
+    "text_of",
+]
+
+SCHEMA = "quantkit.provenance/1"
+Kind = Literal["dynamic", "static", "optimize"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOrigin:
+    """The model that was read.
+
+    Attributes:
+        name: Of its file, without folders; "ModelProto" if it was given as one.
+        bytes: On disk, external data included.
+        sha256: Of all its files.
+    """
+
+    name: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataOrigin:
+    """The data that activations were calibrated with.
+
+    Attributes:
+        kind: "image folder", "npz", ...
+        name: Of the directory or file, without folders; or the Python type.
+        samples: How many were run.
+        fingerprint: Of what the samples are made of; "" for a Python iterable.
+        method: The calibrator, with its settings.
+        order: Batch, limit, shuffle and seed as they were used.
+        preprocessing: One step a line.
+        warnings: Of the audit.
+    """
+
+    kind: str
+    name: str
+    samples: int
+    fingerprint: str
+    method: str
+    order: Mapping[str, Any] = field(default_factory=dict)
+    preprocessing: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationOrigin:
+    """A calibration that was made before and given instead of data.
+
+    Attributes:
+        sha256: Of what it saw.
+        model: SHA-256 of the model that it was made with; "" if it does not say.
+        software: Versions that it was made with.
+        cpu: That it was made on.
+    """
+
+    sha256: str
+    model: str = ""
+    software: Mapping[str, str] = field(default_factory=dict)
+    cpu: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """Where a model comes from.
+
+    Attributes:
+        kind: What was done.
+        float: The model that was read.
+        data: What activations were calibrated with; None where none was needed.
+        calibration: The calibration that was given; None if there was none.
+        options: What a user decided, as plain data.
+        quantkit: The version that wrote the model.
+        software: Versions of everything that figures depend on.
+        cpu: Name, and the instructions that matter.
+        content: `content_digest` of the model.
+        seal: SHA-256 of this record without the seal.
+        schema: Which version of this format.
+    """
+
+    kind: Kind
+    float: ModelOrigin
+    data: DataOrigin | None = None
+    calibration: CalibrationOrigin | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    quantkit: str = __version__
+    software: Mapping[str, str] = field(default_factory=software)
+    cpu: str = field(default_factory=cpu_name)
+    content: str = ""
+    seal: str = ""
+    schema: str = SCHEMA
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        found: dict[str, Any] = msgspec.json.decode(text_of(self))
+        return found
+
+
+def text_of(provenance: Provenance) -> str:
+    """Return the record as compact JSON with sorted keys."""
+    return _encoded(provenance)
+
+
+def sealed(provenance: Provenance, content: str) -> Provenance:
+    """Return the record with the digest of the model that it is for, and its seal."""
+    filled = replace(provenance, content=content, seal="")
+    return replace(filled, seal=_seal(filled.to_json()))
+
+
+def is_sealed(text: str) -> bool:
+    """Say whether a record is as it was written."""
+    plain = msgspec.json.decode(text)
+    return isinstance(plain, dict) and plain.get("seal") == _seal(plain)
+
+
+def provenance_from_text(text: str, name: str) -> Provenance:
+    """Read a record; `name` is that of the model, for messages.
+
+    Raises:
+        ModelError: It is damaged, or of another version.
+    """
+    try:
+        plain = msgspec.json.decode(text)
+    except msgspec.DecodeError as e:
+        raise ModelError(f"The provenance in {name} is damaged: it is not JSON ({e}).") from e
+    schema = plain.get("schema") if isinstance(plain, dict) else None
+    if schema != SCHEMA:
+        raise ModelError(
+            f"The provenance in {name} is not of this version: its schema is '{schema}', not "
+            f"'{SCHEMA}'; use the quantkit that wrote it, or a newer one."
+        )
+    try:
+        return msgspec.json.decode(text, type=Provenance)
+    except msgspec.ValidationError as e:
+        raise ModelError(f"The provenance in {name} is damaged: {e}.") from e
+
+
+def json_digest(plain: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of plain data, whatever the order of its keys."""
+    return sha256(_encoded(plain).encode()).hexdigest()
+
+
+def _seal(plain: Mapping[str, Any]) -> str:
+    return json_digest({**plain, "seal": ""})
+
+
+def _encoded(value: object) -> str:
+    return msgspec.json.encode(value, order="sorted").decode()

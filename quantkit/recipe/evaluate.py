@@ -1,0 +1,65 @@
+"""The table [evaluate]: how candidates are measured against the float model."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from quantkit.errors import UsageError
+from quantkit.recipe.checks import check_at_least, closest
+from quantkit.recipe.values import Values, flag, number, path, text, wholes
+
+__all__ = ["METRICS", "EvaluateSettings"]
+
+METRICS = ("top-1", "top-5", "f1", "mse", "spearman")
+"""The metrics that have a name; any other is a function of the user's, "module:function"."""
+
+EVALUATE_VALUES: Values = {
+    "metric": text,
+    "pairs": flag,
+    "confidence": number,
+    "batches": wholes,
+    "threads": wholes,
+    "output": path,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluateSettings:
+    """How candidates are measured.
+
+    Attributes:
+        metric: One of `METRICS`, or "module:function"; None: as the labels suggest.
+        pairs: The two columns of `[data.text]` are embedded one by one, and the label is their likeness.
+        confidence: Of all intervals.
+        batches: Batch sizes that are timed.
+        threads: Numbers of threads that are timed; 0 is onnxruntime's choice.
+        output: The folder to write into; None: the caller's default.
+    """
+
+    metric: str | None = None
+    pairs: bool = False
+    confidence: float = 0.95
+    batches: tuple[int, ...] = (1,)
+    threads: tuple[int, ...] = (0,)
+    output: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.metric is not None and self.metric not in METRICS and ":" not in self.metric:
+            raise UsageError(
+                f"metric '{self.metric}' is unknown{closest(self.metric, METRICS)}: use one of "
+                f"{', '.join(METRICS)}, or module:function."
+            )
+        if self.pairs and self.metric not in {None, "spearman"}:
+            raise UsageError(
+                f"pairs are judged by spearman, not by '{self.metric}': leave out one of the two."
+            )
+        if not 0.5 < self.confidence < 1:  # noqa: PLR2004
+            raise UsageError(
+                f"confidence '{self.confidence}' is out of range: use more than 0.5, below 1."
+            )
+        for batch in self.batches:
+            check_at_least("batches", batch, 1)
+        for count in self.threads:
+            check_at_least("threads", count, 0)
+        for key, values in (("batches", self.batches), ("threads", self.threads)):
+            if not values:
+                raise UsageError(f"{key} '[]' is empty: give at least one number.")

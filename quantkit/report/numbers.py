@@ -1,0 +1,171 @@
+"""Numbers as people read them: points for fractions, as many digits as mean something, a dash for nothing."""
+
+from math import floor, isfinite, log10
+
+from quantkit.result import Interval, Metric
+
+__all__ = [
+    "ABSENT",
+    "MINUS",
+    "decibel",
+    "decimals",
+    "difference",
+    "drop",
+    "drop_unit",
+    "figure",
+    "integer",
+    "interval",
+]
+__all__ += ["metric_scale", "metric_value", "p_value", "percent", "plain", "ratio"]
+__all__ += ["seconds", "significant", "size", "spread", "value_interval"]
+
+ABSENT = "—"
+MINUS = "\N{MINUS SIGN}"
+_NBSP = "\N{NO-BREAK SPACE}"
+_TIMES = "\N{MULTIPLICATION SIGN}"
+_KILO = 1000
+_SMALL_P = 0.001
+_SHORT = 10  # digits of a percentage above it are noise
+_HUGE = 1e7
+_TINY = 1e-4
+_MINUTE = 60
+
+
+def metric_scale(metric: Metric | None) -> float:
+    """Return what a metric is multiplied by to be shown."""
+    return 100.0 if metric is not None and metric.is_fraction else 1.0
+
+
+def decimals(value: float, digits: int) -> str:
+    """Write with so many decimals, with a real minus, and never a negative nothing."""
+    text = f"{value:.{digits}f}"
+    if float(text) == 0:
+        text = text.lstrip("-")
+    return text.replace("-", MINUS)
+
+
+def significant(value: float | None, digits: int = 3) -> str:
+    """Write with so many significant digits; large and tiny ones with a power of ten."""
+    if value is None or not isfinite(value):
+        return ABSENT
+    if value == 0:
+        return "0"
+    if not _TINY <= abs(value) < _HUGE:
+        mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+        return f"{mantissa}e{int(exponent)}".replace("-", MINUS)
+    return decimals(value, max(0, digits - 1 - floor(log10(abs(value)))))
+
+
+def integer(value: float) -> str:
+    """Write a count, thousands apart."""
+    return f"{value:,.0f}".replace(",", _NBSP).replace("-", MINUS)
+
+
+def plain(value: float | None, digits: int = 2) -> str:
+    """Write with so many decimals; a dash for nothing."""
+    return ABSENT if value is None or not isfinite(value) else decimals(value, digits)
+
+
+def size(nbytes: float | None) -> str:
+    """Write bytes: ``22.9 MB``."""
+    if nbytes is None:
+        return ABSENT
+    for unit in ("bytes", "kB", "MB"):
+        if abs(nbytes) < _KILO:
+            return f"{decimals(nbytes, 0 if unit == 'bytes' else 1)}{_NBSP}{unit}"
+        nbytes /= _KILO
+    return f"{decimals(nbytes, 2)}{_NBSP}GB"
+
+
+def percent(fraction: float | None, digits: int | None = None) -> str:
+    """Write a fraction in per cent; without `digits`, one decimal below ten."""
+    if fraction is None or not isfinite(fraction):
+        return ABSENT
+    shown = fraction * 100
+    wanted = digits if digits is not None else int(abs(shown) < _SHORT and shown != 0)
+    return f"{decimals(shown, wanted)}{_NBSP}%"
+
+
+def ratio(value: float | None) -> str:
+    """Write a ratio: ``0.65x``."""
+    return ABSENT if value is None or not isfinite(value) else f"{decimals(value, 2)}{_TIMES}"
+
+
+def decibel(value: float | None, absent: str = "identical") -> str:
+    """Write decibels; most figures of a result are None where nothing changed."""
+    return absent if value is None else f"{decimals(value, 1)}{_NBSP}dB"
+
+
+def p_value(value: float | None) -> str:
+    """Write a probability."""
+    if value is None:
+        return ABSENT
+    return (
+        f"p{_NBSP}<{_NBSP}0.001" if value < _SMALL_P else f"p{_NBSP}={_NBSP}{significant(value, 2)}"
+    )
+
+
+def interval(found: Interval | None, scale: float = 1.0, digits: int = 2) -> str:
+    """Write where a figure lies: ``-0.10 to 0.70``."""
+    if found is None:
+        return ABSENT
+    return f"{decimals(found.low * scale, digits)} to {decimals(found.high * scale, digits)}"
+
+
+def figure(value: float | None, metric: Metric | None) -> str:
+    """Write a figure in the unit of a metric: ``91.20 %`` or ``0.853``."""
+    if value is None:
+        return ABSENT
+    if metric is not None and metric.is_fraction:
+        return f"{decimals(value * 100, 2)}{_NBSP}%"
+    return significant(value, 4)
+
+
+def metric_value(metric: Metric | None) -> str:
+    """Write a metric's value."""
+    return ABSENT if metric is None else figure(metric.value, metric)
+
+
+def difference(value: float | None, metric: Metric | None) -> str:
+    """Write a difference of a metric without its unit, points of a fraction: ``0.30``."""
+    if value is None:
+        return ABSENT
+    fraction = metric is not None and metric.is_fraction
+    return decimals(value * 100, 2) if fraction else significant(value)
+
+
+def spread(found: Interval | None, metric: Metric | None) -> str:
+    """Write where a difference lies: ``-0.10 to 0.70``."""
+    if found is None:
+        return ABSENT
+    return f"{difference(found.low, metric)} to {difference(found.high, metric)}"
+
+
+def value_interval(metric: Metric) -> str:
+    """Write where a metric's value lies, without the unit."""
+    found = metric.interval
+    if found is None or metric.is_fraction:
+        return interval(found, metric_scale(metric))
+    return f"{significant(found.low, 4)} to {significant(found.high, 4)}"
+
+
+def drop_unit(metric: Metric) -> str:
+    """Return what drops of a metric are counted in."""
+    return "points" if metric.is_fraction else metric.name
+
+
+def drop(metric: Metric | None) -> str:
+    """Write a metric's drop with its interval, without the unit: ``0.30 (-0.10 to 0.70)``."""
+    if metric is None or metric.drop is None:
+        return ABSENT
+    text, found = difference(metric.drop, metric), metric.drop_interval
+    return f"{text} ({spread(found, metric)})" if found else text
+
+
+def seconds(value: float) -> str:
+    """Write how long something took."""
+    return (
+        f"{value:.0f} s"
+        if value < _MINUTE
+        else f"{int(value // _MINUTE)} min {value % _MINUTE:.0f} s"
+    )

@@ -1,0 +1,181 @@
+"""Names beside marks so that nothing covers anything."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import cos, hypot, inf, pi, sin
+from typing import Literal
+
+__all__ = ["SOLID", "Box", "Placed", "place"]
+
+_TURNS = (
+    0,
+    -1,
+    1,
+    -2,
+    2,
+    -3,
+    3,
+    -5,
+    5,
+    -6,
+    6,
+    8,
+    -7,
+    7,
+    -4,
+    4,
+)  # sixteenths; right first, then near it
+_DISTANCES = (5, 9, 14, 22, 32, 44, 58, 76, 100, 130, 165)
+_LEADER = 14  # a name further off than this is tied to its mark by a line
+SOLID = 8.0  # how bad it is to cover what must be seen
+_NAME = 10.0  # and to cover a name
+_WAY = 4.0  # and each pixel of a line that leads to one
+_TIED = 12.0  # pixels that a line costs however short
+_CLEAR = 1.3  # other marks are as many times further from a name that needs no line
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A rectangle that is taken."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+    def overlap(self, other: "Box") -> float:
+        """Return the area that both take."""
+        wide = min(self.x + self.width, other.x + other.width) - max(self.x, other.x)
+        high = min(self.y + self.height, other.y + other.height) - max(self.y, other.y)
+        return max(0.0, wide) * max(0.0, high)
+
+    def outside(self, other: "Box") -> float:
+        """Return the area of this one that lies outside the other."""
+        return self.width * self.height - self.overlap(other)
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where a name goes.
+
+    Attributes:
+        box: What it takes.
+        leader: From where to where a line ties it to its mark; None: it is near.
+        anchor: The end of the words that faces the mark: their width is only estimated.
+    """
+
+    box: Box
+    leader: tuple[float, float, float, float] | None
+    anchor: Literal["start", "middle", "end"]
+
+    @property
+    def x(self) -> float:
+        """Where the words are anchored."""
+        part = {"start": 0.0, "middle": 0.5, "end": 1.0}[self.anchor]
+        return self.box.x + part * self.box.width
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A name of a given size, for a mark at a place with a radius."""
+
+    x: float
+    y: float
+    r: float
+    width: float
+    height: float
+
+
+def place(
+    wanted: Sequence[tuple[float, float, float, float, float]],
+    taken: Sequence[tuple[Box, float]],
+    inside: Box,
+) -> list[Placed]:
+    """Find a place for each (x, y, radius, width, height), in that order.
+
+    The cheapest place wins. It costs the area of what is covered, times how bad that is (`taken` says so), the way from
+    the mark, and dearly to cover a name or a line that leads to one, or to lead a line across a name.
+    """
+    blocked, placed = list(taken), []
+    marks = [Wanted(*each) for each in wanted]
+    for mark in marks:
+        others = [other for other in marks if other is not mark]
+        best = _cheapest(mark, blocked, others, inside)
+        leader = _leader(mark, best, others)
+        blocked += [(best, _NAME), *((dot, _NAME) for dot in _dots(leader))]
+        placed.append(Placed(best, leader, _anchor(mark, best)))
+    return placed
+
+
+def _cheapest(
+    mark: Wanted, blocked: Sequence[tuple[Box, float]], others: Sequence[Wanted], inside: Box
+) -> Box:
+    """Return the place that costs least; what a line would cross is only counted where the rest is cheap."""
+    solid = [
+        (box, weight)
+        for box, weight in blocked
+        if weight >= SOLID and not box.overlap(Box(mark.x, mark.y, 1, 1))
+    ]
+    best, least = Box(mark.x, mark.y, mark.width, mark.height), inf
+    for box in _places(mark):
+        leader = _leader(mark, box, others)
+        way = hypot(leader[2] - leader[0], leader[3] - leader[1]) + _TIED if leader else 0.0
+        cost = _WAY * way + _NAME * box.outside(inside)
+        if cost < least:
+            cost += sum(weight * box.overlap(other) for other, weight in blocked)
+        if cost < least:
+            dots = _dots(leader)
+            cost += sum(weight * dot.overlap(other) for other, weight in solid for dot in dots)
+        if cost < least:
+            best, least = box, cost
+    return best
+
+
+def _dots(leader: tuple[float, float, float, float] | None) -> list[Box]:
+    """Return small boxes along a line, to find what it crosses."""
+    if leader is None:
+        return []
+    x1, y1, x2, y2 = leader
+    count = max(1, int(hypot(x2 - x1, y2 - y1) / 6))
+    return [
+        Box(x1 + (x2 - x1) * i / count - 2, y1 + (y2 - y1) * i / count - 2, 4, 4)
+        for i in range(count)
+    ]
+
+
+def _places(mark: Wanted) -> Iterator[Box]:
+    """Return all places tried, the nearest first; `min` keeps the first of the equally good."""
+    for distance in _DISTANCES:
+        for turn in _TURNS:
+            angle = turn * pi / 8
+            dx, dy = cos(angle), sin(angle)
+            x, y = mark.x + (mark.r + distance) * dx, mark.y + (mark.r + distance) * dy
+            # the box touches the point with the side that faces the mark
+            left = x - mark.width * (1 - dx) / 2
+            top = y - mark.height * (1 - dy) / 2
+            yield Box(left, top, mark.width, mark.height)
+
+
+def _anchor(mark: Wanted, box: Box) -> Literal["start", "middle", "end"]:
+    if box.x >= mark.x:
+        return "start"
+    return "end" if box.x + box.width <= mark.x else "middle"
+
+
+def _nearest(mark: Wanted, box: Box) -> tuple[float, float, float]:
+    """Return the point of the box nearest to a mark, and how far off it is."""
+    x = min(max(mark.x, box.x), box.x + box.width)
+    y = min(max(mark.y, box.y), box.y + box.height)
+    return x, y, hypot(x - mark.x, y - mark.y)
+
+
+def _leader(
+    mark: Wanted, box: Box, others: Sequence[Wanted]
+) -> tuple[float, float, float, float] | None:
+    """Tie a name to its mark if it is far off, or if another mark is about as near."""
+    x, y, away = _nearest(mark, box)
+    rival = min((_nearest(other, box)[2] for other in others), default=2 * away + 1)
+    if away == 0 or (away < mark.r + _LEADER and rival > _CLEAR * away):
+        return None
+    start = min(mark.r / away, 0.5)
+    return mark.x + (x - mark.x) * start, mark.y + (y - mark.y) * start, x, y

@@ -1,0 +1,61 @@
+"""Which part of the y axis is worth showing: one broken candidate must not flatten all others."""
+
+from dataclasses import dataclass
+
+from quantkit.report.plots.points import Point, Points
+
+__all__ = ["Window", "window"]
+
+_FAR = 3.0  # as many times the height of all better ones makes a candidate go off the scale
+_PAD = 0.12
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The range shown.
+
+    Attributes:
+        low: Its lower end.
+        high: Its upper end.
+        identical: Whether some model has no figure because nothing changed.
+        beyond: Whether some candidate lies off the scale.
+    """
+
+    low: float
+    high: float
+    identical: bool
+    beyond: bool
+
+    def outside(self, value: float) -> bool:
+        """Whether a figure lies off the scale."""
+        return not self.low <= value <= self.high
+
+    def shows(self, point: Point) -> bool:
+        """Whether a model lies on the scale."""
+        return point.y is not None and not self.outside(point.y)
+
+
+def window(found: Points) -> Window:
+    """Choose the range: float, its band, the gate's limit, and the candidates that are not far worse than the rest."""
+    everyone = [p for p in (found.reference, *found.candidates) if p.y is not None]
+    identical = len(everyone) <= len(found.candidates)
+    if not everyone:
+        return Window(0, 1, identical=True, beyond=False)
+    sign = 1 if found.upwards else -1
+    ranked = sorted(everyone, key=lambda p: -sign * (p.y or 0))
+    kept, ends = 0, [found.limit] if found.limit is not None else []
+    for point in ranked:
+        extent = _extent(point)
+        height = max(ends) - min(ends) if kept > 1 else 0.0
+        gap = max(0.0, min(ends) - max(extent), min(extent) - max(ends)) if ends else 0.0
+        if height and gap > _FAR * height:
+            break
+        ends += extent
+        kept += 1
+    low, high = min(ends), max(ends)
+    pad = (high - low) * _PAD or abs(high) * 0.05 or 1.0
+    return Window(low - pad, high + pad, identical=identical, beyond=kept < len(ranked))
+
+
+def _extent(point: Point) -> list[float]:
+    return [v for v in (point.low, point.high, point.y) if v is not None]

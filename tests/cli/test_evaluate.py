@@ -1,0 +1,276 @@
+"""`quantkit evaluate`: what it writes, what it says, how it exits; and the gate on what it wrote."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from builders import graph, matmul_model, model, node, save, weight
+from onnx import numpy_helper
+
+from quantkit import QUInt8, quantize_dynamic, quantize_static
+from quantkit.cli.app import run
+from quantkit.result import Result, load_result
+from quantkit.samples import fashion_mnist
+
+_QUICK = ("--skip", "latency", "--skip", "memory", "--skip", "fidelity")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a float model, two candidates, and labelled data."""
+    folder = tmp_path_factory.mktemp("fashion")
+    sample = fashion_mnist()
+    shutil.copyfile(sample.model, folder / "float.onnx")
+    quantize_dynamic(folder / "float.onnx", folder / "dynamic.onnx", QUInt8)
+    few = [{"image": image[None]} for image in sample.images[:64]]
+    quantize_static(folder / "float.onnx", folder / "static.onnx", few)
+    rest = slice(64, 464)
+    np.savez(folder / "data.npz", image=sample.images[rest], label=sample.labels[rest])
+    return folder
+
+
+@pytest.fixture
+def work(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory of the test's own with the same files."""
+    for file in made.iterdir():
+        shutil.copyfile(file, tmp_path / file.name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def evaluate(*arguments: str) -> int:
+    return run(["evaluate", *arguments])
+
+
+def result_of(folder: Path) -> Result:
+    return load_result(folder / "result.json")
+
+
+def test_everything_is_measured_and_written(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = evaluate("float.onnx", "dynamic.onnx", "s=static.onnx", "--data", "data.npz", "-o", "e")
+    out = capsys.readouterr().out
+    assert code == 0
+    assert {f.name for f in (work / "e").iterdir()} == {"result.json", "report.html", "report.md"}
+    assert "e/report.html" in out.replace("\n", "")
+    result = result_of(work / "e")
+    assert [m.name for m in result.models] == ["float", "dynamic", "s"]
+    assert result.origin.command == (
+        "quantkit evaluate float.onnx dynamic.onnx s=static.onnx --data data.npz -o e"
+    )
+    assert result.data.samples == 400
+    for found in result.candidates:
+        assert found.metric is not None
+        assert found.metric.name == "top-1"
+        assert abs(found.metric.drop or 0) < 0.01
+        assert sum(p.nbytes for p in found.size.parts) == (work / found.file.path).stat().st_size
+        assert found.latency
+        assert found.layers
+        assert found.layers.layers
+        assert found.fidelity
+        assert found.fidelity.portable
+        assert found.changes
+        assert not found.warnings
+        assert found.file.provenance["float"]["sha256"] == result.float_model.file.sha256
+    static = result.candidates[1]
+    assert static.runtime is not None
+    assert static.runtime.share == 1
+    assert static.calibration is not None
+    assert static.calibration.samples == 64
+    assert result.float_model.drift is None
+
+
+def test_json_goes_to_the_terminal(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert evaluate("float.onnx", "static.onnx", "--data", "data.npz", *_QUICK, "--json") == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert plain["schema"] == "quantkit.result/1"
+    assert (work / "evaluation" / "result.json").exists()
+
+
+def test_without_labels_there_is_drift_and_no_metric(work: Path) -> None:
+    np.savez("bare.npz", image=fashion_mnist().images[:50])
+    assert evaluate("float.onnx", "static.onnx", "--data", "bare.npz", "-o", "e", *_QUICK) == 0
+    candidate = result_of(work / "e").candidates[0]
+    assert candidate.metric is None
+    assert candidate.drift is not None
+    assert candidate.drift.decision is not None
+    assert candidate.drift.decision.samples == 50
+
+
+def _scale_up(folder: Path, layer: int) -> str:
+    """Multiply the scale of one layer's weight by 4; return the name of its node."""
+    proto = onnx.load(folder / "static.onnx")
+    held = {t.name: t for t in proto.graph.initializer}
+    makers = {name: n for n in proto.graph.node for name in n.output}
+    products = [n for n in proto.graph.node if n.op_type in {"Conv", "Gemm"}]
+    scale = held[makers[products[layer].input[1]].input[1]]
+    scale.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(scale) * 4, scale.name))
+    onnx.save(proto, folder / "worse.onnx")
+    return str(products[layer].name)
+
+
+@pytest.mark.parametrize("layer", [0, 1, -1])
+def test_a_layer_made_worse_fails_the_gate_and_ranks_first(work: Path, layer: int) -> None:
+    name = _scale_up(work, layer)
+    arguments = ("float.onnx", "static.onnx", "worse.onnx", "--data", "data.npz", "-o", "e")
+    assert evaluate(*arguments, *_QUICK) == 0
+    good, worse = result_of(work / "e").candidates
+    assert worse.layers is not None
+    assert worse.layers.layers[0].node == name
+    assert good.drift is not None
+    assert worse.drift is not None
+    assert good.drift.outputs[0].sqnr_db is not None
+    assert worse.drift.outputs[0].sqnr_db is not None
+    assert worse.drift.outputs[0].sqnr_db < good.drift.outputs[0].sqnr_db - 10
+    # A last layer that is four times too loud decides as before: flips alone would not tell.
+    gate = ["gate", "e/result.json", "--max-flips", "4%", "--min-sqnr-db", "20"]
+    assert run([*gate, "--candidate", "static"]) == 0
+    assert run([*gate, "--candidate", "worse"]) == 1
+    assert run(gate) == 1
+
+
+def test_the_recipe_judges(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (work / "quantkit.toml").write_text(
+        '[data]\npath = "data.npz"\n[evaluate]\noutput = "e"\n[gate]\nmin_size_reduction = 0.99\n'
+    )
+    assert evaluate("float.onnx", "static.onnx", *_QUICK) == 0
+    result = result_of(work / "e")
+    assert [v.outcome for v in result.verdicts] == ["fail"]
+    assert "min_size_reduction = 0.99" in result.origin.recipe
+    assert "fail" in capsys.readouterr().out
+    assert run(["gate", "e/result.json"]) == 1
+
+
+# ---- bad input: one clear line, exit code 2 -------------------------------------------------
+
+
+def _other_input(folder: Path) -> None:
+    save(matmul_model(), folder / "other.onnx")
+
+
+def _other_output(folder: Path) -> None:
+    proto = onnx.load(folder / "float.onnx")
+    proto.graph.node[-1].output[0] = proto.graph.output[0].name = "renamed"
+    onnx.save(proto, folder / "other.onnx")
+
+
+def _other_classes(folder: Path) -> None:
+    nodes = [node("Flatten", ["image"], ["f"]), node("MatMul", ["f", "w"], ["logits"])]
+    inputs, outputs = {"image": ["batch", 1, 28, 28]}, {"logits": ["batch", 7]}
+    save(model(graph(nodes, inputs, outputs, {"w": weight(784, 7)})), folder / "other.onnx")
+
+
+def _half_labels(folder: Path) -> None:
+    images = fashion_mnist().images[:40]
+    np.savez(folder / "data.npz", image=images, label=np.zeros(20, np.int64))
+
+
+def _no_labels(folder: Path) -> None:
+    np.savez(folder / "data.npz", image=fashion_mnist().images[:40])
+
+
+def _no_samples(folder: Path) -> None:
+    np.savez(folder / "data.npz", image=np.zeros((0, 1, 28, 28), np.float32))
+
+
+def _labels_beyond(folder: Path) -> None:
+    np.savez(folder / "data.npz", image=fashion_mnist().images[:40], label=np.full(40, 10))
+
+
+def _raising_metric(folder: Path) -> None:
+    (folder / "raising.py").write_text(
+        "def score(outputs, labels):\n    raise KeyError('logits9')\n"
+    )
+
+
+def _wrong_metric(folder: Path) -> None:
+    (folder / "counting.py").write_text("def score(outputs, labels):\n    return [1.0, 2.0, 3.0]\n")
+
+
+def _unknown_rule(folder: Path) -> None:
+    (folder / "quantkit.toml").write_text("[gate]\nmax_dorp = 0.01\n")
+
+
+def _truncated(folder: Path) -> None:
+    content = (folder / "static.onnx").read_bytes()
+    (folder / "other.onnx").write_bytes(content[: len(content) // 2])
+
+
+def _nothing(_: Path) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("prepare", "candidate", "more", "message"),
+    [
+        (_other_input, "other.onnx", (), "input"),
+        (_other_output, "other.onnx", (), "renamed"),
+        (_other_classes, "other.onnx", (), "logits"),
+        (_half_labels, "static.onnx", ("--metric", "top-1"), "label"),
+        (_no_labels, "static.onnx", ("--metric", "top-1"), "label"),
+        (_no_samples, "static.onnx", (), "nothing to read"),
+        (_labels_beyond, "static.onnx", ("--metric", "top-1"), "10"),
+        (_raising_metric, "static.onnx", ("--metric", "raising:score"), "KeyError"),
+        (_wrong_metric, "static.onnx", ("--metric", "counting:score"), "counting:score"),
+        (_nothing, "static.onnx", ("--metric", "absent_module:score"), "absent_module"),
+        (_nothing, "static.onnx", ("--metric", "top-2"), "top-2"),
+        (_unknown_rule, "static.onnx", (), "max_drop"),
+        (_truncated, "other.onnx", (), "other.onnx"),
+        (_nothing, "absent.onnx", (), "absent.onnx"),
+        (_nothing, "static.onnx", ("--skip", "latancy"), "latency"),
+        (_nothing, "float.onnx", (), "Two models are called 'float'"),
+        (_nothing, "static.onnx", ("--confidence", "95"), "confidence"),
+    ],
+    ids=lambda v: v.__name__.strip("_") if callable(v) else None,
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    work: Path,
+    capsys: pytest.CaptureFixture[str],
+    prepare: Callable[[Path], None],
+    candidate: str,
+    more: tuple[str, ...],
+    message: str,
+) -> None:
+    prepare(work)
+    code = evaluate("float.onnx", candidate, "--data", "data.npz", "-o", "e", *more)
+    captured = capsys.readouterr()
+    assert code == 2, captured.out
+    line = captured.err.strip().splitlines()[-1]
+    assert line.startswith("error: ")
+    assert message in line
+    assert "Traceback" not in captured.err
+    assert not (work / "e").exists() or not list((work / "e").iterdir())
+
+
+def test_a_folder_that_cannot_be_written_is_said_before_the_work(
+    work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (work / "file").write_text("")
+    code = evaluate("float.onnx", "static.onnx", "--data", "data.npz", "-o", "file/e")
+    assert code == 2
+    assert "Cannot make the folder" in capsys.readouterr().err
+
+
+def test_no_data_is_asked_for(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert evaluate("float.onnx", "static.onnx") == 2
+    assert "--data" in capsys.readouterr().err
+    assert not (work / "evaluation").exists()
+
+
+def test_a_metric_of_the_user(work: Path) -> None:
+    (work / "mine.py").write_text(
+        "def error(outputs, labels):\n"
+        "    return outputs['logits'].argmax(1) != labels\n"
+        "error.higher_is_better = False\n"
+    )
+    arguments = ("float.onnx", "static.onnx", "--data", "data.npz", "-o", "e", *_QUICK)
+    assert evaluate(*arguments, "--metric", "mine:error") == 0
+    result = result_of(work / "e")
+    metric: Any = result.float_model.metric
+    assert metric.name == "mine:error"
+    assert not metric.higher_is_better
+    assert metric.value < 0.15

@@ -1,0 +1,252 @@
+"""What a rule makes of a figure: kept, broken, undecided; with margins and sentences."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from result_cases import candidate, example_result
+
+from quantkit.errors import UsageError
+from quantkit.gate import judge, judged, merged, overall, rules_of
+from quantkit.recipe import GateSettings
+from quantkit.result import (
+    Evaluated,
+    Interval,
+    Judged,
+    Metric,
+    Outcome,
+    Result,
+    Rule,
+    Verdict,
+    result_from_json,
+    result_text,
+)
+
+PROPERTY = settings(max_examples=80, deadline=None)
+
+
+def _result(*models: Evaluated) -> Result:
+    found = example_result()
+    return replace(found, models=(found.float_model, *models))
+
+
+def _one(model: Evaluated, key: str, limit: float, confidence: float | None = None) -> Judged:
+    rule = Rule(key=key, limit=limit, confidence=confidence)
+    (verdict,) = judge(_result(model), [rule])
+    assert verdict.outcome == verdict.rules[0].outcome
+    return verdict.rules[0]
+
+
+def _dropping(drop: float, half: float, *, name: str = "top-1", sure: float = 0.95) -> Evaluated:
+    interval = Interval(low=drop - half, high=drop + half, confidence=sure)
+    metric = Metric(name=name, value=0.9, drop=drop, drop_interval=interval, main=True)
+    return replace(candidate(), metrics=(metric,))
+
+
+@pytest.mark.parametrize(
+    ("key", "limit", "figure", "margin"),
+    [
+        ("max_drop", 0.01, 0.003, 0.007),
+        ("min_size_reduction", 0.7, 0.73, 0.03),
+        ("max_latency_ratio", 0.8, 0.65, 0.15),
+        ("min_int8_share", 0.8, 8 / 9, 8 / 9 - 0.8),
+        ("max_flips", 0.02, 0.011, 0.009),
+        ("min_sqnr_db", 30, 31.2, 1.2),
+    ],
+)
+def test_estimates_are_kept_or_broken(key: str, limit: float, figure: float, margin: float) -> None:
+    kept = _one(candidate(), key, limit)
+    assert kept.outcome == "pass"
+    assert kept.figure == kept.estimate == pytest.approx(figure)
+    assert kept.margin == pytest.approx(margin)
+    assert kept.sentence.endswith("to spare")
+    tighter = limit - 2 * margin if key.startswith("max") else limit + 2 * margin
+    broken = _one(candidate(), key, tighter)
+    assert broken.outcome == "fail"
+    assert broken.margin == pytest.approx(-margin)
+    assert broken.sentence.endswith("too much" if key.startswith("max") else "too little")
+
+
+@pytest.mark.parametrize(
+    ("drop", "half", "outcome"),
+    [
+        (0.003, 0.004, "pass"),
+        (0.003, 0.008, "undecided"),
+        (0.012, 0.001, "fail"),
+        (0.012, 0.004, "fail"),  # the good end keeps the limit; the estimate does not
+        (-0.002, 0.004, "pass"),
+        (float("nan"), 0.001, "fail"),
+    ],
+)
+def test_with_confidence_the_bad_end_decides(drop: float, half: float, outcome: Outcome) -> None:
+    assert _one(_dropping(drop, half), "max_drop", 0.01, 0.95).outcome == outcome
+
+
+def test_sentence_of_what_is_undecided_names_the_samples_needed() -> None:
+    found = _one(_dropping(0.003, 0.008), "max_drop", 0.01, 0.95)
+    assert found.figure == pytest.approx(0.011)
+    assert found.margin == pytest.approx(-0.001)
+    assert found.sentence == (
+        "drop of top-1 is 0.3 points (at most 1.1 points with 95 % confidence), "
+        "allowed 1 point: 0.1 points too much; not enough samples to decide: about 2,700 would"
+    )  # 2000 * (0.008 / 0.007)^2 = 2612
+
+
+def test_sentence_of_what_fails_with_confidence_is_about_the_estimate() -> None:
+    found = _one(_dropping(0.05, 0.004), "max_drop", 0.01, 0.95)
+    assert found.margin == pytest.approx(-0.044)
+    assert found.sentence.endswith("allowed 1 point: even the estimate is 4 points too much")
+
+
+def test_no_number_of_samples_decides_an_estimate_at_the_limit() -> None:
+    found = _one(_dropping(0.01, 0.004), "max_drop", 0.01, 0.95)
+    assert found.outcome == "undecided"
+    assert found.sentence.endswith("more samples would not decide")
+
+
+def test_limits_are_met_despite_rounding() -> None:
+    drop = 0.912 - 0.902
+    assert drop > 0.01
+    found = _one(_dropping(drop, 0.0), "max_drop", 0.01)
+    assert (found.outcome, found.margin) == ("pass", 0.0)
+    assert _one(_dropping(1e-17, 0.0), "max_drop", 0.0).outcome == "pass"
+
+
+def test_counted_figures_need_no_interval() -> None:
+    for key, limit in (("min_size_reduction", 0.7), ("min_int8_share", 0.8)):
+        found = _one(candidate(), key, limit, 0.99)
+        assert found.outcome == "pass"
+        assert "confidence" not in found.sentence
+
+
+def test_intervals_of_another_confidence_are_stretched() -> None:
+    model = _dropping(0.003, 0.00196, sure=0.95)
+    found = _one(model, "max_drop", 0.01, 0.99)
+    assert found.figure == pytest.approx(0.003 + 0.002576, abs=1e-6)
+    assert _one(model, "max_drop", 0.01, 0.95).figure == pytest.approx(0.00496)
+
+
+def test_unknown_interval_is_undecided_unless_the_estimate_fails() -> None:
+    model = replace(candidate(), metrics=(Metric(name="mse", value=1.0, drop=0.2, main=True),))
+    found = _one(model, "max_drop", 0.3, 0.95)
+    assert (found.outcome, found.figure, found.estimate) == ("undecided", None, 0.2)
+    assert "too few samples for an interval" in found.sentence
+    assert _one(model, "max_drop", 0.1, 0.95).outcome == "fail"
+    assert _one(model, "max_drop", 0.3).outcome == "pass"
+
+
+def test_metrics_in_their_own_units() -> None:
+    found = _one(_dropping(0.25, 0.5, name="mse"), "max_drop", 1.5, 0.95)
+    assert found.outcome == "pass"
+    assert found.sentence == (
+        "drop of mse is 0.25 (at most 0.75 with 95 % confidence), allowed 1.5: 0.75 to spare"
+    )
+
+
+def test_a_limit_that_allows_everything_is_not_passed() -> None:
+    found = _one(candidate(), "max_drop", 1.0)
+    assert (found.outcome, found.margin) == ("undecided", None)
+    assert "0.01 is one point" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("key", "bare", "advice"),
+    [
+        ("max_drop", {"metrics": ()}, "labelled data"),
+        ("max_latency_ratio", {"latency": ()}, "--skip latency"),
+        ("min_int8_share", {"runtime": None}, "--skip runtime"),
+        ("max_flips", {"drift": None}, "remove max_flips"),
+    ],
+)
+def test_what_was_not_measured_is_undecided(key: str, bare: dict[str, None], advice: str) -> None:
+    found = _one(replace(candidate(), **bare), key, 0.5)  # type: ignore[arg-type]
+    assert (found.outcome, found.figure, found.margin) == ("undecided", None, None)
+    assert advice in found.sentence
+
+
+def test_the_slowest_case_is_judged() -> None:
+    first, second = candidate().latency
+    slow = Interval(low=0.7, high=0.95)
+    model = replace(
+        candidate(),
+        latency=(
+            replace(first, ratio=0.8, ratio_interval=Interval(low=0.79, high=0.81)),
+            replace(second, ratio=0.75, ratio_interval=slow, threads=4),
+        ),
+    )
+    assert _one(model, "max_latency_ratio", 0.9).figure == 0.8
+    sure = _one(model, "max_latency_ratio", 0.9, 0.95)
+    assert sure.figure == pytest.approx(0.95)
+    assert sure.outcome == "undecided"
+    assert "at batch 8, 4 threads" in sure.sentence
+    assert sure.sentence.endswith("not enough runs to decide: about 360 would")
+    blind = replace(model, latency=(model.latency[0], replace(second, ratio_interval=None)))
+    assert _one(blind, "max_latency_ratio", 0.9, 0.95).figure is None
+
+
+def test_unknown_rule_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"'max_drops' is unknown \(did you mean 'max_drop'\?\)"):
+        _one(candidate(), "max_drops", 0.1)
+
+
+def test_a_candidate_is_as_good_as_its_worst_rule() -> None:
+    rules = rules_of(GateSettings(max_drop=0.01, max_flips=0.012, confidence=0.95))
+    good, bad = judge(example_result(), rules)
+    assert (good.candidate, good.outcome) == ("static", "undecided")
+    assert [j.outcome for j in good.rules] == ["pass", "undecided"]
+    assert (bad.candidate, bad.outcome) == ("ort default", "fail")
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "allowed", "want"),
+    [
+        (["pass", "pass"], False, "pass"),
+        (["pass", "undecided"], False, "undecided"),
+        (["pass", "undecided"], True, "pass"),
+        (["undecided", "fail"], True, "fail"),
+        ([], False, "undecided"),
+        ([], True, "undecided"),
+    ],
+)
+def test_overall(outcomes: list[Outcome], allowed: bool, want: Outcome) -> None:  # noqa: FBT001
+    verdicts = [Verdict(candidate=str(i), outcome=o, rules=()) for i, o in enumerate(outcomes)]
+    assert overall(verdicts, allow_undecided=allowed) == want
+
+
+def test_a_judged_result_is_written_and_read_again() -> None:
+    rules = rules_of(GateSettings(max_drop=0.01, confidence=0.95))
+    found = judged(example_result(), rules)
+    assert (found.rules, len(found.verdicts)) == (rules, 2)
+    assert result_from_json(result_text(found).encode(), "it") == found
+    assert judged(found, ()) == example_result()
+
+
+def test_rules_go_over_rules() -> None:
+    base = rules_of(GateSettings(max_drop=0.01, max_flips=0.02, confidence=0.9))
+    over = rules_of(GateSettings(max_latency_ratio=0.8, max_drop=0.005))
+    found = merged(base, over)
+    assert [(r.key, r.limit) for r in found] == [
+        ("max_drop", 0.005),
+        ("max_latency_ratio", 0.8),
+        ("max_flips", 0.02),
+    ]
+    assert {r.confidence for r in found} == {0.9}
+    assert {r.confidence for r in merged(base, over, 0.99)} == {0.99}
+    assert merged((), over) == tuple(sorted(over, key=lambda r: r.key != "max_drop"))
+
+
+@PROPERTY
+@given(st.floats(-0.05, 0.05), st.floats(0, 0.05), st.floats(0, 0.05), st.floats(0, 0.05))
+def test_a_looser_limit_never_judges_worse(
+    drop: float, half: float, one: float, more: float
+) -> None:
+    order = ["fail", "undecided", "pass"]
+    model = _dropping(drop, half)
+    tight = _one(model, "max_drop", one, 0.95)
+    loose = _one(model, "max_drop", one + more, 0.95)
+    assert order.index(tight.outcome) <= order.index(loose.outcome)
+    # Judged with confidence is never kinder than judged by the estimate.
+    assert order.index(tight.outcome) <= order.index(_one(model, "max_drop", one).outcome)
+    assert tight.margin is not None
+    assert (tight.outcome == "pass") == (tight.margin >= 0)

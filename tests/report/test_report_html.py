@@ -1,0 +1,243 @@
+"""The page without a browser: well formed, self-contained, complete, small, safe with any name."""
+
+import json
+import re
+from base64 import b64encode
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from hashlib import sha256
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from report_cases import (
+    NASTY,
+    hard_result,
+    huge_result,
+    judged_result,
+    regression,
+    unlabelled_result,
+    untimed,
+)
+from result_cases import candidate, example_result, float_model
+
+from quantkit.errors import OutputError
+from quantkit.report import render_html, write_report
+from quantkit.result import Result, result_from_json, result_text
+
+_VOID = {"meta", "br", "input", "link", "img", "hr"}
+
+
+class Page(HTMLParser):
+    """Reads a page, and complains of what is not closed."""
+
+    def __init__(self, content: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str]]] = []
+        self.text: list[str] = []
+        self.feed(content)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        names = [name for name, _ in attrs]
+        assert len(names) == len(set(names)), (tag, attrs)
+        self.tags.append((tag, {name: value or "" for name, value in attrs}))
+        if tag not in _VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, {name: value or "" for name, value in attrs}))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] not in {"script", "style"}:
+            self.text.append(data)
+
+    @property
+    def words(self) -> str:
+        return " ".join(" ".join(self.text).replace("\u00a0", " ").split())
+
+    def values(self, name: str) -> list[str]:
+        return [attributes[name] for _, attributes in self.tags if name in attributes]
+
+
+CASES: dict[str, Callable[[], Result]] = {
+    "example": example_result,
+    "judged": judged_result,
+    "hard": hard_result,
+    "unlabelled": unlabelled_result,
+    "one": lambda: judged_result(candidate()),
+    "float alone": lambda: replace(example_result(), models=(float_model(),)),
+    "error": lambda: replace(
+        example_result(),
+        models=(
+            regression(untimed(float_model()), 0.01, None),
+            regression(untimed(candidate()), 0.012, 0.002),
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_page_is_well_formed_and_needs_nothing_else(case: str) -> None:
+    content = render_html(CASES[case]())
+    page = Page(content)
+    ids = page.values("id")
+    assert [i for i, count in Counter(ids).items() if count > 1] == []
+    for name in ("for", "aria-controls", "aria-labelledby", "data-copy"):
+        assert set(page.values(name)) <= set(ids)
+    assert {href[1:] for href in page.values("href")} <= set(ids)
+    assert all(href.startswith("#") for href in page.values("href"))
+    assert page.values("src") == []
+    assert page.values("style") == []
+    without_namespace = content.replace("http://www.w3.org/2000/svg", "")
+    assert not re.search(r"https?:|//[a-z]|@import|url\(", without_namespace)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_field_has_a_label_and_every_button_a_name(case: str) -> None:
+    page = Page(render_html(CASES[case]()))
+    labelled = set(page.values("for"))
+    assert {a["id"] for tag, a in page.tags if tag == "input"} == labelled
+    assert all(a.get("type") == "button" for tag, a in page.tags if tag == "button")
+    assert all(
+        a.get("aria-label") for _, a in page.tags if a.get("tabindex") == "0" and "role" in a
+    )
+
+
+def test_policy_names_exactly_our_style_and_script() -> None:
+    content = render_html(example_result())
+    policy = next(a["content"] for t, a in Page(content).tags if "http-equiv" in a)
+    for tag in ("style", "script"):
+        inside = re.search(rf"<{tag}>(.*?)</{tag}>", content, re.DOTALL)
+        assert inside is not None
+        hashed = b64encode(sha256(inside[1].encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{hashed}'" in policy
+    assert policy.startswith("default-src 'none'")
+    assert "unsafe" not in policy
+
+
+def test_same_result_same_bytes_also_from_json() -> None:
+    result = hard_result()
+    again = result_from_json(result_text(result).encode(), "again")
+    assert render_html(result) == render_html(result) == render_html(again)
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        (
+            "judged",
+            ["Fail", "1 of 2 candidates breaks the gate: ort default.", "static keeps every"],
+        ),
+        ("example", ["No gate set", "static is nearest to float of 2 candidates"]),
+        ("one", ["Pass", "The candidate keeps every rule"]),
+        ("float alone", ["Only the float model was measured"]),
+        ("unlabelled", ["identical", "Layers were not measured", "Latency was not measured"]),
+        ("error", ["mse", "less is better", "0.00200 (0.00100 to 0.00300)"]),
+    ],
+)
+def test_opens_with_the_verdict(case: str, words: list[str]) -> None:
+    shown = Page(render_html(CASES[case]())).words
+    for expected in words:
+        assert expected in shown
+
+
+def test_undecided_is_its_own_outcome() -> None:
+    shown = Page(render_html(judged_result(candidate(drop=0.008)))).words
+    assert "Not enough samples" in shown
+
+
+def test_everything_measured_is_shown() -> None:
+    shown = Page(render_html(judged_result())).words
+    for expected in (
+        "0.30 (\N{MINUS SIGN}0.10 to 0.70) points",
+        "27 %",
+        "0.65\N{MULTIPLICATION SIGN}",
+        "8 of 9",
+        "22",
+        "p = 0.24",
+        "class 6",
+        "images.npz row 17",
+        "cannot be told from none",
+        "108 000",
+        "97 200",
+        "weights of Conv",
+        "8.0 MB",
+        "1.30 ms",
+        "769",
+        "/features/0/conv/Conv",
+        "Keep it in float",
+        "its output is not quantized",
+        "QLinearConv",
+        "no pair of weights can saturate",
+        "mse",
+        "BatchNormalization folded",
+        "24 nodes became 41",
+        "b" * 64,
+        "d" * 64,
+        "onnxruntime 1.31.1",
+        "quantkit evaluate model.onnx static.onnx --data images/",
+        "Everything here is made up.",
+        "Something is odd.",
+    ):
+        assert expected in shown, expected
+
+
+def test_size_table_sums() -> None:
+    result = example_result()
+    for model in result.models:
+        assert sum(p.nbytes for p in model.size.parts) == model.size.disk
+    shown = Page(render_html(result)).words
+    assert "on disk, the sum 400 000 108 000 104 000" in shown
+
+
+def test_names_are_texts_not_markup() -> None:
+    content = render_html(hard_result())
+    page = Page(content)
+    assert NASTY in " ".join(page.text)
+    assert sum(tag == "script" for tag, _ in page.tags) == 2
+    assert "<script>alert" not in content
+
+
+def test_all_rows_are_in_the_page() -> None:
+    content = render_html(hard_result())
+    data = json.loads(re.findall(r'id="tables">(.*?)</script>', content, re.DOTALL)[0])
+    rows = data["rows"]["layers-1"]
+    assert len(rows) == 300
+    assert data["texts"][rows[0][1]].startswith("<script>alert")
+    assert content.count("<tbody>") > 10
+    assert not re.search(r"<tbody>\s*</tbody>", content)
+
+
+@pytest.mark.parametrize(("letters", "whole"), [(120, True), (390, False)])
+def test_stays_under_five_megabytes(letters: int, whole: bool) -> None:  # noqa: FBT001 - a parameter
+    content = render_html(huge_result(5, 2000, letters))
+    assert len(content.encode()) < 5_000_000
+    data = json.loads(re.findall(r'id="tables">(.*?)</script>', content, re.DOTALL)[0])
+    assert (len(data["rows"]["layers-1"]) == 2000) == whole
+    assert ("all are in result.json" in content) != whole
+
+
+@settings(max_examples=25, deadline=None)
+@given(name=st.text(min_size=1, max_size=80), title=st.text(max_size=40))
+def test_any_name_leaves_the_page_whole(name: str, title: str) -> None:
+    result = replace(judged_result(candidate(name)), title=title)
+    page = Page(render_html(result))
+    assert sum(tag == "h1" for tag, _ in page.tags) == 1
+
+
+def test_write_report(tmp_path: Path) -> None:
+    page, text = write_report(example_result(), tmp_path / "new" / "folder")
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert text.read_text(encoding="utf-8").startswith("## ")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="Cannot make the folder"):
+        write_report(example_result(), tmp_path / "file")

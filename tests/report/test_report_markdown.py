@@ -1,0 +1,80 @@
+"""Markdown for a pull request: short, complete, safe with any name."""
+
+import re
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from report_cases import NASTY, hard_result, huge_result, judged_result, unlabelled_result
+from result_cases import candidate, example_result
+
+from quantkit.report import render_markdown
+
+_LIMIT = 60_000
+
+
+def rows(text: str) -> list[list[str]]:
+    return [line.strip("|").split("|") for line in text.splitlines() if line.startswith("|")]
+
+
+def test_verdict_first_then_one_table() -> None:
+    text = render_markdown(judged_result()).replace("\u00a0", " ")
+    lines = text.splitlines()
+    assert lines[0] == "## ❌ FAIL: Fashion-MNIST classifier"
+    assert "static keeps every rule" in lines[2]
+    table = rows(text)
+    assert [c.strip() for c in table[3]] == [
+        "✅ static",
+        "108.0 kB (27 %)",
+        "90.90 %",
+        "0.30 (\N{MINUS SIGN}0.10 to 0.70)",
+        "1.10 %",
+        "31.2 dB",
+        "0.65\N{MULTIPLICATION SIGN}",
+        "8 of 9",
+    ]
+    for expected in ("Rules not kept", "may be 5.40 points", "What would help", "Please note"):
+        assert expected in text
+    assert text.count("<details>") == text.count("</details>") == 3
+    assert "b" * 64 in text
+    assert "quantkit evaluate model.onnx static.onnx --data images/" in text
+
+
+def test_without_gate_and_labels() -> None:
+    text = render_markdown(unlabelled_result())
+    assert text.startswith("## ℹ️ NO GATE SET")  # noqa: RUF001 - a sign
+    assert "identical" in text
+    assert "top-1" not in text
+
+
+def test_names_cannot_break_the_table_or_call_people() -> None:
+    text = render_markdown(judged_result(candidate(NASTY + " @someone | `x` **b**\n# h")))
+    assert "<script" not in text
+    assert "@someone" not in text
+    assert len({len(row) for row in rows(text.split("<details>")[0])}) == 1
+    assert not re.search(r"^# ", text, re.MULTILINE)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.text(min_size=1, max_size=60))
+def test_any_name_stays_in_its_cell(name: str) -> None:
+    text = render_markdown(
+        replace(example_result(), models=(example_result().models[0], candidate(name)))
+    )
+    assert len({len(row) for row in rows(text.split("<details>")[0])}) == 1
+
+
+def test_short_enough_for_a_comment() -> None:
+    assert len(render_markdown(hard_result()).encode()) < _LIMIT
+    many = huge_result(60, 20, 390)
+    text = render_markdown(many)
+    assert len(text.encode()) < _LIMIT
+    assert "20 more" in text
+
+
+def test_short_even_if_everything_is_long() -> None:
+    odd = "|`*_@" * 80
+    models = [replace(candidate(f"{i}{odd}"), warnings=(odd,) * 40) for i in range(60)]
+    text = render_markdown(judged_result(*models))
+    assert len(text.encode()) < _LIMIT
+    assert text.startswith("## ")

@@ -1,0 +1,198 @@
+"""Pictures: valid, deterministic, and their marks where the figures say."""
+
+import re
+from dataclasses import replace
+from itertools import combinations
+from xml.etree import ElementTree as ET
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from report_cases import hard_result, judged_result, regression, unlabelled_result, untimed
+from result_cases import candidate, example_result, float_model
+
+from quantkit.report import accuracy_size_svg
+from quantkit.report.palette import look
+from quantkit.report.plots import forest, latency, layers, operators, runs, size_bars
+from quantkit.report.plots.across import apart
+from quantkit.report.plots.labels import Box, place
+from quantkit.report.plots.points import points
+from quantkit.report.plots.scale import Scale, nice_step
+from quantkit.report.plots.svg import shorten, text_width
+from quantkit.report.plots.window import window
+from quantkit.result import Interval, Result
+
+_SVG = "{http://www.w3.org/2000/svg}"
+
+
+def parsed(svg: str) -> ET.Element:
+    return ET.fromstring(svg)  # noqa: S314 - our own
+
+
+@pytest.mark.parametrize("width", [350, 860, 1200])
+@pytest.mark.parametrize("theme", ["light", "dark", "auto"])
+def test_picture_stands_alone(width: int, theme: str) -> None:
+    svg = accuracy_size_svg(hard_result(), width=width, theme=theme)  # type: ignore[arg-type]
+    root = parsed(svg)
+    assert root.get("width") == str(width)
+    assert root.find(f"{_SVG}style") is not None
+    assert "var(" not in svg
+    assert ("prefers-color-scheme" in svg) == (theme == "auto")
+    assert svg == accuracy_size_svg(hard_result(), width=width, theme=theme)  # type: ignore[arg-type]
+
+
+def test_picture_in_the_page_has_no_style_of_its_own() -> None:
+    assert "<style" not in accuracy_size_svg(example_result(), standalone=False)
+
+
+@pytest.mark.parametrize("width", [350, 880])
+@pytest.mark.parametrize("make", [example_result, hard_result, judged_result, unlabelled_result])
+def test_all_pictures_are_valid_and_stay_within_their_width(make: object, width: int) -> None:
+    result: Result = make()  # type: ignore[operator]
+    drawn = [accuracy_size_svg(result, width=width, standalone=False)]
+    drawn += [draw(result, width=width) for draw in (forest, latency, size_bars, runs)]
+    for place_, model in enumerate(result.models):
+        drawn += [layers(model.layers, look(place_), width=width)] if model.layers else []
+        drawn += [operators(model.changes, look(place_), width=width)] if model.changes else []
+    for svg in filter(None, drawn):
+        for element in parsed(svg).iter():
+            for name in ("x", "x1", "x2", "cx"):
+                assert -1 <= float(element.get(name, 0)) <= width + 1
+            assert "nan" not in " ".join(element.attrib.values()).lower().split()
+
+
+def test_every_mark_can_be_reached_and_has_words() -> None:
+    root = parsed(accuracy_size_svg(example_result(), standalone=False))
+    marks = [e for e in root.iter() if "mark" in e.get("class", "").split()]
+    assert len(marks) == 3
+    for mark in marks:
+        assert mark.get("tabindex") == "0"
+        assert mark.get("aria-label") == mark.get("data-tip")
+
+
+def test_whiskers_are_of_the_difference_in_pairs() -> None:
+    found = points(example_result())
+    static = found.candidates[0]
+    assert static.y == pytest.approx(90.9)
+    assert (static.low, static.high) == pytest.approx((91.2 - 0.7, 91.2 + 0.1))
+    assert (found.reference.low, found.reference.high) == pytest.approx((90, 92.4))
+
+
+def test_without_labels_height_is_signal_to_noise() -> None:
+    found = points(unlabelled_result())
+    assert found.reference.y is None
+    assert [p.y for p in found.candidates] == [31.2, 44.4, None]
+
+
+def test_errors_point_the_other_way() -> None:
+    models = (regression(untimed(float_model()), 0.01, None), regression(candidate(), 0.012, 0.002))
+    found = points(replace(example_result(), models=models))
+    assert not found.upwards
+    assert found.candidates[0].low == pytest.approx(0.011)
+    assert found.candidates[0].high == pytest.approx(0.013)
+    parsed(accuracy_size_svg(replace(example_result(), models=models)))
+
+
+def test_a_broken_candidate_goes_off_the_scale() -> None:
+    found = points(hard_result())
+    shown = window(found)
+    assert shown.beyond
+    assert [shown.shows(p) for p in found.candidates] == [True] * 5 + [False]
+    assert "off the scale" in accuracy_size_svg(hard_result())
+    assert not window(points(example_result())).beyond
+
+
+def test_gate_is_drawn() -> None:
+    found = points(judged_result())
+    assert found.limit == pytest.approx(90.2)
+    assert found.size_limit == pytest.approx(0.3)
+    assert "gate: drop" in accuracy_size_svg(judged_result())
+
+
+def test_names_do_not_cover_each_other() -> None:
+    """On the wide picture of six candidates, four of them in one heap."""
+    svg = accuracy_size_svg(hard_result(), width=880, standalone=False)
+    boxes = []
+    for element in parsed(svg).iter(f"{_SVG}text"):
+        if element.get("class", "") in {"name", "figures", "figures fails"}:
+            words = element.text or ""
+            wide = text_width(words, 12) * 0.95
+            part = {"middle": 0.5, "end": 1.0}.get(element.get("text-anchor", ""), 0.0)
+            left = float(element.get("x", 0)) - part * wide
+            boxes.append(Box(left, float(element.get("y", 0)) - 9, wide, 10))
+    assert len(boxes) == 13
+    assert all(one.overlap(other) == 0 for one, other in combinations(boxes, 2))
+
+
+def test_parts_of_a_bar_add_up() -> None:
+    root = parsed(size_bars(example_result(), width=880))
+    bars: dict[str, float] = {}
+    for mark in (e for e in root.iter() if e.get("class") == "mark"):
+        box = mark.find(f"{_SVG}rect")
+        assert box is not None
+        name = mark.get("data-tip", "").split("\n")[0]
+        bars[name] = bars.get(name, 0.0) + float(box.get("width", 0)) + 1
+    assert bars["static"] / bars["float32"] == pytest.approx(0.27, abs=0.005)
+
+
+def test_forest_cuts_off_what_is_far_and_says_the_figure() -> None:
+    svg = forest(hard_result(), width=880)
+    assert "→" in svg
+    assert "41.00 (40.60 to 41.40)" in svg
+    assert forest(unlabelled_result(), width=880) == ""
+
+
+def test_latency_without_interval() -> None:
+    model = candidate()
+    bare = replace(model, latency=tuple(replace(x, ratio_interval=None) for x in model.latency))
+    svg = latency(replace(example_result(), models=(float_model(), bare)), width=350)
+    assert "0.65" in svg
+
+
+def test_long_intervals_do_not_leave_the_picture() -> None:
+    model = candidate()
+    wide = replace(model.metrics[0], drop_interval=Interval(low=-0.9, high=0.9))
+    result = replace(example_result(), models=(float_model(), replace(model, metrics=(wide,))))
+    parsed(accuracy_size_svg(result))
+    parsed(forest(result, width=350))
+
+
+@given(
+    st.floats(-1e6, 1e6, allow_nan=False),
+    st.floats(1e-6, 1e6, allow_nan=False),
+    st.integers(2, 12),
+)
+def test_ticks_are_round_and_within(low: float, span: float, count: int) -> None:
+    scale = Scale(low, low + span, 0, 100)
+    ticks = scale.ticks(count)
+    step = nice_step(span, count)
+    assert re.fullmatch(r"[125]\.?0*e[+-]\d+", f"{step:.3e}")
+    assert all(low - span * 1e-6 <= v <= low + span * (1 + 1e-6) for v, _ in ticks)
+    assert len(ticks) <= count + 2
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.floats(50, 300), st.floats(50, 300)), min_size=1, max_size=7))
+def test_names_stay_inside_if_there_is_room(spots: list[tuple[float, float]]) -> None:
+    inside = Box(0, 0, 600, 400)
+    placed = place([(x, y, 10, 90, 30) for x, y in spots], [], inside)
+    assert all(p.box.outside(inside) < 1e-6 for p in placed)
+    for one, other in combinations(placed, 2):
+        assert one.box.overlap(other.box) < 90 * 30 * 0.5
+
+
+@given(st.lists(st.floats(0, 50), min_size=1, max_size=6))
+def test_marks_stand_apart(xs: list[float]) -> None:
+    spots = [(x, 100.0) for x in xs]
+    moved = apart(spots, [(90.0, 110.0)] * len(xs))
+    assert [y for _, y in moved] == [100.0] * len(xs)
+    assert all(abs(new - old) <= 4 * 13 + 1e-6 for (new, _), old in zip(moved, xs, strict=True))
+
+
+def test_long_names_keep_both_ends() -> None:
+    name = "/encoder/layer.0/attention/self/query/MatMul"
+    short = shorten(name, 150, 12)
+    assert short.startswith("/enc")
+    assert short.endswith("MatMul")
+    assert text_width(short, 12) <= 150
+    assert shorten("abc", 150) == "abc"

@@ -1,0 +1,56 @@
+from pathlib import Path
+
+import pytest
+
+from quantkit.errors import UsageError
+from quantkit.recipe import EvaluateSettings, load_recipe
+
+
+def recipe(folder: Path, text: str) -> EvaluateSettings:
+    file = folder / "quantkit.toml"
+    file.write_text(text, encoding="utf-8")
+    return load_recipe(file).evaluate
+
+
+def test_everything(tmp_path: Path) -> None:
+    found = recipe(
+        tmp_path,
+        """
+        [evaluate]
+        metric = "spearman"
+        pairs = true
+        confidence = 0.9
+        batches = [1, 8]
+        threads = 1
+        output = "out"
+        """,
+    )
+    assert found == EvaluateSettings(
+        metric="spearman",
+        pairs=True,
+        confidence=0.9,
+        batches=(1, 8),
+        threads=(1,),
+        output=tmp_path / "out",
+    )
+    assert recipe(tmp_path, "") == EvaluateSettings()
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("metrics = 'f1'", "[evaluate] unknown key 'metrics' (did you mean 'metric'?)"),
+        ("metric = 'F-1'", "[evaluate] metric 'F-1' is unknown (did you mean 'f1'?)"),
+        ("metric = 'mse'\npairs = true", "pairs are judged by spearman, not by 'mse'"),
+        ("confidence = 95", "confidence '95.0' is out of range: use more than 0.5, below 1."),
+        ("batches = [0]", "batches '0' is too small"),
+        ("batches = []", "batches '[]' is empty"),
+        ("threads = -1", "threads '-1' is too small"),
+        ("batches = 'one'", "batches takes a whole number, or a list of them."),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, line: str, message: str) -> None:
+    with pytest.raises(UsageError) as e:
+        recipe(tmp_path, f"[evaluate]\n{line}\n")
+    assert message in str(e.value)
+    assert "\n" not in str(e.value)
