@@ -70,7 +70,8 @@ def evaluation_table(result: "Result") -> "Table":
 
     data, metric = result.data, result.float_model.metric
     title = escape(f"{result.title}: {data.samples} samples of {data.location}")
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.collapse_padding = True
     table.add_column("model")
     measured = [metric.name, "drop", "at most"] if metric else []
     for name in ("size", *measured, "flips", "SQNR", "time", "int8"):

@@ -20,7 +20,8 @@ from quantkit.verify import run_float
 __all__ = ["TensorError", "TensorErrors", "tensor_errors"]
 
 _MEMORY = 512 << 20  # bytes of tensors that are held at once
-# onnxruntime's time grows with the square of the number of outputs: 20,000 of them take a minute, 2,000 two seconds.
+# Tensors that are compared at most. To look at their shapes takes longer than linearly: on a chain of 20,000 nodes 2.2 s
+# for 2,000 tensors and 22 s for 20,000, of which 16 s are the run of as many Shape nodes.
 _TENSORS = 2000
 _REFUSED: tuple[type[Exception], ...] = (*RUNTIME_ERRORS, ModelError)
 

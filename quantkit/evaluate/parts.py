@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from quantkit.evaluate.structure import Structure, subgraphs
 from quantkit.runtime import make_session
 
-__all__ = ["Kind", "Part", "declared", "kinds_of", "part_of", "renamed"]
+__all__ = ["Kind", "Part", "declared", "part_of", "renamed", "types_of"]
 
 Array = NDArray[Any]
 # As onnxruntime calls them.
@@ -48,7 +48,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A session, the tensor behind each of its inputs, and the names of its outputs."""
+    """A session (None without outputs), the tensor behind each of its inputs, and the names of its outputs."""
 
     session: Any
     entries: Mapping[str, str]
@@ -73,6 +73,8 @@ def part_of(
         fed: Tensors that are given to those who read them; inputs of the model are always fed under their own name.
         level: How far onnxruntime optimizes: with 0 the file's own meaning is run.
     """
+    if not outputs:
+        return Part(None, {}, ())
     cut = {name: kind for name, kind in fed.items() if name not in model.inputs}
     kept, read = _needed(model, outputs, cut.keys())
     graph = onnx.GraphProto(name="part")
@@ -105,13 +107,10 @@ def declared(name: str, kind: Kind) -> onnx.ValueInfoProto:
     return info
 
 
-def kinds_of(values: Iterable[Any], shapes: Mapping[str, Sequence[int]]) -> dict[str, Kind]:
-    """Return what inputs or outputs of a session are, as far as they are plain tensors; ranks from `shapes`."""
-    return {
-        value.name: Kind(_TYPES[value.type], len(shapes[value.name]))
-        for value in values
-        if value.type in _TYPES and value.name in shapes
-    }
+def types_of(part: Part) -> dict[str, ir.DataType]:
+    """Return the types of the outputs, as far as they are plain tensors."""
+    made = part.session.get_outputs() if part.outputs else ()
+    return {value.name: _TYPES[value.type] for value in made if value.type in _TYPES}
 
 
 def renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:

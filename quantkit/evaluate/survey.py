@@ -10,7 +10,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from quantkit.evaluate.correspondence import Match
-from quantkit.evaluate.parts import Kind, kinds_of, part_of
+from quantkit.evaluate.parts import Kind, part_of, types_of
 from quantkit.evaluate.regions import Region, regions_of
 from quantkit.evaluate.structure import Structure
 
@@ -35,11 +35,10 @@ class Survey:
 def survey(model: Structure, tensors: Iterable[str], feeds: Feeds) -> Survey:
     """Look at tensors that nodes make, and at the inputs."""
     made = [name for name in dict.fromkeys(tensors) if name in model.maker]
-    part = part_of(model, made, {})
-    plain = [o.name for o in part.session.get_outputs() if o.type.startswith("tensor(")]
+    types = types_of(part_of(model, made, {}))
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
-    names = {f"shape/{name}": name for name in plain}
+    names = {f"shape/{name}": name for name in types}
     for shape, name in names.items():
         proto.graph.node.add(op_type="Shape", input=[name], output=[shape])
     found = part_of(replace(model, proto=proto), list(names), {}).run(feeds)
@@ -50,9 +49,8 @@ def survey(model: Structure, tensors: Iterable[str], feeds: Feeds) -> Survey:
         for i in model.proto.graph.input
         if i.name in inputs
     }
-    return Survey(
-        kinds=kinds | kinds_of(part.session.get_outputs(), shapes), shapes=shapes | inputs
-    )
+    kinds |= {name: Kind(types[name], len(shape)) for name, shape in shapes.items()}
+    return Survey(kinds=kinds, shapes=shapes | inputs)
 
 
 def surveyed(

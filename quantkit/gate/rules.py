@@ -8,8 +8,14 @@ from quantkit.result import Rule
 
 __all__ = ["KEYS", "merged", "rules_of"]
 
-KEYS = ("max_drop", "min_size_reduction", "max_latency_ratio", "min_int8_share", "max_flips")
-KEYS += ("min_sqnr_db",)
+KEYS = (
+    "max_drop",
+    "min_size_reduction",
+    "max_latency_ratio",
+    "min_int8_share",
+    "max_flips",
+    "min_sqnr_db",
+)
 """All rules there are, in the order in which they are shown."""
 
 

@@ -160,8 +160,9 @@ def _other_output(folder: Path) -> None:
 
 def _other_classes(folder: Path) -> None:
     nodes = [node("Flatten", ["image"], ["f"]), node("MatMul", ["f", "w"], ["logits"])]
-    inputs, outputs = {"image": ["batch", 1, 28, 28]}, {"logits": ["batch", 7]}
-    save(model(graph(nodes, inputs, outputs, {"w": weight(784, 7)})), folder / "other.onnx")
+    held = {"w": weight(784, 7)}
+    made = graph(nodes, {"image": ["batch", 1, 28, 28]}, {"logits": ["batch", 7]}, held)
+    save(model(made), folder / "other.onnx")
 
 
 def _half_labels(folder: Path) -> None:

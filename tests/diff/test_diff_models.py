@@ -245,3 +245,14 @@ def test_thousands_of_nodes(tmp_path: Path) -> None:
     (changed,) = found.nodes.changed
     assert changed.reads is not None
     assert (changed.reads.a, changed.reads.b) == ("t2500", "t2499")
+
+
+def test_of_very_many_tensors_some_are_compared_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quantkit.diff.tensor_errors._TENSORS", 10)
+    a, b = (save(chain(99, skip=s), tmp_path / f"{s}.onnx") for s in (-1, 50))
+    errors = diff_models(a, b).errors
+    assert errors.note == f"of 99 that correspond, {len(errors.tensors)} were compared"
+    assert 10 <= len(errors.tensors) <= 11
+    assert errors.outputs == ("y",)

@@ -84,7 +84,7 @@ def array_of(proto: onnx.ModelProto, name: str) -> Array:
     return onnx.numpy_helper.to_array(tensor)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(position=st.integers(min_value=0, max_value=64 * 96 * 4 - 1), bit=st.integers(0, 7))
 def test_every_bit_of_a_weight_counts(
     tmp_path_factory: pytest.TempPathFactory, position: int, bit: int
