@@ -60,7 +60,8 @@ class _Stopwatch:
 
 def quantize_static(job: dict[str, Any]) -> dict[str, Any]:
     """Quantize ``source``, whose input is rows of ``width`` values."""
-    from quantkit.pipeline import StaticJob, static
+    from quantkit.job import StaticJob
+    from quantkit.pipeline import static
 
     generator = np.random.default_rng(0)
     samples = [

@@ -15,8 +15,9 @@ from quantkit.errors import OutputError
 from quantkit.evaluate.answers import Contender
 from quantkit.evaluation import EvaluateOptions, evaluate, write_evaluation
 from quantkit.gate import rules_of
+from quantkit.job import StaticJob
 from quantkit.observe.monitor import Monitor, Silent
-from quantkit.pipeline import StaticJob, dynamic, static
+from quantkit.pipeline import dynamic, static
 from quantkit.plan import DynamicOptions
 from quantkit.recipe import DataSettings, load_recipe
 from quantkit.result import Result

@@ -5,7 +5,7 @@ The only place that wires the stages.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from quantkit._version import __version__
 from quantkit.analyze.view import facts_of
-from quantkit.calibration import CalibrateOptions, with_model_folder
+from quantkit.calibration import with_model_folder
 from quantkit.emit import Format, Solved, emit_dynamic, emit_static
 from quantkit.errors import ModelError, VerifyError
 from quantkit.fusion import fusion_of
@@ -23,9 +23,9 @@ from quantkit.graph.factors import write_divisors
 from quantkit.graph.load import LoadedModel, load
 from quantkit.graph.opset import raise_opset
 from quantkit.graph.save import Stage, staged
+from quantkit.job import StaticJob, dynamic_origin, static_origin
 from quantkit.observe import Calibration
 from quantkit.observe.monitor import Monitor, Silent
-from quantkit.observe.origin import calibration_origin, data_origin
 from quantkit.outcome import (
     QuantizeResult,
     check_target,
@@ -41,7 +41,6 @@ from quantkit.plan import (
     DynamicOptions,
     Mode,
     Plan,
-    StaticOptions,
     check_fits,
     plan_dynamic,
     plan_static,
@@ -57,21 +56,14 @@ from quantkit.preparation import (
     ranges_of,
     readable_again,
 )
-from quantkit.provenance import (
-    ModelOrigin,
-    Provenance,
-    json_digest,
-    model_digest,
-    plain,
-    write_model,
-)
-from quantkit.recipe import DataSettings, RecoverSettings
+from quantkit.provenance import Provenance, json_digest, write_model
+from quantkit.recipe import RecoverSettings
 from quantkit.recover import SAMPLES, Rounding, correct_biases, products_of, solve
 from quantkit.runtime import readable_ir_version
 from quantkit.targets import cores
 from quantkit.verify import LARGE, Reference, Verification, compare, run_float
 
-__all__ = ["QuantizeResult", "StaticJob", "dynamic", "plan_model", "static"]
+__all__ = ["QuantizeResult", "dynamic", "plan_model", "static"]
 
 Progress = Callable[[str], None]
 
@@ -95,12 +87,8 @@ def dynamic(  # noqa: PLR0913 - one parameter a question
     loaded.require_weights()
     draft = _draft(loaded.model, options)
     require_change(draft.plan, loaded)
-    origin = Provenance(
-        kind="dynamic",
-        float=ModelOrigin(**model_digest(loaded)),
-        options=plain(options)
-        | {"verify": verify, "sample": sample is not None, "external_data": external_data},
-    )
+    how = {"verify": verify, "sample": sample is not None, "external_data": external_data}
+    origin = dynamic_origin(loaded, options, how)
     with staged(target) as stage:
         reference = None
         if verify:
@@ -191,29 +179,6 @@ def _write(
     return nbytes, compare(stage.model_path, reference, nbytes=nbytes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StaticJob:
-    """What to quantize statically, and how.
-
-    Attributes:
-        source: The float model.
-        data: What activations are calibrated with, or a calibration that was made before.
-        options: What is decided about nodes and tensors.
-        recover: What is done to win back accuracy.
-        calibrate: How ranges are estimated.
-        settings: How samples are prepared.
-        methods: Other range methods for single tensors, by name or pattern.
-    """
-
-    source: str | Path | onnx.ModelProto
-    data: object
-    options: StaticOptions = field(default_factory=StaticOptions)
-    recover: RecoverSettings = field(default_factory=RecoverSettings)
-    calibrate: CalibrateOptions = field(default_factory=CalibrateOptions)
-    settings: DataSettings = field(default_factory=DataSettings)
-    methods: Mapping[str, str] = field(default_factory=dict)
-
-
 def static(  # noqa: PLR0913 - one parameter a question
     job: StaticJob,
     target: str | Path,
@@ -256,7 +221,7 @@ def static(  # noqa: PLR0913 - one parameter a question
         emit_static(planned.ready.model, planned.plan, solved, output_format)
         write_divisors(planned.ready.model.metadata_props, planned.ready.divided)
         nbytes, checked = _write(
-            stage, planned.ready.model, reference, _static_origin(loaded, job, planned.seen, how)
+            stage, planned.ready.model, reference, static_origin(loaded, job, planned.seen, how)
         )
         fusion = None
         if verify and nbytes < LARGE:
@@ -278,30 +243,6 @@ def static(  # noqa: PLR0913 - one parameter a question
         seconds=time.perf_counter() - started,
         fusion=fusion,
         notes=planned.ready.notes,
-    )
-
-
-def _static_origin(
-    loaded: LoadedModel, job: StaticJob, seen: Calibration, how: Mapping[str, Any]
-) -> Provenance:
-    """Say what came in and what was decided; not how many processes ran, which changes nothing."""
-    method = {"method": seen.method, "minmax_only": job.calibrate.minmax_only}
-    method |= {"every_value": job.calibrate.every_value, "skip_bad": job.calibrate.skip_bad}
-    return Provenance(
-        kind="static",
-        float=ModelOrigin(**model_digest(loaded)),
-        data=data_origin(seen),
-        calibration=calibration_origin(seen) if isinstance(job.data, Calibration) else None,
-        options=plain(
-            {
-                "static": job.options,
-                "recover": job.recover,
-                "calibrate": method,
-                "data": replace(job.settings, path=None),
-                "methods": job.methods,
-            }
-        )
-        | how,
     )
 
 
@@ -342,7 +283,8 @@ def _planned(
     else:
         data = readable_again(job.data)
         settings = with_model_folder(job.settings, loaded)
-        ready = evened(ready, data, job.recover, settings, monitor)
+        skip_bad = job.calibrate.skip_bad
+        ready = evened(ready, data, job.recover, settings, monitor, skip_bad=skip_bad)
         wanted = job.recover.rounding is not False or job.recover.bias is True
         moments = moments and wanted
         seen = observe_model(ready, data, job.calibrate, settings, monitor, moments=moments)

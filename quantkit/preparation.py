@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,7 +18,7 @@ from quantkit.analyze.network import Network
 from quantkit.analyze.network_view import network_of
 from quantkit.analyze.view import facts_of
 from quantkit.calibration import CalibrateOptions, calibrate_model
-from quantkit.data import Samples, collate, open_data
+from quantkit.data import Sample, Samples, collate, open_data
 from quantkit.errors import DataError, ModelError, NothingToQuantizeError, UsageError
 from quantkit.graph.factors import Divisors
 from quantkit.graph.load import LoadedModel
@@ -113,6 +114,8 @@ def evened(
     recover: RecoverSettings,
     settings: DataSettings,
     monitor: Monitor,
+    *,
+    skip_bad: bool = False,
 ) -> Prepared:
     """Even out the channels of activations, where weights can take that over; see `quantkit.recover`.
 
@@ -134,7 +137,9 @@ def evened(
             path,
             data,
             None,
-            _fitting(CalibrateOptions(ranges=False, requests=requests), ready),
+            _fitting(
+                CalibrateOptions(ranges=False, requests=requests, skip_bad=skip_bad), ready
+            ),
             few,
             monitor,
         )
@@ -255,7 +260,17 @@ def first_feeds(
     samples = open_data(data, inputs_of(loaded), settings)
     if not isinstance(samples, Samples):
         return []
-    return [feeds for i in range(min(count, len(samples))) for feeds in collate([samples[i]])]
+    readable = islice(_readable(samples), count)
+    return [feeds for sample in readable for feeds in collate([sample])]
+
+
+def _readable(samples: Samples) -> Iterator[Sample]:
+    """Yield samples; those that cannot be read were complained of, or left out on request, before."""
+    for index in range(len(samples)):
+        try:
+            yield samples[index]
+        except DataError:
+            continue
 
 
 def ranges_of(seen: Calibration, methods: Mapping[str, str]) -> dict[str, tuple[float, float]]:

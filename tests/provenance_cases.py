@@ -7,7 +7,8 @@ from builders import graph, model, node, rng, save, weight
 
 import quantkit
 from quantkit.emit import Format
-from quantkit.pipeline import StaticJob, static
+from quantkit.job import StaticJob
+from quantkit.pipeline import static
 
 WAYS = ("dynamic", "dynamic external", "qdq", "qoperator", "qdq external", "optimize")
 

@@ -11,11 +11,12 @@ from quantkit.attestation import Check, require_provenance, version_changes
 from quantkit.calibration import CalibrateOptions
 from quantkit.emit import Format
 from quantkit.errors import ModelError
+from quantkit.job import StaticJob
 from quantkit.numerics.dtypes import IntType, int_type
 from quantkit.observe import Calibration, CalibratorAsk
 from quantkit.observe.container import is_calibration
 from quantkit.optimization import optimize_model
-from quantkit.pipeline import StaticJob, dynamic, static
+from quantkit.pipeline import dynamic, static
 from quantkit.plan import DynamicOptions, StaticOptions, TensorOverride
 from quantkit.provenance import Provenance, content_digest, data_settings_of, read_provenance
 from quantkit.recipe import DataSettings, RecoverSettings

@@ -11,9 +11,10 @@ from quantkit.api.arguments import check_output, checked_names, range_method
 from quantkit.calibration import CalibrateOptions
 from quantkit.emit import Format
 from quantkit.errors import UsageError
+from quantkit.job import StaticJob
 from quantkit.observe import Calibration
 from quantkit.observe.container import is_calibration
-from quantkit.pipeline import QuantizeResult, StaticJob, static
+from quantkit.pipeline import QuantizeResult, static
 from quantkit.plan import Plan, StaticOptions, TensorOverride, read_plan
 from quantkit.recipe import DataSettings, NodeRule, RecoverSettings, StaticSettings, TensorRule
 from quantkit.spec import named_int_type

@@ -47,6 +47,10 @@ class DataFlags:
         bool | None, typer.Option("--shuffle/--no-shuffle", help="Mix the order (default).")
     ] = None
     seed: Annotated[int | None, typer.Option(metavar="N", help="Of the shuffle.", min=0)] = None
+    label: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Key or column of the labels. Default: the usual names."),
+    ] = None
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Leave out samples that cannot be read.")
     ] = False
@@ -109,6 +113,7 @@ def data_settings(recipe: "DataSettings", flags: DataFlags) -> "DataSettings":
         "batch": flags.batch,
         "shuffle": flags.shuffle,
         "seed": flags.seed,
+        "label": flags.label,
     }
     images = {
         "preset": flags.preset,

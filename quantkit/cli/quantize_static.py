@@ -15,7 +15,7 @@ from quantkit.cli.static_options import StaticFlags
 from quantkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from quantkit.pipeline import StaticJob
+    from quantkit.job import StaticJob
 
 __all__ = ["static"]
 

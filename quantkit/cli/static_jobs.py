@@ -9,7 +9,7 @@ from quantkit.cli.static_options import StaticFlags, static_settings
 from quantkit.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
-    from quantkit.pipeline import StaticJob
+    from quantkit.job import StaticJob
     from quantkit.recipe import Recipe
 
 __all__ = ["job_of", "require_writable"]

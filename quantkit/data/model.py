@@ -87,6 +87,7 @@ class Description:
         preprocessing: What is done to a sample, one step a line.
         labels: "1000 classes from labels.csv", or "none".
         classes: The names of the labels 0, 1, ..., where they have any.
+        mislabelled: That there are more or fewer labels than samples, so that none is used; else "".
         warnings: What may be wrong.
     """
 
@@ -97,6 +98,7 @@ class Description:
     preprocessing: tuple[str, ...] = ()
     labels: str = "none"
     classes: tuple[str, ...] = ()
+    mislabelled: str = ""
     warnings: tuple[str, ...] = field(default=())
 
 

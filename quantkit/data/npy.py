@@ -17,7 +17,7 @@ from quantkit.data.detect import Found
 from quantkit.data.fingerprint import file_fingerprint
 from quantkit.data.model import Array, Description, InputSpec, Label
 from quantkit.data.npz import read_header
-from quantkit.data.rows import Header, block_of, labels_line, labels_of
+from quantkit.data.rows import Header, block_of, labels_line, labels_of, mislabelled
 from quantkit.errors import DataError
 
 __all__ = ["open_npy"]
@@ -58,8 +58,10 @@ def open_npy(found: Found, inputs: Sequence[InputSpec], label: str | None) -> Ar
     samples = sum(block.samples for block in blocks)
     labels: list[Label] = []
     warnings: tuple[str, ...] = ()
+    wrong = ""
     if label_file is not None:
         labels = labels_of(_map(label_file))
+        wrong = mislabelled(_map(label_file), samples, label_file.name)
         if len(labels) != samples:
             warnings = (
                 f"{label_file.name} is not one label for each of {samples} samples: not used.",
@@ -70,6 +72,7 @@ def open_npy(found: Found, inputs: Sequence[InputSpec], label: str | None) -> Ar
         location=found.location,
         samples=samples,
         labels=labels_line(labels, label_file.name) if label_file else "none",
+        mislabelled=wrong,
         warnings=warnings,
     )
     source = _NpySource(groups=tuple(groups), files=found.files, root=found.root, label=label_file)

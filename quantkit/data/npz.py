@@ -21,7 +21,7 @@ from quantkit.data.check import LABEL_NAMES
 from quantkit.data.detect import Found
 from quantkit.data.fingerprint import file_fingerprint
 from quantkit.data.model import Array, Description, InputSpec, Label
-from quantkit.data.rows import Block, Header, block_of, labels_line, labels_of
+from quantkit.data.rows import Block, Header, block_of, labels_line, labels_of, mislabelled
 from quantkit.errors import DataError
 
 __all__ = ["open_npz", "read_header"]
@@ -55,16 +55,19 @@ def open_npz(found: Found, inputs: Sequence[InputSpec], label: str | None) -> Ar
     blocks: list[Block] = []
     labels: list[Label] = []
     notes: dict[str, None] = {}
-    label_key = None
+    label_key, wrong = None, ""
     for file in found.files:
         headers = _headers(file)
         label_key = _label_key(headers, inputs, label, file)
         keys = _keys({k for k in headers if k != label_key}, inputs, file.name, notes)
         block = block_of(file.name, headers, keys, inputs)
         blocks.append(block)
-        own = labels_of(_read(file, label_key)[label_key]) if label_key else []
+        array = _read(file, label_key)[label_key] if label_key else np.zeros((0, 0))
+        own = labels_of(array)
         if label_key and len(own) != block.samples:
-            notes[f"'{label_key}' of {file.name} is not one label a sample: not used."] = None
+            where = f"'{label_key}' of {file.name}"
+            wrong = wrong or mislabelled(array, block.samples, where)
+            notes[f"{where} is not one label a sample: not used."] = None
             own = []
         labels += own or [None] * block.samples
     description = Description(
@@ -72,6 +75,7 @@ def open_npz(found: Found, inputs: Sequence[InputSpec], label: str | None) -> Ar
         location=found.location,
         samples=None,
         labels=labels_line(labels, f"'{label_key}'"),
+        mislabelled=wrong,
         warnings=tuple(notes),
     )
     return ArraySamples(

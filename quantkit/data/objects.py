@@ -15,7 +15,7 @@ from quantkit.data.arrays import ArraySamples
 from quantkit.data.check import LABEL_NAMES, conform, input_lines, quoted
 from quantkit.data.fingerprint import digest
 from quantkit.data.model import Array, Description, InputSpec, Label, Sample, Samples, Stream
-from quantkit.data.rows import Header, block_of, labels_line, labels_of
+from quantkit.data.rows import Header, block_of, labels_line, labels_of, mislabelled
 from quantkit.errors import DataError, UsageError
 from quantkit.recipe import DataSettings
 
@@ -218,6 +218,7 @@ def _rows(
     block = block_of("arrays", headers, {n: n for n in arrays if n != key}, inputs)
     labels = labels_of(arrays[key]) if key else []
     unused = key is not None and len(labels) != block.samples
+    wrong = mislabelled(arrays[key], block.samples, f"'{key}'") if key else ""
     labels = [] if unused else labels
     return ArraySamples(
         _Memory(columns=arrays),
@@ -229,6 +230,7 @@ def _rows(
             location=type(source).__name__,
             samples=block.samples,
             labels=labels_line(labels, f"'{key}'"),
+            mislabelled=wrong,
             warnings=(f"'{key}' is not one label a sample: not used.",) if unused else (),
         ),
     )

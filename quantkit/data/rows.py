@@ -22,7 +22,8 @@ from quantkit.data.check import check_names
 from quantkit.data.model import Array, InputSpec, Label, shape_text
 from quantkit.errors import DataError
 
-__all__ = ["Block", "Header", "block_of", "labels_line", "labels_of", "plural", "rows_of"]
+__all__ = ["Block", "Header", "block_of", "labels_line", "labels_of", "mislabelled", "plural"]
+__all__ += ["rows_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +124,18 @@ def labels_of(labels: Array) -> list[Label]:
         return [labels.item()] if labels.ndim == 0 else []
     values = labels.reshape(-1).tolist()
     return [v.decode(errors="replace") if isinstance(v, bytes) else v for v in values]
+
+
+def mislabelled(labels: Array, samples: int, where: str) -> str:
+    """Return that labels are of another length than samples; "" if they are not, or are masks or vectors.
+
+    `where`: The file or key, for the message.
+    """
+    found = len(labels_of(labels))
+    if not found or found == samples:
+        return ""
+    count = plural(found, "label", "labels")
+    return f"{where} has {count} for {plural(samples, 'sample', 'samples')}"
 
 
 def labels_line(labels: Sequence[Label], source: str) -> str:

@@ -12,6 +12,10 @@ from quantkit.diff.stored import dtype_name
 __all__ = ["header_changes", "port_changes"]
 
 _SHOWN = 70  # characters of a value
+_DIGEST = 64  # hexadecimal digits of SHA-256
+_DIGEST_SHOWN = 12
+# What provenance says of the file that it stands in: any difference below differs here too.
+_FOLLOWS = frozenset({"content", "seal"})
 
 
 def header_changes(a: ir.Model, b: ir.Model) -> tuple[Change, ...]:
@@ -34,6 +38,8 @@ def _changes(left: Mapping[str, str], right: Mapping[str, str]) -> tuple[Change,
 
 
 def _short(text: str) -> str:
+    if len(text) == _DIGEST and set(text) <= set("0123456789abcdef"):
+        return text[:_DIGEST_SHOWN]
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 
 
@@ -65,7 +71,7 @@ def _leaves(path: str, plain: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for key, value in sorted(plain.items()):
         if isinstance(value, dict):
             yield from _leaves(f"{path}.{key}", value)
-        elif value not in (None, "", []):
+        elif value not in (None, "", []) and key not in _FOLLOWS:
             yield f"{path}.{key}", value if isinstance(value, str) else json.dumps(value)
 
 

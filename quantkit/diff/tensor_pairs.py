@@ -18,8 +18,8 @@ from quantkit.graph.factors import read_divisors
 
 __all__ = ["Pairs", "TensorPair", "tensor_pairs"]
 
-_QUANTIZED: tuple[str, ...] = ("QLinear", "QGemm", "QuantizeLinear", "DequantizeLinear")
-_QUANTIZED += ("DynamicQuantize", "MatMulInteger", "ConvInteger", "MatMulNBits")
+_ON_INTEGERS = ("QLinear", "QGemm", "MatMulInteger", "ConvInteger")
+_CONVERTS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantize", "MatMulNBits")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,14 +44,16 @@ class Pairs:
 
 def tensor_pairs(a: Structure, b: Structure) -> Pairs:
     """Match the tensors of two models."""
-    if _conversions(a) > _conversions(b):
+    if _quantized(a) > _quantized(b):
         found = _pairs(b, a)
         return Pairs(pairs=tuple(TensorPair(a=p.b, b=p.a) for p in found.pairs), note=found.note)
     return _pairs(a, b)
 
 
-def _conversions(model: Structure) -> int:
-    return sum(node.op_type.startswith(_QUANTIZED) for node in model.nodes)
+def _quantized(model: Structure) -> tuple[int, int]:
+    """Return how far a model is from float: operators on integers first, then anything that quantizes."""
+    integers = sum(node.op_type.startswith(_ON_INTEGERS) for node in model.nodes)
+    return integers, sum(node.op_type.startswith(_CONVERTS) for node in model.nodes)
 
 
 def _pairs(reference: Structure, candidate: Structure) -> Pairs:
@@ -60,7 +62,9 @@ def _pairs(reference: Structure, candidate: Structure) -> Pairs:
     pairs = [
         TensorPair(
             a=Match(
-                tensor=match.tensor, candidate=match.tensor, divisor=divisors.get(match.tensor)
+                tensor=match.tensor,
+                candidate=_as_quantized(reference, match),
+                divisor=divisors.get(match.tensor),
             ),
             b=match,
         )
@@ -73,6 +77,24 @@ def _pairs(reference: Structure, candidate: Structure) -> Pairs:
         p for p in pairs if (base := base_name(p.b.candidate)) == p.b.candidate or base not in named
     )
     return Pairs(pairs=tuple(once), note=found.note)
+
+
+def _as_quantized(reference: Structure, match: Match) -> str:
+    """Return the tensor that stands beside the candidate's.
+
+    Integers of the candidate are clipped and rounded. Where the reference quantizes that tensor too, what comes back
+    from its integers is alike, and the tensor before is not: it may lack a Relu that the quantization does.
+    """
+    name = match.tensor
+    if match.quantizer is None:
+        return name
+    for op_type in ("QuantizeLinear", "DequantizeLinear"):
+        readers = [reference.nodes[i] for i in reference.readers.get(name, [])]
+        made = [node.output[0] for node in readers if node.op_type == op_type]
+        if not made:
+            return match.tensor
+        name = made[0]
+    return name
 
 
 def _integers(a: Structure, b: Structure) -> Iterator[TensorPair]:

@@ -120,7 +120,7 @@ def test_either_may_be_the_first(pair: tuple[Path, Path]) -> None:
     assert worst[0] == pytest.approx(worst[1], abs=1.5)
 
 
-def test_dynamic_against_static_matches_products(pair: tuple[Path, Path], tmp_path: Path) -> None:
+def test_dynamic_against_float_matches_products(tmp_path: Path) -> None:
     source = save(matmul_model(), tmp_path / "f.onnx")
     dynamic = tmp_path / "d.onnx"
     quantize_dynamic(source, dynamic)
@@ -132,7 +132,6 @@ def test_dynamic_against_static_matches_products(pair: tuple[Path, Path], tmp_pa
     assert (w.b.dtype, w.note) == ("uint8", "")
     assert w.sqnr_db is not None
     assert w.sqnr_db > 35
-    assert pair
 
 
 @pytest.mark.parametrize("form", ["qdq", "qoperator"])
@@ -146,6 +145,9 @@ def test_both_forms_of_static_hold_the_same(
     assert not found.scales.changed
     if form == "qoperator":
         assert {c.b.op_type for c in found.nodes.changed} == {"QLinearConv"}
+        # Integers beside what comes back from integers: the same but for ties of rounding.
+        assert {e.b for e in found.errors.tensors} >= {"a_quantized"}
+        assert all(e.sqnr_db is None or e.sqnr_db > 45 for e in found.errors.tensors)
     else:
         assert found.computes_the_same
 
@@ -224,7 +226,7 @@ def test_what_is_no_model_is_an_error(tmp_path: Path) -> None:
 
 
 def chain(length: int, *, skip: int = -1) -> onnx.ModelProto:
-    """A chain of Relu and Mul; `skip` leaves one out."""
+    """A chain of Relu and Neg; `skip` leaves one out."""
     nodes, last = [], "x"
     for i in range(length):
         if i == skip:

@@ -11,7 +11,8 @@ from builders import rng
 from provenance_cases import WAYS, contents, data_file, float_model, write
 
 from quantkit.calibration import CalibrateOptions
-from quantkit.pipeline import StaticJob, static
+from quantkit.job import StaticJob
+from quantkit.pipeline import static
 from quantkit.provenance import read_provenance
 from quantkit.recipe import RecoverSettings
 

@@ -109,7 +109,7 @@ def open_source(
     """Open the data; for pairs once for each of the two text columns.
 
     Raises:
-        DataError: The data cannot be read or does not fit the model.
+        DataError: The data cannot be read or does not fit the model, or has more or fewer labels than samples.
         UsageError: Pairs are asked for without two columns.
     """
     location = str(data) if isinstance(data, str | Path) else ""
@@ -125,6 +125,8 @@ def open_source(
             for column in settings.text.column
         ]
     parts = tuple(open_data(data, inputs, one) for one in chosen)
+    if wrong := parts[0].description.mislabelled:
+        raise DataError(f"{wrong}: give one label a sample, or none.")
     if pairs and parts[0].description.preprocessing == parts[1].description.preprocessing:
         raise UsageError(
             f"Pairs need a table with two text columns, and the data is of the kind "

@@ -36,26 +36,37 @@ class Window:
 
 
 def window(found: Points) -> Window:
-    """Choose the range: float, its band, the gate's limit, and the candidates that are not far worse than the rest."""
+    """Choose the range: float, the candidates that are not far worse than the rest, the gate's limit if it is near.
+
+    Float's band may reach beyond it: differences on the same samples are far smaller than what other samples would do.
+    """
     everyone = [p for p in (found.reference, *found.candidates) if p.y is not None]
     identical = len(everyone) <= len(found.candidates)
     if not everyone:
         return Window(0, 1, identical=True, beyond=False)
     sign = 1 if found.upwards else -1
-    ranked = sorted(everyone, key=lambda p: -sign * (p.y or 0))
-    kept, ends = 0, [found.limit] if found.limit is not None else []
-    for point in ranked:
-        extent = _extent(point)
-        height = max(ends) - min(ends) if kept > 1 else 0.0
-        gap = max(0.0, min(ends) - max(extent), min(extent) - max(ends)) if ends else 0.0
-        if height and gap > _FAR * height:
+    ends: list[float] = []
+    kept = 0
+    for point in sorted(everyone, key=lambda p: -sign * (p.y or 0)):
+        extent = _extent(point, whiskers=point is not found.reference)
+        if kept > 1 and _is_far(ends, extent):
             break
         ends += extent
         kept += 1
+    if found.limit is not None and not _is_far(ends, [found.limit]):
+        ends.append(found.limit)
     low, high = min(ends), max(ends)
     pad = (high - low) * _PAD or abs(high) * 0.05 or 1.0
-    return Window(low - pad, high + pad, identical=identical, beyond=kept < len(ranked))
+    return Window(low - pad, high + pad, identical=identical, beyond=kept < len(everyone))
 
 
-def _extent(point: Point) -> list[float]:
-    return [v for v in (point.low, point.high, point.y) if v is not None]
+def _is_far(ends: list[float], extent: list[float]) -> bool:
+    """Whether the gap between what is shown and what comes next is many times what is shown."""
+    gap = max(0.0, min(ends) - max(extent), min(extent) - max(ends))
+    height = max(ends) - min(ends)
+    return bool(height) and gap > _FAR * height
+
+
+def _extent(point: Point, *, whiskers: bool) -> list[float]:
+    ends = (point.low, point.high, point.y) if whiskers else (point.y,)
+    return [v for v in ends if v is not None]

@@ -1,0 +1,76 @@
+"""What is to be quantized and how, and what is written into the result about it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from quantkit.calibration import CalibrateOptions
+from quantkit.graph.load import LoadedModel
+from quantkit.observe import Calibration
+from quantkit.observe.origin import calibration_origin, data_origin
+from quantkit.plan import DynamicOptions, StaticOptions
+from quantkit.provenance import ModelOrigin, Provenance, model_digest, plain
+from quantkit.recipe import DataSettings, RecoverSettings
+
+__all__ = ["StaticJob", "dynamic_origin", "static_origin"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaticJob:
+    """What to quantize statically, and how.
+
+    Attributes:
+        source: The float model.
+        data: What activations are calibrated with, or a calibration that was made before.
+        options: What is decided about nodes and tensors.
+        recover: What is done to win back accuracy.
+        calibrate: How ranges are estimated.
+        settings: How samples are prepared.
+        methods: Other range methods for single tensors, by name or pattern.
+    """
+
+    source: str | Path | onnx.ModelProto
+    data: object
+    options: StaticOptions = field(default_factory=StaticOptions)
+    recover: RecoverSettings = field(default_factory=RecoverSettings)
+    calibrate: CalibrateOptions = field(default_factory=CalibrateOptions)
+    settings: DataSettings = field(default_factory=DataSettings)
+    methods: Mapping[str, str] = field(default_factory=dict)
+
+
+def dynamic_origin(
+    loaded: LoadedModel, options: DynamicOptions, how: Mapping[str, Any]
+) -> Provenance:
+    """Say what came in and what was decided."""
+    return Provenance(
+        kind="dynamic",
+        float=ModelOrigin(**model_digest(loaded)),
+        options=plain(options) | how,
+    )
+
+
+def static_origin(
+    loaded: LoadedModel, job: StaticJob, seen: Calibration, how: Mapping[str, Any]
+) -> Provenance:
+    """Say what came in and what was decided; not how many processes ran, which changes nothing."""
+    method = {"method": seen.method, "minmax_only": job.calibrate.minmax_only}
+    method |= {"every_value": job.calibrate.every_value, "skip_bad": job.calibrate.skip_bad}
+    return Provenance(
+        kind="static",
+        float=ModelOrigin(**model_digest(loaded)),
+        data=data_origin(seen),
+        calibration=calibration_origin(seen) if isinstance(job.data, Calibration) else None,
+        options=plain(
+            {
+                "static": job.options,
+                "recover": job.recover,
+                "calibrate": method,
+                "data": replace(job.settings, path=None),
+                "methods": job.methods,
+            }
+        )
+        | how,
+    )
