@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 
 BROWSER := $(firstword $(foreach name,chromium chromium-browser google-chrome,$(shell command -v $(name) 2>/dev/null)))
 
-.PHONY: demo test check lint browser bench clean
+.PHONY: demo test check lint browser bench reports clean
 
 demo: .venv/.core  ## install quantkit and run it on an embedded model
 	$(BIN)/quantkit demo
@@ -51,6 +51,11 @@ bench: $(STAMP)  ## side by side with onnxruntime.quantization; takes about one 
 	$(BIN)/python benchmarks/static_weights.py
 	$(BIN)/python benchmarks/static_integers.py
 	$(BIN)/python benchmarks/scale_static.py
+	$(BIN)/python benchmarks/evaluate_overhead.py
+
+reports: $(STAMP)  ## the committed reports of real models, made again; takes about half an hour
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[bench]'
+	$(BIN)/python benchmarks/make_reports.py
 
 .venv/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "quantkit needs Python 3.11 or newer")'

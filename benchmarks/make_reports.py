@@ -64,11 +64,11 @@ def quantize(folder: Path, *, text: bool) -> list[str]:
     quantkit(folder, "quantize", "dynamic", "model.onnx", "quantkit-dynamic.onnx")
     static = ["model.onnx", "quantkit-static.onnx", "--data", calibration]
     quantkit(folder, "quantize", "static", *static, "--limit", str(_CALIBRATED))
-    prepared = folder / "prepared.onnx"
-    prepare({"source": str(folder / "model.onnx"), "target": str(prepared)})
-    job = {"source": str(prepared), "samples": str(samples_of(folder, calibration))}
-    target = str(folder / "ort-dynamic.onnx")
-    onnxruntime_dynamic_row(job | {"target": target, "options": {"weight_type": "QUInt8"}})
+    source, prepared = str(folder / "model.onnx"), str(folder / "prepared.onnx")
+    dynamic = {"source": source, "target": str(folder / "ort-dynamic.onnx")}
+    onnxruntime_dynamic_row(dynamic | {"options": {"weight_type": "QUInt8"}})
+    prepare({"source": source, "target": prepared})
+    job = {"source": prepared, "samples": str(samples_of(folder, calibration))}
     for name, options in _STATIC.items():
         print(f"onnxruntime.quantization.quantize_static: {name} {options}", flush=True)
         onnxruntime_row(job | {"target": str(folder / f"{name}.onnx"), "options": dict(options)})

@@ -5,6 +5,7 @@
 From these two follow the output error of any change of W, and the bias that takes its mean away.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -42,6 +43,22 @@ class Window:
     dilations: tuple[int, ...] = ()
     group: int = 1
     auto_pad: str = "NOTSET"
+
+    @classmethod
+    def of_conv(cls, kernel: tuple[int, ...], attributes: Mapping[str, Any]) -> Self:
+        """Return the window of a Conv by its ONNX attributes; those that are left out have their defaults."""
+
+        def ints(name: str, default: int, count: int) -> tuple[int, ...]:
+            return tuple(int(n) for n in attributes.get(name) or (default,) * count)
+
+        return cls(
+            kernel=kernel,
+            strides=ints("strides", 1, len(kernel)),
+            pads=ints("pads", 0, 2 * len(kernel)),
+            dilations=ints("dilations", 1, len(kernel)),
+            group=int(attributes.get("group", 1)),
+            auto_pad=str(attributes.get("auto_pad", "NOTSET")),
+        )
 
     def padding(self, extents: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
         """Return zeros before and after each axis, for an input of these extents."""

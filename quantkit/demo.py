@@ -60,7 +60,10 @@ def run_demo(folder: Path, monitor: Monitor | None = None) -> DemoResult:
         rules=rules_of(load_recipe(recipe).gate),
         title="Fashion-MNIST classifier",
         command=shlex.join(["quantkit", "evaluate", f"float32={source.name}", *names])
-        + " --data images.npz",
+        + " --data images.npz --no-shuffle --skip memory",
+        skip=frozenset(
+            {"memory"}
+        ),  # a process for each model, and next to nothing to see of so small ones
         recipe=_RECIPE,
     )
     data = DataSettings(path=folder / "images.npz", shuffle=False)

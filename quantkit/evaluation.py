@@ -198,7 +198,7 @@ def _evaluated(
     return Evaluated(
         name=name,
         role="float" if is_float else "candidate",
-        file=_file(loaded, path, origin),
+        file=_file(loaded, path, origin, size.disk),
         size=size,
         metrics=answered.metrics.get(name, ()),
         drift=answered.drift.get(name),
@@ -213,12 +213,12 @@ def _evaluated(
     )
 
 
-def _file(loaded: LoadedModel, path: Path, origin: Provenance | None) -> ModelFile:
+def _file(loaded: LoadedModel, path: Path, origin: Provenance | None, nbytes: int) -> ModelFile:
     model = loaded.model
     return ModelFile(
         path=str(path),
         sha256=model_digest(loaded)["sha256"],
-        nbytes=loaded.nbytes,
+        nbytes=nbytes,
         opset=opset_of(model),
         ir_version=model.ir_version or 0,
         producer=f"{model.producer_name or ''} {model.producer_version or ''}".strip(),

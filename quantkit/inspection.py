@@ -10,13 +10,14 @@ import onnx
 import onnx_ir as ir
 
 from quantkit.analyze.facts import ModelFacts
-from quantkit.analyze.size import SizePart, size_by_cause
+from quantkit.analyze.size import account_of
 from quantkit.analyze.view import facts_of
 from quantkit.analyze.weights import WeightAnalysis, analyze_weight
 from quantkit.graph.load import LoadedModel, load
 from quantkit.graph.opset import opset_of
 from quantkit.ops import FACTS, QUANTIZED_OPS, channel_axis
 from quantkit.plan import DynamicOptions, Plan, plan_dynamic
+from quantkit.result import Part
 from quantkit.runtime import runtime_limits, runtime_version
 
 __all__ = ["Inspection", "Port", "WeightRow", "inspect_model"]
@@ -72,7 +73,7 @@ class Inspection:
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     operators: Mapping[str, int]
-    size: tuple[SizePart, ...]
+    size: tuple[Part, ...]
     plans: Mapping[str, Plan]
     weights: tuple[WeightRow, ...]
     hazards: tuple[str, ...]
@@ -115,16 +116,17 @@ def inspect_model(source: str | Path | onnx.ModelProto, *, weights: int = 0) -> 
     model = loaded.model
     facts = facts_of(model, read_weights=not loaded.missing)
     inputs = tuple(_port(v) for v in model.graph.inputs if not v.is_initializer())
+    accounts = account_of(loaded)
     return Inspection(
         name=loaded.name.strip("'"),
-        nbytes=loaded.nbytes,
+        nbytes=accounts.nbytes,
         ir_version=model.ir_version or 0,
         opsets=dict(model.opset_imports),
         producer=f"{model.producer_name or ''} {model.producer_version or ''}".strip(),
         inputs=inputs,
         outputs=tuple(_port(v) for v in model.graph.outputs),
         operators=dict(Counter(_operator(n) for n in model.graph.all_nodes()).most_common()),
-        size=size_by_cause(loaded),
+        size=accounts.parts,
         plans={
             "dynamic": plan_dynamic(facts),
             "stored": plan_dynamic(facts, DynamicOptions(integer=False)),

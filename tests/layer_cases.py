@@ -14,7 +14,8 @@ from onnxruntime.quantization import quantize_dynamic as ort_dynamic
 from onnxruntime.quantization import quantize_static as ort_static
 
 from quantkit.emit import Format
-from quantkit.pipeline import StaticJob, dynamic, static
+from quantkit.job import StaticJob
+from quantkit.pipeline import dynamic, static
 from quantkit.plan import DynamicOptions
 from quantkit.samples import fashion_mnist
 

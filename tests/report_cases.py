@@ -24,6 +24,8 @@ from quantkit.result import (
 
 __all__ = [
     "NASTY",
+    "bare",
+    "broken_outputs",
     "hard_result",
     "huge_result",
     "judged_result",
@@ -218,3 +220,15 @@ def untimed(model: Evaluated) -> Evaluated:
     """The model, not timed."""
     none: tuple[Latency, ...] = ()
     return replace(model, latency=none)
+
+
+def bare(model: Evaluated) -> Evaluated:
+    """The model, of which nothing but the file was looked at."""
+    return Evaluated(name=model.name, role=model.role, file=model.file, size=model.size)
+
+
+def broken_outputs(model: Evaluated) -> Evaluated:
+    """The model, answering with nothing that is finite."""
+    assert model.drift is not None
+    lost = OutputDrift(output="logits", sqnr_db=None, not_finite=20_000)
+    return replace(model, drift=replace(model.drift, outputs=(lost,)))

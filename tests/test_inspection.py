@@ -37,6 +37,20 @@ def test_size_parts_of_external_data_add_up(tmp_path: Path) -> None:
     assert found.nbytes == on_disk == sum(part.nbytes for part in found.size)
 
 
+def test_a_file_that_goes_by_two_names_is_counted_once(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    proto = matmul_model()
+    proto.graph.initializer.add().CopyFrom(proto.graph.initializer[0])
+    proto.graph.initializer[-1].name = "again"
+    onnx.save(proto, str(path), save_as_external_data=True, location="m.bin", size_threshold=0)
+    proto = onnx.load(path, load_external_data=False)
+    proto.graph.initializer[-1].external_data[0].value = "./m.bin"
+    path.write_bytes(proto.SerializeToString())
+    found = inspect_model(path)
+    on_disk = path.stat().st_size + (tmp_path / "m.bin").stat().st_size
+    assert found.nbytes == on_disk == sum(part.nbytes for part in found.size)
+
+
 def test_plans_say_what_each_mode_would_do_and_why() -> None:
     found = inspect_model(fashion_mnist().model)
     modes = {n.op_type: n.mode.value for n in found.plans["dynamic"].nodes}

@@ -23,9 +23,7 @@ from quantkit.graph.load import LoadedModel
 from quantkit.graph.mapping import MappedFile
 from quantkit.result import Part
 
-__all__ = ["Accounts", "SizePart", "TensorBytes", "account", "size_by_cause"]
-
-SizePart = Part
+__all__ = ["Accounts", "TensorBytes", "account", "account_of", "size_by_cause"]
 
 _HASHED_FROM = 256  # bytes; smaller tensors that are equal are not worth a line
 _BLOCK = 16 << 20  # bytes read before pages are given back
@@ -63,8 +61,15 @@ class Accounts:
 
 
 def size_by_cause(loaded: LoadedModel) -> tuple[Part, ...]:
-    """Account for every byte, largest cause first; see `account`."""
-    return account(loaded.path or loaded.proto or onnx.ModelProto()).parts
+    """Return the parts of `account_of`."""
+    return account_of(loaded).parts
+
+
+def account_of(loaded: LoadedModel) -> Accounts:
+    """Account for every byte of a model as it was given; see `account`."""
+    source = loaded.path or loaded.proto
+    assert source is not None  # noqa: S101 - it was loaded from one of them
+    return account(source)
 
 
 def account(source: Path | onnx.ModelProto) -> Accounts:

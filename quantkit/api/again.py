@@ -1,5 +1,6 @@
 """`make_again`: quantize as a model's record says, and compare what comes out."""
 
+import filecmp
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,8 +24,6 @@ from quantkit.recipe import DataSettings, RecoverSettings
 from quantkit.targets import target as target_named
 
 __all__ = ["make_again"]
-
-_BLOCK = 1 << 20
 
 
 def make_again(
@@ -222,10 +221,4 @@ def _same_bytes(one: Path, other: Path) -> bool:
     """Say whether two files are the same; so are two that are not there."""
     if not (one.exists() and other.exists()):
         return one.exists() == other.exists()
-    if one.stat().st_size != other.stat().st_size:
-        return False
-    with one.open("rb") as first, other.open("rb") as second:
-        while block := first.read(_BLOCK):
-            if block != second.read(_BLOCK):
-                return False
-    return True
+    return filecmp.cmp(one, other, shallow=False)

@@ -14,10 +14,12 @@ from quantkit.result import Result
 
 __all__ = ["evaluate_models"]
 
+Candidates = str | Path | Sequence[str | Path] | Mapping[str, str | Path]
+
 
 def evaluate_models(  # noqa: PLR0913 - one parameter a question
     float_model: str | Path,
-    candidates: str | Path | Sequence[str | Path] | Mapping[str, str | Path],
+    candidates: Candidates,
     data: object,
     output: str | Path | None = None,
     *,
@@ -63,7 +65,7 @@ def evaluate_models(  # noqa: PLR0913 - one parameter a question
         skip=frozenset(checked_names(skip, "skip")),
         rules=rules_of(gate or GateSettings()),
         title=title,
-        command="quantkit.evaluate_models(...)",
+        command=_call(float_model, candidates, data),
     )
     result = evaluate(_contenders(float_model, candidates), data, chosen, options)
     if output is not None:
@@ -71,9 +73,18 @@ def evaluate_models(  # noqa: PLR0913 - one parameter a question
     return result
 
 
-def _contenders(
-    float_model: str | Path, candidates: str | Path | Sequence[str | Path] | Mapping[str, str | Path]
-) -> tuple[Contender, ...]:
+def _call(float_model: str | Path, candidates: Candidates, data: object) -> str:
+    """Return the call as a report shows it; options other than models and data are not repeated."""
+    base = str(float_model)
+    if isinstance(candidates, Mapping):
+        others: object = {name: str(path) for name, path in candidates.items()}
+    else:
+        others = str(candidates) if isinstance(candidates, str | Path) else [*map(str, candidates)]
+    samples = repr(str(data)) if isinstance(data, str | Path) else f"<{type(data).__name__}>"
+    return f"quantkit.evaluate_models({base!r}, {others!r}, {samples}, ...)"
+
+
+def _contenders(float_model: str | Path, candidates: Candidates) -> tuple[Contender, ...]:
     if not isinstance(candidates, Mapping):
         several = [candidates] if isinstance(candidates, str | Path) else list(candidates)
         return named([float_model, *several])

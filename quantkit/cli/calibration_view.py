@@ -24,7 +24,7 @@ _NARROW = 15
 
 
 @contextmanager
-def watching(*, quiet: bool) -> Iterator["Watch"]:
+def watching(*, quiet: bool, doing: str = "Observing") -> Iterator["Watch"]:
     """Show progress while the block runs, on a terminal; say what the data is unless `quiet`."""
     from rich.progress import (
         BarColumn,
@@ -56,7 +56,7 @@ def watching(*, quiet: bool) -> Iterator["Watch"]:
         disable=not console.is_terminal,
     )
     try:
-        yield Watch(progress, quiet=quiet)
+        yield Watch(progress, quiet=quiet, doing=doing)
     finally:
         progress.stop()
 
@@ -64,9 +64,10 @@ def watching(*, quiet: bool) -> Iterator["Watch"]:
 class Watch:
     """A `Monitor`. The bar starts with the first samples: what is printed before stays above it."""
 
-    def __init__(self, progress: "Progress", *, quiet: bool) -> None:
+    def __init__(self, progress: "Progress", *, quiet: bool, doing: str) -> None:
         self._progress = progress
         self._quiet = quiet
+        self._doing = doing
         self._task = progress.add_task("", total=None, rate="")
 
     def stage(self, text: str) -> None:
@@ -81,7 +82,7 @@ class Watch:
 
     def start(self, samples: int | None) -> None:
         """Begin a bar of that length; data that is run twice has two."""
-        self._progress.reset(self._task, description="Observing", total=samples, rate="")
+        self._progress.reset(self._task, description=self._doing, total=samples, rate="")
 
     def resumed(self, samples: int) -> None:
         """Say where an interrupted run is taken up."""

@@ -13,7 +13,10 @@ __all__ = ["demo"]
 
 def demo(
     folder: Annotated[
-        Path, typer.Option("--output", "-o", help="Where to write the models and the report.")
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="DIR", help="Where to write the models and the report."
+        ),
     ] = Path("quantkit-demo"),
     as_json: JsonOption = False,
 ) -> None:
@@ -21,7 +24,7 @@ def demo(
     from quantkit.cli.evaluation_view import present
     from quantkit.demo import run_demo
 
-    with watching(quiet=True) as monitor:
+    with watching(quiet=True, doing="Running") as monitor:
         done = run_demo(folder, monitor)
     present(done.result, done.files, as_json=as_json)
     if as_json:

@@ -36,7 +36,8 @@ def print_results(found: "ResultDiff", most: int | None) -> None:
 def _print_summary(found: "ResultDiff") -> None:
     counts = Counter(f.verdict for c in found.candidates for f in c.figures)
     shown = ", ".join(f"{n} {verdict}" for verdict, n in counts.most_common())
-    line(f"{len(found.candidates)} models in both; figures: {shown}")
+    count = len(found.candidates) - 1
+    line(f"float and {count} candidate{'s' * (count != 1)} in both; figures: {shown}")
     for name, figure in found.worse:
         line(f"worse: {name}, {figure.figure} {_both(figure)}", "bold red")
 
@@ -117,7 +118,7 @@ def _number(value: float | None, unit: "Unit") -> str:
         case "ratio":
             return f"{value:.3f}"
         case _:
-            return f"{value:.4f}"
+            return f"{value:.4g}"
 
 
 def _with_interval(value: float | None, interval: "Interval | None", unit: "Unit") -> str:

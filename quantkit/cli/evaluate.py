@@ -10,7 +10,7 @@ from quantkit.cli.calibration_view import watching
 from quantkit.cli.console import JsonOption
 from quantkit.cli.data_options import DataFlags, data_settings
 from quantkit.cli.flags import expanded
-from quantkit.cli.gate_options import GateFlags, gate_settings
+from quantkit.cli.gate_options import GateFlags, gate_settings, part
 from quantkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from quantkit.recipe import Recipe
 
 __all__ = ["evaluate"]
+
+_PANEL = "What is measured"
 
 
 @expanded
@@ -29,43 +31,57 @@ def evaluate(  # noqa: PLR0913 - one parameter a flag
     ],
     candidates: Annotated[
         list[str],
-        typer.Argument(help="Models to judge: PATH, or NAME=PATH.", metavar="CANDIDATE..."),
+        typer.Argument(help="Models to judge: PATH, or NAME=PATH.", metavar="CANDIDATE"),
     ],
     samples: DataFlags,
     target: Annotated[
         Path | None,
-        typer.Option(
-            "--output", "-o", metavar="DIR", help="Where to write. Default: evaluation here."
-        ),
+        typer.Option("--output", "-o", metavar="DIR", help="Where to write. Default: evaluation."),
     ] = None,
     metric: Annotated[
         str | None,
         typer.Option(
-            help="top-1, top-5, f1, mse, spearman, or module:function. Default: by the labels."
+            rich_help_panel=_PANEL,
+            help="top-1, top-5, f1, mse, spearman, or module:function. Default: by the labels.",
         ),
     ] = None,
     pairs: Annotated[
         bool | None,
         typer.Option(
             "--pairs/--no-pairs",
+            rich_help_panel=_PANEL,
             help="Two --column are two texts to embed, and the label their likeness.",
         ),
     ] = None,
     confidence: Annotated[
-        float | None, typer.Option(metavar="C", help="Of all intervals. Default: 0.95.")
+        float | None,
+        typer.Option(
+            parser=part, metavar="C", rich_help_panel=_PANEL, help="Of all intervals. Default: 95%."
+        ),
     ] = None,
     time_batch: Annotated[
         list[int] | None,
-        typer.Option(metavar="N", min=1, help="Batch size to time. May be repeated. Default: 1."),
+        typer.Option(
+            metavar="N",
+            min=1,
+            rich_help_panel=_PANEL,
+            help="Batch size to time. May be repeated. Default: 1.",
+        ),
     ] = None,
     threads: Annotated[
         list[int] | None,
-        typer.Option(metavar="N", min=0, help="Threads to time with. May be repeated."),
+        typer.Option(
+            metavar="N",
+            min=0,
+            rich_help_panel=_PANEL,
+            help="Threads to time with. May be repeated.",
+        ),
     ] = None,
     skip: Annotated[
         list[str] | None,
         typer.Option(
             metavar="PART",
+            rich_help_panel=_PANEL,
             help="Leave out latency, memory, layers, runtime or fidelity. May be repeated.",
         ),
     ] = None,
@@ -101,7 +117,7 @@ def evaluate(  # noqa: PLR0913 - one parameter a flag
     _make_folder(folder)
     options = _options(recipe, skip or [], title, shlex.join(["quantkit", *(context.obj or [])]))
     options = replace(options, accuracy=replace(options.accuracy, skip_bad=samples.skip_bad))
-    with watching(quiet=as_json) as monitor:
+    with watching(quiet=as_json, doing="Running") as monitor:
         result = evaluate(
             named([float_model, *candidates]), settings.path, settings, options, monitor
         )

@@ -1,5 +1,6 @@
 """How an evaluation looks in a terminal: one table, what can be said of each candidate, the verdict, where the report is."""
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,9 +14,10 @@ if TYPE_CHECKING:
 
     from quantkit.result import Evaluated, Metric, Result
 
-__all__ = ["evaluation_table", "present"]
+__all__ = ["COLOURS", "evaluation_table", "present"]
 
-_COLOURS = {"pass": "green", "fail": "red", "undecided": "yellow"}
+COLOURS = {"pass": "green", "fail": "red", "undecided": "yellow"}
+"""Of outcomes."""
 
 
 def present(result: "Result", files: Sequence[Path], *, as_json: bool = False) -> None:
@@ -37,9 +39,8 @@ def present(result: "Result", files: Sequence[Path], *, as_json: bool = False) -
     for line in (f"report: {page}", f"also:   {written}, {text_file}"):
         console.print(line, soft_wrap=True, highlight=False)
     if not result.verdicts:
-        console.print(
-            f"next:   quantkit gate {written} --max-drop 1%", soft_wrap=True, highlight=False
-        )
+        gate = escape(f"quantkit gate {shlex.quote(str(files[0]))} --max-drop 1%")
+        console.print(f"next:   {gate}", soft_wrap=True, highlight=False)
 
 
 def _candidate_lines(result: "Result") -> list[str]:
@@ -50,7 +51,7 @@ def _candidate_lines(result: "Result") -> list[str]:
     lines = []
     for model in result.candidates:
         verdict, said = verdicts.get(model.name), model.drift.sentence if model.drift else ""
-        word = f"[{_COLOURS[verdict.outcome]}]{verdict.outcome}[/] " if verdict else ""
+        word = f"[{COLOURS[verdict.outcome]}]{verdict.outcome}[/] " if verdict else ""
         lines.append(f"{word}[bold]{escape(model.name)}[/]: {escape(said)}")
         if verdict is not None:
             broken = (rule for rule in verdict.rules if rule.outcome != "pass")
@@ -94,9 +95,13 @@ def _drop(metric: "Metric | None") -> tuple[str, str]:
     """Return the drop and the bad end of its interval, in points where the metric is a fraction."""
     if metric is None or metric.drop is None:
         return "-", "-"
-    scale, digits = (100, 2) if metric.is_fraction else (1, 4)
-    bad = "-" if metric.drop_interval is None else f"{metric.drop_interval.high * scale:.{digits}f}"
-    return f"{metric.drop * scale:.{digits}f}", bad
+    ends = (metric.drop, metric.drop_interval.high if metric.drop_interval else None)
+    worst, bad = ("-" if end is None else _difference(end, metric) for end in ends)
+    return worst, bad
+
+
+def _difference(value: float, metric: "Metric") -> str:
+    return f"{value * 100:.2f}" if metric.is_fraction else f"{value:.3g}"
 
 
 def _flips(model: "Evaluated") -> str:
@@ -105,17 +110,19 @@ def _flips(model: "Evaluated") -> str:
 
 
 def _sqnr(model: "Evaluated") -> str:
-    if model.drift is None or not model.drift.outputs:
+    worst = model.worst_output
+    if worst is None:
         return "-"
-    found = [o.sqnr_db for o in model.drift.outputs if o.sqnr_db is not None]
-    return f"{min(found):.1f} dB" if found else "same"
+    if worst.not_finite:
+        return "not finite"
+    return "same" if worst.sqnr_db is None else f"{worst.sqnr_db:.1f} dB"
 
 
 def _latency(model: "Evaluated") -> str:
-    if not model.latency:
+    timed = model.typical_latency
+    if timed is None:
         return "-"
-    first = model.latency[0]
-    return f"{first.median_ms:.2f} ms" if model.role == "float" else f"{first.ratio:.2f}"
+    return f"{timed.median_ms:.2f} ms" if model.role == "float" else f"{timed.ratio:.2f}"
 
 
 def _share(model: "Evaluated") -> str:

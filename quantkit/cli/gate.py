@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from quantkit.cli.console import JsonOption, output, write_json
+from quantkit.cli.evaluation_view import COLOURS
 from quantkit.cli.flags import expanded
 from quantkit.cli.gate_options import GateFlags, gate_settings, part
 from quantkit.errors import UsageError
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["gate"]
 
-_COLOURS = {"pass": "green", "fail": "red", "undecided": "yellow"}
 _EXAMPLE = "[gate] with a line such as max_drop = 0.01 in quantkit.toml"
 
 
@@ -137,7 +137,7 @@ def _plain(
         "result": str(path),
         "outcome": outcome,
         "allow_undecided": allowed,
-        "verdicts": msgspec.to_builtins(verdicts),
+        "verdicts": msgspec.json.decode(msgspec.json.encode(verdicts)),  # no NaN, no Infinity
     }
 
 
@@ -152,9 +152,9 @@ def _print(result: "Result", verdicts: "Sequence[Verdict]", *, allowed: bool) ->
         for judged in verdict.rules:
             if judged.outcome != "pass":
                 told = escape(f"{judged.rule.key}: {judged.sentence}.")
-                colour = _COLOURS[judged.outcome]
+                colour = COLOURS[judged.outcome]
                 console.print(f"[{colour}]{judged.outcome}[/] {told}", highlight=False)
-    colour = _COLOURS[overall(verdicts, allow_undecided=allowed)]
+    colour = COLOURS[overall(verdicts, allow_undecided=allowed)]
     line = escape(badge(result, verdicts, allow_undecided=allowed))
     console.print(f"[bold {colour}]{line}[/]", highlight=False, soft_wrap=True)
 
@@ -178,6 +178,6 @@ def _table(verdict: "Verdict", model: "Evaluated") -> "Table":
             bound_text(judged.rule, unit, short=True),
             *("-" if end is None else figure_text(end, unit, short=True) for end in ends),
             "-" if judged.margin is None else room_text(judged.margin, unit, short=True),
-            f"[{_COLOURS[judged.outcome]}]{judged.outcome}[/]",
+            f"[{COLOURS[judged.outcome]}]{judged.outcome}[/]",
         )
     return table

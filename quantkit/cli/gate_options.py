@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 __all__ = ["GateFlags", "gate_settings", "part"]
 
+_PANEL = "Gate"
+
 
 def part(value: str | float) -> float:
     """Read a number: ``0.005``, or ``0.5%``."""
@@ -29,28 +31,53 @@ class GateFlags:
         typer.Option(
             parser=part,
             metavar="X",
+            rich_help_panel=_PANEL,
             help="How much worse the metric may be, in its units: 0.01 or 1% is one point.",
         ),
     ] = None
     min_size_reduction: Annotated[
         float | None,
-        typer.Option(parser=part, metavar="X", help="How much smaller the file must be: 70%."),
+        typer.Option(
+            parser=part,
+            metavar="X",
+            rich_help_panel=_PANEL,
+            help="How much smaller the file must be: 70%.",
+        ),
     ] = None
     max_latency_ratio: Annotated[
         float | None,
-        typer.Option(parser=part, metavar="X", help="How slow, as a multiple of float: 0.8."),
+        typer.Option(
+            parser=part,
+            metavar="X",
+            rich_help_panel=_PANEL,
+            help="How slow, as a multiple of float: 0.8.",
+        ),
     ] = None
     min_int8_share: Annotated[
         float | None,
-        typer.Option(parser=part, metavar="X", help="Products that run in integers: 90%."),
+        typer.Option(
+            parser=part,
+            metavar="X",
+            rich_help_panel=_PANEL,
+            help="Products that run in integers: 90%.",
+        ),
     ] = None
     max_flips: Annotated[
         float | None,
-        typer.Option(parser=part, metavar="X", help="Decisions that may differ from float's: 1%."),
+        typer.Option(
+            parser=part,
+            metavar="X",
+            rich_help_panel=_PANEL,
+            help="Decisions that may differ from float's: 1%.",
+        ),
     ] = None
     min_sqnr_db: Annotated[
         float | None,
-        typer.Option(metavar="X", help="Signal to noise of the worst output, in dB: 20."),
+        typer.Option(
+            metavar="X",
+            rich_help_panel=_PANEL,
+            help="Signal to noise of the worst output, in dB: 20.",
+        ),
     ] = None
 
 

@@ -37,8 +37,10 @@ def verify(
 ) -> None:
     """Check what a model says of itself: unchanged, made from this float model and this data, runs.
 
-    Exits with 1 if something is wrong, with 2 if MODEL carries no provenance. Data settings are the recorded
-    ones, unless flags or quantkit.toml say otherwise; --data may be a calibration file.
+    Exits with 1 if something is wrong, with 2 if MODEL carries no provenance.
+
+    Data is prepared as recorded, unless flags or quantkit.toml say otherwise.
+    --data may be a calibration file.
     """
     from quantkit.attestation import attest
 

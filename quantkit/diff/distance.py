@@ -88,6 +88,8 @@ def distance(x: Stored, y: Stored, kept: Collection[ir.Node]) -> Distance:
         notes.append("transposed")
     if p.shape != q.shape:
         return Distance(note="of another shape")
+    if not (np.isfinite(p).all() and np.isfinite(q).all()):
+        return Distance(note="values that are not finite")
     db = sqnr(p, q)
     notes += [text] if db < _UNLIKE_DB and (text := _explained(p, q, db)) else []
     error = np.abs(p - q)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 from typing import Literal
 
 from quantkit.result import Evaluated, Interval
@@ -20,7 +21,7 @@ class Figure:
 
     Attributes:
         name: What it is, unique in a model.
-        value: None: perfect, where that has no number (an SQNR without noise).
+        value: None: perfect, where that has no number (an SQNR without noise); -inf: an output is not finite.
         unit: How to write it.
         higher_is_better: Its direction.
         interval: Where it lies; None: it is exact, or no interval was measured.
@@ -70,7 +71,7 @@ def _accuracy(model: Evaluated) -> Iterator[Figure]:
     for output in drift.outputs:
         yield Figure(
             name=f"SQNR of {output.output}",
-            value=output.sqnr_db,
+            value=None if output.db == inf else output.db,
             unit="dB",
             higher_is_better=True,
             interval=output.sqnr_interval,
@@ -92,10 +93,10 @@ def _cost(model: Evaluated) -> Iterator[Figure]:
         share = model.runtime.share
         yield Figure(name="int8 share", value=share, unit="share", higher_is_better=True)
     if model.memory is not None:
-        for name, value in (("memory", model.memory.resident), ("peak", model.memory.peak)):
+        for name, value in (("resident", model.memory.resident), ("peak", model.memory.peak)):
             around = Interval(low=value * (1 - _MEMORY_NOISE), high=value * (1 + _MEMORY_NOISE))
             yield Figure(
-                name="resident memory" if name == "memory" else "peak memory",
+                name=f"{name} memory",
                 value=value,
                 unit="bytes",
                 higher_is_better=False,

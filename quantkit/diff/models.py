@@ -80,7 +80,9 @@ class ModelDiff:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
-        plain: dict[str, Any] = msgspec.to_builtins(self)
+        plain: dict[str, Any] = msgspec.json.decode(
+            msgspec.json.encode(self)
+        )  # no NaN, no Infinity
         return {"kind": "models", "same": self.same, **plain}
 
 

@@ -1,8 +1,7 @@
 """`diff_results`: this release against the last."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import Any
 
 import msgspec
@@ -10,7 +9,8 @@ import msgspec
 from quantkit.diff.attributes import Change
 from quantkit.diff.caveats import Caveat, caveats_of
 from quantkit.diff.figures import Figure, Unit, Verdict, figures_of, judge
-from quantkit.result import Evaluated, Interval, Judged, Layer, Result
+from quantkit.result import Evaluated, Interval, Judged, Layer, Outcome, Result, Rule
+from quantkit.result import Verdict as GateVerdict
 
 __all__ = [
     "CandidateDiff",
@@ -23,6 +23,7 @@ __all__ = [
 
 # A layer's SQNR on a few samples moves by some tenths of a dB with the samples.
 _LAYER_DB = 1.0
+_PERFECT = 200.0  # dB; stands for no error where losses are ranked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,44 +128,39 @@ class ResultDiff:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
-        plain: dict[str, Any] = msgspec.to_builtins(self)
+        plain: dict[str, Any] = msgspec.json.decode(
+            msgspec.json.encode(self)
+        )  # no NaN, no Infinity
         return {"kind": "results", "same": self.same, **plain}
 
 
 def diff_results(a: Result, b: Result) -> ResultDiff:
     """Compare two results; candidates are matched by name, the float models with each other."""
-    before, after = _by_name(a), _by_name(b)
+    before, after = ({m.name: m for m in result.candidates} for result in (a, b))
+    verdicts = [{v.candidate: v for v in result.verdicts} for result in (a, b)]
+    both = (
+        _candidate(name, before[name], after[name], [found.get(name) for found in verdicts])
+        for name in before
+        if name in after
+    )
     return ResultDiff(
         a=a.title,
         b=b.title,
         caveats=caveats_of(a, b),
-        candidates=tuple(
-            _candidate(name, before[name], after[name], (_judged(a, name), _judged(b, name)))
-            for name in before
-            if name in after
-        ),
+        candidates=(_candidate("float", a.float_model, b.float_model, [None, None]), *both),
         only_a=tuple(n for n in before if n not in after),
         only_b=tuple(n for n in after if n not in before),
     )
 
 
-def _by_name(result: Result) -> dict[str, Evaluated]:
-    """Return the models by name, float under one name in all results."""
-    return {"float": result.float_model} | {m.name: m for m in result.candidates}
-
-
-def _judged(result: Result, name: str) -> dict[str, Judged]:
-    verdict = next((v for v in result.verdicts if v.candidate == name), None)
-    return {} if verdict is None else {j.rule.key: j for j in verdict.rules}
-
-
 def _candidate(
-    name: str, a: Evaluated, b: Evaluated, judged: tuple[dict[str, Judged], dict[str, Judged]]
+    name: str, a: Evaluated, b: Evaluated, verdicts: Sequence[GateVerdict | None]
 ) -> CandidateDiff:
     left, right = figures_of(a), figures_of(b)
     layers = list(_layers(a, b))
     worse = [c for c in layers if _db(c.b) < _db(c.a)]
-    outcomes = [_outcome(j) for j in judged]
+    outcomes = [v.outcome if v is not None else "" for v in verdicts]
+    judged = [{j.rule.key: j for j in v.rules} if v is not None else {} for v in verdicts]
     return CandidateDiff(
         name=name,
         figures=tuple(_change(key, left.get(key), right.get(key)) for key in {**left, **right}),
@@ -172,15 +168,12 @@ def _candidate(
         if outcomes[0] != outcomes[1]
         else None,
         rules=tuple(_rules(*judged)),
-        layers_worse=tuple(sorted(worse, key=lambda c: _db(c.b) - min(_db(c.a), _PERFECT))),
+        layers_worse=tuple(sorted(worse, key=lambda c: _db(c.b) - _db(c.a))),
         layers_better=len(layers) - len(worse),
         warnings_new=tuple(w for w in b.warnings if w not in a.warnings),
         warnings_gone=tuple(w for w in a.warnings if w not in b.warnings),
         file_changed=a.file.sha256 != b.file.sha256,
     )
-
-
-_PERFECT = 200.0  # dB; stands for no error where losses are ranked
 
 
 def _change(name: str, a: Figure | None, b: Figure | None) -> FigureChange:
@@ -197,19 +190,15 @@ def _change(name: str, a: Figure | None, b: Figure | None) -> FigureChange:
     )
 
 
-def _outcome(judged: dict[str, Judged]) -> str:
-    """Return the outcome of all rules: one that fails decides, then one that is undecided; "" without rules."""
-    found = {j.outcome for j in judged.values()}
-    return next((o for o in ("fail", "undecided", "pass") if o in found), "")
-
-
 def _rules(a: dict[str, Judged], b: dict[str, Judged]) -> Iterator[RuleChange]:
     for key in {**a, **b}:
         left, right = a.get(key), b.get(key)
-        same = left is not None and right is not None
-        if same and left and right and (left.rule, left.outcome) == (right.rule, right.outcome):
-            continue
-        yield RuleChange(rule=key, a=left, b=right)
+        if _essence(left) != _essence(right):
+            yield RuleChange(rule=key, a=left, b=right)
+
+
+def _essence(judged: Judged | None) -> tuple[Rule, Outcome] | None:
+    return None if judged is None else (judged.rule, judged.outcome)
 
 
 def _layers(a: Evaluated, b: Evaluated) -> Iterator[LayerChange]:
@@ -217,12 +206,8 @@ def _layers(a: Evaluated, b: Evaluated) -> Iterator[LayerChange]:
     before = _by_node(a)
     for node, now in _by_node(b).items():
         was = before.get(node)
-        if (
-            was is None
-            or abs(min(_db(was.alone_db), _PERFECT) - min(_db(now.alone_db), _PERFECT)) <= _LAYER_DB
-        ):
-            continue
-        yield LayerChange(node=node, op_type=now.op_type, a=was.alone_db, b=now.alone_db)
+        if was is not None and abs(_db(was.alone_db) - _db(now.alone_db)) > _LAYER_DB:
+            yield LayerChange(node=node, op_type=now.op_type, a=was.alone_db, b=now.alone_db)
 
 
 def _by_node(model: Evaluated) -> dict[str, Layer]:
@@ -230,4 +215,4 @@ def _by_node(model: Evaluated) -> dict[str, Layer]:
 
 
 def _db(value: float | None) -> float:
-    return inf if value is None else value
+    return _PERFECT if value is None else min(value, _PERFECT)

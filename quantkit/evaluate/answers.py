@@ -14,7 +14,7 @@ from quantkit.evaluate.accuracy.figures import Figure, metrics_of
 from quantkit.evaluate.accuracy.measuring import Measuring
 from quantkit.evaluate.accuracy.notes import notes_of
 from quantkit.evaluate.accuracy.sentence import sentence_of, unlabelled_sentence
-from quantkit.evaluate.accuracy.slicing import slices_of
+from quantkit.evaluate.accuracy.slices import slices_of
 from quantkit.evaluate.accuracy.source import Source, open_source
 from quantkit.evaluate.accuracy.user_metric import import_metric
 from quantkit.observe.monitor import Monitor

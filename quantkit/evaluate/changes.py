@@ -7,14 +7,11 @@ from pathlib import Path
 
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import DecodeError
 
 from quantkit.analyze.causes import WEIGHTS
 from quantkit.analyze.size import Accounts, account
-from quantkit.errors import ModelError
 from quantkit.graph._proto import proto_graphs
-from quantkit.graph._wire import WireError, split
-from quantkit.graph.mapping import MappedFile
+from quantkit.graph.load import read_structure
 from quantkit.result import Changes, OperatorChange
 
 __all__ = ["changes_of"]
@@ -30,7 +27,7 @@ def changes_of(base: Path, candidate: Path) -> Changes:
         ModelError: One of them is no ONNX model.
     """
     accounts = (account(base), account(candidate))
-    before, after = _structure(base), _structure(candidate)
+    before, after = read_structure(base), read_structure(candidate)
     had, has = _operators(before), _operators(after)
     weights = _weights(accounts[1])
     return Changes(
@@ -49,31 +46,11 @@ def changes_of(base: Path, candidate: Path) -> Changes:
     )
 
 
-def _structure(path: Path) -> onnx.ModelProto:
-    """Read a model without its weights."""
-    try:
-        model: onnx.ModelProto = onnx.ModelProto.FromString(split(MappedFile(path).view()))
-    except (WireError, DecodeError) as e:
-        raise ModelError(f"'{path}' is not an ONNX model, or is truncated ({e}).") from e
-    return model
-
-
 def _operators(model: onnx.ModelProto) -> Counter[str]:
     """Count nodes as written: subgraphs included, and the body of a function once."""
-    bodies = (node for function in model.functions for node in function.node)
-    inside = (g for node in bodies for g in _graphs_of(node))
-    graphs = chain(proto_graphs(model.graph), *(proto_graphs(g) for g in inside))
-    nodes = chain(
-        (node for graph in graphs for node in graph.node),
-        (node for function in model.functions for node in function.node),
-    )
-    return Counter(_operator(node) for node in nodes)
-
-
-def _graphs_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        yield from ((attribute.g,) if attribute.HasField("g") else ())
-        yield from attribute.graphs
+    bodies = (onnx.GraphProto(node=function.node) for function in model.functions)
+    graphs = chain.from_iterable(proto_graphs(graph) for graph in (model.graph, *bodies))
+    return Counter(_operator(node) for graph in graphs for node in graph.node)
 
 
 def _operator(node: onnx.NodeProto) -> str:

@@ -120,7 +120,7 @@ def _layer(product: IntegerProduct, seen: Taps, positions: int) -> IntegerLayer:
     return IntegerLayer(
         node=product.node.name or "",
         may_saturate=clips(product),
-        pairs=grouped.shape[2] * patches.size // 2,
+        pairs=exact.size * (grouped.shape[1] // 2),
         clipped=0 if depthwise else _clipped(patches, grouped),
         sums=exact.size,
         differing=int((exact != rounded).sum()),
@@ -170,18 +170,7 @@ def _window(product: IntegerProduct) -> Window:
         return Window()
     kernel = tuple(int(n) for n in product.weight.shape.numpy()[2:])
     given = product.node.attributes
-
-    def ints(name: str, default: int, count: int) -> tuple[int, ...]:
-        return tuple(given.get_ints(name, (default,) * count))
-
-    return Window(
-        kernel=kernel,
-        strides=ints("strides", 1, len(kernel)),
-        pads=ints("pads", 0, 2 * len(kernel)),
-        dilations=ints("dilations", 1, len(kernel)),
-        group=given.get_int("group", 1),
-        auto_pad=given.get_string("auto_pad", "NOTSET"),
-    )
+    return Window.of_conv(kernel, {name: attribute.value for name, attribute in given.items()})
 
 
 def _clipped(patches: NDArray[np.int32], weights: NDArray[Any]) -> int:

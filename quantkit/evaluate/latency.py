@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from quantkit.evaluate.rounds import Pace, Turn, timed_rounds
 from quantkit.evaluate.timed_feeds import batch_of, batches_of
 from quantkit.feeds import Feeds
@@ -154,28 +156,19 @@ def _turn(session: Session, feeds: dict[str, Any]) -> Turn:
 
 
 def _latency(own: Sequence[float], base: Sequence[float], run: _Run, index: int) -> Latency:
-    ratios = [a / b for a, b in zip(own, base, strict=True)]
+    ratios = np.divide(own, base)
     bounds = median_interval(ratios) if index else None
-    median = _quantile(own, 0.5)
+    median, p90 = (float(q) for q in np.quantile(own, (0.5, 0.9)))
     return Latency(
         batch=run.batch,
         threads=run.threads,
         median_ms=1e3 * median,
-        p90_ms=1e3 * _quantile(own, 0.9),
-        ratio=_quantile(ratios, 0.5) if index else 1.0,
+        p90_ms=1e3 * p90,
+        ratio=float(np.median(ratios)) if index else 1.0,
         ratio_interval=Interval(low=bounds[0], high=bounds[1]) if bounds else None,
         throughput=run.batch / median,
         runs=len(own),
     )
-
-
-def _quantile(values: Sequence[float], share: float) -> float:
-    """Return the value below which `share` of all lie, between neighbours in proportion."""
-    ordered = sorted(values)
-    at = share * (len(ordered) - 1)
-    low = int(at)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (at - low) * (ordered[high] - ordered[low])
 
 
 @contextmanager

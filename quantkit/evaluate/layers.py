@@ -24,6 +24,7 @@ __all__ = ["layers_of"]
 Feeds = Mapping[str, NDArray[Any]]
 _MEMORY = 512 << 20  # bytes of activations held at a time
 _COPIES = 4  # of each: float's, given, made, accumulated
+_QUIET = 1e-4  # of the signal's power, 40 dB: so little that nothing needs fixing
 _MATTERS = 0.05  # share of the noise from which on a layer is worth a fix; and not less than its even share
 
 
@@ -120,7 +121,7 @@ def _ranked(models: Models, measured: Sequence[Errors]) -> tuple[Layer, ...]:
     noises = [e.noise(outputs) if outputs else e.local.ratio for e in measured]
     total = sum(noises) or 1.0
     order = sorted(range(len(measured)), key=lambda i: (-noises[i], i))
-    matters = max(_MATTERS, 1 / max(len(measured), 1)) * total
+    matters = max(_QUIET, max(_MATTERS, 1 / max(len(measured), 1)) * total)
     return tuple(
         _layer(
             models,

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from quantkit.evaluate.correspondence import Match
 from quantkit.evaluate.noise import Noise
-from quantkit.evaluate.parts import Part, part_of
+from quantkit.evaluate.parts import Part, Parts, part_of, parts_of
 from quantkit.evaluate.quantizer import Quantizer
 from quantkit.evaluate.regions import Read, Region
 from quantkit.evaluate.structure import Structure
@@ -139,7 +139,7 @@ class _Work:
         names = [m.candidate for m in made]
         self.whole = part_of(candidate, names, {})
         kinds = models.ours.kinds
-        self.layers = part_of(candidate, names, {b: kinds[b] for b in self.fed})
+        self.layers = parts_of(candidate, names, {b: kinds[b] for b in self.fed})
         self.inputs = self._inputs()
 
     def available(self) -> dict[str, Any]:
@@ -153,7 +153,7 @@ class _Work:
                 found.setdefault(read.meant, read)
         return found
 
-    def _inputs(self) -> Part:
+    def _inputs(self) -> Parts:
         """Return the float layers that are fed with what comes back from integers.
 
         A layer that reads one tensor in floats which another reads in integers, or in other integers, is left out.
@@ -171,7 +171,7 @@ class _Work:
         raw = {m.tensor for m in self.fed.values()}
         fed = {name: kinds[name] for name in (*raw, *self.back)}
         # A float tensor before a Relu is not read where the integers hold what is behind it.
-        return part_of(self.models.reference, outputs, fed)
+        return parts_of(self.models.reference, outputs, fed)
 
     def _same(self, one: Read, other: Read) -> bool:
         divisors = [self.models.matches[r.tensor].divisor for r in (one, other)]

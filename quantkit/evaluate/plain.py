@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import log10
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from quantkit.evaluate.accuracy.drift import decibels
 from quantkit.feeds import Feeds
 from quantkit.graph.mapped_model import mapped_model
 from quantkit.runtime import RUNTIME_ERRORS, first_line, make_session, readable_ir_version
@@ -17,7 +17,6 @@ __all__ = ["Plain", "compare_plain"]
 
 _LARGE = 1 << 28  # bytes; larger files are mapped, so that two sessions do not hold them twice
 _DECISIONS = 2  # axes of an output that holds scores
-_FLOOR_DB = -100.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +47,10 @@ class _Sums:
     largest: float = 0.0
     flips: int | None = None
     other_shape: bool = False
+    broken: int = 0  # values that one of the two alone has finite
 
     def add(self, plain: NDArray[Any], usual: NDArray[Any]) -> None:
-        """Take in one sample; what is not finite in both is left out."""
+        """Take in one sample; values that are not finite in either are left out of the sums."""
         if plain.shape != usual.shape:
             self.other_shape = True
             return
@@ -58,6 +58,7 @@ class _Sums:
             return
         expected, actual = plain.astype(np.float64), usual.astype(np.float64)
         finite = np.isfinite(expected) & np.isfinite(actual)
+        self.broken += int((np.isfinite(expected) != np.isfinite(actual)).sum())
         difference = (expected - actual)[finite]
         self.signal += float(np.square(expected[finite]).sum())
         self.noise += float(np.square(difference).sum())
@@ -69,9 +70,7 @@ class _Sums:
     @property
     def db(self) -> float | None:
         """The SQNR; None if there is no difference."""
-        if not self.noise:
-            return None
-        return max(_FLOOR_DB, 10 * log10(self.signal / self.noise)) if self.signal else _FLOOR_DB
+        return decibels(self.signal / self.noise) if self.noise else None
 
 
 def compare_plain(path: Path, samples: Sequence[Feeds]) -> Plain:
@@ -102,14 +101,21 @@ def compare_plain(path: Path, samples: Sequence[Feeds]) -> Plain:
 def _joined(sums: Mapping[str, _Sums], samples: int) -> Plain:
     found = [one.db for one in sums.values()]
     flips = [one.flips for one in sums.values() if one.flips is not None]
-    other = [name for name, one in sums.items() if one.other_shape]
     return Plain(
         db=min((db for db in found if db is not None), default=None),
         largest=max((one.largest for one in sums.values()), default=0.0),
         flips=sum(flips) if flips else None,
         samples=samples,
-        note=f"Output '{other[0]}' has another shape with optimization off." if other else "",
+        note=next(filter(None, (_note(name, one) for name, one in sums.items())), ""),
     )
+
+
+def _note(output: str, found: _Sums) -> str:
+    if found.other_shape:
+        return f"Output '{output}' has another shape with optimization off."
+    if found.broken:
+        return f"Of output '{output}', {found.broken} values are finite in one only of the session as users make it and one with optimization off."
+    return ""
 
 
 def _session(path: Path, level: int) -> Any:

@@ -1,6 +1,6 @@
 """What the tensors of a model are, found by running it once: types and shapes, no values."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -36,13 +36,7 @@ def survey(model: Structure, tensors: Iterable[str], feeds: Feeds) -> Survey:
     """Look at tensors that nodes make, and at the inputs."""
     made = [name for name in dict.fromkeys(tensors) if name in model.maker]
     types = types_of(part_of(model, made, {}))
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
-    names = {f"shape/{name}": name for name in types}
-    for shape, name in names.items():
-        proto.graph.node.add(op_type="Shape", input=[name], output=[shape])
-    found = part_of(replace(model, proto=proto), list(names), {}).run(feeds)
-    shapes = {names[shape]: tuple(int(n) for n in array) for shape, array in found.items()}
+    shapes = dict(_shapes(model, types, feeds))
     inputs = {name: tuple(array.shape) for name, array in feeds.items() if name in model.inputs}
     kinds = {
         i.name: Kind(ir.DataType(i.type.tensor_type.elem_type), len(inputs[i.name]))
@@ -51,6 +45,25 @@ def survey(model: Structure, tensors: Iterable[str], feeds: Feeds) -> Survey:
     }
     kinds |= {name: Kind(types[name], len(shape)) for name, shape in shapes.items()}
     return Survey(kinds=kinds, shapes=shapes | inputs)
+
+
+def _shapes(
+    model: Structure, tensors: Iterable[str], feeds: Feeds
+) -> Iterator[tuple[str, tuple[int, ...]]]:
+    names = {name: f"shape/{name}" for name in tensors}
+    proto = onnx.ModelProto(ir_version=model.proto.ir_version)
+    proto.opset_import.extend(model.proto.opset_import)
+    proto.graph.initializer.extend(model.proto.graph.initializer)
+    proto.graph.input.extend(model.proto.graph.input)
+    for node in model.nodes:
+        proto.graph.node.append(node)
+        # Next to what is made, so that its memory is free again at once.
+        for name in node.output:
+            if name in names:
+                proto.graph.node.add(op_type="Shape", input=[name], output=[names[name]])
+    found = part_of(replace(model, proto=proto), list(names.values()), {}).run(feeds)
+    for name, shape in names.items():
+        yield name, tuple(int(extent) for extent in found[shape])
 
 
 def surveyed(

@@ -7,8 +7,7 @@ from tempfile import TemporaryDirectory
 import onnx
 
 from quantkit.graph._proto import proto_graphs
-from quantkit.graph._wire import split
-from quantkit.graph.mapping import MappedFile
+from quantkit.graph.load import read_structure
 from quantkit.result import Runs
 from quantkit.runtime import make_session
 
@@ -58,7 +57,7 @@ def optimized_nodes(model: Path) -> tuple[onnx.NodeProto, ...]:
 
 def file_nodes(model: Path) -> tuple[onnx.NodeProto, ...]:
     """Return the nodes of the file as it is, subgraphs included, functions not."""
-    return tuple(_nodes(onnx.ModelProto.FromString(split(MappedFile(model).view()))))
+    return tuple(_nodes(read_structure(model)))
 
 
 def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:

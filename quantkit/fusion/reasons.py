@@ -5,13 +5,14 @@ float is given the first that applies. `tests/fusion/test_reasons.py` proves eac
 the product stays float with it, and runs in integers once it is mended.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from itertools import islice
 
 import onnx_ir as ir
 
 from quantkit.fusion.parameters import axis_fault, bias_fault, gemm_fault
 from quantkit.fusion.reason import AGAIN, STATIC, Reason
-from quantkit.fusion.site import Site, readers_of, type_of
+from quantkit.fusion.site import Readers, Site, type_of
 
 __all__ = ["why_float"]
 
@@ -24,11 +25,14 @@ _DYNAMIC = "`quantkit quantize dynamic`"
 _FOLD = "fold it first: `quantkit quantize static` does, or onnxruntime.quantization.shape_inference.quant_pre_process"
 
 
-def why_float(node: ir.Node | None) -> Reason:
-    """Return why a product of the file stays float; None: one that the file does not name."""
+def why_float(node: ir.Node | None, readers: Readers) -> Reason:
+    """Return why a product of the file stays float; None: one that the file does not name.
+
+    `readers` is one for all products of a file.
+    """
     if node is None:
         return Reason("onnxruntime made it while it optimized the graph, in float", "none known")
-    site = Site(node)
+    site = Site(node, readers)
     if node.op_type not in _QUANTIZED:
         return _other(site)
     found = (check(site) for check in (*_CHECKS, _unknown))
@@ -133,13 +137,15 @@ def _shared_int8(site: Site) -> Reason | None:
     if quantizer is not None and type_of(quantizer) is not ir.DataType.INT8:
         made = None
     for verb, also, value in (("reads", "read too", read), ("makes", "read", made)):
-        readers = () if value is None else readers_of(value)
-        if value is not None and len(readers) > 1:
+        readers = {} if value is None else site.readers.of(value)
+        if value is not None and (len(readers) > 1 or max(readers.values(), default=0) > 1):
+            others = _names(readers, site.node)
+            how = f", which {others} {also}" if others else " more than once"
             return Reason(
                 "int8 activations that several nodes read: kernels for x86 take uint8, and onnxruntime turns int8 into "
                 "uint8 only where one node reads it",
                 AGAIN,
-                detail=f"it {verb} '{_float_name(value)}', which {_names(readers, site.node)} {also}",
+                detail=f"it {verb} '{_float_name(value)}'{how}",
             )
     if read is not None and read.producer() is None:
         return Reason("int8 inputs that no QuantizeLinear makes", AGAIN)
@@ -174,7 +180,7 @@ def _way_out(site: Site) -> Reason | None:
         what, detail = "the output is not quantized: it is an output of the model", ""
     else:
         what = "the output is not quantized, or not for all that read it"
-        detail = f"read by {_names(way.readers, site.node)}"
+        detail = f"read by {_names(dict.fromkeys(way.readers), site.node)}"
     return Reason(what, f"quantize the output too: {STATIC} does", detail=detail)
 
 
@@ -206,10 +212,12 @@ def _float_name(integers: ir.Value) -> str:
     return (source.name if source is not None else integers.name) or ""
 
 
-def _names(nodes: tuple[ir.Node, ...], own: ir.Node) -> str:
-    found = [node.name or node.op_type for node in nodes if node is not own]
-    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return ", ".join(found[:_SHOWN]) + more
+def _names(nodes: Collection[ir.Node], own: ir.Node) -> str:
+    """Return the first of the nodes by name, and how many others there are beside `own`."""
+    others = (node for node in nodes if node is not own)
+    found = [node.name or node.op_type for node in islice(others, _SHOWN)]
+    more = len(nodes) - (own in nodes) - len(found)
+    return ", ".join(found) + (f" and {more} more" if more else "")
 
 
 def _unknown(site: Site) -> Reason:

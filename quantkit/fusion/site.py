@@ -1,11 +1,13 @@
 """What surrounds a product in the file, as far as onnxruntime's patterns look."""
 
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 import onnx_ir as ir
 
-__all__ = ["Exit", "Operand", "Site", "int_attribute", "readers_of", "type_of"]
+__all__ = ["Exit", "Operand", "Readers", "Site", "int_attribute", "type_of"]
 
 # Quantization is moved through these before patterns are matched.
 _MOVES = frozenset({"Flatten", "Gather", "MaxPool", "Reshape", "Slice", "Squeeze", "Transpose"})
@@ -79,11 +81,25 @@ class Exit:
     is_result: bool = False
 
 
+class Readers:
+    """Who reads quantized values. Each value is looked at once, however many products read it."""
+
+    def __init__(self) -> None:
+        self._known: dict[ir.Value, dict[ir.Node, int]] = {}
+
+    def of(self, integers: ir.Value) -> Mapping[ir.Node, int]:
+        """Return the nodes that read quantized values, and how often: of each DequantizeLinear, those behind it."""
+        if integers not in self._known:
+            self._known[integers] = Counter(_behind(integers))
+        return self._known[integers]
+
+
 @dataclass(frozen=True)
 class Site:
-    """A product of the file with what it reads and where its result goes."""
+    """A product of the file with what it reads and where its result goes; `readers` is shared by all sites."""
 
     node: ir.Node
+    readers: Readers
 
     @cached_property
     def operands(self) -> tuple[Operand | None, ...]:
@@ -130,16 +146,13 @@ def type_of(conversion: ir.Node) -> ir.DataType | None:
     return type_of(source) if source is not None and source.op_type == "QuantizeLinear" else None
 
 
-def readers_of(integers: ir.Value) -> tuple[ir.Node, ...]:
-    """Return the nodes that read quantized values: of each DequantizeLinear, those behind it."""
-    found: list[ir.Node] = []
+def _behind(integers: ir.Value) -> Iterator[ir.Node]:
     for node in _readers(integers):
         out = node.outputs[0]
         behind = _readers(out) if node.op_type == "DequantizeLinear" else ()
-        found += behind or (node,)
-        if behind and out.is_graph_output():
-            found.append(node)
-    return tuple(found)
+        yield from behind
+        if not behind or out.is_graph_output():
+            yield node
 
 
 def _readers(value: ir.Value) -> tuple[ir.Node, ...]:

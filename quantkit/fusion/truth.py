@@ -19,8 +19,9 @@ from quantkit.fusion.kernels import (
 from quantkit.fusion.origins import Origins, label
 from quantkit.fusion.reason import Reason
 from quantkit.fusion.reasons import why_float
+from quantkit.fusion.site import Readers
 from quantkit.graph.load import load
-from quantkit.result import NodeRuns, Runtime
+from quantkit.result import NodeRuns, Runs, Runtime
 
 __all__ = ["runtime_of"]
 
@@ -59,12 +60,16 @@ def _judged(path: Path, optimized: Sequence[onnx.NodeProto]) -> Iterator[_Judged
     kernels, rest = _assigned(origins, optimized)
     dynamic = dynamic_tensors(optimized)
     sites = _sites(load(path).model)
+    readers = Readers()
     for product in origins.products:
         found = kernels[label(product)]
         kernel = found.popleft() if found else None
-        yield _node(label(product), product, kernel, sites.get(product.output[0]), dynamic)
+        runs = "gone" if kernel is None else kind_of(kernel, dynamic)
+        site = sites.get(product.output[0])
+        yield _node(product, kernel, runs, why_float(site, readers) if runs == "float" else None)
     for kernel in (*(k for left in kernels.values() for k in left), *rest):
-        yield _node(label(kernel), kernel, kernel, None, dynamic)
+        runs = kind_of(kernel, dynamic)
+        yield _node(kernel, kernel, runs, why_float(None, readers) if runs == "float" else None)
 
 
 def _assigned(
@@ -99,16 +104,10 @@ def _sites(model: ir.Model) -> dict[str, ir.Node]:
 
 
 def _node(
-    name: str,
-    product: onnx.NodeProto,
-    kernel: onnx.NodeProto | None,
-    site: ir.Node | None,
-    dynamic: frozenset[str],
+    product: onnx.NodeProto, kernel: onnx.NodeProto | None, runs: Runs, reason: Reason | None
 ) -> _Judged:
-    runs = "gone" if kernel is None else kind_of(kernel, dynamic)
-    reason = why_float(site) if runs == "float" else None
     found = NodeRuns(
-        node=name,
+        node=label(product),
         op_type=product.op_type,
         runs=runs,
         kernel="" if kernel is None else kernel.op_type,

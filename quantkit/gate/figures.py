@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import inf
+from math import inf, isfinite, isnan
 from statistics import NormalDist
 from typing import Literal
 
@@ -130,8 +130,10 @@ def _latency_ratio(rule: Rule, model: Evaluated, _: Result) -> Figure | Missing:
     if not figures:
         return Missing("latency was not measured: evaluate without --skip latency")
     ends = [bad_end(figure, rule) for figure in figures]
-    # One that cannot be judged, for want of an interval, is the worst.
-    worst = max(range(len(ends)), key=lambda i: inf if (end := ends[i]) is None else end)
+    # One that cannot be judged, for want of an interval or of a number, is the worst.
+    worst = max(
+        range(len(ends)), key=lambda i: inf if (end := ends[i]) is None or isnan(end) else end
+    )
     return figures[worst]
 
 
@@ -179,16 +181,16 @@ def _flips(_: Rule, model: Evaluated, __: Result) -> Figure | Missing:
 
 def _sqnr(_: Rule, model: Evaluated, result: Result) -> Figure | Missing:
     """Return the signal to noise of the output that is furthest from float."""
-    outputs = model.drift.outputs if model.drift is not None else ()
-    if not outputs:
+    worst = model.worst_output
+    if worst is None:
         return Missing("no output could be compared with float's: remove min_sqnr_db")
-    noisy = [(o.sqnr_db, o) for o in outputs if o.sqnr_db is not None]
-    if not noisy:
-        return Figure(what="SQNR (the outputs are float's)", estimate=inf, unit="dB", exact=True)
-    estimate, worst = min(noisy, key=lambda pair: pair[0])
+    if not isfinite(worst.db):
+        lost = f"{worst.not_finite} values of '{worst.output}' are not finite"
+        what = f"SQNR ({lost if worst.not_finite else 'the outputs are those of float'})"
+        return Figure(what=what, estimate=worst.db, unit="dB", exact=True)
     return Figure(
         what=f"SQNR of '{worst.output}'",
-        estimate=estimate,
+        estimate=worst.db,
         unit="dB",
         interval=worst.sqnr_interval,
         count=result.data.samples,

@@ -1,6 +1,6 @@
 """What came of a rule, in words, and figures as tables write them."""
 
-from math import ceil, floor, log10
+from math import ceil, floor, isinf, log10
 
 from quantkit.gate.figures import Figure, Unit, is_ceiling
 from quantkit.result import Rule
@@ -8,6 +8,7 @@ from quantkit.result import Rule
 __all__ = ["bound_text", "figure_text", "more_samples", "room", "room_text", "sentence"]
 
 _SMALL = 0.1
+_HUGE = 1e6
 _HOPELESS = 1000  # half-widths to the room: a million times the samples
 _NAMED: tuple[Unit, ...] = ("percent", "dB")
 _PARTS: tuple[Unit, ...] = ("points", "percent")
@@ -29,6 +30,8 @@ def sentence(figure: Figure, rule: Rule, bad: float | None) -> str:
 def room(figure: Figure, rule: Rule, margin: float) -> str:
     """Say how much room is left, or how much is missing: "0.1 points too much"."""
     lacking = "too much" if is_ceiling(rule) else "too little"
+    if isinf(margin):
+        return lacking if margin < 0 else "kept"
     return f"{room_text(abs(margin), figure.unit)} {lacking if margin < 0 else 'to spare'}"
 
 
@@ -71,7 +74,9 @@ def _confidence(rule: Rule) -> str:
 
 
 def _number(value: float) -> str:
-    """Write two decimals, of small numbers two digits; no zeros at the end."""
+    """Write two decimals, of small numbers two digits; no zeros at the end; huge ones with a power of ten."""
+    if abs(value) >= _HUGE:
+        return f"{value:.3g}"
     if abs(value) < _SMALL:
         return f"{value:.2g}" if value else "0"
     text = f"{value:.2f}".rstrip("0").rstrip(".")

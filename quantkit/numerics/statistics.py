@@ -1,8 +1,9 @@
 """What can be said of a figure that was measured on some samples: intervals, tests, ranks.
 
 Every interval is two-sided at the given confidence. ``None`` stands for "so few samples that no interval can be given".
-No function needs memory for more than a few samples' worth of draws, and those that redraw sort the samples
-first: the same samples in another order, with the same seed, give the same interval.
+No function needs memory for more than a few samples' worth of draws, and those that redraw values sort them
+first: the same samples in another order, with the same seed, give the same interval. (`redrawn_counts` knows no values:
+who calls it sorts.)
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,9 +14,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import bdtr, stdtrit
 
-__all__ = ["Bounds", "bootstrap", "bootstrap_mean", "detectable_drop", "drop_interval"]
+__all__ = ["Bounds", "bootstrap_mean", "detectable_drop", "drop_interval"]
 __all__ += ["flips_interval", "holm", "hull", "mcnemar_exact", "mean_interval", "median_interval"]
-__all__ += ["percentiles", "redrawn_means", "spearman", "wilson"]
+__all__ += ["percentiles", "redrawn_counts", "redrawn_means", "spearman", "wilson"]
 
 Bounds = tuple[float, float]
 """The low and the high end of an interval."""
@@ -68,41 +69,28 @@ def redrawn_means(values: ArrayLike, *, draws: int = 1000, seed: int = 0) -> NDA
     table = np.asarray(values, np.float64)
     table = table[:, None] if table.ndim == 1 else table
     rows, counts = np.unique(table, axis=0, return_counts=True)
-    n, rng = len(table), np.random.default_rng(seed)
+    n = len(table)
     if len(rows) * _FEW < n:
-        return np.asarray(rng.multinomial(n, counts / n, draws) @ rows / n)
+        drawn = np.random.default_rng(seed).multinomial(n, counts / n, draws)
+        return np.asarray(drawn @ rows / n)
     rows = np.repeat(rows, counts, axis=0)
-    means = [_times_drawn(rng, n, block) @ rows / n for block in _blocks(draws, n)]
-    return np.concatenate(means)
+    return np.concatenate([w @ rows / n for w in redrawn_counts(n, draws=draws, seed=seed)])
+
+
+def redrawn_counts(n: int, *, draws: int = 1000, seed: int = 0) -> Iterator[NDArray[np.float64]]:
+    """Yield how often each of n samples is drawn with replacement, n times in all: (some draws, n)."""
+    rng, size = np.random.default_rng(seed), max(_BLOCK // n, 1)
+    for start in range(0, draws, size):
+        block = min(size, draws - start)
+        drawn = rng.integers(n, size=(block, n)) + np.arange(block)[:, None] * n
+        counts = np.bincount(drawn.ravel(), minlength=block * n)
+        yield counts.reshape(block, n).astype(np.float64)
 
 
 def percentiles(drawn: ArrayLike, confidence: float = 0.95) -> Bounds:
     """Return the ends of the middle ``confidence`` of the draws of a figure."""
     low, high = np.quantile(np.asarray(drawn, np.float64), _tails(confidence))
     return float(low), float(high)
-
-
-def bootstrap(
-    statistic: Callable[[NDArray[np.int64]], float],
-    n: int,
-    *,
-    draws: int = 1000,
-    seed: int = 0,
-    confidence: float = 0.95,
-) -> Bounds | None:
-    """Return the percentile interval of any figure of n samples; None for fewer than 2.
-
-    Args:
-        statistic: The figure, given the indices of the samples in it, some of them several times.
-        n: How many samples.
-        draws: How often samples are redrawn.
-        seed: Of the draws.
-        confidence: Of the interval.
-    """
-    if n < 2:  # noqa: PLR2004
-        return None
-    rng = np.random.default_rng(seed)
-    return percentiles([statistic(rng.integers(n, size=n)) for _ in range(draws)], confidence)
 
 
 def bootstrap_mean(
@@ -262,15 +250,3 @@ def _last_inside(inside: Callable[[float], bool], start: float, end: float) -> f
         middle = (start + end) / 2
         start, end = (middle, end) if inside(middle) else (start, middle)
     return end
-
-
-def _blocks(draws: int, n: int) -> Iterator[int]:
-    size = max(_BLOCK // n, 1)
-    for start in range(0, draws, size):
-        yield min(size, draws - start)
-
-
-def _times_drawn(rng: np.random.Generator, n: int, draws: int) -> NDArray[np.float64]:
-    """Return how often each of n samples is drawn: (draws, n)."""
-    drawn = rng.integers(n, size=(draws, n)) + np.arange(draws)[:, None] * n
-    return np.bincount(drawn.ravel(), minlength=draws * n).reshape(draws, n).astype(np.float64)

@@ -60,18 +60,4 @@ def window_of(step: Step, shape: tuple[int, ...]) -> Window:
     """Return what a product reads of its input at once."""
     if step.op_type != "Conv":
         return Window()
-    kernel = shape[_MATRIX:]
-
-    def ints(name: str, default: int, count: int) -> tuple[int, ...]:
-        value = step.attributes.get(name)
-        return tuple(int(n) for n in value) if isinstance(value, tuple) else (default,) * count
-
-    group, auto_pad = step.attributes.get("group", 1), step.attributes.get("auto_pad", "NOTSET")
-    return Window(
-        kernel=kernel,
-        strides=ints("strides", 1, len(kernel)),
-        pads=ints("pads", 0, 2 * len(kernel)),
-        dilations=ints("dilations", 1, len(kernel)),
-        group=int(group) if isinstance(group, int) else 1,
-        auto_pad=str(auto_pad),
-    )
+    return Window.of_conv(shape[_MATRIX:], step.attributes)

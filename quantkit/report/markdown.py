@@ -3,7 +3,6 @@
 from html import escape
 
 from quantkit.report import numbers
-from quantkit.report.plots.points import typical_latency, worst_output
 from quantkit.report.plots.svg import printable
 from quantkit.report.verdicts import State, headline
 from quantkit.result import Evaluated, Result
@@ -56,7 +55,9 @@ def _table(result: Result) -> str:
     metric = result.float_model.metric
     name = _safe(metric.name) if metric else ""
     heads = ["", "size"]
-    heads += [name, f"drop, {_safe(numbers.drop_unit(metric))} (95 %)"] if metric else []
+    heads += (
+        [name, f"drop, {_safe(numbers.drop_unit(metric))}{_sureness(result)}"] if metric else []
+    )
     heads += ["flips", "SQNR", "time", "int8"]
     signs = {v.candidate: _SIGNS[v.outcome] for v in result.verdicts}
     rows = [_row(*heads), _row("---", *("---:" for _ in heads[1:]))]
@@ -68,8 +69,15 @@ def _table(result: Result) -> str:
     return "\n".join(rows)
 
 
+def _sureness(result: Result) -> str:
+    """Return the confidence of the drops' intervals."""
+    ends = [m.metric.drop_interval for m in result.candidates if m.metric]
+    found = next((end for end in ends if end is not None), None)
+    return f" ({100 * found.confidence:g} %)" if found else ""
+
+
 def _cells(model: Evaluated, sign: str, *, with_metric: bool) -> list[str]:
-    timed, output = typical_latency(model), worst_output(model)
+    timed = model.typical_latency
     decision = model.drift.decision if model.drift else None
     cells = [f"{sign} {_safe(model.name)}".strip()]
     share = "" if model.role == "float" else f" ({numbers.percent(model.size.ratio)})"
@@ -77,11 +85,19 @@ def _cells(model: Evaluated, sign: str, *, with_metric: bool) -> list[str]:
     if with_metric:
         cells += [numbers.metric_value(model.metric), numbers.drop(model.metric)]
     cells.append(numbers.percent(decision.flip_rate, 2) if decision else numbers.ABSENT)
-    cells.append(numbers.decibel(output.sqnr_db) if output else numbers.ABSENT)
+    cells.append(numbers.sqnr(model.worst_output))
     cells.append(numbers.ratio(timed.ratio) if timed else numbers.ABSENT)
     runtime = model.runtime if model.role == "candidate" else None
     cells.append(f"{runtime.integer} of {runtime.products}" if runtime else numbers.ABSENT)
     return cells
+
+
+def _listed(title: str, lines: list[str]) -> str:
+    """Return a list under a title, "" for an empty one."""
+    if not lines:
+        return ""
+    rest = [f"- {len(lines) - _MANY} more in result.json"] if len(lines) > _MANY else []
+    return "\n".join([f"**{title}**", "", *lines[:_MANY], *rest])
 
 
 def _failing(result: Result) -> str:
@@ -91,7 +107,7 @@ def _failing(result: Result) -> str:
         for rule in verdict.rules
         if rule.outcome != "pass"
     ]
-    return "\n".join(["**Rules not kept**", "", *lines[:_MANY]]) if lines else ""
+    return _listed("Rules not kept", lines)
 
 
 def _advice(result: Result) -> str:
@@ -100,7 +116,7 @@ def _advice(result: Result) -> str:
         for model in result.candidates
         for advice in (model.runtime.advice if model.runtime else ())
     ]
-    return "\n".join(["**What would help**", "", *lines[:_MANY]]) if lines else ""
+    return _listed("What would help", lines)
 
 
 def _notes(result: Result) -> str:
@@ -113,7 +129,7 @@ def _notes(result: Result) -> str:
         for m in result.candidates
         if m.drift is not None and m.drift.sentence
     ]
-    return "\n".join(["**Please note**", "", *lines[:_MANY]]) if lines else ""
+    return _listed("Please note", lines)
 
 
 def _layers(result: Result) -> list[str]:

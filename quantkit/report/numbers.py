@@ -2,7 +2,7 @@
 
 from math import floor, isfinite, log10
 
-from quantkit.result import Interval, Metric
+from quantkit.result import Interval, Metric, OutputDrift
 
 __all__ = [
     "ABSENT",
@@ -17,13 +17,14 @@ __all__ = [
     "interval",
 ]
 __all__ += ["metric_scale", "metric_value", "p_value", "percent", "plain", "ratio"]
-__all__ += ["seconds", "significant", "size", "spread", "value_interval"]
+__all__ += ["seconds", "significant", "size", "spread", "sqnr", "threads", "value_interval"]
 
 ABSENT = "—"
 MINUS = "\N{MINUS SIGN}"
 _NBSP = "\N{NO-BREAK SPACE}"
 _TIMES = "\N{MULTIPLICATION SIGN}"
 _KILO = 1000
+_ROUNDED = 0.05  # what is written with one decimal must not become 1000.0
 _SMALL_P = 0.001
 _SHORT = 10  # digits of a percentage above it are noise
 _HUGE = 1e7
@@ -71,7 +72,7 @@ def size(nbytes: float | None) -> str:
     if nbytes is None:
         return ABSENT
     for unit in ("bytes", "kB", "MB"):
-        if abs(nbytes) < _KILO:
+        if abs(nbytes) < _KILO - (0 if unit == "bytes" else _ROUNDED):
             return f"{decimals(nbytes, 0 if unit == 'bytes' else 1)}{_NBSP}{unit}"
         nbytes /= _KILO
     return f"{decimals(nbytes, 2)}{_NBSP}GB"
@@ -94,6 +95,13 @@ def ratio(value: float | None) -> str:
 def decibel(value: float | None, absent: str = "identical") -> str:
     """Write decibels; most figures of a result are None where nothing changed."""
     return absent if value is None else f"{decimals(value, 1)}{_NBSP}dB"
+
+
+def sqnr(output: OutputDrift | None) -> str:
+    """Write an output's signal to noise."""
+    if output is None:
+        return ABSENT
+    return "not finite" if output.not_finite else decibel(output.sqnr_db)
 
 
 def p_value(value: float | None) -> str:
@@ -126,19 +134,27 @@ def metric_value(metric: Metric | None) -> str:
     return ABSENT if metric is None else figure(metric.value, metric)
 
 
-def difference(value: float | None, metric: Metric | None) -> str:
-    """Write a difference of a metric without its unit, points of a fraction: ``0.30``."""
+def difference(value: float | None, metric: Metric | None, within: Interval | None = None) -> str:
+    """Write a difference of a metric without its unit, points of a fraction: ``0.30``.
+
+    `within` is the interval that it stands beside: both get as many decimals as three digits of its width need.
+    """
     if value is None:
         return ABSENT
-    fraction = metric is not None and metric.is_fraction
-    return decimals(value * 100, 2) if fraction else significant(value)
+    if metric is not None and metric.is_fraction:
+        return decimals(value * 100, 2)
+    wide = within.high - within.low if within is not None else 0.0
+    if not _TINY <= wide < _HUGE:
+        return significant(value)
+    return decimals(value, max(0, 2 - floor(log10(wide))))
 
 
 def spread(found: Interval | None, metric: Metric | None) -> str:
     """Write where a difference lies: ``-0.10 to 0.70``."""
     if found is None:
         return ABSENT
-    return f"{difference(found.low, metric)} to {difference(found.high, metric)}"
+    low, high = (difference(end, metric, found) for end in (found.low, found.high))
+    return f"{low} to {high}"
 
 
 def value_interval(metric: Metric) -> str:
@@ -158,14 +174,19 @@ def drop(metric: Metric | None) -> str:
     """Write a metric's drop with its interval, without the unit: ``0.30 (-0.10 to 0.70)``."""
     if metric is None or metric.drop is None:
         return ABSENT
-    text, found = difference(metric.drop, metric), metric.drop_interval
+    found = metric.drop_interval
+    text = difference(metric.drop, metric, found)
     return f"{text} ({spread(found, metric)})" if found else text
+
+
+def threads(count: int) -> str:
+    """Write a number of threads; 0 is onnxruntime's choice."""
+    if not count:
+        return "default threads"
+    return f"{count} thread{'s' * (count > 1)}"
 
 
 def seconds(value: float) -> str:
     """Write how long something took."""
-    return (
-        f"{value:.0f} s"
-        if value < _MINUTE
-        else f"{int(value // _MINUTE)} min {value % _MINUTE:.0f} s"
-    )
+    minutes, rest = divmod(round(value), _MINUTE)
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

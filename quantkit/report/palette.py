@@ -127,10 +127,14 @@ class Look:
 
 
 def look(index: int) -> Look:
-    """Return the look of a model by its place in the result; 0 is float, drawn in ink."""
+    """Return the look of a model by its place in the result; 0 is float, drawn in ink.
+
+    Where colours begin anew, shapes go one further: 49 candidates look different.
+    """
     if index == 0:
         return Look("float", "circle")
-    return Look(f"s{(index - 1) % _SERIES}", SHAPES[(index - 1) % len(SHAPES)])
+    lap, colour = divmod(index - 1, _SERIES)
+    return Look(f"s{colour}", SHAPES[(colour + lap) % len(SHAPES)])
 
 
 def variables(theme: Theme) -> str:

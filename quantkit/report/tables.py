@@ -47,12 +47,14 @@ _LAYER_COLUMNS = (
     Column("operator", "text"),
     Column("alone, dB", "num", "signal to noise at the output if this layer alone is quantized"),
     Column("share, %", "num", "of the noise of all layers alone"),
-    Column("what would help", "prose"),
     Column("local, dB", "num", "signal to noise of what it makes, fed with float's values"),
     Column("accumulated, dB", "num", "signal to noise of what it makes in the quantized model"),
-    Column("weights, dB", "num", "signal to noise of its weights"),
-    Column("input, dB", "num", "signal to noise of the quantization of what it reads"),
+    Column("weights, dB", "num", "signal to noise of what it makes, by its weights alone"),
+    Column(
+        "input, dB", "num", "signal to noise of what it makes, by the quantization of what it reads"
+    ),
     Column("clipped, %", "num", "of the values that it reads"),
+    Column("what would help", "prose"),
 )
 _NODE_COLUMNS = (
     Column("node", "node"),
@@ -86,12 +88,12 @@ def layer_table(found: Layers) -> Table:
             layer.op_type,
             _db(layer.alone_db, "no error"),
             numbers.decimals(layer.share * 100, 2),
-            _short(layer.fix),
             _db(layer.local_db),
             _db(layer.accumulated_db),
             _db(layer.weight_db),
             _db(layer.input_db),
             numbers.decimals(layer.clipped * 100, 2),
+            _short(layer.fix),
         )
         for rank, layer in enumerate(found.layers, 1)
     )
@@ -141,5 +143,5 @@ def _json(tables: Mapping[str, Table], most: int | None) -> str:
     plain = json.dumps(
         {"texts": list(store), "rows": rows}, ensure_ascii=False, separators=(",", ":")
     )
-    # `</script>` and `<!--` in a name would end the element; U+2028 is no line break in JSON but once was in scripts
+    # `</script>` and `<!--` in a name would end the element
     return plain.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -1,11 +1,10 @@
 """The verdict in words: one for the whole, one card a candidate."""
 
 from dataclasses import dataclass
+from math import inf
 from typing import Literal
 
 from quantkit.report import numbers
-from quantkit.report.palette import Look, look
-from quantkit.report.plots.points import typical_latency, worst_output
 from quantkit.report.plots.svg import shorten
 from quantkit.result import Evaluated, Judged, Outcome, Result, Verdict
 
@@ -41,7 +40,6 @@ class Card:
 
     Attributes:
         name: The candidate.
-        look: How it is drawn.
         state: What the gate said.
         word: That as a word; "" without a gate.
         why: One line.
@@ -52,7 +50,6 @@ class Card:
     """
 
     name: str
-    look: Look
     state: State
     word: str
     why: str
@@ -102,7 +99,7 @@ def _listed(names: list[str]) -> str:
 
 def _undecided_word(rules: list[Judged]) -> str:
     open_ = [r for r in rules if r.outcome == "undecided"]
-    return "Not enough samples" if any(r.figure is not None for r in open_) else "Not measured"
+    return "Not enough samples" if any(r.estimate is not None for r in open_) else "Not measured"
 
 
 def _facts(result: Result) -> str:
@@ -120,37 +117,33 @@ def _facts(result: Result) -> str:
 
 
 def _harm(model: Evaluated) -> float:
+    """Return how far from float it is; what was not measured is furthest."""
     if model.metric is not None and model.metric.drop is not None:
         return model.metric.drop
-    output = worst_output(model)
-    return float("-inf") if output is None or output.sqnr_db is None else -output.sqnr_db
+    return inf if model.worst_output is None else -model.worst_output.db
 
 
 def _sentence(model: Evaluated) -> str:
     parts = [f"{numbers.percent(model.size.ratio)} of float's size"]
-    timed = typical_latency(model)
+    timed = model.typical_latency
     if timed is not None:
         parts.append(f"{numbers.ratio(timed.ratio)} its time")
-    metric, output = model.metric, worst_output(model)
+    metric, output = model.metric, model.worst_output
     if metric is not None and metric.drop is not None:
         parts.append(f"{numbers.drop(metric)} {numbers.drop_unit(metric)} of {metric.name} lost")
     elif output is not None:
-        same = "outputs identical to float's"
-        noise = f"{numbers.decibel(output.sqnr_db)} signal to noise at the output"
-        parts.append(same if output.sqnr_db is None else noise)
+        same, noise = "outputs identical to float's", "signal to noise at the output"
+        parts.append(same if output.db == inf else f"{numbers.sqnr(output)} {noise}")
     return ", ".join(parts) + "."
 
 
 def cards(result: Result) -> tuple[Card, ...]:
     """Return one card for each candidate."""
     verdicts = {v.candidate: v for v in result.verdicts}
-    return tuple(
-        _card(model, verdicts.get(model.name), place + 1)
-        for place, model in enumerate(result.candidates)
-    )
+    return tuple(_card(model, verdicts.get(model.name)) for model in result.candidates)
 
 
-def _card(model: Evaluated, verdict: Verdict | None, place: int) -> Card:
+def _card(model: Evaluated, verdict: Verdict | None) -> Card:
     rules = verdict.rules if verdict else ()
     broken = tuple(r for r in rules if r.outcome != "pass")
     words = {"pass": "Pass", "fail": "Fail", "undecided": _undecided_word(list(rules))}
@@ -162,7 +155,6 @@ def _card(model: Evaluated, verdict: Verdict | None, place: int) -> Card:
         why = "Every rule is kept." if len(rules) > 1 else "The rule is kept."
     return Card(
         name=model.name,
-        look=look(place),
         state=verdict.outcome if verdict else "neutral",
         word=words[verdict.outcome] if verdict else "",
         why=why,
@@ -175,17 +167,17 @@ def _card(model: Evaluated, verdict: Verdict | None, place: int) -> Card:
 
 def _figures(model: Evaluated) -> tuple[Figure, ...]:
     """Return drop, size, time and int8 share: what was measured of them."""
-    found, metric, output = [], model.metric, worst_output(model)
+    found, metric, output = [], model.metric, model.worst_output
     if metric is not None and metric.drop is not None:
-        alone, _, spread = numbers.drop(metric).partition(" (")
-        unit = numbers.drop_unit(metric)
-        drop = alone + (f" {unit}" if unit == "points" else "")
-        found.append(Figure(f"{metric.name} drop", drop, spread.rstrip(")")))
+        unit = " points" if metric.is_fraction else ""
+        drop = numbers.difference(metric.drop, metric, metric.drop_interval) + unit
+        spread = numbers.spread(metric.drop_interval, metric) if metric.drop_interval else ""
+        found.append(Figure(f"{metric.name} drop", drop, spread))
     elif output is not None:
         spread = numbers.interval(output.sqnr_interval, digits=1) if output.sqnr_interval else ""
-        found.append(Figure("signal to noise", numbers.decibel(output.sqnr_db), spread))
+        found.append(Figure("signal to noise", numbers.sqnr(output), spread))
     found.append(Figure("size", numbers.percent(model.size.ratio), numbers.size(model.size.disk)))
-    timed = typical_latency(model)
+    timed = model.typical_latency
     if timed is not None:
         spread = numbers.interval(timed.ratio_interval) if timed.ratio_interval else ""
         found.append(Figure("time", numbers.ratio(timed.ratio), spread))

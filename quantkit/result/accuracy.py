@@ -1,6 +1,7 @@
 """What became of the model's answers: metrics, drift of the outputs, flips, slices."""
 
 from dataclasses import dataclass
+from math import inf
 
 __all__ = ["Decision", "Drift", "Interval", "Metric", "OutputDrift", "Slice", "WorstSample"]
 
@@ -52,7 +53,7 @@ class OutputDrift:
 
     Attributes:
         output: Its name.
-        sqnr_db: Signal to noise over all samples; None: nothing changed at all.
+        sqnr_db: Signal to noise over all finite values; None: nothing changed, or nothing is finite. See `db`.
         sqnr_interval: Of it, samples redrawn.
         cosine: Mean cosine of a sample's output with float's; None where it has no direction.
         max_error: The largest absolute error.
@@ -71,6 +72,13 @@ class OutputDrift:
     mean_error: float = 0.0
     signal: float = 0.0
     not_finite: int = 0
+
+    @property
+    def db(self) -> float:
+        """Signal to noise as a number to judge by: inf where nothing changed, -inf where values are not finite."""
+        if self.not_finite:
+            return -inf
+        return inf if self.sqnr_db is None else self.sqnr_db
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from quantkit.result.accuracy import Drift, Metric
+from quantkit.result.accuracy import Drift, Metric, OutputDrift
 from quantkit.result.cost import Latency, Memory, Size
 from quantkit.result.inside import Changes, Fidelity, Layers, Runtime
 from quantkit.result.verdict import Rule, Verdict
@@ -98,6 +98,17 @@ class Evaluated:
     def metric(self) -> Metric | None:
         """The metric that is judged; None without labels."""
         return next((m for m in self.metrics if m.main), None)
+
+    @property
+    def typical_latency(self) -> Latency | None:
+        """The latency that stands for the model: the smallest batch, the first number of threads; None: not timed."""
+        return min(self.latency, key=lambda found: found.batch, default=None)
+
+    @property
+    def worst_output(self) -> OutputDrift | None:
+        """The output furthest from float's; None without a comparison."""
+        outputs = self.drift.outputs if self.drift is not None else ()
+        return min(outputs, key=lambda output: output.db, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

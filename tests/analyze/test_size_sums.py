@@ -80,7 +80,7 @@ def graphs(draw: st.DrawFn, outer: Sequence[str] = (), depth: int = 0) -> onnx.G
     return made
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     part=graphs(),
     body=graphs(depth=5),

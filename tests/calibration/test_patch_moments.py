@@ -61,6 +61,17 @@ def windows(draw: st.DrawFn) -> tuple[Window, tuple[int, ...]]:
     return window, (draw(st.integers(1, 2)), 4, *extents)
 
 
+def test_windows_by_attributes_of_a_conv() -> None:
+    plain = Window(kernel=(3, 5), strides=(1, 1), pads=(0, 0, 0, 0), dilations=(1, 1))
+    assert Window.of_conv((3, 5), {}) == plain
+    asked: dict[str, Any] = {"strides": (2, 1), "pads": [1, 0, 2, 0], "dilations": (1, 3)}
+    asked |= {"group": 4, "auto_pad": "NOTSET", "kernel_shape": (3, 5)}
+    assert Window.of_conv((3, 5), asked) == Window(
+        kernel=(3, 5), strides=(2, 1), pads=(1, 0, 2, 0), dilations=(1, 3), group=4
+    )
+    assert Window.of_conv((3,), {"auto_pad": "SAME_UPPER"}).padding((7,)) == ((1, 1),)
+
+
 @settings(max_examples=60, deadline=None)
 @given(windows())
 def test_sums_are_those_of_every_patch(case: tuple[Window, tuple[int, ...]]) -> None:

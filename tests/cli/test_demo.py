@@ -1,21 +1,31 @@
 """`quantkit demo`: three candidates, a report with a verdict, and files that a user can go on with."""
 
+from contextlib import chdir, redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pytest
 
 from quantkit.cli.app import run
-from quantkit.demo import run_demo
 from quantkit.result import load_result
 
 
-def test_demo_shrinks_four_times_and_keeps_its_accuracy(tmp_path: Path) -> None:
-    done = run_demo(tmp_path / "demo")
-    base = done.result.float_model.metric
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder that one run of the demo wrote, and what it said."""
+    work, said = tmp_path_factory.mktemp("demo"), StringIO()
+    with chdir(work), redirect_stdout(said):
+        assert run(["demo"]) == 0
+    return work / "quantkit-demo", said.getvalue()
+
+
+def test_demo_shrinks_four_times_and_keeps_its_accuracy(demo: tuple[Path, str]) -> None:
+    result = load_result(demo[0] / "result.json")
+    base = result.float_model.metric
     assert base is not None
     assert base.value > 0.9
-    assert len(done.result.candidates) == 3
-    for model, verdict in zip(done.result.candidates, done.result.verdicts, strict=True):
+    assert len(result.candidates) == 3
+    for model, verdict in zip(result.candidates, result.verdicts, strict=True):
         assert model.size.ratio < 0.27
         assert model.metric is not None
         assert model.metric.drop is not None
@@ -25,22 +35,19 @@ def test_demo_shrinks_four_times_and_keeps_its_accuracy(tmp_path: Path) -> None:
         assert model.drift.decision.flip_rate < 0.01
         assert verdict.outcome == "pass"
         assert not model.warnings
-    written, page, text = done.files
-    assert load_result(written) == done.result
-    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
-    assert "static int8" in text.read_text(encoding="utf-8")
+    assert (demo[0] / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert "static int8" in (demo[0] / "report.md").read_text(encoding="utf-8")
 
 
-def test_demo_on_the_command_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert run(["demo"]) == 0
-    out = capsys.readouterr().out
+def test_demo_says_what_it_found_and_where(demo: tuple[Path, str]) -> None:
     for text in ("float32", "static int8", "report: quantkit-demo/report.html", "93.7"):
-        assert text in out
-    monkeypatch.chdir(tmp_path / "quantkit-demo")
-    # What it says can be done again by hand.
+        assert text in demo[1]
+
+
+def test_its_folder_is_one_to_go_on_with(
+    demo: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(demo[0])
     assert run(["gate", "result.json"]) == 0
     assert run(["verify", "fashion.static.onnx", "--float", "fashion.onnx"]) == 0
 

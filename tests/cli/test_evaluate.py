@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,13 @@ import onnx
 import pytest
 from builders import graph, matmul_model, model, node, save, weight
 from onnx import numpy_helper
+from result_cases import example_result
 
-from quantkit import QUInt8, quantize_dynamic, quantize_static
+from quantkit import GateSettings, QUInt8, evaluate_models, quantize_dynamic, quantize_static
 from quantkit.cli.app import run
-from quantkit.result import Result, load_result
+from quantkit.cli.evaluation_view import present
+from quantkit.errors import UsageError
+from quantkit.result import OutputDrift, Result, load_result
 from quantkit.samples import fashion_mnist
 
 _QUICK = ("--skip", "latency", "--skip", "memory", "--skip", "fidelity")
@@ -276,3 +280,39 @@ def test_a_metric_of_the_user(work: Path) -> None:
     assert metric.name == "mine:error"
     assert not metric.higher_is_better
     assert metric.value < 0.15
+
+
+def test_the_terminal_shows_what_the_report_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    found = example_result()
+    good = found.models[1]
+    assert good.drift is not None
+    lost = OutputDrift(output="logits", sqnr_db=None, not_finite=9)
+    broken = replace(good, drift=replace(good.drift, outputs=(lost,)), latency=good.latency[::-1])
+    files = [Path("a b") / name for name in ("result.json", "report.html", "report.md")]
+    present(replace(found, models=(found.models[0], broken)), files)
+    out = capsys.readouterr().out
+    assert "not finite" in out
+    assert "0.65" in out
+    assert "quantkit gate 'a b/result.json' --max-drop 1%" in out
+
+
+def test_from_python_the_same_and_nothing_is_written_unasked(work: Path) -> None:
+    skip = ("latency", "memory", "fidelity", "layers", "runtime")
+    before = set(work.iterdir())
+    found = evaluate_models(
+        "float.onnx",
+        {"dyn": work / "dynamic.onnx"},
+        "data.npz",
+        skip=skip,
+        limit=40,
+        gate=GateSettings(min_size_reduction=0.5),
+    )
+    assert [m.name for m in found.models] == ["float", "dyn"]
+    assert found.data.samples == 40
+    assert [v.outcome for v in found.verdicts] == ["pass"]
+    assert found.origin.command.startswith("quantkit.evaluate_models('float.onnx', {'dyn': '")
+    assert set(work.iterdir()) == before
+    with pytest.raises(UsageError, match="Two models are called 'float'"):
+        evaluate_models("float.onnx", {"float": "dynamic.onnx"}, "data.npz")
+    with pytest.raises(UsageError, match="There is no candidate"):
+        evaluate_models("float.onnx", [], "data.npz")

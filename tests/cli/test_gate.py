@@ -14,7 +14,7 @@ from result_cases import example_result
 from quantkit.cli.app import run
 from quantkit.gate import rules_of
 from quantkit.recipe import GateSettings
-from quantkit.result import Result, save_result
+from quantkit.result import OutputDrift, Result, save_result
 
 
 @pytest.fixture(autouse=True)
@@ -154,6 +154,22 @@ def test_unknown_key_in_the_recipe(capsys: pytest.CaptureFixture[str]) -> None:
     _recipe("max_dropp = 0.01")
     assert run(["gate", "result.json"]) == 2
     assert "unknown key 'max_dropp' (did you mean 'max_drop'?)" in capsys.readouterr().err
+
+
+def test_json_is_strict_also_where_nothing_changed(capsys: pytest.CaptureFixture[str]) -> None:
+    result = example_result()
+    model = result.models[1]
+    assert model.drift is not None
+    exact = OutputDrift(output="logits", sqnr_db=None)
+    same = replace(model, drift=replace(model.drift, outputs=(exact,)))
+    save_result(replace(result, models=(result.models[0], same)), Path("result.json"))
+    assert run(["gate", "result.json", "--json", "--min-sqnr-db", "20"]) == 0
+
+    def refuse(word: str) -> None:
+        pytest.fail(f"{word} is not JSON")
+
+    plain = json.loads(capsys.readouterr().out, parse_constant=refuse)
+    assert plain["outcome"] == "pass"
 
 
 def test_loads_no_model_library() -> None:

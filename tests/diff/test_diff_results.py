@@ -230,3 +230,34 @@ def test_swapping_swaps_better_and_worse(
     back = judge(figure(b, q, up=up), figure(a, p, up=up))
     assert back == {"better": "worse", "worse": "better"}.get(forth, forth)
     assert (forth == "same") == (a == b)
+
+
+def test_a_candidate_may_be_called_float() -> None:
+    base = example_result()
+    named = replace(base, models=(base.models[0], candidate("float"), candidate("other")))
+    found = diff_results(named, replace(named, models=named.models[:2]))
+    assert [c.name for c in found.candidates] == ["float", "float"]
+    assert found.only_a == ("other",)
+    assert all(c.same for c in found.candidates)
+
+
+def test_results_without_a_candidate_in_common() -> None:
+    base = example_result()
+    a = replace(base, models=(base.models[0], candidate("old")))
+    b = replace(base, models=(base.models[0], candidate("new")))
+    found = diff_results(a, b)
+    assert (found.only_a, found.only_b) == (("old",), ("new",))
+    assert not found.same
+    assert not found.worse
+
+
+def test_an_output_that_is_no_longer_finite_is_worse() -> None:
+    base = example_result()
+    model = base.models[1]
+    assert model.drift is not None
+    lost = replace(model.drift.outputs[0], sqnr_db=None, not_finite=3)
+    broken = with_candidate(base, replace(model, drift=replace(model.drift, outputs=(lost,))))
+    found = diff_results(base, broken)
+    assert verdicts(found)["SQNR of logits"] == "worse"
+    assert verdicts(diff_results(broken, base))["SQNR of logits"] == "better"
+    json.dumps(found.to_json(), allow_nan=False)

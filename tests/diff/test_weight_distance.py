@@ -167,3 +167,12 @@ def test_other_constants_that_are_no_weights(kind: Any) -> None:
     (change,) = compared(proto(0), proto(1)).changed
     assert change.largest is None
     assert change.note
+
+
+def test_weights_that_are_not_finite_are_not_called_equal() -> None:
+    w = rng(3).normal(size=(8, 8)).astype(np.float32)
+    broken = w.copy()
+    broken[0, 0] = np.nan
+    (change,) = compared(product(w), product(broken)).changed
+    assert change.note == "values that are not finite"
+    assert change.largest is None

@@ -190,6 +190,40 @@ def test_numbers_are_judged_by_squared_error(tmp_path: Path) -> None:
     assert found.drift["c1"].worst[0].answer is not None
 
 
+def test_no_number_is_no_good_answer(tmp_path: Path) -> None:
+    """A candidate that answers NaN is as wrong as the worst answer, and not as right as 0."""
+
+    def root(shift: float) -> onnx.ModelProto:
+        nodes = [node("Add", ["x", "shift"], ["moved"]), node("Sqrt", ["moved"], ["score"])]
+        held = {"shift": np.array(shift, np.float32)}
+        return model(graph(nodes, {"x": ["N", 1]}, {"score": ["N", 1]}, held))
+
+    x = np.linspace(1, 2, 30, dtype=np.float32)[:, None]
+    labels = 0.1 * rng(1).standard_normal(30)  # near 0: what NaN must not count as
+    models = contenders(tmp_path, root(0.0), root(-1.5), root(-9.0))
+    found = evaluated(models, {"x": x, "label": labels})
+    before = (np.sqrt(x[:, 0]) - labels) ** 2
+    broken = x[:, 0] < 1.5
+    now = np.where(broken, before.max(), (np.sqrt(np.abs(x[:, 0] - 1.5)) - labels) ** 2)
+    assert found.metrics["c1"][0].value == pytest.approx(now.mean(), rel=1e-3)
+    assert found.metrics["c2"][0].value == pytest.approx(before.max(), rel=1e-3)
+    assert found.metrics["c2"][1].value == 0  # ranks nothing
+    assert found.drift["c1"].outputs[0].not_finite == broken.sum()
+
+
+def test_the_largest_feature_of_an_embedding_is_no_decision(tmp_path: Path) -> None:
+    def renamed(proto: onnx.ModelProto) -> onnx.ModelProto:
+        proto.graph.node[0].output[0] = proto.graph.output[0].name = "sentence_embedding"
+        return proto
+
+    models = contenders(tmp_path, renamed(classifier()), renamed(classifier(noise=0.5)))
+    found = evaluated(models, {"x": rows(40)})
+    assert found.drift["c1"].decision is None
+    assert "dB SQNR" in found.drift["c1"].sentence
+    data = labelled(40, classifier())
+    assert evaluated(models, data).metrics["float"][0].name == "top-1"  # labels know better
+
+
 def test_integers_are_decisions(tmp_path: Path) -> None:
     def labeller(noise: float) -> onnx.ModelProto:
         w = weight(6, 4, scale=1.0) + noise * weight(6, 4, seed=1, scale=1.0)
@@ -264,7 +298,7 @@ def test_values_that_are_not_finite_are_counted(tmp_path: Path) -> None:
     assert np.isfinite(drift.outputs[0].max_error)
     assert "1 of 20 samples (the first is 'arrays row 3')" in " ".join(found.notes)
     assert drift.worst[0].sqnr_db is None
-    assert drift.worst[0].answer == "-1"
+    assert drift.worst[0].answer == "NaN"
 
 
 def test_the_embedded_sample(tmp_path: Path) -> None:

@@ -76,6 +76,22 @@ def test_ratios_tell_the_unchanged_and_the_broken() -> None:
     assert ratio.tolist() == [np.inf, -1.0, 1.0]
 
 
+def test_what_is_not_finite_enters_no_figure() -> None:
+    """As if it were not there: in sums, mean and percentile alike."""
+    n = 1000
+    expected, actual = rng(0).standard_normal((2, n, 1, 4))
+    broken = expected.copy()
+    broken[:, :, 1:3] = np.nan  # float's own, so that half of all values are left out
+    clean, partial = (
+        output_drifts([tallied(list(f), list(actual[..., at]), 64)], confidence=0.95, seed=0)[0]
+        for f, at in ((expected[..., [0, 3]], [0, 3]), (broken, slice(None)))
+    )
+    assert partial.not_finite == 0
+    assert partial.p99_error == clean.p99_error
+    for name in ("sqnr_db", "cosine", "max_error", "mean_error", "signal"):
+        assert getattr(partial, name) == pytest.approx(getattr(clean, name)), name
+
+
 def test_no_signal_is_no_infinite_figure() -> None:
     tally = tallied([np.zeros((1, 2))] * 2, [np.ones((1, 2))] * 2, 2)
     (found,) = output_drifts([tally], confidence=0.95, seed=0)

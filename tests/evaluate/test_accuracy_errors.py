@@ -131,7 +131,7 @@ def _halves(data: dict[str, Any]) -> None:
     ("change", "metric", "line"),
     [
         (_drop, "top-1", "top-1 needs labels, and the data has none"),
-        (_short, "f1", "f1 needs labels, and the data has none: 'label' is not one label a sample"),
+        (_short, "f1", "'label' has 9 labels for 20 samples: give one label a sample, or none"),
         (
             _texts,
             "top-1",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from builders import graph, model, node
 from evaluate.accuracy_cases import (
     classifier,
     contenders,
@@ -33,6 +34,11 @@ def length(outputs, labels):
     return [outputs["hidden"].shape[1]]
 
 length.needs_labels = False
+
+def total(outputs, labels):
+    return [outputs["turned"].sum()]
+
+total.needs_labels = False
 
 def fails(outputs, labels):
     raise KeyError("scores")
@@ -83,6 +89,14 @@ def test_samples_of_different_shapes_come_one_by_one(tmp_path: Path) -> None:
     data = [{"input_ids": np.ones((1, n), np.int64)} for n in (1, 2, 5)]
     found = evaluated(models, data, metric="my_metric:length")
     assert found.metrics["float"][0].value == pytest.approx(8 / 3)
+
+
+def test_outputs_that_are_not_a_row_a_sample_come_one_by_one(tmp_path: Path) -> None:
+    nodes = [node("Transpose", ["x"], ["turned"])]
+    proto = model(graph(nodes, {"x": ["N", 6]}, {"turned": [6, "N"]}))
+    x = rows(20)
+    found = evaluated(contenders(tmp_path, proto, proto), {"x": x}, metric="my_metric:total")
+    assert found.metrics["c1"][0].value == pytest.approx(float(x.sum(1).mean()), rel=1e-5)
 
 
 @pytest.mark.parametrize(

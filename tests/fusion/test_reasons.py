@@ -1,17 +1,20 @@
 """Every reason for float is proved: with it a product stays float, mended it runs in integers."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from builders import graph, model, node, save, weight
 from fusion_cases import Case
 from onnx import TensorProto
 
-from quantkit.fusion import runtime_of
+from quantkit.fusion import runtime_of, site
+from quantkit.fusion.reasons import why_float
 from quantkit.result import NodeRuns
 
 GOOD = Case(bias="int32")
@@ -122,6 +125,36 @@ def test_int8_with_several_readers(tmp_path: Path, op: str) -> None:
     assert "it reads 'x', which other read too" in found.why
     assert "QUInt8" in found.fix
     assert "quantkit quantize static" in found.fix
+
+
+def test_a_tensor_with_many_readers_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = 40
+    proto = Case(op="MatMul", read=np.int8, made=None).build()
+    last = proto.graph.node.pop()
+    proto.graph.node.extend(
+        node("MatMul", last.input, [f"m{i}"], f"product {i}") for i in range(many)
+    )
+    looked: list[str | None] = []
+    found_behind = site._behind
+
+    def counted(value: ir.Value) -> Iterator[ir.Node]:
+        looked.append(value.name)
+        return found_behind(value)
+
+    monkeypatch.setattr(site, "_behind", counted)
+    readers = site.Readers()
+    products = [n for n in ir.serde.deserialize_model(proto).graph if n.op_type == "MatMul"]
+    whys = [why_float(product, readers).why for product in products]
+    assert looked == ["xq"]
+    assert f"which product 1, product 2, product 3 and {many - 4} more read too" in whys[0]
+    assert f"which product 0, product 1, product 2 and {many - 4} more read too" in whys[-1]
+
+
+def test_one_node_may_read_a_tensor_twice() -> None:
+    proto = Case(op="MatMul", read=np.int8, made=None).build()
+    proto.graph.node[-1].input[1] = proto.graph.node[-1].input[0]
+    (product,) = (n for n in ir.serde.deserialize_model(proto).graph if n.op_type == "MatMul")
+    assert "(it reads 'x' more than once)" in why_float(product, site.Readers()).why
 
 
 def test_what_several_nodes_read_of_an_int8_output(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What a rule makes of a figure: kept, broken, undecided; with margins and sentences."""
 
 from dataclasses import replace
+from math import inf, nan
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from quantkit.result import (
     Judged,
     Metric,
     Outcome,
+    OutputDrift,
     Result,
     Rule,
     Verdict,
@@ -250,3 +252,50 @@ def test_a_looser_limit_never_judges_worse(
     assert order.index(tight.outcome) <= order.index(_one(model, "max_drop", one).outcome)
     assert tight.margin is not None
     assert (tight.outcome == "pass") == (tight.margin >= 0)
+
+
+def _with_output(output: OutputDrift) -> Evaluated:
+    model = candidate()
+    assert model.drift is not None
+    return replace(model, drift=replace(model.drift, outputs=(output,)))
+
+
+@pytest.mark.parametrize("confidence", [None, 0.95])
+def test_outputs_that_are_not_finite_fail_and_equal_ones_pass(confidence: float | None) -> None:
+    lost = _one(
+        _with_output(OutputDrift(output="y", sqnr_db=None, not_finite=40)),
+        "min_sqnr_db",
+        20,
+        confidence,
+    )
+    assert (lost.outcome, lost.figure) == ("fail", -inf)
+    assert lost.sentence == (
+        "SQNR (40 values of 'y' are not finite) is -inf dB, demanded 20 dB: too little"
+    )
+    same = _one(_with_output(OutputDrift(output="y", sqnr_db=None)), "min_sqnr_db", 20, confidence)
+    assert same.outcome == "pass"
+    assert same.sentence.endswith("demanded 20 dB: kept")
+
+
+@pytest.mark.parametrize("confidence", [None, 0.95])
+def test_what_is_no_number_never_passes(confidence: float | None) -> None:
+    metric = Metric(
+        name="top-1",
+        value=nan,
+        drop=nan,
+        drop_interval=Interval(low=nan, high=nan),
+        main=True,
+    )
+    assert _one(replace(candidate(), metrics=(metric,)), "max_drop", 0.5, confidence).outcome == (
+        "fail"
+    )
+    model = candidate()
+    slow = replace(model.latency[1], ratio=nan, ratio_interval=Interval(low=nan, high=nan))
+    timed = replace(model, latency=(model.latency[0], slow))
+    assert _one(timed, "max_latency_ratio", 2, confidence).outcome == "fail"
+
+
+def test_huge_figures_are_short() -> None:
+    metric = Metric(name="mse", value=1e76, higher_is_better=False, drop=1e76, main=True)
+    found = _one(replace(candidate(), metrics=(metric,)), "max_drop", 0.01)
+    assert found.sentence == "drop of mse is 1e+76, allowed 0.01: 1e+76 too much"

@@ -101,7 +101,7 @@ def test_quiet_and_within_its_width(
         page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true; })")
         shown = page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert (int(re.findall(r"\d+", shown)[0]) < 64) == (theme == "dark")
-        for width in (1280, 700, 390, 320):
+        for width in (1600, 1280, 1241, 700, 390, 320):
             page.set_viewport_size({"width": width, "height": 900})
             assert page.evaluate("document.documentElement.scrollWidth") == width
             assert page.evaluate(_STICKS_OUT) == []
@@ -177,6 +177,16 @@ def test_long_table_is_sorted_and_searched_by_keyboard(
         more.focus()
         page.keyboard.press("Enter")
         assert rows.count() == _LAYERS
+
+
+def test_layers_with_short_names_need_no_scrolling(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
+    with opened(browser, pages["judged"]) as (page, _):
+        box = page.locator("#layer-panel-1 .scroll")
+        assert box.evaluate("e => e.scrollWidth <= e.clientWidth")
+        # The advice names an option, which is in one piece.
+        assert page.locator("#layers-1 .nobr").first.inner_text() == "--exclude"
 
 
 def test_missing_figures_are_last_either_way(browser: Browser, pages: dict[str, Path]) -> None:

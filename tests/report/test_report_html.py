@@ -15,6 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from report_cases import (
     NASTY,
+    bare,
+    broken_outputs,
     hard_result,
     huge_result,
     judged_result,
@@ -226,7 +228,7 @@ def test_stays_under_five_megabytes(letters: int, whole: bool) -> None:  # noqa:
     assert ("all are in result.json" in content) != whole
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(name=st.text(min_size=1, max_size=80), title=st.text(max_size=40))
 def test_any_name_leaves_the_page_whole(name: str, title: str) -> None:
     result = replace(judged_result(candidate(name)), title=title)
@@ -241,3 +243,44 @@ def test_write_report(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="Cannot make the folder"):
         write_report(example_result(), tmp_path / "file")
+
+
+def test_nothing_but_files() -> None:
+    """No metric, no drift, no latency, no layers, no runtime: every section says so, and none is empty."""
+    plain = example_result()
+    content = render_html(replace(plain, models=tuple(bare(m) for m in plain.models)))
+    for words in (
+        "No labels, so no metric",
+        "Latency was not measured.",
+        "Memory was not measured.",
+        "Layers were not measured.",
+        "What onnxruntime runs was not looked at.",
+        "Fidelity was not checked.",
+        "No candidate says that it was calibrated.",
+        "The graphs were not compared.",
+        "not in the picture, for want of a figure: static, ort default",
+    ):
+        assert words in content
+
+
+def test_one_candidate_with_less_than_the_others() -> None:
+    content = render_html(judged_result(candidate("whole"), untimed(candidate("not timed"))))
+    assert "not timed" in content
+    plain = example_result()
+    render_html(replace(plain, models=(*plain.models, bare(candidate("bare")))))
+
+
+def test_twenty_candidates() -> None:
+    models = [
+        candidate(f"Kandidat Nr. {i} ü", drop=i / 5000, ratio=0.25 + i / 500) for i in range(20)
+    ]
+    content = render_html(judged_result(*models))
+    assert all(f"Kandidat Nr. {i} ü" in content for i in range(20))
+    assert len(content.encode()) < 1_500_000
+
+
+def test_outputs_that_are_not_finite_are_not_called_identical() -> None:
+    base = unlabelled_result()
+    content = render_html(replace(base, models=(base.models[0], broken_outputs(base.models[1]))))
+    assert "not finite" in content
+    assert "identical" not in Page(content).text

@@ -5,7 +5,15 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from report_cases import NASTY, hard_result, huge_result, judged_result, unlabelled_result
+from report_cases import (
+    NASTY,
+    bare,
+    broken_outputs,
+    hard_result,
+    huge_result,
+    judged_result,
+    unlabelled_result,
+)
 from result_cases import candidate, example_result
 
 from quantkit.report import render_markdown
@@ -78,3 +86,30 @@ def test_short_even_if_everything_is_long() -> None:
     text = render_markdown(judged_result(*models))
     assert len(text.encode()) < _LIMIT
     assert text.startswith("## ")
+
+
+def test_the_confidence_is_that_of_the_intervals() -> None:
+    model = candidate()
+    metric = model.metrics[0]
+    assert metric.drop_interval is not None
+    sure = replace(metric, drop_interval=replace(metric.drop_interval, confidence=0.99))
+    assert "points (99 %)" in render_markdown(judged_result(replace(model, metrics=(sure,))))
+    bare_metric = replace(metric, drop_interval=None)
+    plain = example_result()
+    alone = replace(plain, models=(plain.models[0], replace(model, metrics=(bare_metric,))))
+    assert "| drop, points |" in render_markdown(alone)
+
+
+def test_lines_that_are_left_out_are_counted() -> None:
+    noisy = replace(candidate(), warnings=tuple(f"warning {i}" for i in range(60)))
+    text = render_markdown(judged_result(noisy))
+    assert "warning 30" in text
+    assert "more in result.json" in text
+
+
+def test_bare_and_broken_candidates() -> None:
+    plain = example_result()
+    models = (plain.models[0], bare(candidate("bare")), broken_outputs(candidate("broken")))
+    table = rows(render_markdown(replace(plain, models=models)))
+    assert [c.strip() for c in table[3]][2:] == ["—"] * 6
+    assert "not finite" in [c.strip() for c in table[4]]

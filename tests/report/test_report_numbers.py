@@ -1,13 +1,14 @@
 """Numbers as people read them."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from quantkit.report import numbers
-from quantkit.result import Interval, Metric
+from quantkit.result import Interval, Metric, OutputDrift
 
 
 def plain(text: str) -> str:
@@ -36,6 +37,8 @@ def test_significant(value: float | None, expected: str) -> None:
     [
         (0, "0 bytes"),
         (999, "999 bytes"),
+        (999_949, "999.9 kB"),
+        (999_999, "1.0 MB"),
         (22_900_000, "22.9 MB"),
         (3_210_000_000, "3.21 GB"),
         (None, "—"),
@@ -56,7 +59,17 @@ def test_fractions_and_ratios() -> None:
     assert plain(numbers.p_value(0.00001)) == "p < 0.001"
     assert plain(numbers.p_value(1.0)) == "p = 1.0"
     assert plain(numbers.integer(1234567)) == "1 234 567"
-    assert numbers.seconds(75) == "1 min 15 s"
+    shown = {0.4: "0 s", 59.4: "59 s", 59.7: "1 min 0 s", 75: "1 min 15 s", 119.8: "2 min 0 s"}
+    assert {value: numbers.seconds(value) for value in shown} == shown
+    assert [numbers.threads(n) for n in (0, 1, 4)] == ["default threads", "1 thread", "4 threads"]
+
+
+def test_signal_to_noise_of_an_output() -> None:
+    output = OutputDrift(output="y", sqnr_db=31.24)
+    assert plain(numbers.sqnr(output)) == "31.2 dB"
+    assert numbers.sqnr(replace(output, sqnr_db=None)) == "identical"
+    assert numbers.sqnr(replace(output, not_finite=1)) == "not finite"
+    assert numbers.sqnr(None) == "—"
 
 
 def test_metrics_in_their_units() -> None:
@@ -69,6 +82,12 @@ def test_metrics_in_their_units() -> None:
     assert plain(numbers.metric_value(mse)) == "0.01235"
     assert plain(numbers.drop(mse)) == "0.000200"
     assert plain(numbers.value_interval(mse)) == "0.01000 to 0.02000"
+    spearman = replace(
+        mse, name="spearman", drop=0.00096, drop_interval=Interval(low=-0.000153, high=0.00213)
+    )
+    assert plain(numbers.drop(spearman)) == "0.00096 (-0.00015 to 0.00213)"
+    huge = replace(mse, drop=1.2e30, drop_interval=Interval(low=1e30, high=2e30))
+    assert numbers.drop(huge) == "1.20e30 (1.00e30 to 2.00e30)"
     assert numbers.drop(None) == numbers.metric_value(None) == "—"
 
 

@@ -75,6 +75,10 @@ def test_looks_differ_in_shape_too() -> None:
     assert len({x.css for x in looks}) == 7
 
 
+def test_as_many_as_49_candidates_look_different() -> None:
+    assert len({look(i) for i in range(1, 50)}) == 49
+
+
 def test_themes_have_the_same_tokens_and_styles_use_only_those() -> None:
     assert set(TOKENS["light"]) == set(TOKENS["dark"])
     for name in ("plot.css", "style.css"):

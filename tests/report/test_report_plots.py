@@ -8,13 +8,22 @@ from xml.etree import ElementTree as ET
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from report_cases import hard_result, judged_result, regression, unlabelled_result, untimed
+from report_cases import (
+    bare,
+    broken_outputs,
+    hard_result,
+    judged_result,
+    regression,
+    unlabelled_result,
+    untimed,
+)
 from result_cases import candidate, example_result, float_model
 
 from quantkit.report import accuracy_size_svg
 from quantkit.report.palette import look
 from quantkit.report.plots import forest, latency, layers, operators, runs, size_bars
 from quantkit.report.plots.across import apart
+from quantkit.report.plots.intervals import Group, Row, interval_plot
 from quantkit.report.plots.labels import Box, place
 from quantkit.report.plots.points import points
 from quantkit.report.plots.scale import Scale, nice_step
@@ -197,3 +206,35 @@ def test_long_names_keep_both_ends() -> None:
     assert short.endswith("MatMul")
     assert text_width(short, 12) <= 150
     assert shorten("abc", 150) == "abc"
+
+
+@given(st.text(max_size=60), st.floats(20, 300))
+def test_cut_names_fit(name: str, width: float) -> None:
+    short = shorten(name, width, 12)
+    assert text_width(short, 12) <= width or len(short) <= 4
+    assert short == name or len(short) < len(name)
+
+
+def test_what_has_no_figure_is_not_drawn_as_equal_to_float() -> None:
+    plain = example_result()
+    labelled = replace(plain, models=(*plain.models, bare(candidate("not measured"))))
+    found = points(labelled)
+    assert [p.name for p in found.candidates] == ["static", "ort default"]
+    assert found.missing == ("not measured",)
+    assert "for want of a figure: not measured" in accuracy_size_svg(labelled)
+    base = unlabelled_result()
+    lost = broken_outputs(base.models[1])
+    assert points(replace(base, models=(base.models[0], lost))).missing == ("static",)
+
+
+def test_a_row_near_the_reference_does_not_cut_off_the_others() -> None:
+    def group(*values: float) -> str:
+        rows = tuple(
+            Row(name=str(v), look=look(1), value=v, low=v, high=v, words="", tip="") for v in values
+        )
+        return interval_plot(
+            (Group(title="", axis="", reference=1.0, rows=rows, floor=0.0),), width=880, label=""
+        )
+
+    assert "→" not in group(0.99, 0.63, 1.77, 1.5, 0.61)
+    assert "→" in group(0.99, 0.63, 30.0)

@@ -6,7 +6,7 @@ from quantkit.data import Label
 from quantkit.errors import DataError
 from quantkit.evaluate.accuracy.chunks import Chunk
 from quantkit.evaluate.accuracy.contenders import OutputSpec
-from quantkit.evaluate.accuracy.decisions import Decisions
+from quantkit.evaluate.accuracy.decisions import Decisions, is_embedding
 from quantkit.evaluate.accuracy.labels import is_class, is_number
 from quantkit.evaluate.accuracy.scorers import ClassScorer, NumberScorer, PairScorer, Scorer
 from quantkit.evaluate.accuracy.user_metric import UserScorer, import_metric
@@ -110,7 +110,7 @@ def _embedding_output(first: Chunk, outputs: Sequence[OutputSpec]) -> str:
             "Pairs need an output [batch, features] or [batch, tokens, features]; the model has "
             f"{_described(first, outputs)}."
         )
-    return next((name for name in fitting if "sentence" in name.lower()), fitting[0])
+    return next(filter(is_embedding, fitting), fitting[0])
 
 
 def _described(first: Chunk, outputs: Sequence[OutputSpec]) -> str:

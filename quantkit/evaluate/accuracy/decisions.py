@@ -12,7 +12,7 @@ from quantkit.evaluate.accuracy.contenders import OutputSpec
 from quantkit.numerics.statistics import mcnemar_exact, percentiles, redrawn_means, wilson
 from quantkit.result import Decision, Interval
 
-__all__ = ["Agreement", "Decider", "Decisions", "deciding_output"]
+__all__ = ["Agreement", "Decider", "Decisions", "deciding_output", "is_embedding"]
 
 _SCORES = 2  # axes of [batch, classes]
 
@@ -47,6 +47,11 @@ class Decider:
         if not self.scores:
             return int(flat[0])
         return -1 if np.isnan(flat).any() else int(flat.argmax())
+
+
+def is_embedding(output: str) -> bool:
+    """Say whether an output is called an embedding: features, of which the largest decides nothing."""
+    return any(word in output.lower() for word in ("embed", "sentence"))
 
 
 def deciding_output(

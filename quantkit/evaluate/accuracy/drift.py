@@ -97,7 +97,8 @@ class OutputTally:
         if not alike.all():
             self.other_shapes += int(np.count_nonzero(~alike))
             expected, actual = expected.only(alike), actual.only(alike)
-        f, c, broken = self._finite(expected, actual)
+        f, c, both = _finite(expected.values, actual.values)
+        broken = self._note_broken(expected, actual, both)
         error = c - f
         with np.errstate(over="ignore"):  # squares of float64 beyond 1e154
             signal, noise = expected.sums(f * f), expected.sums(error * error)
@@ -105,27 +106,22 @@ class OutputTally:
         self.signal.add(signal)
         self.noise.add(noise)
         self._note_cosines(expected, signal, product, own)
-        self._note_errors(np.abs(error, out=error))
+        error = np.abs(error, out=error)
+        self._note_errors(error if both is None else error[both])
         ratio = np.full(signal.size, np.inf)
         np.divide(signal, noise, out=ratio, where=noise > 0)
         ratio[broken] = -1.0
         return ratio
 
-    def _finite(self, expected: Flat, actual: Flat) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-        """Return the values with zeros where either is not finite, and the units broken by the candidate."""
-        f, c = expected.values, actual.values
-        self._values += f.size
-        unbroken = np.zeros(expected.sizes.size, np.bool_)
-        good, meant = np.isfinite(c), np.isfinite(f)
-        both = good & meant
-        if both.all():
-            return f, c, unbroken
-        wrong = meant & ~good
+    def _note_broken(
+        self, expected: Flat, actual: Flat, both: NDArray[np.bool_] | None
+    ) -> NDArray[np.bool_]:
+        """Count the values that only the candidate has not finite; return the units that have some."""
+        if both is None:
+            return np.zeros(expected.sizes.size, np.bool_)
+        wrong = np.isfinite(expected.values) & ~np.isfinite(actual.values)
         self.not_finite += int(np.count_nonzero(wrong))
-        self._values -= int(np.count_nonzero(~both))
-        zero = np.float64(0)
-        broken = expected.sums(wrong.astype(np.float64)) > 0
-        return np.where(both, f, zero), np.where(both, c, zero), broken
+        return expected.sums(wrong.astype(np.float64)) > 0
 
     def _note_cosines(self, flat: Flat, signal: Floats, product: Floats, own: Floats) -> None:
         directed = (flat.sizes > 1) & (signal > 0) & (own > 0)
@@ -135,6 +131,7 @@ class OutputTally:
 
     def _note_errors(self, errors: Floats) -> None:
         if errors.size:
+            self._values += errors.size
             self._error += float(errors.sum())
             self._largest = max(self._largest, float(errors.max()))
             self._sketch.observe(errors)
@@ -163,6 +160,14 @@ class OutputTally:
         below = np.cumsum(bins.count)
         place = int(np.searchsorted(below, _P99 * below[-1]))
         return float(bins.upper[place])
+
+
+def _finite(f: Floats, c: Floats) -> tuple[Floats, Floats, NDArray[np.bool_] | None]:
+    """Return the values with zeros where either is not finite, and where both are; None: everywhere."""
+    both = np.isfinite(f) & np.isfinite(c)
+    if both.all():
+        return f, c, None
+    return np.where(both, f, 0.0), np.where(both, c, 0.0), both
 
 
 def decibels(ratio: float) -> float:

@@ -1,15 +1,17 @@
 """Macro F1, and how it varies: what is redrawn is how often each pair of label and answer occurs."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from quantkit.evaluate.accuracy.figures import Floats, Indices
-from quantkit.numerics.statistics import Bounds, drop_interval, percentiles
+from quantkit.numerics.statistics import Bounds, drop_interval, hull, percentiles, wilson
 
 __all__ = ["F1"]
 
 _DRAWS = 1000
+_BLOCK = 1 << 18  # counts that are drawn at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,28 +39,49 @@ class F1:
         return float(_f1(counts[None], cells[0], cells[1])[0])
 
     def interval(self, model: int, confidence: float, seed: int) -> Bounds | None:
-        """Return the percentiles of the metric over redrawn samples."""
+        """Return the percentiles of the metric over redrawn samples; Wilson's where every answer is right."""
+        if np.array_equal(self.answers[model], self.labels):
+            return wilson(self.samples, self.samples, confidence)
         if self.samples <= 1:
             return None
-        cells, counts = _cells(self.labels, self.answers[model])
-        drawn = _redrawn(counts, seed)
-        return percentiles(_f1(drawn, cells[0], cells[1]), confidence)
+        (labels, answers), counts = _cells(self.labels, self.answers[model])
+        drawn = [_f1(block, labels, answers) for block in _redrawn(counts, seed)]
+        return percentiles(np.concatenate(drawn), confidence)
 
     def drop_interval(self, model: int, confidence: float, seed: int) -> Bounds | None:
-        """Return the percentiles of the drop over redrawn samples."""
+        """Return the percentiles of the drop over redrawn samples, hulled with the interval of the contributions.
+
+        Percentiles alone cover 83 % instead of 95 % where about one answer changes: many redraws see none of them.
+        """
         if np.array_equal(self.answers[0], self.answers[model]):
             return drop_interval(np.zeros(self.samples), confidence=confidence)
         if self.samples <= 1:
             return None
-        cells, counts = _cells(self.labels, self.answers[0], self.answers[model])
-        drawn = _redrawn(counts, seed)
-        drops = _f1(drawn, cells[0], cells[1]) - _f1(drawn, cells[0], cells[2])
-        return percentiles(drops, confidence)
+        (labels, before, now), counts = _cells(self.labels, self.answers[0], self.answers[model])
+        drops = [
+            _f1(block, labels, before) - _f1(block, labels, now) for block in _redrawn(counts, seed)
+        ]
+        found = percentiles(np.concatenate(drops), confidence)
+        single = drop_interval(self.contributions(model), seed=seed, confidence=confidence)
+        return hull(found, single) if single else found
 
     def contributions(self, model: int) -> Floats:
-        """Return the lost hits: F1 itself is no mean over samples."""
-        before, now = (self.answers[m] == self.labels for m in (0, model))
-        return np.asarray(before.astype(np.float64) - now)
+        """Return what each sample adds to the drop, to second order in the share of changed answers; 0 if unchanged.
+
+        With h right answers of class c and T = labelled + answered, F1 of c is 2 h / T. An answer that becomes right
+        adds 2 / T, any answer c takes F1 / T; both are taken halfway between the two models.
+        """
+        classes, labels = np.unique(self.labels, return_inverse=True)
+        answers = [_places(classes, self.answers[m]) for m in (0, model)]
+        sizes = np.bincount(labels, minlength=classes.size)
+        gain, cost = np.zeros(classes.size + 1), np.zeros(classes.size + 1)
+        for given in answers:
+            total = sizes + np.bincount(given, minlength=classes.size + 1)[:-1]
+            right = np.bincount(labels[given == labels], minlength=classes.size)
+            gain[:-1] += 1 / total
+            cost[:-1] += right / total**2
+        before, now = (np.where(a == labels, gain[labels], 0.0) - cost[a] for a in answers)
+        return np.asarray(self.samples / classes.size * (before - now))
 
     def only(self, chosen: Indices) -> "F1":
         """Return the same of some samples."""
@@ -71,10 +94,18 @@ def _cells(*columns: Indices) -> tuple[Indices, Indices]:
     return found, counts
 
 
-def _redrawn(counts: Indices, seed: int) -> Indices:
-    """Return how often each cell is drawn, (draws, cells): samples of one cell are alike."""
-    n = int(counts.sum())
-    return np.random.default_rng(seed).multinomial(n, counts / n, _DRAWS)
+def _places(classes: Indices, answers: Indices) -> Indices:
+    """Return the number of each answer among the classes; how many there are for what is none of them."""
+    place = np.minimum(np.searchsorted(classes, answers), classes.size - 1)
+    return np.where(classes[place] == answers, place, classes.size)
+
+
+def _redrawn(counts: Indices, seed: int) -> Iterator[Indices]:
+    """Yield how often each cell is drawn, (draws, cells), some draws at a time: samples of one cell are alike."""
+    n, rng = int(counts.sum()), np.random.default_rng(seed)
+    step = max(1, _BLOCK // counts.size)
+    for start in range(0, _DRAWS, step):
+        yield rng.multinomial(n, counts / n, min(step, _DRAWS - start))
 
 
 def _f1(counts: Indices, labels: Indices, answers: Indices) -> Floats:

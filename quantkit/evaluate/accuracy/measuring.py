@@ -11,7 +11,12 @@ from quantkit.evaluate.accuracy.choice import chosen_scorer, decides
 from quantkit.evaluate.accuracy.chunks import Array, Chunk
 from quantkit.evaluate.accuracy.columns import Column
 from quantkit.evaluate.accuracy.contenders import OutputSpec
-from quantkit.evaluate.accuracy.decisions import Agreement, Decisions, deciding_output
+from quantkit.evaluate.accuracy.decisions import (
+    Agreement,
+    Decisions,
+    deciding_output,
+    is_embedding,
+)
 from quantkit.evaluate.accuracy.drift import Flat, OutputTally, decibels
 from quantkit.evaluate.accuracy.labels import check_complete
 from quantkit.evaluate.accuracy.scorers import ClassScorer, Scorer
@@ -83,7 +88,7 @@ class Measuring:
         scorer: What scores samples; None without a metric, and `note` says why.
         decisions: None where no output decides.
         candidates: One tally each.
-        strange: The units where float itself is not finite.
+        strange: How many units have values of float that are not finite; `first_strange` is the first one's name.
         names: Of the classes 0, 1, ..., where the data tells them.
         text: Whether lengths are numbers of tokens.
     """
@@ -102,7 +107,9 @@ class Measuring:
         models, label = len(first.answers), first.units[0].label
         decider = None
         if decides(metric, label, pairs=pairs):
-            decider = deciding_output(outputs, first.answers[0])
+            # Labels say that it decides; without them a name may say that it does not.
+            able = [o for o in outputs if label is not None or not is_embedding(o.name)]
+            decider = deciding_output(able, first.answers[0])
         self.decisions = None if decider is None else Decisions(decider, models)
         self.scorer: Scorer | None
         self.scorer, self.note = chosen_scorer(
@@ -113,7 +120,8 @@ class Measuring:
         shown = deciding or next(iter(floats), None)
         self.candidates = [CandidateTally(outputs, shown) for _ in range(models - 1)]
         self.units = 0
-        self.strange: list[str] = []
+        self.strange = 0
+        self.first_strange = ""
         self.names = names
         self.text = first.units[0].mask is not None
         self._labelled = label is not None
@@ -144,7 +152,9 @@ class Measuring:
             finite = np.isfinite(flat.values)
             if not finite.all():
                 bad |= flat.sums((~finite).astype(np.float64)) > 0
-        self.strange.extend(chunk.units[i].name for i in np.flatnonzero(bad))
+        if bad.any():
+            self.first_strange = self.first_strange or chunk.units[int(bad.argmax())].name
+            self.strange += int(np.count_nonzero(bad))
 
     def lengths(self, together: int) -> NDArray[np.float64]:
         """Return the length of each sample of the metric; of a pair, the longer one's."""
@@ -159,7 +169,8 @@ class Measuring:
     def answer(self, model: int, unit: int) -> str | None:
         """Return a model's answer to a unit, for people."""
         if self.decisions is not None:
-            return self.name(int(self.decisions.of(model)[unit]))
+            decided = int(self.decisions.of(model)[unit])
+            return "NaN" if decided < 0 and self.decisions.decider.scores else self.name(decided)
         return None if self.scorer is None else self.scorer.answer(model, unit)
 
     def name(self, index: int) -> str:

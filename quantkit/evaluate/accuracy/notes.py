@@ -35,8 +35,8 @@ def _strange(measuring: Measuring, models: Sequence[OpenModel]) -> Iterator[str]
     """Yield what could not be compared, and why."""
     if measuring.strange:
         yield (
-            f"The float model itself gives NaN or infinite values on {len(measuring.strange)} of "
-            f"{measuring.units} samples (the first is '{measuring.strange[0]}'): these values are not compared."
+            f"The float model itself gives NaN or infinite values on {measuring.strange} of "
+            f"{measuring.units} samples (the first is '{measuring.first_strange}'): these values are not compared."
         )
     for output in models[0].outputs:
         if not output.is_tensor:

@@ -141,17 +141,23 @@ class NumberScorer:
                         f"{self.main} needs one number a sample, and the output '{self._output}' has "
                         f"{array.size} for '{unit.name}'."
                     )
-            numbers = np.array([array.item() for array in answers[self._output]], np.float64)
-            # No answer counts as 0, and shows as a value that is not finite in the drift.
-            column.add(np.nan_to_num(numbers, nan=0.0, posinf=0.0, neginf=0.0))
+            column.add(np.array([array.item() for array in answers[self._output]], np.float64))
 
     def figures(self) -> tuple[Figure, ...]:
-        """Return both."""
+        """Return both. An answer that is not finite is as wrong as the worst, and ranks in the middle of its model's."""
         answers, labels = np.stack([c.values for c in self._answers]), self._labels.values
-        squares = (answers - labels) ** 2
+        known = np.isfinite(answers)
+        # Labels at both ends of their range: how wrong an answer can be that knows no more than the range.
+        squares = np.where(known, answers - labels, np.ptp(labels)) ** 2
+        squares[~known] = squares.max()
+        middle = [
+            np.median(row[found]) if found.any() else 0.0
+            for row, found in zip(answers, known, strict=True)
+        ]
+        ranked = np.where(known, answers, np.array(middle)[:, None])
         return (
             Mean(name="mse", scores=squares, higher_is_better=False),
-            Spearman(labels=labels, answers=answers),
+            Spearman(labels=labels, answers=ranked),
         )
 
     def classes(self) -> NDArray[np.int64] | None:
@@ -214,7 +220,7 @@ def _embedding(array: Array, unit: Unit) -> NDArray[np.float64]:
     if array.ndim < _TOKENS:
         return array.reshape(-1).astype(np.float64)
     tokens = array[0].astype(np.float64)
-    if unit.mask is None:
+    if unit.mask is None or unit.mask.size != len(tokens):
         return np.asarray(tokens.mean(axis=0))
     weights = unit.mask.astype(np.float64)
     return np.asarray(weights @ tokens / max(1.0, weights.sum()))

@@ -38,10 +38,10 @@ def unlabelled_sentence(
     if not changed and (decision is None or not decision.flips):
         return f"Without labels: on {_samples(samples)} every answer is exactly float's."
     if decision is not None:
-        low, high = 100 * decision.interval.low, 100 * decision.interval.high
+        low, high = _hundredths(decision.interval.low), _hundredths(decision.interval.high)
         return (
-            f"Without labels: {100 * decision.flip_rate:.1f} % of the answers differ from float's "
-            f"({low:.1f} to {high:.1f} % with {decision.interval.confidence:.0%} confidence, "
+            f"Without labels: {_hundredths(decision.flip_rate)} % of the answers differ from float's "
+            f"({low} to {high} % with {decision.interval.confidence:.0%} confidence, "
             f"{_samples(samples)}); whether they are wrong is not known."
         )
     worst = min(changed, key=lambda o: o.sqnr_db if o.sqnr_db is not None else 0.0)
@@ -65,11 +65,13 @@ def _amount(value: float, metric: Metric) -> str:
 
 
 def _number(value: float, metric: Metric) -> str:
-    if not metric.is_fraction:
-        return f"{value:.3g}"
-    hundredths = 100 * value
-    # Two digits where one would say 0.0.
-    return f"{hundredths:.1f}" if abs(hundredths) >= 0.1 or hundredths == 0 else f"{hundredths:.2g}"  # noqa: PLR2004
+    return _hundredths(value) if metric.is_fraction else f"{value:.3g}"
+
+
+def _hundredths(share: float) -> str:
+    """Return a share in hundredths, to one decimal; to two digits where that would say 0.0."""
+    found = 100 * share
+    return f"{found:.1f}" if abs(found) >= 0.1 or found == 0 else f"{found:.2g}"  # noqa: PLR2004
 
 
 def _span(bounds: Interval, metric: Metric) -> str:

@@ -4,17 +4,19 @@ Looking at many slices finds a bad one by chance; p-values are corrected for the
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtr
 
-from quantkit.evaluate.accuracy.figures import Figure, Indices, as_interval
+from quantkit.evaluate.accuracy.figures import Figure, Indices, Mean, as_interval
+from quantkit.evaluate.accuracy.measuring import Measuring
 from quantkit.numerics.statistics import holm, mcnemar_exact
 from quantkit.result import Slice
 
-__all__ = ["Group", "groups_by_class", "groups_by_range", "worst_slices"]
+__all__ = ["Group", "groups_by_class", "groups_by_range", "slices_of", "worst_slices"]
 
 _SHOWN = 10
 _FEWEST = 5  # samples in a slice
@@ -34,6 +36,43 @@ class Group:
     by: str
     name: str
     chosen: Indices
+
+
+def slices_of(
+    measuring: Measuring, figures: Sequence[Figure], model: int, *, confidence: float, seed: int
+) -> tuple[Slice, ...]:
+    """Return where the main metric drops most; of classes, where hits do; without labels, where answers change."""
+    scorer, decisions = measuring.scorer, measuring.decisions
+    groups = list(_groups(measuring))
+    common: dict[str, Any] = {"confidence": confidence, "seed": seed}
+    if scorer is not None:
+        # F1 of one class alone says little: hits are looked at instead.
+        wanted = "top-1" if scorer.main == "f1" else scorer.main
+        figure = next(f for f in figures if f.name == wanted)
+        return worst_slices(figure, model, groups, **common)
+    if decisions is None:
+        return ()
+    rows = [decisions.of(0) == decisions.of(m) for m in range(len(measuring.candidates) + 1)]
+    agreement = Mean(name="agreement", scores=np.stack(rows).astype(np.float64))
+    found = worst_slices(agreement, model, groups, **common)
+    # That float agrees with itself is no hypothesis to test.
+    return tuple(replace(one, p_value=None) for one in found)
+
+
+def _groups(measuring: Measuring) -> Iterator[Group]:
+    scorer, decisions = measuring.scorer, measuring.decisions
+    classes = None if scorer is None else scorer.classes()
+    if classes is not None:
+        for group in groups_by_class(classes):
+            yield replace(group, name=measuring.name(int(group.name)))
+    elif scorer is None and decisions is not None:
+        for group in groups_by_class(decisions.of(0)):
+            yield replace(group, name=f"float says {measuring.name(int(group.name))}")
+    numbers = None if scorer is None else scorer.numbers()
+    if numbers is not None:
+        yield from groups_by_range("label", numbers)
+    lengths = measuring.lengths(1 if scorer is None else scorer.together)
+    yield from groups_by_range("length", lengths, "tokens" if measuring.text else "long")
 
 
 def groups_by_class(classes: Indices) -> Iterator[Group]:
@@ -93,10 +132,7 @@ def _drop(figure: Figure, model: int) -> float:
 
 
 def _p_value(figure: Figure, model: int) -> float:
-    """Return the probability of such a mean of the samples' own drops by chance.
-
-    McNemar's for hits (and for F1, of which hits are what samples lose), else Student's t.
-    """
+    """Return the probability of such a mean of the samples' own drops by chance: McNemar's for hits, else Student's t."""
     drops = figure.contributions(model)
     if np.isin(drops, (-1.0, 0.0, 1.0)).all():
         return mcnemar_exact(int((drops < 0).sum()), int((drops > 0).sum()))

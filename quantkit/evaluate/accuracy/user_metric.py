@@ -55,8 +55,8 @@ class UserScorer:
 
     The function gets ``outputs`` (name -> array, a row a sample) and ``labels`` (an array of numbers, or a list of
     texts), and returns one score a sample. Higher is better unless it has an attribute ``higher_is_better = False``;
-    it is called with labels None only if it has ``needs_labels = False``. Samples of different shapes are given
-    one by one.
+    it is called with labels None only if it has ``needs_labels = False``. Samples of different shapes, or of several
+    rows, are given one by one.
     """
 
     together = 1
@@ -80,7 +80,7 @@ class UserScorer:
         numeric = all(is_number(label) for label in labels)
         self._kinds.add(np.array(labels if numeric else [np.nan] * len(labels), np.float64))
         for column, answers in zip(self._scores, chunk.answers, strict=True):
-            if all(len({a.shape for a in arrays}) == 1 for arrays in answers.values()):
+            if all(_is_a_row_each(arrays) for arrays in answers.values()):
                 whole = {name: _joined(arrays) for name, arrays in answers.items()}
                 column.add(self._call(whole, chunk.units))
                 continue
@@ -133,6 +133,11 @@ class UserScorer:
     def answer(self, model: int, unit: int) -> str | None:
         """Return the score."""
         return f"{self._scores[model].values[unit]:.4g}"
+
+
+def _is_a_row_each(arrays: Sequence[Array]) -> bool:
+    """Say whether all are alike, and each is one row or a single number."""
+    return len({a.shape for a in arrays}) == 1 and arrays[0].shape[:1] in {(), (1,)}
 
 
 def _joined(arrays: Sequence[Array]) -> Array:

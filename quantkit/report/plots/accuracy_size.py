@@ -11,6 +11,7 @@ from quantkit.report.plots.labels import SOLID, Box, Placed, place
 from quantkit.report.plots.legend import legend
 from quantkit.report.plots.points import Point, Points, points
 from quantkit.report.plots.svg import (
+    NARROW,
     line,
     mark,
     picture,
@@ -25,7 +26,6 @@ from quantkit.result import Result
 
 __all__ = ["accuracy_size_svg"]
 
-_NARROW = 560  # below this width: less margin, names without figures
 _RING = 21.0  # radius of float's disc
 _LARGEST = 46.0  # radius of any disc
 
@@ -47,7 +47,7 @@ def accuracy_size_svg(
     """
     found = points(result)
     edge = 20.0 if standalone else 0.0
-    frame = frame_of(found, width, edge, small=width < _NARROW)
+    frame = frame_of(found, width, edge, small=width < NARROW)
     content = ground(found, frame, edge)
     content += _marks(found, frame)
     below = frame.plot.y + frame.plot.height + 62

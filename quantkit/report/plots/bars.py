@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 
 from quantkit.report.palette import Look
-from quantkit.report.plots.svg import mark, picture, rect, shape, shorten, text, text_width
+from quantkit.report.plots.svg import NARROW, mark, picture, rect, shape, shorten, text, text_width
 
 __all__ = ["Bar", "Segment", "stacked_bars"]
 
-_NARROW = 560
 _HEIGHT = 24.0
 
 
@@ -35,7 +34,7 @@ def stacked_bars(
     bars: tuple[Bar, ...], legend: tuple[tuple[str, str], ...], *, width: int, label: str
 ) -> str:
     """Draw the bars; `legend` gives words for classes."""
-    small = width < _NARROW
+    small = width < NARROW
     left = 0.0 if small else width * 0.22
     room = float(width) if small else width * 0.62
     longest = max((sum(s.length for s in bar.segments) for bar in bars), default=1.0) or 1.0

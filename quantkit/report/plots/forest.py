@@ -42,7 +42,7 @@ def _row(model: Evaluated, metric: Metric, place: int) -> Row:
     tip += [f"drop: {numbers.drop(metric)} {numbers.drop_unit(metric)}"]
     if metric.detectable is not None:
         hidden = numbers.difference(metric.detectable, metric)
-        tip += [f"a drop under {hidden} could not be told from none"]
+        tip += [f"a drop under {hidden} cannot be ruled out"]
     return Row(
         name=model.name,
         look=look(place),

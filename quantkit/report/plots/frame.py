@@ -13,7 +13,7 @@ __all__ = ["SIGN", "Frame", "frame_of", "gate_words", "ground"]
 
 SIGN = 5.5  # radius of a model's sign
 _LANE = 46.0  # height of the lanes for what is not on the scale
-_NAMED = 3  # as many candidates have their names in a narrow picture
+_NAMED_SMALL, _NAMED = 3, 9  # as many candidates have their names in a narrow and in a wide picture
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,8 @@ def frame_of(found: Points, width: float, edge: float, *, small: bool) -> Frame:
         ends = bottom - _LANE * shown.beyond, ceiling + _LANE * shown.identical
     else:  # less is better: what is off the scale lies above it
         ends = bottom, ceiling + _LANE * shown.beyond
-    scale, listed = Scale(shown.low, shown.high, *ends), small and len(found.candidates) > _NAMED
+    scale = Scale(shown.low, shown.high, *ends)
+    listed = len(found.candidates) > (_NAMED_SMALL if small else _NAMED)
     return Frame(plot, across(found, plot, small=small), scale, shown, small, listed)
 
 

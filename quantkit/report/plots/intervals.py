@@ -1,16 +1,16 @@
 """Dots with whiskers around a reference: one row a model, one scale a group."""
 
 from dataclasses import dataclass
+from statistics import median_low
 
 from quantkit.report.palette import Look
 from quantkit.report.plots.scale import Scale, nice_step
-from quantkit.report.plots.svg import line, mark, picture, rect, shape, shorten, text
+from quantkit.report.plots.svg import NARROW, line, mark, picture, rect, shape, shorten, text
 
 __all__ = ["Group", "Row", "interval_plot"]
 
-_NARROW = 560
 _PAD = 0.06
-_FAR = 3.0  # as many times the reach of the next smaller one, and a row is cut off
+_FAR = 3.0  # as many times the usual distance from the reference, and a figure is cut off
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,20 +57,15 @@ def interval_plot(groups: tuple[Group, ...], *, width: int, label: str) -> str:
 
 
 def _range(group: Group) -> tuple[float, float]:
-    """Return what the scale spans: everything, unless some figure is far beyond the others."""
-    away = sorted(
-        max(abs(r.low - group.reference), abs(r.high - group.reference)) for r in group.rows
+    """Return what the scale spans: everything, unless some figure is far beyond most others and the fixed ends."""
+    fixed = [v for v in (group.reference, group.limit, group.floor) if v is not None]
+    figures = [v for r in group.rows for v in (r.low, r.high)]
+    usual = max(
+        median_low([abs(v - group.reference) for v in figures]),
+        *(abs(v - group.reference) for v in fixed),
     )
-    kept = [away[0]]
-    for reach in away[1:]:
-        if kept[-1] and reach > _FAR * kept[-1]:
-            break
-        kept.append(reach)
-    far = kept[-1] * 1.001
-    ends = [group.reference]
-    ends += [v for r in group.rows for v in (r.low, r.high) if abs(v - group.reference) <= far]
-    ends += [group.limit] if group.limit is not None else []
-    ends += [group.floor] if group.floor is not None else []
+    near = [v for v in figures if not usual or abs(v - group.reference) <= _FAR * usual]
+    ends = [*fixed, *near]
     low, high = min(ends), max(ends)
     pad = (high - low) * _PAD or 1.0
     step = nice_step(high - low or 1.0, 20)
@@ -78,7 +73,7 @@ def _range(group: Group) -> tuple[float, float]:
 
 
 def _group(group: Group, width: float, y: float) -> tuple[str, float]:
-    small = width < _NARROW
+    small = width < NARROW
     left, right = (8.0, width - 12) if small else (width * 0.24, width - 200)
     row_height = 46.0 if small else 30.0
     scale = Scale(*_range(group), left, right)
@@ -95,6 +90,8 @@ def _group(group: Group, width: float, y: float) -> tuple[str, float]:
     parts += [line(scale(group.reference), top - 4, scale(group.reference), bottom, "zero")]
     for place, row in enumerate(group.rows):
         at = top + row_height * (place + (0.72 if small else 0.5))
+        if small:  # no line goes through the words above the mark
+            parts.append(rect(0, at - 27, width, 18, "ground"))
         parts.append(_row(row, scale, at, width, small=small))
     parts.append(text((left + right) / 2, bottom + 33, group.axis, "tick", "middle"))
     return "".join(parts), bottom + 52

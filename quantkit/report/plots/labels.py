@@ -46,8 +46,10 @@ class Box:
     def overlap(self, other: "Box") -> float:
         """Return the area that both take."""
         wide = min(self.x + self.width, other.x + other.width) - max(self.x, other.x)
+        if wide <= 0:
+            return 0.0
         high = min(self.y + self.height, other.y + other.height) - max(self.y, other.y)
-        return max(0.0, wide) * max(0.0, high)
+        return wide * high if high > 0 else 0.0
 
     def outside(self, other: "Box") -> float:
         """Return the area of this one that lies outside the other."""

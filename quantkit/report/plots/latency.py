@@ -20,10 +20,9 @@ def latency(result: Result, *, width: int) -> str:
             if place and (found.batch, found.threads) == (setting.batch, setting.threads)
         )
         if rows:
-            threads = f"{setting.threads} threads" if setting.threads else "default threads"
             groups.append(
                 Group(
-                    title=f"batch {setting.batch}, {threads.removesuffix('s') if setting.threads == 1 else threads}, "
+                    title=f"batch {setting.batch}, {numbers.threads(setting.threads)}, "
                     f"float {numbers.significant(setting.median_ms)} ms",
                     axis="time of a run, float = 1; left of the line is faster",
                     reference=1.0,

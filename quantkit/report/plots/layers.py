@@ -3,12 +3,11 @@
 from quantkit.report import numbers
 from quantkit.report.palette import Look
 from quantkit.report.plots.scale import Scale
-from quantkit.report.plots.svg import line, mark, picture, rect, shape, shorten, text
+from quantkit.report.plots.svg import NARROW, line, mark, picture, rect, shape, shorten, text
 from quantkit.result import Layer, Layers
 
 __all__ = ["layers"]
 
-_NARROW = 560
 _SHOWN = 16
 
 
@@ -17,7 +16,7 @@ def layers(found: Layers, look: Look, *, width: int) -> str:
     worst = [layer for layer in found.layers if layer.share > 0][:_SHOWN]
     if not worst:
         return ""
-    small = width < _NARROW
+    small = width < NARROW
     left, right = (8.0, width - 64.0) if small else (width * 0.36, width - 90.0)
     height = 40.0 if small else 25.0
     scale = Scale(0, max(layer.share for layer in worst) * 100, left, right)

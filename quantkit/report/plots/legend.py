@@ -7,6 +7,7 @@ __all__ = ["legend"]
 
 _ROW = 22.0
 _CANDIDATE = 40.0
+_COLUMN = 330.0  # at least, of names and figures
 
 
 def legend(
@@ -16,14 +17,8 @@ def legend(
 
     `listed`: the candidates too, because the picture has no room for their names.
     """
-    x, y, parts = left, top, []
-    for point in found.candidates if listed else ():
-        css = "figures fails" if point.failed else "figures"
-        note = " · fails the gate" if point.failed else ""
-        parts += [shape(point.look.shape, left + 10, y - 1, 5.5, f"sign {point.look.css}")]
-        parts += [text(left + 28, y + 4, shorten(point.name, width - 30), "name")]
-        parts += [text(left + 28, y + 19, point.words + note, css)]
-        y += _CANDIDATE
+    names, y = _names(found, left, top, width) if listed else ("", top)
+    x, parts = left, [names]
     for sign, words in _keys(found):
         wide = 30 + text_width(words, 12) + 18
         if x > left and x + wide > left + width + 18:
@@ -33,7 +28,25 @@ def legend(
             text(x + 28, y + 4, words, "tick"),
         ]
         x += wide
+    if found.missing:
+        y += _ROW
+        words = f"not in the picture, for want of a figure: {', '.join(found.missing)}"
+        parts.append(text(left, y + 4, shorten(words, width, 12), "tick"))
     return "".join(parts), y + 14
+
+
+def _names(found: Points, left: float, top: float, width: float) -> tuple[str, float]:
+    """Draw the candidates' names and figures, in columns; return where they end."""
+    columns = max(1, int(width // _COLUMN))
+    room, parts = width / columns, []
+    for i, point in enumerate(found.candidates):
+        x, y = left + room * (i % columns), top + _CANDIDATE * (i // columns)
+        css = "figures fails" if point.failed else "figures"
+        note = " · fails the gate" if point.failed else ""
+        parts += [shape(point.look.shape, x + 10, y - 1, 5.5, f"sign {point.look.css}")]
+        parts += [text(x + 28, y + 4, shorten(point.name, room - 36), "name")]
+        parts += [text(x + 28, y + 19, point.words + note, css)]
+    return "".join(parts), top + _CANDIDATE * -(-len(found.candidates) // columns)
 
 
 def _keys(found: Points) -> list[tuple[str, str]]:

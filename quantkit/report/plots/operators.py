@@ -3,12 +3,11 @@
 from quantkit.report.numbers import MINUS
 from quantkit.report.palette import Look
 from quantkit.report.plots.scale import Scale
-from quantkit.report.plots.svg import line, mark, picture, rect, shape, shorten, tag, text
+from quantkit.report.plots.svg import NARROW, line, mark, picture, rect, shape, shorten, tag, text
 from quantkit.result import Changes
 
 __all__ = ["operators"]
 
-_NARROW = 560
 _SHOWN = 16
 
 
@@ -17,7 +16,7 @@ def operators(changes: Changes, look: Look, *, width: int) -> str:
     most = sorted(changes.operators, key=lambda o: (-abs(o.after - o.before), o.op_type))[:_SHOWN]
     if not most:
         return ""
-    small = width < _NARROW
+    small = width < NARROW
     left, right = (width * 0.46 if small else width * 0.27), width - 54.0
     height = 26.0
     scale = Scale(0, max(max(o.before, o.after) for o in most), left, right)

@@ -1,12 +1,13 @@
 """What the accuracy-vs-size picture shows, before it is drawn."""
 
 from dataclasses import dataclass
+from math import inf
 
 from quantkit.report import numbers
 from quantkit.report.palette import Look, look
-from quantkit.result import Evaluated, Latency, Metric, OutputDrift, Result
+from quantkit.result import Evaluated, Metric, Result
 
-__all__ = ["Point", "Points", "points", "typical_latency", "worst_output"]
+__all__ = ["Point", "Points", "points"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +47,8 @@ class Points:
         label: What y is.
         upwards: Whether more is better.
         reference: Float; its y is None where y is a distance from it.
-        candidates: In the order of the result.
+        candidates: In the order of the result; those that have a figure.
+        missing: Names of those that have none: nothing of them was measured, or it is not finite.
         limit: The worst y that the gate lets through.
         size_limit: The largest x that it lets through.
         runs: Which runs were timed; "" if none.
@@ -57,23 +59,11 @@ class Points:
     upwards: bool
     reference: Point
     candidates: tuple[Point, ...]
+    missing: tuple[str, ...]
     limit: float | None
     size_limit: float | None
     runs: str
     whiskers: str
-
-
-def typical_latency(model: Evaluated) -> Latency | None:
-    """Return the latency that stands for a model: the smallest batch, the first number of threads."""
-    return min(model.latency, key=lambda found: found.batch, default=None)
-
-
-def worst_output(model: Evaluated) -> OutputDrift | None:
-    """Return the output furthest from float's; None without a comparison."""
-    outputs = model.drift.outputs if model.drift else ()
-    return min(
-        outputs, key=lambda o: float("inf") if o.sqnr_db is None else o.sqnr_db, default=None
-    )
 
 
 def points(result: Result) -> Points:
@@ -81,25 +71,30 @@ def points(result: Result) -> Points:
     metric = result.float_model.metric
     failed = {v.candidate for v in result.verdicts if v.outcome == "fail"}
     limits = {rule.key: rule.limit for rule in result.rules}
-    timed = typical_latency(result.float_model)
-    threads = "default threads" if timed and not timed.threads else ""
-    if timed and timed.threads:
-        threads = f"{timed.threads} thread{'s' * (timed.threads > 1)}"
+    timed = result.float_model.typical_latency
     size_limit = 1 - limits["min_size_reduction"] if "min_size_reduction" in limits else None
-    found = [
-        _point(model, place, metric, failed=model.name in failed)
+    found = {
+        model.name: _point(model, place, metric, failed=model.name in failed)
         for place, model in enumerate(result.models)
-    ]
+        if place == 0 or _is_measured(model, metric)
+    }
     return Points(
         label=_label(metric),
         upwards=metric is None or metric.higher_is_better,
-        reference=found[0],
-        candidates=tuple(found[1:]),
+        reference=found[result.float_model.name],
+        candidates=tuple(found[m.name] for m in result.candidates if m.name in found),
+        missing=tuple(m.name for m in result.candidates if m.name not in found),
         limit=_limit(metric, limits.get("max_drop")),
         size_limit=size_limit,
-        runs=f"batch {timed.batch}, {threads}" if timed else "",
+        runs=f"batch {timed.batch}, {numbers.threads(timed.threads)}" if timed else "",
         whiskers=_whiskers(result, metric),
     )
+
+
+def _is_measured(model: Evaluated, metric: Metric | None) -> bool:
+    if metric is not None:
+        return model.metric is not None
+    return model.worst_output is not None and model.worst_output.db > -inf
 
 
 def _label(metric: Metric | None) -> str:
@@ -127,15 +122,11 @@ def _whiskers(result: Result, metric: Metric | None) -> str:
 
 def _point(model: Evaluated, place: int, metric: Metric | None, *, failed: bool) -> Point:
     y, low, high = _height(model, metric)
-    timed = typical_latency(model)
-    time = timed.ratio if timed else None
-    output = worst_output(model)
+    time = model.typical_latency.ratio if model.typical_latency else None
     if metric is not None:
         merit = numbers.metric_value(model.metric)
     else:
-        merit = numbers.decibel(
-            output.sqnr_db if output else None, "float" if place == 0 else "identical"
-        )
+        merit = numbers.sqnr(model.worst_output) if place else "float"
     words = [merit, f"{numbers.percent(model.size.ratio)} size"]
     words += [f"{numbers.ratio(time)} time"] if time is not None else []
     return Point(
@@ -148,13 +139,13 @@ def _point(model: Evaluated, place: int, metric: Metric | None, *, failed: bool)
         time=time,
         failed=failed,
         words=" · ".join(words),
-        tip=_tip(model, metric, merit, timed),
+        tip=_tip(model, metric, merit),
     )
 
 
 def _height(model: Evaluated, metric: Metric | None) -> tuple[float | None, ...]:
     if metric is None:
-        output = worst_output(model)
+        output = model.worst_output
         if output is None or output.sqnr_db is None:
             return None, None, None
         found = output.sqnr_interval
@@ -171,7 +162,7 @@ def _height(model: Evaluated, metric: Metric | None) -> tuple[float | None, ...]
     return own.value * scale, low * scale, high * scale
 
 
-def _tip(model: Evaluated, metric: Metric | None, merit: str, timed: Latency | None) -> str:
+def _tip(model: Evaluated, metric: Metric | None, merit: str) -> str:
     lines = [model.name, f"{metric.name if metric else 'SQNR'}: {merit}"]
     if model.metric is not None and model.metric.drop is not None:
         unit = numbers.drop_unit(model.metric)
@@ -179,6 +170,7 @@ def _tip(model: Evaluated, metric: Metric | None, merit: str, timed: Latency | N
     lines.append(
         f"size: {numbers.size(model.size.disk)}, {numbers.percent(model.size.ratio)} of float"
     )
+    timed = model.typical_latency
     if timed is not None:
         spread = f" ({numbers.interval(timed.ratio_interval)})" if timed.ratio_interval else ""
         lines.append(

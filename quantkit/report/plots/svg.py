@@ -6,11 +6,17 @@ from math import cos, pi, sin
 
 from quantkit.report.palette import Look, Shape
 
-__all__ = ["key", "line", "mark", "picture", "printable", "rect", "shape", "shorten", "tag", "text"]
-__all__ += ["text_width"]
+__all__ = ["NARROW", "key", "line", "mark", "picture", "printable", "rect", "shape", "shorten"]
+__all__ += ["tag", "text", "text_width"]
 
 _ELLIPSIS = "…"
-_EM = 0.54  # a mean letter, in sizes of the font
+_SHORTEST = 3  # characters of what was cut
+NARROW = 560
+"""Below this width, in pixels, names go above figures instead of beside them."""
+# Widths in sizes of the font, as in Helvetica and its like: no font is at hand.
+_WIDTHS = dict.fromkeys("ijl'|", 0.25) | dict.fromkeys(" .,:;!·/ftI\xa0", 0.31)
+_WIDTHS |= dict.fromkeys("r()[]-", 0.36) | dict.fromkeys("mwMW%@", 0.86)
+_LETTER, _CAPITAL, _IDEOGRAPH = 0.56, 0.7, 1.1
 _WIDE = {"W", "F"}
 
 
@@ -118,15 +124,29 @@ def picture(width: float, height: float, label: str, content: str) -> str:
 
 
 def text_width(content: str, size: float = 13) -> float:
-    """Estimate how wide words are: no font is at hand."""
-    ems = sum(1.1 if unicodedata.east_asian_width(c) in _WIDE else _EM for c in content)
-    return ems * size
+    """Estimate how wide words are."""
+    return size * sum(map(_letter_width, content))
+
+
+def _letter_width(letter: str) -> float:
+    if unicodedata.east_asian_width(letter) in _WIDE:
+        return _IDEOGRAPH
+    return _WIDTHS.get(letter, _CAPITAL if letter.isupper() else _LETTER)
 
 
 def shorten(content: str, width: float, size: float = 13) -> str:
     """Cut the middle out of a long text: names of nodes differ at both ends."""
-    if text_width(content, size) <= width:
+    whole = text_width(content, size)
+    if whole <= width or len(content) <= _SHORTEST + 1:
         return content
-    room = max(3, int(width / (size * _EM)) - 1)
-    head = room // 3
-    return content[:head] + _ELLIPSIS + content[len(content) - (room - head) :]
+    room = int(len(content) * width / whole)
+    while (short := _cut(content, room)) and text_width(short, size) > width and room > _SHORTEST:
+        room -= 1
+    return short
+
+
+def _cut(content: str, room: int) -> str:
+    """Keep so many characters, two thirds of them from the end."""
+    kept = max(room, _SHORTEST)
+    head = kept // 3
+    return content[:head] + _ELLIPSIS + content[len(content) - (kept - head) :]

@@ -86,8 +86,16 @@
   };
   const words = new Intl.Collator("en", { numeric: true });
   const compare = (kind) => (kind === "num"
-    ? (a, b) => { const x = figure(a), y = figure(b); return x === null || y === null ? 0 : x === y ? 0 : x - y; }
+    ? (a, b) => { const x = figure(a), y = figure(b); return x === y ? 0 : x - y; }
     : (a, b) => words.compare(a, b));
+  /* An option such as --exclude is not broken after its hyphens. */
+  const unbroken = (text) => text.split(/(--[a-z][a-z-]*)/).map((part, i) => {
+    if (!(i % 2)) return part;
+    const option = document.createElement("span");
+    option.className = "nobr";
+    option.textContent = part;
+    return option;
+  });
   const isMissing = (kind, cell) => (kind === "num" ? figure(cell) === null : cell === "" || cell === "—");
 
   for (const holder of all("[data-table]")) {
@@ -103,7 +111,7 @@
       const shown = open ? found : found.slice(0, first);
       body.replaceChildren(...shown.map((row) => {
         const line = document.createElement("tr");
-        row.forEach((cell, i) => { const place = line.insertCell(); place.className = kinds[i]; place.textContent = cell; });
+        row.forEach((cell, i) => { const place = line.insertCell(); place.className = kinds[i]; place.append(...unbroken(cell)); });
         return line;
       }));
       count.textContent = wanted.length ? `${found.length} of ${rows.length}` : `${rows.length}`;
