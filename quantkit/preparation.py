@@ -137,9 +137,7 @@ def evened(
             path,
             data,
             None,
-            _fitting(
-                CalibrateOptions(ranges=False, requests=requests, skip_bad=skip_bad), ready
-            ),
+            _fitting(CalibrateOptions(ranges=False, requests=requests, skip_bad=skip_bad), ready),
             few,
             monitor,
         )

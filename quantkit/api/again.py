@@ -11,7 +11,7 @@ import msgspec
 from quantkit.attestation import Check, require_provenance, version_changes
 from quantkit.calibration import CalibrateOptions
 from quantkit.emit import Format
-from quantkit.errors import ModelError
+from quantkit.errors import ModelError, UsageError
 from quantkit.job import StaticJob
 from quantkit.numerics.dtypes import IntType, int_type
 from quantkit.observe import Calibration, CalibratorAsk
@@ -47,6 +47,10 @@ def make_again(
         QuantkitError: The model carries no provenance, or float model or data cannot be read.
     """
     _, says = require_provenance(model)
+    if says.kind == "static" and data is None:
+        raise UsageError(
+            "It was calibrated: to make it again give the data, or the calibration, as --data."
+        )
     obstacle = _obstacle(says, data)
     if obstacle:
         return Check("again", "unknown", f"Cannot be made again: {obstacle}.")
@@ -66,11 +70,9 @@ def _obstacle(says: Provenance, data: Path | None) -> str:
         return ""
     if says.options.get("plan") is not None:
         return "it follows a plan of which only the hash is recorded"
-    if says.calibration is not None and (data is None or not is_calibration(data)):
+    if says.calibration is not None and data is not None and not is_calibration(data):
         return "it was made from a calibration; give that file as --data"
-    if data is None:
-        return "it was calibrated; give the data as --data"
-    if says.calibration is None and is_calibration(data):
+    if says.calibration is None and data is not None and is_calibration(data):
         return "it was made from data, not from a calibration"
     return ""
 

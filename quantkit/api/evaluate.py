@@ -25,6 +25,8 @@ def evaluate_models(  # noqa: PLR0913 - one parameter a question
     *,
     metric: str | None = None,
     pairs: bool = False,
+    answer: str | None = None,
+    hold_out: bool = False,
     confidence: float = 0.95,
     batches: Sequence[int] = (1,),
     threads: Sequence[int] = (0,),
@@ -43,6 +45,8 @@ def evaluate_models(  # noqa: PLR0913 - one parameter a question
         output: A folder for result.json, report.html and report.md; None: nothing is written.
         metric: "top-1", "top-5", "f1", "mse", "spearman", or "module:function"; None: chosen by the labels.
         pairs: Two columns of text are embedded one by one, and the label is their likeness.
+        answer: The output that is judged, of several; None: the first that fits.
+        hold_out: Leave out samples that a candidate was calibrated with.
         confidence: Of all intervals.
         batches: Batch sizes that are timed.
         threads: Numbers of threads that are timed; 0 is onnxruntime's choice.
@@ -55,11 +59,15 @@ def evaluate_models(  # noqa: PLR0913 - one parameter a question
     Raises:
         QuantkitError: With one line that says what is wrong and what to do.
     """
+    if metric is not None and not isinstance(metric, str):
+        raise UsageError("metric is a name, or 'module:function': a report must be able to say it.")
     chosen = settings or DataSettings()
     if limit is not None:
         chosen = replace(chosen, limit=limit)
     options = EvaluateOptions(
-        accuracy=AccuracyOptions(metric=metric, pairs=pairs, confidence=confidence),
+        accuracy=AccuracyOptions(
+            metric=metric, pairs=pairs, answer=answer, confidence=confidence, hold_out=hold_out
+        ),
         batches=tuple(batches),
         threads=tuple(threads),
         skip=frozenset(checked_names(skip, "skip")),
@@ -85,6 +93,10 @@ def _call(float_model: str | Path, candidates: Candidates, data: object) -> str:
 
 
 def _contenders(float_model: str | Path, candidates: Candidates) -> tuple[Contender, ...]:
+    given = list(candidates.values()) if isinstance(candidates, Mapping) else candidates
+    for path in (float_model, *([given] if isinstance(given, str | Path) else given)):
+        if not isinstance(path, str | Path):
+            raise UsageError(f"Models are given by their paths, not as {type(path).__name__}.")
     if not isinstance(candidates, Mapping):
         several = [candidates] if isinstance(candidates, str | Path) else list(candidates)
         return named([float_model, *several])

@@ -53,6 +53,22 @@ def evaluate(  # noqa: PLR0913 - one parameter a flag
             help="Two --column are two texts to embed, and the label their likeness.",
         ),
     ] = None,
+    answer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="OUTPUT",
+            rich_help_panel=_PANEL,
+            help="The output that is judged, of several. Default: the first that fits.",
+        ),
+    ] = None,
+    hold_out: Annotated[
+        bool,
+        typer.Option(
+            "--hold-out",
+            rich_help_panel=_PANEL,
+            help="Leave out samples that a candidate was calibrated with.",
+        ),
+    ] = False,
     confidence: Annotated[
         float | None,
         typer.Option(
@@ -91,7 +107,8 @@ def evaluate(  # noqa: PLR0913 - one parameter a flag
 ) -> None:
     """Measure candidates against the float model on real data, and write the report that a release review reads.
 
-    Writes result.json, report.html and report.md.
+    Writes result.json, report.html and report.md. Exits with 0 whatever the verdict is: `quantkit gate` turns it into
+    an exit code.
     """
     from dataclasses import replace
 
@@ -106,6 +123,7 @@ def evaluate(  # noqa: PLR0913 - one parameter a flag
     given: dict[str, Any] = {
         "metric": metric,
         "pairs": pairs,
+        "answer": answer,
         "confidence": confidence,
         "batches": tuple(time_batch) if time_batch else None,
         "threads": tuple(threads) if threads else None,
@@ -114,9 +132,10 @@ def evaluate(  # noqa: PLR0913 - one parameter a flag
     wanted = replace(recipe.evaluate, **{k: v for k, v in given.items() if v is not None})
     recipe = replace(recipe, evaluate=wanted, gate=gate_settings(recipe.gate, rules))
     folder = wanted.output or Path("evaluation")
-    _make_folder(folder)
+    _check_folder(folder)
     options = _options(recipe, skip or [], title, shlex.join(["quantkit", *(context.obj or [])]))
-    options = replace(options, accuracy=replace(options.accuracy, skip_bad=samples.skip_bad))
+    how = replace(options.accuracy, skip_bad=samples.skip_bad, hold_out=hold_out)
+    options = replace(options, accuracy=how)
     with watching(quiet=as_json, doing="Running") as monitor:
         result = evaluate(
             named([float_model, *candidates]), settings.path, settings, options, monitor
@@ -133,7 +152,10 @@ def _options(recipe: "Recipe", skip: list[str], title: str, command: str) -> "Ev
     wanted = recipe.evaluate
     return EvaluateOptions(
         accuracy=AccuracyOptions(
-            metric=wanted.metric, pairs=wanted.pairs, confidence=wanted.confidence
+            metric=wanted.metric,
+            pairs=wanted.pairs,
+            answer=wanted.answer,
+            confidence=wanted.confidence,
         ),
         batches=wanted.batches,
         threads=wanted.threads,
@@ -145,15 +167,14 @@ def _options(recipe: "Recipe", skip: list[str], title: str, command: str) -> "Ev
     )
 
 
-def _make_folder(folder: Path) -> None:
-    """Refuse a folder that cannot be written before minutes of work, not after."""
+def _check_folder(folder: Path) -> None:
+    """Refuse a folder that cannot be written before minutes of work, not after; nothing is made yet."""
     import os
 
     from quantkit.errors import OutputError
 
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as e:
-        raise OutputError(f"Cannot make the folder '{folder}': {e.strerror}.") from e
-    if not os.access(folder, os.W_OK):
-        raise OutputError(f"Cannot write into '{folder}'; nothing was run.")
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not there.is_dir():
+        raise OutputError(f"Cannot make the folder '{folder}': '{there}' is a file.")
+    if not os.access(there, os.W_OK):
+        raise OutputError(f"Cannot write into '{there}'; nothing was run.")

@@ -38,9 +38,20 @@ def present(result: "Result", files: Sequence[Path], *, as_json: bool = False) -
     written, page, text_file = (escape(str(file)) for file in files)
     for line in (f"report: {page}", f"also:   {written}, {text_file}"):
         console.print(line, soft_wrap=True, highlight=False)
-    if not result.verdicts:
-        gate = escape(f"quantkit gate {shlex.quote(str(files[0]))} --max-drop 1%")
-        console.print(f"next:   {gate}", soft_wrap=True, highlight=False)
+    rule = "" if result.verdicts else _fitting_rule(result)
+    gate = f"quantkit gate {shlex.quote(str(files[0]))}{rule}"
+    console.print(f"next:   {escape(gate)}", soft_wrap=True, highlight=False)
+
+
+def _fitting_rule(result: "Result") -> str:
+    """Return a rule that can be judged with what was measured."""
+    metric, first = result.float_model.metric, result.candidates[0]
+    if metric is not None and metric.is_fraction:
+        return " --max-drop 1%"
+    if metric is not None:
+        return f" --max-drop {abs(metric.value) / 100:.2g}"
+    decides = first.drift is not None and first.drift.decision is not None
+    return " --max-flips 1%" if decides else " --min-sqnr-db 20"
 
 
 def _candidate_lines(result: "Result") -> list[str]:

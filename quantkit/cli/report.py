@@ -59,8 +59,10 @@ def report(
 
     if view and form is Format.MD:
         raise UsageError("--open shows the page: it needs --format html or both.")
+    if picture is not None and picture.suffix != ".svg":
+        raise UsageError(f"--picture writes an SVG: call it '{picture.with_suffix('.svg')}'.")
     found = load_result(result)
-    target = folder or result.parent
+    target = folder or (result if result.is_dir() else result.parent)
     written = [write_html(found, target)] if form is not Format.MD else []
     written += [write_markdown(found, target)] if form is not Format.HTML else []
     if picture is not None:

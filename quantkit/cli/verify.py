@@ -90,5 +90,7 @@ def _print(found: "Attestation", model: Path) -> None:
         table.add_row(check.name, outcome, escape(check.sentence))
     console.print(table)
     wrong = [check.name for check in found.checks if check.outcome == "wrong"]
+    open_ = sum(check.outcome == "unknown" for check in found.checks)
     verdict = f"[bold red]wrong:[/] {', '.join(wrong)}" if wrong else "[green]nothing is wrong[/]"
+    verdict += f"; {open_} could not be told" if open_ else ""
     console.print(verdict, highlight=False)

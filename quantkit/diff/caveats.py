@@ -47,7 +47,8 @@ def _data(a: DataSource, b: DataSource) -> Iterator[Caveat]:
         what="data fingerprint", a=_short(a.fingerprint), b=_short(b.fingerprint), spoils=spoils
     )
     yield Caveat(what="samples", a=str(a.samples), b=str(b.samples), spoils=spoils)
-    yield Caveat(what="order", a=a.order, b=b.order, spoils=spoils)
+    if a.samples == b.samples:  # else it says the same again
+        yield Caveat(what="order", a=a.order, b=b.order, spoils=spoils)
     yield Caveat(
         what="preprocessing",
         a="; ".join(a.preprocessing),

@@ -104,10 +104,11 @@ def _cost(model: Evaluated) -> Iterator[Figure]:
             )
 
 
-def judge(a: Figure | None, b: Figure | None) -> Verdict:
+def judge(a: Figure | None, b: Figure | None, *, same_samples: bool = True) -> Verdict:
     """Say what became of a figure.
 
-    A change is within noise if each value lies in the other's interval; where only one has an interval, in that.
+    A change is within noise if each value lies in the other's interval; where only one has an interval, in that. Of
+    other samples it is already if the intervals overlap: both figures are then drawn anew.
     """
     if a is None or b is None:
         return "new" if a is None else "gone"
@@ -115,6 +116,10 @@ def judge(a: Figure | None, b: Figure | None) -> Verdict:
         return "same"
     if a.value is None or b.value is None:
         return "better" if b.value is None else "worse"
+    if not same_samples and a.interval and b.interval:
+        apart = a.interval.high < b.interval.low or b.interval.high < a.interval.low
+        if not apart:
+            return "within noise"
     inside = [
         interval.low <= value <= interval.high
         for interval, value in ((a.interval, b.value), (b.interval, a.value))

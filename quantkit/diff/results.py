@@ -138,23 +138,36 @@ def diff_results(a: Result, b: Result) -> ResultDiff:
     """Compare two results; candidates are matched by name, the float models with each other."""
     before, after = ({m.name: m for m in result.candidates} for result in (a, b))
     verdicts = [{v.candidate: v for v in result.verdicts} for result in (a, b)]
+    same = (a.data.fingerprint, a.data.order) == (b.data.fingerprint, b.data.order)
     both = (
-        _candidate(name, before[name], after[name], [found.get(name) for found in verdicts])
+        _candidate(
+            name,
+            before[name],
+            after[name],
+            [found.get(name) for found in verdicts],
+            same_samples=same,
+        )
         for name in before
         if name in after
     )
+    floats = _candidate("float", a.float_model, b.float_model, [None, None], same_samples=same)
     return ResultDiff(
         a=a.title,
         b=b.title,
         caveats=caveats_of(a, b),
-        candidates=(_candidate("float", a.float_model, b.float_model, [None, None]), *both),
+        candidates=(floats, *both),
         only_a=tuple(n for n in before if n not in after),
         only_b=tuple(n for n in after if n not in before),
     )
 
 
 def _candidate(
-    name: str, a: Evaluated, b: Evaluated, verdicts: Sequence[GateVerdict | None]
+    name: str,
+    a: Evaluated,
+    b: Evaluated,
+    verdicts: Sequence[GateVerdict | None],
+    *,
+    same_samples: bool,
 ) -> CandidateDiff:
     left, right = figures_of(a), figures_of(b)
     layers = list(_layers(a, b))
@@ -163,7 +176,10 @@ def _candidate(
     judged = [{j.rule.key: j for j in v.rules} if v is not None else {} for v in verdicts]
     return CandidateDiff(
         name=name,
-        figures=tuple(_change(key, left.get(key), right.get(key)) for key in {**left, **right}),
+        figures=tuple(
+            _change(key, left.get(key), right.get(key), same_samples=same_samples)
+            for key in {**left, **right}
+        ),
         outcome=Change(what="verdict", a=outcomes[0], b=outcomes[1])
         if outcomes[0] != outcomes[1]
         else None,
@@ -176,7 +192,7 @@ def _candidate(
     )
 
 
-def _change(name: str, a: Figure | None, b: Figure | None) -> FigureChange:
+def _change(name: str, a: Figure | None, b: Figure | None, *, same_samples: bool) -> FigureChange:
     known = b or a
     assert known is not None  # noqa: S101 - the name comes from one of the two
     return FigureChange(
@@ -186,7 +202,7 @@ def _change(name: str, a: Figure | None, b: Figure | None) -> FigureChange:
         b=b.value if b is not None else None,
         a_interval=a.interval if a is not None else None,
         b_interval=b.interval if b is not None else None,
-        verdict=judge(a, b),
+        verdict=judge(a, b, same_samples=same_samples),
     )
 
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from quantkit.diff.tensor_pairs import TensorPair, tensor_pairs
 from quantkit.errors import DataError, ModelError
-from quantkit.evaluate.noise import Noise
-from quantkit.evaluate.parts import part_of
-from quantkit.evaluate.structure import Structure, read_structure
-from quantkit.evaluate.survey import Survey, survey
+from quantkit.evaluate.layerwise.noise import Noise
+from quantkit.evaluate.layerwise.parts import part_of
+from quantkit.evaluate.layerwise.structure import Structure, read_structure
+from quantkit.evaluate.layerwise.survey import Survey, survey
 from quantkit.feeds import Feeds
 from quantkit.graph.load import LoadedModel
 from quantkit.runtime import RUNTIME_ERRORS, first_line

@@ -1,6 +1,6 @@
 """Which tensors of two models stand for the same, and how each becomes comparable floats.
 
-`quantkit.evaluate.correspondence` matches a quantized model with its float model. Here any two may be compared, so the
+`quantkit.evaluate.layerwise.correspondence` matches a quantized model with its float model. Here any two may be compared, so the
 one that is quantized less is taken for the float one, and what was done to *its* tensors is undone too.
 """
 
@@ -11,9 +11,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from quantkit.diff.names import base_name
-from quantkit.evaluate.correspondence import Match, correspondence
-from quantkit.evaluate.quantizer import made_by
-from quantkit.evaluate.structure import Structure
+from quantkit.evaluate.layerwise.correspondence import Match, correspondence
+from quantkit.evaluate.layerwise.quantizer import made_by
+from quantkit.evaluate.layerwise.structure import Structure
 from quantkit.graph.factors import read_divisors
 
 __all__ = ["Pairs", "TensorPair", "tensor_pairs"]

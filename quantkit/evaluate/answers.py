@@ -6,11 +6,12 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from quantkit.errors import DataError
+from quantkit.errors import DataError, UsageError
 from quantkit.evaluate.accuracy.chunks import Runner
 from quantkit.evaluate.accuracy.contenders import Contender, open_models, single_rows
 from quantkit.evaluate.accuracy.drift import output_drifts
 from quantkit.evaluate.accuracy.figures import Figure, metrics_of
+from quantkit.evaluate.accuracy.held_out import calibrated_samples
 from quantkit.evaluate.accuracy.measuring import Measuring
 from quantkit.evaluate.accuracy.notes import notes_of
 from quantkit.evaluate.accuracy.sentence import sentence_of, unlabelled_sentence
@@ -18,7 +19,7 @@ from quantkit.evaluate.accuracy.slices import slices_of
 from quantkit.evaluate.accuracy.source import Source, open_source
 from quantkit.evaluate.accuracy.user_metric import import_metric
 from quantkit.observe.monitor import Monitor
-from quantkit.recipe import DataSettings, EvaluateSettings
+from quantkit.recipe import DataSettings, EvaluateSettings, closest
 from quantkit.result import DataSource, Drift, Metric
 
 __all__ = ["AccuracyOptions", "Answered", "Contender", "measure_answers"]
@@ -31,16 +32,20 @@ class AccuracyOptions:
     Attributes:
         metric: "top-1", "top-5", "f1", "mse", "spearman", or "module:function"; None: as labels suggest.
         pairs: The data has two text columns; a label says how alike their texts are.
+        answer: The output that is judged; None: the first that fits.
         confidence: Of all intervals.
         seed: Of all redraws.
         skip_bad: Leave out samples that cannot be read.
+        hold_out: Leave out samples that a candidate was calibrated with.
     """
 
     metric: str | None = None
     pairs: bool = False
+    answer: str | None = None
     confidence: float = 0.95
     seed: int = 0
     skip_bad: bool = False
+    hold_out: bool = False
 
     def __post_init__(self) -> None:
         # What these may be is said once, for a line of quantkit.toml and for a call.
@@ -57,6 +62,7 @@ class Answered:
         data: What the models were run on.
         feeds: What the first runs were fed, for other measurements: one sample each, unless the model's batch is fixed.
         notes: What a reader should know.
+        calibrated: How many of the samples each candidate was calibrated with, where its own record tells.
     """
 
     metrics: Mapping[str, tuple[Metric, ...]]
@@ -64,6 +70,7 @@ class Answered:
     data: DataSource
     feeds: tuple[Mapping[str, NDArray[Any]], ...]
     notes: tuple[str, ...]
+    calibrated: Mapping[str, int]
 
 
 def measure_answers(
@@ -92,11 +99,15 @@ def measure_answers(
         import_metric(options.metric)  # before minutes of work
     monitor.stage("Loading the models")
     opened, inputs = open_models(models)
+    _check_answer(options.answer, [o.name for o in opened[0].outputs])
     monitor.stage("Looking at the data")
     search = (*settings.text.search, models[0].path.parent)
     settings = replace(settings, text=replace(settings.text, search=search))
     rows = single_rows(inputs, opened[0].outputs)
     source = open_source(data, rows, settings, pairs=options.pairs, skip_bad=options.skip_bad)
+    known = _calibrated(models, source)
+    if options.hold_out:
+        source = replace(source, without=frozenset().union(*known.values()))
     monitor.described(source.description)
     monitor.stage("Running the models")
     monitor.start(source.count)
@@ -118,7 +129,21 @@ def measure_answers(
         data=_data_source(source, runner),
         feeds=tuple(runner.feeds),
         notes=tuple(dict.fromkeys(notes_of(source, runner, measuring, metrics[opened[0].name]))),
+        calibrated={name: len(used.intersection(source.places())) for name, used in known.items()},
     )
+
+
+def _check_answer(answer: str | None, outputs: Sequence[str]) -> None:
+    if answer is not None and answer not in outputs:
+        raise UsageError(
+            f"The model has no output '{answer}'{closest(answer, outputs)}: it has {', '.join(outputs)}."
+        )
+
+
+def _calibrated(models: Sequence[Contender], source: Source) -> dict[str, frozenset[int]]:
+    """Return the samples that candidates were calibrated with, as far as known."""
+    name, available = source.fingerprint(), source.available
+    return {m.name: calibrated_samples(m.path, name, available) for m in models[1:]}
 
 
 def _measured(
@@ -132,9 +157,9 @@ def _measured(
                 chunk,
                 runner.outputs,
                 options.metric,
+                source.description,
                 pairs=options.pairs,
-                names=source.description.classes,
-                warnings=source.description.warnings,
+                answer=options.answer,
             )
         measuring.observe(chunk)
         monitor.tick(runner.samples // parts - done)

@@ -1,7 +1,7 @@
 """Which layers of a quantized model lose most: the error that each alone brings, and the accumulated one.
 
-Needs nothing but the two files and some samples. See `quantkit.evaluate.correspondence` for how tensors are matched,
-`quantkit.evaluate.regions` for what a layer is, and `quantkit.evaluate.measure` for what is run.
+Needs nothing but the two files and some samples. See `quantkit.evaluate.layerwise.correspondence` for how tensors are matched,
+`quantkit.evaluate.layerwise.regions` for what a layer is, and `quantkit.evaluate.layerwise.measure` for what is run.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,13 +10,13 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from quantkit.evaluate.correspondence import correspondence
-from quantkit.evaluate.fixes import fix_of
-from quantkit.evaluate.measure import Errors, Models, measure
-from quantkit.evaluate.noise import decibels
-from quantkit.evaluate.regions import Region
-from quantkit.evaluate.structure import Structure, read_structure, subgraphs
-from quantkit.evaluate.survey import surveyed
+from quantkit.evaluate.layerwise.correspondence import correspondence
+from quantkit.evaluate.layerwise.fixes import fix_of
+from quantkit.evaluate.layerwise.measure import Errors, Models, measure
+from quantkit.evaluate.layerwise.noise import decibels
+from quantkit.evaluate.layerwise.regions import Region
+from quantkit.evaluate.layerwise.structure import Structure, read_structure, subgraphs
+from quantkit.evaluate.layerwise.survey import surveyed
 from quantkit.result import Layer, Layers
 
 __all__ = ["layers_of"]

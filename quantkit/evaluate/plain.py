@@ -59,7 +59,7 @@ class _Sums:
         expected, actual = plain.astype(np.float64), usual.astype(np.float64)
         finite = np.isfinite(expected) & np.isfinite(actual)
         self.broken += int((np.isfinite(expected) != np.isfinite(actual)).sum())
-        difference = (expected - actual)[finite]
+        difference = expected[finite] - actual[finite]
         self.signal += float(np.square(expected[finite]).sum())
         self.noise += float(np.square(difference).sum())
         self.largest = max(self.largest, float(np.abs(difference).max(initial=0)))

@@ -54,7 +54,7 @@ def figure_of(rule: Rule, model: Evaluated, result: Result) -> Figure | Missing:
     """Return the figure of a candidate that a rule judges.
 
     Raises:
-        UsageError: There is no such rule.
+        UsageError: There is no such rule, or it makes no sense for the metric.
     """
     if rule.key not in _READERS:
         raise UsageError(
@@ -106,9 +106,9 @@ def _drop(rule: Rule, model: Evaluated, result: Result) -> Figure | Missing:
             "column, 'label' in an .npz), or use max_flips, which needs no labels"
         )
     if metric.is_fraction and rule.limit >= 1:
-        return Missing(
-            f"a drop of {metric.name} cannot be larger than 1, so that max_drop = {rule.limit:g} "
-            "allows everything: 0.01 is one point"
+        raise UsageError(
+            f"max_drop = {rule.limit:g} allows everything: a drop of {metric.name} cannot be larger than 1. "
+            "0.01 is one point."
         )
     return Figure(
         what=f"drop of {metric.name}",

@@ -15,6 +15,7 @@ METRICS = ("top-1", "top-5", "f1", "mse", "spearman")
 EVALUATE_VALUES: Values = {
     "metric": text,
     "pairs": flag,
+    "answer": text,
     "confidence": number,
     "batches": wholes,
     "threads": wholes,
@@ -29,6 +30,7 @@ class EvaluateSettings:
     Attributes:
         metric: One of `METRICS`, or "module:function"; None: as the labels suggest.
         pairs: The two columns of `[data.text]` are embedded one by one, and the label is their likeness.
+        answer: The output that is judged; None: the first that fits.
         confidence: Of all intervals.
         batches: Batch sizes that are timed.
         threads: Numbers of threads that are timed; 0 is onnxruntime's choice.
@@ -37,6 +39,7 @@ class EvaluateSettings:
 
     metric: str | None = None
     pairs: bool = False
+    answer: str | None = None
     confidence: float = 0.95
     batches: tuple[int, ...] = (1,)
     threads: tuple[int, ...] = (0,)

@@ -28,11 +28,12 @@ def save_result(result: Result, path: Path) -> None:
 
 
 def load_result(path: Path) -> Result:
-    """Read a result.
+    """Read a result; a folder stands for the result.json in it.
 
     Raises:
         UsageError: It cannot be read, is no result, or one of a newer quantkit.
     """
+    path = path / "result.json" if path.is_dir() else path
     try:
         content = path.read_bytes()
     except OSError as e:

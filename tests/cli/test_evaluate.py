@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from builders import graph, matmul_model, model, node, save, weight
+from builders import Shape, graph, matmul_model, model, node, save, weight
 from onnx import numpy_helper
 from result_cases import example_result
 
@@ -316,3 +316,94 @@ def test_from_python_the_same_and_nothing_is_written_unasked(work: Path) -> None
         evaluate_models("float.onnx", {"float": "dynamic.onnx"}, "data.npz")
     with pytest.raises(UsageError, match="There is no candidate"):
         evaluate_models("float.onnx", [], "data.npz")
+
+
+# ---- what makes figures mean less than they seem to ------------------------------------------
+
+
+def _warnings(folder: Path) -> list[str]:
+    result = result_of(folder)
+    return [*result.notes, *(w for model in result.models for w in model.warnings)]
+
+
+def test_samples_that_were_calibrated_with_are_counted_and_can_be_held_out(
+    work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quantize = ("quantize", "static", "float.onnx", "own.onnx", "--data", "data.npz")
+    assert run([*quantize, "--limit", "32"]) == 0
+    arguments = ("float.onnx", "own.onnx", "static.onnx", "--data", "data.npz", *_QUICK)
+    assert evaluate(*arguments, "-o", "e", "--limit", "100") == 0
+    own, other = result_of(work / "e").candidates
+    assert own.warnings[0].startswith("32 of the 100 samples are those that it was calibrated with")
+    assert not other.warnings
+    assert "32 of the 100 samples" in capsys.readouterr().err
+    assert "32 of the 100 samples" in (work / "e" / "report.md").read_text(encoding="utf-8")
+    assert evaluate(*arguments, "-o", "held", "--hold-out") == 0
+    held = result_of(work / "held")
+    assert held.data.samples == 400 - 32
+    assert held.data.order == "all, in order, 32 held out"
+    assert not held.candidates[0].warnings
+
+
+def test_the_float_model_as_a_candidate_is_noticed(work: Path) -> None:
+    shutil.copyfile("float.onnx", "copy.onnx")
+    assert evaluate("float.onnx", "copy.onnx", "--data", "data.npz", "-o", "e", *_QUICK) == 0
+    assert _warnings(work / "e") == ["It is the float model itself."]
+
+
+def test_swapped_arguments_are_noticed(work: Path) -> None:
+    assert evaluate("static.onnx", "float.onnx", "--data", "data.npz", "-o", "e", *_QUICK) == 0
+    assert "wrong order" in _warnings(work / "e")[0]
+
+
+def _two_outputs() -> onnx.ModelProto:
+    """image -> boxes [N, 4], logits [N, 10], in this order."""
+    nodes = [
+        node("Flatten", ["image"], ["f"]),
+        node("MatMul", ["f", "b"], ["boxes"]),
+        node("MatMul", ["f", "w"], ["logits"]),
+    ]
+    held = {"b": weight(784, 4), "w": weight(784, 10)}
+    inputs: dict[str, Shape] = {"image": ["batch", 1, 28, 28]}
+    outputs: dict[str, Shape] = {"boxes": ["batch", 4], "logits": ["batch", 10]}
+    return model(graph(nodes, inputs, outputs, held))
+
+
+def test_of_two_outputs_the_one_that_fits_the_labels_decides(work: Path) -> None:
+    save(_two_outputs(), work / "two.onnx")
+    quantize_dynamic(work / "two.onnx", work / "two.int8.onnx")
+    arguments = ("two.onnx", "two.int8.onnx", "--data", "data.npz", "-o", "e", *_QUICK)
+    assert evaluate(*arguments) == 0
+    result = result_of(work / "e")
+    assert result.candidates[0].drift is not None
+    assert result.candidates[0].drift.decision is not None
+    assert result.candidates[0].drift.decision.output == "logits"
+    assert any("not of boxes: --answer NAME" in note for note in result.notes)
+    assert evaluate(*arguments, "--answer", "logits") == 0
+    assert not any("--answer" in note for note in result_of(work / "e").notes)
+
+
+def test_an_output_that_is_not_there(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = evaluate("float.onnx", "static.onnx", "--data", "data.npz", "--answer", "logit")
+    assert code == 2
+    assert "did you mean 'logits'" in capsys.readouterr().err
+    assert not (work / "evaluation").exists()
+
+
+def test_a_metric_in_a_file(work: Path) -> None:
+    (work / "my metric.py").write_text(
+        "def hit(outputs, labels):\n    return outputs['logits'].argmax(1) == labels\n"
+    )
+    arguments = ("float.onnx", "static.onnx", "--data", "data.npz", "-o", "e", *_QUICK)
+    assert evaluate(*arguments, "--metric", "./my metric.py:hit") == 0
+    assert result_of(work / "e").float_model.metric is not None
+
+
+def test_a_folder_stands_for_its_result(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert evaluate("float.onnx", "static.onnx", "--data", "data.npz", "-o", "e", *_QUICK) == 0
+    assert "next:   quantkit gate e/result.json --max-drop 1%" in capsys.readouterr().out
+    assert run(["gate", "e", "--max-drop", "5%"]) == 0
+    assert run(["report", "e", "--picture", "p.svg"]) == 0
+    assert (work / "p.svg").exists()
+    assert run(["report", "e", "--picture", "p.png"]) == 2
+    assert run(["diff", "e", "e"]) == 0

@@ -184,7 +184,7 @@ def test_a_rare_flip_is_not_rounded_away() -> None:
     interval = Interval(low=0.00001, high=0.00056)
     flip = Decision(output="y", samples=10_000, flips=1, flip_rate=1e-4, interval=interval)
     assert unlabelled_sentence(flip, (), 10_000).startswith(
-        "Without labels: 0.01 % of the answers differ from float's (0.001 to 0.056 % with 95%"
+        "Without a metric: 0.01 % of the answers differ from float's (0.001 to 0.056 % with 95%"
     )
 
 

@@ -107,4 +107,4 @@ def test_texts_that_are_no_pairs_have_lengths(tmp_path: Path) -> None:
     found = evaluated(models, tmp_path / "pairs.jsonl", settings)
     assert found.metrics["c1"] == ()
     assert "in no known way" in " ".join(found.notes)
-    assert found.drift["c1"].sentence.startswith("Without labels: 'hidden' has ")
+    assert found.drift["c1"].sentence.startswith("Without a metric: 'hidden' has ")

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from layer_cases import cnn, float_model, quantized
 
-from quantkit.evaluate.correspondence import Correspondence, Match, correspondence
 from quantkit.evaluate.layers import layers_of
-from quantkit.evaluate.quantizer import Quantizer
-from quantkit.evaluate.structure import read_structure
-from quantkit.evaluate.survey import same_form, survey
+from quantkit.evaluate.layerwise.correspondence import Correspondence, Match, correspondence
+from quantkit.evaluate.layerwise.quantizer import Quantizer
+from quantkit.evaluate.layerwise.structure import read_structure
+from quantkit.evaluate.layerwise.survey import same_form, survey
 from quantkit.graph.factors import (
     KEY,
     Divisor,

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from builders import matmul_model, save
 
-from quantkit.evaluate.latency import Lab, Session, measure_latency
-from quantkit.evaluate.rounds import Pace, timed_rounds
-from quantkit.evaluate.timed_feeds import batch_of, batches_of
+from quantkit.evaluate.cost.latency import Lab, Session, measure_latency
+from quantkit.evaluate.cost.rounds import Pace, timed_rounds
+from quantkit.evaluate.cost.timed_feeds import batch_of, batches_of
 from quantkit.feeds import Feeds
 from quantkit.numerics.statistics import median_interval
 

@@ -5,7 +5,7 @@ import pytest
 from builders import matmul_model, save
 from graph.cases import with_external_data
 
-from quantkit.evaluate.size import compressed_size, size_of
+from quantkit.evaluate.cost.size import compressed_size, size_of
 from quantkit.pipeline import dynamic
 from quantkit.plan import DynamicOptions
 from quantkit.samples import fashion_mnist

@@ -146,10 +146,9 @@ def test_metrics_in_their_own_units() -> None:
     )
 
 
-def test_a_limit_that_allows_everything_is_not_passed() -> None:
-    found = _one(candidate(), "max_drop", 1.0)
-    assert (found.outcome, found.margin) == ("undecided", None)
-    assert "0.01 is one point" in found.sentence
+def test_a_limit_that_allows_everything_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"0\.01 is one point"):
+        _one(candidate(), "max_drop", 1.0)
 
 
 @pytest.mark.parametrize(

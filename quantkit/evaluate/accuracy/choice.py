@@ -92,7 +92,10 @@ def _why_none(label: Label, decisions: Decisions | None) -> str:
             "model's output, or give a metric of your own."
         )
     what = "a class" if decisions is not None else "an output"
-    return f"Labels are numbers ({label}, ...) that fit {what} of the model in no known way: no metric."
+    return (
+        f"Labels are numbers ({label}, ...) that fit {what} of the model in no known way: no metric. --pairs "
+        "embeds two texts a row and compares their likeness; --metric takes a function of your own."
+    )
 
 
 def _number_output(first: Chunk, outputs: Sequence[OutputSpec]) -> str | None:

@@ -15,6 +15,7 @@ from quantkit.result import Decision, Interval
 __all__ = ["Agreement", "Decider", "Decisions", "deciding_output", "is_embedding"]
 
 _SCORES = 2  # axes of [batch, classes]
+_CALLED = ("logit", "prob", "class", "score", "label")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,23 +56,28 @@ def is_embedding(output: str) -> bool:
 
 
 def deciding_output(
-    outputs: Sequence[OutputSpec], answers: Mapping[str, Sequence[Array]]
+    outputs: Sequence[OutputSpec], answers: Mapping[str, Sequence[Array]], highest: int = -1
 ) -> Decider | None:
     """Return the output that decides, as the first unit's answer shows it.
 
-    That is the first of real numbers with one row of at least two for each unit; else the first of one
-    integer for each unit.
+    That is one of real numbers with a row of at least two for each unit: of several the first that has a class for
+    the highest label that was seen, and sooner one that is called logits or the like. Else the first of one integer
+    for each unit.
     """
-    for spec in outputs:
-        first = answers[spec.name][0]
-        row = first.ndim == _SCORES and first.shape[0] == 1
-        if spec.is_float and row and first.shape[1] > 1:
-            return Decider(output=spec.name, scores=True)
+    rows = [o.name for o in outputs if o.is_float and _is_row_of_scores(answers[o.name][0])]
+    fitting = [name for name in rows if answers[name][0].shape[1] > highest]
+    called = [name for name in fitting if any(word in name.lower() for word in _CALLED)]
+    for name in (*called, *fitting, *rows):
+        return Decider(output=name, scores=True)
     for spec in outputs:
         first = answers[spec.name][0]
         if first.dtype.kind in "iub" and first.size == 1 and first.ndim in {1, _SCORES}:
             return Decider(output=spec.name, scores=False)
     return None
+
+
+def _is_row_of_scores(first: Array) -> bool:
+    return first.ndim == _SCORES and first.shape[0] == 1 and first.shape[1] > 1
 
 
 class Decisions:

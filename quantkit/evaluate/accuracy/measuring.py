@@ -6,7 +6,7 @@ from heapq import nsmallest
 import numpy as np
 from numpy.typing import NDArray
 
-from quantkit.data import Label
+from quantkit.data import Description, Label
 from quantkit.evaluate.accuracy.choice import chosen_scorer, decides
 from quantkit.evaluate.accuracy.chunks import Array, Chunk
 from quantkit.evaluate.accuracy.columns import Column
@@ -18,7 +18,7 @@ from quantkit.evaluate.accuracy.decisions import (
     is_embedding,
 )
 from quantkit.evaluate.accuracy.drift import Flat, OutputTally, decibels
-from quantkit.evaluate.accuracy.labels import check_complete
+from quantkit.evaluate.accuracy.labels import check_complete, is_class
 from quantkit.evaluate.accuracy.scorers import ClassScorer, Scorer
 from quantkit.result import Decision, WorstSample
 
@@ -98,23 +98,29 @@ class Measuring:
         first: Chunk,
         outputs: Sequence[OutputSpec],
         metric: str | None,
+        found: Description,
         *,
         pairs: bool = False,
-        names: tuple[str, ...] = (),
-        warnings: tuple[str, ...] = (),
+        answer: str | None = None,
     ) -> None:
         self._outputs = tuple(outputs)
         models, label = len(first.answers), first.units[0].label
+        judged = [o for o in outputs if answer in {None, o.name}]
         decider = None
         if decides(metric, label, pairs=pairs):
             # Labels say that it decides; without them a name may say that it does not.
-            able = [o for o in outputs if label is not None or not is_embedding(o.name)]
-            decider = deciding_output(able, first.answers[0])
+            able = [o for o in judged if label is not None or not is_embedding(o.name)]
+            decider = deciding_output(able, first.answers[0], _highest(first))
         self.decisions = None if decider is None else Decisions(decider, models)
         self.scorer: Scorer | None
         self.scorer, self.note = chosen_scorer(
-            metric, first, outputs, self.decisions, pairs=pairs, warnings=warnings
+            metric, first, judged, self.decisions, pairs=pairs, warnings=found.warnings
         )
+        self.rivals = [
+            o.name
+            for o in judged
+            if decider and o.name != decider.output and deciding_output([o], first.answers[0])
+        ]
         floats = [o.name for o in outputs if o.is_float]
         deciding = decider.output if decider is not None and decider.scores else None
         shown = deciding or next(iter(floats), None)
@@ -122,7 +128,7 @@ class Measuring:
         self.units = 0
         self.strange = 0
         self.first_strange = ""
-        self.names = names
+        self.names = found.classes
         self.text = first.units[0].mask is not None
         self._labelled = label is not None
         self._lengths = Column(np.int64)
@@ -196,3 +202,8 @@ class Measuring:
     def kinds(self) -> int | None:
         """How many classes the deciding output has scores for."""
         return self.scorer.fewest if isinstance(self.scorer, ClassScorer) else None
+
+
+def _highest(first: Chunk) -> int:
+    """Return the highest class among the first labels; -1 if they are no classes."""
+    return max((int(u.label or 0) for u in first.units if is_class(u.label)), default=-1)

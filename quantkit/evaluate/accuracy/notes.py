@@ -27,6 +27,11 @@ def notes_of(
         )
     if measuring.note:
         yield measuring.note
+    if measuring.rivals:
+        yield (
+            f"Decisions are those of output '{measuring.decisions and measuring.decisions.decider.output}', not of "
+            f"{', '.join(measuring.rivals)}: --answer NAME takes another."
+        )
     yield from _strange(measuring, runner.models)
     yield from _chance(measuring, metrics)
 

@@ -40,14 +40,14 @@ def unlabelled_sentence(
     if decision is not None:
         low, high = _hundredths(decision.interval.low), _hundredths(decision.interval.high)
         return (
-            f"Without labels: {_hundredths(decision.flip_rate)} % of the answers differ from float's "
+            f"Without a metric: {_hundredths(decision.flip_rate)} % of the answers differ from float's "
             f"({low} to {high} % with {decision.interval.confidence:.0%} confidence, "
             f"{_samples(samples)}); whether they are wrong is not known."
         )
     worst = min(changed, key=lambda o: o.sqnr_db if o.sqnr_db is not None else 0.0)
     noise = "" if worst.sqnr_db is None else f"'{worst.output}' has {worst.sqnr_db:.1f} dB SQNR"
     return (
-        f"Without labels: {noise or 'values are not finite'} on {_samples(samples)}; what that means for "
+        f"Without a metric: {noise or 'values are not finite'} on {_samples(samples)}; what that means for "
         "the task is not known."
     )
 

@@ -24,6 +24,7 @@ class Source:
         location: As the user named it.
         settings: How much of it.
         skip_bad: Leave out what cannot be read.
+        without: Places of samples that are held out.
         bad: Why each was left out, filled while reading.
     """
 
@@ -31,6 +32,7 @@ class Source:
     location: str
     settings: DataSettings
     skip_bad: bool
+    without: frozenset[int] = frozenset()
     bad: list[str] = field(default_factory=list)
 
     @property
@@ -52,21 +54,25 @@ class Source:
         limit, available = self.settings.limit, self.available
         if available is None:
             return None
-        return available if limit is None else min(limit, available)
+        left = available - len(self.without)
+        return left if limit is None else min(limit, left)
 
     @property
     def drawn(self) -> bool:
         """Whether the samples are some of all, drawn at random."""
-        fewer = self.count is not None and self.count != self.available
+        limit, available = self.settings.limit, self.available
+        left = None if available is None else available - len(self.without)
+        fewer = limit is not None and left is not None and limit < left
         return fewer and self.settings.shuffle and isinstance(self.parts[0], Samples)
 
     @property
     def order(self) -> str:
         """Which samples, in words."""
+        held = f", {len(self.without)} held out" if self.without else ""
         if self.drawn:
-            return f"{self.count} drawn with seed {self.settings.seed}"
+            return f"{self.count} drawn with seed {self.settings.seed}{held}"
         whole = self.settings.limit is None or (self.count == self.available is not None)
-        return "all, in order" if whole else f"the first {self.settings.limit}"
+        return ("all, in order" if whole else f"the first {self.settings.limit}") + held
 
     def fingerprint(self) -> str:
         """Return what names the data; "" for a stream."""
@@ -79,16 +85,21 @@ class Source:
             yield from islice(zip(*self.parts, strict=True), self.settings.limit)
             return
         known = [part for part in self.parts if isinstance(part, Samples)]
-        indices = order(
-            len(known[0]), limit=self.count, shuffle=self.drawn, seed=self.settings.seed
-        )
-        for index in indices.tolist():
+        for index in self.places():
             try:
                 yield self._named([part[index] for part in known])
             except DataError as e:
                 if not self.skip_bad:
                     raise
                 self.bad.append(str(e))
+
+    def places(self) -> list[int]:
+        """Return which samples are read, in order; none is known of a stream."""
+        if self.available is None:
+            return []
+        left = [i for i in range(self.available) if i not in self.without]
+        seed = self.settings.seed
+        return [left[i] for i in order(len(left), limit=self.count, shuffle=self.drawn, seed=seed)]
 
     def _named(self, group: Sequence[Sample]) -> tuple[Sample, ...]:
         """Return samples with names of their own: those of a pair come from one row."""

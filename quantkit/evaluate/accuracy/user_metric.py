@@ -4,6 +4,9 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -22,12 +25,12 @@ UserMetric = Callable[[dict[str, Array], Any], Any]
 
 
 def import_metric(name: str) -> UserMetric:
-    """Return the function that `module:function` names; modules are also looked for in the working directory.
+    """Return the function that `module:function` names, or `file.py:function`; modules are also looked for in the working directory.
 
     Raises:
         UsageError: There is no such module or function, or the module cannot be imported.
     """
-    module, _, function = name.partition(":")
+    module, _, function = name.rpartition(":")
     if not module or not function:
         raise UsageError(f"metric '{name}' is no function: write module:function.")
     folder = os.getcwd()  # noqa: PTH109 sys.path holds texts
@@ -35,7 +38,7 @@ def import_metric(name: str) -> UserMetric:
     if added:
         sys.path.insert(0, folder)
     try:
-        found = importlib.import_module(module)
+        found = _from_file(module) if module.endswith(".py") else importlib.import_module(module)
     except Exception as e:  # whatever the user's module raises when it is run
         raise UsageError(
             f"metric '{name}': the module '{module}' cannot be imported: {type(e).__name__}: {e}"
@@ -48,6 +51,15 @@ def import_metric(name: str) -> UserMetric:
         raise UsageError(f"metric '{name}': the module '{module}' has no function '{function}'.")
     called: UserMetric = metric
     return called
+
+
+def _from_file(path: str) -> ModuleType:
+    spec = spec_from_file_location(Path(path).stem, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"'{path}' is no Python file")
+    found = module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
 
 
 class UserScorer:

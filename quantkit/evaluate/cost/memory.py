@@ -14,7 +14,7 @@ from quantkit.result import Memory
 
 __all__ = ["measure_memory"]
 
-_PROBE = "quantkit.evaluate.memory_probe"
+_PROBE = "quantkit.evaluate.cost.memory_probe"
 _PATIENCE = 600  # seconds
 
 

@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantkit.evaluate.correspondence import Match
-from quantkit.evaluate.noise import Noise
-from quantkit.evaluate.parts import Part, Parts, part_of, parts_of
-from quantkit.evaluate.quantizer import Quantizer
-from quantkit.evaluate.regions import Read, Region
-from quantkit.evaluate.structure import Structure
-from quantkit.evaluate.suffixes import Suffix, suffixes_of
-from quantkit.evaluate.survey import Survey
+from quantkit.evaluate.layerwise.correspondence import Match
+from quantkit.evaluate.layerwise.noise import Noise
+from quantkit.evaluate.layerwise.parts import Part, Parts, part_of, parts_of
+from quantkit.evaluate.layerwise.quantizer import Quantizer
+from quantkit.evaluate.layerwise.regions import Read, Region
+from quantkit.evaluate.layerwise.structure import Structure
+from quantkit.evaluate.layerwise.suffixes import Suffix, suffixes_of
+from quantkit.evaluate.layerwise.survey import Survey
 
 __all__ = ["Errors", "Models", "Seen", "measure"]
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from quantkit.evaluate.quantizer import Quantizer, made_by
-from quantkit.evaluate.structure import Structure
+from quantkit.evaluate.layerwise.quantizer import Quantizer, made_by
+from quantkit.evaluate.layerwise.structure import Structure
 from quantkit.graph.factors import Divisor, read_divisors
 
 __all__ = ["CLIPS", "Correspondence", "Match", "correspondence"]

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from quantkit.evaluate.structure import Structure
+from quantkit.evaluate.layerwise.structure import Structure
 
 __all__ = ["DYNAMIC", "Quantizer", "made_by", "quantizer_of"]
 

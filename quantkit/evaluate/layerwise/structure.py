@@ -1,6 +1,6 @@
 """A model file as nodes and names: what makes each tensor, who reads it, which constants are how large.
 
-Weights stay in their file; sessions of parts of the graph (`quantkit.evaluate.parts`) map them.
+Weights stay in their file; sessions of parts of the graph (`quantkit.evaluate.layerwise.parts`) map them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,8 +1,8 @@
 """What would help a layer, in one sentence, by what its error comes from."""
 
-from quantkit.evaluate.measure import Errors, Models, Seen
-from quantkit.evaluate.quantizer import Quantizer
-from quantkit.evaluate.regions import Read
+from quantkit.evaluate.layerwise.measure import Errors, Models, Seen
+from quantkit.evaluate.layerwise.quantizer import Quantizer
+from quantkit.evaluate.layerwise.regions import Read
 
 __all__ = ["fix_of"]
 

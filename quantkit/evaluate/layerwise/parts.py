@@ -12,7 +12,7 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from quantkit.evaluate.structure import Structure, subgraphs
+from quantkit.evaluate.layerwise.structure import Structure, subgraphs
 from quantkit.runtime import make_session
 
 __all__ = ["Kind", "Part", "Parts", "declared", "part_of", "parts_of", "renamed", "types_of"]

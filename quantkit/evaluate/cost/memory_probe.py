@@ -1,4 +1,4 @@
-"""The process that `measure_memory` starts: ``python -m quantkit.evaluate.memory_probe JOB``.
+"""The process that `measure_memory` starts: ``python -m quantkit.evaluate.cost.memory_probe JOB``.
 
 Prints ``{"resident": bytes, "peak": bytes}``, or ``null`` where the system does not say.
 """

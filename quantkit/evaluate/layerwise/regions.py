@@ -1,6 +1,6 @@
 """Layers of a candidate: what lies between one tensor that stands for a float tensor and those before it.
 
-The region of a tensor y goes back from y to the nearest matched tensors (`quantkit.evaluate.correspondence`). Fed with
+The region of a tensor y goes back from y to the nearest matched tensors (`quantkit.evaluate.layerwise.correspondence`). Fed with
 float's values there, it is the layer alone: its weights, and the quantization of what it reads. Regions without
 any quantization are no layers. A tensor that is only moved since it was quantized (Reshape, MaxPool, ...) ends no region.
 """
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import onnx
 from onnx import TensorProto
 
-from quantkit.evaluate.correspondence import CLIPS, Match
-from quantkit.evaluate.quantizer import Quantizer, quantizer_of
-from quantkit.evaluate.structure import Structure
+from quantkit.evaluate.layerwise.correspondence import CLIPS, Match
+from quantkit.evaluate.layerwise.quantizer import Quantizer, quantizer_of
+from quantkit.evaluate.layerwise.structure import Structure
 from quantkit.ops import QUANTIZED_OPS, fact_of
 
 __all__ = ["Read", "Region", "regions_of"]

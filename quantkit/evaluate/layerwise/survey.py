@@ -9,10 +9,10 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from quantkit.evaluate.correspondence import Match
-from quantkit.evaluate.parts import Kind, part_of, types_of
-from quantkit.evaluate.regions import Region, regions_of
-from quantkit.evaluate.structure import Structure
+from quantkit.evaluate.layerwise.correspondence import Match
+from quantkit.evaluate.layerwise.parts import Kind, part_of, types_of
+from quantkit.evaluate.layerwise.regions import Region, regions_of
+from quantkit.evaluate.layerwise.structure import Structure
 
 __all__ = ["Survey", "same_form", "survey", "surveyed"]
 

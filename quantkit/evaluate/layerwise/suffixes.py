@@ -18,8 +18,8 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from quantkit.evaluate.parts import Kind, Part, declared, part_of, renamed
-from quantkit.evaluate.structure import Structure
+from quantkit.evaluate.layerwise.parts import Kind, Part, declared, part_of, renamed
+from quantkit.evaluate.layerwise.structure import Structure
 
 __all__ = ["Suffix", "suffixes_of"]
 

@@ -19,8 +19,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from quantkit.evaluate.rounds import Pace, Turn, timed_rounds
-from quantkit.evaluate.timed_feeds import batch_of, batches_of
+from quantkit.evaluate.cost.rounds import Pace, Turn, timed_rounds
+from quantkit.evaluate.cost.timed_feeds import batch_of, batches_of
 from quantkit.feeds import Feeds
 from quantkit.numerics.statistics import median_interval
 from quantkit.result import Interval, Latency
