@@ -1,6 +1,5 @@
 """Evaluation, in order: load, run on the same samples, weigh, time, look inside, judge."""
 
-import filecmp
 import platform
 import time
 from collections.abc import Callable, Sequence
@@ -9,12 +8,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
-from quantkit.errors import OutputError, QuantkitError, UsageError
+from quantkit.errors import ModelError, OutputError, QuantkitError, UsageError
 from quantkit.evaluate.answers import AccuracyOptions, Answered, Contender, measure_answers
 from quantkit.evaluate.changes import changes_of
 from quantkit.evaluate.cost.latency import Timed, measure_latency
 from quantkit.evaluate.cost.memory import measure_memory
 from quantkit.evaluate.cost.size import size_of
+from quantkit.evaluate.doubts import doubts_of, swapped
 from quantkit.evaluate.fidelity import fidelity_of
 from quantkit.evaluate.layers import layers_of
 from quantkit.fusion import runtime_of
@@ -32,7 +32,7 @@ from quantkit.provenance import (
 )
 from quantkit.recipe import DataSettings, closest
 from quantkit.report import write_report
-from quantkit.result import Changes, Evaluated, ModelFile, Origin, Result, Rule, save_result
+from quantkit.result import Evaluated, ModelFile, Origin, Result, Rule, save_result
 from quantkit.runtime import RUNTIME_ERRORS, first_line
 from quantkit.targets import cores
 
@@ -117,7 +117,7 @@ def evaluate(
         origin=_origin(options, time.perf_counter() - started),
         notes=(*answered.notes, *timed.notes),
     )
-    result = replace(result, notes=(*_swapped(result), *result.notes))
+    result = replace(result, notes=(*swapped(result), *result.notes))
     return judged(result, options.rules)
 
 
@@ -180,6 +180,14 @@ class _Look:
             self.warnings.append(f"The part '{part}' could not be measured: {first_line(e)}")
             return None
 
+    def record(self, loaded: LoadedModel) -> Provenance | None:
+        """Read where a model says it comes from."""
+        try:
+            return read_provenance(loaded.model)
+        except ModelError as e:
+            self.warnings.append(str(e))
+            return None
+
 
 def _evaluated(
     model: Contender, base: Contender, answered: Answered, timed: Timed, look: _Look
@@ -189,7 +197,7 @@ def _evaluated(
     few = answered.feeds[:_INSIDE]
     stage = look.monitor.stage
     loaded = load(path)
-    origin = read_provenance(loaded.model)
+    origin = look.record(loaded)
     size = size_of(path, base.path)
     runtime = look.at("runtime", f"What runs in integers: {name}", lambda: runtime_of(path))
     memory = look.at("memory", f"Memory: {name}", lambda: measure_memory(path, few[0]))
@@ -216,44 +224,8 @@ def _evaluated(
         fidelity=fidelity,
         changes=changes,
         calibration=calibrated_of(origin, answered.data.fingerprint),
-        warnings=(*look.warnings, *_doubts(model, base, answered, changes)),
+        warnings=(*look.warnings, *doubts_of(model, base, answered, changes)),
     )
-
-
-def _doubts(
-    model: Contender, base: Contender, answered: Answered, changes: Changes | None
-) -> list[str]:
-    """Return what makes a candidate's figures mean less than they seem to."""
-    found = []
-    if count := answered.calibrated.get(model.name, 0):
-        found.append(
-            f"{count} of the {answered.data.samples} samples are those that it was calibrated with: its figures are too "
-            "good. Evaluate on other data, or with --hold-out."
-        )
-    if changes is not None and set(changes.weights) <= {"float32", "float64"}:
-        same = filecmp.cmp(model.path, base.path, shallow=False)
-        found.append(
-            "It is the float model itself." if same else "It holds no weight in fewer than 32 bits."
-        )
-    drift = answered.drift.get(model.name)
-    outputs = drift.outputs if drift is not None else ()
-    found += [
-        f"{o.not_finite} values of output '{o.output}' are NaN or infinite where float's are not."
-        for o in outputs
-        if o.not_finite
-    ]
-    return found
-
-
-def _swapped(result: Result) -> tuple[str, ...]:
-    """Return a doubt about the order of the arguments."""
-    first = result.float_model
-    quantized = first.runtime is not None and first.runtime.integer > 0
-    if quantized or first.file.provenance.get("kind") in {"dynamic", "static"}:
-        return (
-            f"The first model, '{first.name}', is quantized: is it the float model, or are the arguments in the wrong order?",
-        )
-    return ()
 
 
 def _file(loaded: LoadedModel, path: Path, origin: Provenance | None, nbytes: int) -> ModelFile:

@@ -407,3 +407,12 @@ def test_a_folder_stands_for_its_result(work: Path, capsys: pytest.CaptureFixtur
     assert (work / "p.svg").exists()
     assert run(["report", "e", "--picture", "p.png"]) == 2
     assert run(["diff", "e", "e"]) == 0
+
+
+def test_a_damaged_record_is_a_warning(work: Path) -> None:
+    proto = onnx.load("static.onnx")
+    entry = next(e for e in proto.metadata_props if e.key == "quantkit.provenance")
+    entry.value = entry.value[: len(entry.value) // 2]
+    onnx.save(proto, "damaged.onnx")
+    assert evaluate("float.onnx", "damaged.onnx", "--data", "data.npz", "-o", "e", *_QUICK) == 0
+    assert "provenance" in _warnings(work / "e")[0]

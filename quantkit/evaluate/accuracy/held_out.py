@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from quantkit.data import order
+from quantkit.errors import ModelError
 from quantkit.provenance import read_provenance
 
 __all__ = ["calibrated_samples"]
@@ -13,7 +14,10 @@ def calibrated_samples(path: Path, fingerprint: str, available: int | None) -> f
 
     None are known where the data is another (told by its fingerprint), or the model has no record.
     """
-    made = read_provenance(path)
+    try:
+        made = read_provenance(path)
+    except ModelError:  # a damaged record tells nothing
+        return frozenset()
     if made is None or made.data is None or not fingerprint or available is None:
         return frozenset()
     if made.data.fingerprint != fingerprint or not {"limit", "shuffle", "seed"} <= set(
