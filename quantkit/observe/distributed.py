@@ -17,6 +17,9 @@ __all__ = ["cluster", "run_on"]
 
 _AHEAD = 2  # shards a worker has waiting, so that it never idles
 _CARGO = 16 << 20  # bytes that may travel with each shard
+# The scheduler's own page, for this machine alone. Without an address it would want dask's usual port, which a second cluster
+# does not get.
+_ANY_PORT = "127.0.0.1:0"
 _LOSSES = 10  # times a shard may lose its worker before it is taken for the shard's fault
 
 
@@ -37,7 +40,9 @@ def cluster(scheduler: str | None, workers: int | None) -> Iterator[Any]:
     if scheduler is None:
         with (
             dask.config.set({"distributed.scheduler.allowed-failures": _LOSSES}),
-            LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None) as own,
+            LocalCluster(
+                n_workers=workers, threads_per_worker=1, dashboard_address=_ANY_PORT
+            ) as own,
             Client(own) as client,
         ):
             yield client
