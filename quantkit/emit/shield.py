@@ -5,7 +5,8 @@
    MaxPool and the like. A node that the plan leaves in float would lose what it was left in float for.
 2. A MatMul or Gemm from integers to float has a kernel only if no QuantizeLinear reads its result.
 3. Before it looks for integer kernels, onnxruntime makes one Gemm of MatMul and Add, and one float kernel of Gemm
-   and Relu; then there is no integer kernel for them.
+   and Relu; then there is no integer kernel for them. Nor is there one for MatMul and Relu where what follows is no
+   QuantizeLinear.
 
 ``Max`` of one input copies its input; onnxruntime removes Identity and Cast to the same type, and keeps this.
 """
@@ -79,7 +80,9 @@ def _behind(canvas: Canvas, node: ir.Node) -> None:
 
 
 def _is_fused_early(node: ir.Node, reader: ir.Node) -> bool:
-    """Say whether onnxruntime 1.31 makes one float node of a product and its only reader."""
+    """Say whether onnxruntime 1.31 makes one float node of a product and its only reader, or takes no kernel for both."""
+    if node.op_type == "MatMul" and reader.op_type in _CLIPS:
+        return bool(reader.outputs[0].uses())  # as a result of the model it does no harm
     if _only_reader(node) is not reader or reader.domain:
         return False
     if node.op_type == "Gemm":

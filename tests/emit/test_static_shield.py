@@ -143,6 +143,21 @@ def test_gemm_and_a_float_relu_stay_two_nodes(activation: str, tmp_path: Path) -
     assert integers_of(nodes, (4, 16), tmp_path, b=VECTOR) == {"QGemm": 1}
 
 
+@pytest.mark.parametrize("activation", ["Relu", "Clip"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_matmul_and_a_float_relu_stay_two_nodes(
+    activation: str, shape: Any, tmp_path: Path
+) -> None:
+    nodes = [
+        node("MatMul", ["x", "w"], ["h"], "m"),
+        node(activation, ["h"], ["r"]),
+        node("Tanh", ["r"], ["y"]),
+    ]
+    assert integers_of(nodes, shape, tmp_path) == {"MatMulIntegerToFloat": 1}
+    nodes = [*nodes[:2], node("Tanh", ["r"], ["s"]), node("Sub", ["s", "h"], ["y"])]
+    assert integers_of(nodes, shape, tmp_path) == {"MatMulIntegerToFloat": 1}
+
+
 @pytest.mark.parametrize("op", ["MatMul", "Gemm"])
 def test_a_product_whose_result_floats_and_integers_read(op: str, tmp_path: Path) -> None:
     nodes = [
