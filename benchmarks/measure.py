@@ -21,6 +21,8 @@ import onnx
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from quantkit import __version__
+
 __all__ = [
     "RESULTS",
     "ROOT",
@@ -49,7 +51,7 @@ Feeds = Mapping[str, NDArray[Any]]
 
 _WORKER = Path(__file__).resolve().parent / "worker.py"
 _FLAGS = ("avx2", "avx512f", "avx_vnni", "avx512_vnni", "amx_int8", "asimddp", "i8mm")
-_PACKAGES = ("quantkit", "onnxruntime", "onnx", "onnx-ir", "numpy")
+_PACKAGES = ("onnxruntime", "onnx", "onnx-ir", "numpy")
 _DRAWS = 2000
 _INT8_OPS = {
     "ConvInteger",
@@ -88,7 +90,7 @@ def machine() -> dict[str, Any]:
         "memory_bytes": int(memory.group(1)) * 1024 if memory else None,
         "system": platform.platform(),
         "python": platform.python_version(),
-        "versions": {name: version(name) for name in _PACKAGES},
+        "versions": {"quantkit": __version__} | {name: version(name) for name in _PACKAGES},
         "commit": _commit(),
         "load_average": list(os.getloadavg()),
         "time": time.strftime("%Y-%m-%d %H:%M:%S %z"),

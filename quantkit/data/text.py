@@ -161,7 +161,9 @@ def _load(file: Path) -> Any:
     try:
         from tokenizers import Tokenizer
     except ImportError as e:
-        raise DataError("Text needs the package 'tokenizers': pip install 'quantkit[text]'.") from e
+        raise DataError(
+            "Text needs the package 'tokenizers': pip install tokenizers, or 'quantkit-onnx[text]'."
+        ) from e
     try:
         return Tokenizer.from_file(str(file))
     except Exception as e:  # tokenizers raises no narrower class

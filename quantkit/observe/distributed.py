@@ -35,7 +35,8 @@ def cluster(scheduler: str | None, workers: int | None) -> Iterator[Any]:
         from distributed import Client, LocalCluster
     except ImportError as e:
         raise UsageError(
-            "--scheduler and --workers need dask: pip install 'quantkit[distributed]'."
+            "--scheduler and --workers need dask: pip install distributed, or "
+            "'quantkit-onnx[distributed]'."
         ) from e
     if scheduler is None:
         with (
