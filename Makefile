@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 
 BROWSER := $(firstword $(foreach name,chromium chromium-browser google-chrome,$(shell command -v $(name) 2>/dev/null)))
 
-.PHONY: demo test check lint browser bench reports clean
+.PHONY: demo test check fuzz lint browser bench reports clean
 
 demo: .venv/.core  ## install quantkit and run it on an embedded model
 	$(BIN)/quantkit demo
@@ -14,6 +14,11 @@ test: check  ## everything that CI runs
 
 check: lint browser  ## style, types, architecture, tests
 	$(BIN)/pytest
+
+FUZZ_RUNS ?= 2000
+
+fuzz: $(STAMP)  ## hostile models, data and settings, many more of them than the tests try; takes hours
+	QUANTKIT_FUZZ_RUNS=$(FUZZ_RUNS) $(BIN)/pytest tests/fuzz --dist load
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
