@@ -85,6 +85,11 @@ class _Case:
     float_model: LoadedModel | None
     data: Path | None
     settings: DataSettings | None
+    memory: int | None
+
+    def recorded(self) -> DataSettings:
+        """Return how samples were prepared, by the record."""
+        return replace(data_settings_of(self.says.options), memory=self.memory)
 
 
 def attest(
@@ -93,6 +98,7 @@ def attest(
     float_model: Path | None = None,
     data: Path | None = None,
     settings: DataSettings | None = None,
+    memory: int | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Attestation:
     """Check a model against its own record, and against what it says it was made from.
@@ -102,6 +108,7 @@ def attest(
         float_model: What it should be made from; it is also run beside it.
         data: What it should be calibrated with: data, or the file of a calibration.
         settings: How samples are prepared; None is as the record says.
+        memory: Bytes that may be held at once, where settings do not say it.
         progress: Called with what is being done.
 
     Raises:
@@ -116,6 +123,7 @@ def attest(
         float_model=None if float_model is None else load(float_model),
         data=data,
         settings=settings,
+        memory=memory,
     )
     progress("Hashing")
     unchanged, sources = (_content(case), _record(text)), (_float(case), _data(case))
@@ -186,7 +194,7 @@ def _data(case: _Case) -> Check:
 
 
 def _samples(case: _Case, named: str, wanted: str) -> Check:
-    recorded = data_settings_of(case.says.options)
+    recorded = case.recorded()
     if _fingerprint(case, case.settings or recorded) == wanted:
         return Check("data", "ok", f"Calibrated with this data: {named}.")
     if case.settings is not None and _fingerprint(case, recorded) == wanted:
@@ -245,7 +253,7 @@ def _sample(case: _Case, float_model: LoadedModel) -> Mapping[str, Any] | None:
     if case.data is None or is_calibration(case.data):
         return None
     recorded = case.says.kind == "static" and case.settings is None
-    settings = data_settings_of(case.says.options) if recorded else case.settings or DataSettings()
+    settings = case.recorded() if recorded else case.settings or DataSettings(memory=case.memory)
     return next(iter(first_feeds(case.data, float_model, _searching(case, settings), 1)), None)
 
 

@@ -68,7 +68,7 @@ def static_origin(
                 "static": job.options,
                 "recover": job.recover,
                 "calibrate": method,
-                "data": replace(job.settings, path=None),
+                "data": replace(job.settings, path=None, memory=None),
                 "methods": job.methods,
             }
         )

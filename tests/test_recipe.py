@@ -15,6 +15,7 @@ from quantkit.recipe import (
     Recipe,
     TextSettings,
     load_recipe,
+    parse_memory,
 )
 
 FULL = """
@@ -26,6 +27,7 @@ limit = 500
 shuffle = false
 seed = 3
 label = "label"
+memory = "1.5GB"
 [data.image]
 preset = "imagenet"
 resize = 256
@@ -64,6 +66,7 @@ def test_a_full_recipe(tmp_path: Path) -> None:
             shuffle=False,
             seed=3,
             label="label",
+            memory=1_500_000_000,
             image=ImageSettings(
                 preset="imagenet",
                 resize=256,
@@ -133,6 +136,7 @@ def test_one_text_column(tmp_path: Path) -> None:
         ("[data]\nbatch = 0", "[data] batch '0' is too small: use a whole number of at least 1"),
         ("[data]\nlimit = 0", "[data] limit '0' is too small"),
         ("[data]\nseed = -1", "[data] seed '-1' is too small"),
+        ('[data]\nmemory = "much"', 'memory takes an amount of memory: "500MB", "1GB"'),
         ("[data]\nshuffle = 1", "[data] shuffle = 1: shuffle takes true or false"),
         (
             "[data.image]\npreset = 'imagnet'",
@@ -217,3 +221,45 @@ def test_a_resolved_setting_resolves_to_itself() -> None:
 def test_only_the_standard_library_is_imported() -> None:
     code = "import sys, quantkit.recipe; sys.exit(int('numpy' in sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [
+        ("500MB", 500_000_000),
+        ("1GB", 10**9),
+        ("1gb", 10**9),
+        ("1GiB", 2**30),
+        ("1.5 GiB", 3 * 2**29),
+        ("64M", 64_000_000),
+        ("2e9", 2 * 10**9),
+        (2**31, 2**31),
+    ],
+)
+def test_memory_is_written_as_people_write_it(text: str | int, nbytes: int) -> None:
+    assert parse_memory(text) == nbytes
+
+
+@pytest.mark.parametrize("text", ["much", "", "-1GB", "1XB", "1e999", "nan", "inf", True])
+def test_what_is_no_amount_of_memory_is_refused(text: str | int) -> None:
+    with pytest.raises(UsageError, match="is no amount of memory: write 500MB, 1GB, 1GiB or"):
+        parse_memory(text)
+
+
+def test_a_limit_that_lacks_its_unit_is_refused() -> None:
+    with pytest.raises(UsageError, match="memory '1' is too small: give at least 1MB"):
+        DataSettings(memory=1)
+
+
+def test_without_a_limit_memory_is_bounded_by_the_machine() -> None:
+    assert 1_000_000 <= DataSettings().memory_limit <= 2_000_000_000
+    assert DataSettings(memory=5_000_000).memory_limit == 5_000_000
+
+
+def test_a_limit_of_the_process_lowers_the_default() -> None:
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_AS, (4 * 10**8, -1));"
+        "from quantkit.recipe import DataSettings; print(DataSettings().memory_limit)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert int(found.stdout) <= 10**8

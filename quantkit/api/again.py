@@ -2,6 +2,7 @@
 
 import filecmp
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -32,6 +33,7 @@ def make_again(
     *,
     data: Path | None = None,
     settings: DataSettings | None = None,
+    memory: int | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Check:
     """Quantize again with the recorded options and compare the bytes.
@@ -41,6 +43,7 @@ def make_again(
         float_model: What it was made from.
         data: What it was calibrated with: data, or the file of a calibration.
         settings: How samples are prepared; None is as the record says.
+        memory: Bytes that may be held at once, where settings do not say it.
         progress: Called with what is being done.
 
     Raises:
@@ -58,7 +61,9 @@ def make_again(
     with TemporaryDirectory(prefix="quantkit-") as folder:
         made = Path(folder) / model.name  # external data is found by this name
         try:
-            _make(says, float_model, made, data, settings)
+            if settings is None and says.kind == "static":
+                settings = replace(data_settings_of(says.options), memory=memory)
+            _make(says, float_model, made, data, settings or DataSettings())
         except (KeyError, TypeError, msgspec.ValidationError) as e:
             raise ModelError(f"The recorded options are not of this version: {e!r}.") from e
         return _compared(model, made, says)
@@ -78,7 +83,7 @@ def _obstacle(says: Provenance, data: Path | None) -> str:
 
 
 def _make(
-    says: Provenance, source: Path, target: Path, data: Path | None, settings: DataSettings | None
+    says: Provenance, source: Path, target: Path, data: Path | None, settings: DataSettings
 ) -> None:
     given = says.options
     verify, external = bool(given["verify"]), bool(given["external_data"])
@@ -90,7 +95,7 @@ def _make(
         dynamic(source, target, _dynamic(given), verify=verify, external_data=external)
     else:
         static(
-            _job(given, source, data, settings or data_settings_of(given)),
+            _job(given, source, data, settings),
             target,
             output_format=Format(given["format"]),
             verify=verify,

@@ -1,13 +1,15 @@
 """What calls check about their arguments."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from quantkit.errors import UsageError
 from quantkit.observe import CalibratorAsk
+from quantkit.recipe import DataSettings, parse_memory
 
-__all__ = ["check_output", "checked_names", "range_method"]
+__all__ = ["check_output", "checked_names", "range_method", "sample_settings"]
 
 
 def check_output(model_output: object) -> None:
@@ -25,6 +27,19 @@ def checked_names(names: Sequence[str] | None, parameter: str) -> tuple[str, ...
     if strange is not None:
         raise UsageError(f"{parameter} is a list of names, and {strange!r} is none.")
     return chosen
+
+
+def sample_settings(
+    settings: DataSettings | None,
+    *,
+    limit: int | None = None,
+    batch: int | None = None,
+    memory: int | str | None = None,
+) -> DataSettings:
+    """Return the settings of samples with the arguments that were given in their place."""
+    given: dict[str, Any] = {"limit": limit, "batch": batch}
+    given["memory"] = None if memory is None else parse_memory(memory)
+    return replace(settings or DataSettings(), **{k: v for k, v in given.items() if v is not None})
 
 
 def range_method(method: str | None, percentile: float | None = None) -> CalibratorAsk:

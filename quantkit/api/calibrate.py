@@ -1,13 +1,11 @@
 """`calibrate`: ranges of activations from real data."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import onnx
 
-from quantkit.api.arguments import range_method
+from quantkit.api.arguments import range_method, sample_settings
 from quantkit.calibration import CalibrateOptions, calibrate_model
 from quantkit.observe import Calibration, Request
 from quantkit.recipe import DataSettings
@@ -24,6 +22,7 @@ def calibrate(  # noqa: PLR0913 - one parameter a question
     percentile: float | None = None,
     settings: DataSettings | None = None,
     limit: int | None = None,
+    memory: int | str | None = None,
     batch: int | None = None,
     requests: Sequence[Request] = (),
     skip_bad: bool = False,
@@ -44,6 +43,7 @@ def calibrate(  # noqa: PLR0913 - one parameter a question
         percentile: Per cent of the values that the method "percentile" keeps.
         settings: How samples are prepared and ordered.
         limit: Use so many samples; overrides the settings.
+        memory: Bytes that may be held at once (or "500MB", "1GB"); overrides the settings.
         batch: Samples in one run; overrides the settings.
         requests: What else later stages must see.
         skip_bad: Leave out samples that cannot be read, instead of failing.
@@ -56,8 +56,6 @@ def calibrate(  # noqa: PLR0913 - one parameter a question
     Raises:
         QuantkitError: With one line that says what is wrong and what to do.
     """
-    given: dict[str, Any] = {"limit": limit, "batch": batch}
-    given = {key: value for key, value in given.items() if value is not None}
     return calibrate_model(
         model,
         data,
@@ -69,5 +67,5 @@ def calibrate(  # noqa: PLR0913 - one parameter a question
             workers=workers,
             scheduler=scheduler,
         ),
-        replace(settings or DataSettings(), **given),
+        sample_settings(settings, limit=limit, batch=batch, memory=memory),
     )

@@ -1,10 +1,9 @@
 """`evaluate_models`: candidates against the float model, on real data."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from quantkit.api.arguments import checked_names
+from quantkit.api.arguments import checked_names, sample_settings
 from quantkit.errors import UsageError
 from quantkit.evaluate.answers import AccuracyOptions, Contender
 from quantkit.evaluation import EvaluateOptions, evaluate, named, write_evaluation
@@ -34,6 +33,7 @@ def evaluate_models(  # noqa: PLR0913 - one parameter a question
     gate: GateSettings | None = None,
     settings: DataSettings | None = None,
     limit: int | None = None,
+    memory: int | str | None = None,
     title: str = "",
 ) -> Result:
     """Measure how far candidates are from the float model, what they cost, and what really runs.
@@ -54,6 +54,7 @@ def evaluate_models(  # noqa: PLR0913 - one parameter a question
         gate: What the candidates are judged by.
         settings: How samples are prepared and ordered.
         limit: Use so many samples; overrides the settings.
+        memory: Bytes that may be held at once (or "500MB", "1GB"); overrides the settings.
         title: Of the report.
 
     Raises:
@@ -61,9 +62,7 @@ def evaluate_models(  # noqa: PLR0913 - one parameter a question
     """
     if metric is not None and not isinstance(metric, str):
         raise UsageError("metric is a name, or 'module:function': a report must be able to say it.")
-    chosen = settings or DataSettings()
-    if limit is not None:
-        chosen = replace(chosen, limit=limit)
+    chosen = sample_settings(settings, limit=limit, memory=memory)
     options = EvaluateOptions(
         accuracy=AccuracyOptions(
             metric=metric, pairs=pairs, answer=answer, confidence=confidence, hold_out=hold_out

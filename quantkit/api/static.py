@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx
 
-from quantkit.api.arguments import check_output, checked_names, range_method
+from quantkit.api.arguments import check_output, checked_names, range_method, sample_settings
 from quantkit.calibration import CalibrateOptions
 from quantkit.emit import Format
 from quantkit.errors import UsageError
@@ -44,6 +44,7 @@ def quantize_static(  # noqa: PLR0913 - one parameter a question
     recover: RecoverSettings | None = None,
     settings: DataSettings | None = None,
     limit: int | None = None,
+    memory: int | str | None = None,
     plan: Plan | str | Path | None = None,
     use_external_data_format: bool = False,
     verify: bool = True,
@@ -76,6 +77,7 @@ def quantize_static(  # noqa: PLR0913 - one parameter a question
         recover: What is done to win back accuracy.
         settings: How samples are prepared and ordered.
         limit: Use so many samples; overrides the settings.
+        memory: Bytes that may be held at once (or "500MB", "1GB"); overrides the settings.
         plan: A plan to apply, or the path of one that was saved and perhaps edited.
         use_external_data_format: Write a ``.data`` file also below 2 GB.
         verify: Check the result before writing.
@@ -103,9 +105,7 @@ def quantize_static(  # noqa: PLR0913 - one parameter a question
         tensors=tuple(tensors),
         nodes=tuple(nodes),
     )
-    samples = settings or DataSettings()
-    if limit is not None:
-        samples = replace(samples, limit=limit)
+    samples = sample_settings(settings, limit=limit, memory=memory)
     return static(
         static_job(model_input, data_or_calibration, given, samples, percentile=percentile),
         model_output,

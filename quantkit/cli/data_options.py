@@ -51,6 +51,13 @@ class DataFlags:
         str | None,
         typer.Option(metavar="NAME", help="Key or column of the labels. Default: the usual names."),
     ] = None
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Hold at most so much at once: 500MB, 1GB. Default: a quarter of what is free, 2GB at most.",
+        ),
+    ] = None
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Leave out samples that cannot be read.")
     ] = False
@@ -107,6 +114,8 @@ class DataFlags:
 
 def data_settings(recipe: "DataSettings", flags: DataFlags) -> "DataSettings":
     """Return the recipe's settings with the flags that were given in their place."""
+    from quantkit.recipe import parse_memory
+
     order = {
         "path": flags.data,
         "limit": flags.limit,
@@ -114,6 +123,7 @@ def data_settings(recipe: "DataSettings", flags: DataFlags) -> "DataSettings":
         "shuffle": flags.shuffle,
         "seed": flags.seed,
         "label": flags.label,
+        "memory": None if flags.memory is None else parse_memory(flags.memory),
     }
     images = {
         "preset": flags.preset,

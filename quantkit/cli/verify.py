@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -46,14 +46,15 @@ def verify(
 
     if again and float_model is None:
         raise UsageError("--again needs the float model: add --float FILE.")
-    data, settings = _data(samples)
+    data, settings, memory = _data(samples)
+    given: dict[str, Any] = {"data": data, "settings": settings, "memory": memory}
     with progress() as show:
         show(f"Reading {model}")
-        found = attest(model, float_model=float_model, data=data, settings=settings, progress=show)
+        found = attest(model, float_model=float_model, progress=show, **given)
         if again and float_model is not None:
             from quantkit.api.again import make_again
 
-            check = make_again(model, float_model, data=data, settings=settings, progress=show)
+            check = make_again(model, float_model, progress=show, **given)
             found = replace(found, checks=(*found.checks, check))
     if as_json:
         write_json({"model": str(model), **found.to_json()})
@@ -63,13 +64,15 @@ def verify(
         raise typer.Exit(1)
 
 
-def _data(samples: DataFlags) -> "tuple[Path | None, DataSettings | None]":
-    """Return the data, and how it is prepared; None: as recorded."""
+def _data(samples: DataFlags) -> "tuple[Path | None, DataSettings | None, int | None]":
+    """Return the data, how it is prepared (None: as recorded), and the memory that may be held."""
     from quantkit.recipe import DataSettings, load_recipe
 
     settings = data_settings(load_recipe().data, samples)
-    prepared = replace(settings, path=None)
-    return settings.path, None if prepared == DataSettings() else prepared
+    prepared = replace(settings, path=None, memory=None)
+    if prepared == DataSettings():
+        return settings.path, None, settings.memory
+    return settings.path, replace(settings, path=None), settings.memory
 
 
 def _print(found: "Attestation", model: Path) -> None:

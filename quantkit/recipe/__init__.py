@@ -22,6 +22,7 @@ from quantkit.recipe.data import (
 from quantkit.recipe.evaluate import METRICS, EvaluateSettings
 from quantkit.recipe.file import RECIPE_NAME, Recipe, load_recipe
 from quantkit.recipe.gate import GateSettings
+from quantkit.recipe.memory import memory_of, parse_memory
 from quantkit.recipe.static import (
     ActivationType,
     NodeRule,
@@ -57,4 +58,6 @@ __all__ = [
     "WeightType",
     "closest",
     "load_recipe",
+    "memory_of",
+    "parse_memory",
 ]

@@ -6,9 +6,11 @@ from typing import Literal
 
 from quantkit.errors import UsageError
 from quantkit.recipe.checks import check_at_least, check_choice
+from quantkit.recipe.memory import check_memory, memory_of
 from quantkit.recipe.values import (
     Size,
     Values,
+    amount,
     columns,
     flag,
     height_width,
@@ -41,6 +43,7 @@ DATA_VALUES: Values = {
     "shuffle": flag,
     "seed": whole,
     "label": text,
+    "memory": amount,
 }
 
 
@@ -155,6 +158,8 @@ class DataSettings:
             by class. A Python iterator cannot be shuffled.
         seed: Of the shuffle.
         label: The column or key that holds the labels; None: one of the usual names.
+        memory: Bytes that may be held at once while data is read, observed and solved for; None: see
+            `memory_limit`. It changes no result, and is recorded nowhere.
         image: For image files and image columns.
         text: For text columns.
     """
@@ -165,6 +170,7 @@ class DataSettings:
     shuffle: bool = True
     seed: int = 0
     label: str | None = None
+    memory: int | None = None
     image: ImageSettings = field(default_factory=ImageSettings)
     text: TextSettings = field(default_factory=TextSettings)
 
@@ -172,3 +178,9 @@ class DataSettings:
         check_at_least("batch", self.batch, 1)
         check_at_least("limit", self.limit, 1)
         check_at_least("seed", self.seed, 0)
+        check_memory(self.memory)
+
+    @property
+    def memory_limit(self) -> int:
+        """The bytes that may be held: as set, else a quarter of what the machine has left, 2 GB at most."""
+        return memory_of(self.memory)

@@ -4,8 +4,21 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from quantkit.errors import UsageError
+from quantkit.recipe.memory import parse_memory
+
 __all__ = ["Size", "Switch", "Value", "Values", "WrongTypeError"]
-__all__ += ["columns", "flag", "height_width", "low_high", "names", "number", "numbers", "path"]
+__all__ += [
+    "amount",
+    "columns",
+    "flag",
+    "height_width",
+    "low_high",
+    "names",
+    "number",
+    "numbers",
+    "path",
+]
 __all__ += ["switch", "text", "whole", "wholes"]
 
 Size = int | tuple[int, int]
@@ -57,6 +70,16 @@ def number(value: object, _: Path) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise WrongTypeError("a number")
     return float(value)
+
+
+def amount(value: object, _: Path) -> int:
+    """Read an amount of memory."""
+    try:
+        if isinstance(value, int | str):
+            return parse_memory(value)
+    except UsageError:
+        pass
+    raise WrongTypeError('an amount of memory: "500MB", "1GB", "1GiB" or a number of bytes')
 
 
 def flag(value: object, _: Path) -> bool:
