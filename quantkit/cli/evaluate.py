@@ -129,6 +129,7 @@ def evaluate(  # noqa: PLR0913 - one parameter a flag
         "threads": tuple(threads) if threads else None,
         "output": target,
     }
+    _refuse_code(recipe, metric)
     wanted = replace(recipe.evaluate, **{k: v for k, v in given.items() if v is not None})
     recipe = replace(recipe, evaluate=wanted, gate=gate_settings(recipe.gate, rules))
     folder = wanted.output or Path("evaluation")
@@ -142,6 +143,18 @@ def evaluate(  # noqa: PLR0913 - one parameter a flag
         )
     files = write_evaluation(result, folder)
     present(result, files, as_json=as_json)
+
+
+def _refuse_code(recipe: "Recipe", metric: str | None) -> None:
+    """Refuse to import what only quantkit.toml names: a folder from elsewhere must not run code by being looked at."""
+    from quantkit.recipe.evaluate import METRICS
+
+    named = recipe.evaluate.metric
+    if metric is None and named is not None and named not in METRICS:
+        raise UsageError(
+            f"quantkit.toml names code to import, metric = '{named}', which is only done when you say so: "
+            f"add --metric {shlex.quote(named)}, or remove the line."
+        )
 
 
 def _options(recipe: "Recipe", skip: list[str], title: str, command: str) -> "EvaluateOptions":

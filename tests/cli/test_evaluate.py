@@ -416,3 +416,20 @@ def test_a_damaged_record_is_a_warning(work: Path) -> None:
     onnx.save(proto, "damaged.onnx")
     assert evaluate("float.onnx", "damaged.onnx", "--data", "data.npz", "-o", "e", *_QUICK) == 0
     assert "provenance" in _warnings(work / "e")[0]
+
+
+def test_code_that_only_the_recipe_names_is_not_imported(
+    work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder from elsewhere must not run its code because somebody evaluates in it."""
+    (work / "quantkit.toml").write_text("[evaluate]\nmetric = 'theirs:score'\n")
+    (work / "theirs.py").write_text(
+        "from pathlib import Path\nPath('imported').touch()\n"
+        "def score(outputs, labels):\n    return [1.0] * len(labels)\n"
+    )
+    arguments = ("float.onnx", "static.onnx", "--data", "data.npz", "-o", "e", *_QUICK)
+    assert evaluate(*arguments) == 2
+    assert "add --metric theirs:score" in capsys.readouterr().err.replace("\n", " ")
+    assert not (work / "imported").exists()
+    assert evaluate(*arguments, "--metric", "theirs:score") == 0
+    assert (work / "imported").exists()
