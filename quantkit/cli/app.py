@@ -4,6 +4,7 @@ Exit codes: 0 success, 1 something that was asked is wrong, 2 bad usage or input
 without ``--debug``.
 """
 
+import subprocess
 import traceback
 from typing import Annotated, Any
 
@@ -15,6 +16,7 @@ from quantkit.cli.console import errors
 from quantkit.cli.demo import demo
 from quantkit.cli.diff import diff
 from quantkit.cli.evaluate import evaluate
+from quantkit.cli.flags import Command, DebugOption, Group
 from quantkit.cli.gate import gate
 from quantkit.cli.inspect import inspect
 from quantkit.cli.optimize import optimize
@@ -23,32 +25,49 @@ from quantkit.cli.quantize import quantize
 from quantkit.cli.report import report
 from quantkit.cli.targets import targets
 from quantkit.cli.verify import verify
-from quantkit.errors import InterruptedRunError, QuantkitError
+from quantkit.errors import InterruptedRunError, OutputError, QuantkitError, UsageError
 
 __all__ = ["app", "run"]
 
 _INTERRUPTED = 130
+_NAME = "quantkit"
+_SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")
+_ORDER = tuple(
+    "demo inspect quantize calibrate plan optimize evaluate report gate diff verify targets".split()
+)
+
+
+class _Commands(Group):
+    """The commands in the order in which they are used; typer lists groups last."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(super().list_commands(ctx), key=_ORDER.index)
+
 
 app = typer.Typer(
     name="quantkit",
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="Make float32 ONNX models small and fast: right on every CPU, never invalid, proved.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-app.command()(demo)
-app.command()(inspect)
+for _command in (
+    demo,
+    inspect,
+    calibrate,
+    plan,
+    optimize,
+    evaluate,
+    report,
+    gate,
+    diff,
+    verify,
+    targets,
+):
+    app.command(cls=Command)(_command)
 app.add_typer(quantize, name="quantize")
-app.command()(calibrate)
-app.command()(plan)
-app.command()(optimize)
-app.command()(evaluate)
-app.command()(report)
-app.command()(gate)
-app.command()(diff)
-app.command()(verify)
-app.command()(targets)
 
 
 # The base of all complaints about a command line. Older typers take it from click, newer ones bring
@@ -68,11 +87,9 @@ def _main(
         bool,
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
+    debug: DebugOption = False,
 ) -> None:
-    """Make float32 ONNX models small and fast: right on every CPU, never invalid, proved.
-
-    Add --debug to any command for a traceback.
-    """
+    """Make float32 ONNX models small and fast: right on every CPU, never invalid, proved."""
 
 
 def run(arguments: list[str]) -> int:
@@ -80,7 +97,7 @@ def run(arguments: list[str]) -> int:
     debug = "--debug" in arguments
     arguments = [a for a in arguments if a != "--debug"]
     try:
-        code = app(args=arguments, standalone_mode=False, obj=arguments)
+        code = _dispatched(arguments)
     except QuantkitError as e:
         stopped = isinstance(e, InterruptedRunError)
         return _interrupted(str(e)) if stopped else _fail(e, str(e), debug=debug)
@@ -94,6 +111,47 @@ def run(arguments: list[str]) -> int:
     if code == _INTERRUPTED:  # typer's way to tell of Ctrl-C
         return _interrupted()
     return code if isinstance(code, int) else 0
+
+
+def _dispatched(arguments: list[str]) -> object:
+    if arguments[:1] in (["--install-completion"], ["--show-completion"]):
+        return _completion(*arguments)  # typer's own cannot be told which shell
+    return app(args=arguments, prog_name=_NAME, standalone_mode=False, obj=arguments)
+
+
+def _completion(flag: str, shell: str = "", *_: str) -> int:
+    """Show or install the completion for a shell: the one named, else the one that this runs in."""
+    from typer import completion
+
+    typers: Any = completion  # has these functions, but does not export them
+    shell = shell or _running_shell()
+    if shell not in _SHELLS:
+        said = f"'{shell}' is not one of them" if shell else "which one this is cannot be told"
+        raise UsageError(
+            f"Completion is for {', '.join(_SHELLS)}; {said}: name it, as in quantkit {flag} bash."
+        )
+    variable = f"_{_NAME.upper()}_COMPLETE"
+    if flag == "--show-completion":
+        typer.echo(
+            typers.get_completion_script(prog_name=_NAME, complete_var=variable, shell=shell)
+        )
+        return 0
+    try:
+        file = typers.install(shell=shell, prog_name=_NAME, complete_var=variable)[1]
+    except (OSError, subprocess.CalledProcessError) as e:
+        raise OutputError(f"Completion for {shell} cannot be installed: {e}.") from e
+    typer.echo(f"{shell} completion written to {file}; it works in the next shell you open")
+    return 0
+
+
+def _running_shell() -> str:
+    import shellingham
+
+    try:
+        name: str = shellingham.detect_shell()[0]
+    except shellingham.ShellDetectionFailure:
+        return ""
+    return name
 
 
 def _interrupted(message: str = "") -> int:

@@ -22,8 +22,9 @@ class MethodFlags:
     method: Annotated[
         str | None,
         typer.Option(
+            metavar="NAME",
             help="mse (default), minmax, percentile, entropy, moving_average, or a plug-in. All but "
-            "the last two can be chosen again afterwards."
+            "the last two can be chosen again afterwards.",
         ),
     ] = None
     percentile: Annotated[
@@ -64,7 +65,9 @@ class DataFlags:
     preset: Annotated[
         str | None,
         typer.Option(
-            rich_help_panel="Images", help="imagenet, symmetric (-1..1), unit (0..1), raw."
+            metavar="NAME",
+            rich_help_panel="Images",
+            help="imagenet, symmetric (-1..1), unit (0..1), raw.",
         ),
     ] = None
     mean: Annotated[
@@ -88,12 +91,12 @@ class DataFlags:
             metavar="R", rich_help_panel="Images", help="0-1 or 0-255, before mean and std."
         ),
     ] = None
-    layout: Annotated[str | None, typer.Option(rich_help_panel="Images", help="NCHW or NHWC.")] = (
-        None
-    )
-    channels: Annotated[str | None, typer.Option(rich_help_panel="Images", help="RGB or BGR.")] = (
-        None
-    )
+    layout: Annotated[
+        str | None, typer.Option(metavar="L", rich_help_panel="Images", help="NCHW or NHWC.")
+    ] = None
+    channels: Annotated[
+        str | None, typer.Option(metavar="C", rich_help_panel="Images", help="RGB or BGR.")
+    ] = None
     tokenizer: Annotated[
         Path | None, typer.Option(metavar="FILE", rich_help_panel="Text", help="A tokenizer.json.")
     ] = None

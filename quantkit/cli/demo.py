@@ -7,10 +7,12 @@ import typer
 
 from quantkit.cli.calibration_view import watching
 from quantkit.cli.console import JsonOption, output
+from quantkit.cli.flags import expanded
 
 __all__ = ["demo"]
 
 
+@expanded
 def demo(
     folder: Annotated[
         Path,

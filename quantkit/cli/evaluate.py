@@ -41,6 +41,7 @@ def evaluate(  # noqa: PLR0913 - one parameter a flag
     metric: Annotated[
         str | None,
         typer.Option(
+            metavar="NAME",
             rich_help_panel=_PANEL,
             help="top-1, top-5, f1, mse, spearman, or module:function. Default: by the labels.",
         ),

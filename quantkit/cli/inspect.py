@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quantkit.cli.console import JsonOption, human, output, plan_table, progress, write_json
+from quantkit.cli.flags import expanded
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["inspect"]
 
 
+@expanded
 def inspect(
     model: Annotated[Path, typer.Argument(help="The model to look at.", metavar="MODEL")],
     weights: Annotated[

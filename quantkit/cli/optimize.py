@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quantkit.cli.console import JsonOption, errors, human, output, progress, write_json
+from quantkit.cli.flags import expanded
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -28,6 +29,7 @@ def _show_passes(value: bool) -> None:  # noqa: FBT001 - typer's signature of a 
     raise typer.Exit
 
 
+@expanded
 def optimize(
     model: Annotated[Path, typer.Argument(help="The float32 model.", metavar="IN")],
     target: Annotated[Path, typer.Argument(help="Where to write the result.", metavar="OUT")],

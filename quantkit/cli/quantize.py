@@ -1,5 +1,6 @@
 """`quantkit quantize`: the group, and `dynamic IN OUT`."""
 
+import shlex
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -7,13 +8,52 @@ from typing import Annotated, Any
 import typer
 
 from quantkit.cli.console import JsonOption, progress, write_json
+from quantkit.cli.flags import Command, Group, expanded
 from quantkit.cli.quantize_static import static
 from quantkit.cli.result_view import print_result
 from quantkit.errors import UsageError
 
 __all__ = ["quantize"]
 
-quantize = typer.Typer(no_args_is_help=True, help="Quantize a model.")
+_DATA_FLAGS = ("--data", "--calibration", "--plan")
+
+
+class _StaticOrDynamic(Group):
+    """`quantize IN OUT` is static where data is given; else the user is told of both."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not any(name in args for name in self.commands) and _model_in(args):
+            args = ["static", *args]
+            if not _has_data(args):
+                model, *rest = (a for a in args[1:] if not a.startswith("-"))
+                files = shlex.join([model, *rest[:1]] if rest else [model, "OUT"])
+                raise UsageError(
+                    f"static or dynamic? 'quantkit quantize static {files} --data DIR' calibrates on real "
+                    f"samples: fastest, also for Conv; 'quantkit quantize dynamic {files}' needs no data."
+                )
+        return super().parse_args(ctx, args)
+
+
+def _model_in(args: list[str]) -> bool:
+    """Tell whether a model stands where the mode should, perhaps behind flags."""
+    start = args if args[:1] and args[0].startswith("-") else args[:1]
+    return any(a.endswith(".onnx") or Path(a).is_file() for a in start if not a.startswith("-"))
+
+
+def _has_data(args: list[str]) -> bool:
+    """Tell whether a flag or quantkit.toml names data."""
+    if any(a.split("=")[0] in _DATA_FLAGS for a in args):
+        return True
+    from quantkit.recipe import load_recipe
+
+    return load_recipe().data.path is not None
+
+
+quantize = typer.Typer(
+    cls=_StaticOrDynamic,
+    no_args_is_help=True,
+    help="Quantize a model: static (calibrated on real data) or dynamic (no data needed).",
+)
 
 
 class WeightType(StrEnum):
@@ -27,10 +67,11 @@ class WeightType(StrEnum):
 
 @quantize.callback()
 def _group() -> None:
-    """Quantize a model."""
+    """Quantize a model: static (calibrated on real data) or dynamic (no data needed)."""
 
 
-@quantize.command()
+@quantize.command(cls=Command)
+@expanded
 def dynamic(  # noqa: PLR0913 - one parameter a flag
     model: Annotated[Path, typer.Argument(help="The float32 model.", metavar="IN")],
     target: Annotated[Path, typer.Argument(help="Where to write the result.", metavar="OUT")],
@@ -38,7 +79,8 @@ def dynamic(  # noqa: PLR0913 - one parameter a flag
         WeightType,
         typer.Option(
             case_sensitive=False,
-            help="Type of the weights; int8 is faster on x86 and as safe from saturation.",
+            metavar="TYPE",
+            help="uint8 (most accurate) or int8 (faster on x86, as safe from saturation).",
         ),
     ] = WeightType.QUInt8,
     per_tensor: Annotated[
@@ -46,7 +88,9 @@ def dynamic(  # noqa: PLR0913 - one parameter a flag
     ] = False,
     op_types: Annotated[
         list[str] | None,
-        typer.Option(help="Only these operator types: MatMul,Gemm,... May be repeated."),
+        typer.Option(
+            metavar="TYPES", help="Only these operator types: MatMul,Gemm,... May be repeated."
+        ),
     ] = None,
     include: Annotated[
         list[str] | None,
@@ -115,4 +159,4 @@ def _inputs(path: Path) -> dict[str, Any]:
         ) from e
 
 
-quantize.command()(static)
+quantize.command(cls=Command)(static)

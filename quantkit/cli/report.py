@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from quantkit.cli.console import output, write_json
+from quantkit.cli.flags import expanded
 from quantkit.errors import UsageError
 
 __all__ = ["report"]
@@ -29,6 +30,7 @@ def _show_schema(value: bool) -> None:  # noqa: FBT001 - typer's signature of a 
     raise typer.Exit
 
 
+@expanded
 def report(
     result: Annotated[Path, typer.Argument(help="result.json of an evaluation.", metavar="RESULT")],
     folder: Annotated[

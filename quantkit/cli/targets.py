@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quantkit.cli.console import JsonOption, output, write_json
+from quantkit.cli.flags import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,9 +17,10 @@ if TYPE_CHECKING:
 __all__ = ["targets"]
 
 
+@expanded
 def targets(
     name: Annotated[
-        str | None, typer.Argument(help="Show one target in full.", metavar="[NAME]")
+        str | None, typer.Argument(help="Show one target in full.", metavar="NAME")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

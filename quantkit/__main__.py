@@ -1,0 +1,7 @@
+"""`python -m quantkit`: the command line, where the command itself is not on the path."""
+
+from quantkit.cli import main
+
+__all__: list[str] = []
+
+main()
