@@ -32,16 +32,15 @@ __all__ = ["app", "run"]
 _INTERRUPTED = 130
 _NAME = "quantkit"
 _SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")
-_ORDER = tuple(
-    "demo inspect quantize calibrate plan optimize evaluate report gate diff verify targets".split()
-)
 
 
 class _Commands(Group):
     """The commands in the order in which they are used; typer lists groups last."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return sorted(super().list_commands(ctx), key=_ORDER.index)
+        names: list[str] = super().list_commands(ctx)
+        names.insert(names.index("inspect") + 1, names.pop(names.index("quantize")))
+        return names
 
 
 app = typer.Typer(
