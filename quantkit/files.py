@@ -9,7 +9,19 @@ from typing import BinaryIO
 
 from quantkit.errors import OutputError
 
-__all__ = ["replace_text", "replacing", "umask"]
+__all__ = ["human", "replace_text", "replacing", "umask"]
+
+
+_KILO = 1000
+
+
+def human(nbytes: float) -> str:
+    """Write a number of bytes for people: ``22.9 MB``."""
+    for unit in ("bytes", "kB", "MB"):
+        if nbytes < _KILO:
+            return f"{nbytes:.0f} {unit}" if unit == "bytes" else f"{nbytes:.1f} {unit}"
+        nbytes /= _KILO
+    return f"{nbytes:.2f} GB"
 
 
 def umask() -> int:

@@ -13,6 +13,7 @@ from quantkit.analyze.facts import ModelFacts
 from quantkit.analyze.size import account_of
 from quantkit.analyze.view import facts_of
 from quantkit.analyze.weights import WeightAnalysis, analyze_weight
+from quantkit.files import human
 from quantkit.graph.load import LoadedModel, load
 from quantkit.graph.opset import opset_of
 from quantkit.ops import FACTS, QUANTIZED_OPS, channel_axis
@@ -22,6 +23,8 @@ from quantkit.runtime import runtime_limits, runtime_version
 
 __all__ = ["Inspection", "Port", "WeightRow", "inspect_model"]
 
+_SHOWN = 5  # of a kind, when printed
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Port:
@@ -30,6 +33,9 @@ class Port:
     name: str
     dtype: str
     shape: tuple[int | str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.dtype}[{', '.join(str(n) for n in self.shape)}]"
 
     @property
     def is_dynamic(self) -> bool:
@@ -77,6 +83,29 @@ class Inspection:
     plans: Mapping[str, Plan]
     weights: tuple[WeightRow, ...]
     hazards: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """Say what counts, in a few lines."""
+        ports = [f"{kind} {port}" for kind, port in self._ports()]
+        more = [f"and {len(ports) - _SHOWN} more"] if len(ports) > _SHOWN else []
+        operators = [f"{n} {op}" for op, n in self.operators.items()]
+        rest = [f"{len(operators) - _SHOWN} other kinds"] if len(operators) > _SHOWN else []
+        lines = [self._head(), *ports[:_SHOWN], *more]
+        lines.append(f"operators: {', '.join(operators[:_SHOWN] + rest)}")
+        lines += [f"{mode}: {plan}" for mode, plan in self.plans.items()]
+        lines += [f"hazard: {text}" for text in self.hazards[:_SHOWN]]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"<Inspection: {self._head()}>"
+
+    def _head(self) -> str:
+        opset = self.opsets.get("", 0)
+        nodes = sum(self.operators.values())
+        return f"{self.name}, {human(self.nbytes)}, {nodes} nodes, opset {opset}"
+
+    def _ports(self) -> "list[tuple[str, Port]]":
+        return [("input", p) for p in self.inputs] + [("output", p) for p in self.outputs]
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""

@@ -12,6 +12,7 @@ import onnx
 from numpy.typing import NDArray
 
 from quantkit.errors import VerifyError
+from quantkit.files import human
 from quantkit.graph.load import LoadedModel, load
 from quantkit.graph.save import Stage, staged
 from quantkit.graph.simplify import SimplifyReport, select, simplify
@@ -50,6 +51,19 @@ class OptimizeResult:
     verification: Verification | None
     warnings: tuple[str, ...]
     seconds: float
+
+    def __str__(self) -> str:
+        """Say what counts, in a few lines."""
+        checked = self.verification
+        lines = [self._sizes(), "not verified" if checked is None else str(checked)]
+        return "\n".join([*lines, *(f"note: {text}" for text in self.warnings)])
+
+    def __repr__(self) -> str:
+        return f"<OptimizeResult: {self._sizes()}>"
+
+    def _sizes(self) -> str:
+        nodes = f"{self.report.nodes_before} -> {self.report.nodes_after} nodes"
+        return f"{nodes}, {human(self.input_bytes)} -> {human(self.output_bytes)}"
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""

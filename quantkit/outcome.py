@@ -8,6 +8,7 @@ from typing import Any
 import onnx_ir as ir
 
 from quantkit.errors import NothingToQuantizeError, UsageError, VerifyError
+from quantkit.files import human
 from quantkit.fusion import Fusion
 from quantkit.graph.load import LoadedModel
 from quantkit.ops import QUANTIZED_OPS
@@ -57,6 +58,24 @@ class QuantizeResult:
     seconds: float
     fusion: Fusion | None = None
     notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Say what counts, in a few lines."""
+        lines = [self._sizes(), str(self.plan)]
+        if self.fusion is not None:
+            ran = f"{self.fusion.integer_count} of {self.fusion.product_count}"
+            lines.append(f"onnxruntime runs {ran} Conv, Gemm and MatMul in integers on this CPU")
+        lines.append("not verified" if self.verification is None else str(self.verification))
+        lines += [f"note: {text}" for text in self.warnings[:_SHOWN]]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"<QuantizeResult: {self._sizes()}>"
+
+    def _sizes(self) -> str:
+        share = self.output_bytes / self.input_bytes
+        sizes = f"{human(self.input_bytes)} -> {human(self.output_bytes)}"
+        return f"{sizes} ({share:.1%} of float) in {self.seconds:.2f} s"
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""

@@ -38,6 +38,8 @@ LARGE = 1 << 30
 # Below this the output is more noise than signal, whatever the model is for.
 NOISE_DB = 5.0
 
+_SHOWN = 3  # outputs, in a sentence
+
 _SAMPLE_ERRORS: tuple[type[Exception], ...] = (*RUNTIME_ERRORS, ValueError)
 
 
@@ -63,6 +65,13 @@ class Verification:
     compared: Mapping[str, float]
     note: str
     ran: bool
+
+    def __str__(self) -> str:
+        done = "valid, loads and runs in onnxruntime" if self.ran else "valid, loads in onnxruntime"
+        shown = list(self.compared.items())[:_SHOWN]
+        found = ", ".join(f"{name} {db:.1f} dB" for name, db in shown)
+        more = f" and {len(self.compared) - _SHOWN} more" if len(self.compared) > _SHOWN else ""
+        return f"verified: {done}" + (f"; SQNR against float: {found}{more}" if found else "")
 
     @property
     def worst(self) -> float | None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from quantkit.files import human
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -20,8 +22,6 @@ __all__ = ["JsonOption", "errors", "float_reasons", "human", "output", "plan_tab
 __all__ += ["static_plan_table", "write_json"]
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-
-_KILO = 1000
 
 
 def output() -> "Console":
@@ -36,15 +36,6 @@ def errors() -> "Console":
     from rich.console import Console
 
     return Console(stderr=True)
-
-
-def human(nbytes: float) -> str:
-    """Write a number of bytes for people: ``22.9 MB``."""
-    for unit in ("bytes", "kB", "MB"):
-        if nbytes < _KILO:
-            return f"{nbytes:.0f} {unit}" if unit == "bytes" else f"{nbytes:.1f} {unit}"
-        nbytes /= _KILO
-    return f"{nbytes:.2f} GB"
 
 
 def write_json(plain: Mapping[str, Any]) -> None:

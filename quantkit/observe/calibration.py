@@ -30,6 +30,8 @@ __all__ = ["FORMAT", "Calibration", "onnxruntime_table", "sketch_method"]
 
 FORMAT = "quantkit.calibration.1"
 
+_SHOWN = 3  # warnings, when printed
+
 _ASKS: dict[str, type[Any]] = {
     cls.__name__: cls
     for cls in (
@@ -58,6 +60,20 @@ class Calibration:
     seen: Observations
     method: CalibratorAsk
     header: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        """Say what counts, in a few lines."""
+        audit = self.header.get("audit") or {}
+        lines = [self._head(audit), audit.get("verdict", "")]
+        lines += [f"note: {text}" for text in self.header.get("warnings", ())[:_SHOWN]]
+        return "\n".join(line for line in lines if line)
+
+    def __repr__(self) -> str:
+        return f"<Calibration: {self._head(self.header.get('audit') or {})}>"
+
+    def _head(self, audit: Mapping[str, Any]) -> str:
+        seen = f" from {audit['samples']} samples" if "samples" in audit else ""
+        return f"ranges of {len(self.tensors)} tensors by {self.method.name}{seen}"
 
     @property
     def tensors(self) -> tuple[str, ...]:

@@ -109,6 +109,20 @@ class Plan:
     integer_bias: bool = True
     evened: str = ""
 
+    def __str__(self) -> str:
+        """Count the decisions."""
+        modes = Counter(node.mode for node in self.nodes)
+        counted = ", ".join(f"{modes[mode]} {mode.value}" for mode in Mode if modes[mode])
+        return (
+            f"{len(self.nodes)} nodes"
+            + (f" ({counted})" if counted else "")
+            + f", {len(self.weights)} "
+            f"quantized weights, {len(self.activations)} activations with calibrated ranges"
+        )
+
+    def __repr__(self) -> str:
+        return f"<Plan: {self}>"
+
     @cached_property
     def activation(self) -> dict[str, ActivationPlan]:
         """Activation plans by tensor name."""

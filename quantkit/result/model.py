@@ -189,6 +189,31 @@ class Result:
     notes: tuple[str, ...] = ()
     schema: str = SCHEMA
 
+    def __str__(self) -> str:
+        """Say what counts: a line for each candidate."""
+        return "\n".join([self._head(), *(self._line(model) for model in self.candidates)])
+
+    def __repr__(self) -> str:
+        return f"<Result: {self._head()}, {len(self.candidates)} candidates>"
+
+    def _head(self) -> str:
+        metric = self.float_model.metric
+        value = f", float {metric.name} {metric.value:.4g}" if metric is not None else ""
+        return f"{self.title}: {self.data.samples} samples of {self.data.location}{value}"
+
+    def _line(self, model: Evaluated) -> str:
+        """Return outcome, size, metric, distance and time of one candidate."""
+        said = [f"{model.size.ratio:.1%} of float's size"]
+        if model.metric is not None:
+            drop = "" if model.metric.drop is None else f" (drop {model.metric.drop:.4g})"
+            said.append(f"{model.metric.name} {model.metric.value:.4g}{drop}")
+        if model.worst_output is not None and model.worst_output.sqnr_db is not None:
+            said.append(f"SQNR {model.worst_output.sqnr_db:.1f} dB")
+        if model.typical_latency is not None and model.typical_latency.ratio is not None:
+            said.append(f"{model.typical_latency.ratio:.2f} of float's time")
+        outcomes = [v.outcome for v in self.verdicts if v.candidate == model.name]
+        return f"{model.name}: {', '.join([*outcomes, *said])}"
+
     @property
     def float_model(self) -> Evaluated:
         """The reference."""
