@@ -69,7 +69,9 @@ class Verification:
     def __str__(self) -> str:
         done = "valid, loads and runs in onnxruntime" if self.ran else "valid, loads in onnxruntime"
         shown = list(self.compared.items())[:_SHOWN]
-        found = ", ".join(f"{name} {db:.1f} dB" for name, db in shown)
+        found = ", ".join(
+            f"{name} {f'{db:.1f} dB' if isfinite(db) else 'identical'}" for name, db in shown
+        )
         more = f" and {len(self.compared) - _SHOWN} more" if len(self.compared) > _SHOWN else ""
         return f"verified: {done}" + (f"; SQNR against float: {found}{more}" if found else "")
 

@@ -66,12 +66,12 @@ def test_a_representation_is_one_line(kind: str, results: dict[str, Any]) -> Non
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        ("static", ("% of float) in ", "40 static", "verified: valid, loads and runs", " dB")),
-        ("dynamic", ("% of float) in ", "40 integer", "verified")),
-        ("plan", ("80 nodes (40 static", "40 quantized weights")),
+        ("static", ("% of float) in ", "40 static int8", "verified: valid, loads and runs", " dB")),
+        ("dynamic", ("% of float) in ", "40 dynamic int8", "verified")),
+        ("plan", ("79 nodes (40 static int8, 39 fused", "40 quantized weights")),
         ("calibration", ("ranges of ", "tensors by mse from 8 samples")),
         ("optimized", ("80 -> 80 nodes", "verified")),
-        ("inspection", ("m.onnx", "80 nodes", "input x float32[N, 128]", "40 MatMul")),
+        ("inspection", ("m.onnx", "80 nodes", "input x float[N, 128]", "40 MatMul")),
         ("evaluation", ("% of float's size",)),
     ],
 )
@@ -91,8 +91,8 @@ def test_a_candidate_is_one_line() -> None:
 def test_many_outputs_are_counted(tmp_path: Path) -> None:
     nodes = [node("MatMul", ["x", "w"], ["m"], "mm")]
     nodes += [node("Relu", ["m"], [f"out{i}"], f"r{i}") for i in range(30)]
-    outputs = {f"out{i}": ["N", 128] for i in range(30)}
-    many = model(graph(nodes, {"x": ["N", 128]}, outputs, {"w": weight(128, 128)}))
+    outputs: dict[str, list[int | str | None]] = {f"out{i}": ["N", 128] for i in range(30)}
+    many = model(graph(nodes, {"x": ["N", 128]}, {**outputs}, {"w": weight(128, 128)}))
     source = save(many, tmp_path / "m.onnx")
     assert "and 27 more" in str(quantkit.quantize_dynamic(source, tmp_path / "o.onnx"))
     assert "and 26 more" in str(quantkit.inspect_model(source))

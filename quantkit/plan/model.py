@@ -21,6 +21,20 @@ class Mode(StrEnum):
     STORED = "stored"  # integer weights in the file, turned back to float once, at load
     FLOAT = "float"  # unchanged
 
+    @property
+    def words(self) -> str:
+        """What people call it; `value` is what files say."""
+        return _WORDS[self]
+
+
+_WORDS = {
+    Mode.STATIC: "static int8",
+    Mode.ABSORBED: "fused into the layer before",
+    Mode.INTEGER: "dynamic int8",
+    Mode.STORED: "weights only",
+    Mode.FLOAT: "float",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePlan:
@@ -112,13 +126,11 @@ class Plan:
     def __str__(self) -> str:
         """Count the decisions."""
         modes = Counter(node.mode for node in self.nodes)
-        counted = ", ".join(f"{modes[mode]} {mode.value}" for mode in Mode if modes[mode])
-        return (
-            f"{len(self.nodes)} nodes"
-            + (f" ({counted})" if counted else "")
-            + f", {len(self.weights)} "
-            f"quantized weights, {len(self.activations)} activations with calibrated ranges"
-        )
+        counted = ", ".join(f"{modes[mode]} {mode.words}" for mode in Mode if modes[mode])
+        text = f"{len(self.nodes)} nodes" + (f" ({counted})" if counted else "")
+        text += f", {len(self.weights)} quantized weights"
+        ranges = len(self.activations)
+        return f"{text}, {ranges} activations with calibrated ranges" if ranges else text
 
     def __repr__(self) -> str:
         return f"<Plan: {self}>"
