@@ -56,6 +56,7 @@ class EvaluateOptions:
         threads: Numbers of threads that are timed; 0 is onnxruntime's choice.
         skip: Parts that are left out, of `PARTS`.
         rules: What candidates are judged by.
+        allow: Objections to an evaluation that do not count; of `quantkit.recipe.OBJECTIONS`.
         title: For people; "": the float model's name.
         command: How this was asked for, to do it again.
         recipe: The text of quantkit.toml.
@@ -66,6 +67,7 @@ class EvaluateOptions:
     threads: tuple[int, ...] = (0,)
     skip: frozenset[str] = frozenset()
     rules: tuple[Rule, ...] = ()
+    allow: tuple[str, ...] = ()
     title: str = ""
     command: str = ""
     recipe: str = ""
@@ -118,7 +120,7 @@ def evaluate(
         notes=(*answered.notes, *timed.notes),
     )
     result = replace(result, notes=(*swapped(result), *result.notes))
-    return judged(result, options.rules)
+    return judged(result, options.rules, options.allow)
 
 
 def write_evaluation(result: Result, folder: Path) -> tuple[Path, Path, Path]:
@@ -223,7 +225,9 @@ def _evaluated(
         runtime=runtime,
         fidelity=fidelity,
         changes=changes,
-        calibration=calibrated_of(origin, answered.data.fingerprint),
+        calibration=calibrated_of(
+            origin, answered.data.fingerprint, answered.calibrated.get(name, 0)
+        ),
         warnings=(*look.warnings, *doubts_of(model, base, answered, changes)),
     )
 

@@ -71,6 +71,7 @@ def evaluate_models(  # noqa: PLR0913 - one parameter a question
         threads=tuple(threads),
         skip=frozenset(checked_names(skip, "skip")),
         rules=rules_of(gate or GateSettings()),
+        allow=() if gate is None else gate.allow,
         title=title,
         command=_call(float_model, candidates, data),
     )

@@ -175,6 +175,7 @@ def _options(recipe: "Recipe", skip: list[str], title: str, command: str) -> "Ev
         threads=wanted.threads,
         skip=frozenset(skip),
         rules=rules_of(recipe.gate),
+        allow=recipe.gate.allow,
         title=title,
         command=command,
         recipe=recipe.text,

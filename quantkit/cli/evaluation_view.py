@@ -12,11 +12,11 @@ from quantkit.cli.console import errors, human, output
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from quantkit.result import Evaluated, Metric, Result
+    from quantkit.result import Evaluated, Metric, Result, Verdict
 
-__all__ = ["COLOURS", "evaluation_table", "present"]
+__all__ = ["COLOURS", "evaluation_table", "objection_lines", "present"]
 
-COLOURS = {"pass": "green", "fail": "red", "undecided": "yellow"}
+COLOURS = {"pass": "green", "fail": "red", "undecided": "yellow", "invalid": "magenta"}
 """Of outcomes."""
 
 
@@ -65,9 +65,21 @@ def _candidate_lines(result: "Result") -> list[str]:
         word = f"[{COLOURS[verdict.outcome]}]{verdict.outcome}[/] " if verdict else ""
         lines.append(f"{word}[bold]{escape(model.name)}[/]: {escape(said)}")
         if verdict is not None:
+            lines += objection_lines(verdict)
             broken = (rule for rule in verdict.rules if rule.outcome != "pass")
             lines += [f"    {escape(rule.sentence)}" for rule in broken]
     return lines
+
+
+def objection_lines(verdict: "Verdict") -> list[str]:
+    """Return what stands against a candidate's figures, and what to do."""
+    from rich.markup import escape
+
+    return [
+        f"[{COLOURS['invalid']}]{'allowed' if o.allowed else 'invalid'}[/] "
+        f"{escape(f'{o.kind}: {o.sentence}.')}"
+        for o in verdict.objections
+    ]
 
 
 def _warnings(result: "Result") -> list[str]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from quantkit.cli.console import JsonOption, output, write_json
-from quantkit.cli.evaluation_view import COLOURS
+from quantkit.cli.evaluation_view import COLOURS, objection_lines
 from quantkit.cli.flags import expanded
 from quantkit.cli.gate_options import GateFlags, gate_settings, part
 from quantkit.errors import UsageError
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from quantkit.recipe import GateSettings
-    from quantkit.result import Evaluated, Outcome, Result, Rule, Verdict
+    from quantkit.result import Evaluated, Outcome, Result, Verdict
 
 __all__ = ["gate"]
 
@@ -38,12 +37,18 @@ def gate(  # noqa: PLR0913 - one parameter a flag
     confidence: Annotated[
         float | None,
         typer.Option(
-            parser=part, metavar="C", help="Judge the bad end of each interval at it: 95%."
+            parser=part, metavar="C", help="Judge the bad end of each interval at it. Default: 95%."
         ),
     ] = None,
     allow_undecided: Annotated[
         bool, typer.Option("--allow-undecided", help="Too few samples to decide passes.")
     ] = False,
+    drop_rule: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="RULE", help="Leave out a rule, such as max_latency_ratio. May be repeated."
+        ),
+    ] = None,
     recipe: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help=r"Where \[gate] stands. Default: quantkit.toml here."),
@@ -59,18 +64,24 @@ def gate(  # noqa: PLR0913 - one parameter a flag
     r"""Judge the candidates of an evaluation by the rules of a release.
 
     Rules are flags, over \[gate] in quantkit.toml, over those in the result.
-    Exits with 0 if all candidates pass, with 1 if one fails or is undecided.
+    Exits with 0 if all candidates pass, with 1 if one fails, is undecided, or was evaluated in a way that proves nothing.
     """
-    from quantkit.gate import judge, overall
+    from quantkit.gate import judge, overall, rules_for, rules_of
     from quantkit.recipe import GateSettings, load_recipe
     from quantkit.result import load_result
 
     result = _chosen(load_result(path), candidate or [], path)
     settings = load_recipe(recipe).gate
+    if limits.estimate and confidence is not None:
+        raise UsageError("--estimate judges without a --confidence: leave out one of the two.")
     flags = gate_settings(GateSettings(confidence=confidence), limits)
-    rules = _rules(result, settings, flags)
+    rules = rules_for(result.rules, settings, flags, drop_rule or [])
+    if not rules:
+        raise UsageError(f"There is no rule to judge by: add --max-drop 0.01, or {_EXAMPLE}.")
     allowed = allow_undecided or settings.allow_undecided
-    verdicts = judge(result, rules)
+    # What the evaluation was told to allow goes with the rules that it was told.
+    stored = () if rules_of(settings) else result.allowed
+    verdicts = judge(result, rules, {*stored, *settings.allow, *flags.allow})
     outcome = overall(verdicts, allow_undecided=allowed)
     _write(result, verdicts, junit, badge, allowed=allowed)
     if as_json:
@@ -98,16 +109,6 @@ def _chosen(result: "Result", names: "Sequence[str]", path: Path) -> "Result":
             )
     wanted = tuple(m for m in result.candidates if not names or m.name in names)
     return replace(result, models=(result.float_model, *wanted))
-
-
-def _rules(result: "Result", settings: "GateSettings", flags: "GateSettings") -> "tuple[Rule, ...]":
-    from quantkit.gate import merged, rules_of
-
-    base = rules_of(settings) or result.rules
-    rules = merged(base, rules_of(flags), flags.confidence or settings.confidence)
-    if not rules:
-        raise UsageError(f"There is no rule to judge by: add --max-drop 0.01, or {_EXAMPLE}.")
-    return rules
 
 
 def _write(
@@ -149,6 +150,8 @@ def _print(result: "Result", verdicts: "Sequence[Verdict]", *, allowed: bool) ->
     console = output()
     for verdict, model in zip(verdicts, result.candidates, strict=True):
         console.print(_table(verdict, model))
+        for line in objection_lines(verdict):
+            console.print(line, highlight=False, soft_wrap=True)
         for judged in verdict.rules:
             if judged.outcome != "pass":
                 told = escape(f"{judged.rule.key}: {judged.sentence}.")

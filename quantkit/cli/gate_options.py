@@ -79,6 +79,22 @@ class GateFlags:
             help="Signal to noise of the worst output, in dB: 20.",
         ),
     ] = None
+    estimate: Annotated[
+        bool | None,
+        typer.Option(
+            "--estimate",
+            rich_help_panel=_PANEL,
+            help="Judge what was measured, not the bad end of its interval at 95%.",
+        ),
+    ] = None
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="OBJECTION",
+            rich_help_panel=_PANEL,
+            help="Let an evaluation count despite an objection: preprocessing, calibrated, ... May be repeated.",
+        ),
+    ] = None
 
 
 def gate_settings(settings: "GateSettings", flags: GateFlags) -> "GateSettings":
@@ -87,4 +103,9 @@ def gate_settings(settings: "GateSettings", flags: GateFlags) -> "GateSettings":
     Raises:
         UsageError: A flag's value is out of range.
     """
-    return replace(settings, **{key: v for key, v in asdict(flags).items() if v is not None})
+    given = {key: v for key, v in asdict(flags).items() if v is not None}
+    if flags.allow:
+        given["allow"] = (*settings.allow, *flags.allow)
+    if flags.estimate:
+        settings = replace(settings, confidence=None)
+    return replace(settings, **given)

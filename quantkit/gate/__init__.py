@@ -1,8 +1,10 @@
 """Rules of a release, and what came of them.
 
-A rule bounds one figure of a candidate. Without a confidence the estimate is judged: kept or broken. With one, the bad
-end of the figure's interval must keep the bound to pass; it fails if even the estimate breaks the bound; between
-the two it is undecided: the sample is too small to tell. What was not measured is undecided too.
+A rule bounds one figure of a candidate. The bad end of the figure's interval must keep the bound to pass; it fails if
+even the estimate breaks the bound; between the two it is undecided: the sample is too small to tell. What was not
+measured is undecided too. Without a confidence the estimate alone is judged: kept or broken.
+
+Figures that mean nothing are not judged: an objection (`quantkit.gate.objections`) makes the verdict invalid.
 
 Reads a `quantkit.result.Result` and nothing else; knows no model and no file.
 """
@@ -11,8 +13,8 @@ from quantkit.gate.badge import badge
 from quantkit.gate.figures import unit_of
 from quantkit.gate.judge import judge, judged, overall
 from quantkit.gate.junit import junit_xml
-from quantkit.gate.rules import KEYS, merged, rules_of
+from quantkit.gate.rules import KEYS, rules_for, rules_of
 from quantkit.gate.wording import bound_text, figure_text, room_text
 
-__all__ = ["KEYS", "badge", "bound_text", "figure_text", "judge", "judged", "junit_xml", "merged"]
-__all__ += ["overall", "room_text", "rules_of", "unit_of"]
+__all__ = ["KEYS", "badge", "bound_text", "figure_text", "judge", "judged", "junit_xml"]
+__all__ += ["overall", "room_text", "rules_for", "rules_of", "unit_of"]

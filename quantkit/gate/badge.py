@@ -9,7 +9,12 @@ from quantkit.result import Evaluated, Judged, Outcome, Result, Verdict
 
 __all__ = ["badge"]
 
-_WORDS: dict[Outcome, str] = {"pass": "passed", "fail": "failed", "undecided": "undecided"}
+_WORDS: dict[Outcome, str] = {
+    "pass": "passed",
+    "fail": "failed",
+    "undecided": "undecided",
+    "invalid": "invalid",
+}
 _SHORT = {
     "max_drop": "drop {}",
     "min_size_reduction": "{} smaller",
@@ -24,7 +29,8 @@ def badge(result: Result, verdicts: Sequence[Verdict], *, allow_undecided: bool 
     """Return the verdict in one line of text.
 
     One candidate: ``quantkit gate: passed (static: drop 0.3 points, 73 % smaller)``; the figures are estimates. Several:
-    ``quantkit gate: failed (passed static; failed ort default: max_drop)``.
+    ``quantkit gate: failed (passed static; failed ort default: max_drop)``. Of figures that mean nothing none is
+    shown: ``quantkit gate: invalid (static: Float itself is guessing)``.
     """
     outcome = _WORDS[overall(verdicts, allow_undecided=allow_undecided)]
     models = {m.name: m for m in result.candidates}
@@ -36,6 +42,8 @@ def badge(result: Result, verdicts: Sequence[Verdict], *, allow_undecided: bool 
 
 
 def _alone(verdict: Verdict, model: Evaluated) -> str:
+    if verdict.outcome == "invalid":
+        return f"{verdict.candidate}: {_objections(verdict)}"
     figures = ", ".join(_figure(j, model) for j in verdict.rules)
     return f"{verdict.candidate}: {figures}" if figures else verdict.candidate
 
@@ -47,7 +55,13 @@ def _figure(judged: Judged, model: Evaluated) -> str:
     return text if judged.outcome == "pass" else f"{text} ({_WORDS[judged.outcome]})"
 
 
+def _objections(verdict: Verdict) -> str:
+    return ", ".join(o.title for o in verdict.objections if not o.allowed)
+
+
 def _among_others(verdict: Verdict) -> str:
     told = f"{_WORDS[verdict.outcome]} {verdict.candidate}"
+    if verdict.outcome == "invalid":
+        return f"{told}: {_objections(verdict)}"
     culprits = [j.rule.key for j in verdict.rules if j.outcome == verdict.outcome != "pass"]
     return f"{told}: {', '.join(culprits)}" if culprits else told

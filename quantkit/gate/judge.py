@@ -1,9 +1,10 @@
 """Whether candidates keep the rules."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from quantkit.gate.figures import Figure, Missing, bad_end, figure_of, is_ceiling
+from quantkit.gate.objections import objections_of
 from quantkit.gate.wording import more_samples, room, sentence
 from quantkit.result import Evaluated, Judged, Outcome, Result, Rule, Verdict
 
@@ -13,40 +14,51 @@ _RELATIVE, _ABSOLUTE = 1e-9, 1e-12
 """By how much a limit may be missed: 0.912 - 0.902 is more than 0.01 in binary, and must not be."""
 
 
-def judge(result: Result, rules: Sequence[Rule]) -> tuple[Verdict, ...]:
-    """Return one verdict for each candidate, in the result's order.
+def judge(
+    result: Result, rules: Sequence[Rule], allow: Collection[str] = ()
+) -> tuple[Verdict, ...]:
+    """Return one verdict for each candidate, in the result's order; `allow` are objections that do not count.
 
     Raises:
         UsageError: There is no such rule.
     """
-    return tuple(_verdict(model, rules, result) for model in result.candidates)
+    return tuple(_verdict(model, rules, result, allow) for model in result.candidates)
 
 
-def judged(result: Result, rules: Sequence[Rule]) -> Result:
+def judged(result: Result, rules: Sequence[Rule], allow: Collection[str] = ()) -> Result:
     """Return the result with the rules and what came of them; without rules, with neither."""
-    verdicts = judge(result, rules) if rules else ()
-    return replace(result, rules=tuple(rules), verdicts=verdicts)
+    verdicts = judge(result, rules, allow) if rules else ()
+    return replace(result, rules=tuple(rules), verdicts=verdicts, allowed=tuple(allow))
 
 
 def overall(verdicts: Sequence[Verdict], *, allow_undecided: bool = False) -> Outcome:
-    """Return what came of all: the worst of them; an undecided one passes if that is allowed.
+    """Return what came of all: the worst of them, a failed one first; an undecided one passes if that is allowed.
 
     Without any verdict nothing is decided.
     """
     outcomes = [v.outcome for v in verdicts]
-    found = _worst(outcomes) if outcomes else "undecided"
+    # Where one candidate fails for sure, that is the news.
+    found = "fail" if "fail" in outcomes else _worst(outcomes) if outcomes else "undecided"
     return "pass" if outcomes and found == "undecided" and allow_undecided else found
 
 
-def _verdict(model: Evaluated, rules: Sequence[Rule], result: Result) -> Verdict:
+def _verdict(
+    model: Evaluated, rules: Sequence[Rule], result: Result, allow: Collection[str]
+) -> Verdict:
     found = tuple(_judged(rule, figure_of(rule, model, result)) for rule in rules)
-    return Verdict(candidate=model.name, outcome=_worst([j.outcome for j in found]), rules=found)
+    outcome = _worst([j.outcome for j in found])
+    objections = tuple(
+        replace(o, allowed=o.kind in allow)
+        for o in objections_of(model, result, fails=outcome == "fail")
+    )
+    if not all(o.allowed for o in objections):
+        outcome = "invalid"
+    return Verdict(candidate=model.name, outcome=outcome, rules=found, objections=objections)
 
 
 def _worst(outcomes: Sequence[Outcome]) -> Outcome:
-    if "fail" in outcomes:
-        return "fail"
-    return "undecided" if "undecided" in outcomes else "pass"
+    order: tuple[Outcome, ...] = ("invalid", "fail", "undecided")
+    return next((o for o in order if o in outcomes), "pass")
 
 
 def _judged(rule: Rule, figure: Figure | Missing) -> Judged:

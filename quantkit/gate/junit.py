@@ -1,4 +1,4 @@
-"""JUnit XML, as CI servers read it: a suite for each candidate, a test for each rule."""
+"""JUnit XML, as CI servers read it: a suite for each candidate, a test for each objection and each rule."""
 
 import re
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from quantkit.gate.figures import unit_of
 from quantkit.gate.wording import bound_text
-from quantkit.result import Evaluated, Judged, Result, Verdict
+from quantkit.result import Evaluated, Objection, Result, Verdict
 
 __all__ = ["junit_xml"]
 
@@ -18,13 +18,13 @@ _SECONDS = 19  # 2026-11-16T12:00:00; the schema knows no time zone
 def junit_xml(result: Result, verdicts: Sequence[Verdict], *, allow_undecided: bool = False) -> str:
     """Return the verdicts as JUnit XML.
 
-    A rule that fails is a ``failure``; one that is undecided an ``error``, or ``skipped`` where that is allowed. The
-    same result and verdicts give the same text.
+    A rule that fails is a ``failure``; one that is undecided an ``error``, or ``skipped`` where that is allowed. So is
+    an objection to the evaluation. The same result and verdicts give the same text.
     """
     tags = _TAGS | ({"undecided": "skipped"} if allow_undecided else {})
     models = {m.name: m for m in result.candidates}
     root = Element("testsuites", name=_clean(f"quantkit gate: {result.title}"))
-    _count(root, [j for v in verdicts for j in v.rules], tags)
+    _count(root, verdicts, tags)
     for verdict in verdicts:
         _suite(root, result, verdict, models[verdict.candidate], tags)
     indent(root)
@@ -36,7 +36,7 @@ def _suite(
 ) -> None:
     suite = SubElement(root, "testsuite", name=_clean(verdict.candidate))
     suite.set("timestamp", _clean(result.origin.created[:_SECONDS]))
-    _count(suite, verdict.rules, tags)
+    _count(suite, [verdict], tags)
     properties = SubElement(suite, "properties")
     facts = {
         "candidate": model.file.path,
@@ -48,28 +48,35 @@ def _suite(
     }
     for name, value in facts.items():
         SubElement(properties, "property", name=name, value=_clean(value))
-    for judged in verdict.rules:
-        _case(suite, verdict, judged, model, tags)
-
-
-def _case(
-    suite: Element, verdict: Verdict, judged: Judged, model: Evaluated, tags: dict[str, str]
-) -> None:
-    name = f"{judged.rule.key} {bound_text(judged.rule, unit_of(judged.rule, model))}"
     classname = _clean(f"quantkit.gate.{verdict.candidate}")
-    case = SubElement(suite, "testcase", classname=classname, name=name, time="0")
-    if judged.outcome in tags:
-        found = SubElement(case, tags[judged.outcome], message=_clean(judged.sentence))
-        if found.tag != "skipped":
-            found.set("type", judged.outcome)
-            found.text = _clean(judged.sentence)
-    else:
-        SubElement(case, "system-out").text = _clean(judged.sentence)
+    for objection in verdict.objections:
+        case = SubElement(suite, "testcase", classname=classname, name=objection.title, time="0")
+        _told(case, _tag(objection), objection.kind, objection.sentence)
+    for judged in verdict.rules:
+        name = f"{judged.rule.key} {bound_text(judged.rule, unit_of(judged.rule, model))}"
+        case = SubElement(suite, "testcase", classname=classname, name=name, time="0")
+        _told(case, tags.get(judged.outcome), judged.outcome, judged.sentence)
 
 
-def _count(element: Element, rules: Sequence[Judged], tags: dict[str, str]) -> None:
-    found = [tags.get(j.outcome) for j in rules]
-    element.set("tests", str(len(rules)))
+def _tag(objection: Objection) -> str:
+    return "skipped" if objection.allowed else "error"
+
+
+def _told(case: Element, tag: str | None, kind: str, sentence: str) -> None:
+    """Say what came of a test; without a tag it passed."""
+    if tag is None:
+        SubElement(case, "system-out").text = _clean(sentence)
+        return
+    found = SubElement(case, tag, message=_clean(sentence))
+    if tag != "skipped":
+        found.set("type", kind)
+        found.text = _clean(sentence)
+
+
+def _count(element: Element, verdicts: Sequence[Verdict], tags: dict[str, str]) -> None:
+    found = [tags.get(j.outcome) for v in verdicts for j in v.rules]
+    found += [_tag(o) for v in verdicts for o in v.objections]
+    element.set("tests", str(len(found)))
     element.set("failures", str(found.count("failure")))
     element.set("errors", str(found.count("error")))
     element.set("skipped", str(found.count("skipped")))

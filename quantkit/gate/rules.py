@@ -1,12 +1,13 @@
 """Rules, from settings and from rules that stand elsewhere."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from quantkit.recipe import GateSettings
+from quantkit.errors import UsageError
+from quantkit.recipe import GateSettings, closest
 from quantkit.result import Rule
 
-__all__ = ["KEYS", "merged", "rules_of"]
+__all__ = ["KEYS", "rules_for", "rules_of"]
 
 KEYS = (
     "max_drop",
@@ -20,27 +21,40 @@ KEYS = (
 
 
 def rules_of(settings: GateSettings) -> tuple[Rule, ...]:
-    """Return the rules that the settings name."""
+    """Return the rules that the settings name, judged at the bad end unless they ask for the estimate."""
     limits = {key: getattr(settings, key) for key in KEYS}
     return tuple(
-        Rule(key=key, limit=limit, confidence=settings.confidence)
+        Rule(key=key, limit=limit, confidence=settings.judged_at)
         for key, limit in limits.items()
         if limit is not None
     )
 
 
-def merged(
-    base: Sequence[Rule], over: Sequence[Rule], confidence: float | None = None
+def rules_for(
+    stored: Sequence[Rule], recipe: GateSettings, flags: GateSettings, without: Collection[str] = ()
 ) -> tuple[Rule, ...]:
-    """Return the rules of `base` with those of `over` in place of rules of the same key.
+    """Return the rules that hold: flags over the recipe, the recipe over rules that a result holds.
 
     Args:
-        base: The rules that hold unless said otherwise.
-        over: Those that go before.
-        confidence: Of all rules; None: each keeps its own, and one of `over` without one takes the base's.
+        stored: Of the result.
+        recipe: The table [gate].
+        flags: What the command line says.
+        without: Keys of rules that are left out.
+
+    Raises:
+        UsageError: A rule is to be left out that there is not.
     """
-    usual = next((r.confidence for r in base), None)
-    found = {r.key: r for r in base}
-    found |= {r.key: replace(r, confidence=r.confidence or usual) for r in over}
+    base = {r.key: r for r in rules_of(recipe) or stored}
+    said = next((s for s in (flags, recipe) if s.estimate or s.confidence is not None), None)
+    usual = next((r.confidence for r in base.values()), flags.judged_at)
+    usual = usual if said is None else said.judged_at
+    found = base | {r.key: replace(r, confidence=usual) for r in rules_of(flags)}
+    for key in without:
+        if key not in found:
+            known = f"there are {', '.join(found)}" if found else "there is none"
+            raise UsageError(
+                f"There is no rule '{key}' to leave out{closest(key, found)}: {known}."
+            )
+        del found[key]
     order = sorted(found, key=lambda key: KEYS.index(key) if key in KEYS else len(KEYS))
-    return tuple(replace(found[k], confidence=confidence or found[k].confidence) for k in order)
+    return tuple(found[k] if said is None else replace(found[k], confidence=usual) for k in order)

@@ -7,9 +7,11 @@ __all__ = ["calibrated_of"]
 
 
 def calibrated_of(
-    provenance: Provenance | None, evaluated_fingerprint: str = ""
+    provenance: Provenance | None, evaluated_fingerprint: str = "", seen: int = 0
 ) -> Calibrated | None:
     """Return how a model's activation ranges came about; None if it says nothing about that.
+
+    `seen` is how many of the evaluated samples are known to be calibrated with.
 
     `shared` is True where the evaluated data is the calibrated data set, so that samples may have been seen
     before; False where its fingerprint is another; None where one of the two has none.
@@ -25,4 +27,6 @@ def calibrated_of(
         fingerprint=data.fingerprint,
         warnings=data.warnings,
         shared=data.fingerprint == evaluated_fingerprint if known else None,
+        seen=seen,
+        preprocessing=data.preprocessing,
     )

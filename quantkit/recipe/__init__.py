@@ -5,7 +5,8 @@ A `Recipe` is frozen data: `load_recipe` reads the file, flags override single f
 flag and a line of the file fail alike; the file's errors also name the file and the table.
 Paths in the file are relative to the file's folder.
 
-Knows nothing of models and arrays; imports the standard library and `quantkit.errors`. One module a
+Knows nothing of models and arrays; imports the standard library, `quantkit.errors`, and from
+`quantkit.result` what an objection is. One module a
 table: the settings, and how their values are read (`quantkit.recipe.values`).
 """
 
@@ -21,7 +22,7 @@ from quantkit.recipe.data import (
 )
 from quantkit.recipe.evaluate import METRICS, EvaluateSettings
 from quantkit.recipe.file import RECIPE_NAME, Recipe, load_recipe
-from quantkit.recipe.gate import GateSettings
+from quantkit.recipe.gate import OBJECTIONS, GateSettings
 from quantkit.recipe.memory import memory_of, parse_memory
 from quantkit.recipe.static import (
     ActivationType,
@@ -36,6 +37,7 @@ from quantkit.recipe.values import Size, Switch
 
 __all__ = [
     "METRICS",
+    "OBJECTIONS",
     "PRESETS",
     "RECIPE_NAME",
     "ActivationType",

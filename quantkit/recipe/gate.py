@@ -3,11 +3,17 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import isfinite
+from typing import get_args
 
 from quantkit.errors import UsageError
-from quantkit.recipe.values import Values, flag, number
+from quantkit.recipe.checks import check_choice
+from quantkit.recipe.values import Values, flag, names, number
+from quantkit.result import ObjectionKind
 
-__all__ = ["GateSettings"]
+__all__ = ["OBJECTIONS", "GateSettings"]
+
+OBJECTIONS: tuple[ObjectionKind, ...] = get_args(ObjectionKind)
+"""Why a gate takes an evaluation for no evidence; each may be allowed."""
 
 GATE_VALUES: Values = {
     "max_drop": number,
@@ -17,7 +23,9 @@ GATE_VALUES: Values = {
     "max_flips": number,
     "min_sqnr_db": number,
     "confidence": number,
+    "estimate": flag,
     "allow_undecided": flag,
+    "allow": names,
 }
 
 _ALLOWED: Mapping[str, tuple[Callable[[float], bool], str]] = {
@@ -32,6 +40,7 @@ _ALLOWED: Mapping[str, tuple[Callable[[float], bool], str]] = {
 """What each value may be, and how that is said."""
 
 _PERCENT = 100
+_USUAL = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +54,10 @@ class GateSettings:
         min_int8_share: How many of the products onnxruntime must run in integers, 0 to 1.
         max_flips: How many decisions may differ from float's, 0 to 1.
         min_sqnr_db: How far signal must stand above noise at the worst output, in dB; needs neither labels nor decisions.
-        confidence: Judge the bad end of the interval at this confidence; None: the estimate.
+        confidence: Judge the bad end of the interval at this confidence; None: at 95 %.
+        estimate: Judge what was measured, however few samples it was measured on.
         allow_undecided: Whether "not enough samples to decide" passes.
+        allow: Of `OBJECTIONS`, those that do not count.
     """
 
     max_drop: float | None = None
@@ -56,12 +67,25 @@ class GateSettings:
     max_flips: float | None = None
     min_sqnr_db: float | None = None
     confidence: float | None = None
+    estimate: bool = False
     allow_undecided: bool = False
+    allow: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.estimate and self.confidence is not None:
+            raise UsageError(
+                "estimate judges what was measured, confidence the bad end of its interval: leave out one of the two."
+            )
+        for kind in self.allow:
+            check_choice("allow", kind, OBJECTIONS)
         for key, (holds, allowed) in _ALLOWED.items():
             value = getattr(self, key)
             if value is not None and not (isfinite(value) and holds(value)):
                 percent = "fraction" in allowed and 1 < value < _PERCENT
                 meant = f" ({value / _PERCENT:g} is {value:g} %)" if percent else ""
                 raise UsageError(f"{key} '{value:g}' is out of range: use {allowed}{meant}.")
+
+    @property
+    def judged_at(self) -> float | None:
+        """The confidence that rules are judged at; None: by the estimate."""
+        return None if self.estimate else self.confidence or _USUAL

@@ -15,7 +15,13 @@ _LONG = 160  # characters of a name
 _PROSE = 400
 _COMMAND = 4000
 _MANY = 40  # rows of candidates
-_SIGNS: dict[State, str] = {"pass": "✅", "fail": "❌", "undecided": "⚠️", "neutral": "ℹ️"}  # noqa: RUF001 - a sign
+_SIGNS: dict[State, str] = {
+    "pass": "✅",
+    "fail": "❌",
+    "undecided": "⚠️",
+    "invalid": "🚫",
+    "neutral": "ℹ️",  # noqa: RUF001 - a sign
+}
 # What Markdown would read as markup, and mentions, which would call people.
 _SPECIAL = str.maketrans({c: f"&#{ord(c)};" for c in "|`*_[]@#~\\!"})
 
@@ -107,7 +113,17 @@ def _failing(result: Result) -> str:
         for rule in verdict.rules
         if rule.outcome != "pass"
     ]
-    return _listed("Rules not kept", lines)
+    proofless = [
+        f"- {_SIGNS['invalid']} **{_safe(verdict.candidate)}**{' (allowed)' if o.allowed else ''}: "
+        f"{_safe(o.sentence, _PROSE)}"
+        for verdict in result.verdicts
+        for o in verdict.objections
+    ]
+    blocks = (
+        _listed("Why these figures prove nothing", proofless),
+        _listed("Rules not kept", lines),
+    )
+    return "\n\n".join(b for b in blocks if b)
 
 
 def _advice(result: Result) -> str:

@@ -6,14 +6,14 @@ from typing import Literal
 
 from quantkit.report import numbers
 from quantkit.report.plots.svg import shorten
-from quantkit.result import Evaluated, Judged, Outcome, Result, Verdict
+from quantkit.result import Evaluated, Judged, Objection, Outcome, Result, Verdict
 
 __all__ = ["Card", "Figure", "Headline", "State", "cards", "headline"]
 
 _NAMED = 3  # names in a sentence
 _LONG = 300  # pixels of a name in a sentence
 
-State = Literal["pass", "fail", "undecided", "neutral"]
+State = Literal["pass", "fail", "undecided", "invalid", "neutral"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,7 @@ class Card:
         why: One line.
         figures: The key ones.
         broken: Rules that fail or cannot be decided.
+        objections: Why its figures prove nothing; those that are allowed are told too.
         rules: All of them.
         warnings: What a reviewer should know.
     """
@@ -55,15 +56,16 @@ class Card:
     why: str
     figures: tuple[Figure, ...]
     broken: tuple[Judged, ...]
+    objections: tuple[Objection, ...]
     rules: tuple[Judged, ...]
     warnings: tuple[str, ...]
 
 
 def headline(result: Result) -> Headline:
-    """Sum up: fail if any candidate fails, else undecided if any is, else pass."""
+    """Sum up: fail if any candidate fails, else invalid or undecided if any is, else pass."""
     if not result.verdicts:
         return Headline("neutral", "No gate set", _facts(result))
-    by: dict[Outcome, list[str]] = {"pass": [], "fail": [], "undecided": []}
+    by: dict[Outcome, list[str]] = {"pass": [], "fail": [], "undecided": [], "invalid": []}
     for verdict in result.verdicts:
         by[verdict.outcome].append(verdict.candidate)
     count = len(result.verdicts)
@@ -76,6 +78,8 @@ def headline(result: Result) -> Headline:
             f" {_listed(by['pass'])} {_verb(by['pass'], 'keep')} every rule." if by["pass"] else ""
         )
         return Headline("fail", "Fail", sentence + kept)
+    if by["invalid"]:
+        return _invalid(result, by["invalid"])
     if by["undecided"]:
         word = _undecided_word([r for v in result.verdicts for r in v.rules])
         whom = "It" if count == 1 else _listed(by["undecided"])
@@ -84,6 +88,15 @@ def headline(result: Result) -> Headline:
         )
     whom = "The candidate keeps" if count == 1 else f"All {count} candidates keep"
     return Headline("pass", "Pass", f"{whom} every rule of the gate.")
+
+
+def _invalid(result: Result, names: list[str]) -> Headline:
+    """Open with what stands against the evidence, and what to do about it."""
+    first = next(v for v in result.verdicts if v.candidate in names)
+    gravest = next(o for o in first.objections if not o.allowed)
+    whom = "" if len(result.verdicts) == 1 else f"{_listed(names)}: "
+    sentence = gravest.sentence[:1].upper() + gravest.sentence[1:]
+    return Headline("invalid", gravest.title, f"{whom}{sentence}.")
 
 
 def _verb(names: list[str], verb: str) -> str:
@@ -147,8 +160,14 @@ def _card(model: Evaluated, verdict: Verdict | None) -> Card:
     rules = verdict.rules if verdict else ()
     broken = tuple(r for r in rules if r.outcome != "pass")
     words = {"pass": "Pass", "fail": "Fail", "undecided": _undecided_word(list(rules))}
+    words["invalid"] = "Invalid"
+    objections = verdict.objections if verdict else ()
     if verdict is None:
         why = _sentence(model)
+    elif verdict.outcome == "invalid":
+        why = (
+            f"{', '.join(o.title for o in objections if not o.allowed)}: its figures prove nothing."
+        )
     elif broken:
         why = f"{len(broken)} of {len(rules)} rules {'is' if len(broken) == 1 else 'are'} not kept."
     else:
@@ -160,6 +179,7 @@ def _card(model: Evaluated, verdict: Verdict | None) -> Card:
         why=why,
         figures=_figures(model),
         broken=broken,
+        objections=objections,
         rules=rules,
         warnings=model.warnings,
     )

@@ -28,6 +28,7 @@ from quantkit.result.inside import (
     Runtime,
 )
 from quantkit.result.model import (
+    OLDER,
     SCHEMA,
     Calibrated,
     DataSource,
@@ -36,10 +37,29 @@ from quantkit.result.model import (
     Origin,
     Result,
 )
-from quantkit.result.verdict import Judged, Outcome, Rule, Verdict
+from quantkit.result.verdict import Judged, Objection, ObjectionKind, Outcome, Rule, Verdict
 
-__all__ = ["SCHEMA", "Calibrated", "Changes", "DataSource", "Decision", "Drift", "Evaluated"]
+__all__ = [
+    "OLDER",
+    "SCHEMA",
+    "Calibrated",
+    "Changes",
+    "DataSource",
+    "Decision",
+    "Drift",
+    "Evaluated",
+]
 __all__ += ["Fidelity", "Interval", "Judged", "Latency", "Layer", "Layers", "Memory", "Metric"]
-__all__ += ["ModelFile", "NodeRuns", "OperatorChange", "Origin", "Outcome", "OutputDrift", "Part"]
+__all__ += [
+    "ModelFile",
+    "NodeRuns",
+    "Objection",
+    "ObjectionKind",
+    "OperatorChange",
+    "Origin",
+    "Outcome",
+    "OutputDrift",
+    "Part",
+]
 __all__ += ["Result", "Rule", "Runs", "Runtime", "Size", "Slice", "Verdict", "WorstSample"]
 __all__ += ["json_schema", "load_result", "result_from_json", "result_text", "save_result"]

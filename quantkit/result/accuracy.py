@@ -30,6 +30,8 @@ class Metric:
         drop_interval: Of the drop, samples redrawn in pairs.
         detectable: The drop that this sample could not tell from none, in units of the metric.
         main: The one that is judged.
+        chance: What answers score that do not look at the sample: always the most frequent class, the mean of the
+            labels; None: not known for this metric.
     """
 
     name: str
@@ -40,6 +42,19 @@ class Metric:
     drop_interval: Interval | None = None
     detectable: float | None = None
     main: bool = False
+    chance: float | None = None
+
+    @property
+    def is_guess(self) -> bool:
+        """Whether it cannot be told from answers that do not look at the sample."""
+        if self.chance is None:
+            return False
+        if self.interval is None:
+            return True
+        bounds = self.interval
+        return not (
+            bounds.low > self.chance if self.higher_is_better else bounds.high < self.chance
+        )
 
     @property
     def is_fraction(self) -> bool:
@@ -61,6 +76,7 @@ class OutputDrift:
         mean_error: The mean absolute error.
         signal: The root mean square of float's values, to judge errors by.
         not_finite: Values that are NaN or infinite where float's are not.
+        compared: How many values entered the figures; None: not counted (by an older version).
     """
 
     output: str
@@ -72,6 +88,7 @@ class OutputDrift:
     mean_error: float = 0.0
     signal: float = 0.0
     not_finite: int = 0
+    compared: int | None = None
 
     @property
     def db(self) -> float:

@@ -1,6 +1,11 @@
-"""result.json: written and read strictly, with the place of whatever is wrong in it."""
+"""result.json: written and read strictly, with the place of whatever is wrong in it.
+
+It ends with a seal, the SHA-256 of all the rest. Nobody signs it: it shows what was changed by accident or without care,
+not by somebody who computes it anew.
+"""
 
 import json
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -8,14 +13,21 @@ import msgspec
 
 from quantkit.errors import UsageError
 from quantkit.files import replace_text
-from quantkit.result.model import SCHEMA, Result
+from quantkit.result.model import OLDER, SCHEMA, Result
 
 __all__ = ["json_schema", "load_result", "result_from_json", "result_text", "save_result"]
 
 
 def result_text(result: Result) -> str:
     """Return the result as JSON. A figure that is not finite becomes null."""
-    return msgspec.json.format(msgspec.json.encode(result), indent=1).decode() + "\n"
+    plain = msgspec.json.decode(msgspec.json.encode(result))
+    done = msgspec.json.encode(plain | {"seal": _seal(plain)})
+    return msgspec.json.format(done, indent=1).decode() + "\n"
+
+
+def _seal(plain: dict[str, Any]) -> str:
+    """Return the digest of a result as plain data, however it is written."""
+    return sha256(msgspec.json.encode(plain, order="sorted")).hexdigest()
 
 
 def save_result(result: Result, path: Path) -> None:
@@ -31,7 +43,7 @@ def load_result(path: Path) -> Result:
     """Read a result; a folder stands for the result.json in it.
 
     Raises:
-        UsageError: It cannot be read, is no result, or one of a newer quantkit.
+        UsageError: It cannot be read, is no result, one of a newer quantkit, or not as quantkit wrote it.
     """
     path = path / "result.json" if path.is_dir() else path
     try:
@@ -48,7 +60,7 @@ def result_from_json(content: bytes, name: str) -> Result:
     except msgspec.DecodeError as e:
         raise UsageError(f"'{name}' is no result: it is not JSON ({e}).") from e
     schema = plain.get("schema") if isinstance(plain, dict) else None
-    if schema != SCHEMA:
+    if schema not in {SCHEMA, *OLDER}:
         found = f"its schema is '{schema}'" if schema else "it names no schema"
         raise UsageError(f"'{name}' is no result of this version: {found}, not '{SCHEMA}'.")
     try:
@@ -57,10 +69,15 @@ def result_from_json(content: bytes, name: str) -> Result:
         raise UsageError(f"'{name}' is no complete result: {e}.") from e
     if not result.models or result.models[0].role != "float":
         raise UsageError(f"'{name}' is no complete result: its first model is not the float one.")
+    if schema == SCHEMA and plain.pop("seal", None) != _seal(plain):
+        raise UsageError(
+            f"'{name}' is not as quantkit wrote it: something in it was changed; evaluate again."
+        )
     return result
 
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of result.json."""
     found: dict[str, Any] = json.loads(json.dumps(msgspec.json.schema(Result)))
+    found["$defs"]["Result"]["properties"]["seal"] = {"type": "string"}
     return found

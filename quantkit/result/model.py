@@ -9,9 +9,12 @@ from quantkit.result.cost import Latency, Memory, Size
 from quantkit.result.inside import Changes, Fidelity, Layers, Runtime
 from quantkit.result.verdict import Rule, Verdict
 
-__all__ = ["SCHEMA", "Calibrated", "DataSource", "Evaluated", "ModelFile", "Origin", "Result"]
+__all__ = ["OLDER", "SCHEMA", "Calibrated", "DataSource", "Evaluated", "ModelFile", "Origin"]
+__all__ += ["Result"]
 
-SCHEMA = "quantkit.result/1"
+SCHEMA = "quantkit.result/2"
+OLDER = ("quantkit.result/1",)
+"""Read, for reports; a gate does not pass them, for they lack what tells an invalid evaluation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +51,9 @@ class Calibrated:
         fingerprint: Of the data.
         warnings: Of the audit.
         shared: Whether evaluated samples were also calibrated on; None: not known.
+        seen: How many of the evaluated samples it was calibrated with, as far as known.
+        preprocessing: How samples were prepared for calibration, one step a line.
+        differs: In what they were prepared otherwise for the evaluation, one difference a line.
     """
 
     method: str
@@ -56,6 +62,9 @@ class Calibrated:
     fingerprint: str
     warnings: tuple[str, ...] = ()
     shared: bool | None = None
+    seen: int = 0
+    preprocessing: tuple[str, ...] = ()
+    differs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +184,7 @@ class Result:
         models: Float, then the candidates in the order given.
         rules: The gate's; empty if there is none.
         verdicts: One for each candidate; empty without rules.
+        allowed: Kinds of objections that do not count.
         origin: How to make it again.
         notes: What a reader should know about the whole.
         schema: Which version of this format.
@@ -186,6 +196,7 @@ class Result:
     origin: Origin
     rules: tuple[Rule, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
+    allowed: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     schema: str = SCHEMA
 

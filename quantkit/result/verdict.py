@@ -1,12 +1,32 @@
-"""The verdict: rules, and what came of each."""
+"""The verdict: rules, what came of each, and what stands against the evidence itself."""
 
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Judged", "Outcome", "Rule", "Verdict"]
+__all__ = ["Judged", "Objection", "ObjectionKind", "Outcome", "Rule", "Verdict"]
 
-Outcome = Literal["pass", "fail", "undecided"]
-"""undecided: too few samples to tell, or the figure was not measured."""
+Outcome = Literal["pass", "fail", "undecided", "invalid"]
+"""undecided: too few samples to tell, or the figure was not measured. invalid: the figures prove nothing, whatever
+they are; only verdicts are, rules are not."""
+
+ObjectionKind = Literal[
+    "guessing",
+    "contradiction",
+    "calibrated",
+    "preprocessing",
+    "incomparable",
+    "identical",
+    "swapped",
+    "outdated",
+]
+"""guessing: float itself is no better than an answer without looking.
+contradiction: the rules are kept, yet the outputs are noise, not finite, or most decisions differ.
+calibrated: most samples are those that the candidate was calibrated with.
+preprocessing: samples were prepared otherwise than for calibration.
+incomparable: no value of an output could be compared with float's.
+identical: the candidate is the float model's file.
+swapped: the reference is quantized.
+outdated: an older quantkit made the result, and did not look for the above."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,15 +66,34 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Objection:
+    """Why the figures of a candidate prove nothing, whatever they are.
+
+    Attributes:
+        kind: Which one.
+        title: In a few words: "Float itself is guessing".
+        sentence: What was found, and what to do.
+        allowed: Whether it was said beforehand that this may be: then it is told and does not count.
+    """
+
+    kind: ObjectionKind
+    title: str
+    sentence: str
+    allowed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """What came of all rules for one candidate.
 
     Attributes:
         candidate: Its name.
-        outcome: "fail" if any rule fails, else "undecided" if any is, else "pass".
+        outcome: "invalid" if an objection counts, else "fail" if any rule fails, else "undecided" if any is, else "pass".
         rules: One by one.
+        objections: What stands against the evidence, the gravest first.
     """
 
     candidate: str
     outcome: Outcome
     rules: tuple[Judged, ...]
+    objections: tuple[Objection, ...] = ()

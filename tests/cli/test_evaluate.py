@@ -91,7 +91,7 @@ def test_everything_is_measured_and_written(work: Path, capsys: pytest.CaptureFi
 def test_json_goes_to_the_terminal(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert evaluate("float.onnx", "static.onnx", "--data", "data.npz", *_QUICK, "--json") == 0
     plain = json.loads(capsys.readouterr().out)
-    assert plain["schema"] == "quantkit.result/1"
+    assert plain["schema"] == "quantkit.result/2"
     assert (work / "evaluation" / "result.json").exists()
 
 

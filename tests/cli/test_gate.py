@@ -87,13 +87,13 @@ def test_flags_go_over_the_recipe_and_the_recipe_over_the_result(
         "max_flips": (0.3, 0.9),
     }
     _recipe("max_drop = 0.01\nmin_int8_share = 0.5")
-    assert _limits(_json(capsys)) == {"max_drop": (0.01, None), "min_int8_share": (0.5, None)}
+    assert _limits(_json(capsys)) == {"max_drop": (0.01, 0.95), "min_int8_share": (0.5, 0.95)}
     assert _limits(_json(capsys, "--max-drop", "0", "--confidence", "99%")) == {
         "max_drop": (0.0, 0.99),
         "min_int8_share": (0.5, 0.99),
     }
     _recipe("max_flips = 0.5", "other.toml")
-    assert _limits(_json(capsys, "--recipe", "other.toml")) == {"max_flips": (0.5, None)}
+    assert _limits(_json(capsys, "--recipe", "other.toml")) == {"max_flips": (0.5, 0.95)}
     _recipe("confidence = 0.8")
     assert _limits(_json(capsys)) == {"max_drop": (0.2, 0.8), "max_flips": (0.3, 0.8)}
 

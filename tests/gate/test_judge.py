@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from result_cases import candidate, example_result
 
 from quantkit.errors import UsageError
-from quantkit.gate import judge, judged, merged, overall, rules_of
+from quantkit.gate import judge, judged, overall, rules_for, rules_of
 from quantkit.recipe import GateSettings
 from quantkit.result import (
     Evaluated,
@@ -225,16 +225,35 @@ def test_a_judged_result_is_written_and_read_again() -> None:
 
 def test_rules_go_over_rules() -> None:
     base = rules_of(GateSettings(max_drop=0.01, max_flips=0.02, confidence=0.9))
-    over = rules_of(GateSettings(max_latency_ratio=0.8, max_drop=0.005))
-    found = merged(base, over)
+    recipe = GateSettings(max_flips=0.5)
+    over = GateSettings(max_latency_ratio=0.8, max_drop=0.005)
+    assert {r.key for r in rules_for(base, recipe, over)} == {*recipe_keys(over), "max_flips"}
+    found = rules_for(base, GateSettings(), over)
     assert [(r.key, r.limit) for r in found] == [
         ("max_drop", 0.005),
         ("max_latency_ratio", 0.8),
         ("max_flips", 0.02),
     ]
     assert {r.confidence for r in found} == {0.9}
-    assert {r.confidence for r in merged(base, over, 0.99)} == {0.99}
-    assert merged((), over) == tuple(sorted(over, key=lambda r: r.key != "max_drop"))
+    sure = replace(over, confidence=0.99)
+    assert {r.confidence for r in rules_for(base, GateSettings(), sure)} == {0.99}
+    assert {r.confidence for r in rules_for(base, GateSettings(estimate=True), over)} == {None}
+    assert {r.confidence for r in rules_for((), GateSettings(), over)} == {0.95}
+
+
+def recipe_keys(settings: GateSettings) -> set[str]:
+    return {r.key for r in rules_of(settings)}
+
+
+def test_a_rule_of_the_result_can_be_left_out() -> None:
+    base = rules_of(GateSettings(max_drop=0.01, max_latency_ratio=0.5))
+    nothing = GateSettings()
+    (left,) = rules_for(base, nothing, nothing, ["max_latency_ratio"])
+    assert left.key == "max_drop"
+    with pytest.raises(
+        UsageError, match=r"no rule 'max_latency'.*did you mean 'max_latency_ratio'"
+    ):
+        rules_for(base, nothing, nothing, ["max_latency"])
 
 
 @PROPERTY

@@ -65,6 +65,34 @@ def test_what_is_no_result_is_refused_in_one_line(content: bytes, message: str) 
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda p: p["models"][1]["metrics"][0].update(drop=0.0),
+        lambda p: p["data"].update(samples=100_000),
+        lambda p: p.update(extra=1),
+        lambda p: p.pop("seal"),
+    ],
+    ids=["a figure", "samples", "something more", "no seal"],
+)
+def test_a_result_that_was_edited_is_refused(change: Any) -> None:
+    with pytest.raises(UsageError, match=r"not as quantkit wrote it: .* evaluate again"):
+        result_from_json(_changed(change), "result.json")
+
+
+def test_a_result_may_be_written_with_other_spaces() -> None:
+    assert result_from_json(_changed(lambda _: None), "result.json") == example_result()
+
+
+def test_a_result_of_the_first_version_is_read() -> None:
+    def older(plain: dict[str, Any]) -> None:
+        del plain["seal"], plain["allowed"]
+        plain["schema"] = "quantkit.result/1"
+
+    found = result_from_json(_changed(older), "result.json")
+    assert found == replace(example_result(), schema="quantkit.result/1")
+
+
 def test_a_result_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="No such file"):
         load_result(tmp_path / "absent.json")

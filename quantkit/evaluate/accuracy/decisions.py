@@ -96,9 +96,17 @@ class Decisions:
         """Return the decisions of a model."""
         return self._columns[model].values
 
-    def compared(self, model: int, labels: NDArray[np.int64] | None, confidence: float) -> Decision:
-        """Return how often a candidate decides differently from float, and with what gain."""
+    def compared(
+        self, model: int, labels: NDArray[np.int64] | None, confidence: float
+    ) -> Decision | None:
+        """Return how often a candidate decides differently from float, and with what gain; None if float never decides."""
         before, now = self.of(0), self.of(model)
+        if self.decider.scores:  # what float cannot decide, nobody can decide differently
+            decided = before >= 0
+            before, now = before[decided], now[decided]
+            labels = None if labels is None else labels[decided]
+        if not before.size:
+            return None
         flips = int(np.count_nonzero(before != now))
         low, high = wilson(flips, before.size, confidence)
         gained = lost = None

@@ -150,6 +150,7 @@ class OutputTally:
             mean_error=self._error / values,
             signal=sqrt(signal / values),
             not_finite=self.not_finite,
+            compared=self._values,
         )
 
     def _p99(self) -> float:

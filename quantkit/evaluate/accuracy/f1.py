@@ -33,6 +33,13 @@ class F1:
         """How many."""
         return self.labels.size
 
+    @property
+    def chance(self) -> float:
+        """F1 of the most frequent class for every sample, or of classes drawn by lot: the better of the two."""
+        shares = np.unique(self.labels, return_counts=True)[1] / self.samples
+        always, lot = 2 * shares.max() / (1 + shares.max()), 1 / shares.size
+        return float(max(always / shares.size, np.mean(2 * shares * lot / (shares + lot))))
+
     def value(self, model: int) -> float:
         """Return the metric of a model."""
         cells, counts = _cells(self.labels, self.answers[model])

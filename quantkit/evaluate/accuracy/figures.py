@@ -40,6 +40,10 @@ class Figure(Protocol):
     def samples(self) -> int:
         """How many."""
 
+    @property
+    def chance(self) -> float | None:
+        """What answers score that do not look at the sample; None: not known."""
+
     def value(self, model: int) -> float:
         """Return the metric of a model."""
 
@@ -64,11 +68,13 @@ class Mean:
         name: Of the metric.
         scores: (models, samples).
         higher_is_better: False for errors.
+        chance: What answers score that do not look at the sample; None: not known.
     """
 
     name: str
     scores: Floats
     higher_is_better: bool = True
+    chance: float | None = None
 
     @property
     def samples(self) -> int:
@@ -119,6 +125,7 @@ def _metric(figure: Figure, model: int, *, main: bool, confidence: float, seed: 
         "interval": as_interval(figure.interval(model, confidence, seed), confidence),
         "higher_is_better": figure.higher_is_better,
         "main": main,
+        "chance": figure.chance,
     }
     if model == 0:
         return Metric(**common)

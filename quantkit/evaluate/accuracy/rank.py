@@ -32,6 +32,7 @@ class Spearman:
     answers: Floats
     name: str = "spearman"
     higher_is_better: bool = True
+    chance: float = 0.0
 
     @property
     def samples(self) -> int:

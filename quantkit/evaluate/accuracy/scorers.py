@@ -77,16 +77,23 @@ class ClassScorer:
         """Return top-1, top-5 where there are more than 5 classes, and F1."""
         answers = np.stack([self._decisions.of(m) for m in range(len(self._near))])
         labels = self._labels.values
-        found: list[Figure] = [Mean(name="top-1", scores=(answers == labels).astype(np.float64))]
+        hits = (answers == labels).astype(np.float64)
+        found: list[Figure] = [Mean(name="top-1", scores=hits, chance=self._chance(1))]
         if self.fewest is not None and self.fewest > _TOP:
             near = np.stack([column.values for column in self._near]).astype(np.float64)
-            found.append(Mean(name="top-5", scores=near))
+            found.append(Mean(name="top-5", scores=near, chance=self._chance(_TOP)))
         elif self.main == "top-5":
             raise UsageError(
                 f"top-5 needs more than 5 classes; the output '{self._decisions.decider.output}' "
                 f"has {self.fewest or 'no scores'}: use top-1."
             )
         return (*found, F1(labels=labels, answers=answers))
+
+    def _chance(self, answers: int) -> float:
+        """Return the hits of the most frequent classes as answer to every sample, or of classes drawn by lot."""
+        counts = np.sort(np.unique(self._labels.values, return_counts=True)[1])
+        always = counts[-answers:].sum() / counts.sum()
+        return float(max(always, min(1.0, answers / (self.fewest or counts.size))))
 
     def classes(self) -> NDArray[np.int64] | None:
         """Return the labels."""
@@ -156,7 +163,7 @@ class NumberScorer:
         ]
         ranked = np.where(known, answers, np.array(middle)[:, None])
         return (
-            Mean(name="mse", scores=squares, higher_is_better=False),
+            Mean(name="mse", scores=squares, higher_is_better=False, chance=float(np.var(labels))),
             Spearman(labels=labels, answers=ranked),
         )
 
