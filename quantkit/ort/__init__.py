@@ -3,27 +3,39 @@
     from quantkit.ort import QuantType, quantize_static      # was: from onnxruntime.quantization
 
 Names, parameters and their order are onnxruntime's. An argument that is given is honoured; one that is left out is
-quantkit's choice. What quantkit does not do raises an error that names the quantkit way.
+quantkit's choice. What quantkit does not do raises an error that names the quantkit way. The modules in which scripts
+find these names there (`calibrate`, `preprocess`, `quant_utils`, `quantize`, `shape_inference`) are here as well.
 """
 
-from typing import Any, NoReturn
+from typing import Any
 
 from quantkit.errors import UsageError
-from quantkit.ort.calibraters import (
+from quantkit.ort.calibrate import (
     CalibraterBase,
+    CalibrationDataReader,
+    CalibrationMethod,
     DistributionCalibrater,
     EntropyCalibrater,
     MinMaxCalibrater,
     PercentileCalibrater,
+    TensorData,
+    TensorsData,
     create_calibrator,
+    load_tensors_data,
+    save_tensors_data,
 )
-from quantkit.ort.configs import DynamicQuantConfig, StaticQuantConfig, get_qdq_config, quantize
-from quantkit.ort.dynamic import quantize_dynamic
-from quantkit.ort.enums import CalibrationMethod, QuantFormat, QuantizationMode, QuantType
-from quantkit.ort.preprocess import quant_pre_process
-from quantkit.ort.reader import CalibrationDataReader
-from quantkit.ort.static import quantize_static
-from quantkit.ort.tensors import TensorData, TensorsData, load_tensors_data, save_tensors_data
+from quantkit.ort.missing import missing
+from quantkit.ort.quant_utils import QuantFormat, QuantType, write_calibration_table
+from quantkit.ort.quantize import (
+    DynamicQuantConfig,
+    QuantizationMode,
+    StaticQuantConfig,
+    get_qdq_config,
+    quantize,
+    quantize_dynamic,
+    quantize_static,
+)
+from quantkit.ort.shape_inference import quant_pre_process
 
 __all__ = [
     "CalibraterBase",
@@ -63,9 +75,5 @@ class QDQQuantizer:
         )
 
 
-def write_calibration_table(*_args: Any, **_kwargs: Any) -> NoReturn:
-    """Raise: tables for TensorRT's own quantization are not written."""
-    raise UsageError(
-        "write_calibration_table is not available: save_tensors_data writes ranges as JSON, and "
-        "quantkit.quantize_static(model, output, data, target='tensorrt') writes them into the model."
-    )
+def __getattr__(name: str) -> Any:
+    raise missing(__name__, name)

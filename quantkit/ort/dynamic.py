@@ -7,7 +7,7 @@ from typing import Any
 import onnx
 
 from quantkit import api
-from quantkit.ort.enums import QuantType
+from quantkit.ort.quant_utils import QuantType
 from quantkit.pipeline import QuantizeResult
 
 __all__ = ["quantize_dynamic"]

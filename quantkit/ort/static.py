@@ -14,10 +14,10 @@ from quantkit.emit import Format
 from quantkit.errors import UsageError
 from quantkit.graph.load import load
 from quantkit.ort.cache import cached
-from quantkit.ort.enums import CalibrationMethod, QuantFormat, QuantType
 from quantkit.ort.extra_options import ExtraOptions, read_extra_options
 from quantkit.ort.methods import method_of
 from quantkit.ort.overrides import rules_of, type_name
+from quantkit.ort.quant_utils import CalibrationMethod, QuantFormat, QuantType
 from quantkit.pipeline import QuantizeResult, static
 from quantkit.recipe import DataSettings, RecoverSettings, StaticSettings, TensorRule
 from quantkit.spec import named_int_type

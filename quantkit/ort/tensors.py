@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from quantkit.errors import OutputError, UsageError
-from quantkit.ort.enums import CalibrationMethod
+from quantkit.ort.quant_utils import CalibrationMethod
 
 __all__ = ["TensorData", "TensorsData", "load_tensors_data", "save_tensors_data"]
 

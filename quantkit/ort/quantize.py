@@ -9,11 +9,14 @@ import onnx
 
 from quantkit.errors import UsageError
 from quantkit.ort.dynamic import quantize_dynamic
-from quantkit.ort.enums import CalibrationMethod, QuantFormat, QuantType
+from quantkit.ort.missing import missing
+from quantkit.ort.quant_utils import CalibrationMethod, QuantFormat, QuantizationMode, QuantType
 from quantkit.ort.static import quantize_static
 from quantkit.pipeline import QuantizeResult
 
 __all__ = ["DynamicQuantConfig", "StaticQuantConfig", "get_qdq_config", "quantize"]
+__all__ += ["QuantizationMode", "quantize_dynamic", "quantize_static"]
+__path__: list[str] = []  # so that what is missing is said; see quantkit.ort.missing
 
 # How `get_qdq_config` calls what `extra_options` calls otherwise.
 _CALIBRATE_ARGS = {
@@ -130,3 +133,7 @@ def _excluded(
     if not isinstance(model, onnx.ModelProto):
         model = onnx.load_model(model, load_external_data=False)
     return [node.name for node in model.graph.node if nodes_to_exclude(model, node)]
+
+
+def __getattr__(name: str) -> Any:
+    raise missing(__name__, name)

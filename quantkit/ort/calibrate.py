@@ -10,13 +10,18 @@ import onnx
 from quantkit.calibration import CalibrateOptions, calibrate_model
 from quantkit.errors import UsageError
 from quantkit.observe import Calibration, CalibratorAsk
-from quantkit.ort.enums import CalibrationMethod
 from quantkit.ort.methods import method_of
-from quantkit.ort.tensors import TensorData, TensorsData
+from quantkit.ort.missing import missing
+from quantkit.ort.quant_utils import CalibrationMethod
+from quantkit.ort.reader import CalibrationDataReader
+from quantkit.ort.tensors import TensorData, TensorsData, load_tensors_data, save_tensors_data
 from quantkit.recipe import DataSettings
 
 __all__ = ["CalibraterBase", "EntropyCalibrater", "MinMaxCalibrater", "PercentileCalibrater"]
 __all__ += ["DistributionCalibrater", "create_calibrator"]
+__all__ += ["CalibrationDataReader", "CalibrationMethod", "TensorData", "TensorsData"]
+__all__ += ["load_tensors_data", "save_tensors_data"]
+__path__: list[str] = []  # so that what is missing is said; see quantkit.ort.missing
 
 _AUGMENTED = "augmented_model.onnx"
 _CPU = "CPUExecutionProvider"
@@ -221,3 +226,7 @@ def create_calibrator(  # noqa: PLR0913 - onnxruntime's signature
     )
     found.set_execution_providers(providers or (_CPU,))
     return found
+
+
+def __getattr__(name: str) -> Any:
+    raise missing(__name__, name)

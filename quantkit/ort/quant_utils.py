@@ -1,8 +1,14 @@
 """onnxruntime's enumerations: the same members, the same numbers."""
 
 from enum import Enum
+from typing import Any, NoReturn
+
+from quantkit.errors import UsageError
+from quantkit.ort.missing import missing
 
 __all__ = ["CalibrationMethod", "QuantFormat", "QuantType", "QuantizationMode"]
+__all__ += ["write_calibration_table"]
+__path__: list[str] = []  # so that what is missing is said; see quantkit.ort.missing
 
 
 class QuantType(Enum):
@@ -60,3 +66,15 @@ class CalibrationMethod(Enum):
     Entropy = 1
     Percentile = 2
     Distribution = 3
+
+
+def write_calibration_table(*_args: Any, **_kwargs: Any) -> NoReturn:
+    """Raise: tables for TensorRT's own quantization are not written."""
+    raise UsageError(
+        "write_calibration_table is not available: save_tensors_data writes ranges as JSON, and "
+        "quantkit.quantize_static(model, output, data, target='tensorrt') writes them into the model."
+    )
+
+
+def __getattr__(name: str) -> Any:
+    raise missing(__name__, name)

@@ -1,0 +1,138 @@
+"""What onnxruntime.quantization has and quantkit.ort has not: every way to ask for it says what to use instead.
+
+A module's ``__getattr__`` answers ``quantkit.ort.X``. It cannot answer ``from quantkit.ort import X``: Python drops its
+message, and then looks for a module ``quantkit.ort.X``; so a finder at the end of ``sys.meta_path`` answers that, and
+``import quantkit.ort.X`` with it. Modules of the package that stand for one of onnxruntime's have a ``__path__``,
+without which Python would not look.
+"""
+
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+from importlib import import_module
+from importlib.abc import MetaPathFinder
+from types import ModuleType
+
+from quantkit.errors import UsageError
+
+__all__ = ["MissingModuleError", "MissingNameError", "missing"]
+
+_OURS, _THEIRS = "quantkit.ort", "onnxruntime.quantization"
+
+_FOUR_BITS = (
+    "quantkit writes 8-bit weights: quantkit.quantize_dynamic(model, output), which needs no data; for 4 bits "
+    "stay with onnxruntime.quantization.matmul_nbits_quantizer"
+)
+_QNN = "use quantkit.quantize_static(model, output, data, target='qnn')"
+_PLAN = (
+    "quantkit.plan_static(model, data) decides about each node, its plan can be edited, and "
+    "quantkit.quantize_static(model, output, data, plan=plan) does what it says"
+)
+_STATISTICS = (
+    "quantkit.calibrate(model, data) collects histograms and ranges, and quantkit.ort.create_calibrator returns a "
+    "calibrater"
+)
+_SIMPLIFY = (
+    "use quantkit.ort.quant_pre_process or quantkit.optimize(model, output), which fold and fuse"
+)
+
+# By the first part of what is asked for: modules of onnxruntime.quantization, and names that are often imported.
+_INSTEAD = {
+    "CalTableFlatBuffers": "quantkit.quantize_static(model, output, data, target='tensorrt') writes ranges into "
+    "the model; quantkit.ort.save_tensors_data writes them as JSON",
+    "CudaQuantizer": "quantkit quantizes for CPUs, and for GPUs through TensorRT: "
+    "quantkit.quantize_static(model, output, data, target='tensorrt')",
+    "base_quantizer": _PLAN,
+    "cuda_quantizer": "use quantkit.quantize_static(model, output, data, target='tensorrt')",
+    "execution_providers": _QNN,
+    "fusions": _SIMPLIFY,
+    "get_qnn_qdq_config": _QNN,
+    "matmul_4bits_quantizer": _FOUR_BITS,
+    "matmul_bnb4_quantizer": _FOUR_BITS,
+    "matmul_nbits_quantizer": _FOUR_BITS,
+    "neural_compressor": _FOUR_BITS,
+    "onnx_model": "read and change models with the package onnx_ir, or simplify them with quantkit.optimize",
+    "onnx_quantizer": _PLAN,
+    "operators": _PLAN,
+    "qdq_loss_debug": "quantkit.evaluate_models(float_model, candidate, data) measures the error of each layer, "
+    "and quantkit diff A B --data DIR that of each tensor and weight",
+    "qdq_quantizer": _PLAN,
+    "qnn_preprocess_model": _QNN,
+    "registry": _PLAN,
+    "static_quantize_runner": "run quantkit quantize static IN OUT --data DIR",
+    "tensor_quant_overrides": "give quantkit.TensorRule in quantkit.quantize_static(..., tensors=[...]), or "
+    "extra_options={'TensorQuantOverrides': ...} as before",
+}
+_NAMES_OF = {
+    _FOUR_BITS: (
+        "MatMulNBitsQuantizer",
+        "MatMul4BitsQuantizer",
+        "MatMulBnb4Quantizer",
+        "WeightOnly",
+    ),
+    _PLAN: ("ONNXQuantizer", "BaseQuantizer", "QuantizationParams", "QDQ", "QuantizedValue"),
+    _STATISTICS: ("Histogram", "CalibrationDataCollector", "CalibrationCacheEncoder"),
+    _SIMPLIFY: ("optimize_model", "load_model_with_shape_infer", "shape_infer"),
+}
+
+
+class MissingNameError(UsageError, AttributeError):
+    """A name of onnxruntime.quantization that quantkit.ort does not have."""
+
+
+class MissingModuleError(UsageError, ModuleNotFoundError):
+    """A module or name of onnxruntime.quantization that was imported, and that quantkit.ort does not have."""
+
+
+def missing(module: str, name: str) -> AttributeError:
+    """Return the error for a name that a module of this package does not have."""
+    said = _instead(f"{module}.{name}")
+    return MissingNameError(said) if said else AttributeError(_unknown(module, name))
+
+
+def _instead(full: str) -> str:
+    """Return what to use instead of something that onnxruntime has; "" if it has no such thing either."""
+    asked = full.removeprefix(f"{_OURS}.")
+    first, last = asked.split(".")[0], asked.rpartition(".")[2]
+    if last.startswith("_"):
+        return ""
+    hint = _INSTEAD.get(first) or _INSTEAD.get(last)
+    for said, words in _NAMES_OF.items():
+        hint = hint or (said if any(word in last for word in words) else "")
+    if not hint:
+        if not _onnxruntime_has(asked):
+            return ""
+        hint = f"quantkit has no counterpart; onnxruntime's own is {_THEIRS}.{asked}"
+    return f"There is no {full}: {hint}."
+
+
+def _onnxruntime_has(asked: str) -> bool:
+    """Say whether the installed onnxruntime has a module or name; only asked when something is wrong already."""
+    module, _, name = asked.rpartition(".")
+    try:
+        found = import_module(f"{_THEIRS}.{module}" if module else _THEIRS)
+        if hasattr(found, name):
+            return True
+        import_module(f"{_THEIRS}.{asked}")
+    except Exception:  # noqa: BLE001 - modules of onnxruntime may need packages that are not installed
+        return False
+    return True
+
+
+def _unknown(module: str, name: str) -> str:
+    near = get_close_matches(name, getattr(sys.modules.get(module), "__all__", ()), 1)
+    hint = f"; did you mean '{near[0]}'?" if near else ""
+    return f"module '{module}' has no attribute '{name}'{hint}"
+
+
+class _Finder(MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> None:
+        """Find nothing, and say so where onnxruntime has something."""
+        del path, target
+        if fullname.startswith(f"{_OURS}.") and (said := _instead(fullname)):
+            raise MissingModuleError(said)
+
+
+sys.meta_path.append(_Finder())

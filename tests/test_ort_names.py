@@ -1,0 +1,144 @@
+"""Every public name of onnxruntime.quantization is in quantkit.ort, or asking for it says what to use instead."""
+
+import inspect
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import onnxruntime.quantization as peer
+import pytest
+
+import quantkit.ort
+from quantkit.errors import QuantkitError
+
+ROOT = Path(peer.__file__).parent
+
+
+def modules() -> list[str]:
+    """Return onnxruntime's modules, dotted, without the package's own name; folders without __init__ too."""
+    files = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py"))
+    parts = (file.with_suffix("").parts for file in files)
+    return [".".join(p[:-1] if p[-1] == "__init__" else p) for p in parts if p != ("__init__",)]
+
+
+def loaded(name: str) -> ModuleType | None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # onnxruntime's own
+        try:
+            return import_module(f"{peer.__name__}.{name}")
+        except ImportError:  # needs a package that is not here
+            return None
+
+
+def names() -> Iterator[tuple[str, str]]:
+    """Yield module and name of all that onnxruntime defines, and what its package shows."""
+    for name in dir(peer):
+        if not name.startswith("_") and not inspect.ismodule(getattr(peer, name)):
+            yield "", name
+    for name in modules():
+        module = loaded(name)
+        for key, value in vars(module).items() if module is not None else ():
+            if not key.startswith("_") and getattr(value, "__module__", "") == module.__name__:  # type: ignore[union-attr]
+                yield name, key
+
+
+def explains(error: BaseException) -> bool:
+    """Say whether an error names a way that is not the one just tried."""
+    said = str(error)
+    return isinstance(error, QuantkitError) and any(
+        way in said for way in ("quantkit.", "quantkit quantize", "onnx_ir", "onnxruntime.quant")
+    )
+
+
+def test_every_name_is_there_or_says_what_to_use_instead() -> None:
+    unexplained = []
+    for module, name in names():
+        where = f"quantkit.ort.{module}".rstrip(".")
+        try:
+            exec(f"from {where} import {name}", {})  # noqa: S102 - what users write
+        except ImportError as e:
+            if not explains(e):
+                unexplained.append(f"from {where} import {name}: {e}")
+    assert unexplained == []
+
+
+def test_every_module_is_there_or_says_what_to_use_instead() -> None:
+    unexplained = []
+    for module in modules():
+        try:
+            import_module(f"quantkit.ort.{module}")
+        except ModuleNotFoundError as e:
+            if not explains(e):
+                unexplained.append(f"import quantkit.ort.{module}: {e}")
+    assert unexplained == []
+
+
+def test_an_attribute_that_is_missing_says_what_to_use_instead() -> None:
+    public = {name for module, name in names() if not module}
+    unexplained = []
+    for name in sorted(public | {m.split(".")[0] for m in modules()}):
+        try:
+            getattr(quantkit.ort, name)
+        except AttributeError as e:
+            if not explains(e):
+                unexplained.append(name)
+    assert unexplained == []
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "said"),
+    [
+        ("from quantkit.ort import MatMulNBitsQuantizer", ImportError, "quantize_dynamic"),
+        ("quantkit.ort.MatMulNBitsQuantizer", AttributeError, "quantize_dynamic"),
+        ("import quantkit.ort.matmul_nbits_quantizer", ModuleNotFoundError, "4 bits"),
+        ("from quantkit.ort import get_qnn_qdq_config", ImportError, "target='qnn'"),
+        ("quantkit.ort.get_qnn_qdq_config", AttributeError, "target='qnn'"),
+        (
+            "from quantkit.ort.execution_providers.qnn import get_qnn_qdq_config",
+            ModuleNotFoundError,
+            "target='qnn'",
+        ),
+        ("from quantkit.ort.calibrate import HistogramCollector", ImportError, "calibrate("),
+        ("quantkit.ort.calibrate.HistogramCollector", AttributeError, "calibrate("),
+        ("from quantkit.ort import CudaQuantizer", ImportError, "tensorrt"),
+        ("import quantkit.ort.qdq_loss_debug", ModuleNotFoundError, "quantkit diff"),
+    ],
+)
+def test_the_usual_ones(line: str, kind: type[Exception], said: str) -> None:
+    with pytest.raises(kind, match=said.replace("(", r"\(")) as caught:
+        exec(line, {"quantkit": quantkit})  # noqa: S102 - what users write
+    assert isinstance(caught.value, QuantkitError)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from quantkit.ort.calibrate import CalibrationDataReader, CalibrationMethod, TensorsData",
+        "from quantkit.ort.calibrate import create_calibrator, MinMaxCalibrater",
+        "from quantkit.ort.quant_utils import QuantFormat, QuantType, write_calibration_table",
+        "from quantkit.ort.quantize import quantize, quantize_dynamic, quantize_static",
+        "from quantkit.ort.shape_inference import quant_pre_process",
+        "from quantkit.ort.preprocess import quant_pre_process",
+        "from quantkit.ort import calibrate, shape_inference, quant_utils",
+        "import quantkit.ort; quantkit.ort.shape_inference.quant_pre_process",
+        "import quantkit.ort.quantize; quantkit.ort.quantize('a', 'b', 0) if 0 else callable(quantkit.ort.quantize) or 1/0",
+    ],
+)
+def test_names_are_found_in_the_modules_where_scripts_look(line: str) -> None:
+    done = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_name_that_nobody_has_is_an_ordinary_mistake() -> None:
+    with pytest.raises(AttributeError, match="did you mean 'quantize'"):
+        _ = quantkit.ort.quantise
+    with pytest.raises(ImportError, match="cannot import name 'nonsense'"):
+        exec("from quantkit.ort import nonsense", {})  # noqa: S102 - what users write
+    with pytest.raises(ModuleNotFoundError, match="No module named"):
+        import_module("quantkit.ort.nonsense")
+    assert not hasattr(quantkit.ort, "nonsense")
+    assert not hasattr(quantkit.ort, "MatMulNBitsQuantizer")
