@@ -192,7 +192,7 @@ def equalize(
             if product.bias:
                 _scale(values[product.bias], 1 / factors, axis=0)
         for product in group.readers:
-            _scale(values[product.weight], factors, axis=0 if _is_depthwise(product) else 1)
+            _scale_inputs(values[product.weight], factors, product)
         divided = Divisor(_CHANNELS, factors.astype(np.float32))
         done.append(Divisors(tensors=(*group.before, *group.tensors), divisor=divided))
     return tuple(done)
@@ -205,6 +205,16 @@ def _factors(magnitude: NDArray[Any], group: Group) -> NDArray[np.float64]:
         return np.ones_like(a)
     reach = a * _MARGIN if isfinite(group.bound) else a
     return rounded(np.sqrt(np.clip(reach / peak, _SMALLEST, 1.0)))
+
+
+def _scale_inputs(value: ir.Value, factors: NDArray[np.float64], product: Product) -> None:
+    """Scale what a product multiplies each of its input channels by."""
+    if not _is_depthwise(product):
+        _scale(value, factors, axis=1)
+        return
+    # Each input channel may have several outputs of its own, one after another.
+    multiplier = product.layout.shape[0] // product.layout.group
+    _scale(value, np.repeat(factors, multiplier), axis=0)
 
 
 def _scale(value: ir.Value, factors: NDArray[np.float64], axis: int) -> None:

@@ -109,6 +109,14 @@ EQUAL = {
         conv("f", "y", "c2"),
         weights=DEPTHWISE,
     ),
+    "depthwise with two outputs a channel": net(
+        conv("x", "a", "c1"),
+        relu("a", "b"),
+        depthwise("b", "e"),
+        relu("e", "f", "r2"),
+        node("Conv", ["f", "pw"], ["y"], "p"),
+        weights={"dw": weight(16, 1, 3, 3, seed=7), "db": weight(16), "pw": weight(8, 16, 1, 1)},
+    ),
     "residual": net(
         conv("x", "a", "c1"),
         relu("a", "b"),
