@@ -2,7 +2,7 @@
 
 Three rules keep the list short, and the run fast:
 
-1. What is absorbed is not looked at: of Conv, BatchNormalization, Clip only the last output.
+1. What is absorbed is not looked at: of Conv, BatchNormalization, Clip from 0 only the last output.
 2. Data movement is looked through: Reshape, Transpose, MaxPool... share the scale of their input.
 3. What stands between two float operators is left alone.
 """
@@ -96,8 +96,20 @@ def _after_absorption(value: ir.Value) -> ir.Value:
         consumer, slot = uses[0].node, uses[0].idx
         if slot != 0 or producer.op_type not in ABSORBED_BY.get(consumer.op_type, ()):
             break
+        if consumer.op_type == "Clip" and _lower_bound(consumer) != 0:
+            break  # the kernel cannot clip there (`quantkit.plan.islands`), so both outputs are needed
         producer, value = consumer, consumer.outputs[0]
     return value
+
+
+def _lower_bound(clip: ir.Node) -> float | None:
+    """Return where a Clip begins; None if that is computed, or nowhere."""
+    given = clip.inputs[1] if len(clip.inputs) > 1 else None
+    if given is None:
+        attribute = clip.attributes.get("min")  # before opset 11
+        return None if attribute is None else attribute.as_float()
+    tensor = ir.convenience.get_const_tensor(given)
+    return float(tensor.numpy().reshape(-1)[0]) if tensor is not None and tensor.size else None
 
 
 def _is_constant(value: ir.Value) -> bool:

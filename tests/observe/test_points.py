@@ -28,6 +28,7 @@ def chain(*ops: tuple[str, Sequence[str]], k: int = 4) -> onnx.ModelProto:
         "c": weight(3, 3, 1, 1),
         "v": np.ones(3, np.float32),
         "low": np.array(0, np.float32),
+        "below": np.array(-1, np.float32),
         "high": np.array(6, np.float32),
         "shape": np.array([1, -1], np.int64),
     }
@@ -41,6 +42,14 @@ CASES: dict[str, tuple[list[tuple[str, Sequence[str]]], tuple[str, ...]]] = {
         ("x", "t2"),
     ),
     "conv-bn-relu": ([("Conv", ["c"]), ("BatchNormalization", NORM), ("Relu", [])], ("x", "t2")),
+    "a-clip-that-does-not-start-at-0-is-not-absorbed": (
+        [("Conv", ["c"]), ("BatchNormalization", NORM), ("Clip", ["below", "high"])],
+        ("x", "t1"),
+    ),
+    "a-clip-without-a-start-is-not-absorbed": (
+        [("Conv", ["c"]), ("Clip", ["", "high"])],
+        ("x", "t0"),
+    ),
     "conv-relu-conv": ([("Conv", ["c"]), ("Relu", []), ("Conv", ["c"])], ("x", "t1", "t2")),
     "matmul-relu": ([("MatMul", ["w"]), ("Relu", [])], ("x", "t1")),
     "a-norm-is-not-absorbed-by-matmul": (
