@@ -52,6 +52,7 @@ from quantkit.preparation import (
     input_ranges,
     mismatch,
     observe_model,
+    powers_of,
     prepare,
     ranges_of,
     readable_again,
@@ -294,7 +295,8 @@ def _planned(
     monitor.stage("Planning")
     ranges = ranges_of(seen, job.methods)
     if given is None:
-        plan = plan_static(ready.network, ready.facts, ranges, job.options)
+        powers = powers_of(seen, ready.network)
+        plan = plan_static(ready.network, ready.facts, ranges, job.options, powers)
         plan = replace(plan, evened=ready.evened)
     else:
         plan = given

@@ -48,6 +48,7 @@ __all__ = [
     "input_ranges",
     "mismatch",
     "observe_model",
+    "powers_of",
     "prepare",
     "ranges_of",
     "readable_again",
@@ -288,6 +289,18 @@ def ranges_of(seen: Calibration, methods: Mapping[str, str]) -> dict[str, tuple[
             bounds = other.range(tensor)
             found[tensor] = (float(bounds.low[0]), float(bounds.high[0]))
     return found
+
+
+def powers_of(seen: Calibration, network: Network) -> dict[str, float]:
+    """Return the mean square of what each Softmax makes, where its distribution was observed."""
+    made = [step.outputs[0] for step in network.steps if step.op_type == "Softmax"]
+    known = set(seen.tensors)
+    sketches = {name: seen.sketch(name) for name in made if name in known}
+    return {
+        name: float(sketch.variance[0] + sketch.mean[0] ** 2)
+        for name, sketch in sketches.items()
+        if sketch is not None and not sketch.empty
+    }
 
 
 def input_ranges(seen: Calibration, loaded: LoadedModel) -> dict[str, tuple[float, float]]:

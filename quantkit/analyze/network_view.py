@@ -5,7 +5,7 @@ import onnx_ir as ir
 from quantkit.analyze.network import Constant, Network, Step
 from quantkit.analyze.view import plain_attributes
 
-__all__ = ["network_of"]
+__all__ = ["constant_of", "network_of", "step_of"]
 
 # Constants that are looked into: operands of Add and Mul, bounds of Clip. Weights are judged elsewhere.
 _LOOKED_INTO = 1 << 16
@@ -17,7 +17,7 @@ def network_of(model: ir.Model) -> Network:
     producer: dict[str, int] = {}
     readers: dict[str, list[int]] = {}
     for node in model.graph.all_nodes():
-        step = _step(node, hidden=node.graph is not model.graph)
+        step = step_of(node, hidden=node.graph is not model.graph)
         index = len(steps)
         steps.append(step)
         producer.update({name: index for name in step.outputs if name})
@@ -33,7 +33,8 @@ def network_of(model: ir.Model) -> Network:
     )
 
 
-def _step(node: ir.Node, *, hidden: bool) -> Step:
+def step_of(node: ir.Node, *, hidden: bool = False) -> Step:
+    """Describe one node."""
     return Step(
         name=node.name or "",
         op_type=node.op_type,
@@ -50,15 +51,16 @@ def _constants(model: ir.Model) -> dict[str, Constant]:
     for graph in model.graphs():
         for name, value in graph.initializers.items():
             if value.const_value is not None and not value.is_graph_input():
-                found[name] = _constant(value.const_value)
+                found[name] = constant_of(value.const_value)
     for node in model.graph.all_nodes():
         attribute = node.attributes.get("value") if node.op_type == "Constant" else None
         if attribute is not None and attribute.type is ir.AttributeType.TENSOR:
-            found[node.outputs[0].name or ""] = _constant(attribute.as_tensor())
+            found[node.outputs[0].name or ""] = constant_of(attribute.as_tensor())
     return found
 
 
-def _constant(tensor: ir.TensorProtocol) -> Constant:
+def constant_of(tensor: ir.TensorProtocol) -> Constant:
+    """Describe a constant; a large one is not looked into."""
     shape = tuple(int(n) for n in tensor.shape.numpy())
     is_float = tensor.dtype is ir.DataType.FLOAT
     if not is_float or not 0 < tensor.size <= _LOOKED_INTO:

@@ -2,7 +2,8 @@
 
 1. Between DequantizeLinear and QuantizeLinear (Relu and Clip may stand before it) onnxruntime quantizes the float
    weight of a Conv, ConvTranspose or Gemm by tensor, when it loads the model; it also moves both conversions across
-   MaxPool and the like. A node that the plan leaves in float would lose what it was left in float for.
+   MaxPool and the like. A node that the plan leaves in float would lose what it was left in float for. So would an
+   operator for which there is an integer kernel, and which stays float because that kernel computes something else.
 2. A MatMul or Gemm from integers to float has a kernel only if no QuantizeLinear reads its result.
 3. Before it looks for integer kernels, onnxruntime makes one Gemm of MatMul and Add, and one float kernel of Gemm
    and Relu; then there is no integer kernel for them. Nor is there one for MatMul and Relu where what follows is no
@@ -14,12 +15,14 @@
 import onnx_ir as ir
 
 from quantkit.emit.canvas import Canvas
+from quantkit.ops.activations import activation_slots
 from quantkit.plan.model import Mode, Plan
 from quantkit.targets import DEFAULT
 
 __all__ = ["shield"]
 
 _QUANTIZED_AT_LOAD = frozenset({"Conv", "ConvTranspose", "Gemm"})
+_FUSED = _QUANTIZED_AT_LOAD | DEFAULT.computes | {"Resize"}
 _MATRIX = 2
 _CLIPS = frozenset({"Clip", "Relu"})
 
@@ -29,26 +32,32 @@ def shield(canvas: Canvas, plan: Plan) -> None:
     for node in list(canvas.model.graph.all_nodes()):
         decided = plan.node.get(node.name or "")
         static = decided is not None and decided.mode is Mode.STATIC
-        if not static and node.op_type in _QUANTIZED_AT_LOAD and _would_be_quantized(node):
-            _before(canvas, node)
+        if not static and node.op_type in _FUSED and _would_be_quantized(node):
+            _before(canvas, node, _slots(node)[0])
         elif static and decided is not None and decided.float_output:
             _behind(canvas, node)
 
 
+def _slots(node: ir.Node) -> range:
+    return activation_slots(node.op_type, len(node.inputs), product=True)
+
+
 def _would_be_quantized(node: ir.Node) -> bool:
-    source = _maker(node)
-    while source is not None and source.op_type in DEFAULT.moves:
-        source = _maker(source)
-    if source is None or source.op_type != "DequantizeLinear" or node.domain:
-        return False
+    for slot in _slots(node):
+        source = _maker(node, slot)
+        while source is not None and source.op_type in DEFAULT.moves:
+            source = _maker(source)
+        if source is None or source.op_type != "DequantizeLinear" or node.domain:
+            return False
     reader = _only_reader(node)
     while reader is not None and reader.op_type in _CLIPS | DEFAULT.moves:
         reader = _only_reader(reader)
     return reader is not None and reader.op_type == "QuantizeLinear"
 
 
-def _maker(node: ir.Node) -> ir.Node | None:
-    return node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
+def _maker(node: ir.Node, slot: int = 0) -> ir.Node | None:
+    value = node.inputs[slot] if slot < len(node.inputs) else None
+    return None if value is None else value.producer()
 
 
 def _only_reader(node: ir.Node) -> ir.Node | None:
@@ -56,12 +65,12 @@ def _only_reader(node: ir.Node) -> ir.Node | None:
     return uses[0].node if len(uses) == 1 and not node.outputs[0].is_graph_output() else None
 
 
-def _before(canvas: Canvas, node: ir.Node) -> None:
-    value = node.inputs[0]
+def _before(canvas: Canvas, node: ir.Node, slot: int) -> None:
+    value = node.inputs[slot]
     assert value is not None  # noqa: S101 - it has a producer
     (copied,) = canvas.node("Max", [value], before=node, outputs=[f"{value.name}_apart"])
     copied.type, copied.shape = value.type, value.shape
-    node.replace_input_with(0, copied)
+    node.replace_input_with(slot, copied)
 
 
 def _behind(canvas: Canvas, node: ir.Node) -> None:

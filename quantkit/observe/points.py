@@ -13,7 +13,10 @@ from dataclasses import dataclass
 import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
+from quantkit.analyze.network import Constant, Step
+from quantkit.analyze.network_view import constant_of, step_of
 from quantkit.ops.activations import ABSORBED_BY, BY_CONSTANT, COMPUTES, MOVES, PRODUCTS
+from quantkit.plan.ranges import clip_bounds, fills_in
 
 __all__ = ["Points", "infer_types", "points_of"]
 
@@ -77,11 +80,14 @@ def _around(node: ir.Node) -> Iterator[ir.Value]:
 
 
 def _moved_from(value: ir.Value | None) -> ir.Value | None:
-    """Follow data movement back to where the values were computed."""
+    """Follow data movement back to where the values were computed; not if other values were added on the way."""
+    read = value
     while value is not None:
         producer = value.producer()
         if producer is None or producer.op_type not in MOVES:
             return value
+        if producer.op_type == "Pad" and fills_in(*_described(producer)):
+            return read
         value = producer.inputs[0] if producer.inputs else None
     return None
 
@@ -96,20 +102,20 @@ def _after_absorption(value: ir.Value) -> ir.Value:
         consumer, slot = uses[0].node, uses[0].idx
         if slot != 0 or producer.op_type not in ABSORBED_BY.get(consumer.op_type, ()):
             break
-        if consumer.op_type == "Clip" and _lower_bound(consumer) != 0:
+        if consumer.op_type == "Clip" and (clip_bounds(*_described(consumer)) or (None,))[0] != 0:
             break  # the kernel cannot clip there (`quantkit.plan.islands`), so both outputs are needed
         producer, value = consumer, consumer.outputs[0]
     return value
 
 
-def _lower_bound(clip: ir.Node) -> float | None:
-    """Return where a Clip begins; None if that is computed, or nowhere."""
-    given = clip.inputs[1] if len(clip.inputs) > 1 else None
-    if given is None:
-        attribute = clip.attributes.get("min")  # before opset 11
-        return None if attribute is None else attribute.as_float()
-    tensor = ir.convenience.get_const_tensor(given)
-    return float(tensor.numpy().reshape(-1)[0]) if tensor is not None and tensor.size else None
+def _described(node: ir.Node) -> tuple[Step, dict[str, Constant]]:
+    """Return a node and the constants among its inputs, as the planner sees them."""
+    constants = {}
+    for value in node.inputs:
+        tensor = None if value is None else ir.convenience.get_const_tensor(value)
+        if value is not None and tensor is not None:
+            constants[value.name or ""] = constant_of(tensor)
+    return step_of(node), constants
 
 
 def _is_constant(value: ir.Value) -> bool:

@@ -140,7 +140,7 @@ class _Checks:
         made_by = None if maker is None else self.plan.node.get(maker.name)
         result = self.plan.activation.get(self._result(step))
         if (
-            clip_bounds(step, self.network) is None
+            clip_bounds(step, self.network.constants) is None
             or self.network.only_reader(step.inputs[0]) is None
             or made_by is None
             or made_by.mode is not Mode.STATIC

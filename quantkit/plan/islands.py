@@ -17,9 +17,15 @@ from dataclasses import dataclass, field
 from quantkit.analyze.network import Network, Step
 from quantkit.ops.activations import activation_slots
 from quantkit.plan.options import StaticOptions
-from quantkit.plan.ranges import Ranges, clip_bounds
+from quantkit.plan.ranges import Ranges, clip_bounds, fills_in
 
 __all__ = ["Islands", "Rules", "find_islands"]
+
+# Steps of the result that an operand must at least extend over, beside a constant that extends over more: five bits.
+_FEWEST_STEPS = 32
+_SUMS = frozenset({"Add", "Where"})
+# A Softmax over many values has few large ones, for which the steps are made, and whose mean is far below a step.
+_COARSE = 25.0  # dB
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +119,7 @@ class _Finder:
             maker = self.network.producer.get(step.inputs[0]) if step.inputs else None
             if maker is None or self.network.steps[maker].op_type not in makers:
                 maker = None if maker is None else self.found.absorbed.get(maker)
-            bounds = clip_bounds(step, self.network)
+            bounds = clip_bounds(step, self.network.constants)
             alone = bool(step.inputs) and self.network.only_reader(step.inputs[0]) == index
             if maker is None or bounds is None or bounds[0] != 0 or bounds[1] <= 0 or not alone:
                 continue
@@ -183,9 +189,37 @@ class _Finder:
             return "its input is constant"
         if index not in self.rules.forced and not all(v in self.found.made for v in computed):
             return "its input is float"
+        results = self.found.results[index]
+        why = _form(step, self.network)
         if step.op_type in self.target.moves:
-            return _form(step) or self._unknown(inputs) or self._kept(self.found.results[index])
-        return _form(step) or self._unknown((*inputs, *self.found.results[index]))
+            return why or self._unknown(inputs) or self._kept(results)
+        return (
+            why
+            or self._unknown((*inputs, *results))
+            or self._drowned(step, inputs, results)
+            or self._coarse(step, results[0])
+        )
+
+    def _coarse(self, step: Step, result: str) -> str:
+        """Say whether 8 bits are too few for the result of a Softmax."""
+        found = self.ranges.sqnr(result) if step.op_type == "Softmax" else None
+        if found is None or found >= _COARSE:
+            return ""
+        return f"of most of its values 8 bits would keep little ({found:.0f} dB)"
+
+    def _drowned(self, step: Step, inputs: tuple[str, ...], results: tuple[str, ...]) -> str:
+        """Say which constant leaves too few integers for what it is added to, as the mask of an attention does."""
+        constants = [v for v in inputs if v in self.network.constants]
+        result = self.ranges.plan(results[0])
+        if step.op_type not in _SUMS or not constants or result is None:
+            return ""
+        for value in inputs:
+            known = self.ranges.of(value)
+            if value in constants or known is None:
+                continue
+            if known.high - known.low < _FEWEST_STEPS * result.scale:
+                return f"beside constant '{constants[0]}' too few integers are left for '{value}'"
+        return ""
 
     def _unknown(self, values: tuple[str, ...]) -> str:
         for value in values:
@@ -204,14 +238,31 @@ class _Finder:
         self.found.made.update(results)
 
 
-def _form(step: Step) -> str:
-    """Say which form of an operator has no integer kernel."""
+def _form(step: Step, network: Network) -> str:
+    """Say which form of an operator has no integer kernel, or one that computes something else."""
     match step.op_type:
-        case "Resize" if step.attributes.get("mode", "nearest") != "nearest":
-            return f"Resize in mode {step.attributes.get('mode')} has no integer kernel"
+        case "AveragePool" | "Resize":
+            return _window_form(step)
+        case "Pad" if fills_in(step, network.constants):
+            return "it pads with values that its input does not have"
         case "MaxPool" if len([o for o in step.outputs if o]) > 1:
             return "its indices are read"
         case _ if step.domain:
             return "not of the standard operators"
         case _:
             return ""
+
+
+def _window_form(step: Step) -> str:
+    """Say the same of an AveragePool or Resize, by its attributes."""
+    given = step.attributes
+    if step.op_type == "Resize":
+        mode = given.get("mode", "nearest")
+        if given.get("coordinate_transformation_mode") == "tf_crop_and_resize":
+            return "its extrapolation_value would be taken for an integer"
+        return "" if mode == "nearest" else f"Resize in mode {mode} has no integer kernel"
+    if given.get("ceil_mode") and given.get("count_include_pad"):
+        return "with ceil_mode its kernel divides by a wrong count of padding"
+    dilations = given.get("dilations")
+    dilated = isinstance(dilations, tuple) and any(n != 1 for n in dilations)
+    return "its kernel knows no dilations" if dilated else ""

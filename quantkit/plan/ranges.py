@@ -1,25 +1,29 @@
 """Which range a tensor has, and which scale and zero point follow from it.
 
-In this order: what the user says, what the operator's formula says (a Softmax lies in [0, 1]), what was
-observed, and for data movement the range of what is moved.
+In this order: what the user says, what the operator's formula says (a Softmax lies in [0, 1]) unless far less was
+observed, what was observed, and for data movement the range of what is moved.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import inf, isfinite
+from math import inf, isfinite, log10
 
 import numpy as np
 
-from quantkit.analyze.network import Network, Step
+from quantkit.analyze.network import Constant, Network, Step
 from quantkit.numerics.affine import affine_from_range
 from quantkit.ops.activations import FIXED_RANGES, MOVES
 from quantkit.plan.model import ActivationPlan
 from quantkit.plan.options import StaticOptions, TensorOverride
 from quantkit.plan.selection import resolve_tensors
 
-__all__ = ["KnownRange", "Ranges", "clip_bounds", "clips_alike"]
+__all__ = ["KnownRange", "Ranges", "clip_bounds", "clips_alike", "fills_in"]
 
+_PAD_VALUE = 2  # input slot
 _ROUNDING = 1e-3  # of a step, by which float32 may miss the end of a range
+# Of what a formula bounds, observed values that stay below this share have a range of their own: each half of it
+# would cost a bit. A Softmax over many values is far below 1.
+_FAR_BELOW = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +42,15 @@ class KnownRange:
 
 @dataclass(slots=True)
 class Ranges:
-    """Answers for one network; a tensor is looked up once."""
+    """Answers for one network; a tensor is looked up once.
+
+    `powers`: the mean square of single tensors, as far as it is known.
+    """
 
     network: Network
     observed: Mapping[str, tuple[float, float]]
     options: StaticOptions
+    powers: Mapping[str, float] = field(default_factory=dict)
     _said: dict[str, TensorOverride] = field(init=False)
     _known: dict[str, KnownRange | None] = field(init=False, default_factory=dict)
 
@@ -78,10 +86,9 @@ class Ranges:
         if said is not None and said.range is not None:
             return KnownRange(*said.range, "given"), None
         maker = self.network.maker(tensor)
-        fixed = None if maker is None else FIXED_RANGES.get(maker.op_type)
+        fixed = None if maker is None else self._fixed(maker, tensor)
         if fixed is not None:
-            assert maker is not None  # noqa: S101 - it has a fixed range
-            return KnownRange(*fixed, f"{maker.op_type} cannot leave it"), None
+            return fixed, None
         if tensor in self.observed:
             return self._seen(maker, *self.observed[tensor]), None
         constant = self.network.constants.get(tensor)
@@ -90,17 +97,36 @@ class Ranges:
             low, high = min(constant.low, 0.0), max(constant.high, 0.0)
             return (KnownRange(low, high, "constant") if finite else None), None
         if maker is not None and maker.op_type in MOVES and maker.inputs:
-            return None, maker.inputs[0]
+            moved = not fills_in(maker, self.network.constants)
+            return None, maker.inputs[0] if moved else None
         return None, None
+
+    def _fixed(self, maker: Step, tensor: str) -> KnownRange | None:
+        """Return what a formula bounds, unless all that was observed lies far below it."""
+        bounds = FIXED_RANGES.get(maker.op_type)
+        if bounds is None:
+            return None
+        seen = self.observed.get(tensor, bounds)
+        free = maker.op_type not in self.options.target.fixed_outputs
+        if free and 0 < seen[1] < _FAR_BELOW * bounds[1]:
+            return KnownRange(bounds[0], seen[1], "observed")
+        return KnownRange(*bounds, f"{maker.op_type} cannot leave it")
 
     def _seen(self, maker: Step | None, low: float, high: float) -> KnownRange | None:
         """Return what was observed, within the bounds of a Clip; None if NaN or infinity was."""
         if not (isfinite(low) and isfinite(high)):
             return None
-        bounds = None if maker is None else clip_bounds(maker, self.network)
+        bounds = None if maker is None else clip_bounds(maker, self.network.constants)
         if bounds is not None:
             low, high = max(low, bounds[0]), min(high, bounds[1])
         return KnownRange(low, high, "observed")
+
+    def sqnr(self, tensor: str) -> float | None:
+        """Return how many dB the steps of a tensor lie below its values; None if their power is not known."""
+        power, decided = self.powers.get(tensor), self.plan(tensor)
+        if power is None or not power > 0 or decided is None:
+            return None
+        return 10 * log10(12 * power / decided.scale**2)
 
     def plan(self, tensor: str) -> ActivationPlan | None:
         """Return scale and zero point of a tensor; None if its range is not known."""
@@ -125,7 +151,7 @@ class Ranges:
         )
 
 
-def clip_bounds(step: Step, network: Network) -> tuple[float, float] | None:
+def clip_bounds(step: Step, constants: Mapping[str, Constant]) -> tuple[float, float] | None:
     """Return between which constants a step clips; None if it does not, or they are computed."""
     if step.op_type == "Relu":
         return 0.0, inf
@@ -136,7 +162,7 @@ def clip_bounds(step: Step, network: Network) -> tuple[float, float] | None:
         given = step.inputs[slot] if slot < len(step.inputs) else ""
         value = step.attributes.get(name, default)
         if given:
-            constant = network.constants.get(given)
+            constant = constants.get(given)
             if constant is None or constant.low is None:
                 return None
             value = constant.low
@@ -144,12 +170,23 @@ def clip_bounds(step: Step, network: Network) -> tuple[float, float] | None:
     return bounds[0], bounds[1]
 
 
+def fills_in(step: Step, constants: Mapping[str, Constant]) -> bool:
+    """Say whether a step that moves data adds values of its own, other than 0, which every range holds."""
+    if step.op_type != "Pad" or step.attributes.get("mode", "constant") != "constant":
+        return False
+    given = step.inputs[_PAD_VALUE] if len(step.inputs) > _PAD_VALUE else ""
+    if not given:
+        return step.attributes.get("value", 0.0) != 0  # before opset 11 an attribute
+    constant = constants.get(given)
+    return constant is None or constant.low != 0
+
+
 def clips_alike(step: Step, network: Network, result: ActivationPlan) -> bool:
     """Say whether no integer of `result` lies outside the bounds of a Relu or Clip.
 
     Those of a symmetric range do, and of one that the user gave.
     """
-    bounds = clip_bounds(step, network)
+    bounds = clip_bounds(step, network.constants)
     if bounds is None:
         return False
     return result.low >= bounds[0] and result.high <= bounds[1] + _ROUNDING * result.scale

@@ -35,6 +35,7 @@ def plan_static(
     facts: ModelFacts,
     observed: Mapping[str, tuple[float, float]],
     options: StaticOptions | None = None,
+    powers: Mapping[str, float] | None = None,
 ) -> Plan:
     """Decide how each node runs and how each tensor is quantized.
 
@@ -43,9 +44,10 @@ def plan_static(
         facts: Its weights.
         observed: Lower and upper end of each tensor that was calibrated.
         options: What the user chose.
+        powers: The mean square of tensors that a Softmax makes, where it is known.
     """
     options = options or StaticOptions()
-    ranges = Ranges(network, observed, options)
+    ranges = Ranges(network, observed, options, powers or {})
     chosen = _Chosen(facts, options)
     products = _products(network, facts, chosen)
     rules = chosen.rules(network)

@@ -104,7 +104,7 @@ class _Grouping:
         if product is not None:
             self._take_product(step, product)
             return
-        bounds = clip_bounds(step, self.network)
+        bounds = clip_bounds(step, self.network.constants)
         through = step.op_type in _THROUGH and not step.domain
         if step.op_type in {"Relu", "Clip"} and (bounds is None or bounds[0] != 0):
             through = False

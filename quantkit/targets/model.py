@@ -13,7 +13,7 @@ __all__ = ["Target", "check_target"]
 
 # QuantizeLinear and DequantizeLinear take one scale a channel from this opset on.
 _PER_CHANNEL_OPSET = 13
-_SETS = ("products", "channelwise", "needs_output", "computes", "moves")
+_SETS = ("products", "channelwise", "needs_output", "computes", "moves", "fixed_outputs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +46,8 @@ class Target:
         min_opset: The oldest opset with all that 8-bit models use; 16-bit activations need opset 21.
         runtime: The runtime, and its execution provider.
         notes: What a user should know, with the reason.
+        fixed_outputs: Operators whose output always has the range that their formula bounds (Softmax: 0 to 1), even
+            if far less was observed.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Target:
     min_opset: int
     runtime: str
     notes: tuple[str, ...] = ()
+    fixed_outputs: frozenset[str] = frozenset()
 
     @property
     def operators(self) -> frozenset[str]:

@@ -102,6 +102,7 @@ QNN = Target(
     bias=INT32,
     min_opset=13,
     runtime="onnxruntime, QNN provider (HTP)",
+    fixed_outputs=frozenset({"HardSigmoid", "Sigmoid", "Softmax"}),
     notes=(
         "Every tensor is quantized: an operator left in float leaves the integer part of the NPU, or the NPU.",
         "MatMul's weights have one scale; its documented weight type is uint8: choose it if int8 is refused.",

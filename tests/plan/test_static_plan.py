@@ -169,6 +169,17 @@ def test_fixed_ranges_are_not_observed(op: str) -> None:
     assert "cannot leave it" in plan.activation["b"].why
 
 
+@pytest.mark.parametrize("op", ["Sigmoid", "Softmax"])
+def test_what_lies_far_below_a_fixed_range_has_its_own_but_where_the_target_fixes_it(
+    op: str,
+) -> None:
+    proto = chain(node(op, ["a"], ["b"], "op"))
+    assert planned(proto, None, b=(0.0, 0.1)).activation["b"].high == pytest.approx(0.1)
+    assert planned(proto, None, b=(0.0, 0.6)).activation["b"].high == pytest.approx(255 / 256)
+    fixed = planned(proto, StaticOptions(target=target("qnn")), b=(0.0, 0.1))
+    assert fixed.activation["b"].high == pytest.approx(255 / 256)
+
+
 @pytest.mark.parametrize("op", ["Tanh", "Exp", "Erf", "Neg", "GlobalMaxPool", "SpaceToDepth"])
 def test_operators_without_a_kernel_are_not_quantized(op: str) -> None:
     attributes = {"blocksize": 1} if op == "SpaceToDepth" else {}
