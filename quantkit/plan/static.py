@@ -8,7 +8,7 @@
    embedding, or a product inside a Loop shrinks as well.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from quantkit.analyze.facts import ModelFacts, NodeFact, WeightFact
@@ -51,14 +51,13 @@ def plan_static(
     chosen = _Chosen(facts, options)
     products = _products(network, facts, chosen)
     rules = chosen.rules(network)
-    islands = find_islands(network, products, rules, ranges, options)
-    retract(
-        islands,
-        network,
-        products,
-        forced=rules.forced,
-        needs_output=options.target.needs_output,
-    )
+    islands = _islands(network, products, rules, ranges)
+    if chosen.exclude:
+        freed = _freed(network, facts, ranges, islands, products.keys() - rules.forced)
+        # Where nothing else runs in integers, integers rounded once more are better than none.
+        if freed and islands.static.keys() & products.keys() > freed.keys():
+            products |= freed
+            islands = _islands(network, products, rules, ranges)
     activations = _activations(islands, ranges)
     decided = _node_plans(network, islands, {a.tensor: a for a in activations})
     _check_forced(decided, facts, options)
@@ -74,6 +73,53 @@ def plan_static(
         activations=activations,
         integer_bias=options.target.bias is not None,
     )
+
+
+def _islands(network: Network, products: dict[int, str], rules: Rules, ranges: Ranges) -> Islands:
+    """Return what runs in integers, without integers that only floats read."""
+    options = ranges.options
+    found = find_islands(network, products, rules, ranges, options)
+    retract(
+        found,
+        network,
+        products,
+        forced=rules.forced,
+        needs_output=options.target.needs_output,
+    )
+    return found
+
+
+def _freed(
+    network: Network,
+    facts: ModelFacts,
+    ranges: Ranges,
+    found: Islands,
+    products: Collection[int],
+) -> dict[int, str]:
+    """Return the products whose results only excluded nodes would have read as integers, and the reason.
+
+    The kernel of a Conv rounds what it makes to 8 bits. Where only an excluded node reads that, the rounding would
+    spoil what the user wants exact, so such a Conv is computed in float as well. It goes no further: what *it* reads
+    may be rounded.
+    """
+    target, exclude = ranges.options.target, resolve_names(ranges.options.exclude, facts.names)
+    chosen = _Chosen(facts, replace(ranges.options, exclude=()))
+    before = _islands(network, _products(network, facts, chosen), chosen.rules(network), ranges)
+    # Excluded nodes, and what stands between a product and nothing but them.
+    behind = {i for i, step in enumerate(network.steps) if step.name in exclude}
+    freed = {}
+    for index in sorted(before.static, reverse=True):
+        readers = {r for v in before.results[index] for r in network.readers.get(v, ())}
+        others = (readers - behind) & before.static.keys()
+        if others or not readers & behind or any(r in found.static for r in readers):
+            continue
+        if index not in found.static:
+            behind.add(index)
+        elif index in products and network.steps[index].op_type in target.needs_output:
+            freed[index] = (
+                "it feeds excluded nodes only, for which an int8 kernel would round what it makes"
+            )
+    return freed
 
 
 def _merged(rest: NodePlan, static: NodePlan | None) -> NodePlan:

@@ -35,7 +35,7 @@ def test_a_float_product_between_integers_keeps_its_weight(
     middle = node(op, ["a", "m_w"], ["m" if clip else "b"], "middle", pads=[1] * 4)
     rest = [node(clip, ["m"], ["b"])] if clip else []
     proto = chain(middle, *rest, constants={"m_w": spread(8, 8, 3, 3, axis=axis)})
-    options = StaticOptions(exclude=("middle",))
+    options = StaticOptions(exclude=("middle",), force=("c1",))
     written = write(proto, tmp_path / "q.onnx", {"x": X}, output_format, options)
     assert op_types(onnx.load(written.path)).count("Max") == 1
     fusion = fusion_of(written.path)
@@ -59,7 +59,7 @@ def test_conversions_that_onnxruntime_moves_do_not_reach_a_float_product(
         node("MaxPool", ["r"], ["b"], "behind", **pool),
     )
     constants = {"middle_w": spread(8, 8, 3, 3, axis=0), "middle_b": weight(8)}
-    options = StaticOptions(exclude=("middle",))
+    options = StaticOptions(exclude=("middle",), force=("c1",))
     written = write(
         chain(*nodes, constants=constants), tmp_path / "q.onnx", {"x": X}, output_format, options
     )
@@ -70,7 +70,7 @@ def test_without_the_shield_the_weight_would_be_lost(tmp_path: Path) -> None:
     """If this fails, onnxruntime no longer does it, and the shield can go."""
     middle = node("ConvTranspose", ["a", "m_w"], ["b"], "middle", pads=[1] * 4)
     proto = chain(middle, constants={"m_w": spread(8, 8, 3, 3, axis=1)})
-    options = StaticOptions(exclude=("middle",))
+    options = StaticOptions(exclude=("middle",), force=("c1",))
     written = write(proto, tmp_path / "q.onnx", {"x": X}, Format.QDQ, options)
     bare = onnx.load(written.path)
     shield = next(n for n in bare.graph.node if n.op_type == "Max")

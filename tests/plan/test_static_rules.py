@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import graph, model, node, weight
-from static_cases import IMAGE, chain, matmuls, modes, planned, why
+from static_cases import IMAGE, chain, conv, conv_weights, matmuls, modes, planned, why
 
 from quantkit.errors import UnknownNodeError, UsageError
 from quantkit.numerics.dtypes import INT8, UINT16
@@ -20,6 +20,34 @@ def test_exclude_leaves_nodes_alone_whatever_they_are() -> None:
     plan = planned(proto, StaticOptions(exclude=("c1",)))
     assert (modes(plan)["c1"], why(plan, "c1")) == (Mode.FLOAT, "excluded")
     assert "c1_w" not in plan.weight
+
+
+def test_what_only_an_excluded_node_reads_is_not_rounded() -> None:
+    between = [
+        conv("a", "p", "c0"),
+        node("Relu", ["p"], ["r"], "relu"),
+        node("MaxPool", ["r"], ["q"], "pool", kernel_shape=[1, 1]),
+        conv("q", "b", "out"),
+    ]
+    proto = chain(*between, constants=conv_weights("c1", "c2", "c0", "out"))
+    plan = planned(proto, StaticOptions(exclude=("out",)))
+    assert {"p", "r", "q"}.isdisjoint(plan.activation)
+    assert modes(plan)["c0"] is Mode.STORED
+    assert why(plan, "c0").startswith("it feeds excluded nodes only")
+    # No further: what c0 reads may be rounded, and so is what the node behind reads.
+    assert modes(plan)["c1"] is modes(plan)["c2"] is Mode.STATIC
+    forced = planned(proto, StaticOptions(exclude=("out",), force=("c0",)))
+    assert modes(forced)["c0"] is Mode.STATIC
+
+
+def test_what_others_read_in_integers_stays_so_beside_an_excluded_node() -> None:
+    between = [conv("a", "p", "left"), conv("a", "q", "right"), node("Add", ["p", "q"], ["b"])]
+    plan = planned(
+        chain(*between, constants=conv_weights("c1", "c2", "left", "right")),
+        StaticOptions(exclude=("left",)),
+    )
+    assert modes(plan)["c1"] is modes(plan)["right"] is Mode.STATIC
+    assert "a" in plan.activation
 
 
 def test_include_and_op_types_leave_the_rest_alone() -> None:
