@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import onnx
 
 from quantkit.errors import RuntimeSupportError, VerifyError
 from quantkit.feeds import Feeds, made_up_feeds, strange_input
@@ -208,10 +207,8 @@ def _float_session(source: LoadedModel) -> Any:
     """Load the float model as it is: mapped, not optimized, used once."""
     if source.path is None:
         assert source.proto is not None  # noqa: S101 - one of the two is given
-        proto = onnx.ModelProto()
-        proto.CopyFrom(source.proto)
-        proto.ir_version = readable_ir_version(proto.ir_version)
-        return make_session(proto.SerializeToString(), level=0)
+        source.proto.ir_version = readable_ir_version(source.proto.ir_version)
+        return make_session(source.proto.SerializeToString(), level=0)
     mapped = mapped_model(source.path, readable_ir_version)
     return make_session(mapped.structure, folder=mapped.folder, prepack=False, level=0)
 

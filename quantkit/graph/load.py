@@ -4,7 +4,6 @@ A path or an `onnx.ModelProto` becomes an `ir.Model` in the form that all later 
 (`quantkit.graph.normalize`). The input is only ever read.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -13,14 +12,14 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from quantkit.errors import ModelError, UsageError
-from quantkit.graph._proto import proto_graphs, root_cause
+from quantkit.graph._proto import root_cause
 from quantkit.graph._wire import LIMIT, MARK, WireError, split
+from quantkit.graph.intake import Part, mend, parts_of
 from quantkit.graph.mapping import MappedFile
 from quantkit.graph.normalize import inline_functions, normalize
 
 __all__ = ["LoadedModel", "load", "read_structure"]
 
-_Part = onnx.GraphProto | onnx.FunctionProto
 _TYPES = frozenset(int(dtype) for dtype in ir.DataType) - {onnx.TensorProto.UNDEFINED}
 
 
@@ -31,7 +30,7 @@ class LoadedModel:
     Attributes:
         model: The normalized graph.
         path: The model file; None if a ModelProto was given.
-        proto: The ModelProto that was given; None if a file was read.
+        proto: A copy of the ModelProto that was given, mended; None if a file was read.
         files: Every file the model consists of.
         missing: External data files that are not there, or too short.
         nbytes: Size of all files, or of the serialized ModelProto.
@@ -73,7 +72,10 @@ def load(source: str | Path | onnx.ModelProto) -> LoadedModel:
             initializers or training information.
     """
     if isinstance(source, onnx.ModelProto):
-        return _load(source, path=None, mapped=None)
+        own = onnx.ModelProto()
+        own.CopyFrom(source)  # the caller's is not touched
+        mend(own)
+        return _load(own, path=None, mapped=None)
     if not isinstance(source, str | Path):
         raise UsageError(
             f"A model is given as a path or an onnx.ModelProto, not as {type(source).__name__}."
@@ -107,6 +109,7 @@ def _read(path: Path) -> tuple[MappedFile, onnx.ModelProto]:
         raise ModelError(
             f"'{path}' is not an ONNX model, or is truncated ({e}); export or copy it again."
         ) from e
+    mend(proto)
     return mapped, proto
 
 
@@ -147,7 +150,7 @@ def _refuse(proto: onnx.ModelProto, name: str) -> None:
         raise ModelError(
             f"{name} holds training information, which would be lost; export it for inference."
         )
-    for part in _parts(proto):
+    for part in parts_of(proto):
         broken = _damage(part)
         if broken:
             raise ModelError(f"{name} is damaged ({broken}); export or copy it again.")
@@ -159,17 +162,7 @@ def _refuse(proto: onnx.ModelProto, name: str) -> None:
             )
 
 
-def _parts(proto: onnx.ModelProto) -> Iterator[_Part]:
-    """Yield all graphs and functions."""
-    yield from proto_graphs(proto.graph)
-    for function in proto.functions:
-        yield function
-        for attribute in (a for node in function.node for a in node.attribute):
-            for graph in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
-                yield from proto_graphs(graph)
-
-
-def _damage(part: _Part) -> str:
+def _damage(part: Part) -> str:
     """Return what no writer of ONNX would write but a protobuf may hold; "" if there is nothing."""
     names: list[object] = []
     tensors: list[onnx.TensorProto] = []
@@ -267,7 +260,7 @@ def _map_weights(model: ir.Model, externals: _Externals) -> None:
 
 
 def _detached(tensor: ir.serde.TensorProtoTensor) -> ir.LazyTensor:
-    """Return a tensor that reads the caller's message but cannot change it: renaming would."""
+    """Return a tensor that reads the message but cannot change it: renaming would."""
     return ir.LazyTensor(
         lambda: tensor, dtype=tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=tensor.name
     )

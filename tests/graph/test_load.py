@@ -168,7 +168,7 @@ def test_a_proto_is_left_as_it_was() -> None:
     before = proto.SerializeToString()
     loaded = load(proto)
     assert loaded.path is None
-    assert loaded.proto is proto
+    assert loaded.proto is not proto
     assert proto.SerializeToString() == before
 
 
@@ -547,3 +547,20 @@ def test_the_default_domain_has_two_names(tmp_path: Path) -> None:
     loaded = load(save(proto, tmp_path / "m.onnx"))
     assert dict(loaded.model.opset_imports) == {"": 17}
     assert {item.domain for item in loaded.model.graph} == {""}
+
+
+@pytest.mark.parametrize("extent", [-1, -5, -(2**63)])
+def test_a_negative_extent_is_a_dynamic_one(extent: int, tmp_path: Path) -> None:
+    proto = matmul_model()
+    described = helper.make_tensor_value_info("m", TensorProto.FLOAT, [extent, 192])
+    proto.graph.value_info.append(described)
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = extent
+    before = proto.SerializeToString()
+    for source in (proto, save(proto, tmp_path / "m.onnx")):
+        loaded = load(source).model
+        inner = next(o for node in loaded.graph for o in node.outputs if o.name == "m")
+        for value in (*loaded.graph.inputs, *loaded.graph.outputs, inner):
+            assert value.shape is not None
+            assert value.shape[0] == ir.SymbolicDim(None)
+    assert proto.SerializeToString() == before
