@@ -14,7 +14,7 @@ from quantkit.evaluate.changes import changes_of
 from quantkit.evaluate.cost.latency import Timed, measure_latency
 from quantkit.evaluate.cost.memory import measure_memory
 from quantkit.evaluate.cost.size import size_of
-from quantkit.evaluate.doubts import doubts_of, swapped
+from quantkit.evaluate.doubts import doubts_of, otherwise_prepared, swapped
 from quantkit.evaluate.fidelity import fidelity_of
 from quantkit.evaluate.layers import layers_of
 from quantkit.fusion import runtime_of
@@ -119,7 +119,7 @@ def evaluate(
         origin=_origin(options, time.perf_counter() - started),
         notes=(*answered.notes, *timed.notes),
     )
-    result = replace(result, notes=(*swapped(result), *result.notes))
+    result = replace(result, notes=(*otherwise_prepared(result), *swapped(result), *result.notes))
     return judged(result, options.rules, options.allow)
 
 
@@ -225,9 +225,7 @@ def _evaluated(
         runtime=runtime,
         fidelity=fidelity,
         changes=changes,
-        calibration=calibrated_of(
-            origin, answered.data.fingerprint, answered.calibrated.get(name, 0)
-        ),
+        calibration=calibrated_of(origin, answered.data, answered.calibrated.get(name, 0)),
         warnings=(*look.warnings, *doubts_of(model, base, answered, changes)),
     )
 

@@ -61,7 +61,7 @@ def static_origin(
     return Provenance(
         kind="static",
         float=ModelOrigin(**model_digest(loaded)),
-        data=data_origin(seen),
+        data=data_origin(seen, [value.name or "" for value in loaded.model.graph.inputs]),
         calibration=calibration_origin(seen) if isinstance(job.data, Calibration) else None,
         options=plain(
             {

@@ -57,6 +57,8 @@ def write(folder: Path, text: str) -> Path:
 
 def test_a_full_recipe(tmp_path: Path) -> None:
     recipe = load_recipe(write(tmp_path, FULL))
+    assert recipe.calibrated == recipe.evaluated == recipe.data
+    recipe = replace(recipe, calibrated=DataSettings(), evaluated=DataSettings())
     assert recipe == Recipe(
         model=tmp_path / "model.onnx",
         data=DataSettings(
@@ -263,3 +265,26 @@ def test_a_limit_of_the_process_lowers_the_default() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert int(found.stdout) <= 10**8
+
+
+def test_one_command_may_have_data_of_its_own(tmp_path: Path) -> None:
+    text = "[data]\nlimit = 9\nseed = 1\n[calibrate.data]\nlimit = 3\n[evaluate.data]\nseed = 2\n"
+    recipe = load_recipe(write(tmp_path, text))
+    assert recipe.calibrated == DataSettings(limit=3, seed=1)
+    assert recipe.evaluated == DataSettings(limit=9, seed=2)
+    assert recipe.data == DataSettings(limit=9, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[evaluate.data]\nlimit = 0\n", r"\[evaluate\.data\] limit '0' is too small"),
+        ("[calibrate.data]\nmean = 1\n", r"\[calibrate\.data\] unknown key 'mean'"),
+        ("[evaluate]\ndata = 3\n", r"'evaluate\.data' must be a table"),
+    ],
+)
+def test_what_is_wrong_in_it_is_said_with_its_place(
+    text: str, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        load_recipe(write(tmp_path, text))

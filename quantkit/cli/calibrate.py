@@ -104,7 +104,7 @@ def calibrate(  # noqa: PLR0913 - one parameter a flag
         raise UsageError(
             "Which model? quantkit calibrate MODEL --data DIR, or model in quantkit.toml."
         )
-    settings = data_settings(recipe.data, samples)
+    settings = data_settings(recipe.calibrated, samples)
     if settings.path is None:
         raise UsageError("Which data? Add --data DIR, or path under [data] in quantkit.toml.")
     workers = workers or recipe.calibrate.workers

@@ -10,7 +10,7 @@ from quantkit.errors import UsageError
 
 if TYPE_CHECKING:
     from quantkit.observe import CalibratorAsk
-    from quantkit.recipe import CalibrateSettings, DataSettings
+    from quantkit.recipe import CalibrateSettings, DataSettings, ImageSettings
 
 __all__ = ["DataFlags", "MethodFlags", "calibrator", "chosen_calibrator", "data_settings"]
 
@@ -143,12 +143,46 @@ def data_settings(recipe: "DataSettings", flags: DataFlags) -> "DataSettings":
         "column": tuple(flags.column) if flags.column else None,
         "max_length": flags.max_length,
     }
+    told = [*_over(_of_preset(recipe.image), _given(images)), *_over(recipe.text, _given(texts))]
+    if told:
+        from quantkit.cli.result_view import print_warnings
+
+        print_warnings((f"Over quantkit.toml: {', '.join(told)}.",))
+    image = recipe.image
+    if flags.preset is not None:  # what it sets must not be undone by single values for another one
+        from quantkit.recipe import preset_keys
+
+        image = replace(image, **dict.fromkeys(preset_keys(flags.preset)))
     return replace(
         recipe,
         **_given(order),
-        image=replace(recipe.image, **_given(images)),
+        image=replace(image, **_given(images)),
         text=replace(recipe.text, **_given(texts)),
     )
+
+
+def _of_preset(image: "ImageSettings") -> "ImageSettings":
+    """Return the recipe's settings with the values of its preset, if it names one."""
+    return image.resolved() if image.preset is not None else image
+
+
+def _over(recipe: object, given: dict[str, Any]) -> list[str]:
+    """Return in words which of the values given take the place of others in the recipe."""
+    found = dict(given)
+    if "preset" in given:
+        from quantkit.recipe import preset_keys
+
+        found = dict.fromkeys(preset_keys(given["preset"])) | found
+    before = {key: getattr(recipe, key) for key in found}
+    return [
+        f"{key} {_plain(value if value is not None else given['preset'])} instead of {_plain(before[key])}"
+        for key, value in found.items()
+        if before[key] not in (None, (), value)
+    ]
+
+
+def _plain(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _given(flags: dict[str, Any]) -> dict[str, Any]:

@@ -26,12 +26,12 @@ _PANEL = "What is measured"
 def evaluate(  # noqa: PLR0913 - one parameter a flag
     *,
     context: typer.Context,
-    float_model: Annotated[
-        str, typer.Argument(help="The float32 model, the reference.", metavar="FLOAT")
-    ],
-    candidates: Annotated[
+    models: Annotated[
         list[str],
-        typer.Argument(help="Models to judge: PATH, or NAME=PATH.", metavar="CANDIDATE"),
+        typer.Argument(
+            help="The float32 model, the reference (or model in quantkit.toml); then models to judge: PATH, or NAME=PATH.",
+            metavar="[FLOAT] CANDIDATE...",
+        ),
     ],
     samples: DataFlags,
     target: Annotated[
@@ -63,13 +63,13 @@ def evaluate(  # noqa: PLR0913 - one parameter a flag
         ),
     ] = None,
     hold_out: Annotated[
-        bool,
+        bool | None,
         typer.Option(
-            "--hold-out",
+            "--hold-out/--no-hold-out",
             rich_help_panel=_PANEL,
-            help="Leave out samples that a candidate was calibrated with.",
+            help=r"Leave out samples that a candidate was calibrated with (default where \[data] has a limit).",
         ),
-    ] = False,
+    ] = None,
     confidence: Annotated[
         float | None,
         typer.Option(
@@ -118,9 +118,11 @@ def evaluate(  # noqa: PLR0913 - one parameter a flag
     from quantkit.recipe import load_recipe
 
     recipe = load_recipe()
-    settings = data_settings(recipe.data, samples)
+    settings = data_settings(recipe.evaluated, samples)
     if settings.path is None:
         raise UsageError("Which data? Add --data DIR, or path under [data] in quantkit.toml.")
+    if len(models) == 1 and recipe.model is not None:
+        models = [str(recipe.model), *models]
     given: dict[str, Any] = {
         "metric": metric,
         "pairs": pairs,
@@ -136,12 +138,17 @@ def evaluate(  # noqa: PLR0913 - one parameter a flag
     folder = wanted.output or Path("evaluation")
     _check_folder(folder)
     options = _options(recipe, skip or [], title, shlex.join(["quantkit", *(context.obj or [])]))
-    how = replace(options.accuracy, skip_bad=samples.skip_bad, hold_out=hold_out)
+    # A limit that calibration has as well would draw the very samples that it drew.
+    shared = recipe.data.limit is not None and settings.limit == recipe.calibrated.limit
+    split = hold_out is None and shared and samples.limit is None
+    how = replace(
+        options.accuracy,
+        skip_bad=samples.skip_bad,
+        hold_out="if possible" if split else bool(hold_out),
+    )
     options = replace(options, accuracy=how)
     with watching(quiet=as_json, doing="Running") as monitor:
-        result = evaluate(
-            named([float_model, *candidates]), settings.path, settings, options, monitor
-        )
+        result = evaluate(named(models), settings.path, settings, options, monitor)
     files = write_evaluation(result, folder)
     present(result, files, as_json=as_json)
 

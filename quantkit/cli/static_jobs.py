@@ -44,7 +44,7 @@ def job_of(
     if planned:
         _refuse_planned(flags)
     given = static_settings(recipe.static, flags)
-    settings = data_settings(recipe.data, samples)
+    settings = data_settings(recipe.calibrated, samples)
     method, percentile = _method(how, recipe, calibrated=flags.calibration is not None)
     return static_job(
         source,

@@ -68,7 +68,7 @@ def _data(samples: DataFlags) -> "tuple[Path | None, DataSettings | None, int | 
     """Return the data, how it is prepared (None: as recorded), and the memory that may be held."""
     from quantkit.recipe import DataSettings, load_recipe
 
-    settings = data_settings(load_recipe().data, samples)
+    settings = data_settings(load_recipe().calibrated, samples)
     prepared = replace(settings, path=None, memory=None)
     if prepared == DataSettings():
         return settings.path, None, settings.memory

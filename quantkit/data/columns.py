@@ -57,6 +57,9 @@ class RowReader(Protocol):
     def feeds(self, row: Mapping[str, Any]) -> dict[str, Array]:
         """Return the arrays; a DataError's text is completed with the row's name."""
 
+    def settings(self) -> dict[str, str]:
+        """Return what tells two preparations of the same rows apart, by name."""
+
     def identity(self) -> str:
         """Return what tells two readers apart, for a fingerprint."""
 
@@ -77,6 +80,9 @@ class _ArrayColumns:
     def feeds(self, row: Mapping[str, Any]) -> dict[str, Array]:
         return {spec.name: _values(row[spec.name], spec) for spec in self.inputs}
 
+    def settings(self) -> dict[str, str]:
+        return {}
+
     def identity(self) -> str:
         return repr(self.columns)
 
@@ -93,6 +99,9 @@ class _NumberColumns:
 
     def feeds(self, row: Mapping[str, Any]) -> dict[str, Array]:
         return {self.inputs[0].name: _values([row[c] for c in self.columns], self.inputs[0])}
+
+    def settings(self) -> dict[str, str]:
+        return {"columns": ", ".join(self.columns)}
 
     def identity(self) -> str:
         return repr(self.columns)
@@ -119,6 +128,9 @@ class _TextColumns:
             if not isinstance(text, str):
                 raise DataError(f"column '{column}' holds {text!r} and no text")
         return self.encoder.feeds(texts)
+
+    def settings(self) -> dict[str, str]:
+        return self.encoder.settings()
 
     def identity(self) -> str:
         return repr((self.columns, self.encoder.identity()))
@@ -147,6 +159,9 @@ class _ImageColumn:
             return {self.inputs[0].name: to_array(image, self.steps)}
         except (OSError, SyntaxError, ValueError) as e:
             raise DataError(f"the image cannot be read: {e}") from e
+
+    def settings(self) -> dict[str, str]:
+        return self.steps.settings()
 
     def identity(self) -> str:
         return repr((self.columns, self.steps.identity()))

@@ -110,6 +110,7 @@ def open_images(found: Found, inputs: Sequence[InputSpec], settings: DataSetting
         location=found.location,
         samples=len(names),
         preprocessing=steps.lines,
+        settings=steps.settings(),
         labels=labels_line(list(labels.values()), source),
         classes=classes,
         warnings=tuple(warnings),

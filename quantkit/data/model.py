@@ -85,6 +85,7 @@ class Description:
         samples: How many; None if only reading them tells.
         inputs: Each input as the first sample has it: "input float32[1, 3, 224, 224]".
         preprocessing: What is done to a sample, one step a line.
+        settings: What tells two preparations of the same files apart, by name; empty where nothing is prepared.
         labels: "1000 classes from labels.csv", or "none".
         classes: The names of the labels 0, 1, ..., where they have any.
         mislabelled: That there are more or fewer labels than samples, so that none is used; else "".
@@ -96,6 +97,7 @@ class Description:
     samples: int | None
     inputs: tuple[str, ...] = ()
     preprocessing: tuple[str, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
     labels: str = "none"
     classes: tuple[str, ...] = ()
     mislabelled: str = ""

@@ -53,6 +53,20 @@ class Preprocessing:
     lines: tuple[str, ...]
     warnings: tuple[str, ...]
 
+    def settings(self) -> dict[str, str]:
+        """Return what tells two preprocessings apart, by name, for people."""
+        *size, _, _ = self.lines
+        means, stds = (", ".join(f"{v:g}" for v in values) for values in (self.mean, self.std))
+        names = "grey" if self.mode == "L" else "".join(self.mode[c] for c in self.order)
+        return {
+            "size": "; ".join(size),
+            "pixels": "0-1" if self.unit > 1 else "0-255",
+            "mean": means,
+            "std": stds,
+            "channels": names,
+            "layout": self.layout,
+        }
+
     def identity(self) -> str:
         """Return what tells two preprocessings apart, for a fingerprint: all but the words."""
         words = {"lines", "warnings"}

@@ -190,6 +190,7 @@ def _open(
         description=replace(
             description,
             preprocessing=reader.lines,
+            settings=reader.settings(),
             labels=_labels_line(source.dataset, label),
             warnings=reader.warnings,
         ),

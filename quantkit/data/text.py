@@ -5,8 +5,10 @@ tokenizer.json has stored is switched off: a batch is padded to its longest text
 (`quantkit.data.batch.collate`), and a text run alone needs none.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ __all__ = ["TextEncoder", "looks_like_text", "text_encoder"]
 
 _LONGEST = 512  # BERT's limit, for a tokenizer and a model that state none
 _TEXT_RANK = 2
+_SHOWN = 12  # digits of a digest
 # The fields of tokenizers.Encoding, and the names that exported models give to them.
 _FIELDS: Mapping[str, frozenset[str]] = {
     "ids": frozenset(
@@ -86,6 +89,14 @@ class TextEncoder:
             )
             for name, field in self.fields.items()
         }
+
+    def settings(self) -> dict[str, str]:
+        """Return what tells two encoders apart, by name; the tokenizer by its digest, whatever its file is called."""
+        plain = json.loads(self.tokenizer.to_str())
+        length = (plain.pop("truncation", None) or {}).get("max_length")
+        plain.pop("padding", None)
+        digest = sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+        return {"tokenizer": digest[:_SHOWN], "max_length": str(length)}
 
     def identity(self) -> str:
         """Return what tells two encoders apart, for a fingerprint."""

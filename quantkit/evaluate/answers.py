@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from numpy.typing import NDArray
 
@@ -11,7 +11,7 @@ from quantkit.evaluate.accuracy.chunks import Runner
 from quantkit.evaluate.accuracy.contenders import Contender, open_models, single_rows
 from quantkit.evaluate.accuracy.drift import output_drifts
 from quantkit.evaluate.accuracy.figures import Figure, metrics_of
-from quantkit.evaluate.accuracy.held_out import calibrated_samples
+from quantkit.evaluate.accuracy.held_out import calibrated_samples, recorded_digests
 from quantkit.evaluate.accuracy.measuring import Measuring
 from quantkit.evaluate.accuracy.notes import notes_of
 from quantkit.evaluate.accuracy.sentence import sentence_of, unlabelled_sentence
@@ -19,6 +19,7 @@ from quantkit.evaluate.accuracy.slices import slices_of
 from quantkit.evaluate.accuracy.source import Source, open_source
 from quantkit.evaluate.accuracy.user_metric import import_metric
 from quantkit.observe.monitor import Monitor
+from quantkit.observe.origin import known_share, typical_values
 from quantkit.recipe import DataSettings, EvaluateSettings, closest
 from quantkit.result import DataSource, Drift, Metric
 
@@ -36,7 +37,7 @@ class AccuracyOptions:
         confidence: Of all intervals.
         seed: Of all redraws.
         skip_bad: Leave out samples that cannot be read.
-        hold_out: Leave out samples that a candidate was calibrated with.
+        hold_out: Leave out samples that a candidate was calibrated with; "if possible": where others are left.
     """
 
     metric: str | None = None
@@ -45,7 +46,7 @@ class AccuracyOptions:
     confidence: float = 0.95
     seed: int = 0
     skip_bad: bool = False
-    hold_out: bool = False
+    hold_out: bool | Literal["if possible"] = False
 
     def __post_init__(self) -> None:
         # What these may be is said once, for a line of quantkit.toml and for a call.
@@ -107,7 +108,7 @@ def measure_answers(
     source = open_source(data, rows, settings, pairs=options.pairs, skip_bad=options.skip_bad)
     known = _calibrated(models, source)
     if options.hold_out:
-        source = replace(source, without=frozenset().union(*known.values()))
+        source = _held_out(source, frozenset().union(*known.values()), options)
     monitor.described(source.description)
     monitor.stage("Running the models")
     monitor.start(source.count)
@@ -129,7 +130,31 @@ def measure_answers(
         data=_data_source(source, runner),
         feeds=tuple(runner.feeds),
         notes=tuple(dict.fromkeys(notes_of(source, runner, measuring, metrics[opened[0].name]))),
-        calibrated={name: len(used.intersection(source.places())) for name, used in known.items()},
+        calibrated={
+            model.name: _seen(model, known[model.name], source, runner) for model in models[1:]
+        },
+    )
+
+
+def _seen(model: Contender, used: frozenset[int], source: Source, runner: Runner) -> int:
+    """Return how many samples a candidate was calibrated with: by their places, or by what is in them.
+
+    The same samples in another folder have other places.
+    """
+    share = known_share(runner.digests, recorded_digests(model.path))
+    return max(len(used.intersection(source.places())), round(share * runner.samples))
+
+
+def _held_out(source: Source, used: frozenset[int], options: AccuracyOptions) -> Source:
+    """Return the source without the samples that were calibrated with."""
+    held = replace(source, without=used)
+    if held.count != 0:
+        return held
+    if options.hold_out == "if possible":
+        return source
+    raise DataError(
+        f"All {source.available} samples of '{source.location}' were calibrated with, and --hold-out leaves none: evaluate "
+        "on other data, or calibrate on some of these (--limit)."
     )
 
 
@@ -226,6 +251,8 @@ def _data_source(source: Source, runner: Runner) -> DataSource:
         labels=found.labels,
         fingerprint=source.fingerprint(),
         preprocessing=found.preprocessing,
+        settings=dict(found.settings),
+        values=typical_values(runner.values),
         batch=runner.batch,
         order=source.order,
     )

@@ -5,7 +5,7 @@ import filecmp
 from quantkit.evaluate.answers import Answered, Contender
 from quantkit.result import Changes, Result
 
-__all__ = ["doubts_of", "swapped"]
+__all__ = ["doubts_of", "otherwise_prepared", "swapped"]
 
 
 def doubts_of(
@@ -31,6 +31,19 @@ def doubts_of(
         if o.not_finite
     ]
     return found
+
+
+def otherwise_prepared(result: Result) -> tuple[str, ...]:
+    """Return in what the samples were prepared otherwise than for the candidates' calibration."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for model in result.candidates:
+        if model.calibration is not None and model.calibration.differs:
+            found.setdefault(model.calibration.differs, []).append(f"'{model.name}'")
+    return tuple(
+        f"Other preprocessing than in the calibration of {', '.join(names)}: {'; '.join(differs)}. No figure of it says "
+        "anything about how it will do."
+        for differs, names in found.items()
+    )
 
 
 def swapped(result: Result) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ from quantkit.observe.span import Span
 from quantkit.runtime import RUNTIME_ERRORS, first_line, make_session, why_not_loaded
 
 __all__ = ["Job", "OpenJob", "Shard", "ShardResult", "observe_shard", "opened"]
+__all__ += ["sample_digest"]
 
 Placed = tuple[int, Sample]
 
@@ -184,7 +185,7 @@ def _batches(job: Job, shard: Shard, seen: Observations) -> Iterator[tuple[Place
             continue
         if shard.group == 0:
             seen.samples.extend(place for place, _ in batch)
-            seen.digests.extend(_digest(sample) for _, sample in batch)
+            seen.digests.extend(sample_digest(sample.feeds) for _, sample in batch)
         yield tuple(batch)
 
 
@@ -204,11 +205,12 @@ def _extent(feeds: Mapping[str, NDArray[Any]]) -> int:
     return min((a.shape[0] for a in feeds.values() if a.ndim), default=1)
 
 
-def _digest(sample: Sample) -> int:
+def sample_digest(feeds: Mapping[str, NDArray[Any]]) -> int:
+    """Return 64 bits that name what a sample feeds to the model."""
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
-    for name in sorted(sample.feeds):
+    for name in sorted(feeds):
         digest.update(name.encode())
-        array = sample.feeds[name]
+        array = feeds[name]
         digest.update(str(array.shape).encode())
         values = array.reshape(-1)[:: max(1, array.size // _DIGEST_VALUES) | 1]
         digest.update(values.tobytes())

@@ -1,21 +1,29 @@
 """What a calibration adds to the provenance of a model: which data, by which method."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 
+import numpy as np
+
+from calibrators import Sketch
 from quantkit.observe.calibration import Calibration
 from quantkit.observe.requests import CalibratorAsk
 from quantkit.provenance import CalibrationOrigin, DataOrigin
 
-__all__ = ["calibration_digest", "calibration_origin", "data_origin"]
+__all__ = ["calibration_digest", "calibration_origin", "data_origin", "digests_text"]
+__all__ += ["known_share", "typical_values"]
+
+_TYPICAL = (0.01, 0.5, 0.99)
+_MANY = 1000  # values
+_NAMED = 512  # samples in a record, 8 bytes each
 
 
-def data_origin(seen: Calibration) -> DataOrigin | None:
+def data_origin(seen: Calibration, inputs: Sequence[str]) -> DataOrigin | None:
     """Return what activations were calibrated with; None if the calibration does not say.
 
-    A folder differs from machine to machine; none goes in.
+    A folder differs from machine to machine; none goes in. `inputs` are the model's.
     """
     data = seen.header.get("data")
     if data is None:
@@ -29,8 +37,45 @@ def data_origin(seen: Calibration) -> DataOrigin | None:
         method=_method(seen.method),
         order=dict(seen.header.get("order", {})),
         preprocessing=_without_folders(data["preprocessing"], location),
+        settings=data.get("settings", {}),
+        values=typical_values(
+            {
+                name: sketch
+                for name in inputs
+                if name in seen.seen.answers and (sketch := seen.sketch(name))
+            }
+        ),
+        digests=digests_text(seen.seen.digests),
         warnings=_without_folders(seen.header.get("warnings", ()), location),
     )
+
+
+def typical_values(sketches: Mapping[str, Sketch]) -> dict[str, tuple[float, float, float]]:
+    """Return what 1, 50 and 99 of 100 values are below, to the width of a bin; nothing of a handful of values."""
+    found = {}
+    for name, sketch in sketches.items():
+        bins = None if sketch.empty else sketch.histogram()
+        below = np.zeros(1) if bins is None else np.cumsum(bins.count)
+        if bins is not None and below[-1] >= _MANY:
+            places = np.searchsorted(below, np.array(_TYPICAL) * below[-1])
+            low, middle, high = bins.center[places].tolist()
+            found[name] = (low, middle, high)
+    return found
+
+
+def digests_text(digests: Iterable[int]) -> str:
+    """Return the names of samples as a record holds them."""
+    short = sorted({digest & 0xFFFFFFFF for digest in digests})
+    return "".join(f"{digest:08x}" for digest in short[:_NAMED])
+
+
+def known_share(digests: Sequence[int], record: str) -> float:
+    """Return about how large a share of the samples a record names: exactly, unless it holds the least of many."""
+    names = {int(record[at : at + 8], 16) for at in range(0, len(record), 8)}
+    short = [digest & 0xFFFFFFFF for digest in digests]
+    if len(names) >= _NAMED:
+        short = [digest for digest in short if digest <= max(names)]
+    return sum(digest in names for digest in short) / len(short) if short else 0.0
 
 
 def calibration_origin(seen: Calibration) -> CalibrationOrigin:

@@ -55,6 +55,9 @@ class DataOrigin:
         method: The calibrator, with its settings.
         order: Batch, limit, shuffle and seed as they were used.
         preprocessing: One step a line.
+        settings: What tells two preparations of the same files apart, by name.
+        values: Of each input of real numbers, what 1, 50 and 99 of 100 values are below.
+        digests: Names of samples, 8 hexadecimal digits each and sorted; of many the least, which are a fair draw.
         warnings: Of the audit.
     """
 
@@ -65,6 +68,9 @@ class DataOrigin:
     method: str
     order: Mapping[str, Any] = field(default_factory=dict)
     preprocessing: tuple[str, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+    values: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
+    digests: str = ""
     warnings: tuple[str, ...] = ()
 
 

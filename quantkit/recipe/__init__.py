@@ -19,6 +19,7 @@ from quantkit.recipe.data import (
     Layout,
     Pixels,
     TextSettings,
+    preset_keys,
 )
 from quantkit.recipe.evaluate import METRICS, EvaluateSettings
 from quantkit.recipe.file import RECIPE_NAME, Recipe, load_recipe
@@ -62,4 +63,5 @@ __all__ = [
     "load_recipe",
     "memory_of",
     "parse_memory",
+    "preset_keys",
 ]

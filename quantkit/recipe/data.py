@@ -21,6 +21,7 @@ from quantkit.recipe.values import (
 )
 
 __all__ = ["PRESETS", "DataSettings", "ImageSettings", "Layout", "Pixels", "TextSettings"]
+__all__ += ["preset_keys"]
 
 Pixels = Literal["0-1", "0-255"]
 Layout = Literal["NCHW", "NHWC"]
@@ -118,6 +119,12 @@ PRESETS.update(
     unit=ImageSettings(pixels="0-1", mean=(0.0,), std=(1.0,)),
     raw=ImageSettings(pixels="0-255", mean=(0.0,), std=(1.0,)),
 )
+
+
+def preset_keys(name: str) -> tuple[str, ...]:
+    """Return which settings a preset makes; none for a name that there is not."""
+    preset = PRESETS.get(name, ImageSettings())
+    return tuple(f.name for f in fields(preset) if getattr(preset, f.name) is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

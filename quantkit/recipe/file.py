@@ -42,10 +42,15 @@ _Settings = TypeVar("_Settings")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """What quantkit.toml says. `folder` is where it stands (else the working directory), `text` the file itself."""
+    """What quantkit.toml says. `folder` is where it stands (else the working directory), `text` the file itself.
+
+    `calibrated` and `evaluated` are `data` with what [calibrate.data] and [evaluate.data] say over it.
+    """
 
     model: Path | None = None
     data: DataSettings = field(default_factory=DataSettings)
+    calibrated: DataSettings = field(default_factory=DataSettings)
+    evaluated: DataSettings = field(default_factory=DataSettings)
     calibrate: CalibrateSettings = field(default_factory=CalibrateSettings)
     static: StaticSettings = field(default_factory=StaticSettings)
     evaluate: EvaluateSettings = field(default_factory=EvaluateSettings)
@@ -86,12 +91,17 @@ def _recipe(document: _Table, file: Path) -> Recipe:
     inner = ("data", "calibrate", "static", "evaluate", "gate")
     data, calibrate, static, evaluate, gate = (_table(document, name, file) for name in inner)
     top = _read(document, _TOP, "", file, inner)
+    every = _data(data, file)
     return Recipe(
         model=cast("Path | None", top.get("model")),
-        data=_data(data, file),
-        calibrate=_build(CalibrateSettings, calibrate, CALIBRATE_VALUES, "[calibrate]", file),
+        data=every,
+        calibrated=_data_over(every, _table(calibrate, "calibrate.data", file), "calibrate", file),
+        evaluated=_data_over(every, _table(evaluate, "evaluate.data", file), "evaluate", file),
+        calibrate=_build(
+            CalibrateSettings, calibrate, CALIBRATE_VALUES, "[calibrate]", file, ("data",)
+        ),
         static=_static(static, file),
-        evaluate=_build(EvaluateSettings, evaluate, EVALUATE_VALUES, "[evaluate]", file),
+        evaluate=_build(EvaluateSettings, evaluate, EVALUATE_VALUES, "[evaluate]", file, ("data",)),
         gate=_build(GateSettings, gate, GATE_VALUES, "[gate]", file),
         folder=file.parent,
     )
@@ -104,6 +114,17 @@ def _data(table: _Table, file: Path) -> DataSettings:
         image=_build(ImageSettings, image, IMAGE_VALUES, "[data.image]", file),
         text=_build(TextSettings, text, TEXT_VALUES, "[data.text]", file),
     )
+
+
+def _data_over(data: DataSettings, table: _Table, command: str, file: Path) -> DataSettings:
+    """Return the data of one command. How samples are prepared is said once, in [data], and holds for both."""
+    where = f"[{command}.data]"
+    try:
+        return replace(data, **_read(table, DATA_VALUES, where, file))
+    except UsageError as e:
+        message = str(e)
+        told = message if message.startswith(str(file)) else f"{file}: {where} {message}"
+        raise UsageError(told) from e
 
 
 def _static(table: _Table, file: Path) -> StaticSettings:

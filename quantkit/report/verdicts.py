@@ -63,6 +63,11 @@ class Card:
 
 def headline(result: Result) -> Headline:
     """Sum up: fail if any candidate fails, else invalid or undecided if any is, else pass."""
+    prepared = [m.calibration.differs for m in result.candidates if m.calibration]
+    differs = next(filter(None, prepared), ())
+    if differs and not result.verdicts:
+        said = "; ".join(differs)
+        return Headline("invalid", "Other preprocessing than in calibration", f"{said}.")
     if not result.verdicts:
         return Headline("neutral", "No gate set", _facts(result))
     by: dict[Outcome, list[str]] = {"pass": [], "fail": [], "undecided": [], "invalid": []}

@@ -132,6 +132,8 @@ class DataSource:
         labels: "10 classes from labels.csv", or "none".
         fingerprint: Of what the samples are made of; "" for a Python iterable.
         preprocessing: One step a line.
+        settings: What tells two preparations of the same files apart, by name.
+        values: Of each input of real numbers, what 1, 50 and 99 of 100 values are below.
         batch: Samples a run.
         order: "all, in order", "200 drawn with seed 0", ...
     """
@@ -145,6 +147,8 @@ class DataSource:
     preprocessing: tuple[str, ...]
     batch: int
     order: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+    values: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -433,3 +433,145 @@ def test_code_that_only_the_recipe_names_is_not_imported(
     assert not (work / "imported").exists()
     assert evaluate(*arguments, "--metric", "theirs:score") == 0
     assert (work / "imported").exists()
+
+
+def _objections(folder: Path, capsys: pytest.CaptureFixture[str], *flags: str) -> list[str]:
+    capsys.readouterr()
+    code = run(["gate", str(folder), "--max-drop", "5%", "--json", *flags])
+    (verdict,) = json.loads(capsys.readouterr().out)["verdicts"]
+    kinds = [o["kind"] for o in verdict["objections"] if not o["allowed"]]
+    assert (verdict["outcome"] == "invalid") == bool(kinds)
+    assert code == int(verdict["outcome"] != "pass")
+    return kinds
+
+
+def test_wrong_preprocessing_does_not_pass_whatever_the_drop_is(
+    work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    samples = np.load("data.npz")
+    np.savez("wrong.npz", image=samples["image"] * 255, label=samples["label"])
+    np.savez("right.npz", image=samples["image"], label=samples["label"])
+    few = [{"image": image[None]} for image in samples["image"][:64]]
+    quantize_static("float.onnx", "again.onnx", few)
+    for name in ("wrong", "right"):
+        arguments = ("float.onnx", "again.onnx", "--data", f"{name}.npz", "-o", name)
+        assert evaluate(*arguments, *_QUICK) == 0
+    assert _objections(work / "right", capsys) == []
+    assert "preprocessing" in _objections(work / "wrong", capsys)
+    first = result_of(work / "wrong").notes[0]
+    assert first.startswith("Other preprocessing than in the calibration of 'again': values of")
+
+
+def test_pixels_of_another_range_are_told_by_the_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _colour_model(tmp_path / "float.onnx")
+    _colour_images(tmp_path / "images")
+    made = ["quantize", "static", "float.onnx", "int8.onnx", "--data", "images"]
+    assert run([*made, "--mean", "0.5", "--std", "0.5", "--limit", "4"]) == 0
+    common = ("float.onnx", "int8.onnx", "--data", "images", "--hold-out", "--std", "0.5", *_QUICK)
+    assert evaluate(*common, "--mean", "0.5", "-o", "right") == 0
+    assert evaluate(*common, "--mean", "0.1", "--channels", "BGR", "-o", "wrong") == 0
+    assert "preprocessing" not in _objections(tmp_path / "right", capsys)
+    assert "preprocessing" in _objections(tmp_path / "wrong", capsys)
+    (found,) = result_of(tmp_path / "wrong").candidates
+    assert found.calibration is not None
+    assert found.calibration.differs == (
+        "channels: calibrated with RGB, evaluated with BGR",
+        "mean: calibrated with 0.5, 0.5, 0.5, evaluated with 0.1, 0.1, 0.1",
+    )
+    page = (tmp_path / "wrong" / "report.html").read_text(encoding="utf-8")
+    assert "Other preprocessing than in calibration" in page
+
+
+def _colour_model(path: Path) -> None:
+    nodes = [node("Flatten", ["x"], ["f"]), node("MatMul", ["f", "w"], ["logits"])]
+    held = {"w": weight(3 * 8 * 8, 128)}
+    save(model(graph(nodes, {"x": (1, 3, 8, 8)}, {"logits": (1, 128)}, held)), path)
+
+
+def _colour_images(folder: Path) -> None:
+    from PIL import Image
+
+    rng = np.random.default_rng(0)
+    folder.mkdir()
+    for place in range(8):
+        pixels = rng.integers(0, 256, (8, 8, 3), np.uint8)
+        Image.fromarray(pixels).save(folder / f"{place}.png")
+
+
+def test_a_copy_of_the_calibration_samples_is_told(
+    work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    samples = np.load("data.npz")
+    calibrated = {"image": samples["image"][:64], "label": samples["label"][:64]}
+    np.savez("calibrated.npz", **calibrated)
+    quantize_static("float.onnx", "again.onnx", "calibrated.npz")
+    order = np.random.default_rng(0).permutation(64)
+    np.savez("copy.npz", **{name: array[order] for name, array in calibrated.items()})
+    for name in ("copy", "data"):
+        arguments = ("float.onnx", "again.onnx", "--data", f"{name}.npz", "-o", name)
+        assert evaluate(*arguments, *_QUICK) == 0
+    assert _objections(work / "copy", capsys) == ["calibrated"]
+    assert _objections(work / "data", capsys) == []
+    (found,) = result_of(work / "data").candidates
+    assert found.calibration is not None
+    assert found.calibration.seen == 64
+
+
+def test_a_limit_in_data_does_not_evaluate_the_calibration_samples(
+    work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("quantkit.toml").write_text(
+        'model = "float.onnx"\n[data]\npath = "data.npz"\nlimit = 100\n'
+    )
+    assert run(["quantize", "static", "float.onnx", "again.onnx"]) == 0
+    assert evaluate("again.onnx", "-o", "e", *_QUICK) == 0  # the float model is quantkit.toml's
+    result = result_of(work / "e")
+    assert [m.name for m in result.models] == ["float", "again"]
+    assert result.data.order == "100 drawn with seed 0, 100 held out"
+    assert _objections(work / "e", capsys) == []
+    assert evaluate("again.onnx", "-o", "same", *_QUICK, "--no-hold-out") == 0
+    assert _objections(work / "same", capsys) == ["calibrated"]
+
+
+def test_calibration_and_evaluation_may_have_data_of_their_own(work: Path) -> None:
+    Path("quantkit.toml").write_text(
+        'model = "float.onnx"\n[data]\npath = "data.npz"\n'
+        "[calibrate.data]\nlimit = 32\n[evaluate.data]\nlimit = 50\nseed = 7\n"
+    )
+    assert run(["quantize", "static", "float.onnx", "again.onnx"]) == 0
+    assert evaluate("again.onnx", "-o", "e", *_QUICK) == 0
+    result = result_of(work / "e")
+    assert result.data.order == "50 drawn with seed 7"
+    (found,) = result.candidates
+    assert found.calibration is not None
+    assert found.calibration.samples == 32
+
+
+@pytest.mark.usefixtures("work")
+def test_holding_out_everything_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    quantize_static("float.onnx", "again.onnx", "data.npz")
+    arguments = ("float.onnx", "again.onnx", "--data", "data.npz", "--hold-out", *_QUICK)
+    assert evaluate(*arguments) == 2
+    assert "All 400 samples of 'data.npz' were calibrated with, and --hold-out leaves none" in (
+        " ".join(capsys.readouterr().err.split())
+    )
+
+
+def test_a_flag_over_quantkit_toml_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _colour_model(tmp_path / "float.onnx")
+    _colour_images(tmp_path / "images")
+    Path("quantkit.toml").write_text('[data.image]\nmean = [0.5]\nstd = [0.25]\nchannels = "RGB"\n')
+    made = ["quantize", "static", "float.onnx", "int8.onnx", "--data", "images"]
+    assert run([*made, "--channels", "BGR", "--mean", "0.5"]) == 0
+    assert "Over quantkit.toml: channels BGR instead of RGB." in capsys.readouterr().err
+    assert run([*made, "--preset", "unit"]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "Over quantkit.toml: mean unit instead of 0.5, std unit instead of 0.25." in said
+    assert run(made) == 0
+    assert "Over quantkit.toml" not in capsys.readouterr().err

@@ -4,11 +4,13 @@ import json
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
 from builders import save
 from provenance_cases import WAYS, data_file, float_model, write
+from result_cases import example_result
 
 import quantkit
 from quantkit.errors import ModelError
@@ -27,6 +29,7 @@ from quantkit.provenance import (
     read_provenance,
 )
 from quantkit.recipe import DataSettings, ImageSettings, TextSettings
+from quantkit.result import DataSource
 
 
 @pytest.fixture
@@ -147,20 +150,68 @@ def test_the_seal_breaks_with_every_edit(inputs: tuple[Path, Path], tmp_path: Pa
     assert is_sealed(json.dumps(json.loads(text), indent=2))  # spaces say nothing
 
 
+def _on(fingerprint: str, **other: Any) -> DataSource:
+    return replace(example_result().data, fingerprint=fingerprint, kind="npy", **other)
+
+
 def test_how_the_report_tells_shared_data(inputs: tuple[Path, Path], tmp_path: Path) -> None:
     found = record(write("qdq", *inputs, tmp_path / "q.onnx"))
     assert found.data is not None
     for fingerprint, shared in ((found.data.fingerprint, True), ("other", False), ("", None)):
-        told = calibrated_of(found, fingerprint)
+        told = calibrated_of(found, _on(fingerprint))
         assert told is not None
         assert told.shared is shared
         assert (told.samples, told.method, told.data) == (24, "mse", "x.npy (npy)")
     nameless = replace(found, data=replace(found.data, fingerprint=""))
-    told = calibrated_of(nameless, "other")
+    told = calibrated_of(nameless, _on("other"))
     assert told is not None
     assert told.shared is None
-    assert calibrated_of(None, "other") is None
-    assert calibrated_of(replace(found, data=None), "other") is None
+    assert calibrated_of(None, _on("other")) is None
+    assert calibrated_of(replace(found, data=None), _on("other")) is None
+
+
+def test_the_record_tells_how_samples_were_prepared(
+    inputs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    found = record(write("qdq", *inputs, tmp_path / "q.onnx"))
+    assert found.data is not None
+    assert len(found.data.digests) == 24 * 8
+    told = replace(found.data, settings={"pixels": "0-1", "mean": "0"}, values={})
+    alike = _on("x", settings={"pixels": "0-1", "mean": "0"})
+    other = _on("x", settings={"pixels": "0-255", "mean": "0"})
+    for evaluated, differs in (
+        (alike, ()),
+        (other, ("pixels: calibrated with 0-1, evaluated with 0-255",)),
+        (_on("x"), ()),
+    ):
+        seen = calibrated_of(replace(found, data=told), evaluated)
+        assert seen is not None
+        assert seen.differs == differs
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "differs"),
+    [
+        ((-2.1, 0.0, 2.6), (0.0, 120.0, 255.0), True),
+        ((0.0, 0.5, 1.0), (0.0, 0.4, 0.9), False),
+        ((0.0, 0.5, 1.0), (3.0, 3.5, 4.0), True),
+        ((0.0, 0.0, 0.0), (0.0, 0.0, 1.0), False),
+    ],
+)
+def test_values_tell_where_no_setting_does(
+    inputs: tuple[Path, Path],
+    tmp_path: Path,
+    before: tuple[float, float, float],
+    now: tuple[float, float, float],
+    *,
+    differs: bool,
+) -> None:
+    found = record(write("qdq", *inputs, tmp_path / "q.onnx"))
+    assert found.data is not None
+    told = replace(found, data=replace(found.data, settings={}, values={"x": before}))
+    seen = calibrated_of(told, _on("x", values={"x": now}))
+    assert seen is not None
+    assert bool(seen.differs) == differs
 
 
 def test_data_settings_come_back_without_their_folders() -> None:

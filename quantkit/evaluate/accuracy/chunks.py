@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrators import Sketch
 from quantkit.data import InputSpec, Label, Sample, collate, fixed_batch
 from quantkit.errors import DataError
 from quantkit.evaluate.accuracy.contenders import OpenModel, OutputSpec
 from quantkit.evaluate.accuracy.source import Source
+from quantkit.observe.job import sample_digest
 from quantkit.observe.prepare import batch_for
 from quantkit.runtime import RUNTIME_ERRORS, first_line
 
@@ -26,6 +28,7 @@ Feeds = Mapping[str, Array]
 UNITS = 64  # in a chunk
 _BYTES = 32 << 20  # of the outputs of all models in a chunk; one sample may have more
 _KEPT = 16  # feeds that are kept for other measurements
+_LOOKED_AT = 256  # samples whose values are looked at
 _TEXT_RANK = 2
 
 
@@ -79,6 +82,8 @@ class Runner:
         samples: How many were run, so far.
         left_over: How many at the end did not fill a batch of the model.
         feeds: What the first runs were fed, a sample each unless the model's batch is fixed.
+        digests: What names each sample's inputs.
+        values: How the values of each input of real numbers are distributed, in the first samples.
     """
 
     def __init__(
@@ -93,6 +98,8 @@ class Runner:
         self.samples = 0
         self.left_over = 0
         self.feeds: list[Feeds] = []
+        self.digests: list[int] = []
+        self.values = {spec.name: Sketch() for spec in inputs if spec.dtype.kind == "f"}
         self._inputs = tuple(inputs)
         self._whole = fixed_batch(inputs) is not None
         self._source = source
@@ -157,6 +164,11 @@ class Runner:
     def _keep(self, feeds: Feeds, samples: Sequence[Sample]) -> None:
         found = [feeds] if self._whole else [sample.feeds for sample in samples]
         self.feeds.extend(found[: _KEPT - len(self.feeds)])
+        for sample in samples:
+            if len(self.digests) < _LOOKED_AT:
+                for name, sketch in self.values.items():
+                    sketch.observe(sample.feeds[name])
+            self.digests.append(sample_digest(sample.feeds))
 
     def _run_once(self, feeds: Feeds, samples: Sequence[Sample], chunk: Chunk) -> None:
         names = [output.name for output in self.outputs]
