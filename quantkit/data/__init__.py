@@ -74,11 +74,11 @@ def _open_path(path: Path, inputs: tuple[InputSpec, ...], settings: DataSettings
         case detect.NPZ:
             from quantkit.data.npz import open_npz
 
-            return open_npz(found, inputs, settings.label)
+            return open_npz(found, inputs, settings)
         case detect.NPY:
             from quantkit.data.npy import open_npy
 
-            return open_npy(found, inputs, settings.label)
+            return open_npy(found, inputs, settings)
         case detect.IMAGES:
             from quantkit.data.images import open_images
 

@@ -1,64 +1,60 @@
 """Samples of a list of blocks of arrays: what npz and npy files have in common."""
 
 from bisect import bisect_right
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
-from threading import Lock
+from pathlib import Path
 from typing import Protocol
 
-import numpy as np
-
-from quantkit.data.check import conform, input_lines
-from quantkit.data.model import Array, Description, InputSpec, Label, Sample
-from quantkit.data.rows import Block, rows_of
+from quantkit.data.check import conform, first_good, input_lines
+from quantkit.data.fingerprint import file_fingerprint
+from quantkit.data.model import Array, Description, InputSpec, Sample
+from quantkit.data.rows import Block, plain_label
+from quantkit.data.stored import ArrayFiles, StoredArray
 from quantkit.errors import DataError
 
-__all__ = ["ArraySamples", "ArraySource", "FileCache"]
-
-_KEPT_BYTES = 256 * 2**20
-_KEPT_FILES = 64
+__all__ = ["ArraySamples", "ArraySource", "FileSource"]
 
 
 class ArraySource(Protocol):
     """Where the arrays of each block are; picklable, and safe to use from several threads."""
 
-    def arrays(self, block: int) -> Mapping[str, Array]:
-        """Return the block's arrays by name, memory-mapped where the file allows it."""
+    def rows(self, block: int, key: str, rows: slice | None) -> Array:
+        """Return a copy of some rows of one of the block's arrays; None: of all."""
 
     def fingerprint(self) -> str:
         """Return the digest of the files."""
 
 
-class FileCache:
-    """The files used last, opened: reading row after row of one file must not open it each time.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSource:
+    """Arrays in files.
 
-    Kept are at most 64 files and 256 MB of arrays in memory (mapped ones count nothing), and always
-    the last. A pickled cache is empty.
+    Attributes:
+        blocks: The arrays of each block by name.
+        files: All files, and the folder that they are named from.
+        root: That folder.
+        settings: What else tells two sources apart, for the fingerprint.
+        reader: Reads rows.
     """
 
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._open: OrderedDict[int, Mapping[str, Array]] = OrderedDict()
+    blocks: Sequence[Mapping[str, StoredArray]]
+    files: tuple[Path, ...]
+    root: Path
+    settings: tuple[str | None, ...]
+    reader: ArrayFiles
 
-    def __reduce__(self) -> tuple[type["FileCache"], tuple[()]]:
-        return FileCache, ()
+    def rows(self, block: int, key: str, rows: slice | None) -> Array:
+        """Return a copy of some rows, or of all."""
+        array = self.blocks[block][key]
+        if rows is None:
+            return self.reader.whole(array)
+        return self.reader.rows(array, rows.start, rows.stop)
 
-    def get(self, key: int, read: Callable[[], Mapping[str, Array]]) -> Mapping[str, Array]:
-        """Return what `read` gave for the key, reading it if it is not kept."""
-        with self._lock:
-            if key not in self._open:
-                self._open[key] = read()
-            self._open.move_to_end(key)
-            while len(self._open) > 1 and self._too_much():
-                self._open.popitem(last=False)
-            return self._open[key]
-
-    def _too_much(self) -> bool:
-        held = (a for arrays in self._open.values() for a in arrays.values())
-        nbytes = sum(a.nbytes for a in held if not isinstance(a, np.memmap))
-        return len(self._open) > _KEPT_FILES or nbytes > _KEPT_BYTES
+    def fingerprint(self) -> str:
+        """Return the digest of the files."""
+        return file_fingerprint(self.files, self.root, self.settings)
 
 
 class ArraySamples:
@@ -69,10 +65,19 @@ class ArraySamples:
         source: ArraySource,
         *,
         blocks: Sequence[Block],
-        labels: Sequence[Label],
+        labels: Sequence[Array | None],
         inputs: Sequence[InputSpec],
         description: Description,
     ) -> None:
+        """Open the samples.
+
+        Args:
+            source: Where the arrays are.
+            blocks: How each block is cut into samples.
+            labels: One a sample for each block, or None for a block without.
+            inputs: What the model wants.
+            description: What was found.
+        """
         self._source = source
         self._blocks = tuple(blocks)
         self._starts = tuple(accumulate((b.samples for b in blocks), initial=0))
@@ -80,7 +85,10 @@ class ArraySamples:
         self._inputs = tuple(inputs)
         if not len(self):
             raise DataError(f"'{description.location}' holds no rows: there is nothing to read.")
-        self.description = replace(description, samples=len(self), inputs=input_lines(self[0]))
+        self.description = description
+        self.description = replace(
+            description, samples=len(self), inputs=input_lines(first_good(self))
+        )
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -90,10 +98,14 @@ class ArraySamples:
             raise IndexError(index)
         number = bisect_right(self._starts, index) - 1
         block, row = self._blocks[number], index - self._starts[number]
+        labels = self._labels[number]
         sample = Sample(
-            feeds=rows_of(block, row, self._source.arrays(number)),
+            feeds={
+                name: self._source.rows(number, key, block.part(name, row))
+                for name, key in block.keys.items()
+            },
             name=block.name if block.samples == 1 else f"{block.name} row {row}",
-            label=self._labels[index] if self._labels else None,
+            label=None if labels is None else plain_label(labels[row]),
         )
         return conform(sample, self._inputs)
 

@@ -7,8 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantkit.data.model import Array, InputSpec, Sample, Samples, Stream
+from quantkit.errors import UsageError
 
 __all__ = ["batches", "collate", "fixed_batch", "order"]
+
+_MANY = 50_000_000
 
 
 def order(
@@ -18,11 +21,19 @@ def order(
 
     The first `limit` of a mixed order are a fair draw, also from data sorted by class; the same
     arguments give the same indices on every machine.
+
+    Raises:
+        UsageError: There are so many that the list of them would take gigabytes.
     """
     count = n if limit is None else min(n, limit)
+    if count > _MANY:
+        raise UsageError(f"There are {n:,} samples, more than can be run: set --limit.")
     if not shuffle:
         return np.arange(count, dtype=np.int64)
-    return np.random.default_rng(seed).permutation(n)[:count].astype(np.int64)
+    draw = np.random.default_rng(seed)
+    if n > _MANY:  # the same kind of draw, without the list of all
+        return draw.choice(n, count, replace=False).astype(np.int64)
+    return draw.permutation(n)[:count].astype(np.int64)
 
 
 def batches(

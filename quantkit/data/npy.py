@@ -1,4 +1,4 @@
-"""`.npy` files, memory-mapped: a file larger than memory costs the rows that are read.
+"""`.npy` files: a file larger than memory costs the rows that are read.
 
 A model with one input takes every file as more rows, in the order of their names. A model with
 several takes one file for each input, named like it. `label.npy` (or labels, y, ...) holds one
@@ -6,76 +6,69 @@ label for each sample.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from pathlib import Path
 
-import numpy as np
-
-from quantkit.data.arrays import ArraySamples, FileCache
+from quantkit.data.arrays import ArraySamples, FileSource
 from quantkit.data.check import LABEL_NAMES, check_names, check_unknown
 from quantkit.data.detect import Found
-from quantkit.data.fingerprint import file_fingerprint
-from quantkit.data.model import Array, Description, InputSpec, Label
-from quantkit.data.npz import read_header
-from quantkit.data.rows import Header, block_of, labels_line, labels_of, mislabelled
+from quantkit.data.model import Array, Description, InputSpec
+from quantkit.data.rows import array_labels_line, block_of, labels_of, mislabelled
+from quantkit.data.stored import ArrayFiles, npy_array
 from quantkit.errors import DataError
+from quantkit.recipe import DataSettings
 
 __all__ = ["open_npy"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _NpySource:
-    groups: tuple[Mapping[str, Path], ...]
-    files: tuple[Path, ...]
-    root: Path
-    label: Path | None
-    cache: FileCache = field(default_factory=FileCache)
-
-    def arrays(self, block: int) -> Mapping[str, Array]:
-        group = self.groups[block]
-        return self.cache.get(block, lambda: {name: _map(file) for name, file in group.items()})
-
-    def fingerprint(self) -> str:
-        return file_fingerprint(self.files, self.root, ("npy", self.label and self.label.name))
-
-
-def open_npy(found: Found, inputs: Sequence[InputSpec], label: str | None) -> ArraySamples:
+def open_npy(found: Found, inputs: Sequence[InputSpec], settings: DataSettings) -> ArraySamples:
     """Open the npy files of a directory, or one.
 
     Args:
         found: The files.
         inputs: What the model wants.
-        label: The stem of the file with the labels; None: one of the usual names.
+        settings: `label` is the stem of the file with the labels (None: one of the usual names),
+            `memory` the limit.
     """
-    label_file = _label_file(found, inputs, label)
+    reader = ArrayFiles(settings.memory_limit)
+    label_file = _label_file(found, inputs, settings.label)
     files = [file for file in found.files if file != label_file]
-    groups = _groups(files, inputs, found)
-    blocks = []
-    for group in groups:
-        headers = {name: _header(file) for name, file in group.items()}
+    arrays, blocks = [], []
+    for group in _groups(files, inputs, found):
+        stored = {name: npy_array(file) for name, file in group.items()}
         name = next(iter(group.values())).name if len(group) == 1 else found.root.name
+        headers = {name: array.header for name, array in stored.items()}
+        arrays.append(stored)
         blocks.append(block_of(name, headers, {n: n for n in group}, inputs))
-    samples = sum(block.samples for block in blocks)
-    labels: list[Label] = []
+    starts = list(accumulate((block.samples for block in blocks), initial=0))
+    labels: list[Array | None] = [None] * len(blocks)
     warnings: tuple[str, ...] = ()
     wrong = ""
     if label_file is not None:
-        labels = labels_of(_map(label_file))
-        wrong = mislabelled(_map(label_file), samples, label_file.name)
-        if len(labels) != samples:
+        values = reader.whole(npy_array(label_file))
+        own = labels_of(values)
+        wrong = mislabelled(values, starts[-1], label_file.name)
+        if own is None or len(own) != starts[-1]:
             warnings = (
-                f"{label_file.name} is not one label for each of {samples} samples: not used.",
+                f"{label_file.name} is not one label for each of {starts[-1]} samples: not used.",
             )
-            labels = []
+        else:
+            labels = [own[start:stop] for start, stop in pairwise(starts)]
     description = Description(
         kind=found.kind,
         location=found.location,
-        samples=samples,
-        labels=labels_line(labels, label_file.name) if label_file else "none",
+        samples=starts[-1],
+        labels=array_labels_line(labels, label_file.name) if label_file else "none",
         mislabelled=wrong,
         warnings=warnings,
     )
-    source = _NpySource(groups=tuple(groups), files=found.files, root=found.root, label=label_file)
+    source = FileSource(
+        blocks=arrays,
+        files=found.files,
+        root=found.root,
+        settings=("npy", label_file.name if label_file else None),
+        reader=reader,
+    )
     return ArraySamples(
         source, blocks=blocks, labels=labels, inputs=inputs, description=description
     )
@@ -102,19 +95,3 @@ def _groups(
     check_names(tuple(group), inputs, found.location)
     check_unknown(tuple(group), inputs, found.location)
     return [group]
-
-
-def _header(file: Path) -> Header:
-    try:
-        with file.open("rb") as stream:
-            return read_header(stream)[0]
-    except (OSError, ValueError, EOFError) as e:
-        raise DataError(f"Cannot read '{file}': {e}.") from e
-
-
-def _map(file: Path) -> Array:
-    try:
-        array: Array = np.load(file, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as e:
-        raise DataError(f"Cannot read '{file}': {e}.") from e
-    return array

@@ -1,82 +1,68 @@
 """`.npz` files: each holds rows, or one sample, under the names of the model's inputs.
 
-Headers are read when the data is opened, values when a row is asked for. What `np.savez` wrote is
-memory-mapped inside the archive (it is stored, not compressed), so that a row of a file of any size
-costs a row; what `np.savez_compressed` wrote is unpacked whole and kept while it is used.
+Headers are read when the data is opened, values when a row is asked for (`quantkit.data.stored`).
 """
 
-import struct
-import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
-from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
-import numpy as np
-from numpy.lib import format as npy_format
-
-from quantkit.data.arrays import ArraySamples, FileCache
+from quantkit.data.arrays import ArraySamples, FileSource
 from quantkit.data.check import LABEL_NAMES
 from quantkit.data.detect import Found
-from quantkit.data.fingerprint import file_fingerprint
-from quantkit.data.model import Array, Description, InputSpec, Label
-from quantkit.data.rows import Block, Header, block_of, labels_line, labels_of, mislabelled
+from quantkit.data.model import Array, Description, InputSpec
+from quantkit.data.rows import Block, array_labels_line, block_of, labels_of, mislabelled
+from quantkit.data.stored import ArrayFiles, StoredArray, npz_arrays
 from quantkit.errors import DataError
+from quantkit.recipe import DataSettings
 
-__all__ = ["open_npz", "read_header"]
-
-_LOCAL_HEADER = 30  # bytes before the name in a zip member's own header (PKWARE APPNOTE 4.3.7)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _NpzSource:
-    files: tuple[Path, ...]
-    root: Path
-    label: str | None
-    cache: FileCache = field(default_factory=FileCache)
-
-    def arrays(self, block: int) -> Mapping[str, Array]:
-        return self.cache.get(block, lambda: _read(self.files[block]))
-
-    def fingerprint(self) -> str:
-        return file_fingerprint(self.files, self.root, ("npz", self.label))
+__all__ = ["open_npz"]
 
 
-def open_npz(found: Found, inputs: Sequence[InputSpec], label: str | None) -> ArraySamples:
+def open_npz(found: Found, inputs: Sequence[InputSpec], settings: DataSettings) -> ArraySamples:
     """Open the npz files of a directory, or one.
 
     Args:
         found: The files.
         inputs: What the model wants.
-        label: The key of the labels; None: one of the usual names.
+        settings: `label` is the key of the labels (None: one of the usual names), `memory` the limit.
     """
-    source = _NpzSource(files=found.files, root=found.root, label=label)
+    reader = ArrayFiles(settings.memory_limit)
+    arrays: list[dict[str, StoredArray]] = []
     blocks: list[Block] = []
-    labels: list[Label] = []
+    labels: list[Array | None] = []
     notes: dict[str, None] = {}
     label_key, wrong = None, ""
     for file in found.files:
-        headers = _headers(file)
-        label_key = _label_key(headers, inputs, label, file)
-        keys = _keys({k for k in headers if k != label_key}, inputs, file.name, notes)
-        block = block_of(file.name, headers, keys, inputs)
+        stored = npz_arrays(file)
+        label_key = _label_key(stored, inputs, settings.label, file)
+        keys = _keys({k for k in stored if k != label_key}, inputs, file.name, notes)
+        block = block_of(file.name, {k: a.header for k, a in stored.items()}, keys, inputs)
         blocks.append(block)
-        array = _read(file, label_key)[label_key] if label_key else np.zeros((0, 0))
-        own = labels_of(array)
-        if label_key and len(own) != block.samples:
-            where = f"'{label_key}' of {file.name}"
-            wrong = wrong or mislabelled(array, block.samples, where)
-            notes[f"{where} is not one label a sample: not used."] = None
-            own = []
-        labels += own or [None] * block.samples
+        arrays.append({key: stored[key] for key in keys.values()})
+        own = None
+        if label_key:
+            values = reader.whole(stored[label_key])
+            own = labels_of(values)
+            if own is None or len(own) != block.samples:
+                where = f"'{label_key}' of {file.name}"
+                wrong = wrong or mislabelled(values, block.samples, where)
+                notes[f"{where} is not one label a sample: not used."] = None
+                own = None
+        labels.append(own)
     description = Description(
         kind=found.kind,
         location=found.location,
         samples=None,
-        labels=labels_line(labels, f"'{label_key}'"),
+        labels=array_labels_line(labels, f"'{label_key}'"),
         mislabelled=wrong,
         warnings=tuple(notes),
+    )
+    source = FileSource(
+        blocks=arrays,
+        files=found.files,
+        root=found.root,
+        settings=("npz", settings.label),
+        reader=reader,
     )
     return ArraySamples(
         source, blocks=blocks, labels=labels, inputs=inputs, description=description
@@ -84,16 +70,16 @@ def open_npz(found: Found, inputs: Sequence[InputSpec], label: str | None) -> Ar
 
 
 def _label_key(
-    headers: Mapping[str, Header], inputs: Sequence[InputSpec], label: str | None, file: Path
+    arrays: Mapping[str, StoredArray], inputs: Sequence[InputSpec], label: str | None, file: Path
 ) -> str | None:
     if label is not None:
-        if label not in headers:
+        if label not in arrays:
             raise DataError(
-                f"'{file}' has no labels '{label}': it has {', '.join(sorted(headers))}."
+                f"'{file}' has no labels '{label}': it has {', '.join(sorted(arrays))}."
             )
         return label
     taken = {spec.name for spec in inputs}
-    return next((n for n in LABEL_NAMES if n in headers and n not in taken), None)
+    return next((n for n in LABEL_NAMES if n in arrays and n not in taken), None)
 
 
 def _keys(
@@ -111,64 +97,3 @@ def _keys(
             notes[f"'{name}' of {file} is no input of the model: not used."] = None
         return keys
     return keys | {name: name for name in unknown}
-
-
-def read_header(stream: IO[bytes]) -> tuple[Header, bool]:
-    """Read the header of an npy file or archive member; also tell if it is in Fortran order."""
-    version = npy_format.read_magic(stream)
-    read = (
-        npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
-    )
-    shape, fortran, dtype = read(stream)
-    if dtype.hasobject:
-        raise ValueError("it holds Python objects; save plain arrays")
-    return Header(dtype=dtype, shape=shape), fortran
-
-
-def _headers(file: Path) -> dict[str, Header]:
-    headers = {}
-    try:
-        with ZipFile(file) as archive:
-            for info in archive.infolist():
-                with archive.open(info) as stream:
-                    headers[info.filename.removesuffix(".npy")] = read_header(stream)[0]
-    except (OSError, ValueError, BadZipFile, EOFError, zlib.error) as e:
-        raise DataError(f"Cannot read '{file}': {e}.") from e
-    if not headers:
-        raise DataError(f"'{file}' holds no arrays: save it again or remove it.")
-    return headers
-
-
-def _read(file: Path, only: str | None = None) -> dict[str, Array]:
-    """Return the arrays, or only one: labels must not unpack the images beside them."""
-    try:
-        with ZipFile(file) as archive, file.open("rb") as raw:
-            return {
-                info.filename.removesuffix(".npy"): _member(archive, info, raw)
-                for info in archive.infolist()
-                if only is None or info.filename.removesuffix(".npy") == only
-            }
-    except (OSError, ValueError, BadZipFile, EOFError, zlib.error) as e:
-        raise DataError(f"Cannot read '{file}': {e}.") from e
-
-
-def _member(archive: ZipFile, info: ZipInfo, raw: IO[bytes]) -> Array:
-    if info.compress_type != ZIP_STORED:
-        with archive.open(info) as stream:
-            array: Array = npy_format.read_array(stream, allow_pickle=False)
-            return array
-    raw.seek(info.header_offset)
-    name, extra = struct.unpack("<26x2H", raw.read(_LOCAL_HEADER))
-    raw.seek(info.header_offset + _LOCAL_HEADER + name + extra)
-    header, fortran = read_header(raw)
-    if not all(header.shape):
-        return np.zeros(header.shape, header.dtype)
-    mapped: np.memmap[Any, Any] = np.memmap(
-        raw,
-        dtype=header.dtype,
-        mode="r",
-        offset=raw.tell(),
-        shape=header.shape,
-        order="F" if fortran else "C",
-    )
-    return mapped

@@ -15,7 +15,14 @@ from quantkit.data.arrays import ArraySamples
 from quantkit.data.check import LABEL_NAMES, conform, input_lines, quoted
 from quantkit.data.fingerprint import digest
 from quantkit.data.model import Array, Description, InputSpec, Label, Sample, Samples, Stream
-from quantkit.data.rows import Header, block_of, labels_line, labels_of, mislabelled
+from quantkit.data.rows import (
+    Header,
+    array_labels_line,
+    block_of,
+    labels_of,
+    mislabelled,
+    plain_label,
+)
 from quantkit.errors import DataError, UsageError
 from quantkit.recipe import DataSettings
 
@@ -49,7 +56,8 @@ class _Elements:
         label: Label = None
         if key is not None:
             values = labels_of(np.asarray(element[key]))
-            label = values[0] if len(values) == 1 else None
+            one = values is not None and len(values) == 1
+            label = plain_label(values[0]) if one and values is not None else None
         return conform(Sample(feeds=feeds, name=name, label=label), self.inputs)
 
 
@@ -197,9 +205,9 @@ def _until_none(get_next: Callable[[], object]) -> Iterator[object]:
 class _Memory:
     columns: Mapping[str, Array]
 
-    def arrays(self, block: int) -> Mapping[str, Array]:
+    def rows(self, block: int, key: str, rows: slice | None) -> Array:
         del block  # there is one
-        return self.columns
+        return np.array(self.columns[key][rows] if rows else self.columns[key])
 
     def fingerprint(self) -> str:
         parts: list[str | bytes] = []
@@ -216,20 +224,20 @@ def _rows(
     key = _label_key(arrays, inputs, label)
     headers = {n: Header(dtype=a.dtype, shape=a.shape) for n, a in arrays.items()}
     block = block_of("arrays", headers, {n: n for n in arrays if n != key}, inputs)
-    labels = labels_of(arrays[key]) if key else []
-    unused = key is not None and len(labels) != block.samples
+    labels = labels_of(arrays[key]) if key else None
+    unused = key is not None and (labels is None or len(labels) != block.samples)
     wrong = mislabelled(arrays[key], block.samples, f"'{key}'") if key else ""
-    labels = [] if unused else labels
+    labels = None if unused else labels
     return ArraySamples(
         _Memory(columns=arrays),
         blocks=[block],
-        labels=labels,
+        labels=[labels],
         inputs=inputs,
         description=Description(
             kind="Python arrays",
             location=type(source).__name__,
             samples=block.samples,
-            labels=labels_line(labels, f"'{key}'"),
+            labels=array_labels_line([labels], f"'{key}'"),
             mislabelled=wrong,
             warnings=(f"'{key}' is not one label a sample: not used.",) if unused else (),
         ),

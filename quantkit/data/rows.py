@@ -14,16 +14,17 @@ Everything else is an error that names both shapes.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from quantkit.data.check import check_names
+from quantkit.data.check import check_names, check_unknown
 from quantkit.data.model import Array, InputSpec, Label, shape_text
 from quantkit.errors import DataError
 
-__all__ = ["Block", "Header", "block_of", "labels_line", "labels_of", "mislabelled", "plural"]
-__all__ += ["rows_of"]
+__all__ = ["Block", "Header", "array_labels_line", "block_of", "labels_line", "labels_of"]
+__all__ += ["mislabelled", "plain_label", "plural"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,11 @@ class Header:
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """What its values take."""
+        return prod(self.shape) * self.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +56,11 @@ class Block:
     keys: Mapping[str, str]
     rows: Mapping[str, int]
 
+    def part(self, name: str, sample: int) -> slice | None:
+        """Return the rows that a sample has of an input; None: the whole array."""
+        rows = self.rows[name]
+        return slice(sample * rows, (sample + 1) * rows) if rows else None
+
 
 def block_of(
     name: str, headers: Mapping[str, Header], keys: Mapping[str, str], inputs: Sequence[InputSpec]
@@ -63,6 +74,7 @@ def block_of(
         inputs: What the model wants.
     """
     check_names(tuple(keys), inputs, name)
+    check_unknown(tuple(keys), inputs, name)
     rows, counts = {}, {}
     for spec in inputs:
         header = headers[keys[spec.name]]
@@ -85,10 +97,10 @@ def block_of(
 
 def _rows(name: str, header: Header, spec: InputSpec) -> int:
     """Return how many rows one sample takes; 0 for an array that is one sample."""
-    rank = len(spec.shape)
-    if len(header.shape) == rank - 1 or (rank == 0 and not header.shape):
+    rank, shape = len(spec.shape), header.shape
+    if len(shape) == rank - 1 or (rank == 0 and not shape):
         return 0
-    if len(header.shape) != rank:
+    if len(shape) != rank:
         raise DataError(
             f"'{name}' does not fit the input '{spec.name}': the model wants "
             f"{shape_text(spec.dtype, spec.shape)} and the data has "
@@ -96,34 +108,31 @@ def _rows(name: str, header: Header, spec: InputSpec) -> int:
             f"or {rank - 1} for one sample."
         )
     extent = spec.shape[0] or 1
-    if header.shape[0] % extent:
+    if shape[0] % extent:
         raise DataError(
-            f"'{name}' has {header.shape[0]} rows for the input '{spec.name}', which takes "
+            f"'{name}' has {shape[0]} rows for the input '{spec.name}', which takes "
             f"{extent} at a time: give a multiple of {extent} rows."
         )
     return extent
 
 
-def rows_of(block: Block, index: int, arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """Return copies of the rows of sample `index`: mapped pages must not outlive the file."""
-    feeds = {}
-    for name, key in block.keys.items():
-        array = arrays[key]
-        rows = block.rows[name]
-        feeds[name] = np.array(array[index * rows : (index + 1) * rows] if rows else array)
-    return feeds
-
-
-def labels_of(labels: Array) -> list[Label]:
-    """Return an array of labels, one for each sample, as plain values.
+def labels_of(labels: Array) -> Array | None:
+    """Return an array of labels, one for each sample, of one axis.
 
     Shapes (n,) and (n, 1) are labels; a mask or a vector for each sample is none that a metric for
-    classes could use, and gives an empty list.
+    classes could use, and gives None.
     """
-    if labels.ndim == 0 or labels.size != labels.shape[0]:
-        return [labels.item()] if labels.ndim == 0 else []
-    values = labels.reshape(-1).tolist()
-    return [v.decode(errors="replace") if isinstance(v, bytes) else v for v in values]
+    if labels.ndim and labels.size != labels.shape[0]:
+        return None
+    return labels.reshape(-1)
+
+
+def plain_label(value: Any) -> Label:
+    """Return one label as a plain value."""
+    plain = value.item() if isinstance(value, np.generic) else value
+    if isinstance(plain, bytes):
+        return plain.decode(errors="replace")
+    return plain if isinstance(plain, int | float | str) else None
 
 
 def mislabelled(labels: Array, samples: int, where: str) -> str:
@@ -131,11 +140,18 @@ def mislabelled(labels: Array, samples: int, where: str) -> str:
 
     `where`: The file or key, for the message.
     """
-    found = len(labels_of(labels))
-    if not found or found == samples:
+    found = labels_of(labels)
+    if found is None or len(found) in {0, samples}:
         return ""
-    count = plural(found, "label", "labels")
+    count = plural(len(found), "label", "labels")
     return f"{where} has {count} for {plural(samples, 'sample', 'samples')}"
+
+
+def array_labels_line(labels: Sequence[Array | None], source: str) -> str:
+    """Return what a `Description` says of labels in arrays, of which there may be very many."""
+    distinct = [np.unique(known) for known in labels if known is not None and known.size]
+    plain = {plain_label(value) for known in distinct for value in known}
+    return labels_line(tuple(plain), source)
 
 
 def labels_line(labels: Sequence[Label], source: str) -> str:

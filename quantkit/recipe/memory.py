@@ -6,7 +6,7 @@ from pathlib import Path
 
 from quantkit.errors import UsageError
 
-__all__ = ["MOST", "check_memory", "memory_of", "parse_memory"]
+__all__ = ["MOST", "check_memory", "memory_of", "memory_text", "parse_memory"]
 
 MOST = 2_000_000_000
 """What is taken where nothing is said, on a machine that has it."""
@@ -34,6 +34,14 @@ def parse_memory(text: str | int) -> int:
     # Whole numbers stay exact; a float is exact enough for "1.5GB".
     number = int(found[1]) if found[1].isdecimal() else float(found[1])
     return min(int(number * base**power), _LARGEST)
+
+
+def memory_text(nbytes: int) -> str:
+    """Return for example "8.5 GB", as `parse_memory` reads it."""
+    if nbytes < 1000:  # noqa: PLR2004 - the first unit
+        return f"{nbytes} bytes"
+    power = min(len(str(nbytes)) - 1, 3 * len(_POWERS)) // 3
+    return f"{nbytes / 1000**power:.3g} {_POWERS[power - 1].upper()}B"
 
 
 def check_memory(value: int | None) -> None:

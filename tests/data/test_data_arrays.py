@@ -8,7 +8,6 @@ import pytest
 from data.makers import VECTOR, ramp, spec, test_set
 
 from quantkit.data import InputSpec, open_data
-from quantkit.data.arrays import FileCache
 from quantkit.errors import DataError
 from quantkit.recipe import DataSettings
 
@@ -192,32 +191,6 @@ def test_a_file_larger_than_needed_is_mapped_not_read(tmp_path: Path) -> None:
     found: Any = open_data(tmp_path / "big.npy", VECTOR)
     assert len(found) == 500_000_000
     assert found[499_999_999].feeds["x"].tolist() == [[7, 7, 7, 7]]
-
-
-def test_stored_archives_are_mapped(tmp_path: Path) -> None:
-    from quantkit.data.npz import _read
-
-    np.savez(tmp_path / "f.npz", x=ramp(3, 4), empty=np.zeros((0, 4)))
-    arrays = _read(tmp_path / "f.npz")
-    assert isinstance(arrays["x"], np.memmap)
-    np.testing.assert_array_equal(arrays["x"], ramp(3, 4))
-
-
-def test_the_cache_keeps_the_last_files_within_its_budget() -> None:
-    cache = FileCache()
-    reads = []
-
-    def read(key: int, nbytes: int) -> dict[str, Any]:
-        reads.append(key)
-        return {"x": np.empty(nbytes, np.uint8)}
-
-    for key in (0, 0, 1, 0):
-        cache.get(key, lambda k=key: read(k, 10))  # type: ignore[misc]
-    assert reads == [0, 1]
-    cache.get(2, lambda: read(2, 300 * 2**20))
-    cache.get(2, lambda: read(2, 300 * 2**20))
-    cache.get(0, lambda: read(0, 10))
-    assert reads == [0, 1, 2, 0]
 
 
 def test_test_sets_go_by_order_unless_the_tensor_names_an_input(tmp_path: Path) -> None:
