@@ -46,10 +46,8 @@ def present(result: "Result", files: Sequence[Path], *, as_json: bool = False) -
 def _fitting_rule(result: "Result") -> str:
     """Return a rule that can be judged with what was measured."""
     metric, first = result.float_model.metric, result.candidates[0]
-    if metric is not None and metric.is_fraction:
-        return " --max-drop 1%"
     if metric is not None:
-        return f" --max-drop {abs(metric.value) / 100:.2g}"
+        return " --max-drop 1%"
     decides = first.drift is not None and first.drift.decision is not None
     return " --max-flips 1%" if decides else " --min-sqnr-db 20"
 

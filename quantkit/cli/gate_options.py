@@ -22,6 +22,16 @@ def part(value: str | float) -> float:
         raise typer.BadParameter(f"'{value}' is no number: write 0.005, or 0.5%") from e
 
 
+def _drop(value: str | float) -> float:
+    """Read a limit of a drop, which keeps in mind that it was written in per cent."""
+    from quantkit.recipe import Percent
+
+    found = part(value)
+    return (
+        Percent(found) if isinstance(value, Percent) or str(value).strip().endswith("%") else found
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class GateFlags:
     """The rules, each None unless given."""
@@ -29,10 +39,10 @@ class GateFlags:
     max_drop: Annotated[
         float | None,
         typer.Option(
-            parser=part,
+            parser=_drop,
             metavar="X",
             rich_help_panel=_PANEL,
-            help="How much worse the metric may be, in its units: 0.01 or 1% is one point.",
+            help="How much worse the metric may be: 0.01 in its units; 1% is one point, of mse and the like 1% of float's.",
         ),
     ] = None
     min_size_reduction: Annotated[

@@ -1,7 +1,7 @@
 """Where the figure of each rule stands in a result, and what to do if it does not stand there."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isfinite, isnan
 from statistics import NormalDist
 from typing import Literal
@@ -73,8 +73,10 @@ def unit_of(rule: Rule, model: Evaluated) -> Unit:
     """Return how the rule's limit and its figure are written."""
     if rule.key in _UNITS:
         return _UNITS[rule.key]
-    if rule.key == "max_drop":
-        return "points" if model.metric is None or model.metric.is_fraction else "plain"
+    if rule.key == "max_drop" and (model.metric is None or model.metric.is_fraction):
+        return "points"
+    if rule.key == "max_drop" and not rule.relative:
+        return "plain"
     return "percent"
 
 
@@ -110,11 +112,21 @@ def _drop(rule: Rule, model: Evaluated, result: Result) -> Figure | Missing:
             f"max_drop = {rule.limit:g} allows everything: a drop of {metric.name} cannot be larger than 1. "
             "0.01 is one point."
         )
+    scale, of = 1.0, ""
+    if rule.relative and not metric.is_fraction:
+        reference = result.float_model.metric
+        scale, of = abs(reference.value) if reference is not None else 0.0, " in parts of float's"
+        if not scale:
+            return Missing(
+                f"float's {metric.name} is 0, and nothing is a percentage of it: give max_drop in units of {metric.name}"
+            )
+    interval = metric.drop_interval
     return Figure(
-        what=f"drop of {metric.name}",
-        estimate=metric.drop,
+        what=f"drop of {metric.name}{of}",
+        estimate=metric.drop / scale,
         unit=unit_of(rule, model),
-        interval=metric.drop_interval,
+        interval=interval
+        and replace(interval, low=interval.low / scale, high=interval.high / scale),
         count=result.data.samples,
     )
 

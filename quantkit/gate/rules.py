@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from quantkit.errors import UsageError
-from quantkit.recipe import GateSettings, closest
+from quantkit.recipe import GateSettings, Percent, closest
 from quantkit.result import Rule
 
 __all__ = ["KEYS", "rules_for", "rules_of"]
@@ -24,7 +24,12 @@ def rules_of(settings: GateSettings) -> tuple[Rule, ...]:
     """Return the rules that the settings name, judged at the bad end unless they ask for the estimate."""
     limits = {key: getattr(settings, key) for key in KEYS}
     return tuple(
-        Rule(key=key, limit=limit, confidence=settings.judged_at)
+        Rule(
+            key=key,
+            limit=float(limit),
+            confidence=settings.judged_at,
+            relative=key == "max_drop" and isinstance(limit, Percent),
+        )
         for key, limit in limits.items()
         if limit is not None
     )

@@ -34,7 +34,7 @@ from quantkit.recipe.static import (
     TensorRule,
     WeightType,
 )
-from quantkit.recipe.values import Size, Switch
+from quantkit.recipe.values import Percent, Size, Switch
 
 __all__ = [
     "METRICS",
@@ -49,6 +49,7 @@ __all__ = [
     "ImageSettings",
     "Layout",
     "NodeRule",
+    "Percent",
     "Pixels",
     "Recipe",
     "RecoverSettings",

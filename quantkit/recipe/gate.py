@@ -7,7 +7,7 @@ from typing import get_args
 
 from quantkit.errors import UsageError
 from quantkit.recipe.checks import check_choice
-from quantkit.recipe.values import Values, flag, names, number
+from quantkit.recipe.values import Values, flag, names, number, number_or_percent
 from quantkit.result import ObjectionKind
 
 __all__ = ["OBJECTIONS", "GateSettings"]
@@ -16,7 +16,7 @@ OBJECTIONS: tuple[ObjectionKind, ...] = get_args(ObjectionKind)
 """Why a gate takes an evaluation for no evidence; each may be allowed."""
 
 GATE_VALUES: Values = {
-    "max_drop": number,
+    "max_drop": number_or_percent,
     "min_size_reduction": number,
     "max_latency_ratio": number,
     "min_int8_share": number,
@@ -48,7 +48,8 @@ class GateSettings:
     """The rules of a release. None: no such rule.
 
     Attributes:
-        max_drop: How much worse than float the metric may be, in its units: 0.01 of top-1 is one point.
+        max_drop: How much worse than float the metric may be, in its units: 0.01 of top-1 is one point. A `Percent` of a
+            metric that is no share of the samples (mse, perplexity) is one of float's own value.
         min_size_reduction: How much smaller the file must be, 0.7: at most 30 % of float's size.
         max_latency_ratio: How slow it may be, as a multiple of float's time, at the worst batch size and number of threads.
         min_int8_share: How many of the products onnxruntime must run in integers, 0 to 1.

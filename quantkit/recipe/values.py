@@ -7,7 +7,7 @@ from typing import Any, Literal
 from quantkit.errors import UsageError
 from quantkit.recipe.memory import parse_memory
 
-__all__ = ["Size", "Switch", "Value", "Values", "WrongTypeError"]
+__all__ = ["Percent", "Size", "Switch", "Value", "Values", "WrongTypeError"]
 __all__ += [
     "amount",
     "columns",
@@ -16,6 +16,7 @@ __all__ += [
     "low_high",
     "names",
     "number",
+    "number_or_percent",
     "numbers",
     "path",
 ]
@@ -32,6 +33,12 @@ Value = Callable[[object, Path], Any]
 
 Values = Mapping[str, Value]
 """The keys of a table, and how the value of each is read."""
+
+
+class Percent(float):
+    """A number that was written with a per cent sign: 0.01 for "1%"."""
+
+    __slots__ = ()
 
 
 class WrongTypeError(Exception):
@@ -96,6 +103,17 @@ def switch(value: object, _: Path) -> Switch:
     if not isinstance(value, bool):
         raise WrongTypeError('true, false or "auto"')
     return value
+
+
+def number_or_percent(value: object, folder: Path) -> float:
+    """Read a number, or a text such as "1%"."""
+    digits = value.strip().removesuffix("%") if isinstance(value, str) else ""
+    try:
+        if isinstance(value, str) and value.strip().endswith("%"):
+            return Percent(float(digits) / 100)
+        return number(value, folder)
+    except (ValueError, WrongTypeError):
+        raise WrongTypeError('a number, or a text such as "1%"') from None
 
 
 def numbers(value: object, folder: Path) -> tuple[float, ...]:

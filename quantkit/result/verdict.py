@@ -37,11 +37,14 @@ class Rule:
         key: "max_drop", "min_size_reduction", "max_latency_ratio", "min_int8_share", "max_flips", "min_sqnr_db".
         limit: The bound.
         confidence: Judge the bad end of the interval; None: the estimate.
+        relative: The limit was written in per cent: of a metric that is no share of the samples it is a share of float's
+            own value.
     """
 
     key: str
     limit: float
     confidence: float | None = None
+    relative: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

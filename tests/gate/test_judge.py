@@ -10,7 +10,7 @@ from result_cases import candidate, example_result
 
 from quantkit.errors import UsageError
 from quantkit.gate import judge, judged, overall, rules_for, rules_of
-from quantkit.recipe import GateSettings
+from quantkit.recipe import GateSettings, Percent
 from quantkit.result import (
     Evaluated,
     Interval,
@@ -317,3 +317,36 @@ def test_huge_figures_are_short() -> None:
     metric = Metric(name="mse", value=1e76, higher_is_better=False, drop=1e76, main=True)
     found = _one(replace(candidate(), metrics=(metric,)), "max_drop", 0.01)
     assert found.sentence == "drop of mse is 1e+76, allowed 0.01: 1e+76 too much"
+
+
+def test_a_percentage_is_points_of_a_share_and_a_part_of_any_other_metric() -> None:
+    (points,) = rules_of(GateSettings(max_drop=Percent(0.01)))
+    (units,) = rules_of(GateSettings(max_drop=0.01))
+    assert (points.relative, units.relative) == (True, False)
+    share = _dropping(0.003, 0.004)
+    for rule in (points, units):
+        (verdict,) = judge(_result(share), [rule])
+        assert verdict.rules[0].sentence.startswith("drop of top-1 is 0.3 points (at most 0.7 p")
+    bounds = Interval(low=0.05, high=0.15)
+    metric = Metric(
+        name="mse", value=20.1, higher_is_better=False, drop=0.1, main=True, drop_interval=bounds
+    )
+    own = replace(metric, value=20.0, drop=None)
+    reference = replace(example_result().float_model, metrics=(own,))
+    result = replace(example_result(), models=(reference, replace(candidate(), metrics=(metric,))))
+    (kept,), (broken,) = judge(result, [points]), judge(result, [units])
+    assert kept.rules[0].sentence == (
+        "drop of mse in parts of float's is 0.5 % (at most 0.75 % with 95 % confidence), allowed 1 %: 0.25 points to spare"
+    )
+    assert (kept.outcome, broken.outcome) == ("pass", "fail")
+
+
+def test_nothing_is_a_percentage_of_zero() -> None:
+    (rule,) = rules_of(GateSettings(max_drop=Percent(0.01)))
+    reference = replace(
+        example_result().float_model, metrics=(Metric(name="mse", value=0.0, main=True),)
+    )
+    model = _dropping(0.25, 0.5, name="mse")
+    (verdict,) = judge(replace(example_result(), models=(reference, model)), [rule])
+    assert verdict.outcome == "undecided"
+    assert "give max_drop in units of mse" in verdict.rules[0].sentence
