@@ -19,7 +19,7 @@ from quantkit.graph.simplify import SimplifyReport, select, simplify
 from quantkit.numerics.affine import sqnr
 from quantkit.outcome import check_target
 from quantkit.provenance import ModelOrigin, Provenance, model_digest, plain, write_model
-from quantkit.runtime import make_session, readable_ir_version
+from quantkit.runtime import make_session, readable_ir_version, run_session
 from quantkit.verify import LARGE, Reference, Verification, compare, run_float
 
 __all__ = ["OptimizeResult", "optimize_model"]
@@ -158,8 +158,7 @@ def _verify(stage: Stage, reference: Reference, nbytes: int) -> Verification:
     if not reference.outputs or nbytes >= LARGE // 4:  # not in memory twice
         return checked
     session = make_session(str(stage.model_path), level=0, prepack=False)
-    names = [output.name for output in session.get_outputs()]
-    outputs = dict(zip(names, session.run(names, dict(reference.feeds)), strict=True))
+    outputs = run_session(session, reference.feeds)
     compared = dict(checked.compared)
     for name, expected in reference.outputs.items():
         if _is_exact(expected, outputs[name]):
@@ -167,7 +166,7 @@ def _verify(stage: Stage, reference: Reference, nbytes: int) -> Verification:
         elif name in compared:
             compared[name] = _distance(expected, outputs[name])
     _require_close(compared)
-    skipped = [name for name in names if name not in compared]
+    skipped = [name for name in outputs if name not in compared]
     note = f"different, or not comparable: {', '.join(skipped)}" if skipped else reference.note
     return Verification(compared=compared, note=note, ran=True)
 

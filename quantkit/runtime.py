@@ -3,14 +3,17 @@
 The one place where sessions are made.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime as ort
+from numpy.typing import NDArray
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 
 from quantkit.graph.load import LoadedModel
@@ -18,9 +21,11 @@ from quantkit.graph.load import LoadedModel
 __all__ = [
     "RUNTIME_ERRORS",
     "RuntimeLimits",
+    "as_array",
     "first_line",
     "make_session",
     "readable_ir_version",
+    "run_session",
     "runtime_limits",
     "runtime_version",
     "why_not_loaded",
@@ -119,6 +124,37 @@ def make_session(  # noqa: PLR0913 - one parameter a question
         settings.optimized_model_filepath = str(optimized_path)
         settings.add_session_config_entry(_OPTIMIZED_WEIGHTS, f"{optimized_path.name}.data")
     return ort.InferenceSession(model, settings, providers=["CPUExecutionProvider"])
+
+
+def run_session(session: Any, feeds: Mapping[str, Any]) -> dict[str, Any]:
+    """Run a model; return its outputs by name, as arrays where they are maps or sequences (`as_array`)."""
+    names = [output.name for output in session.get_outputs()]
+    return {n: as_array(v) for n, v in zip(names, session.run(names, dict(feeds)), strict=True)}
+
+
+def as_array(output: Any) -> Any:
+    """Return an output as one array; as it is if it is one, or cannot be one.
+
+    A list of maps, a classifier's probabilities by class, has a row a map and a column a key, in the order of keys. A list of
+    arrays is one more axis, or, where their shapes differ, all their values in a row.
+    """
+    if isinstance(output, dict):
+        return _row(output)
+    if not isinstance(output, list) or not output:
+        return output
+    if all(isinstance(item, dict) for item in output):
+        rows = [_row(item) for item in output]
+    elif all(isinstance(item, np.ndarray) for item in output):
+        rows = output
+    else:
+        return np.asarray(output)
+    if len({row.shape for row in rows}) == 1:
+        return np.stack(rows)
+    return np.concatenate([row.ravel() for row in rows])
+
+
+def _row(mapping: Mapping[Any, Any]) -> NDArray[Any]:
+    return np.asarray([mapping[key] for key in sorted(mapping)])
 
 
 def first_line(error: Exception) -> str:

@@ -19,6 +19,7 @@ from quantkit.runtime import (
     first_line,
     make_session,
     readable_ir_version,
+    run_session,
     why_not_loaded,
 )
 
@@ -114,7 +115,7 @@ def run_float(
     reason = ""
     for feeds in made_up_feeds(session.get_inputs(), ranges):
         try:
-            return Reference(feeds=feeds, outputs=_run(session, feeds))
+            return Reference(feeds=feeds, outputs=run_session(session, feeds))
         except RUNTIME_ERRORS as e:
             reason = first_line(e)
     return Reference(
@@ -127,7 +128,7 @@ def run_float(
 
 def _run_sample(session: Any, sample: Feeds) -> Reference:
     try:
-        return Reference(feeds=sample, outputs=_run(session, sample))
+        return Reference(feeds=sample, outputs=run_session(session, sample))
     except _SAMPLE_ERRORS as e:
         raise VerifyError(
             f"The float model does not run on the given sample: {first_line(e)}"
@@ -147,7 +148,7 @@ def compare(candidate: Path, reference: Reference, *, nbytes: int) -> Verificati
     if not reference.outputs:
         return _run_unseen(session, reference)
     try:
-        outputs = _run(session, reference.feeds)
+        outputs = run_session(session, reference.feeds)
     except RUNTIME_ERRORS as e:
         raise VerifyError(f"The result loads but does not run: {first_line(e)}") from e
     compared, skipped = {}, []
@@ -195,7 +196,7 @@ def _run_unseen(session: Any, reference: Reference) -> Verification:
     """Run a result that cannot be compared, on the first made-up inputs that it takes."""
     for feeds in made_up_feeds(session.get_inputs()):
         try:
-            _run(session, feeds)
+            run_session(session, feeds)
         except RUNTIME_ERRORS:
             continue
         return Verification(compared={}, note=reference.note, ran=True)
@@ -219,8 +220,3 @@ def _candidate_session(path: Path, nbytes: int) -> Any:
         return make_session(str(path))
     mapped = mapped_model(path, readable_ir_version)
     return make_session(mapped.structure, folder=mapped.folder, prepack=False)
-
-
-def _run(session: Any, feeds: Feeds) -> dict[str, Any]:
-    names = [o.name for o in session.get_outputs()]
-    return dict(zip(names, session.run(names, dict(feeds)), strict=True))

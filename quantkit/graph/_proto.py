@@ -4,7 +4,9 @@ from collections.abc import Iterator
 
 import onnx
 
-__all__ = ["location_of", "proto_graphs", "root_cause"]
+__all__ = ["Part", "described_values", "location_of", "parts_of", "proto_graphs", "root_cause"]
+
+Part = onnx.GraphProto | onnx.FunctionProto
 
 
 def proto_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
@@ -16,6 +18,25 @@ def proto_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
                 yield from proto_graphs(attribute.g)
             for inner in attribute.graphs:
                 yield from proto_graphs(inner)
+
+
+def parts_of(proto: onnx.ModelProto) -> Iterator[Part]:
+    """Yield all graphs and functions."""
+    yield from proto_graphs(proto.graph)
+    for function in proto.functions:
+        yield function
+        for attribute in (a for node in function.node for a in node.attribute):
+            for graph in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+                yield from proto_graphs(graph)
+
+
+def described_values(proto: onnx.ModelProto) -> Iterator[onnx.ValueInfoProto]:
+    """Yield every declaration of a value's type, in all graphs and functions."""
+    for part in parts_of(proto):
+        yield from part.value_info
+        if isinstance(part, onnx.GraphProto):
+            yield from part.input
+            yield from part.output
 
 
 def location_of(tensor: onnx.TensorProto) -> str:

@@ -12,10 +12,11 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from quantkit.errors import ModelError, UsageError
-from quantkit.graph._proto import root_cause
+from quantkit.graph._proto import Part, parts_of, root_cause
 from quantkit.graph._wire import LIMIT, MARK, WireError, split
-from quantkit.graph.intake import Part, mend, parts_of
+from quantkit.graph.intake import mend
 from quantkit.graph.mapping import MappedFile
+from quantkit.graph.messages import to_ir
 from quantkit.graph.normalize import inline_functions, normalize
 
 __all__ = ["LoadedModel", "load", "read_structure"]
@@ -117,7 +118,7 @@ def _load(proto: onnx.ModelProto, *, path: Path | None, mapped: MappedFile | Non
     name = f"'{path}'" if path else "the given ModelProto"
     _refuse(proto, name)
     try:
-        model = ir.serde.deserialize_model(proto)
+        model = to_ir(proto)
     except (RuntimeError, ValueError) as e:
         raise ModelError(f"{name} is damaged ({root_cause(e)}); export or copy it again.") from e
     try:

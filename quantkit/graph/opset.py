@@ -13,6 +13,7 @@ from onnx import shape_inference
 from quantkit.errors import ModelError
 from quantkit.graph._proto import proto_graphs
 from quantkit.graph._wire import MARK
+from quantkit.graph.messages import to_ir
 from quantkit.graph.normalize import normalize
 from quantkit.graph.ranks import ranks_of
 from quantkit.graph.save import skeleton, weightless
@@ -62,7 +63,7 @@ def raise_opset(model: ir.Model, minimum: int) -> ir.Model:
         raise ModelError(
             f"The model cannot be raised from opset {opset_of(model)} to {minimum}: {reason}"
         ) from e
-    result = ir.serde.deserialize_model(converted)
+    result = to_ir(converted)
     if opset_of(model) < _RESIZE_WITH_MODES <= minimum:
         _keep_resize(result)
     if opset_of(model) < _ONE_AXIS <= minimum:

@@ -22,6 +22,7 @@ from quantkit.errors import ModelError, OutputError
 from quantkit.files import umask
 from quantkit.graph._proto import location_of, proto_graphs, root_cause
 from quantkit.graph._wire import LIMIT, MARK, Payload, join
+from quantkit.graph.messages import to_proto
 
 __all__ = ["Stage", "skeleton", "staged", "weightless"]
 
@@ -45,7 +46,7 @@ def skeleton(model: ir.Model) -> tuple[onnx.ModelProto, list[ir.TensorProtocol]]
             owners.append(value)
             value.const_value = _placeholder(MARK, len(taken) - 1, tensor, value.name)
     try:
-        return ir.serde.serialize_model(model), taken
+        return to_proto(model), taken
     except ir.serde.SerdeError as e:
         raise ModelError(f"The model holds what ONNX cannot store: {root_cause(e)}") from e
     finally:

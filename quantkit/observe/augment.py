@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from quantkit.graph.load import LoadedModel
 from quantkit.graph.mapped_model import mapped_model
+from quantkit.graph.messages import to_proto
 from quantkit.observe.requests import Request
 from quantkit.runtime import readable_ir_version
 
@@ -75,7 +76,7 @@ def _structure(source: LoadedModel, tensors: set[str]) -> tuple[onnx.ModelProto,
         named = {n for node in proto.graph.node for n in node.output}
         if tensors <= named | {i.name for i in proto.graph.input}:
             return proto, mapped.folder
-    proto = ir.serde.serialize_model(source.model)
+    proto = to_proto(source.model)
     proto.ir_version = readable_ir_version(proto.ir_version)
     return proto, None
 

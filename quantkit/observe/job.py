@@ -20,9 +20,9 @@ from calibrators import Sketch
 from quantkit.data import Sample, Samples, collate, order
 from quantkit.errors import DataError, RuntimeSupportError
 from quantkit.graph.load import load
+from quantkit.graph.simplify.shapes import infer_types
 from quantkit.observe.augment import augment
 from quantkit.observe.observations import Extremes, Observations
-from quantkit.observe.points import infer_types
 from quantkit.observe.requests import Request
 from quantkit.observe.runner import Runner
 from quantkit.observe.span import Span

@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import onnx_ir as ir
-from onnx_ir.passes.common import ShapeInferencePass
 
 from quantkit.analyze.network import Constant, Step
 from quantkit.analyze.network_view import constant_of, step_of
+from quantkit.graph.simplify.shapes import infer_types
 from quantkit.ops.activations import ABSORBED_BY, BY_CONSTANT, COMPUTES, MOVES, PRODUCTS
 from quantkit.plan.ranges import clip_bounds, fills_in
 
-__all__ = ["Points", "infer_types", "points_of"]
+__all__ = ["Points", "points_of"]
 
 _FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE}
 
@@ -34,11 +34,6 @@ class Points:
 
     tensors: tuple[str, ...]
     hidden: int
-
-
-def infer_types(model: ir.Model) -> None:
-    """Let every value know its type, as far as inference tells; in place."""
-    ShapeInferencePass()(model)
 
 
 def points_of(model: ir.Model) -> Points:

@@ -17,6 +17,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from quantkit.emit import Solved, emit_static
+from quantkit.graph.messages import to_proto
 from quantkit.plan import Plan
 from quantkit.runtime import make_session
 
@@ -80,7 +81,7 @@ def _means(model: ir.Model, tensors: Sequence[str], feeds: Feeds) -> Means:
             value.type = value.type or ir.TensorType(ir.DataType.FLOAT)
             watched.graph.outputs.append(value)
             known.add(value.name)
-    session = make_session(ir.serde.serialize_model(watched).SerializeToString())
+    session = make_session(to_proto(watched).SerializeToString())
     totals: Means = {}
     for feed in feeds:
         for tensor, array in zip(tensors, session.run(names, dict(feed)), strict=True):

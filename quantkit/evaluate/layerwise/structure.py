@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from quantkit.graph.load import load
 from quantkit.graph.mapped_model import mapped_model
+from quantkit.graph.messages import to_proto
 from quantkit.runtime import readable_ir_version
 
 __all__ = ["Structure", "read_structure", "subgraphs"]
@@ -124,7 +124,7 @@ def read_structure(path: Path) -> Structure:
     mapped = mapped_model(path, readable_ir_version)
     proto, folder = onnx.ModelProto.FromString(mapped.structure), mapped.folder
     if proto.functions:
-        proto = ir.serde.serialize_model(loaded.model)
+        proto = to_proto(loaded.model)
         proto.ir_version = readable_ir_version(proto.ir_version)
     proto.ir_version = max(proto.ir_version, _UNLISTED_INITIALIZERS)
     names = {v.name or "": node.name or "" for node in loaded.model.graph for v in node.outputs}

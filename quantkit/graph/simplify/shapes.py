@@ -6,6 +6,7 @@ constants count. Nodes that inference does not know are passed over.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import onnx
 import onnx_ir as ir
@@ -16,7 +17,7 @@ from quantkit.graph._proto import proto_graphs
 from quantkit.graph.save import skeleton, weightless
 from quantkit.graph.simplify._facts import Known, known, learn
 
-__all__ = ["infer", "shapes"]
+__all__ = ["infer", "infer_types", "shapes"]
 
 
 def shapes(model: ir.Model) -> int:
@@ -38,6 +39,17 @@ def shapes(model: ir.Model) -> int:
             value.type = value.type or ir.TensorType(found.dtype)
             count += 1
     return count
+
+
+def infer_types(model: ir.Model) -> None:
+    """Let every value know its type, in place, as far as inference tells; where it fails, nothing is known."""
+    with suppress(ModelError):
+        infer(model)
+    for graph in model.graphs():
+        for value in (out for node in graph for out in node.outputs):
+            found = known(value)
+            if found is not None and value.type is None:
+                value.type = ir.TensorType(found.dtype)
 
 
 def infer(model: ir.Model) -> None:

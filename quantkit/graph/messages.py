@@ -1,0 +1,62 @@
+"""Between protobuf messages and onnx-ir, with nothing lost on the way.
+
+onnx-ir cannot represent maps (what scikit-learn's ZipMap returns: a list of dictionaries from class to probability) nor
+opaque types. Such a type is kept beside its value, in `ir.Value.meta`, and put back when the model is written.
+"""
+
+from collections.abc import Iterator
+
+import onnx
+import onnx_ir as ir
+
+from quantkit.graph._proto import described_values, proto_graphs
+
+__all__ = ["to_ir", "to_proto"]
+
+_KEPT = "quantkit.type"  # in `ir.Value.meta`
+
+
+def to_ir(proto: onnx.ModelProto) -> ir.Model:
+    """Return the model of a message, which is left as it was."""
+    aside = [
+        (v, v.type.SerializeToString()) for v in described_values(proto) if _is_strange(v.type)
+    ]
+    try:
+        for described, _ in aside:
+            described.ClearField("type")
+        model = ir.serde.deserialize_model(proto)
+    finally:
+        for described, kept in aside:
+            described.type.ParseFromString(kept)
+    named = {described.name: kept for described, kept in aside}
+    if named:
+        for value in _values(model):
+            if value.type is None and value.name in named:
+                value.meta[_KEPT] = named[value.name]
+    return model
+
+
+def to_proto(model: ir.Model) -> onnx.ModelProto:
+    """Return the message of a model, with its weights."""
+    proto: onnx.ModelProto = ir.serde.serialize_model(model)
+    kept = {v.name: v.meta[_KEPT] for v in _values(model) if v.type is None and _KEPT in v.meta}
+    if kept:
+        for graph in proto_graphs(proto.graph):
+            for described in (*graph.input, *graph.output):
+                if described.name in kept and not described.HasField("type"):
+                    described.type.ParseFromString(kept[described.name])
+    return proto
+
+
+def _is_strange(declared: onnx.TypeProto) -> bool:
+    kind = declared.WhichOneof("value")
+    if kind in {"sequence_type", "optional_type"}:
+        return _is_strange(getattr(declared, kind).elem_type)
+    return kind in {"map_type", "opaque_type"}
+
+
+def _values(model: ir.Model) -> Iterator[ir.Value]:
+    """Yield what may be declared with a type that is kept: the ends of all graphs."""
+    for graph in model.graphs():
+        yield from graph.inputs
+        yield from graph.outputs
