@@ -533,15 +533,15 @@ def test_outputs_without_a_signal_are_not_compared(
     assert result.verification.note == "not comparable: other"
 
 
-def test_outputs_that_are_sequences_are_not_compared(tmp_path: Path) -> None:
+def test_outputs_that_are_sequences_are_compared(tmp_path: Path) -> None:
     proto = matmul_model()
     proto.graph.node.append(node("SplitToSequence", ["y"], ["rows"], axis=0))
     kind = helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, None))
     proto.graph.output.append(helper.make_value_info("rows", kind))
     result = quantized(proto, tmp_path)
     assert result.verification is not None
-    assert list(result.verification.compared) == ["y"]
-    assert result.verification.note == "not comparable: rows"
+    assert list(result.verification.compared) == ["y", "rows"]
+    assert result.verification.note == ""
 
 
 # --- large models ------------------------------------------------------------------------------
