@@ -89,7 +89,8 @@ def conform(sample: Sample, inputs: Sequence[InputSpec]) -> Sample:
     """Return the sample with arrays that fit the model, or raise a `DataError` that names it."""
     return Sample(
         feeds=as_feeds(sample.feeds, inputs, sample.name),
-        name=sample.name,
+        # A file's name may be no UTF-8; records and pages are.
+        name=sample.name.encode(errors="backslashreplace").decode(),
         label=sample.label,
         padding=sample.padding,
     )

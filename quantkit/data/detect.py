@@ -50,6 +50,7 @@ _SUFFIXES = {
     ".parquet": PARQUET,
     ".arrow": ARROW,
 }
+_IMAGE_SUFFIXES = tuple(suffix for suffix, kind in _SUFFIXES.items() if kind == IMAGES)
 # What Hugging Face writes beside a tokenizer, a model or a data set: settings, no samples.
 _IGNORED = re.compile(
     r"\..*|readme.*|licen[sc]e.*|.*\.md"
@@ -58,28 +59,31 @@ _IGNORED = re.compile(
     re.IGNORECASE,
 )
 _NOUNS = {TEST_SETS: "test set", IMAGES: "image"}
+_MOST = 2_000_000  # files; the list of them alone takes a gigabyte
 _SPLITS = {"train", "training", "val", "valid", "validation", "dev", "test", "testing"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The data at a path: its kind, its files in reading order, and what they are named from."""
+    """The data at a path: its kind, its files in reading order, what they are named from, and doubts."""
 
     kind: str
     root: Path
     files: tuple[Path, ...]
+    warnings: tuple[str, ...] = ()
 
     @property
     def location(self) -> str:
         """The path that was given: the file if it is one, else the directory."""
         single = len(self.files) == 1 and self.kind not in {TEST_SETS, SAVED}
-        return str(self.files[0] if single else self.root)
+        path = str(self.files[0] if single else self.root)
+        return path.encode(errors="backslashreplace").decode()  # it may be no UTF-8
 
 
 def natural(path: Path) -> tuple[object, ...]:
     """Return a sort key by which 'set_2' comes before 'set_10'."""
     parts = re.split(r"(\d+)", path.as_posix())
-    return tuple((int(p), "") if p.isdigit() else (-1, p) for p in parts)
+    return tuple((int(p), "") if p.isdecimal() else (-1, p) for p in parts)
 
 
 def detect(path: Path) -> Found:
@@ -88,25 +92,38 @@ def detect(path: Path) -> Found:
     Raises:
         DataError: Nothing is there, nothing that quantkit reads, or more than one kind.
     """
-    if not path.exists():
-        raise DataError(f"There is no data at '{path}': give a directory or file that exists.")
-    if path.is_file():
-        return _single(path)
-    if (path / "dataset_dict.json").exists():
+    try:
+        if not path.exists():
+            raise DataError(f"There is no data at '{path}': give a directory or file that exists.")
+        if path.is_file():
+            return _single(path)
+        if not path.is_dir():
+            raise DataError(
+                f"'{path}' is neither a file nor a directory: there is nothing to read."
+            )
+        return _directory(path)
+    except OSError as e:
+        raise DataError(f"Cannot look into '{e.filename or path}': {e.strerror}.") from e
+
+
+def _directory(path: Path) -> Found:
+    if (path / "dataset_dict.json").is_file():
         return _split(path)
-    if (path / "dataset_info.json").exists() and (path / "state.json").exists():
-        files = sorted([*path.glob("*.arrow"), path / "state.json"])
+    if (path / "dataset_info.json").is_file() and (path / "state.json").is_file():
+        files = sorted([*(f for f in path.glob("*.arrow") if f.is_file()), path / "state.json"])
         return Found(kind=SAVED, root=path, files=tuple(files))
-    by_kind = _files(path)
+    by_kind, passed = _files(path)
     if len(by_kind) > 1:
         counts = [f"{len(files)} {_NOUNS.get(k, f'.{k}')}" for k, files in by_kind.items()]
         raise DataError(
             f"'{path}' mixes kinds of data: {' and '.join(counts)} files; keep one kind, or point --data at the files."
         )
     if not by_kind:
-        raise DataError(f"'{path}' holds no data that quantkit reads: {_hint(path)}.")
+        hint = "; ".join(passed) if passed else _hint(path)
+        raise DataError(f"'{path}' holds no data that quantkit reads: {hint}.")
     ((kind, found),) = by_kind.items()
-    return Found(kind=kind, root=path, files=tuple(found))
+    warnings = tuple(f"{words[0].upper()}{words[1:]}." for words in passed)
+    return Found(kind=kind, root=path, files=tuple(found), warnings=warnings)
 
 
 def _single(path: Path) -> Found:
@@ -131,56 +148,92 @@ def _split(path: Path) -> Found:
     return detect(path / splits[0])
 
 
-def _files(path: Path) -> dict[str, list[Path]]:
-    """Return the files of each kind, kinds in the order of detection."""
-    by_kind = _by_suffix(path)
+def _files(path: Path) -> tuple[dict[str, list[Path]], list[str]]:
+    """Return the files of each kind, kinds in the order of detection; and what was passed over, in words."""
+    by_kind, passed = _by_suffix(path)
     sets = [*path.glob("test_data_set_*/input_*.pb"), *path.glob("input_*.pb")]
-    if sets:
+    if sets := [file for file in sets if file.is_file()]:
         by_kind[TEST_SETS] = sorted(sets, key=natural)
-    images = by_kind.get(IMAGES, []) + _nested_images(path)
+    nested, links, closed = _nested_images(path)
+    images = by_kind.get(IMAGES, []) + nested
     if images:
         by_kind[IMAGES] = sorted(images)
         labels = [f for f in by_kind.get(CSV, []) if f.name != "labels.csv"]
         by_kind = {k: v for k, v in {**by_kind, CSV: labels}.items() if v}
-    return {k: by_kind[k] for k in (TEST_SETS, *dict.fromkeys(_SUFFIXES.values())) if k in by_kind}
+    kinds = (TEST_SETS, *dict.fromkeys(_SUFFIXES.values()))
+    said = {
+        "no regular files, so passed over": passed,
+        "links to folders are not followed": links,
+        "folders that cannot be looked into": closed,
+    }
+    words = [f"{text}: {quoted(sorted(names))}" for text, names in said.items() if names]
+    return {k: by_kind[k] for k in kinds if k in by_kind}, words
 
 
-def _by_suffix(path: Path) -> dict[str, list[Path]]:
+def _by_suffix(path: Path) -> tuple[dict[str, list[Path]], list[str]]:
+    """Return the files of each kind, and what is named like one and is none: a pipe, a broken link."""
     by_kind: dict[str, list[Path]] = {}
-    for file in sorted(path.iterdir(), key=natural):
+    strange: list[str] = []
+    for count, file in enumerate(path.iterdir()):
+        _check_count(count, path)
         kind = _SUFFIXES.get(file.suffix.lower())
-        if kind and not _IGNORED.fullmatch(file.name) and file.is_file():
+        if not kind or _IGNORED.fullmatch(file.name):
+            continue
+        if file.is_file():
             by_kind.setdefault(kind, []).append(file)
-    return by_kind
+        elif file.is_symlink() or not file.is_dir():
+            strange.append(file.name)
+    return {kind: sorted(files, key=natural) for kind, files in by_kind.items()}, strange
 
 
-def _nested_images(path: Path) -> list[Path]:
-    found = []
-    for folder, subfolders, names in os.walk(path, followlinks=True):
+def _check_count(count: int, path: Path) -> None:
+    if count > _MOST:
+        raise DataError(
+            f"'{path}' holds more than {_MOST:,} files: point --data at a part of them."
+        )
+
+
+def _nested_images(path: Path) -> tuple[list[Path], list[str], list[str]]:
+    """Return the images in subfolders, the links to folders, and the folders that cannot be read.
+
+    Those are not followed: what a link inside leads to is found anyway, and what leaves the folder may be
+    the whole machine, or have no end.
+    """
+    found: list[Path] = []
+    links: list[str] = []
+    closed: list[OSError] = []
+    count = 0
+    for folder, subfolders, names in os.walk(path, onerror=closed.append):
+        count += len(names) + len(subfolders)
+        _check_count(count, path)
         subfolders[:] = sorted(
             s for s in subfolders if not s.startswith((".", "__", "test_data_set_"))
         )
+        links += [s for s in subfolders if Path(folder, s).is_symlink()]
         if Path(folder) == path:
             continue
-        found += [
+        images = (
             Path(folder, name)
             for name in names
-            if _SUFFIXES.get(Path(name).suffix.lower()) == IMAGES and not name.startswith(".")
-        ]
-    top = {file.relative_to(path).parts[0] for file in found}
+            if not name.startswith(".") and name.lower().endswith(_IMAGE_SUFFIXES)
+        )
+        found += [file for file in images if file.is_file()]
+    depth = len(path.parts)
+    top = {file.parts[depth] for file in found}
     if top and {name.lower() for name in top} <= _SPLITS:
         example = path / min(top)
         raise DataError(
             f"'{path}' holds the splits {quoted(sorted(top))}: "
             f"point --data at one, for example {example}."
         )
-    return found
+    return found, links, [str(e.filename) for e in closed]
 
 
 def _hint(path: Path) -> str:
-    inside = [p.name for p in sorted(path.iterdir()) if p.is_dir() and _by_suffix(p)]
+    folders = (p for p in sorted(path.iterdir()) if p.is_dir() and not p.is_symlink())
+    inside = next((p for p in folders if _by_suffix(p)[0]), None)
     if inside:
-        return f"but '{inside[0]}' in it does; point --data at {path / inside[0]}"
-    kinds = Counter(p.suffix or p.name for p in path.iterdir() if p.is_file())
+        return f"but '{inside.name}' in it does; point --data at {inside}"
+    kinds = Counter(p.suffix or p.name for p in path.iterdir())
     has = f"it has only {quoted(sorted(kinds))}" if kinds else "it is empty"
     return f"{has}; {', '.join(_SUFFIXES)}, test_data_set_*/ or a saved dataset would do"

@@ -19,7 +19,8 @@ def digest(parts: Iterable[str | bytes]) -> str:
     """Return a hex digest of the parts in order; ("ab", "c") and ("a", "bc") differ."""
     state = hashlib.sha256()
     for part in parts:
-        content = part.encode() if isinstance(part, str) else part
+        # A file's name may be no UTF-8.
+        content = part.encode(errors="backslashreplace") if isinstance(part, str) else part
         state.update(len(content).to_bytes(8, "little"))
         state.update(content)
     return state.hexdigest()

@@ -90,8 +90,8 @@ def open_images(found: Found, inputs: Sequence[InputSpec], settings: DataSetting
     steps = preprocessing(settings.image, spec)
     names = [file.relative_to(found.root).as_posix() for file in found.files]
     table = found.root / "labels.csv"
-    warnings, classes = list(steps.warnings), tuple[str, ...]()
-    if table.exists():
+    warnings, classes = [*found.warnings, *steps.warnings], tuple[str, ...]()
+    if table.is_file():
         labels = _from_table(table, names, settings.label)
         source = table.name
         missing = sum(name not in labels for name in names)

@@ -60,7 +60,7 @@ def open_npy(found: Found, inputs: Sequence[InputSpec], settings: DataSettings) 
         samples=starts[-1],
         labels=array_labels_line(labels, label_file.name) if label_file else "none",
         mislabelled=wrong,
-        warnings=warnings,
+        warnings=(*found.warnings, *warnings),
     )
     source = FileSource(
         blocks=arrays,

@@ -55,7 +55,7 @@ def open_npz(found: Found, inputs: Sequence[InputSpec], settings: DataSettings) 
         samples=None,
         labels=array_labels_line(labels, f"'{label_key}'"),
         mislabelled=wrong,
-        warnings=tuple(notes),
+        warnings=(*found.warnings, *notes),
     )
     source = FileSource(
         blocks=arrays,

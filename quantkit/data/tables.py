@@ -148,7 +148,9 @@ class TableSamples:
 def open_table(found: Found, inputs: Sequence[InputSpec], settings: DataSettings) -> TableSamples:
     """Open the tables of a folder, or one, and read the first row."""
     single = len(found.files) == 1 and found.kind != SAVED
-    description = Description(kind=found.kind, location=found.location, samples=None)
+    description = Description(
+        kind=found.kind, location=found.location, samples=None, warnings=found.warnings
+    )
     return _open(
         _Files(found),
         name=found.files[0].name if single else found.root.name,
@@ -192,7 +194,7 @@ def _open(
             preprocessing=reader.lines,
             settings=reader.settings(),
             labels=_labels_line(source.dataset, label),
-            warnings=reader.warnings,
+            warnings=(*description.warnings, *reader.warnings),
         ),
     )
 

@@ -31,7 +31,10 @@ class TestSetSamples:
             (folder.name, tuple(sorted(files, key=natural))) for folder, files in groups.items()
         )
         self.description = Description(
-            kind=found.kind, location=found.location, samples=len(self._groups)
+            kind=found.kind,
+            location=found.location,
+            samples=len(self._groups),
+            warnings=found.warnings,
         )
         self.description = replace(self.description, inputs=input_lines(self[0]))
 

@@ -155,12 +155,12 @@ def _find(settings: TextSettings, beside: Path | None) -> Path:
     if settings.tokenizer is not None:
         given = settings.tokenizer
         file = given / "tokenizer.json" if given.is_dir() else given
-        if not file.exists():
+        if not file.is_file():
             raise DataError(f"There is no tokenizer '{file}': set --tokenizer FILE.")
         return file
     folders = [*([beside] if beside else []), *settings.search]
     for folder in folders:
-        if (folder / "tokenizer.json").exists():
+        if (folder / "tokenizer.json").is_file():
             return folder / "tokenizer.json"
     looked = quoted([str(folder) for folder in folders]) or "no folder"
     raise DataError(
