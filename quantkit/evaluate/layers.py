@@ -5,19 +5,21 @@ Needs nothing but the two files and some samples. See `quantkit.evaluate.layerwi
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
 from quantkit.evaluate.layerwise.correspondence import correspondence
-from quantkit.evaluate.layerwise.fixes import fix_of
+from quantkit.evaluate.layerwise.fixes import cause_of
 from quantkit.evaluate.layerwise.measure import Errors, Models, measure
 from quantkit.evaluate.layerwise.noise import decibels
 from quantkit.evaluate.layerwise.regions import Region
 from quantkit.evaluate.layerwise.structure import Structure, read_structure, subgraphs
 from quantkit.evaluate.layerwise.survey import surveyed
-from quantkit.result import Layer, Layers
+from quantkit.evaluate.layerwise.trial import excluded_by, name_of, try_floats
+from quantkit.result import Advice, Layer, Layers
 
 __all__ = ["layers_of"]
 
@@ -70,10 +72,14 @@ def layers_of(
         measured += measure(models, group, samples)
     if not models.outputs:
         notes.append("no output holds floats: ranked by what each layer makes")
+    ranking = _Ranking(models, measured)
+    progress("Trying layers in float")
+    tried = try_floats(models, ranking.changeable, measured, samples)
     return Layers(
-        layers=_ranked(models, measured),
+        layers=ranking.layers({advice.nodes[0]: advice for advice in tried.alone}),
         samples=len(samples),
         note="; ".join(note for note in notes if note),
+        advice=tried.best,
     )
 
 
@@ -116,41 +122,47 @@ def _groups(models: Models, regions: Sequence[Region]) -> Iterator[list[Region]]
         yield group
 
 
-def _ranked(models: Models, measured: Sequence[Errors]) -> tuple[Layer, ...]:
-    outputs = models.outputs
-    noises = [e.noise(outputs) if outputs else e.local.ratio for e in measured]
-    total = sum(noises) or 1.0
-    order = sorted(range(len(measured)), key=lambda i: (-noises[i], i))
-    matters = max(_QUIET, max(_MATTERS, 1 / max(len(measured), 1)) * total)
-    return tuple(
-        _layer(
-            models,
-            measured[i],
-            alone_db=decibels(noises[i]) if outputs else None,
-            share=noises[i] / total,
-            matters=noises[i] >= matters,
+class _Ranking:
+    """Layers by the noise that each brings, the noisiest first."""
+
+    def __init__(self, models: Models, measured: Sequence[Errors]) -> None:
+        self.models = models
+        outputs = models.outputs
+        noises = [e.noise(outputs) if outputs else e.local.ratio for e in measured]
+        self._total = sum(noises) or 1.0
+        order = sorted(range(len(measured)), key=lambda i: (-noises[i], i))
+        self._ranked = [(measured[i], noises[i]) for i in order]
+        self._matters = max(_QUIET, max(_MATTERS, 1 / max(len(measured), 1)) * self._total)
+
+    @property
+    def changeable(self) -> list[Errors]:
+        """The layers that matter and are not in float already."""
+        excluded = excluded_by(self.models.candidate.properties)
+        return [
+            errors
+            for errors, noise in self._ranked
+            if noise >= self._matters
+            and not any(fnmatchcase(name_of(self.models, errors), rule) for rule in excluded)
+        ]
+
+    def layers(self, helps: Mapping[str, Advice]) -> tuple[Layer, ...]:
+        """Return the ranking; `helps`: what leaving a node in float was found to bring."""
+        return tuple(self._layer(errors, noise, helps) for errors, noise in self._ranked)
+
+    def _layer(self, errors: Errors, noise: float, helps: Mapping[str, Advice]) -> Layer:
+        models, name = self.models, name_of(self.models, errors)
+        weights = errors.weights if errors.read is not None else errors.local
+        advice = helps.get(name)
+        return Layer(
+            node=name,
+            op_type=models.reference.nodes[errors.region.node].op_type,
+            tensor=errors.region.makes[0].tensor,
+            alone_db=decibels(noise) if models.outputs else None,
+            share=noise / self._total,
+            local_db=errors.local.db,
+            accumulated_db=errors.accumulated.db,
+            weight_db=weights.db,
+            input_db=None if errors.read is None else errors.read.db,
+            clipped=max((seen.clipped for seen in errors.seen.values()), default=0.0),
+            fix=f"{cause_of(models, errors)} In float: {advice.brings}." if advice else "",
         )
-        for i in order
-    )
-
-
-def _layer(
-    models: Models, errors: Errors, *, alone_db: float | None, share: float, matters: bool
-) -> Layer:
-    first = errors.region.makes[0].tensor
-    node = models.reference.nodes[errors.region.node]
-    name = models.reference.names.get(node.output[0]) or node.name or first
-    weights = errors.weights if errors.read is not None else errors.local
-    return Layer(
-        node=name,
-        op_type=node.op_type,
-        tensor=first,
-        alone_db=alone_db,
-        share=share,
-        local_db=errors.local.db,
-        accumulated_db=errors.accumulated.db,
-        weight_db=weights.db,
-        input_db=None if errors.read is None else errors.read.db,
-        clipped=max((seen.clipped for seen in errors.seen.values()), default=0.0),
-        fix=fix_of(models, errors, name) if matters else "",
-    )

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
-__all__ = ["AGAIN", "STATIC", "Reason"]
+__all__ = ["AGAIN", "NOTHING", "STATIC", "Reason"]
 
+NOTHING = "none"  # how a fix begins where there is none
 STATIC = "`quantkit quantize static`"
 AGAIN = f"quantize again with {STATIC}, or with activation_type=QuantType.QUInt8 in onnxruntime.quantization"
 

@@ -66,7 +66,7 @@ def _two_activations(site: Site) -> Reason | None:
         return None
     return Reason(
         "a product of two activations, not both quantized",
-        "usually none: there is no weight to shrink; onnxruntime.quantization.quantize_static quantizes both, so measure "
+        "none as a rule: there is no weight to shrink; onnxruntime.quantization.quantize_static quantizes both, so measure "
         "what that costs",
     )
 

@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -17,7 +18,7 @@ from quantkit.fusion.kernels import (
     optimized_nodes,
 )
 from quantkit.fusion.origins import Origins, label
-from quantkit.fusion.reason import Reason
+from quantkit.fusion.reason import NOTHING, STATIC, Reason
 from quantkit.fusion.reasons import why_float
 from quantkit.fusion.site import Readers
 from quantkit.graph.load import load
@@ -25,6 +26,10 @@ from quantkit.result import NodeRuns, Runs, Runtime
 
 __all__ = ["runtime_of"]
 
+# What quantkit decided itself is no fault of the file.
+_DECIDED = (
+    f"{NOTHING}: left in float when it was quantized; {STATIC} with --save-plan FILE says why"
+)
 _Kernels = dict[str, deque[onnx.NodeProto]]
 _Judged = tuple[NodeRuns, Reason | None]
 
@@ -59,14 +64,19 @@ def _judged(path: Path, optimized: Sequence[onnx.NodeProto]) -> Iterator[_Judged
     origins = Origins(file_nodes(path), optimized)
     kernels, rest = _assigned(origins, optimized)
     dynamic = dynamic_tensors(optimized)
-    sites = _sites(load(path).model)
+    model = load(path).model
+    sites = _sites(model)
     readers = Readers()
+    by_us = model.metadata_props.get("quantkit", "").endswith(" static")
     for product in origins.products:
         found = kernels[label(product)]
         kernel = found.popleft() if found else None
         runs = "gone" if kernel is None else kind_of(kernel, dynamic)
         site = sites.get(product.output[0])
-        yield _node(product, kernel, runs, why_float(site, readers) if runs == "float" else None)
+        reason = why_float(site, readers) if runs == "float" else None
+        if reason is not None and by_us and STATIC in reason.fix:
+            reason = replace(reason, fix=_DECIDED)
+        yield _node(product, kernel, runs, reason)
     for kernel in (*(k for left in kernels.values() for k in left), *rest):
         runs = kind_of(kernel, dynamic)
         yield _node(kernel, kernel, runs, why_float(None, readers) if runs == "float" else None)
@@ -118,10 +128,10 @@ def _node(
 
 
 def _advice(judged: Iterable[_Judged]) -> tuple[str, ...]:
-    """Return a sentence a cause, that of most products first."""
+    """Return a sentence for each cause that something can be done about, that of most products first."""
     causes: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for node, reason in judged:
-        if reason is not None:
+        if reason is not None and not reason.fix.startswith(NOTHING):
             causes[reason.cause, reason.fix][node.op_type] += 1
     return tuple(
         f"{_listed(ops)} {'stays' if ops.total() == 1 else 'stay'} float: {cause}; fix: {fix}."

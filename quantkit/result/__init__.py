@@ -18,6 +18,7 @@ from quantkit.result.file import (
     save_result,
 )
 from quantkit.result.inside import (
+    Advice,
     Changes,
     Fidelity,
     Layer,
@@ -42,6 +43,7 @@ from quantkit.result.verdict import Judged, Objection, ObjectionKind, Outcome, R
 __all__ = [
     "OLDER",
     "SCHEMA",
+    "Advice",
     "Calibrated",
     "Changes",
     "DataSource",

@@ -1,10 +1,11 @@
 """What happens inside a model: which layers drift, what runs in integers, whether other CPUs agree."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 __all__ = [
+    "Advice",
     "Changes",
     "Fidelity",
     "Layer",
@@ -14,6 +15,8 @@ __all__ = [
     "Runs",
     "Runtime",
 ]
+
+_COSTS = 0.005  # below half a per cent a cost is not worth a word
 
 Runs = Literal["integer", "float", "dynamic", "gone"]
 """integer: integer kernel; dynamic: integer kernel, ranges taken at run time; gone: fused into another, or folded."""
@@ -53,6 +56,47 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """Layers that would better stay float: tried on the quantized model, not guessed.
+
+    Attributes:
+        nodes: Their names in the float model.
+        gain_db: By how much the SQNR at the outputs rises.
+        after_db: What it is then; None: no noise is left.
+        slower: How much longer a run takes, as a share of the candidate's time: an estimate from the layers' float
+            time. It is measured, and so not the same in two runs.
+        larger: How much larger the file becomes, as a share of the candidate's.
+        option: What to add to the command that quantized it; "" if quantkit did not.
+    """
+
+    nodes: tuple[str, ...]
+    gain_db: float
+    after_db: float | None
+    slower: float = field(default=0.0, compare=False)
+    larger: float = 0.0
+    option: str = ""
+
+    @property
+    def brings(self) -> str:
+        """What it brings, and how it is done."""
+        how = f": add {self.option}" if self.option else ""
+        return f"{self.gain_db:+.1f} dB at the output{how}"
+
+    @property
+    def sentence(self) -> str:
+        """What it brings and costs."""
+        shown = [f"'{node}'" for node in self.nodes]
+        named = shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+        costs = [
+            f"{100 * value:.0f} % {what}"
+            for value, what in ((self.slower, "time"), (self.larger, "size"))
+            if value >= _COSTS
+        ]
+        cost = f"costs about {' and '.join(costs)}" if costs else "costs next to nothing"
+        return f"Keeping {named} in float would bring {self.brings} (tried; {cost})."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Layers:
     """Layers ranked by the noise that each alone brings, worst first.
 
@@ -60,11 +104,13 @@ class Layers:
         layers: The ranking.
         samples: On how many samples.
         note: What could not be looked at, and why.
+        advice: What was tried and helps, the best first; at most two.
     """
 
     layers: tuple[Layer, ...]
     samples: int
     note: str = ""
+    advice: tuple[Advice, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

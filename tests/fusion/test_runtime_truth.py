@@ -11,6 +11,7 @@ import onnxruntime.quantization as oq
 import pytest
 from builders import MS, Array, graph, matmul_model, model, node, rng, save, weight
 from fusion_cases import Case, residual
+from layer_cases import float_model
 from onnx import TensorProto
 from onnxruntime.quantization.shape_inference import quant_pre_process
 from tasks import Sizes, tasks
@@ -234,3 +235,13 @@ def test_large_weights_stay_in_their_file(tmp_path: Path) -> None:
     onnx.save(matmul_model(), path, save_as_external_data=True, location="m.data")
     assert by_runs(runtime_of(path)) == {"mm": "float"}
     assert {p.name for p in tmp_path.iterdir()} == {"m.onnx", "m.data"}
+
+
+def test_a_file_made_by_quantize_static_is_not_told_to_use_it(tmp_path: Path) -> None:
+    source, feeds = float_model("cnn", tmp_path)
+    quantize_static(source, tmp_path / "q.onnx", feeds, exclude_nodes=["deep"])
+    found = runtime_of(tmp_path / "q.onnx")
+    floats = [node for node in found.nodes if node.runs == "float"]
+    assert {"deep", "wide"} == {node.node for node in floats}
+    assert found.advice == ()
+    assert all(node.fix.startswith("none: left in float when it was quantized") for node in floats)

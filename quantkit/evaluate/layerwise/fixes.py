@@ -1,15 +1,14 @@
-"""What would help a layer, in one sentence, by what its error comes from."""
+"""What a layer's error comes from, in one sentence."""
 
 from quantkit.evaluate.layerwise.measure import Errors, Models, Seen
 from quantkit.evaluate.layerwise.quantizer import Quantizer
 from quantkit.evaluate.layerwise.regions import Read
 
-__all__ = ["fix_of"]
+__all__ = ["cause_of"]
 
 _WIDE = 3.0  # times what the data needs: more than few samples and a careful method explain
 _CLIPPED = 0.005  # share of values from which on clipping is no longer a choice of the method
 _GAIN = 0.25  # by how much a layer's weights may be too large or too small before their scale is to blame
-_WIDER_TYPE = {"uint8": "uint16", "int8": "int16"}
 # Where operators hold integers of weights and their scale.
 _WEIGHTS = {
     "DequantizeLinear": (0, 1),
@@ -20,36 +19,35 @@ _WEIGHTS = {
 }
 
 
-def fix_of(models: Models, errors: Errors, node: str) -> str:
-    """Say what to change so that a layer brings less error; `node`: what it is called in the float model."""
+def cause_of(models: Models, errors: Errors) -> str:
+    """Say what a layer's error comes from, and what else than float would mend that."""
     read = errors.read.ratio if errors.read is not None else 0.0
     by_weights = errors.weights if errors.read is not None else errors.local
-    if read < by_weights.ratio:
-        return _weights(models, errors, by_weights.gain, node)
+    if read < by_weights.ratio or not errors.seen:
+        return _weights(models, errors, by_weights.gain)
     tensor, seen = max(errors.seen.items(), key=lambda item: _lost(*item))
     wide = _wide(tensor.meant, tensor.quantizer, seen)
     if wide:
         return wide
     if models.reference.nodes[errors.region.node].op_type == "BatchNormalization":
         return "Fold it into the layer before it, then quantize: quantkit optimize."
-    return _activation(tensor, seen, node)
+    return _activation(tensor, seen)
 
 
-def _weights(models: Models, errors: Errors, gain: float, node: str) -> str:
-    exclude = f"keep it in float: --exclude '{node}'"
+def _weights(models: Models, errors: Errors, gain: float) -> str:
     if abs(gain - 1) > _GAIN:
-        return (
-            f"What its weights make is {gain:.1f} times what it should be: their scale is wrong; quantize again, "
-            f"or {exclude}."
-        )
+        times = f"{gain:.1f} times what it should be"
+        return f"What its weights make is {times}: their scale is wrong; quantize again."
     made, rounds = errors.region.makes[0].tensor, errors.region.rounds
     wide = "" if rounds is None else _wide(made, rounds, errors.made)
     if wide:
         return wide
     if _is_per_tensor(models, errors):
-        return f"One scale for all channels of its weights is too coarse: weights per channel, or {exclude}."
+        return (
+            "One scale for all channels of its weights is too coarse: quantize weights per channel."
+        )
     rounded = f" and the rounding of '{made}'" if rounds is not None else ""
-    return f"Its weights{rounded} lose most; {exclude}."
+    return f"Its weights{rounded} lose most."
 
 
 def _wide(tensor: str, quantizer: Quantizer, seen: Seen) -> str:
@@ -60,19 +58,12 @@ def _wide(tensor: str, quantizer: Quantizer, seen: Seen) -> str:
     return f"The scale of '{tensor}' is {times}: calibrate again."
 
 
-def _activation(read: Read, seen: Seen, node: str) -> str:
+def _activation(read: Read, seen: Seen) -> str:
     name = read.meant
-    exclude = f"keep it in float: --exclude '{node}'"
-    rule = f"[[static.tensor]] tensor = '{name}'"
-    if read.quantizer.scale is None:
-        return f"'{name}' needs more than 8 bits; {exclude}."
-    if seen.clipped > _CLIPPED:
+    if read.quantizer.scale is not None and seen.clipped > _CLIPPED:
         share = f"{100 * seen.clipped:.1f} % of '{name}' is clipped"
-        return f"{share}: calibrate with more samples, or {rule}, method = 'minmax'."
-    wider = _WIDER_TYPE.get(read.quantizer.dtype)
-    if wider is None:
-        return f"'{name}' loses most; {exclude}."
-    return f"'{name}' needs finer steps: {rule}, dtype = '{wider}'; or {exclude}."
+        return f"{share}: calibrate with more samples, or with --method minmax."
+    return f"'{name}' needs more than {read.quantizer.bits} bits."
 
 
 def _lost(read: Read, seen: Seen) -> float:

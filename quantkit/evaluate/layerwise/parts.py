@@ -15,7 +15,17 @@ from numpy.typing import NDArray
 from quantkit.evaluate.layerwise.structure import Structure, subgraphs
 from quantkit.runtime import make_session
 
-__all__ = ["Kind", "Part", "Parts", "declared", "part_of", "parts_of", "renamed", "types_of"]
+__all__ = [
+    "Kind",
+    "Part",
+    "Parts",
+    "declared",
+    "needed",
+    "part_of",
+    "parts_of",
+    "renamed",
+    "types_of",
+]
 
 Array = NDArray[Any]
 _TOGETHER = 64
@@ -88,7 +98,7 @@ def part_of(
     if not outputs:
         return Part(None, {}, ())
     cut = {name: kind for name, kind in fed.items() if name not in model.inputs}
-    kept, read = _needed(model, outputs, cut.keys())
+    kept, read = needed(model, outputs, cut.keys())
     graph = onnx.GraphProto(name="part")
     names = {name: _fed(name) for name in cut}
     graph.node.extend(renamed(model.nodes[i], names) for i in kept)
@@ -155,7 +165,7 @@ def _rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
             output.name = names.get(output.name, output.name)
 
 
-def _needed(
+def needed(
     model: Structure, outputs: Iterable[str], fed: Iterable[str]
 ) -> tuple[list[int], set[str]]:
     """Return the nodes that outputs need, in order, and all that these read."""

@@ -49,6 +49,11 @@ class Quantizer:
         return int(info.min), int(info.max)
 
     @property
+    def bits(self) -> int:
+        """Of the integers."""
+        return 8 * np.dtype(self.dtype).itemsize
+
+    @property
     def clips_below_zero(self) -> bool:
         """Whether no negative value survives."""
         return self.scale is not None and self.zero_point == self.ends[0]

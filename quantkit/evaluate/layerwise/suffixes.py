@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from quantkit.evaluate.layerwise.parts import Kind, Part, declared, part_of, renamed
 from quantkit.evaluate.layerwise.structure import Structure
 
-__all__ = ["Suffix", "suffixes_of"]
+__all__ = ["Suffix", "given_as", "result_of", "suffixes_of", "switch_of", "switched"]
 
 Array = NDArray[Any]
 _RUNS = 8  # sessions at most
@@ -51,9 +51,9 @@ class Suffix:
         self, feeds: Mapping[str, Array], layer: int | None, given: Mapping[str, Array]
     ) -> list[Array]:
         """Run with the tensors of one layer replaced by those that are given; with those of none if it is None."""
-        switches = {_switch(i): np.asarray(i == layer) for i in self.layers}
+        switches = {switch_of(i): np.asarray(i == layer) for i in self.layers}
         chosen = self.tensors[layer] if layer is not None else ()
-        replaced = {_given(name): given[name] for name in chosen}
+        replaced = {given_as(name): given[name] for name in chosen}
         return list(self.part.run(feeds, switches, {**self.empty, **replaced}).values())
 
 
@@ -76,12 +76,12 @@ def suffixes_of(
         tensors = {int(i): layers[i] for i in numbers}
         behind = _behind(model, {name for names in tensors.values() for name in names})
         fed = {name: kind for name, kind in available.items() if name not in behind}
-        switched = _switched(model, tensors, available)
-        names = {name: _result(name) for each in tensors.values() for name in each}
+        chosen = switched(model, tensors, available)
+        names = {name: result_of(name) for each in tensors.values() for name in each}
         reached = tuple(name for name in outputs if name in behind)
-        part = part_of(switched, [names.get(name, name) for name in reached], fed, level=99)
+        part = part_of(chosen, [names.get(name, name) for name in reached], fed, level=99)
         empty = {
-            _given(name): np.zeros((0,) * available[name].rank, available[name].dtype.numpy())
+            given_as(name): np.zeros((0,) * available[name].rank, available[name].dtype.numpy())
             for name in names
         }
         yield Suffix(tuple(tensors), tensors, part, reached, empty)
@@ -96,17 +96,18 @@ def _behind(model: Structure, tensors: set[str]) -> set[str]:
     return found
 
 
-def _switched(
+def switched(
     model: Structure, layers: Mapping[int, tuple[str, ...]], kinds: Mapping[str, Kind]
 ) -> Structure:
+    """Return a model in which each layer's tensors go through a switch, fed as `switch_of` and `given_as` it."""
     owner = {name: i for i, names in layers.items() for name in names}
-    names = {name: _result(name) for name in owner}
+    names = {name: result_of(name) for name in owner}
     proto = onnx.ModelProto(ir_version=model.proto.ir_version)
     proto.opset_import.extend(model.proto.opset_import)
     proto.graph.initializer.extend(model.proto.graph.initializer)
     proto.graph.input.extend(model.proto.graph.input)
-    proto.graph.input.extend(declared(_switch(i), _BOOL) for i in layers)
-    proto.graph.input.extend(declared(_given(name), kinds[name]) for name in owner)
+    proto.graph.input.extend(declared(switch_of(i), _BOOL) for i in layers)
+    proto.graph.input.extend(declared(given_as(name), kinds[name]) for name in owner)
     for node in model.nodes:
         proto.graph.node.append(renamed(node, names))
         for name in node.output:
@@ -116,10 +117,10 @@ def _switched(
 
 
 def _choice(name: str, layer: int, kind: Kind) -> onnx.NodeProto:
-    node = onnx.NodeProto(op_type="If", name=_result(name))
-    node.input.append(_switch(layer))
-    node.output.append(_result(name))
-    for branch, source in (("then_branch", _given(name)), ("else_branch", name)):
+    node = onnx.NodeProto(op_type="If", name=result_of(name))
+    node.input.append(switch_of(layer))
+    node.output.append(result_of(name))
+    for branch, source in (("then_branch", given_as(name)), ("else_branch", name)):
         attribute = node.attribute.add(name=branch, type=onnx.AttributeProto.GRAPH)
         copied = f"{branch}/{name}"
         attribute.g.name = branch
@@ -128,13 +129,16 @@ def _choice(name: str, layer: int, kind: Kind) -> onnx.NodeProto:
     return node
 
 
-def _switch(layer: int) -> str:
+def switch_of(layer: int) -> str:
+    """Return the name of a layer's switch."""
     return f"switch/{layer}"
 
 
-def _given(tensor: str) -> str:
+def given_as(tensor: str) -> str:
+    """Return the name of the input that may stand for a tensor."""
     return f"given/{tensor}"
 
 
-def _result(tensor: str) -> str:
+def result_of(tensor: str) -> str:
+    """Return the name of a tensor behind its switch."""
     return f"switched/{tensor}"
