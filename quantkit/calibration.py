@@ -1,6 +1,5 @@
 """Calibration, in order: load, find the points, open the data, observe, audit, write."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -12,7 +11,8 @@ import onnx
 
 from calibrators import Entropy, MeanSquaredError, MinMax, Percentile
 from quantkit.data import InputSpec, Sample, Samples, Stream, collate, fixed_batch, open_data
-from quantkit.errors import DataError, NothingToQuantizeError, OutputError, UsageError
+from quantkit.errors import DataError, NothingToQuantizeError, UsageError
+from quantkit.files import check_outputs
 from quantkit.graph.load import LoadedModel, load
 from quantkit.observe.audit import audit_of
 from quantkit.observe.calibration import Calibration, sketch_method
@@ -99,8 +99,8 @@ def calibrate_model(
     """Learn the ranges of a model's activations from data, and write them; see `quantkit.calibrate`."""
     monitor = monitor or Silent()
     monitor.stage("Reading the model")
-    _check_target(target)
     loaded = load(source)
+    _check_target(target, loaded, data)
     loaded.require_weights()
     points = points_of(loaded.model)
     _require_points(points, loaded)
@@ -206,15 +206,10 @@ def _order(job: Job) -> dict[str, Any]:
     return {"batch": job.batch, "limit": job.limit, "shuffle": job.shuffle, "seed": job.seed}
 
 
-def _check_target(target: Path | None) -> None:
-    if target is None:
-        return
-    if target.is_dir():
-        raise UsageError(f"The output '{target}' is a directory; give a file name.")
-    if not target.parent.is_dir():
-        raise UsageError(f"The output's folder '{target.parent}' does not exist.")
-    if not os.access(target.parent, os.W_OK):
-        raise OutputError(f"Cannot write into '{target.parent}'; nothing was run.")
+def _check_target(target: Path | None, loaded: LoadedModel, data: object) -> None:
+    if target is not None:
+        read = [Path(data)] if isinstance(data, str | Path) else []
+        check_outputs([target, _partial(target)], [*loaded.files, *read])
 
 
 def _require_points(points: Points, loaded: LoadedModel) -> None:

@@ -5,15 +5,16 @@ there by hand.
 """
 
 import shlex
-import shutil
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 
-from quantkit.errors import OutputError
+from quantkit.errors import OutputError, UsageError
 from quantkit.evaluate.answers import Contender
 from quantkit.evaluation import EvaluateOptions, evaluate, write_evaluation
+from quantkit.files import replacing
 from quantkit.gate import rules_of
 from quantkit.job import StaticJob
 from quantkit.observe.monitor import Monitor, Silent
@@ -76,10 +77,21 @@ def _write_inputs(folder: Path) -> Path:
     """Write what a user would have: a model, labelled images, others to calibrate with, the rules."""
     sample = fashion_mnist()
     parts = {"calibration": slice(None, _CALIBRATED), "images": slice(_CALIBRATED, None)}
+    contents = {"quantkit.toml": _RECIPE.encode(), "fashion.onnx": sample.model.read_bytes()}
     for name, part in parts.items():
-        np.savez(folder / f"{name}.npz", image=sample.images[part], label=sample.labels[part])
-    (folder / "quantkit.toml").write_text(_RECIPE, encoding="utf-8")
-    return Path(shutil.copyfile(sample.model, folder / "fashion.onnx"))
+        packed = BytesIO()
+        np.savez(packed, image=sample.images[part], label=sample.labels[part])
+        contents[f"{name}.npz"] = packed.getvalue()
+    for name, content in contents.items():
+        path = folder / name
+        if path.exists() and path.read_bytes() != content:
+            raise UsageError(
+                f"The demo would overwrite '{path}', which is not its own; choose another folder with -o."
+            )
+    for name, content in contents.items():
+        with replacing(folder / name) as file:
+            file.write(content)
+    return folder / "fashion.onnx"
 
 
 def _quantized(folder: Path, source: Path, monitor: Monitor) -> list[Contender]:

@@ -36,10 +36,13 @@ from quantkit.result import Evaluated, ModelFile, Origin, Result, Rule, save_res
 from quantkit.runtime import RUNTIME_ERRORS, first_line
 from quantkit.targets import cores
 
-__all__ = ["PARTS", "EvaluateOptions", "evaluate", "named", "write_evaluation"]
+__all__ = ["PARTS", "WRITTEN", "EvaluateOptions", "evaluate", "named", "write_evaluation"]
 
 PARTS = ("latency", "memory", "layers", "runtime", "fidelity")
 """What may be left out; answers and sizes are always measured."""
+
+WRITTEN = ("result.json", "report.html", "report.md")
+"""What `write_evaluation` writes into a folder."""
 
 _Found = TypeVar("_Found")
 _FAILURES: tuple[type[Exception], ...] = (QuantkitError, *RUNTIME_ERRORS)

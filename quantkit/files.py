@@ -1,17 +1,44 @@
-"""Facts about files that everything which writes one needs."""
+"""Every file that quantkit writes: asked about before anything runs, whole or not at all, nothing left behind.
+
+What is being written has a name that tells which process writes it, in the folder of what it will replace. A process that was
+killed cannot tidy up; the next one that writes into the same folder does (`sweep`).
+"""
 
 import os
+import re
+import shutil
+import socket
+import stat
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
+from hashlib import blake2b
 from pathlib import Path
 from typing import BinaryIO
 
-from quantkit.errors import OutputError
+from quantkit.errors import OutputError, UsageError
 
-__all__ = ["human", "replace_text", "replacing", "umask"]
+__all__ = [
+    "check_folder",
+    "check_outputs",
+    "destination",
+    "human",
+    "make_scratch",
+    "put",
+    "replace_text",
+    "replacing",
+    "scratch",
+]
 
-
+# Kinds of files that quantkit writes and no data is made of.
+_OWN_SUFFIXES = frozenset(
+    {".onnx", ".data", ".calibration", ".partial", ".html", ".md", ".svg", ".xml"}
+)
+_HEAD = 4096  # bytes in which files of ours without such a suffix name quantkit
+_LEFT = re.compile(r"\.quantkit-(?P<host>[0-9a-f]{8})-(?P<pid>\d+)-(?P<start>[0-9a-f]{8})-")
+_WEEK = 7 * 24 * 3600  # seconds; no run of another machine lasts so long
 _KILO = 1000
 
 
@@ -24,11 +51,103 @@ def human(nbytes: float) -> str:
     return f"{nbytes:.2f} GB"
 
 
-def umask() -> int:
-    """Return the permissions that new files of this process do not get."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def check_outputs(outputs: Iterable[Path | None], inputs: Iterable[Path | None]) -> None:
+    """Refuse, before anything runs, what cannot be written, or would overwrite what is read or written beside it.
+
+    Args:
+        outputs: Every file that a command is to write; None is not asked for.
+        inputs: Every file and folder that it reads. In a folder any file may be data, except for what quantkit itself writes.
+
+    Raises:
+        UsageError: An output is an input, another output, a folder, or no file at all.
+        OutputError: It cannot be written there.
+    """
+    read = [path for path in inputs if path is not None and path.exists()]
+    written: dict[str, Path] = {}
+    for path in outputs:
+        if path is None:
+            continue
+        real = destination(path)
+        _try_writing(real.parent)
+        for source in read:
+            _refuse_overwriting(path, real, source)
+        other = written.setdefault(str(real).casefold(), path)
+        if other is not path:
+            raise UsageError(
+                f"'{other}' and '{path}' are one file and would overwrite each other; choose two names."
+            )
+
+
+def _try_writing(folder: Path) -> None:
+    try:
+        with tempfile.TemporaryFile(dir=folder):  # permissions alone do not tell
+            pass
+    except OSError as e:
+        raise OutputError(
+            f"Cannot write into '{folder}': {e.strerror or e}; nothing was run."
+        ) from e
+
+
+def _refuse_overwriting(path: Path, real: Path, source: Path) -> None:
+    if not real.exists():
+        return
+    if real.samefile(source):
+        raise UsageError(
+            f"Writing '{path}' would overwrite the input '{source}'; choose another output."
+        )
+    if source.is_dir() and real.is_relative_to(source.resolve()) and not _is_own(real):
+        raise UsageError(
+            f"Writing '{path}' would overwrite a file in '{source}', which is read; choose another output."
+        )
+
+
+def _is_own(path: Path) -> bool:
+    """Say whether a file looks like one that quantkit wrote: a plan or a result may stand beside the data."""
+    if path.suffix.lower() in _OWN_SUFFIXES:
+        return True
+    with path.open("rb") as file:
+        return b"quantkit" in file.read(_HEAD)
+
+
+def check_folder(folder: Path, names: Sequence[str], inputs: Iterable[Path | None]) -> None:
+    """Refuse, before anything runs, a folder that cannot be made, or into which these files cannot be written.
+
+    Raises:
+        UsageError: A file in it is an input, or no file at all.
+        OutputError: It cannot be written.
+    """
+    if folder.is_dir():
+        check_outputs([folder / name for name in names], inputs)
+        return
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not there.is_dir():
+        raise OutputError(f"Cannot make the folder '{folder}': '{there}' is a file.")
+    _try_writing(there)
+
+
+def destination(path: Path) -> Path:
+    """Return the file that is replaced when `path` is written: what a link points to.
+
+    Raises:
+        UsageError: It is a folder, in none, or no file at all.
+        OutputError: It cannot be written.
+    """
+    real = Path(os.path.realpath(path))
+    try:
+        mode = real.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        mode = 0
+        if not real.parent.is_dir():
+            raise UsageError(f"The output's folder '{path.parent}' does not exist.") from None
+    except OSError as e:
+        raise OutputError(f"Cannot write '{path}': {e.strerror or e}.") from e
+    if stat.S_ISDIR(mode):
+        raise UsageError(f"The output '{path}' is a directory; give a file name.")
+    if mode and not stat.S_ISREG(mode):
+        raise UsageError(f"The output '{path}' is a device or a pipe; give a file name.")
+    if mode and not os.access(real, os.W_OK):
+        raise OutputError(f"Cannot write '{path}': it is write-protected; nothing was run.")
+    return real
 
 
 @contextmanager
@@ -36,29 +155,152 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """Open a file that takes the place of `path` when the block ends: whole or not at all.
 
     Raises:
+        UsageError: `path` is no place for a file.
         OutputError: It cannot be written; what was there before is untouched.
     """
+    real = destination(path)
     temporary = None
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        sweep(real.parent)
+        handle, name = tempfile.mkstemp(dir=real.parent, prefix=f".{_signature()}-")
+        temporary = Path(name)
         with os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        Path(temporary).chmod(0o666 & ~umask())
-        Path(temporary).replace(path)
+        put(temporary, real)
     except OSError as e:
         raise OutputError(f"Cannot write '{path}': {e.strerror or e}.") from e
     finally:
         if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
 
 
 def replace_text(path: Path, text: str) -> None:
     """Write a text, whole or not at all.
 
     Raises:
+        UsageError: `path` is no place for a file.
         OutputError: It cannot be written; what was there before is untouched.
     """
     with replacing(path) as file:
         file.write(text.encode())
+
+
+def put(made: Path, path: Path) -> None:
+    """Rename a finished file to its place, with the permissions of what it replaces; new files get those of all new files."""
+    try:
+        before = path.stat()
+    except FileNotFoundError:
+        made.chmod(0o666 & ~_umask())
+    else:
+        with suppress(PermissionError):  # only root gives files away
+            os.chown(made, before.st_uid, before.st_gid)
+        made.chmod(stat.S_IMODE(before.st_mode))
+    made.replace(path)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+@contextmanager
+def scratch(parent: Path | None = None) -> Iterator[Path]:
+    """Make a folder for what is not finished; always remove it. See `make_scratch`.
+
+    Raises:
+        OutputError: No folder can be made there.
+    """
+    folder = make_scratch(parent)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def make_scratch(parent: Path | None = None) -> Path:
+    """Make a folder for what is not finished, and remove what killed processes left beside it.
+
+    Args:
+        parent: Where; None: in the system's place for temporary files.
+
+    Raises:
+        OutputError: No folder can be made there.
+    """
+    place = Path(tempfile.gettempdir()) if parent is None else parent
+    sweep(place)
+    try:
+        return Path(tempfile.mkdtemp(prefix=f".{_signature()}-", dir=place))
+    except OSError as e:
+        other = "; set TMPDIR to another folder" if parent is None else ""
+        raise OutputError(
+            f"Cannot write to '{place}': {e.strerror or e}{other}; nothing was written."
+        ) from e
+
+
+def sweep(folder: Path) -> None:
+    """Remove what quantkit's processes left in a folder when they were killed."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            found = _LEFT.match(entry.name)
+            if found is None or not _is_left(found, entry):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path, ignore_errors=True)
+            else:
+                Path(entry.path).unlink(missing_ok=True)
+
+
+def _is_left(found: re.Match[str], entry: os.DirEntry[str]) -> bool:
+    """Say whether the process that made something is gone. Of another machine's only the time can tell."""
+    about = entry.stat(follow_symlinks=False)
+    if hasattr(os, "getuid") and about.st_uid != os.getuid():
+        return False
+    if found["host"] != _host():
+        return time.time() - about.st_mtime > _WEEK
+    return _start_of(int(found["pid"])) != found["start"]
+
+
+def _signature() -> str:
+    """Return how the names of this process's unfinished files begin."""
+    return f"quantkit-{_host()}-{os.getpid()}-{_start_of(os.getpid())}"
+
+
+@cache
+def _host() -> str:
+    """Return what tells machines apart that share a folder, and containers that count processes on their own."""
+    space = ""
+    with suppress(OSError):
+        space = os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - what it says is no path
+    return _short(f"{socket.gethostname()}{space}")
+
+
+def _start_of(pid: int) -> str:
+    """Return what tells a process from others that had or will have its number; "" if there is none now."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return "" if Path("/proc/self/stat").exists() else _running(pid)
+    after_name = fields.rpartition(")")[2].split()  # a name may hold anything
+    gone = after_name[0] in {"Z", "X"}
+    return "" if gone else _short(f"{boot}{after_name[19]}")
+
+
+def _running(pid: int) -> str:
+    """Return the same where the system does not tell when a process began."""
+    if os.name == "posix":  # elsewhere it would end the process
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return ""
+        except OSError:
+            pass
+    return "0" * 8
+
+
+def _short(text: str) -> str:
+    return blake2b(text.encode(), digest_size=4).hexdigest()

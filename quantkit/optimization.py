@@ -12,12 +12,11 @@ import onnx
 from numpy.typing import NDArray
 
 from quantkit.errors import VerifyError
-from quantkit.files import human
+from quantkit.files import check_outputs, human
 from quantkit.graph.load import LoadedModel, load
 from quantkit.graph.save import Stage, staged
 from quantkit.graph.simplify import SimplifyReport, select, simplify
 from quantkit.numerics.affine import sqnr
-from quantkit.outcome import check_target
 from quantkit.provenance import ModelOrigin, Provenance, model_digest, plain, write_model
 from quantkit.runtime import make_session, readable_ir_version, run_session
 from quantkit.verify import LARGE, Reference, Verification, compare, run_float
@@ -111,7 +110,7 @@ def optimize_model(  # noqa: PLR0913 - one parameter a question
     target, chosen = Path(model_output), select(passes, exclude)
     progress("Reading")
     loaded = load(model_input)
-    check_target(loaded, target)
+    check_outputs([target], loaded.files)
     loaded.require_weights()
     origin = Provenance(
         kind="optimize",
@@ -129,8 +128,7 @@ def optimize_model(  # noqa: PLR0913 - one parameter a question
         nbytes = _write(stage, loaded, origin)
         progress("Verifying")
         checked = None if reference is None else _verify(stage, reference, nbytes)
-        external = stage.data_path.exists()
-        stage.commit()
+        external = stage.commit() is not None
     return OptimizeResult(
         report=report,
         input_bytes=loaded.nbytes,

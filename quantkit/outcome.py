@@ -2,12 +2,11 @@
 
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 
-from quantkit.errors import NothingToQuantizeError, UsageError, VerifyError
+from quantkit.errors import NothingToQuantizeError, VerifyError
 from quantkit.files import human
 from quantkit.fusion import Fusion
 from quantkit.graph.load import LoadedModel
@@ -19,7 +18,6 @@ from quantkit.verify import NOISE_DB, Verification
 
 __all__ = [
     "QuantizeResult",
-    "check_target",
     "is_noise",
     "noise",
     "require_change",
@@ -91,20 +89,6 @@ class QuantizeResult:
             "fusion": None if self.fusion is None else self.fusion.to_json(),
             "plan": self.plan.to_json(),
         }
-
-
-def check_target(loaded: LoadedModel, target: Path) -> None:
-    """Refuse an output that cannot be written, or that would overwrite the input."""
-    if target.is_dir():
-        raise UsageError(f"The output '{target}' is a directory; give a file name.")
-    if not target.parent.is_dir():
-        raise UsageError(f"The output's folder '{target.parent}' does not exist.")
-    written = {target.resolve(), target.with_name(f"{target.name}.data").resolve()}
-    for path in loaded.files:
-        if path.resolve() in written:
-            raise UsageError(
-                f"Writing '{target}' would overwrite the input '{path}'; choose another output."
-            )
 
 
 def require_change(plan: Plan, loaded: LoadedModel) -> None:

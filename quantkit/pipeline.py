@@ -18,6 +18,7 @@ from quantkit.analyze.view import facts_of
 from quantkit.calibration import with_model_folder
 from quantkit.emit import Format, Solved, emit_dynamic, emit_static
 from quantkit.errors import ModelError, VerifyError
+from quantkit.files import check_outputs
 from quantkit.fusion import fusion_of
 from quantkit.graph.factors import write_divisors
 from quantkit.graph.load import LoadedModel, load
@@ -28,7 +29,6 @@ from quantkit.observe import Calibration
 from quantkit.observe.monitor import Monitor, Silent
 from quantkit.outcome import (
     QuantizeResult,
-    check_target,
     is_noise,
     noise,
     require_change,
@@ -84,7 +84,7 @@ def dynamic(  # noqa: PLR0913 - one parameter a question
     target = Path(target)
     progress("Reading")
     loaded = load(source)
-    check_target(loaded, target)
+    check_outputs([target], loaded.files)
     loaded.require_weights()
     draft = _draft(loaded.model, options)
     require_change(draft.plan, loaded)
@@ -104,8 +104,7 @@ def dynamic(  # noqa: PLR0913 - one parameter a question
             nbytes, checked = _realize(stage, draft, reference, origin)
         if is_noise(checked) and sample is not None:
             raise VerifyError(f"{noise(checked)} Nothing was written.")
-        external = stage.data_path.exists()
-        stage.commit()
+        external = stage.commit() is not None
     return QuantizeResult(
         plan=draft.plan,
         input_bytes=loaded.nbytes,
@@ -198,7 +197,8 @@ def static(  # noqa: PLR0913 - one parameter a question
     monitor, target = monitor or Silent(), Path(target)
     monitor.stage("Reading the model")
     loaded = load(job.source)
-    check_target(loaded, target)
+    data = [Path(job.data)] if isinstance(job.data, str | Path) else []
+    check_outputs([target], [*loaded.files, *data])
     loaded.require_weights()
     planned = _planned(loaded, job, monitor, given=plan)
     require_static(planned.plan, loaded)
@@ -228,8 +228,7 @@ def static(  # noqa: PLR0913 - one parameter a question
         if verify and nbytes < LARGE:
             fusion = fusion_of(stage.model_path)
             require_pair_safe(planned.ready.model, job.options.target)
-        external = stage.data_path.exists()
-        stage.commit()
+        external = stage.commit() is not None
     return QuantizeResult(
         plan=planned.plan,
         input_bytes=loaded.nbytes,

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import onnx_ir as ir
@@ -20,6 +19,7 @@ from quantkit.analyze.view import facts_of
 from quantkit.calibration import CalibrateOptions, calibrate_model
 from quantkit.data import Sample, Samples, collate, open_data
 from quantkit.errors import DataError, ModelError, NothingToQuantizeError, UsageError
+from quantkit.files import scratch
 from quantkit.graph.factors import Divisors
 from quantkit.graph.load import LoadedModel
 from quantkit.graph.opset import opset_of, raise_opset
@@ -211,8 +211,8 @@ def _fitting(options: CalibrateOptions, ready: Prepared) -> CalibrateOptions:
 @contextmanager
 def _written(ready: Prepared) -> Iterator[Path]:
     """Write a float model where onnxruntime can read it, for a while."""
-    with TemporaryDirectory(prefix="quantkit-") as folder:
-        stage = Stage(Path(folder) / ready.name, Path(folder))
+    with scratch() as folder:
+        stage = Stage(folder / ready.name, folder)
         try:
             stage.write(ready.model)
         except OSError as e:

@@ -4,7 +4,6 @@ import filecmp
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
@@ -13,6 +12,8 @@ from quantkit.attestation import Check, require_provenance, version_changes
 from quantkit.calibration import CalibrateOptions
 from quantkit.emit import Format
 from quantkit.errors import ModelError, UsageError
+from quantkit.files import scratch
+from quantkit.graph.load import model_files
 from quantkit.job import StaticJob
 from quantkit.numerics.dtypes import IntType, int_type
 from quantkit.observe import Calibration, CalibratorAsk
@@ -58,8 +59,8 @@ def make_again(
     if obstacle:
         return Check("again", "unknown", f"Cannot be made again: {obstacle}.")
     progress("Making it again")
-    with TemporaryDirectory(prefix="quantkit-") as folder:
-        made = Path(folder) / model.name  # external data is found by this name
+    with scratch() as folder:
+        made = folder / model.name  # external data is named after it
         try:
             if settings is None and says.kind == "static":
                 settings = replace(data_settings_of(says.options), memory=memory)
@@ -175,7 +176,7 @@ def _names(listed: list[str] | None) -> tuple[str, ...] | None:
 
 
 def _compared(model: Path, made: Path, says: Provenance) -> Check:
-    if _same_bytes(model, made) and _same_bytes(_beside(model), _beside(made)):
+    if _same_bytes(model, made):
         return Check("again", "ok", "Made again from the same inputs, it has the same bytes.")
     now = read_provenance(made)
     assert now is not None  # noqa: S101 - it was just written
@@ -220,12 +221,9 @@ def _data_of(record: Provenance) -> tuple[str, str, int]:
     )
 
 
-def _beside(model: Path) -> Path:
-    return model.with_name(f"{model.name}.data")
-
-
 def _same_bytes(one: Path, other: Path) -> bool:
-    """Say whether two files are the same; so are two that are not there."""
-    if not (one.exists() and other.exists()):
-        return one.exists() == other.exists()
-    return filecmp.cmp(one, other, shallow=False)
+    """Say whether two models are the same, their external data included."""
+    files = model_files(one), model_files(other)
+    return len(files[0]) == len(files[1]) and all(
+        a.exists() and filecmp.cmp(a, b, shallow=False) for a, b in zip(*files, strict=True)
+    )

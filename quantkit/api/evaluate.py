@@ -6,8 +6,10 @@ from pathlib import Path
 from quantkit.api.arguments import checked_names, sample_settings
 from quantkit.errors import UsageError
 from quantkit.evaluate.answers import AccuracyOptions, Contender
-from quantkit.evaluation import EvaluateOptions, evaluate, named, write_evaluation
+from quantkit.evaluation import WRITTEN, EvaluateOptions, evaluate, named, write_evaluation
+from quantkit.files import check_folder
 from quantkit.gate import rules_of
+from quantkit.graph.load import model_files
 from quantkit.recipe import DataSettings, GateSettings
 from quantkit.result import Result
 
@@ -75,7 +77,12 @@ def evaluate_models(  # noqa: PLR0913 - one parameter a question
         title=title,
         command=_call(float_model, candidates, data),
     )
-    result = evaluate(_contenders(float_model, candidates), data, chosen, options)
+    models = _contenders(float_model, candidates)
+    if output is not None:
+        read = [file for model in models for file in model_files(model.path)]
+        read += [Path(data)] if isinstance(data, str | Path) else []
+        check_folder(Path(output), WRITTEN, read)
+    result = evaluate(models, data, chosen, options)
     if output is not None:
         write_evaluation(result, Path(output))
     return result

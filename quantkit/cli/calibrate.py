@@ -14,6 +14,7 @@ from quantkit.cli.data_options import (
     calibrator,
     chosen_calibrator,
     data_settings,
+    read_by,
 )
 from quantkit.cli.flags import expanded
 from quantkit.errors import InterruptedRunError, UsageError
@@ -91,7 +92,10 @@ def calibrate(  # noqa: PLR0913 - one parameter a flag
 
     Interrupted? The same command continues where it stopped. Formats: see the README.
     """
+    from quantkit.files import check_outputs
+
     if show is not None:
+        check_outputs([export], [show])
         found = _shown(show, how)
         present(found, show, export=export, all_tensors=all_tensors, as_json=as_json)
         return
@@ -124,6 +128,7 @@ def calibrate(  # noqa: PLR0913 - one parameter a flag
         scheduler=scheduler,
         threads=threads,
     )
+    check_outputs([target, export], [*read_by(settings, source), recipe.file])
     try:
         with watching(quiet=as_json) as monitor:
             found = calibrate_model(source, settings.path, target, options, settings, monitor)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quantkit.cli.console import errors, human, output, write_json
-from quantkit.errors import OutputError
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -131,7 +130,10 @@ def present(
     from rich.markup import escape
 
     if export is not None:
-        _export(found, export)
+        from quantkit.files import replace_text
+        from quantkit.observe import onnxruntime_table
+
+        replace_text(export, onnxruntime_table(found))
     if as_json:
         ranges = {t: list(ends) for t, ends in found.ranges().items()}
         method = {"name": found.method.name, **dict(found.method.settings)}
@@ -150,15 +152,6 @@ def present(
             size = human(file.stat().st_size)
             console.print(escape(f"{name:8} {file} ({size})"), highlight=False, soft_wrap=True)
     _print_notes(w for w in found.header["warnings"] if w not in said)
-
-
-def _export(found: "Calibration", path: Path) -> None:
-    from quantkit.observe import onnxruntime_table
-
-    try:
-        path.write_text(onnxruntime_table(found), encoding="utf-8")
-    except OSError as e:
-        raise OutputError(f"Cannot write '{path}': {e.strerror or e}.") from e
 
 
 def _facts(found: "Calibration") -> Iterator[str]:

@@ -185,6 +185,19 @@ def _plain(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
+def read_by(settings: "DataSettings", *models: Path) -> list[Path | None]:
+    """Return what is read to run models on data: their files, the data, and the tokenizer wherever it may be."""
+    from quantkit.graph.load import model_files
+
+    folders = {path.parent for path in models} | ({settings.path} if settings.path else set())
+    return [
+        *(file for path in models for file in model_files(path)),
+        settings.path,
+        settings.text.tokenizer,
+        *(folder / "tokenizer.json" for folder in folders),
+    ]
+
+
 def _given(flags: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in flags.items() if value is not None}
 

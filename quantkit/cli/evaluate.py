@@ -8,7 +8,7 @@ import typer
 
 from quantkit.cli.calibration_view import watching
 from quantkit.cli.console import JsonOption
-from quantkit.cli.data_options import DataFlags, data_settings
+from quantkit.cli.data_options import DataFlags, data_settings, read_by
 from quantkit.cli.flags import expanded
 from quantkit.cli.gate_options import GateFlags, gate_settings, part
 from quantkit.errors import UsageError
@@ -114,7 +114,8 @@ def evaluate(  # noqa: PLR0913 - one parameter a flag
     from dataclasses import replace
 
     from quantkit.cli.evaluation_view import present
-    from quantkit.evaluation import evaluate, named, write_evaluation
+    from quantkit.evaluation import WRITTEN, evaluate, named, write_evaluation
+    from quantkit.files import check_folder
     from quantkit.recipe import load_recipe
 
     recipe = load_recipe()
@@ -136,7 +137,9 @@ def evaluate(  # noqa: PLR0913 - one parameter a flag
     wanted = replace(recipe.evaluate, **{k: v for k, v in given.items() if v is not None})
     recipe = replace(recipe, evaluate=wanted, gate=gate_settings(recipe.gate, rules))
     folder = wanted.output or Path("evaluation")
-    _check_folder(folder)
+    contenders = named(models)
+    read = read_by(settings, *(model.path for model in contenders))
+    check_folder(folder, WRITTEN, [*read, recipe.file])
     options = _options(recipe, skip or [], title, shlex.join(["quantkit", *(context.obj or [])]))
     # A limit that calibration has as well would draw the very samples that it drew.
     shared = recipe.data.limit is not None and settings.limit == recipe.calibrated.limit
@@ -148,7 +151,7 @@ def evaluate(  # noqa: PLR0913 - one parameter a flag
     )
     options = replace(options, accuracy=how)
     with watching(quiet=as_json, doing="Running") as monitor:
-        result = evaluate(named(models), settings.path, settings, options, monitor)
+        result = evaluate(contenders, settings.path, settings, options, monitor)
     files = write_evaluation(result, folder)
     present(result, files, as_json=as_json)
 
@@ -187,16 +190,3 @@ def _options(recipe: "Recipe", skip: list[str], title: str, command: str) -> "Ev
         command=command,
         recipe=recipe.text,
     )
-
-
-def _check_folder(folder: Path) -> None:
-    """Refuse a folder that cannot be written before minutes of work, not after; nothing is made yet."""
-    import os
-
-    from quantkit.errors import OutputError
-
-    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-    if not there.is_dir():
-        raise OutputError(f"Cannot make the folder '{folder}': '{there}' is a file.")
-    if not os.access(there, os.W_OK):
-        raise OutputError(f"Cannot write into '{there}'; nothing was run.")

@@ -66,10 +66,13 @@ def gate(  # noqa: PLR0913 - one parameter a flag
     Rules are flags, over \[gate] in quantkit.toml, over those in the result.
     Exits with 0 if all candidates pass, with 1 if one fails, is undecided, or was evaluated in a way that proves nothing.
     """
+    from quantkit.files import check_outputs
     from quantkit.gate import judge, overall, rules_for, rules_of
-    from quantkit.recipe import GateSettings, load_recipe
+    from quantkit.recipe import RECIPE_NAME, GateSettings, load_recipe
     from quantkit.result import load_result
 
+    shown = path / "result.json" if path.is_dir() else path
+    check_outputs([junit, badge], [shown, recipe or Path(RECIPE_NAME)])
     result = _chosen(load_result(path), candidate or [], path)
     settings = load_recipe(recipe).gate
     if limits.estimate and confidence is not None:

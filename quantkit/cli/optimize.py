@@ -8,6 +8,7 @@ import typer
 
 from quantkit.cli.console import JsonOption, errors, human, output, progress, write_json
 from quantkit.cli.flags import expanded
+from quantkit.cli.result_view import print_written
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -91,8 +92,7 @@ def _print(result: "OptimizeResult", target: Path) -> None:
             + (escape(f"; against the input on made-up data: {found}") if found else ""),
             highlight=False,
         )
-    both = f" and {target}.data" if result.external_data else ""
-    console.print(escape(f"wrote {target}{both}"), highlight=False, soft_wrap=True)
+    print_written(target)
     for warning in result.warnings:
         errors().print(f"[yellow]note:[/] {escape(warning)}", soft_wrap=True, highlight=False)
 

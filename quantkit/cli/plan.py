@@ -7,13 +7,15 @@ import typer
 
 from quantkit.cli.calibration_view import watching
 from quantkit.cli.console import JsonOption, float_reasons, output, static_plan_table, write_json
-from quantkit.cli.data_options import DataFlags, MethodFlags
+from quantkit.cli.data_options import DataFlags, MethodFlags, read_by
 from quantkit.cli.flags import expanded
-from quantkit.cli.static_jobs import job_of, require_writable
+from quantkit.cli.static_jobs import job_of
 from quantkit.cli.static_options import StaticFlags
 from quantkit.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from quantkit.plan import Plan
 
 __all__ = ["plan"]
@@ -47,9 +49,8 @@ def plan(  # noqa: PLR0913 - one parameter a flag
     """Show what static quantization would do with each node and tensor, and why. Writes no model."""
     from quantkit.plan import read_plan, write_plan
 
-    require_writable(saved)
     compared = None if other is None else read_plan(other)  # before anything is run
-    found, name = _found(model, samples, how, flags, quiet=as_json)
+    found, name = _found(model, samples, how, flags, [saved], other, quiet=as_json)
     if saved is not None:
         write_plan(found, saved)
     if other is not None and compared is not None:
@@ -66,9 +67,16 @@ def plan(  # noqa: PLR0913 - one parameter a flag
 
 
 def _found(
-    model: Path | None, samples: DataFlags, how: MethodFlags, flags: StaticFlags, *, quiet: bool
+    model: Path | None,
+    samples: DataFlags,
+    how: MethodFlags,
+    flags: StaticFlags,
+    written: "Sequence[Path | None]",
+    *others: Path | None,
+    quiet: bool,
 ) -> tuple["Plan", str]:
-    """Return the plan and what it is called: read from a file, or made."""
+    """Return the plan and what it is called: read from a file, or made if nothing that is read will be overwritten."""
+    from quantkit.files import check_outputs
     from quantkit.pipeline import plan_model
     from quantkit.plan import read_plan
     from quantkit.recipe import load_recipe
@@ -78,8 +86,12 @@ def _found(
             raise UsageError(
                 f"'{model}' is a plan already: give only --diff, --nodes, --output or --json with it."
             )
+        check_outputs(written, [model, *others])
         return read_plan(model), str(model)
-    job = job_of(model, load_recipe(), samples, how, flags)
+    recipe = load_recipe()
+    job = job_of(model, recipe, samples, how, flags)
+    read = read_by(job.settings, Path(str(job.source)))
+    check_outputs(written, [*read, flags.calibration, recipe.file, *others])
     with watching(quiet=quiet) as monitor:
         return plan_model(job, monitor), str(job.source)
 

@@ -113,6 +113,7 @@ def dynamic(  # noqa: PLR0913 - one parameter a flag
     as_json: JsonOption = False,
 ) -> None:
     """Quantize weights to 8 bits; activations are quantized as they come. Needs no data."""
+    from quantkit.files import check_outputs
     from quantkit.pipeline import dynamic as pipeline
     from quantkit.plan import DynamicOptions
     from quantkit.spec import weight_int_type
@@ -126,6 +127,7 @@ def dynamic(  # noqa: PLR0913 - one parameter a flag
     )
     if sample is not None and not verify:
         raise UsageError("--sample is what the result is verified with; leave out --no-verify.")
+    check_outputs([target], [sample])
     with progress() as show:
         result = pipeline(
             model,

@@ -7,10 +7,10 @@ import typer
 
 from quantkit.cli.calibration_view import watching
 from quantkit.cli.console import JsonOption, write_json
-from quantkit.cli.data_options import DataFlags, MethodFlags
+from quantkit.cli.data_options import DataFlags, MethodFlags, read_by
 from quantkit.cli.flags import expanded
 from quantkit.cli.result_view import print_result
-from quantkit.cli.static_jobs import job_of, require_writable
+from quantkit.cli.static_jobs import job_of
 from quantkit.cli.static_options import StaticFlags
 from quantkit.errors import UsageError
 
@@ -61,6 +61,7 @@ def static(  # noqa: PLR0913 - one parameter a flag
 ) -> None:
     """Quantize weights and activations to calibrated integers. Needs real data, or a calibration."""
     from quantkit.emit import Format
+    from quantkit.files import check_outputs
     from quantkit.pipeline import static as pipeline
     from quantkit.plan import read_plan, write_plan
     from quantkit.recipe import load_recipe
@@ -68,10 +69,10 @@ def static(  # noqa: PLR0913 - one parameter a flag
     recipe = load_recipe()
     form = _format(output_format or recipe.static.format)
     given = None if plan is None else read_plan(plan)
-    for path in (output, save_plan):
-        require_writable(path)
     job = job_of(model, recipe, samples, how, flags, planned=given is not None)
     target = output or Path(f"{Path(str(job.source)).stem}.int8.onnx")
+    read = read_by(job.settings, Path(str(job.source)))
+    check_outputs([target, save_plan], [*read, plan, flags.calibration, recipe.file])
     with watching(quiet=as_json) as monitor:
         result = pipeline(
             job,

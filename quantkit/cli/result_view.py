@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from quantkit.fusion import Fusion
     from quantkit.outcome import QuantizeResult
 
-__all__ = ["print_result", "print_warnings"]
+__all__ = ["print_result", "print_warnings", "print_written"]
 
 
 def print_result(result: "QuantizeResult", target: Path, inputs: str, promise: str = "") -> None:
@@ -42,10 +42,18 @@ def print_result(result: "QuantizeResult", target: Path, inputs: str, promise: s
     for note in result.notes:
         console.print(escape(f"before: {note}"), highlight=False, soft_wrap=True)
     _print_verified(result, inputs)
-    data = target.with_name(f"{target.name}.data")
-    both = f" and {data}" if result.external_data else ""
-    console.print(escape(f"wrote {target}{both}"), highlight=False, soft_wrap=True)
+    print_written(target)
     print_warnings(result.warnings)
+
+
+def print_written(target: Path) -> None:
+    """Name the files of a model that was written."""
+    from rich.markup import escape
+
+    from quantkit.graph.load import model_files
+
+    listed = " and ".join(str(path) for path in model_files(target))
+    output().print(escape(f"wrote {listed}"), highlight=False, soft_wrap=True)
 
 
 def print_warnings(warnings: tuple[str, ...]) -> None:

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from quantkit.cli.data_options import DataFlags, MethodFlags, calibrator, data_settings
 from quantkit.cli.static_options import StaticFlags, static_settings
-from quantkit.errors import OutputError, UsageError
+from quantkit.errors import UsageError
 
 if TYPE_CHECKING:
     from quantkit.job import StaticJob
     from quantkit.recipe import Recipe
 
-__all__ = ["job_of", "require_writable"]
+__all__ = ["job_of"]
 
 # What a plan that is given has already decided. It still takes the type: one of 16 bits needs a newer opset.
 _PLANNED = frozenset(
@@ -54,25 +54,6 @@ def job_of(
         percentile=percentile,
         calibrate=CalibrateOptions(skip_bad=samples.skip_bad),
     )
-
-
-def require_writable(path: Path | None) -> None:
-    """Refuse, before anything is run, a file that cannot be written."""
-    from tempfile import TemporaryFile
-
-    if path is None:
-        return
-    if path.is_dir():
-        raise UsageError(f"The output '{path}' is a directory; give a file name.")
-    if not path.parent.is_dir():
-        raise UsageError(f"The output's folder '{path.parent}' does not exist.")
-    try:
-        with TemporaryFile(dir=path.parent):
-            pass
-    except OSError as e:
-        raise OutputError(
-            f"Cannot write into '{path.parent}': {e.strerror or e}; nothing was run."
-        ) from e
 
 
 def _refuse_planned(flags: StaticFlags) -> None:

@@ -8,7 +8,6 @@ opens the files again.
 import os
 import re
 import shutil
-import tempfile
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from quantkit.data.fingerprint import digest, file_fingerprint
 from quantkit.data.model import Description, InputSpec, Label, Sample
 from quantkit.data.rows import labels_line
 from quantkit.errors import DataError
+from quantkit.files import make_scratch
 from quantkit.recipe import DataSettings
 
 __all__ = ["TableSamples", "open_dataset", "open_table"]
@@ -63,7 +63,7 @@ class _Files:
     def dataset(self) -> Any:
         with self._lock:
             if self._dataset is None:
-                cache = tempfile.mkdtemp(prefix="quantkit-")
+                cache = str(make_scratch())
                 weakref.finalize(self, _remove, cache, os.getpid())
                 loaded = _load(self._found, cache)
                 self._dataset = loaded.select_columns(self._columns) if self._columns else loaded

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import onnx
 
+from quantkit.files import scratch
 from quantkit.graph._proto import proto_graphs
 from quantkit.graph.load import read_structure
 from quantkit.result import Runs
@@ -48,8 +48,8 @@ def optimized_nodes(model: Path) -> tuple[onnx.NodeProto, ...]:
     Raises:
         An exception in `quantkit.runtime.RUNTIME_ERRORS`: onnxruntime does not load the model.
     """
-    with TemporaryDirectory() as folder:
-        saved = Path(folder) / "optimized.onnx"
+    with scratch() as folder:
+        saved = folder / "optimized.onnx"
         # Nothing is run: kernels need no copies of the weights. The graph is the same.
         make_session(str(model), prepack=False, optimized_path=saved)
         return tuple(_nodes(onnx.load(saved, load_external_data=False)))

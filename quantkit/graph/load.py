@@ -12,14 +12,14 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from quantkit.errors import ModelError, UsageError
-from quantkit.graph._proto import Part, parts_of, root_cause
+from quantkit.graph._proto import Part, location_of, parts_of, root_cause
 from quantkit.graph._wire import LIMIT, MARK, WireError, split
 from quantkit.graph.intake import mend
 from quantkit.graph.mapping import MappedFile
 from quantkit.graph.messages import to_ir
 from quantkit.graph.normalize import inline_functions, normalize
 
-__all__ = ["LoadedModel", "load", "read_structure"]
+__all__ = ["LoadedModel", "external_files", "load", "model_files", "read_structure"]
 
 _TYPES = frozenset(int(dtype) for dtype in ir.DataType) - {onnx.TensorProto.UNDEFINED}
 
@@ -93,6 +93,27 @@ def read_structure(path: Path) -> onnx.ModelProto:
         ModelError: The file is not there, truncated, damaged or no ONNX model.
     """
     return _read(path)[1]
+
+
+def external_files(structure: onnx.ModelProto, folder: Path) -> set[Path]:
+    """Return the files outside a model in `folder` that its tensors are said to be in."""
+    tensors = (
+        tensor
+        for part in parts_of(structure)
+        for tensor in (
+            *(part.initializer if isinstance(part, onnx.GraphProto) else ()),
+            *(a.t for node in part.node for a in node.attribute if a.HasField("t")),
+        )
+    )
+    return {folder / name for name in map(location_of, tensors) if name and name != MARK}
+
+
+def model_files(path: Path) -> tuple[Path, ...]:
+    """Return every file that a model consists of, as far as that can be told: itself, and its external data."""
+    try:
+        return path, *sorted(external_files(read_structure(path), path.parent))
+    except ModelError:
+        return (path,)  # loading it says what is wrong
 
 
 def _read(path: Path) -> tuple[MappedFile, onnx.ModelProto]:

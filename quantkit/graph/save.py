@@ -5,13 +5,14 @@
         ...                       # check stage.model_path
         stage.commit()            # rename into place; without it nothing is left behind
 
-One file below 2 GB, external data beside it above that. Peak memory is one tensor.
+One file below 2 GB, external data beside it above that. Peak memory is one tensor. Data is named by what is in it, so that
+an earlier model beside it goes on reading its own until the moment when it is replaced.
 """
 
-import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import re
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
@@ -19,15 +20,17 @@ import onnx
 import onnx_ir as ir
 
 from quantkit.errors import ModelError, OutputError
-from quantkit.files import umask
+from quantkit.files import destination, put, scratch
 from quantkit.graph._proto import location_of, proto_graphs, root_cause
 from quantkit.graph._wire import LIMIT, MARK, Payload, join
+from quantkit.graph.load import external_files, read_structure
 from quantkit.graph.messages import to_proto
 
 __all__ = ["Stage", "skeleton", "staged", "weightless"]
 
 _PROTOBUF_LIMIT = (1 << 31) - (1 << 20)  # 2 GB less a margin for the structure
 _ALIGNMENT = 4096  # so that external tensors can be memory-mapped
+_MARK_OF_OURS = "quantkit"  # a key of the metadata of every model that quantkit quantizes
 
 
 def skeleton(model: ir.Model) -> tuple[onnx.ModelProto, list[ir.TensorProtocol]]:
@@ -105,13 +108,20 @@ def _placeholder(
 
 
 class Stage:
-    """A result being written; see the module's docstring."""
+    """A result being written; see the module's docstring.
+
+    Attributes:
+        target: What is replaced by the result.
+        folder: Where the result is until then.
+        model_path: The model in there.
+        data_path: Its external data in there; None if it has none.
+    """
 
     def __init__(self, target: Path, folder: Path) -> None:
         self.target = target
         self.folder = folder
         self.model_path = folder / target.name
-        self.data_path = folder / f"{target.name}.data"
+        self.data_path: Path | None = None
 
     def write(self, model: ir.Model, *, external: bool = False) -> int:
         """Write the model into the staging folder; return its size in bytes, external data included.
@@ -122,11 +132,13 @@ class Stage:
         """
         proto, tensors = skeleton(model)
         _check(proto)
+        if self.data_path is not None:  # of an earlier attempt
+            self.data_path.unlink()
+            self.data_path = None
         total = proto.ByteSize() + sum(t.nbytes for t in tensors)
         if tensors and (external or total > _PROTOBUF_LIMIT):
             self._write_external(proto, tensors)
         else:
-            self.data_path.unlink(missing_ok=True)  # of an earlier attempt
             self._write_single(proto, tensors)
         return sum(f.stat().st_size for f in self.folder.iterdir())
 
@@ -139,12 +151,25 @@ class Stage:
                     file.write(piece)
 
     def _write_external(self, proto: onnx.ModelProto, tensors: list[ir.TensorProtocol]) -> None:
+        if self.target.is_symlink():
+            raise OutputError(
+                f"'{self.target}' is a link, and weights in a file of their own must be beside the model: give "
+                f"'{self.target.resolve()}' as the output."
+            )
         offsets: list[int] = []
-        with self.data_path.open("wb") as file:
+        digest = blake2b(digest_size=6)
+        unnamed = self.folder / "weights"
+        with unnamed.open("wb") as file:
             for tensor in tensors:
-                file.write(b"\0" * (-file.tell() % _ALIGNMENT))
+                gap = b"\0" * (-file.tell() % _ALIGNMENT)
+                contents = _contents(tensor)
+                for piece in (gap, contents):
+                    digest.update(piece)
+                file.write(gap)
                 offsets.append(file.tell())
-                file.write(_contents(tensor))
+                file.write(contents)
+        self.data_path = self.folder / f"{self.target.name}.{digest.hexdigest()}.data"
+        unnamed.rename(self.data_path)
         for graph in proto_graphs(proto.graph):
             for tensor in graph.initializer:
                 if location_of(tensor) == MARK:
@@ -153,31 +178,60 @@ class Stage:
                     note["location"].value = self.data_path.name
         self.model_path.write_bytes(proto.SerializeToString(deterministic=True))
 
-    def commit(self) -> None:
-        """Rename the result into place, data first: a model never points at data that is not there."""
-        for path in (self.data_path, self.model_path):
-            if path.exists():
-                path.chmod(0o666 & ~umask())
-                path.replace(self.target.with_name(path.name))
+    def commit(self) -> Path | None:
+        """Rename the result into place, the model last; return its external data, None if it has none.
+
+        Until the model is renamed, an earlier one is there with its own data, which is then removed.
+        """
+        earlier = _own_data(self.target)
+        data = None
+        if self.data_path is not None:
+            data = self.target.with_name(self.data_path.name)
+            is_new = not data.exists()
+            put(self.data_path, data)
+        try:
+            put(self.model_path, destination(self.target))
+        except OSError:
+            if data is not None and is_new:
+                data.unlink()
+            raise
+        for path in earlier - _in_use(self.target.parent, among=earlier):
+            with suppress(OSError):
+                path.unlink()
+        return data
 
 
 @contextmanager
 def staged(target: Path) -> Iterator[Stage]:
     """Make a staging folder beside `target` (same disk: the rename is atomic); always remove it."""
-    try:
-        folder = Path(tempfile.mkdtemp(prefix=".quantkit-", dir=target.parent))
-    except OSError as e:
-        raise OutputError(
-            f"Cannot write to '{target.parent}': {e.strerror or e}; nothing was written."
-        ) from e
-    try:
-        yield Stage(target, folder)
-    except OSError as e:
-        raise OutputError(
-            f"Cannot write '{target}': {e.strerror or e}; nothing was written."
-        ) from e
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with scratch(destination(target).parent) as folder:
+        try:
+            yield Stage(target, folder)
+        except OSError as e:
+            raise OutputError(
+                f"Cannot write '{target}': {e.strerror or e}; nothing was written."
+            ) from e
+
+
+def _own_data(model: Path) -> set[Path]:
+    """Return the external data that quantkit wrote for a model that is to be replaced."""
+    with suppress(ModelError):
+        structure = read_structure(model)
+        if any(entry.key.startswith(_MARK_OF_OURS) for entry in structure.metadata_props):
+            named = re.compile(re.escape(model.name) + r"(\.[0-9a-f]{12})?\.data")
+            return {p for p in external_files(structure, model.parent) if named.fullmatch(p.name)}
+    return set()
+
+
+def _in_use(folder: Path, among: Collection[Path]) -> set[Path]:
+    """Return which of some data files the models of a folder use; all of them where a model cannot be read."""
+    used: set[Path] = set()
+    for path in folder.glob("*.onnx") if among else ():
+        try:
+            used |= external_files(read_structure(path), folder)
+        except ModelError:
+            return set(among)
+    return used
 
 
 def _contents(tensor: ir.TensorProtocol) -> memoryview | bytes:

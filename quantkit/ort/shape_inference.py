@@ -38,17 +38,16 @@ def quant_pre_process(  # noqa: PLR0913 - onnxruntime's signature
     inference is accepted, for quantkit has nothing to steer.
 
     Raises:
-        UsageError: Input or output are missing, or external data is to have another name than ``<output>.data``.
+        UsageError: Input or output are missing, or external data is to have a name.
     """
     source = deprecated_kwargs.pop("input_model_path", None) if input_model is None else input_model
     if source is None or output_model_path is None:
         raise UsageError("quant_pre_process needs input_model and output_model_path.")
     if deprecated_kwargs:
         raise UsageError(f"quant_pre_process has no parameter '{next(iter(deprecated_kwargs))}'.")
-    own = f"{Path(output_model_path).name}.data"
-    if external_data_location not in {None, own}:
+    if external_data_location is not None:
         raise UsageError(
-            f"external_data_location is not available: weights go to '{own}' beside the model."
+            "external_data_location is not available: weights go to a file beside the model that is named by what is in it."
         )
     return optimize_model(
         source,

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from quantkit.errors import OutputError, UsageError
+from quantkit.errors import UsageError
+from quantkit.files import replace_text
 from quantkit.ort.quant_utils import CalibrationMethod
 
 __all__ = ["TensorData", "TensorsData", "load_tensors_data", "save_tensors_data"]
@@ -115,10 +116,7 @@ def save_tensors_data(
 ) -> None:
     """Write ranges as JSON that onnxruntime reads too."""
     plain = {**tensors_data.to_dict(), "smooth_quant": smooth_quant}
-    try:
-        Path(path).write_text(json.dumps(plain, default=_plain), encoding="utf-8")
-    except OSError as e:
-        raise OutputError(f"Cannot write '{path}': {e.strerror or e}.") from e
+    replace_text(Path(path), json.dumps(plain, default=_plain))
 
 
 def load_tensors_data(path: str | Path) -> TensorsData:

@@ -42,7 +42,7 @@ _Settings = TypeVar("_Settings")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """What quantkit.toml says. `folder` is where it stands (else the working directory), `text` the file itself.
+    """What quantkit.toml says. `folder` is where it stands (else the working directory), `file` and `text` the file itself.
 
     `calibrated` and `evaluated` are `data` with what [calibrate.data] and [evaluate.data] say over it.
     """
@@ -56,6 +56,7 @@ class Recipe:
     evaluate: EvaluateSettings = field(default_factory=EvaluateSettings)
     gate: GateSettings = field(default_factory=GateSettings)
     folder: Path = field(default_factory=Path)
+    file: Path | None = None
     text: str = ""
 
 
@@ -104,6 +105,7 @@ def _recipe(document: _Table, file: Path) -> Recipe:
         evaluate=_build(EvaluateSettings, evaluate, EVALUATE_VALUES, "[evaluate]", file, ("data",)),
         gate=_build(GateSettings, gate, GATE_VALUES, "[gate]", file),
         folder=file.parent,
+        file=file,
     )
 
 

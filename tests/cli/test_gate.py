@@ -135,7 +135,7 @@ def _without_candidates() -> Result:
         (["result.json", "--confidence", "95"], "(0.95 is 95 %)"),
         (["result.json", "--max-drop", "1%", "--candidate", "statc"], "did you mean 'static'?"),
         (["result.json", "--max-drop", "1%", "--recipe", "no.toml"], "no recipe 'no.toml'"),
-        (["result.json", "--max-drop", "1%", "--junit", "no/gate.xml"], "Cannot write"),
+        (["result.json", "--max-drop", "1%", "--junit", "no/gate.xml"], "does not exist"),
     ],
 )
 def test_bad_input(

@@ -25,9 +25,9 @@ from graph.cases import (
 )
 
 from quantkit import quantize_dynamic
-from quantkit.errors import OutputError, VerifyError
+from quantkit.errors import OutputError, QuantkitError, VerifyError
 from quantkit.graph import save as saving
-from quantkit.graph.load import load
+from quantkit.graph.load import load, model_files
 from quantkit.graph.save import Stage, skeleton, staged, weightless
 
 EXTERNAL = pytest.mark.parametrize("external", [False, True], ids=["one-file", "external-data"])
@@ -61,7 +61,8 @@ def test_the_result_runs_and_means_the_same(
     path = written(load(proto).model, tmp_path / "out.onnx", external=external)
     feeds = feeds_for(proto)
     assert_same(run(proto, feeds, optimize=False), run(path, feeds, optimize=False))
-    assert (tmp_path / "out.onnx.data").exists() == external
+    assert len(model_files(path)) == 1 + external
+    assert set(tmp_path.iterdir()) == set(model_files(path))
     onnx.checker.check_model(path)
 
 
@@ -70,12 +71,13 @@ def test_external_tensors_are_aligned_and_do_not_overlap(tmp_path: Path) -> None
     proto = onnx.load(path, load_external_data=False)
     notes = [{e.key: e.value for e in t.external_data} for t in tensors_of(proto)]
     spans = sorted((int(n["offset"]), int(n["length"])) for n in notes)
-    assert {n["location"] for n in notes} == {"out.onnx.data"}
+    (data,) = model_files(path)[1:]
+    assert {n["location"] for n in notes} == {data.name}
     assert all(offset % 4096 == 0 for offset, _ in spans)
     assert [length for _, length in spans] == [3600] * 5
     ends = [offset + length for offset, length in spans]
     assert all(end <= start for end, (start, _) in zip(ends, spans[1:], strict=False))
-    assert (tmp_path / "out.onnx.data").stat().st_size == ends[-1]
+    assert data.stat().st_size == ends[-1]
 
 
 def test_small_tensors_stay_in_the_model(tmp_path: Path) -> None:
@@ -121,7 +123,8 @@ def test_a_model_above_the_limit_of_protobuf_is_written_with_external_data(
     quantize_dynamic(matmul_model(), tmp_path / "big.onnx")
     monkeypatch.undo()
     quantize_dynamic(matmul_model(), tmp_path / "small.onnx")
-    assert set(files(tmp_path)) == {"big.onnx", "big.onnx.data", "small.onnx"}
+    (data,) = model_files(tmp_path / "big.onnx")[1:]
+    assert set(files(tmp_path)) == {"big.onnx", data.name, "small.onnx"}
     assert_same(run(tmp_path / "small.onnx", feeds), run(tmp_path / "big.onnx", feeds))
 
 
@@ -251,8 +254,8 @@ def test_data_is_in_place_before_the_model_that_points_to_it(
         return original(self, target)
 
     monkeypatch.setattr(Path, "replace", replace)
-    written(load(plain()).model, tmp_path / "out.onnx", external=True)
-    assert moved == ["out.onnx.data", "out.onnx"]
+    path = written(load(plain()).model, tmp_path / "out.onnx", external=True)
+    assert moved == [model_files(path)[1].name, "out.onnx"]
 
 
 @pytest.mark.parametrize(
@@ -260,8 +263,9 @@ def test_data_is_in_place_before_the_model_that_points_to_it(
     [Path("/proc/out.onnx"), Path("/nowhere/at/all/out.onnx"), Path("/etc/hostname/out.onnx")],
     ids=["not-writable", "no-folder", "folder-is-a-file"],
 )
-def test_a_folder_that_cannot_be_written_to_is_an_output_error(target: Path) -> None:
-    with pytest.raises(OutputError, match="nothing was written") as caught, staged(target):
+def test_a_folder_that_cannot_be_written_to_is_an_error(target: Path) -> None:
+    why = "nothing was written|does not exist"
+    with pytest.raises(QuantkitError, match=why) as caught, staged(target):
         pass
     assert str(target.parent) in str(caught.value)
     assert "None" not in str(caught.value)
@@ -332,7 +336,8 @@ def test_a_relative_target_is_written_to_the_current_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     quantize_dynamic(matmul_model(), "q.onnx", use_external_data_format=True)
-    assert set(files(tmp_path)) == {"q.onnx", "q.onnx.data"}
+    assert set(files(tmp_path)) == {path.name for path in model_files(tmp_path / "q.onnx")}
+    assert len(files(tmp_path)) == 2
     assert np.isfinite(run(tmp_path / "q.onnx", {"x": weight(2, 128)})[0]).all()
 
 
@@ -343,3 +348,70 @@ def test_weights_of_any_alignment_in_the_source_are_written_right(tmp_path: Path
         path = written(load(save(proto, tmp_path / "m.onnx")).model, tmp_path / "out.onnx")
         (tensor,) = (t for t in onnx.load(path).graph.initializer if t.name == "w")
         assert tensor.raw_data == weight(*BIG).tobytes()
+
+
+def test_the_model_that_was_there_reads_its_own_data_until_it_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "q.onnx"
+    feeds = {"x": weight(3, 128, seed=9)}
+    quantize_dynamic(matmul_model(), target, use_external_data_format=True)
+    before, answer = files(tmp_path), run(target, feeds)
+    original = Path.replace
+
+    def fails(self: Path, to: Path) -> Path:
+        if to == target:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return original(self, to)
+
+    monkeypatch.setattr(Path, "replace", fails)
+    with pytest.raises(OutputError, match="Input/output error; nothing was written"):
+        quantize_dynamic(matmul_model(n=160), target, use_external_data_format=True)
+    monkeypatch.undo()
+    assert files(tmp_path) == before
+    assert_same(run(target, feeds), answer)
+
+
+@EXTERNAL
+def test_data_of_a_replaced_model_goes_with_it(external: bool, tmp_path: Path) -> None:  # noqa: FBT001
+    target = tmp_path / "q.onnx"
+    quantize_dynamic(matmul_model(), target, use_external_data_format=True)
+    quantize_dynamic(matmul_model(n=160), target, use_external_data_format=external)
+    assert set(tmp_path.iterdir()) == set(model_files(target))
+    assert len(model_files(target)) == 1 + external
+
+
+def test_data_that_another_model_uses_stays(tmp_path: Path) -> None:
+    target = tmp_path / "q.onnx"
+    quantize_dynamic(matmul_model(), target, use_external_data_format=True)
+    (tmp_path / "copy.onnx").write_bytes(target.read_bytes())
+    quantize_dynamic(matmul_model(n=160), target)
+    feeds = {"x": weight(3, 128, seed=9)}
+    assert np.isfinite(run(tmp_path / "copy.onnx", feeds)[0]).all()
+
+
+def test_data_of_somebody_elses_model_stays(tmp_path: Path) -> None:
+    target = tmp_path / "q.onnx"
+    onnx.save(matmul_model(), target, save_as_external_data=True, location="q.onnx.data")
+    quantize_dynamic(matmul_model(n=160), target)
+    assert (tmp_path / "q.onnx.data").exists()
+
+
+def test_a_link_as_output_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    link = tmp_path / "q.onnx"
+    link.symlink_to("real/model.onnx")
+    quantize_dynamic(matmul_model(), link)
+    assert link.is_symlink()
+    assert [p.name for p in (tmp_path / "real").iterdir()] == ["model.onnx"]
+    with pytest.raises(OutputError, match="is a link, and weights in a file of their own"):
+        quantize_dynamic(matmul_model(), link, use_external_data_format=True)
+    assert [p.name for p in (tmp_path / "real").iterdir()] == ["model.onnx"]
+
+
+def test_a_result_that_is_written_again_keeps_its_permissions(tmp_path: Path) -> None:
+    target = tmp_path / "q.onnx"
+    quantize_dynamic(matmul_model(), target)
+    target.chmod(0o600)
+    quantize_dynamic(matmul_model(n=160), target)
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600

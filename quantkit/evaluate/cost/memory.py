@@ -4,12 +4,12 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import numpy as np
 
 from quantkit.feeds import Feeds
+from quantkit.files import scratch
 from quantkit.result import Memory
 
 __all__ = ["measure_memory"]
@@ -26,8 +26,8 @@ def measure_memory(path: Path, feeds: Feeds) -> Memory | None:
     """
     if not sys.executable:
         return None
-    with tempfile.TemporaryDirectory() as folder:
-        sample = Path(folder) / "sample.npz"
+    with scratch() as folder:
+        sample = folder / "sample.npz"
         np.savez(sample, *feeds.values())  # by number: names of inputs may hold a slash
         job = {"model": str(path.resolve()), "sample": str(sample), "names": list(feeds)}
         try:

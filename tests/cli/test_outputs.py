@@ -1,0 +1,151 @@
+"""No command writes over what it reads, by whichever flag: refused in one line before anything runs."""
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from builders import graph, model, node, rng, weight
+from result_cases import example_result
+
+from quantkit.cli.app import run
+from quantkit.result import save_result
+
+K = 6
+_DATA = ("--data", "d")
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a model that has external data, data, a plan, a calibration, a recipe and a result."""
+    monkeypatch.chdir(tmp_path)
+    nodes = [node("MatMul", ["x", "w"], ["m"], "mm"), node("Relu", ["m"], ["y"], "r")]
+    proto = model(graph(nodes, {"x": ["N", K]}, {"y": ["N", K]}, {"w": weight(K, K)}))
+    onnx.save(proto, "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    onnx.save(proto, "q.onnx")
+    (tmp_path / "d").mkdir()
+    np.savez("d/a.npz", x=rng().standard_normal((40, K)).astype(np.float32))
+    np.savez("sample.npz", x=np.ones((1, K), np.float32))
+    (tmp_path / "quantkit.toml").write_text("[gate]\nmax_drop = 0.01\n")
+    save_result(example_result(), tmp_path / "result.json")
+    assert run(["calibrate", "m.onnx", *_DATA, "-o", "m.calibration"]) == 0
+    assert run(["plan", "m.onnx", *_DATA, "-o", "plan.json"]) == 0
+    return tmp_path
+
+
+STATIC = ["quantize", "static", "m.onnx"]
+CASES = {
+    "calibrate-model": ["calibrate", "m.onnx", *_DATA, "-o", "m.onnx"],
+    "calibrate-weights": ["calibrate", "m.onnx", *_DATA, "-o", "w.bin"],
+    "calibrate-data": ["calibrate", "m.onnx", *_DATA, "-o", "d/a.npz"],
+    "calibrate-data-file": ["calibrate", "m.onnx", "--data", "d/a.npz", "-o", "d/a.npz"],
+    "calibrate-recipe": ["calibrate", "m.onnx", *_DATA, "-o", "quantkit.toml"],
+    "export-model": ["calibrate", "m.onnx", *_DATA, "-o", "c", "--export", "m.onnx"],
+    "export-weights": ["calibrate", "m.onnx", *_DATA, "-o", "c", "--export", "w.bin"],
+    "export-output": ["calibrate", "m.onnx", *_DATA, "-o", "c", "--export", "./c"],
+    "export-shown": ["calibrate", "--show", "m.calibration", "--export", "m.calibration"],
+    "plan-model": ["plan", "m.onnx", *_DATA, "-o", "m.onnx"],
+    "plan-data": ["plan", "m.onnx", *_DATA, "-o", "d/a.npz"],
+    "plan-calibration": ["plan", "m.onnx", "--calibration", "m.calibration", "-o", "m.calibration"],
+    "plan-plan": ["plan", "plan.json", "-o", "plan.json"],
+    "dynamic-model": ["quantize", "dynamic", "m.onnx", "m.onnx"],
+    "dynamic-weights": ["quantize", "dynamic", "m.onnx", "w.bin"],
+    "dynamic-sample": ["quantize", "dynamic", "m.onnx", "sample.npz", "--sample", "sample.npz"],
+    "static-model": [*STATIC, "m.onnx", *_DATA],
+    "static-data": [*STATIC, "d/a.npz", *_DATA],
+    "static-calibration": [*STATIC, "m.calibration", "--calibration", "m.calibration"],
+    "static-plan": [*STATIC, "plan.json", "--plan", "plan.json", *_DATA],
+    "save-plan-model": [*STATIC, "o.onnx", *_DATA, "--save-plan", "m.onnx"],
+    "save-plan-weights": [*STATIC, "o.onnx", *_DATA, "--save-plan", "w.bin"],
+    "save-plan-output": [*STATIC, "o.onnx", *_DATA, "--save-plan", "o.onnx"],
+    "save-plan-plan": [
+        *STATIC,
+        "o.onnx",
+        *_DATA,
+        "--plan",
+        "plan.json",
+        "--save-plan",
+        "plan.json",
+    ],
+    "optimize-model": ["optimize", "m.onnx", "m.onnx"],
+    "optimize-weights": ["optimize", "m.onnx", "w.bin"],
+    "junit-result": ["gate", "result.json", "--junit", "result.json"],
+    "badge-result-folder": ["gate", ".", "--badge", "result.json"],
+    "badge-recipe": ["gate", "result.json", "--badge", "quantkit.toml"],
+    "junit-badge": ["gate", "result.json", "--junit", "v", "--badge", "v"],
+    "report-result": ["report", "report.html", "-o", "."],
+    "picture-folder": ["report", "result.json", "--picture", "report.svg/x.svg"],
+    "evaluate-data": ["evaluate", "m.onnx", "q.onnx", "--data", "result.json", "-o", "."],
+    "evaluate-model": ["evaluate", "report.md", "q.onnx", *_DATA, "-o", "."],
+}
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()
+    }
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_nothing_that_is_read_is_overwritten(
+    name: str, work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copyfile("result.json", "report.html")
+    shutil.copyfile("m.onnx", "report.md")
+    before = contents(work)
+    capsys.readouterr()
+    assert run(CASES[name]) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith("error: ")
+    assert said.err.count("\n") == 1
+    assert any(t in said.err for t in ("would overwrite", "does not exist")), said.err
+    assert said.out == ""  # nothing ran
+    assert contents(work) == before
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["calibrate", "m.onnx", *_DATA, "-o", "{}"],
+        ["calibrate", "m.onnx", *_DATA, "-o", "c", "--export", "{}"],
+        ["calibrate", "--show", "m.calibration", "--export", "{}"],
+        ["plan", "m.onnx", *_DATA, "-o", "{}"],
+        ["plan", "plan.json", "-o", "{}"],
+        ["quantize", "dynamic", "m.onnx", "{}"],
+        [*STATIC, "{}", *_DATA],
+        [*STATIC, "o.onnx", *_DATA, "--save-plan", "{}"],
+        ["optimize", "m.onnx", "{}"],
+        ["gate", "result.json", "--junit", "{}"],
+        ["gate", "result.json", "--badge", "{}"],
+        ["report", "result.json", "--picture", "{}"],
+    ],
+    ids=lambda c: "-".join(a for a in c if not a.count(".")),
+)
+def test_devices_and_pipes_stay_what_they_are(
+    command: list[str], work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(work / "pipe.svg")
+    before = contents(work)
+    capsys.readouterr()
+    assert run([a.format("pipe.svg") for a in command]) == 2
+    assert "'pipe.svg' is a device or a pipe; give a file name" in capsys.readouterr().err
+    assert (work / "pipe.svg").is_fifo()
+    assert contents(work) == before
+
+
+def test_the_demo_does_not_overwrite_what_is_not_its_own(
+    work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = contents(work)
+    assert run(["demo", "-o", "."]) == 2
+    assert "would overwrite 'quantkit.toml', which is not its own" in capsys.readouterr().err
+    assert contents(work) == before
+
+
+def test_a_checkpoint_is_not_written_over_the_model(work: Path) -> None:
+    (work / "m.onnx").rename("c.partial")
+    before = contents(work)
+    assert run(["calibrate", "c.partial", *_DATA, "-o", "c"]) == 2
+    assert contents(work) == before
