@@ -12,6 +12,7 @@ Each way is a frozen reader with `feeds(row)`; `padding` and `lines` tell what i
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,7 +21,7 @@ import numpy as np
 from quantkit.data.check import LABEL_NAMES, quoted
 from quantkit.data.images import one_at_a_time
 from quantkit.data.model import Array, InputSpec, Padding
-from quantkit.data.pixels import to_array
+from quantkit.data.pixels import read_image
 from quantkit.data.preprocessing import Preprocessing, image_input, preprocessing
 from quantkit.data.text import TextEncoder, looks_like_text, text_encoder
 from quantkit.errors import DataError, UsageError
@@ -141,6 +142,7 @@ class _ImageColumn:
     columns: tuple[str, ...]
     inputs: tuple[InputSpec, ...]
     steps: Preprocessing
+    memory: int
     padding: Padding | None = None
 
     @property
@@ -152,12 +154,18 @@ class _ImageColumn:
         return self.steps.warnings
 
     def feeds(self, row: Mapping[str, Any]) -> dict[str, Array]:
-        image = row[self.columns[0]]
-        if image is None:
+        image = row[self.columns[0]] or {}
+        content: bytes | None = image.get("bytes")
+        path: str = image.get("path") or ""
+        if not content and not path:
             raise DataError(f"column '{self.columns[0]}' holds no image")
+        # A path may be an address, which is nobody's business, or a pipe, which never ends.
+        if not content and not Path(path).is_file():
+            raise DataError(f"the image '{path}' is not there")
+        source = BytesIO(content) if content else Path(path)
         try:
-            return {self.inputs[0].name: to_array(image, self.steps)}
-        except (OSError, SyntaxError, ValueError) as e:
+            return {self.inputs[0].name: read_image(source, self.steps, self.memory)}
+        except ValueError as e:
             raise DataError(f"the image cannot be read: {e}") from e
 
     def settings(self) -> dict[str, str]:
@@ -197,7 +205,12 @@ def row_reader(
     if len(images) == 1:
         spec = image_input(inputs)
         steps = preprocessing(settings.image, spec)
-        return _ImageColumn(columns=(images[0],), inputs=(one_at_a_time(spec),), steps=steps)
+        return _ImageColumn(
+            columns=(images[0],),
+            inputs=(one_at_a_time(spec),),
+            steps=steps,
+            memory=settings.memory_limit,
+        )
     numbers = tuple(column for column in columns if _is_number(features[column]))
     if len(inputs) == 1 and inputs[0].shape[1:] == (len(numbers),):
         line = f"'{inputs[0].name}' from the columns {quoted(numbers)}"

@@ -6,7 +6,6 @@ name in sorted order, or the name itself where all names are whole numbers); non
 """
 
 import csv
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from quantkit.data.check import conform, first_good, input_lines, quoted
 from quantkit.data.detect import Found
 from quantkit.data.fingerprint import file_fingerprint
 from quantkit.data.model import Array, Description, InputSpec, Label, Sample
-from quantkit.data.pixels import to_array
+from quantkit.data.pixels import read_image
 from quantkit.data.preprocessing import Preprocessing, image_input, preprocessing
 from quantkit.data.rows import labels_line, plural
 from quantkit.errors import DataError
@@ -37,12 +36,14 @@ class ImageSamples:
         spec: InputSpec,
         steps: Preprocessing,
         labels: Mapping[str, Label],
+        memory: int,
         description: Description,
     ) -> None:
         self._found = found
         self._spec = spec
         self._steps = steps
         self._labels = labels
+        self._memory = memory
         self.description = description
 
     def __len__(self) -> int:
@@ -54,7 +55,7 @@ class ImageSamples:
         file = self._found.files[index]
         name = file.relative_to(self._found.root).as_posix()
         sample = Sample(
-            feeds={self._spec.name: _read(file, self._steps)},
+            feeds={self._spec.name: _read(file, self._steps, self._memory)},
             name=name,
             label=self._labels.get(name),
         )
@@ -72,16 +73,11 @@ def one_at_a_time(spec: InputSpec) -> InputSpec:
     return InputSpec(name=spec.name, dtype=spec.dtype, shape=(leading, *spec.shape[1:]))
 
 
-def _read(file: Path, steps: Preprocessing) -> Array:
-    from PIL import Image
-
+def _read(file: Path, steps: Preprocessing, memory: int) -> Array:
     try:
-        with Image.open(file) as image:
-            return to_array(image, steps)
-    except (OSError, SyntaxError, ValueError, struct.error, Image.DecompressionBombError) as e:
-        raise DataError(
-            f"Cannot read the image '{file}': {str(e).rstrip('.')}; replace or remove it."
-        ) from e
+        return read_image(file, steps, memory)
+    except ValueError as e:
+        raise DataError(f"Cannot read the image '{file}': {e}; replace or remove it.") from e
 
 
 def open_images(found: Found, inputs: Sequence[InputSpec], settings: DataSettings) -> ImageSamples:
@@ -120,6 +116,7 @@ def open_images(found: Found, inputs: Sequence[InputSpec], settings: DataSetting
         spec=one_at_a_time(spec),
         steps=steps,
         labels=labels,
+        memory=settings.memory_limit,
         description=description,
     )
     samples.description = replace(description, inputs=input_lines(first_good(samples)))

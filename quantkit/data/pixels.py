@@ -1,4 +1,4 @@
-"""From an opened PIL image to the model's input, by the steps of a `Preprocessing`.
+"""From an image file to the model's input, by the steps of a `Preprocessing`.
 
 The size: with `resize`, the shorter side becomes that (or both sides, if two are given). Without,
 an image that covers the crop is only cropped; a smaller one is enlarged until it covers it; one
@@ -9,16 +9,22 @@ Pixels outside the crop are never computed: PIL resizes the box that the crop co
 JPEG much larger than needed is decoded at a half, quarter or eighth of its size.
 """
 
+import warnings
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 
 from quantkit.data.model import Array
 from quantkit.data.preprocessing import Preprocessing
+from quantkit.recipe import memory_text
 
-__all__ = ["to_array"]
+__all__ = ["read_image", "to_array"]
 
+# What PIL may take a file for, whatever its name. It knows others: PostScript goes to Ghostscript.
+_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+_PIXEL = 4  # bytes that a decoded pixel takes at most
 _MUCH_LARGER = 1.5
 _CROP_SHARE = 0.875  # 224 / 256, the share of the shorter side that the usual transform keeps
 _DRAFT = 2  # decode to at least so many times the wanted size: the rest is filtered by `resize`
@@ -36,12 +42,43 @@ class _Cut:
     bottom: int
 
 
-def to_array(image: Any, steps: Preprocessing) -> Array:
-    """Return a PIL image as an array of shape [1, C, H, W] or [1, H, W, C], contiguous.
+def read_image(source: Path | IO[bytes], steps: Preprocessing, memory: int) -> Array:
+    """Return an image file as an array; see `to_array`.
+
+    Args:
+        source: The file, or one that is open.
+        steps: What is done to it.
+        memory: Bytes that the decoded image may take.
 
     Raises:
-        OSError, SyntaxError, ValueError: What PIL raises for a broken file.
+        ValueError: It cannot be read; says why.
     """
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with warnings.catch_warnings():  # of a size that is large and no error: no line of its own
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            opened = Image.open(source, formats=_FORMATS)
+        with opened as image:
+            _check_size(image.size, memory)
+            return to_array(image, steps)
+    except UnidentifiedImageError as e:
+        raise ValueError(f"it is no image that quantkit reads ({', '.join(_FORMATS)})") from e
+    except Exception as e:  # a decoder raises anything for a broken file
+        raise ValueError(str(e).rstrip(".") or type(e).__name__) from e
+
+
+def _check_size(size: tuple[int, int], memory: int) -> None:
+    taken = size[0] * size[1] * _PIXEL
+    if taken > memory:
+        raise ValueError(
+            f"its {size[0]}x{size[1]} pixels take {memory_text(taken)} and quantkit may hold "
+            f"{memory_text(memory)}, allow more with --memory"
+        )
+
+
+def to_array(image: Any, steps: Preprocessing) -> Array:
+    """Return a PIL image as an array of shape [1, C, H, W] or [1, H, W, C], contiguous."""
     cut = _cut(image.size, steps)
     if (cut.width, cut.height) != image.size:
         image.draft(None, (cut.width * _DRAFT, cut.height * _DRAFT))

@@ -66,11 +66,11 @@ class _Files:
                 cache = str(make_scratch())
                 weakref.finalize(self, _remove, cache, os.getpid())
                 loaded = _load(self._found, cache)
-                self._dataset = loaded.select_columns(self._columns) if self._columns else loaded
+                self._dataset = _narrowed(loaded, self._columns) if self._columns else loaded
             return self._dataset
 
     def select(self, columns: Sequence[str]) -> "_Source":
-        narrowed = self.dataset.select_columns(list(columns))
+        narrowed = _narrowed(self.dataset, columns)
         with self._lock:
             self._columns, self._dataset = tuple(columns), narrowed
         return self
@@ -86,10 +86,24 @@ class _Object:
         self.dataset = dataset
 
     def select(self, columns: Sequence[str]) -> "_Source":
-        return _Object(self.dataset.select_columns(list(columns)))
+        return _Object(_narrowed(self.dataset, columns))
 
     def fingerprint(self, settings: object) -> str:
         return digest([str(self.dataset._fingerprint), repr(settings)])  # noqa: SLF001 no public name
+
+
+def _narrowed(dataset: Any, columns: Sequence[str]) -> Any:
+    """Return the dataset with these columns alone, images as the files that they are.
+
+    `datasets` itself would decode whatever PIL knows, and fetch what has an address.
+    """
+    from datasets import Image
+
+    narrowed = dataset.select_columns(list(columns))
+    for name, feature in narrowed.features.items():
+        if isinstance(feature, Image):
+            narrowed = narrowed.cast_column(name, Image(decode=False))
+    return narrowed
 
 
 def _remove(folder: str, process: int) -> None:
@@ -130,7 +144,7 @@ class TableSamples:
         try:
             row = self._source.dataset[index]
             feeds = self._reader.feeds(row)
-        except (DataError, OSError) as e:  # OSError: an image column that does not decode
+        except (DataError, OSError, ValueError) as e:  # what pyarrow raises for damaged bytes too
             raise DataError(f"Cannot use '{name}': {e}; correct or remove it.") from e
         sample = Sample(
             feeds=feeds,

@@ -375,3 +375,29 @@ def test_the_label_column_can_be_set(tmp_path: Path) -> None:
     (tmp_path / "labels.csv").write_text("file,label,breed\na.png,1,pug\n")
     found: Any = open_data(tmp_path, IMAGE, DataSettings(label="breed"))
     assert found[0].label == "pug"
+
+
+POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n"
+
+
+def test_what_is_named_like_an_image_is_never_given_to_another_program(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(POSTSCRIPT)
+    with pytest.raises(DataError, match=r"a\.jpg': it is no image that quantkit reads \(JPEG, PNG"):
+        read(tmp_path, preset="raw")
+
+
+def test_an_image_larger_than_memory_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
+    Image.new("1", (2000, 2000)).save(tmp_path / "a.png")
+    small = DataSettings(memory=1_000_000)
+    with pytest.raises(DataError, match="2000x2000 pixels take 16 MB and quantkit may hold 1 MB"):
+        open_data(tmp_path, IMAGE, small)
+    Image.new("1", (20_000, 20_000)).save(tmp_path / "a.png")
+    with pytest.raises(DataError, match="decompression bomb"):
+        read(tmp_path)
+
+
+def test_a_large_photograph_is_read_without_a_word(tmp_path: Path) -> None:
+    Image.new("1", (9500, 9500)).save(
+        tmp_path / "a.png"
+    )  # PIL warns of more than 89 million pixels
+    assert first(tmp_path, preset="raw").shape == (1, 3, 8, 8)

@@ -355,3 +355,26 @@ def test_progress_bars_are_as_before(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x\n1\n")
     open_data(tmp_path, [spec("x", None)])
     assert datasets.are_progress_bars_disabled() == before
+
+
+@pytest.mark.parametrize("path", ["https://example.org/a.png", "/no/such.png", "hf://x/a.png"])
+def test_an_image_that_is_elsewhere_is_not_fetched(path: str) -> None:
+    from datasets import Dataset, Features, Image
+
+    rows = Dataset.from_dict({"image": [path]}, features=Features({"image": Image()}))
+    with pytest.raises(DataError, match=f"the image '{path}' is not there"):
+        open_data(rows, IMAGE)
+
+
+def test_an_image_column_takes_images_alone(tmp_path: Path) -> None:
+    import pyarrow as pa
+    from datasets import Dataset, Features, Image
+
+    features = Features({"image": Image()})
+    content = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n"
+    rows = pa.array([{"bytes": content, "path": None}], features.arrow_schema.field("image").type)
+    Dataset(pa.table({"image": rows}, schema=features.arrow_schema)).to_parquet(
+        str(tmp_path / "a.parquet")
+    )
+    with pytest.raises(DataError, match="it is no image that quantkit reads"):
+        open_data(tmp_path / "a.parquet", IMAGE)
