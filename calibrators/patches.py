@@ -6,6 +6,7 @@ From these two follow the output error of any change of W, and the bias that tak
 """
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -22,6 +23,7 @@ __all__ = ["PatchMoments", "Window"]
 Floats = NDArray[np.float64]
 
 _TOGETHER = 256  # patches that are multiplied at once
+_BAND = 256  # rows of a matrix of products that are made at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,21 +98,51 @@ class PatchMoments:
     Patches with a NaN or an infinity are left out. Positions are evenly spaced, so that a large image costs no
     more than a small one. Exact to rounding only, as `SecondMoment`.
 
+    Of the products, which are symmetric, the lower half is kept, in bands of rows: half the memory, and no more than a band
+    is ever made at once. All sums are one array, so that they can lie in memory that processes share (`sharing`).
+
     Invariants: `matrix` is (groups, K, K), symmetric; `total` is (groups, K); `count` patches entered each.
     """
 
     ordered: ClassVar[bool] = False
     exact: ClassVar[bool] = False
 
-    __slots__ = ("_count", "_matrix", "_pending", "_total", "rows", "window")
+    __slots__ = ("_lock", "_pending", "_shape", "_sums", "rows", "window")
 
     def __init__(self, window: Window, rows: int = 64) -> None:
         self.window = window
         self.rows = rows
-        self._count = 0
-        self._total: Floats = np.zeros((0, 0))
-        self._matrix: Floats = np.zeros((0, 0, 0))
+        self._shape = (0, 0)  # groups, K
+        self._sums: Floats = np.zeros(0)  # count, totals, bands
+        self._lock: AbstractContextManager[Any] = nullcontext()
         self._pending: list[NDArray[np.float32]] = []
+
+    @classmethod
+    def numbers(cls, groups: int, inputs: int) -> int:
+        """Return how many float64 numbers the sums of so many inputs take."""
+        bands = sum((high - low) * high for low, high in _bands(inputs))
+        return 1 + groups * (inputs + bands)
+
+    @classmethod
+    def sharing(
+        cls,
+        window: Window,
+        rows: int,
+        inputs: int,
+        sums: Floats,
+        lock: AbstractContextManager[Any],
+    ) -> Self:
+        """Return moments whose sums are kept in `sums`, which others may add to as well, and changed under `lock` alone.
+
+        `sums` holds `numbers(groups, inputs)` numbers, all zero at first.
+        """
+        found = cls(window, rows)
+        found._shape, found._sums, found._lock = (window.group, inputs), sums, lock
+        return found
+
+    def part(self) -> Self:
+        """Return moments that add to the same sums, with patches of their own that wait to be multiplied."""
+        return self.sharing(self.window, self.rows, self._shape[1], self._sums, self._lock)
 
     def observe(self, array: NDArray[Any]) -> None:
         """Take in one batch.
@@ -125,23 +157,32 @@ class PatchMoments:
             is_clean = bool(np.isfinite(patches.sum()))
         if not is_clean:
             patches = patches[:, np.isfinite(patches).all(axis=(0, 2))]
-        known = self._pending[0].shape if self._pending else self._matrix.shape
-        if known[-1] and (known[0], known[-1]) != (patches.shape[0], patches.shape[-1]):
+        shape = (patches.shape[0], patches.shape[2])
+        if self._shape == (0, 0):
+            self._shape, self._sums = shape, np.zeros(self.numbers(*shape))
+        elif self._shape != shape:
             raise ValueError(
-                f"Moments of {known[-1]} inputs met {patches.shape[-1]}: an axis of changing length has no moments."
+                f"Moments of {self._shape[1]} inputs met {shape[1]}: an axis of changing length has no moments."
             )
         self._pending.append(patches)
         if sum(p.shape[1] for p in self._pending) >= _TOGETHER:
-            self._flush()
+            self.flush()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         """Multiply what has come together: K x K sums are long, and adding to them costs as much as a hundred rows."""
         if not self._pending:
             return
         patches = np.concatenate(self._pending, axis=1, dtype=np.float64)
         self._pending = []
-        matrix = np.matmul(patches.swapaxes(-1, -2), patches)
-        self._add(matrix, patches.sum(axis=1), patches.shape[1])
+        total = patches.sum(axis=1)
+        turned = patches.swapaxes(-1, -2)
+        for at, (low, high) in enumerate(_bands(self._shape[1])):
+            products = np.matmul(turned[:, low:high], patches[:, :, :high])
+            with self._lock:
+                if not at:
+                    self._sums[0] += patches.shape[1]
+                    self._totals()[...] += total
+                self._band(at)[...] += products
 
     def merge(self, other: Self) -> None:
         """Take in what `other` saw.
@@ -151,37 +192,57 @@ class PatchMoments:
         """
         if self.window != other.window:
             raise ValueError("Moments of different windows do not add up.")
-        if other.total.size:
-            self._flush()
-            self._add(other.matrix, other.total, other.count)
-
-    def _add(self, matrix: Floats, total: Floats, count: int) -> None:
-        if self._total.size and self._total.shape != total.shape:
+        if not other.count:
+            return
+        self.flush()
+        if self._shape == (0, 0):
+            self._shape, self._sums = other._shape, other._sums.copy()
+            return
+        if self._shape != other._shape:
             raise ValueError(
-                f"Moments of {self._total.shape} inputs met {total.shape}: an axis of changing length has no "
+                f"Moments of {self._shape} inputs met {other._shape}: an axis of changing length has no "
                 "moments."
             )
-        self._matrix = self._matrix + matrix if self._total.size else matrix.copy()
-        self._total = self._total + total if self._total.size else total.copy()
-        self._count += count
+        with self._lock:
+            self._sums += other._sums
+
+    def _totals(self) -> Floats:
+        groups, inputs = self._shape
+        return self._sums[1 : 1 + groups * inputs].reshape(groups, inputs)
+
+    def _band(self, at: int) -> Floats:
+        """Return the rows of a band up to their diagonal, (groups, rows, columns)."""
+        groups, inputs = self._shape
+        start = 1 + groups * inputs
+        for low, high in _bands(inputs)[:at]:
+            start += groups * (high - low) * high
+        low, high = _bands(inputs)[at]
+        size = groups * (high - low) * high
+        return self._sums[start : start + size].reshape(groups, high - low, high)
 
     @property
     def count(self) -> int:
         """How many patches were seen."""
-        self._flush()
-        return self._count
+        self.flush()
+        return int(self._sums[0]) if self._sums.size else 0
 
     @property
     def total(self) -> Floats:
         """Their sum, (groups, K)."""
-        self._flush()
-        return self._total
+        self.flush()
+        return self._totals() if self._sums.size else np.zeros((0, 0))
 
     @property
     def matrix(self) -> Floats:
-        """The sum of their products, (groups, K, K)."""
-        self._flush()
-        return self._matrix
+        """The sum of their products, (groups, K, K); made anew each time."""
+        self.flush()
+        groups, inputs = self._shape
+        whole = np.empty((groups, inputs, inputs))
+        for at, (low, high) in enumerate(_bands(inputs)):
+            band = self._band(at)
+            whole[:, low:high, :high] = band
+            whole[:, :low, low:high] = band[:, :, :low].swapaxes(1, 2)
+        return whole
 
     @property
     def mean(self) -> Floats:
@@ -191,16 +252,21 @@ class PatchMoments:
     @property
     def second(self) -> Floats:
         """E[x x^T], (groups, K, K)."""
-        return self.matrix / max(1, self.count)
+        found = self.matrix
+        found /= max(1, self.count)
+        return found
 
     @property
     def covariance(self) -> Floats:
         """E[x x^T] - E[x] E[x]^T."""
-        mean = self.mean
-        return self.second - mean[:, :, np.newaxis] * mean[:, np.newaxis, :]
+        found, mean = self.second, self.mean
+        for low, high in _bands(self._shape[1]):
+            found[:, low:high] -= mean[:, low:high, np.newaxis] * mean[:, np.newaxis, :]
+        return found
 
     def state(self) -> State:
         """Return what is known."""
+        self.flush()
         window = self.window
         geometry = (window.kernel, window.strides, window.pads, window.dilations)
         return {
@@ -208,9 +274,8 @@ class PatchMoments:
             "group": np.array([window.group], np.int64),
             "auto_pad": np.frombuffer(window.auto_pad.encode(), np.uint8).copy(),
             "rows": np.array([self.rows], np.int64),
-            "count": np.array([self.count], np.int64),
-            "total": self.total.copy(),
-            "matrix": self.matrix.copy(),
+            "shape": np.array(self._shape, np.int64),
+            "sums": self._sums.copy(),
         }
 
     @classmethod
@@ -231,16 +296,26 @@ class PatchMoments:
             auto_pad=state["auto_pad"].tobytes().decode(),
         )
         found = cls(window, int(state["rows"][0]))
-        found._count = int(state["count"][0])
-        found._total, found._matrix = state["total"].copy(), state["matrix"].copy()
+        groups, inputs = state["shape"].tolist()
+        found._shape, found._sums = (groups, inputs), state["sums"].copy()
         return found
 
     @classmethod
     def of(cls, window: Window, *, count: int, total: Floats, matrix: Floats) -> Self:
         """Build moments from their sums."""
         found = cls(window)
-        found._count, found._total, found._matrix = count, total, matrix
+        found._shape = (total.shape[0], total.shape[1])
+        found._sums = np.empty(cls.numbers(*found._shape))
+        found._sums[0] = count
+        found._totals()[...] = total
+        for at, (low, high) in enumerate(_bands(total.shape[1])):
+            found._band(at)[...] = matrix[:, low:high, :high]
         return found
+
+
+def _bands(inputs: int) -> list[tuple[int, int]]:
+    """Cut the rows of a matrix into bands: first row, and the row behind the last."""
+    return [(low, min(low + _BAND, inputs)) for low in range(0, inputs, _BAND)]
 
 
 def _spread(length: int, most: int) -> NDArray[np.intp]:

@@ -17,6 +17,7 @@ All arrays may have leading axes: weights (..., N, K), scales (..., N), moments 
 depthwise Conv is one call over all its groups.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,12 +25,23 @@ from numpy.typing import NDArray
 
 from quantkit.numerics.pairs import PAIRED, Limits, PairForm, nearest_pairs
 
-__all__ = ["damped", "damping_share", "output_error", "pad_to_even", "round_second_order"]
+__all__ = [
+    "Carries",
+    "carries_of",
+    "damped",
+    "damping_share",
+    "output_error",
+    "pad_to_even",
+    "round_carried",
+    "round_second_order",
+]
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
 
 _BLOCK = 128  # rows whose errors are carried over one pair at a time; the rest by matrix products
+_LARGE = 512  # inputs from which on moments are factored where they are
+_REVERSED = 1 << 20  # numbers that change places at a time
 _SMALLEST_SHARE, _LARGEST_SHARE = 0.1, 4.0
 
 
@@ -46,12 +58,13 @@ def damping_share(inputs: int, rows: int) -> float:
     return min(_LARGEST_SHARE, _SMALLEST_SHARE + 2 * inputs / max(1, rows))
 
 
-def damped(moments: Array, share: float = 0.2) -> Floats:
+def damped(moments: Array, share: float = 0.2, *, own: bool = False) -> Floats:
     """Return ``H + share * mean(diag H) * I``: positive definite, and less sure of itself.
 
-    Few samples leave directions of the input unseen. An input that is always zero gets the identity.
+    Few samples leave directions of the input unseen. An input that is always zero gets the identity. `own`: the moments
+    may be changed in their place, where they are float64.
     """
-    h = np.array(moments, np.float64)
+    h = np.asarray(moments, np.float64) if own else np.array(moments, np.float64)
     k = h.shape[-1]
     mean = np.trace(h, axis1=-2, axis2=-1) / max(1, k)
     h[..., np.arange(k), np.arange(k)] += np.where(mean > 0, share * mean, 1.0)[..., np.newaxis]
@@ -73,13 +86,73 @@ def round_second_order(
     `moments` must be positive definite (see `damped`). Pairs go in order of falling
     H_00 + H_11: the largest inputs are rounded while all the others can still make up for them.
     """
-    k = weight.shape[-1]
-    columns, h = pad_to_even(np.swapaxes(weight / scale[..., np.newaxis], -1, -2), moments)
+    return round_carried(weight, scale, carries_of(moments), limits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carries:
+    """Moments as rounding reads them; some channels may be rounded at a time.
+
+    Attributes:
+        order: In which inputs are rounded, (..., K) with K padded to be even.
+        weights: R_kk in that order, (..., K, 1).
+        carry: Columns of R / R_kk in that order, as rows: what an earlier error adds to the target k.
+    """
+
+    order: NDArray[np.intp]
+    weights: Floats
+    carry: Floats
+
+
+def carries_of(moments: Array, *, own: bool = False) -> Carries:
+    """Factor moments; `own`: in their place, where they are large."""
+    h = _padded(np.asarray(moments, np.float64))
     order = _pair_order(h)
+    if h.shape[-1] >= _LARGE and h.size == h.shape[-1] ** 2:
+        whole = h.reshape(h.shape[-2:])
+        if not own and np.shares_memory(h, moments):
+            whole = whole.copy()
+        carry = _carry_in_place(whole, order.reshape(-1)).reshape(h.shape)
+    else:
+        h = np.take_along_axis(h, order[..., np.newaxis], axis=-2)
+        h = np.take_along_axis(h, order[..., np.newaxis, :], axis=-1)
+        carry = np.ascontiguousarray(np.swapaxes(_upper_factor(h), -1, -2))
+    weights = np.diagonal(carry, axis1=-2, axis2=-1)[..., np.newaxis].copy()
+    carry /= weights
+    return Carries(order=order, weights=weights, carry=carry)
+
+
+def _carry_in_place(h: Floats, order: NDArray[np.intp]) -> Floats:
+    """Return R^T of H in an order, where H is: a matrix of thousands of inputs must not be there twice."""
+    from scipy.linalg import cholesky
+
+    backwards = order[::-1]
+    for start in range(0, len(h), _BLOCK):
+        rows = slice(start, start + _BLOCK)
+        h[rows] = h[rows][:, backwards]
+    for start in range(0, len(h), _BLOCK):
+        columns = slice(start, start + _BLOCK)
+        h[:, columns] = h[:, columns][backwards]
+    # The factor of H read backwards is R read backwards; turned, it lies in memory as R^T does, last number first.
+    factor = cholesky(h.T, lower=True, overwrite_a=True, check_finite=False)
+    flat = np.ascontiguousarray(factor.T).reshape(-1)
+    for start in range(0, flat.size // 2, _REVERSED):
+        stop = min(start + _REVERSED, flat.size // 2)
+        front = flat[start:stop].copy()
+        flat[start:stop] = flat[flat.size - stop : flat.size - start][::-1]
+        flat[flat.size - stop : flat.size - start] = front[::-1]
+    return flat.reshape(h.shape)
+
+
+def round_carried(weight: Array, scale: Array, carries: Carries, limits: Limits = PAIRED) -> Floats:
+    """Return integers (..., N, K) within `limits`, as `round_second_order` does."""
+    k = weight.shape[-1]
+    order = carries.order
+    columns = np.swapaxes(weight / scale[..., np.newaxis], -1, -2)
+    if k % 2:
+        columns = np.pad(columns, [*[(0, 0)] * (columns.ndim - 2), (0, 1), (0, 0)])
     rows = np.take_along_axis(columns, order[..., np.newaxis], axis=-2)
-    h = np.take_along_axis(h, order[..., np.newaxis], axis=-2)
-    h = np.take_along_axis(h, order[..., np.newaxis, :], axis=-1)
-    rounded = _round_rows(rows, _upper_factor(h), limits)
+    rounded = _round_rows(rows, carries, limits)
     q = np.empty_like(rounded)
     np.put_along_axis(q, order[..., np.newaxis], rounded, axis=-2)
     return np.ascontiguousarray(np.swapaxes(q[..., :k, :], -1, -2))
@@ -88,13 +161,19 @@ def round_second_order(
 def pad_to_even(columns: Array, moments: Array) -> tuple[Floats, Floats]:
     """Pad an odd K with a weight of zero that no other input knows of."""
     columns, moments = np.asarray(columns, np.float64), np.asarray(moments, np.float64)
-    k = columns.shape[-2]
-    if k % 2 == 0:
+    if columns.shape[-2] % 2 == 0:
         return columns, moments
     lead = [(0, 0)] * (columns.ndim - 2)
-    h = np.pad(moments, [*lead, (0, 1), (0, 1)])
-    h[..., k, k] = np.diagonal(moments, axis1=-2, axis2=-1).min(axis=-1)
-    return np.pad(columns, [*lead, (0, 1), (0, 0)]), h
+    return np.pad(columns, [*lead, (0, 1), (0, 0)]), _padded(moments)
+
+
+def _padded(h: Floats) -> Floats:
+    k = h.shape[-1]
+    if k % 2 == 0:
+        return h
+    padded = np.pad(h, [*[(0, 0)] * (h.ndim - 2), (0, 1), (0, 1)])
+    padded[..., k, k] = np.diagonal(h, axis1=-2, axis2=-1).min(axis=-1)
+    return padded
 
 
 def _pair_order(h: Floats) -> NDArray[np.intp]:
@@ -110,12 +189,10 @@ def _upper_factor(h: Floats) -> Floats:
     return upper
 
 
-def _round_rows(rows: Floats, factor: Floats, limits: Limits) -> Floats:
-    """Round (..., K, N) in order of K; `factor` is R in the same order."""
+def _round_rows(rows: Floats, carries: Carries, limits: Limits) -> Floats:
+    """Round (..., K, N), which are in the order of `carries`."""
     errors, q = np.zeros_like(rows), np.empty_like(rows)
-    weights = np.diagonal(factor, axis1=-2, axis2=-1)[..., np.newaxis]  # R_kk, (..., K, 1)
-    # Columns of R / R_kk, as rows: what an earlier error adds to the target k.
-    carry = np.ascontiguousarray(np.swapaxes(factor, -1, -2)) / weights
+    weights, carry = carries.weights, carries.carry
     k = rows.shape[-2]
     for start in range(0, k, _BLOCK):
         stop = min(start + _BLOCK, k)

@@ -53,9 +53,9 @@ class Checkpoint:
         self._pause = max(_SECONDS, (self._written - started) / _SHARE)
 
     def load(
-        self, groups: Sequence[Sequence[Request]]
+        self, asked: Mapping[int, Sequence[Request]]
     ) -> tuple[dict[int, Observations], NDArray[np.bool_]] | None:
-        """Return what an earlier run of the same job has seen; None if there is none."""
+        """Return what an earlier run of the same job has seen, by part; None if there is none."""
         if not self.path.exists():
             return None
         try:
@@ -64,12 +64,11 @@ class Checkpoint:
             return None  # written by something else, or cut off: start anew
         if header.get("format") != _FORMAT or header.get("key") != self.key:
             return None
-        requests = [r for group in groups for r in group]
         segments = {}
         for segment, reasons in header["bad"].items():
             prefix = f"{segment}/"
             own = {k.removeprefix(prefix): a for k, a in arrays.items() if k.startswith(prefix)}
-            segments[int(segment)] = Observations.from_arrays(own, requests, reasons)
+            segments[int(segment)] = Observations.from_arrays(own, asked[int(segment)], reasons)
         return segments, arrays["done"]
 
     def remove(self) -> None:

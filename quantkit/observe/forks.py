@@ -3,20 +3,73 @@
 Forking a process that runs other threads is not safe: one of them may hold a lock that a child waits for.
 """
 
+import ctypes
 import multiprocessing
+import os
+import pickle
+import signal
+import sys
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from typing import Any, TypeVar
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import product
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, Self, TypeVar
 
-__all__ = ["can_fork", "fork_pool", "forked_map"]
+from quantkit.errors import QuantkitError
+
+__all__ = ["Crew", "can_fork", "forked_map", "one_thread_each"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 # A thread that holds no lock a worker could wait for: `datasets` starts it to look at progress bars.
 _HARMLESS = {"tqdm_monitor"}
-_FUNCTION: list[Callable[[Any], Any]] = []
+_GLANCE = 0.1  # seconds for which nobody hears from the workers, at most
+_SIGNAL_OF_PARENT = 1  # prctl's PR_SET_PDEATHSIG
+_WORD, _RESULT, _ERROR = range(3)
+
+
+@contextmanager
+def one_thread_each() -> Iterator[None]:
+    """Keep numpy's matrix products to the thread that asks for them, while several processes or threads ask.
+
+    OpenBLAS starts a thread a core in each of them, and these wait for each other busily: on two busy cores the moments of
+    ResNet-50 took four times the CPU time. Other BLAS libraries are left as they are.
+    """
+    setters = [(_function(lib, "set"), _function(lib, "get")) for lib in _openblas()]
+    before = [(put, get()) for put, get in setters if put is not None and get is not None]
+    for put, _ in before:
+        put(1)
+    try:
+        yield
+    finally:
+        for put, threads in before:
+            put(threads)
+
+
+def _openblas() -> list[ctypes.CDLL]:
+    """Return the OpenBLAS libraries that this process has loaded."""
+    maps = Path("/proc/self/maps")
+    if not maps.is_file():
+        return []
+    lines = maps.read_text(encoding="utf-8", errors="replace").splitlines()
+    paths = {line.split(maxsplit=5)[-1] for line in lines if "openblas" in line}
+    return [ctypes.CDLL(path) for path in sorted(paths) if Path(path).is_file()]
+
+
+def _function(library: ctypes.CDLL, verb: str) -> Callable[..., int] | None:
+    """Return what sets or gets the number of threads; its name depends on who built the library."""
+    for prefix, suffix in product(("scipy_openblas", "openblas"), ("64_", "")):
+        found: Callable[..., int] | None = getattr(
+            library, f"{prefix}_{verb}_num_threads{suffix}", None
+        )
+        if found is not None:
+            return found
+    return None
 
 
 def can_fork() -> bool:
@@ -25,23 +78,184 @@ def can_fork() -> bool:
     return "fork" in multiprocessing.get_all_start_methods() and not others - _HARMLESS
 
 
-def fork_pool(
-    workers: int, prepare: Callable[..., None], arguments: tuple[Any, ...]
-) -> ProcessPoolExecutor:
-    """Return a pool whose workers inherit `arguments`, which need not be picklable."""
-    context = multiprocessing.get_context("fork")
-    return ProcessPoolExecutor(workers, context, prepare, arguments)
+class Crew:
+    """Forked processes that work on items, each on one at a time.
+
+    They inherit `function`, which need not be picklable, and are given an item and a way to say something meanwhile.
+    Items, words and results travel by a pipe a worker. A worker waits until its result is taken, so none pile up. They
+    ignore Ctrl-C, which is the parent's business, and end with their parent, however it ends.
+
+    Where the system gives fewer processes than asked for, `size` says how many there are; it may be none.
+    """
+
+    def __init__(self, function: Callable[[Any, Callable[[Any], None]], Any], workers: int) -> None:
+        self._processes: dict[Connection, Any] = {}
+        context: Any = multiprocessing.get_context("fork")
+        for _ in range(workers):
+            try:
+                mine, its = context.Pipe()
+            except OSError:  # no file left
+                break
+            others = (*self._processes, mine)
+            process = context.Process(
+                target=_serve, args=(its, others, function, os.getpid()), daemon=True
+            )
+            # A worker that has just begun must not take Ctrl-C for its own.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                process.start()
+            except (OSError, AssertionError):  # no process left, or none allowed in this one
+                mine.close()
+                break
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+                its.close()
+            self._processes[mine] = process
+
+    @property
+    def size(self) -> int:
+        """How many workers there are."""
+        return len(self._processes)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the workers at once, whatever they do."""
+        for line, process in self._processes.items():
+            line.close()
+            process.kill()
+        for process in self._processes.values():
+            process.join()
+
+    def work(
+        self, items: Iterable[Any], hear: Callable[[Any], None] = lambda _: None
+    ) -> Iterator[Any]:
+        """Yield results as they come, and None whenever nothing came for a moment.
+
+        An item is taken when a worker is free for it. `hear` is called with what workers say.
+
+        Raises:
+            QuantkitError: A worker was killed.
+        """
+        left = iter(items)
+        busy: list[Connection] = []  # in the order in which they were given their items
+
+        def give(line: Connection) -> None:
+            for item in left:
+                line.send(item)
+                busy.append(line)
+                break
+
+        for line in self._processes:
+            give(line)
+        while busy:
+            ready = wait(busy, _GLANCE)
+            if not ready:
+                yield None
+            for line in [line for line in busy if line in ready]:  # by the order of their items
+                try:
+                    kind, value = line.recv()
+                except (EOFError, OSError) as e:
+                    raise _lost() from e
+                if kind == _WORD:
+                    hear(value)
+                    continue
+                busy.remove(line)
+                if kind == _ERROR:
+                    raise value
+                give(line)
+                yield value
+
+
+def _lost() -> QuantkitError:
+    return QuantkitError(
+        "A worker process died, most likely for want of memory: the same command continues "
+        "where it stopped; use fewer --workers, a smaller --batch or a --memory limit."
+    )
+
+
+def _serve(
+    line: Connection,
+    others: Sequence[Connection],
+    function: Callable[[Any, Callable[[Any], None]], Any],
+    parent: int,
+) -> None:
+    """Work in a forked process until nobody has anything more to do."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    for other in others:
+        other.close()  # else the pipe of another worker would stay open after its parent's death
+    _leave_with(parent)
+    with one_thread_each():
+        _work_for(line, function)
+
+
+def _work_for(line: Connection, function: Callable[[Any, Callable[[Any], None]], Any]) -> None:
+    def say(word: Any) -> None:
+        line.send((_WORD, word))
+
+    while True:
+        try:
+            item = line.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            answer = (_RESULT, function(item, say))
+        except Exception as e:  # noqa: BLE001 - it is raised again, in the parent
+            answer = (_ERROR, _portable(e))
+        try:
+            line.send(answer)
+        except OSError:  # the parent is gone
+            return
+
+
+def _portable(error: Exception) -> Exception:
+    """Return an error that travels, with the traceback it had here."""
+    error.add_note("".join(traceback.format_exception(error)))
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
+    except Exception:  # noqa: BLE001 - any class may fail in its own way
+        return QuantkitError(f"A worker failed: {type(error).__name__}: {error}")
+    return error
+
+
+def _leave_with(parent: int) -> None:
+    """End this process when its parent has ended, however that ended: nobody else would."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_SIGNAL_OF_PARENT, signal.SIGKILL)
+    else:
+        threading.Thread(target=_look_for, args=(parent,), daemon=True).start()
+    if os.getppid() != parent:  # it has ended already
+        os._exit(1)
+
+
+def _look_for(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
 
 
 def forked_map(
-    function: Callable[[Item], Result], items: Sequence[Item], workers: int
+    function: Callable[[Item], Result],
+    items: Sequence[Item],
+    workers: int,
+    tick: Callable[[int], None] = lambda _: None,
 ) -> list[Result]:
-    """Return the function of each item, in order; computed here where forking is not safe."""
-    if workers == 1 or len(items) < workers or not can_fork():
-        return [function(item) for item in items]
-    with fork_pool(workers, _FUNCTION.append, (function,)) as pool:
-        return list(pool.map(_call, items, chunksize=-(-len(items) // (4 * workers))))
+    """Return the function of each item, in order; computed here where forking is not safe or not possible.
 
-
-def _call(item: Any) -> Any:
-    return _FUNCTION[-1](item)
+    Items are inherited, not sent. `tick` is told each time that one more is done.
+    """
+    found: dict[int, Result] = {}
+    if workers > 1 and len(items) >= workers and can_fork():
+        with Crew(lambda at, _: (at, function(items[at])), workers) as crew:
+            for done in crew.work(range(len(items)) if crew.size else ()):
+                if done is not None:
+                    found[done[0]] = done[1]
+                    tick(1)
+    for at, item in enumerate(items):
+        if at not in found:
+            found[at] = function(item)
+            tick(1)
+    return [found[at] for at in range(len(items))]

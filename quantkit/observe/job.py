@@ -10,13 +10,14 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock, local
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from calibrators import Sketch
+from calibrators import PatchMoments, Sketch
 from quantkit.data import Sample, Samples, collate, order
 from quantkit.errors import DataError, RuntimeSupportError
 from quantkit.graph.load import load
@@ -28,10 +29,11 @@ from quantkit.observe.runner import Runner
 from quantkit.observe.span import Span
 from quantkit.runtime import RUNTIME_ERRORS, first_line, make_session, why_not_loaded
 
-__all__ = ["Job", "OpenJob", "Shard", "ShardResult", "observe_shard", "opened"]
+__all__ = ["NOTHING_SHARED", "Job", "OpenJob", "Shard", "ShardResult", "observe_shard", "opened"]
 __all__ += ["sample_digest"]
 
 Placed = tuple[int, Sample]
+NOTHING_SHARED: Mapping[Request, PatchMoments] = MappingProxyType({})
 
 _DIGEST_BYTES = 8
 _DIGEST_VALUES = 1 << 14  # of an input; enough to tell two samples apart, and a tenth of the time
@@ -153,11 +155,18 @@ def observe_shard(
     shard: Shard,
     tick: Callable[[int], None] = lambda _: None,
     stopped: Callable[[], bool] = lambda: False,
+    shared: Mapping[Request, PatchMoments] = NOTHING_SHARED,
 ) -> ShardResult:
-    """Observe a shard's batches; after each, say how many samples it had, and stop if told to."""
+    """Observe a shard's batches; after each, say how many samples it had, and stop if told to.
+
+    What is `shared` is added to where it is, and is no part of the result.
+    """
     started = time.perf_counter()
     work = opened(job, shard.group)
     seen = Observations.empty(work.requests, job.batch)
+    parts = {request: shared[request].part() for request in work.requests if request in shared}
+    for request, part in parts.items():
+        seen.answers[request.tensor][request.what] = part
     last = shard.first
     for batch in _batches(job, shard, seen):
         rows = [place for place, sample in batch for _ in range(_extent(sample.feeds))]
@@ -169,6 +178,9 @@ def observe_shard(
         tick(len(batch))
         if stopped():
             break
+    for request, part in parts.items():
+        part.flush()
+        seen.forget(request)
     return ShardResult(shard=shard, last=last, seconds=time.perf_counter() - started, seen=seen)
 
 

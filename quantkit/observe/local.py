@@ -5,45 +5,33 @@ are slower than one (ARCHITECTURE.md has the figures). A forked process shares t
 its parent and starts at once.
 """
 
-import multiprocessing
-import os
-import signal
+import mmap
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import (
-    FIRST_COMPLETED,
-    Executor,
-    Future,
-    ThreadPoolExecutor,
-    wait,
-)
-from concurrent.futures.process import BrokenProcessPool
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from functools import partial
+from itertools import chain
 
-from quantkit.errors import QuantkitError
-from quantkit.observe.forks import can_fork, fork_pool
-from quantkit.observe.job import Job, Shard, ShardResult, observe_shard, opened
+from calibrators import PatchMoments
+from quantkit.observe.forks import Crew, can_fork, one_thread_each
+from quantkit.observe.job import (
+    NOTHING_SHARED,
+    Job,
+    Shard,
+    ShardResult,
+    observe_shard,
+    opened,
+)
+from quantkit.observe.requests import Request
 
 __all__ = ["run_locally"]
 
-_AHEAD = 2  # shards a worker is given at a time, so that it never waits for the merging
+_AHEAD = 2  # shards a thread is given at a time, so that it never waits for the merging
 _GLANCE = 0.1  # seconds between looks at the progress, and at whether the user wants to stop
-_HERE = threading.local()
+_PATIENCE = 1.5  # seconds that workers have to finish a batch when the user wants to stop
 
-
-class _Desk:
-    """What parent and workers share: the job, how many samples are done, and whether to stop."""
-
-    def __init__(self, job: Job) -> None:
-        self.job = job
-        self.parent = os.getpid()
-        self.done = multiprocessing.Value("q")
-        self.stop = multiprocessing.Event()
-
-    def tick(self, samples: int) -> None:
-        with self.done.get_lock():
-            self.done.value += samples
+Tick = Callable[[int], None]
 
 
 def run_locally(
@@ -51,70 +39,91 @@ def run_locally(
     shards: Iterator[Shard],
     workers: int,
     *,
-    tick: Callable[[int], None],
+    tick: Tick,
     stopped: Callable[[], bool],
+    shared: Mapping[Request, PatchMoments] = NOTHING_SHARED,
 ) -> Iterator[ShardResult]:
-    """Yield results as they come; each worker has one shard under way and one waiting.
+    """Yield results as they come; what is `shared` has been added to, and is in none of them.
 
     Raises:
         QuantkitError: A worker process was killed, most likely for want of memory.
     """
-    desk = _Desk(job)
+    first = next(shards, None)
+    if first is None:
+        return
+    opened(job, first.group)  # before forking, so that all share it
+    shards = chain([first], shards)
+    if workers > 1 and can_fork():
+        halt = mmap.mmap(-1, 1)  # shared, and without a lock that a killed worker might hold
+        with Crew(
+            lambda shard, say: observe_shard(job, shard, say, lambda: bool(halt[0]), shared),
+            workers,
+        ) as crew:
+            if crew.size:
+                yield from _forked(crew, shards, halt, tick, stopped)
+                return
+    work = partial(observe_shard, job, shared=shared)
+    with one_thread_each():
+        yield from _threaded(work, shards, workers, tick, stopped)
+
+
+def _forked(
+    crew: Crew, shards: Iterator[Shard], halt: mmap.mmap, tick: Tick, stopped: Callable[[], bool]
+) -> Iterator[ShardResult]:
+    wanted: float | None = None  # since when the user wants to stop
+    for result in crew.work(_until(stopped, shards), tick):
+        if result is not None:
+            yield result
+        if stopped():
+            halt[0] = 1
+            wanted = wanted or time.monotonic()
+            if time.monotonic() - wanted > _PATIENCE:
+                return
+
+
+def _until(stopped: Callable[[], bool], shards: Iterator[Shard]) -> Iterator[Shard]:
+    while not stopped():
+        shard = next(shards, None)
+        if shard is None:
+            return
+        yield shard
+
+
+def _threaded(
+    work: Callable[..., ShardResult],
+    shards: Iterator[Shard],
+    workers: int,
+    tick: Tick,
+    stopped: Callable[[], bool],
+) -> Iterator[ShardResult]:
+    """Work in threads; each has one shard under way and one waiting."""
+    halt = threading.Event()
+    done: list[int] = []  # samples of each batch; appending is atomic
+    told = 0
     pending: set[Future[ShardResult]] = set()
     order: dict[Future[ShardResult], int] = {}
-    told = 0
-    with _executor(desk, workers) as pool:
+    left = _until(stopped, shards)
+    with ThreadPoolExecutor(workers, "quantkit") as pool:
         try:
             while True:
-                while len(pending) < workers * _AHEAD and not stopped():
-                    shard = next(shards, None)
+                while len(pending) < workers * _AHEAD:
+                    shard = next(left, None)
                     if shard is None:
                         break
-                    future = pool.submit(_work, shard)
+                    future = pool.submit(work, shard, done.append, halt.is_set)
                     order[future] = len(order)  # of two that are done, the earlier is merged first
                     pending.add(future)
                 if not pending:
                     return
                 finished, pending = wait(pending, _GLANCE, FIRST_COMPLETED)
-                told, before = int(desk.done.value), told
-                tick(told - before)
+                new = done[told:]
+                told += len(new)
+                tick(sum(new))
                 if stopped():
-                    desk.stop.set()
+                    halt.set()
                 for future in sorted(finished, key=order.__getitem__):
                     yield future.result()
-        except BrokenProcessPool as e:
-            raise QuantkitError(
-                "A worker process died, most likely for want of memory: the same command continues "
-                "where it stopped; use fewer --workers, or a smaller --batch."
-            ) from e
         finally:
-            desk.stop.set()
+            halt.set()
             for future in pending:
                 future.cancel()
-
-
-def _executor(desk: _Desk, workers: int) -> Executor:
-    opened(desk.job)  # before forking, so that all share it
-    if workers == 1 or not can_fork():
-        return ThreadPoolExecutor(workers, "quantkit", _sit_down, (desk,))
-    return fork_pool(workers, _sit_down, (desk,))
-
-
-def _sit_down(desk: _Desk) -> None:
-    """Prepare a worker."""
-    _HERE.desk = desk
-    if os.getpid() != desk.parent:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
-        threading.Thread(target=_leave_with, args=(desk.parent,), daemon=True).start()
-
-
-def _leave_with(parent: int) -> None:
-    """End this process when its parent was killed: nobody else would."""
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(1)
-
-
-def _work(shard: Shard) -> ShardResult:
-    desk: Any = _HERE.desk
-    return observe_shard(desk.job, shard, desk.tick, desk.stop.is_set)

@@ -6,7 +6,7 @@ Invariant: merging is exact, so that neither the order of the samples nor who ob
 
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -81,12 +81,17 @@ class Observations:
         """Everything that was asked."""
         return [Request(tensor=t, what=w) for t, whats in self.answers.items() for w in whats]
 
-    def merge(self, other: Self) -> None:
-        """Take in what another has seen of the same requests, or of some of them."""
+    def merge(self, other: Self, rest: Self | None = None) -> None:
+        """Take in what another has seen of the same requests, or of some of them; `rest` takes in what this does not hold."""
         for tensor, whats in other.answers.items():
             for what, statistic in whats.items():
-                self.answers[tensor][what].merge(statistic)
-            self.extremes[tensor].merge(other.extremes[tensor])
+                mine = self.answers.get(tensor, {}).get(what)
+                if mine is None and rest is not None:
+                    mine = rest.answers[tensor][what]
+                assert mine is not None  # noqa: S101 - somebody asked
+                mine.merge(statistic)
+            home = rest if rest is not None and tensor not in self.extremes else self
+            home.extremes[tensor].merge(other.extremes[tensor])
         self.samples += other.samples
         self.digests += other.digests
         self.bad |= other.bad
@@ -94,6 +99,21 @@ class Observations:
     def copy(self) -> Self:
         """Return the same knowledge, to be merged into."""
         return self.from_arrays(self.to_arrays(), self.requests, self.reasons())
+
+    def with_rest(self, rest: Self, requests: Sequence[Request]) -> Self:
+        """Return what both hold, in the order of `requests`; nothing is copied."""
+        answers: dict[str, dict[What, Statistic]] = {}
+        for r in requests:
+            home = self if r.what in self.answers.get(r.tensor, {}) else rest
+            answers.setdefault(r.tensor, {})[r.what] = home.answers[r.tensor][r.what]
+        extremes = {t: (self if t in self.extremes else rest).extremes[t] for t in answers}
+        return replace(self, answers=answers, extremes=extremes)
+
+    def forget(self, request: Request) -> None:
+        """Drop an answer, and the tensor with its last one."""
+        del self.answers[request.tensor][request.what]
+        if not self.answers[request.tensor]:
+            del self.answers[request.tensor], self.extremes[request.tensor]
 
     def reasons(self) -> list[str]:
         """Return why samples were left out, by their number."""

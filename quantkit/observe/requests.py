@@ -56,6 +56,10 @@ class What(Protocol):
     def ordered(self) -> bool:
         """Whether the answer depends on the order of the samples."""
 
+    @property
+    def once(self) -> bool:
+        """Whether one answer is kept for all the data: it is too large to have one for each part that an audit compares."""
+
     def create(self, rows: int) -> Statistic:
         """Return an empty answer, for batches of `rows` samples."""
 
@@ -68,6 +72,10 @@ class _Ask:
 
     @property
     def ordered(self) -> bool:
+        return False
+
+    @property
+    def once(self) -> bool:
         return False
 
 
@@ -135,6 +143,11 @@ class ProductsAsk(_Ask):
 
     axis: int
 
+    @property
+    def once(self) -> bool:
+        """Yes: there are channels^2 sums."""
+        return True
+
     def create(self, rows: int) -> Statistic:  # noqa: ARG002 - one question, one signature
         """Return an empty matrix."""
         return SecondMoment(self.axis)
@@ -142,10 +155,25 @@ class ProductsAsk(_Ask):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatchesAsk(_Ask):
-    """Moments of the patches that a product reads, of at most `rows` positions a sample: for rounding and bias."""
+    """Moments of the patches that a product reads, of at most `rows` positions a sample: for rounding and bias.
+
+    `inputs`: values in a patch of one group, so that memory for their moments can be had before any is seen; 0 if
+    nobody knows.
+    """
 
     window: Window = field(default_factory=Window)
     rows: int = 64
+    inputs: int = 0
+
+    @property
+    def once(self) -> bool:
+        """Yes: there are inputs^2 sums."""
+        return True
+
+    @property
+    def numbers(self) -> int:
+        """How many float64 numbers the answer takes."""
+        return PatchMoments.numbers(self.window.group, self.inputs)
 
     def create(self, rows: int) -> Statistic:  # noqa: ARG002 - one question, one signature
         """Return empty moments."""

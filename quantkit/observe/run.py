@@ -1,28 +1,39 @@
 """One pass over the data: schedule shards, merge what they saw, keep it safe on disk.
 
-Memory does not depend on the number of samples: there are as many sketches as tensors, four times (one
-set a segment, for the audit), and a worker holds the activations of one batch.
+Memory does not depend on the number of samples: there are as many sketches as tensors, four times where the audit looks
+(one set a segment), moments are kept once, where all processes add to them, and a worker holds the activations of one
+batch.
 """
 
+import mmap
+import multiprocessing
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
+from functools import partial
+from itertools import filterfalse, islice
 from typing import Any
 
+import numpy as np
+
+from calibrators import PatchMoments
 from quantkit.data import Sample
 from quantkit.observe.checkpoint import Checkpoint
 from quantkit.observe.job import Job, Shard, ShardResult
 from quantkit.observe.local import run_locally
 from quantkit.observe.observations import Observations
+from quantkit.observe.requests import PatchesAsk, Request
 from quantkit.observe.schedule import SEGMENTS, Schedule
 
-__all__ = ["Engine", "Pass", "Stopped", "observe", "observe_stream"]
+__all__ = ["Engine", "Pass", "Stopped", "in_parts", "observe", "observe_stream"]
 
 Tick = Callable[[int], None]
 Engine = Callable[..., Iterator[ShardResult]]
+REST = SEGMENTS  # what is kept for all segments together, among the parts of a pass
+_BYTES = 8
+_LOCKS = 16  # that shared moments take turns with; more would only be idle
 _STREAM_SHARD = 8  # batches read ahead for a worker, when they come from a Python iterator
 
 
@@ -39,53 +50,101 @@ class Pass:
     """What a pass over the data gave.
 
     Attributes:
+        requests: Everything that was asked, in order.
         segments: What the first eighth of the samples showed, then up to a quarter, a half, and all.
+        rest: What all samples showed, of the requests that no segment holds.
     """
 
+    requests: tuple[Request, ...]
     segments: tuple[Observations, ...]
+    rest: Observations
 
     def whole(self) -> Observations:
         """Merge all segments, in order, into new observations."""
         total = self.segments[0].copy()
         for segment in self.segments[1:]:
             total.merge(segment)
-        return total
+        return total.with_rest(self.rest, self.requests)
 
 
-def observe(
+def in_parts(request: Request) -> bool:
+    """Say whether what is asked may be kept a segment: not what is too large for that."""
+    return not request.what.once
+
+
+def observe(  # noqa: PLR0913 - one parameter a question
     job: Job,
     *,
     workers: int,
+    parted: Callable[[Request], bool] = in_parts,
     checkpoint: Checkpoint | None = None,
     tick: Tick = lambda _: None,
     resumed: Tick = lambda _: None,
-    engine: Engine = run_locally,
+    engine: Engine | None = None,
 ) -> Pass:
     """Observe a job's samples, from where an interrupted run stopped; `resumed` is told where.
+
+    `parted` says which requests are answered for each segment as well. Without an engine, processes of this machine
+    observe, and add moments to memory that they share, unless a checkpoint must know what came from which shard.
 
     Raises:
         Stopped: The user pressed Ctrl-C; the checkpoint holds everything that was seen.
     """
     batches = -(-len(job.order()) // job.batch)
     schedule = Schedule(groups=len(job.groups), batches=batches, workers=workers)
-    requests = [r for group in job.groups for r in group]
-    segments = {s: Observations.empty(requests, job.batch) for s in range(SEGMENTS)}
-    earlier = checkpoint.load(job.groups) if checkpoint else None
-    if earlier is not None:
-        segments |= earlier[0]
+    requests = tuple(r for group in job.groups for r in group)
+    asked = _asked(requests, parted)
+    parts = {s: Observations.empty(own, job.batch) for s, own in asked.items()}
+    if checkpoint and (earlier := checkpoint.load(asked)) is not None:
+        parts |= earlier[0]
         schedule.resume(earlier[1])
         resumed(_samples(job, schedule))
     with _interruptible() as stopped:
-        for result in engine(job, schedule.shards(), workers, tick=tick, stopped=stopped):
-            segments[result.shard.segment].merge(result.seen)
-            schedule.finish(result)
-            if checkpoint:
-                checkpoint.save_if_due(segments, schedule.done)
+        for group, own in enumerate(job.groups):
+            run = engine
+            if run is None:
+                run = partial(
+                    run_locally, shared=_reserve(own, parts[REST]) if not checkpoint else {}
+                )
+            for result in run(job, schedule.shards(group), workers, tick=tick, stopped=stopped):
+                parts[result.shard.segment].merge(result.seen, parts[REST])
+                schedule.finish(result)
+                if checkpoint:
+                    checkpoint.save_if_due(parts, schedule.done)
         if stopped():
             if checkpoint:
-                checkpoint.save(segments, schedule.done)
+                checkpoint.save(parts, schedule.done)
             raise Stopped(_samples(job, schedule), kept=checkpoint is not None)
-    return Pass(segments=tuple(segments[s] for s in range(SEGMENTS)))
+    segments = tuple(parts[s] for s in range(SEGMENTS))
+    return Pass(requests=requests, segments=segments, rest=parts[REST])
+
+
+def _asked(
+    requests: Sequence[Request], parted: Callable[[Request], bool]
+) -> dict[int, tuple[Request, ...]]:
+    """Return what is asked of each segment, and of all together."""
+    apart = tuple(filter(parted, requests))
+    return dict.fromkeys(range(SEGMENTS), apart) | {REST: tuple(filterfalse(parted, requests))}
+
+
+def _reserve(requests: Sequence[Request], rest: Observations) -> dict[Request, PatchMoments]:
+    """Put the moments that are asked for into memory that forked processes share; there they are kept once."""
+    shared: dict[Request, PatchMoments] = {}
+    locks = _locks()
+    for r in requests:
+        ask = r.what
+        if isinstance(ask, PatchesAsk) and ask.inputs and ask in rest.answers[r.tensor]:
+            sums = np.frombuffer(mmap.mmap(-1, ask.numbers * _BYTES), np.float64)
+            lock = locks[len(shared) % len(locks)]
+            shared[r] = PatchMoments.sharing(ask.window, ask.rows, ask.inputs, sums, lock)
+            rest.answers[r.tensor][ask] = shared[r]
+    return shared
+
+
+def _locks() -> list[Any]:
+    if "fork" in multiprocessing.get_all_start_methods():
+        return [multiprocessing.get_context("fork").Lock() for _ in range(_LOCKS)]
+    return [threading.Lock() for _ in range(_LOCKS)]
 
 
 def _samples(job: Job, schedule: Schedule) -> int:
@@ -94,23 +153,31 @@ def _samples(job: Job, schedule: Schedule) -> int:
 
 
 def observe_stream(
-    job: Job, samples: Iterable[Sample], *, workers: int, tick: Tick = lambda _: None
+    job: Job,
+    samples: Iterable[Sample],
+    *,
+    workers: int,
+    parted: Callable[[Request], bool] = in_parts,
+    tick: Tick = lambda _: None,
 ) -> Pass:
     """Observe samples that come from a Python iterator: once through, nothing to resume."""
-    requests = list(job.groups[0])
+    requests = job.groups[0]
+    asked = _asked(requests, parted)
+    rest = Observations.empty(asked[REST], job.batch)
     segments: dict[int, Observations] = {}
     with _interruptible() as stopped:
         shards = _carried(job, samples)
-        for result in run_locally(job, shards, workers, tick=tick, stopped=stopped):
+        run = partial(run_locally, shared=_reserve(requests, rest))
+        for result in run(job, shards, workers, tick=tick, stopped=stopped):
             if result.shard.segment not in segments:
-                segments[result.shard.segment] = Observations.empty(requests, job.batch)
-            segments[result.shard.segment].merge(result.seen)
+                segments[result.shard.segment] = Observations.empty(asked[0], job.batch)
+            segments[result.shard.segment].merge(result.seen, rest)
         if stopped():
             raise Stopped(sum(len(s.samples) for s in segments.values()), kept=False)
     ordered = [segments[s] for s in sorted(segments)]
     while len(ordered) > SEGMENTS:  # how many samples come is known only now
         ordered[0].merge(ordered.pop(1))
-    return Pass(segments=tuple(ordered))
+    return Pass(requests=requests, segments=tuple(ordered), rest=rest)
 
 
 def _carried(job: Job, samples: Iterable[Sample]) -> Iterator[Shard]:

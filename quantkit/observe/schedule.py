@@ -47,12 +47,11 @@ class Schedule:
         if result.last > shard.first:
             self._pace = result.seconds / (result.last - shard.first)
 
-    def shards(self) -> Iterator[Shard]:
-        """Yield shards, each cut when it is asked for."""
+    def shards(self, group: int = 0) -> Iterator[Shard]:
+        """Yield the shards of a group, each cut when it is asked for."""
         ends = segment_ends(self.batches)
-        for group in range(len(self.done)):
-            for segment, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
-                yield from self._cut(group, segment, start, end)
+        for segment, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
+            yield from self._cut(group, segment, start, end)
 
     def _cut(self, group: int, segment: int, start: int, end: int) -> Iterator[Shard]:
         given = self._given[group]

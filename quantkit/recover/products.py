@@ -13,10 +13,9 @@ __all__ = ["Product", "moment_requests", "products_of"]
 
 _BIAS = 2  # input slot of Conv and Gemm
 _WEIGHTED = frozenset({"Conv", "Gemm", "MatMul"})
-# Bytes that all moments together may take, in each process that observes. Beyond that, weights are rounded
-# without having seen what they multiply.
-_BUDGET = 512 << 20
-_BYTES = 8
+# Numbers that all matrices of moments together may have: making and factoring them takes time. Beyond that, weights are
+# rounded without having seen what they multiply. ResNet-50 has 125 million.
+_BUDGET = 1 << 27
 # Positions of a sample that are looked at: neighbours are alike, and a few inputs have few moments.
 _NARROW, _FEW, _MANY = 64, 16, 64
 
@@ -50,13 +49,13 @@ class Product:
     @property
     def ask(self) -> PatchesAsk:
         """What must be seen of its input."""
-        return PatchesAsk(window=self.window, rows=_FEW if self.layout.inputs <= _NARROW else _MANY)
+        k = self.layout.inputs
+        return PatchesAsk(window=self.window, rows=_FEW if k <= _NARROW else _MANY, inputs=k)
 
     @property
-    def moment_bytes(self) -> int:
-        """What the moments of its input take."""
-        k = self.layout.inputs
-        return self.layout.group * k * k * _BYTES
+    def moments(self) -> int:
+        """How many numbers the moments of its input have."""
+        return self.layout.group * self.layout.inputs**2
 
 
 def products_of(network: Network, facts: ModelFacts) -> tuple[Product, ...]:
@@ -96,11 +95,11 @@ def _factor(step: Step, name: str) -> float:
 def moment_requests(products: Iterable[Product], budget: int = _BUDGET) -> tuple[Request, ...]:
     """Ask for the moments of what products read, the cheapest first, as far as the budget goes."""
     asked: dict[Request, None] = {}
-    for product in sorted(products, key=lambda p: p.moment_bytes):
+    for product in sorted(products, key=lambda p: p.moments):
         request = Request(tensor=product.reads, what=product.ask)
         if request in asked:
             continue
-        budget -= product.moment_bytes
+        budget -= product.moments
         if budget < 0:
             break
         asked[request] = None

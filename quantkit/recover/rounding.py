@@ -7,6 +7,7 @@ descent on the integers, after which the scale is fitted again. Where a bias tak
 covariance instead.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from calibrators import PatchMoments
 from quantkit.emit.solved import SolvedWeight
 from quantkit.numerics.adaptive import improve
 from quantkit.numerics.pairs import FREE, PAIRED, Limits, round_pairs
-from quantkit.numerics.second_order import damped, damping_share, round_second_order
+from quantkit.numerics.second_order import carries_of, damped, damping_share, round_carried
 from quantkit.numerics.weight_scale import choose_scale, refit_scale, safe_scale
 from quantkit.recover.layout import Layout
 from quantkit.spec import PerAxis, QParams, QuantSpec
@@ -25,6 +26,8 @@ from quantkit.spec import PerAxis, QParams, QuantSpec
 __all__ = ["Rounding", "solve_weight"]
 
 Floats = NDArray[np.float64]
+
+_NUMBERS = 1 << 22  # weights that are in float64 at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,51 +58,71 @@ def solve_weight(
 
     `centred`: that change will be taken off the bias.
     """
-    rows = layout.rows(array.astype(np.float64))
+    rows = layout.rows(array)
     limits = PAIRED if spec.pair_axes else FREE
     h = _moments(rows, moments, centred=centred)
-    scale = _scale(rows, h, spec, limits, settings)
-    if settings.second_order:
-        q = round_second_order(rows, scale, h, limits)
-    else:
-        q = round_pairs(rows / scale[..., np.newaxis], limits)
-    if settings.adaptive:
-        q = improve(q, rows, scale, h, limits)
-        if isinstance(spec.granularity, PerAxis):
-            scale = refit_scale(q, rows, scale, h)
-    shift = _shift(rows - q * scale[..., np.newaxis], moments)
-    return _stored(q, scale, spec, layout), shift
+    importance = np.diagonal(h, axis1=-2, axis2=-1).copy() if settings.ranges else None
+    carries = carries_of(h, own=not settings.adaptive) if settings.second_order else None
+    per_channel = isinstance(spec.granularity, PerAxis)
+    common = None if per_channel else _widest(rows, limits)
+    q = np.empty(rows.shape, np.int16)
+    scale, shift = np.empty(rows.shape[:2]), np.empty(rows.shape[:2], np.float32)
+    for some in _channels(rows):
+        part = rows[:, some].astype(np.float64)
+        own = (
+            _scale(part, importance, limits) if common is None else np.full(part.shape[:2], common)
+        )
+        if carries is not None:
+            integers = round_carried(part, own, carries, limits)
+        else:
+            integers = round_pairs(part / own[..., np.newaxis], limits)
+        if settings.adaptive:
+            integers = improve(integers, part, own, h, limits)
+            if per_channel:
+                own = refit_scale(integers, part, own, h)
+        q[:, some], scale[:, some] = integers, own
+        shift[:, some] = _shift(part - integers * own[..., np.newaxis], moments)
+    return _stored(q, scale, spec, layout), shift.reshape(-1)
 
 
-def _moments(rows: Floats, moments: PatchMoments | None, *, centred: bool) -> Floats:
+def _channels(rows: NDArray[Any]) -> Iterator[slice]:
+    """Cut channels into parts that take little memory in float64: each is rounded without the others."""
+    groups, channels, inputs = rows.shape
+    step = max(1, _NUMBERS // (groups * inputs))
+    return (slice(start, start + step) for start in range(0, channels, step))
+
+
+def _widest(rows: NDArray[Any], limits: Limits) -> float:
+    parts = (rows[:, some].astype(np.float64) for some in _channels(rows))
+    return max(float(safe_scale(part, limits).max()) for part in parts)
+
+
+def _moments(rows: NDArray[Any], moments: PatchMoments | None, *, centred: bool) -> Floats:
     """Return H; without data, that of independent inputs whose mean is as large as their deviation."""
     k = rows.shape[-1]
     if moments is not None and moments.count:
         seen = moments.covariance if centred else moments.second
-        return damped(seen, damping_share(k, moments.count))
-    h: Floats = np.broadcast_to(np.eye(k) + 1.0, (rows.shape[0], k, k))
-    return h
+        return damped(seen, damping_share(k, moments.count), own=True)
+    one: Floats = np.ones((k, k))
+    one[np.arange(k), np.arange(k)] += 1
+    return one[np.newaxis] if rows.shape[0] == 1 else np.broadcast_to(one, (rows.shape[0], k, k))
 
 
-def _scale(rows: Floats, h: Floats, spec: QuantSpec, limits: Limits, settings: Rounding) -> Floats:
-    if not settings.ranges:
-        scale = safe_scale(rows, limits)
-    else:
-        scale = choose_scale(rows, np.diagonal(h, axis1=-2, axis2=-1), limits)
-    if isinstance(spec.granularity, PerAxis):
-        return scale
-    return np.full_like(scale, safe_scale(rows, limits).max())
+def _scale(rows: Floats, importance: Floats | None, limits: Limits) -> Floats:
+    if importance is None:
+        return safe_scale(rows, limits)
+    return choose_scale(rows, importance, limits)
 
 
-def _shift(error: Floats, moments: PatchMoments | None) -> NDArray[np.float32]:
+def _shift(error: Floats, moments: PatchMoments | None) -> Floats:
     """Return E[(W - Wq) x] of each output channel; zero without data."""
     if moments is None or not moments.count:
-        return np.zeros(error.shape[0] * error.shape[1], np.float32)
-    shift = np.einsum("gnk,gk->gn", error, moments.mean)
-    return np.asarray(shift.reshape(-1), np.float32)
+        return np.zeros(error.shape[:2])
+    found: Floats = np.einsum("gnk,gk->gn", error, moments.mean)
+    return found
 
 
-def _stored(q: Floats, scale: Floats, spec: QuantSpec, layout: Layout) -> SolvedWeight:
+def _stored(q: NDArray[np.int16], scale: Floats, spec: QuantSpec, layout: Layout) -> SolvedWeight:
     zero = 0 if spec.dtype.signed else 1 << (spec.dtype.bits - 1)
     flat = scale.reshape(-1).astype(np.float32)
     per_channel = isinstance(spec.granularity, PerAxis)

@@ -145,7 +145,7 @@ DONE = np.array([[True, False, True]])
 
 def test_a_checkpoint_is_read_back(tmp_path: Path) -> None:
     Checkpoint(tmp_path / "p", "key").save(seen(1), DONE)
-    loaded = Checkpoint(tmp_path / "p", "key").load([REQUESTS])
+    loaded = Checkpoint(tmp_path / "p", "key").load({0: REQUESTS, 1: REQUESTS})
     assert loaded is not None
     np.testing.assert_array_equal(loaded[1], DONE)
     for segment, expected in seen(1).items():
@@ -156,7 +156,7 @@ def test_a_checkpoint_is_read_back(tmp_path: Path) -> None:
 
 def test_a_checkpoint_of_another_job_is_ignored(tmp_path: Path) -> None:
     Checkpoint(tmp_path / "p", "key").save(seen(1), DONE)
-    assert Checkpoint(tmp_path / "p", "other").load([REQUESTS]) is None
+    assert Checkpoint(tmp_path / "p", "other").load({0: REQUESTS, 1: REQUESTS}) is None
 
 
 @pytest.mark.parametrize("contents", [b"", b"no container", None], ids=["empty", "text", "cut"])
@@ -164,11 +164,11 @@ def test_a_damaged_checkpoint_is_ignored(tmp_path: Path, contents: bytes | None)
     path = tmp_path / "p"
     Checkpoint(path, "key").save(seen(1), DONE)
     path.write_bytes(path.read_bytes()[:-30] if contents is None else contents)
-    assert Checkpoint(path, "key").load([REQUESTS]) is None
+    assert Checkpoint(path, "key").load({0: REQUESTS, 1: REQUESTS}) is None
 
 
 def test_no_checkpoint_is_none(tmp_path: Path) -> None:
-    assert Checkpoint(tmp_path / "p", "key").load([REQUESTS]) is None
+    assert Checkpoint(tmp_path / "p", "key").load({0: REQUESTS, 1: REQUESTS}) is None
 
 
 def test_a_checkpoint_is_written_when_it_is_due_and_removed(

@@ -127,14 +127,14 @@ def test_a_moving_average_sees_the_samples_in_their_order() -> None:
     assert found.ranges()["x"] == pytest.approx(reference(rows), rel=1e-5)
 
 
-def instant(job: Job, shard: Shard, *_: Any) -> ShardResult:
+def instant(job: Job, shard: Shard, *_: Any, **__: Any) -> ShardResult:
     del job
     return ShardResult(shard=shard, last=shard.last, seconds=0, seen=Observations({}, {}))
 
 
 def test_one_worker_gives_its_results_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "observe_shard", instant)
-    monkeypatch.setattr(engine, "opened", lambda _: None)
+    monkeypatch.setattr(engine, "opened", lambda *_: None)
     job = Job(key="", model="", samples=None, groups=((),))
     shards = [Shard(group=0, segment=0, first=i, last=i + 1) for i in range(20)]
     real = futures.wait
