@@ -50,7 +50,10 @@ class DataFlags:
     seed: Annotated[int | None, typer.Option(metavar="N", help="Of the shuffle.", min=0)] = None
     label: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Key or column of the labels. Default: the usual names."),
+        typer.Option(
+            metavar="NAME",
+            help="Key or column of the labels, or a COCO file. Default: the usual names.",
+        ),
     ] = None
     memory: Annotated[
         str | None,

@@ -9,11 +9,13 @@ from pathlib import Path
 
 from quantkit.data import detect
 from quantkit.data.batch import batches, collate, fixed_batch, order
+from quantkit.data.boxes import Boxes
 from quantkit.data.model import Description, InputSpec, Label, Padding, Sample, Samples, Stream
 from quantkit.errors import UsageError
 from quantkit.recipe import DataSettings
 
 __all__ = [
+    "Boxes",
     "Description",
     "InputSpec",
     "Label",

@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from quantkit.data.boxes import BOXES
 from quantkit.data.check import quoted
 from quantkit.errors import DataError
 
@@ -159,7 +160,8 @@ def _files(path: Path) -> tuple[dict[str, list[Path]], list[str]]:
     if images:
         by_kind[IMAGES] = sorted(images)
         labels = [f for f in by_kind.get(CSV, []) if f.name != "labels.csv"]
-        by_kind = {k: v for k, v in {**by_kind, CSV: labels}.items() if v}
+        others = [f for f in by_kind.get(JSON, []) if not BOXES.search(f.name)]
+        by_kind = {k: v for k, v in {**by_kind, CSV: labels, JSON: others}.items() if v}
     kinds = (TEST_SETS, *dict.fromkeys(_SUFFIXES.values()))
     said = {
         "no regular files, so passed over": passed,

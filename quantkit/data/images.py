@@ -1,8 +1,8 @@
 """Image files: in a folder, in one folder a class, or beside a labels.csv.
 
 Labels, the first that applies: `labels.csv` in the folder (a column for the file, one for the label;
-whole numbers become int, anything else stays text); class folders (the index of the folder's
-name in sorted order, or the name itself where all names are whole numbers); none.
+whole numbers become int, anything else stays text); boxes in a COCO file (`quantkit.data.boxes`); class folders (the
+index of the folder's name in sorted order, or the name itself where all names are whole numbers); none.
 """
 
 import csv
@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from quantkit.data.boxes import Boxes, boxes_file, read_boxes
 from quantkit.data.check import conform, first_good, input_lines, quoted
 from quantkit.data.detect import Found
 from quantkit.data.fingerprint import file_fingerprint
 from quantkit.data.model import Array, Description, InputSpec, Label, Sample
-from quantkit.data.pixels import read_image
+from quantkit.data.pixels import place_in, read_image
 from quantkit.data.preprocessing import Preprocessing, image_input, preprocessing
 from quantkit.data.rows import labels_line, plural
 from quantkit.errors import DataError
@@ -54,10 +55,11 @@ class ImageSamples:
             raise IndexError(index)
         file = self._found.files[index]
         name = file.relative_to(self._found.root).as_posix()
+        label = self._labels.get(name)
         sample = Sample(
             feeds={self._spec.name: _read(file, self._steps, self._memory)},
             name=name,
-            label=self._labels.get(name),
+            label=place_in(label, self._steps) if isinstance(label, Boxes) else label,
         )
         return conform(sample, (self._spec,))
 
@@ -87,17 +89,22 @@ def open_images(found: Found, inputs: Sequence[InputSpec], settings: DataSetting
     names = [file.relative_to(found.root).as_posix() for file in found.files]
     table = found.root / "labels.csv"
     warnings, classes = [*found.warnings, *steps.warnings], tuple[str, ...]()
-    if table.is_file():
+    labels: Mapping[str, Label]
+    boxes = boxes_file(found.root, settings.label)
+    if boxes is not None and (settings.label is not None or not table.is_file()):
+        labels, classes = read_boxes(boxes, names)
+        source, table = boxes.name, boxes
+    elif table.is_file():
         labels = _from_table(table, names, settings.label)
         source = table.name
-        missing = sum(name not in labels for name in names)
-        if missing:
-            warnings.append(f"{plural(missing, 'image', 'images')} not in labels.csv: no label.")
     else:
         labels, classes = _from_folders(names)
         source = "folder names"
         if not labels and len({name.count("/") > 0 for name in names}) > 1:
             warnings.append("Images lie both beside and inside of folders: no labels.")
+    missing = sum(name not in labels for name in names) if table.is_file() else 0
+    if missing:
+        warnings.append(f"{plural(missing, 'image', 'images')} not in {table.name}: no label.")
     batch = spec.shape[0]
     if batch is not None and batch > 1:
         warnings.append(f"The model takes {batch} images at once: a rest of fewer cannot be run.")

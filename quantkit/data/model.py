@@ -11,6 +11,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from quantkit.data.boxes import Boxes
+
 __all__ = [
     "Array",
     "Description",
@@ -24,7 +26,7 @@ __all__ = [
 ]
 
 Array = NDArray[Any]
-Label = int | float | str | None
+Label = int | float | str | Boxes | None
 
 
 def shape_text(dtype: np.dtype[Any], shape: Sequence[int | None]) -> str:

@@ -16,11 +16,12 @@ from typing import IO, Any
 
 import numpy as np
 
+from quantkit.data.boxes import Boxes
 from quantkit.data.model import Array
 from quantkit.data.preprocessing import Preprocessing
 from quantkit.recipe import memory_text
 
-__all__ = ["read_image", "to_array"]
+__all__ = ["place_in", "read_image", "to_array"]
 
 # What PIL may take a file for, whatever its name. It knows others: PostScript goes to Ghostscript.
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
@@ -90,6 +91,16 @@ def to_array(image: Any, steps: Preprocessing) -> Array:
     if part.mode != steps.mode:
         part = part.convert(steps.mode)
     return _normalized(np.asarray(part), steps)
+
+
+def place_in(boxes: Boxes, steps: Preprocessing) -> Boxes:
+    """Return the boxes of an image as they lie in the array that `to_array` makes of it."""
+    cut = _cut((boxes.width, boxes.height), steps)
+    return boxes.moved(
+        scale=(cut.width / boxes.width, cut.height / boxes.height),
+        shift=(-cut.left, -cut.top),
+        size=(cut.right - cut.left, cut.bottom - cut.top),
+    )
 
 
 def _cut(size: tuple[int, int], steps: Preprocessing) -> _Cut:

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from quantkit.data.boxes import Boxes
 from quantkit.data.check import check_names, check_unknown
 from quantkit.data.model import Array, InputSpec, Label, shape_text
 from quantkit.errors import DataError
@@ -159,6 +160,9 @@ def labels_line(labels: Sequence[Label], source: str) -> str:
     known = [label for label in labels if label is not None]
     if not known:
         return "none"
+    if boxes := [label for label in known if isinstance(label, Boxes)]:
+        count = sum(len(label.boxes) for label in boxes)
+        return f"{plural(count, 'box', 'boxes')} on {plural(len(boxes), 'image', 'images')} from {source}"
     if any(isinstance(label, float) and not label.is_integer() for label in known):
         return f"numbers from {source}"
     return f"{plural(len(set(known)), 'class', 'classes')} from {source}"

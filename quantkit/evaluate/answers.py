@@ -31,7 +31,7 @@ class AccuracyOptions:
     """What to measure.
 
     Attributes:
-        metric: "top-1", "top-5", "f1", "mse", "spearman", or "module:function"; None: as labels suggest.
+        metric: One of `quantkit.recipe.METRICS`, or "module:function"; None: as labels suggest.
         pairs: The data has two text columns; a label says how alike their texts are.
         answer: The output that is judged; None: the first that fits.
         confidence: Of all intervals.

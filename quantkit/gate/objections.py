@@ -108,6 +108,8 @@ def _calibrated(model: Evaluated, result: Result) -> Iterator[Objection]:
 
 
 def _incomparable(model: Evaluated) -> Iterator[Objection]:
+    if model.metric is not None and model.metric.of_lists:
+        return
     outputs = model.drift.outputs if model.drift is not None else ()
     lost = [o.output for o in outputs if o.compared == 0 and not o.not_finite]
     if lost:
@@ -129,11 +131,12 @@ def _contradictions(model: Evaluated) -> Iterator[Objection]:
             f"{100 * decision.flip_rate:.3g} % of the decisions are not float's ({decision.flips} of {decision.samples})"
         )
     worst = model.worst_output
+    lists = model.metric is not None and model.metric.of_lists
     if worst is not None and worst.not_finite:
         found.append(
             f"{worst.not_finite} values of '{worst.output}' are NaN or infinite where float's are not"
         )
-    elif worst is not None and isfinite(worst.db) and worst.db < _NOISE_DB:
+    elif not lists and worst is not None and isfinite(worst.db) and worst.db < _NOISE_DB:
         found.append(f"'{worst.output}' is more noise than signal ({worst.db:.1f} dB SQNR)")
     if found:
         yield Objection(

@@ -9,7 +9,7 @@ from quantkit.recipe.values import Values, flag, number, path, text, wholes
 
 __all__ = ["METRICS", "EvaluateSettings"]
 
-METRICS = ("top-1", "top-5", "f1", "mse", "spearman")
+METRICS = ("top-1", "top-5", "f1", "mse", "spearman", "map", "map-50", "iou")
 """The metrics that have a name; any other is a function of the user's, "module:function"."""
 
 EVALUATE_VALUES: Values = {

@@ -5,7 +5,8 @@ from math import inf
 
 __all__ = ["Decision", "Drift", "Interval", "Metric", "OutputDrift", "Slice", "WorstSample"]
 
-_FRACTIONS = {"f1", "accuracy", "precision", "recall", "map", "auc"}
+_FRACTIONS = {"f1", "accuracy", "precision", "recall", "auc", "map", "map-50", "iou", "wer", "cer"}
+_LISTS = {"map", "map-50", "iou"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +56,11 @@ class Metric:
         return not (
             bounds.low > self.chance if self.higher_is_better else bounds.high < self.chance
         )
+
+    @property
+    def of_lists(self) -> bool:
+        """Whether answers are lists of boxes: in another order, or one longer, they are no worse."""
+        return self.name in _LISTS
 
     @property
     def is_fraction(self) -> bool:

@@ -148,7 +148,7 @@ def test_rows_of_an_archive_larger_than_memory_are_right(save: Any, tmp_path: Pa
     found: Any = open_data(tmp_path, VECTOR, DataSettings(memory=2_000_000))
     for batch in batches(found, size=8, limit=200, shuffle=True):
         for sample in batch:
-            np.testing.assert_array_equal(sample.feeds["x"][0], rows[int(sample.label or 0)])
+            np.testing.assert_array_equal(sample.feeds["x"][0], rows[int(str(sample.label))])
 
 
 @given(place=st.lists(st.tuples(st.integers(0, 3999), st.integers(0, 40)), max_size=20))

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
-from quantkit.data import Label
+from quantkit.data import Boxes, Label
 from quantkit.errors import DataError
 from quantkit.evaluate.accuracy.chunks import Chunk
 from quantkit.evaluate.accuracy.contenders import OutputSpec
 from quantkit.evaluate.accuracy.decisions import Decisions, is_embedding
+from quantkit.evaluate.accuracy.detection import BoxScorer, detector_outputs
 from quantkit.evaluate.accuracy.labels import is_class, is_number
 from quantkit.evaluate.accuracy.scorers import ClassScorer, NumberScorer, PairScorer, Scorer
 from quantkit.evaluate.accuracy.user_metric import UserScorer, import_metric
@@ -14,13 +15,15 @@ from quantkit.evaluate.accuracy.user_metric import UserScorer, import_metric
 __all__ = ["chosen_scorer", "decides"]
 
 _CLASSES = frozenset(("top-1", "top-5", "f1"))
+_BOXES = frozenset(("map", "map-50", "iou"))
 _EMBEDDING = (2, 3)  # axes of [batch, features], and of [batch, tokens, features]
 
 
 def decides(metric: str | None, label: Label, *, pairs: bool) -> bool:
     """Return whether the highest score can be a decision: not where the answers are numbers."""
     fractional = isinstance(label, float) and not label.is_integer()
-    return not pairs and metric not in {"mse", "spearman"} and not fractional
+    listed = isinstance(label, Boxes) or metric in _BOXES
+    return not pairs and metric not in {"mse", "spearman"} and not fractional and not listed
 
 
 def chosen_scorer(
@@ -38,8 +41,9 @@ def chosen_scorer(
         DataError: Labels, or an output, that the metric needs are not there.
     """
     models, label = len(first.answers), first.units[0].label
-    if metric is not None and ":" in metric:
-        return _own(metric, models, label), ""
+    own = _own_format(metric, first, outputs)
+    if own is not None:
+        return own, ""
     if label is None:
         if metric is not None or pairs:
             why = next((w for w in warnings if "label" in w), "")
@@ -67,6 +71,22 @@ def chosen_scorer(
             f"{_described(first, outputs)}."
         )
     return NumberScorer(number, models, wanted), ""
+
+
+def _own_format(metric: str | None, first: Chunk, outputs: Sequence[OutputSpec]) -> Scorer | None:
+    """Return what scores labels of a format of their own; None where labels are classes or numbers, or missing."""
+    models, label = len(first.answers), first.units[0].label
+    if metric is not None and ":" in metric:
+        return _own(metric, models, label)
+    if isinstance(label, Boxes) and metric in {None, *_BOXES}:
+        main = metric or "map"
+        return BoxScorer(detector_outputs(outputs, first.answers[0], main), models, main)
+    if label is not None and metric in _BOXES:
+        raise DataError(
+            f"{metric} needs boxes, and the label of '{first.units[0].name}' is '{label}': give COCO's instances JSON with "
+            "--label FILE."
+        )
+    return None
 
 
 def _own(metric: str, models: int, label: Label) -> UserScorer:

@@ -1,6 +1,7 @@
 """Labels as metrics need them: class indices or numbers; and what is wrong with those that are not."""
 
 from collections.abc import Sequence
+from typing import TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,12 +13,12 @@ from quantkit.evaluate.accuracy.chunks import Array, Unit
 __all__ = ["check_complete", "class_labels", "is_class", "is_number", "number_labels"]
 
 
-def is_class(label: Label) -> bool:
+def is_class(label: Label) -> TypeGuard[int | float]:
     """Return True for a whole number."""
     return isinstance(label, int) or (isinstance(label, float) and label.is_integer())
 
 
-def is_number(label: Label) -> bool:
+def is_number(label: Label) -> TypeGuard[int | float]:
     """Return True for a finite number."""
     return isinstance(label, int | float) and bool(np.isfinite(label))
 
@@ -45,6 +46,7 @@ def class_labels(
     Raises:
         DataError: A label is a text, no whole number, or beyond the model's classes.
     """
+    found = []
     for place, unit in enumerate(units):
         if not is_class(unit.label):
             what = "the text" if isinstance(unit.label, str) else "the number"
@@ -52,13 +54,14 @@ def class_labels(
                 f"The label of '{unit.name}' is {what} '{unit.label}', and {metric} needs the index of a "
                 "class: number the classes from 0, in the order of the model's output."
             )
-        index, classes = int(unit.label or 0), None if scores is None else scores[place].size
+        index, classes = int(unit.label), None if scores is None else scores[place].size
         if classes is not None and not 0 <= index < classes:
             raise DataError(
                 f"The label of '{unit.name}' is {index}, and the model has {classes} classes: use "
                 f"labels from 0 to {classes - 1}."
             )
-    return np.array([int(unit.label or 0) for unit in units], np.int64)
+        found.append(index)
+    return np.array(found, np.int64)
 
 
 def number_labels(units: Sequence[Unit], metric: str) -> NDArray[np.float64]:

@@ -206,4 +206,4 @@ class Measuring:
 
 def _highest(first: Chunk) -> int:
     """Return the highest class among the first labels; -1 if they are no classes."""
-    return max((int(u.label or 0) for u in first.units if is_class(u.label)), default=-1)
+    return max((int(u.label) for u in first.units if is_class(u.label)), default=-1)

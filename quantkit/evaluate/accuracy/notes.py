@@ -27,6 +27,8 @@ def notes_of(
         )
     if measuring.note:
         yield measuring.note
+    if measuring.scorer is not None:
+        yield from measuring.scorer.notes()
     if measuring.rivals:
         yield (
             f"Decisions are those of output '{measuring.decisions and measuring.decisions.decider.output}', not of "

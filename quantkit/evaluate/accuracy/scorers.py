@@ -44,6 +44,9 @@ class Scorer(Protocol):
     def numbers(self) -> NDArray[np.float64] | None:
         """Return the label of each sample, where labels are numbers."""
 
+    def notes(self) -> tuple[str, ...]:
+        """Return what a reader should know about how samples were scored."""
+
     def answer(self, model: int, unit: int) -> str | None:
         """Return a model's answer to a unit, for people."""
 
@@ -102,6 +105,10 @@ class ClassScorer:
     def numbers(self) -> NDArray[np.float64] | None:
         """Nothing: labels are classes."""
         return None
+
+    def notes(self) -> tuple[str, ...]:
+        """Nothing."""
+        return ()
 
     def answer(self, model: int, unit: int) -> str | None:
         """Return the class."""
@@ -175,6 +182,10 @@ class NumberScorer:
         """Return the labels."""
         return self._labels.values
 
+    def notes(self) -> tuple[str, ...]:
+        """Nothing."""
+        return ()
+
     def answer(self, model: int, unit: int) -> str | None:
         """Return the number."""
         return f"{self._answers[model].values[unit]:.4g}"
@@ -216,6 +227,10 @@ class PairScorer:
     def numbers(self) -> NDArray[np.float64] | None:
         """Return the labels of the pairs."""
         return self._labels.values
+
+    def notes(self) -> tuple[str, ...]:
+        """Nothing."""
+        return ()
 
     def answer(self, model: int, unit: int) -> str | None:
         """Return the cosine of the pair."""

@@ -142,6 +142,10 @@ class UserScorer:
         known = not self._whole and bool(np.isfinite(self._kinds.values).all())
         return self._kinds.values if known else None
 
+    def notes(self) -> tuple[str, ...]:
+        """Nothing."""
+        return ()
+
     def answer(self, model: int, unit: int) -> str | None:
         """Return the score."""
         return f"{self._scores[model].values[unit]:.4g}"

@@ -1,0 +1,235 @@
+"""Detectors: boxes, scores and classes from what a model puts out, and how good they are.
+
+Labels come from a COCO file, as they lie in the model's input (`quantkit.data.pixels.place_in`). A model's boxes are taken to
+be in pixels of its input; where none is beyond 2 they are taken to be parts of its width and height.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantkit.data import Boxes
+from quantkit.errors import DataError
+from quantkit.evaluate.accuracy.average_precision import (
+    AveragePrecision,
+    Found,
+    Image,
+    matched,
+    overlaps,
+)
+from quantkit.evaluate.accuracy.chunks import Array, Chunk
+from quantkit.evaluate.accuracy.contenders import OutputSpec
+from quantkit.evaluate.accuracy.figures import Figure, Floats, Indices, Mean
+
+__all__ = ["BoxScorer", "DetectorOutputs", "detector_outputs"]
+
+_TABLES = (6, 7)  # columns of [N, 6] and [N, 7]
+_FRACTION = 2.0  # no box beyond it: parts of the width and height
+_SURE = 0.5  # the score that a detection needs to count for the overlap
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetectorOutputs:
+    """Where a model puts its detections.
+
+    Attributes:
+        boxes: The output with the boxes; with `scores` "" the table of all.
+        scores: The output with one score a box.
+        classes: The output with one class a box.
+        upright: Boxes are y1, x1, y2, x2, as TensorFlow's detection API gives them.
+    """
+
+    boxes: str
+    scores: str = ""
+    classes: str = ""
+    upright: bool = False
+
+    def image(self, outputs: Mapping[str, Array]) -> Image:
+        """Return what was found on an image; places that hold nothing (no score, or not a number) are left out."""
+        table = outputs[self.boxes]
+        if self.scores:
+            boxes = table.reshape(-1, 4)
+            scores, classes = (outputs[n].reshape(-1) for n in (self.scores, self.classes))
+            count = min(len(boxes), scores.size, classes.size)
+            boxes, scores, classes = boxes[:count], scores[:count], classes[:count]
+        else:
+            rows = table.reshape(-1, table.shape[-1])
+            rows = rows[:, [1, 2, 3, 4, 6, 5]] if rows.shape[1] == _TABLES[1] else rows
+            boxes, scores, classes = rows[:, :4], rows[:, 4], rows[:, 5]
+        boxes = boxes[:, [1, 0, 3, 2]] if self.upright else boxes
+        held = np.isfinite(boxes).all(axis=1) & np.isfinite(classes) & (scores > 0)
+        return Image(
+            boxes=boxes[held].astype(np.float64),
+            scores=scores[held].astype(np.float64),
+            classes=np.rint(classes[held]).astype(np.int64),
+        )
+
+
+def detector_outputs(
+    outputs: Sequence[OutputSpec], first: Mapping[str, Sequence[Array]], metric: str
+) -> DetectorOutputs:
+    """Return where the detections are: three outputs that are called so, or one of 6 or 7 columns.
+
+    Raises:
+        DataError: There are none.
+    """
+    shapes = {o.name: first[o.name][0].shape for o in outputs}
+    boxes = _called(shapes, ("box", "dets", "loc"), last=4)
+    scores = _called(shapes, ("score", "conf", "prob"))
+    classes = _called(shapes, ("label", "class", "cls", "categor"), other=scores)
+    if boxes and scores and classes:
+        rows = int(np.prod(shapes[boxes])) // 4
+        if all(int(np.prod(shapes[name])) == rows for name in (scores, classes)):
+            upright = boxes.rpartition("/")[2].startswith("detection_boxes")
+            return DetectorOutputs(boxes=boxes, scores=scores, classes=classes, upright=upright)
+    for name, shape in shapes.items():
+        if len(shape) in {2, 3} and shape[-1] in _TABLES:
+            return DetectorOutputs(boxes=name)
+    described = ", ".join(f"'{name}' {list(shape)}" for name, shape in shapes.items())
+    raise DataError(
+        f"{metric} needs detections after non-maximum suppression: three outputs called boxes, scores and labels, or one "
+        f"[N, 6] (x1, y1, x2, y2, score, class); the model has {described}: export it with suppression, or give a metric "
+        "of your own."
+    )
+
+
+def _called(
+    shapes: Mapping[str, tuple[int, ...]], words: Sequence[str], *, last: int = 0, other: str = ""
+) -> str:
+    fitting = (n for n, s in shapes.items() if n != other and (not last or s[-1:] == (last,)))
+    return next((n for n in fitting if any(word in n.lower() for word in words)), "")
+
+
+class BoxScorer:
+    """Mean average precision over COCO's limits and at 0.5, and the mean overlap of boxes."""
+
+    together = 1
+
+    def __init__(self, outputs: DetectorOutputs, models: int, main: str) -> None:
+        self.main = main
+        self._outputs = outputs
+        self._labels: list[Boxes] = []
+        self._images: list[list[Image]] = [[] for _ in range(models)]
+        self._notes: tuple[str, ...] = ()
+
+    def observe(self, chunk: Chunk) -> None:
+        """Take in a chunk; a few hundred numbers an image are kept.
+
+        Raises:
+            DataError: A label is no list of boxes.
+        """
+        for unit in chunk.units:
+            if not isinstance(unit.label, Boxes):
+                raise DataError(
+                    f"The label of '{unit.name}' is '{unit.label}', and {self.main} needs boxes: give COCO's instances JSON "
+                    "with --label FILE."
+                )
+            self._labels.append(unit.label)
+        for images, answers in zip(self._images, chunk.answers, strict=True):
+            for place in range(len(chunk.units)):
+                images.append(self._outputs.image({n: a[place] for n, a in answers.items()}))
+
+    def figures(self) -> tuple[Figure, ...]:
+        """Return all three; classes are numbered as fits float best."""
+        images = self._in_pixels()
+        how, numbered = self._numbered(images[0])
+        self._notes = (f"Classes of the detections are taken as {how}.",)
+        given = [[_renamed(image, numbered) for image in own] for own in images]
+        found = tuple(matched(own, self._labels) for own in given)
+        other = [*self._labels[1:], *self._labels[:1]]  # of the next image: what luck would find
+        lucky = matched(given[0], other) if len(other) > 1 else None
+        count = len(self._labels)
+        both: list[Figure] = []
+        for name, limits in (("map", slice(None)), ("map-50", slice(1))):
+            parts = tuple(tuple(_limited(one, limits) for one in own) for own in found)
+            luck = None
+            if lucky is not None:
+                part = tuple(_limited(one, limits) for one in lucky)
+                luck = AveragePrecision(found=(part,), images=count, name=name).value(0)
+            both.append(AveragePrecision(found=parts, images=count, name=name, chance=luck))
+        scores = np.stack([_overlap(own, self._labels) for own in given])
+        return (*both, Mean(name="iou", scores=scores))
+
+    def notes(self) -> tuple[str, ...]:
+        """Say how classes were numbered."""
+        return self._notes
+
+    def _in_pixels(self) -> list[list[Image]]:
+        """Return the images with boxes in pixels of the input."""
+        largest = max((float(i.boxes.max(initial=0.0)) for i in self._images[0]), default=0.0)
+        if largest > _FRACTION:
+            return self._images
+        sizes = [np.array([b.width, b.height, b.width, b.height], np.float64) for b in self._labels]
+        return [
+            [
+                Image(boxes=i.boxes * size, scores=i.scores, classes=i.classes)
+                for i, size in zip(own, sizes, strict=True)
+            ]
+            for own in self._images
+        ]
+
+    def _numbered(self, images: Sequence[Image]) -> tuple[str, dict[int, int]]:
+        """Return how a model's classes become category ids: as the float model scores best."""
+        known = self._labels[0].known
+        ways = {
+            "category ids": {i: i for i in known},
+            "places among the categories, from 0": dict(enumerate(known)),
+            "places among the categories, from 1": dict(enumerate(known, 1)),
+        }
+        distinct = {tuple(sorted(way.items())): name for name, way in reversed(ways.items())}
+        best, most = next(iter(ways)), -1.0
+        for name in (n for n in ways if n in distinct.values()):
+            given = [_renamed(image, ways[name]) for image in images]
+            part = tuple(_limited(one, slice(1)) for one in matched(given, self._labels, (0.5,)))
+            value = AveragePrecision(found=(part,), images=len(given), name="map-50").value(0)
+            best, most = (name, value) if value > most else (best, most)
+        return best, ways[best]
+
+    def classes(self) -> NDArray[np.int64] | None:
+        """Nothing: an image has many."""
+        return None
+
+    def numbers(self) -> NDArray[np.float64] | None:
+        """Nothing: labels are boxes."""
+        return None
+
+    def answer(self, model: int, unit: int) -> str | None:
+        """Return how many boxes were found with some certainty."""
+        count = int((self._images[model][unit].scores >= _SURE).sum())
+        return f"{count} box{'' if count == 1 else 'es'}"
+
+
+def _limited(found: Found, limits: slice) -> Found:
+    return Found(
+        image=found.image,
+        hit=found.hit[limits],
+        counts=found.counts[limits],
+        wanted=found.wanted,
+    )
+
+
+def _renamed(image: Image, numbered: Mapping[int, int]) -> Image:
+    classes = [numbered.get(c, -1) for c in image.classes.tolist()]
+    return Image(boxes=image.boxes, scores=image.scores, classes=np.array(classes, np.int64))
+
+
+def _overlap(images: Sequence[Image], labels: Sequence[Boxes]) -> Floats:
+    """Return for each image the mean, over its boxes, of the overlap with the nearest sure detection of their class.
+
+    Where nothing is to be found: 1 if nothing was, else 0.
+    """
+    scores = np.empty(len(images))
+    for number, (image, label) in enumerate(zip(images, labels, strict=True)):
+        sure = image.scores >= _SURE
+        wanted = [i for i, crowd in enumerate(label.crowd) if not crowd]
+        if not wanted:
+            scores[number] = float(not sure.any())
+            continue
+        boxes = np.array([label.boxes[i] for i in wanted], np.float64)
+        kinds: Indices = np.array([label.classes[i] for i in wanted], np.int64)
+        over = overlaps(boxes, image.boxes[sure])
+        over = np.where(kinds[:, None] == image.classes[sure][None], over, 0.0)
+        scores[number] = over.max(axis=1, initial=0.0).mean()
+    return scores
