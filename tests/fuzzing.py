@@ -38,7 +38,7 @@ SECONDS = 60.0
 MEMORY = 6 << 30  # of address space: onnxruntime and numpy reserve some without using it
 
 _LOG = re.compile(
-    r"Unexpected |Traceback|^\s+File \"|\[[EWF]:onnxruntime|^\w*(Error|Warning|Exception)\b"
+    r"Unexpected |Traceback|^\s+File \"|\[[EWF]:onnxruntime|^(\w+(Error|Warning|Exception)|Exception)\b"
     r"|^(WARNING|ERROR|CRITICAL)\b|leaked|core dumped|Segmentation",
     re.MULTILINE,
 )

@@ -140,6 +140,25 @@ def test_one_text_column(tmp_path: Path) -> None:
         ("[data]\nseed = -1", "[data] seed '-1' is too small"),
         ('[data]\nmemory = "much"', 'memory takes an amount of memory: "500MB", "1GB"'),
         ("[data]\nshuffle = 1", "[data] shuffle = 1: shuffle takes true or false"),
+        (f"[data]\nlimit = 1{'0' * 30}", "limit takes a whole number of at most 18 digits"),
+        (f"[data]\nlimit = 1{'0' * 400}", "limit = a huge number: limit takes a whole number"),
+        (f"[data]\nlimit = 1{'0' * 5000}", "this is no TOML: Exceeds the limit"),
+        (
+            f"[calibrate]\npercentile = 1{'0' * 400}",
+            "percentile takes a number of at most 300 digits",
+        ),
+        ("[data.image]\nmean = nan", "mean '[nan]' must be finite"),
+        ("[data.image]\nstd = inf", "std '[inf]' must be finite"),
+        ("[data.image]\nresize = 100000", "resize '100000' is too large: use a whole number of at"),
+        ("[calibrate]\nworkers = 100000", "workers '100000' is too large"),
+        ("[evaluate]\nbatches = 1000000", "batches '1000000' is too large"),
+        ("[evaluate]\nthreads = [1, 1000000]", "threads '1000000' is too large"),
+        (f"[evaluate]\nbatches = {[1] * 50}", "batches has 50 numbers: give at most 16"),
+        ("[data]\npath = 'a\\u0000b'".replace("'", '"'), "path takes the path of a file or folder"),
+        ("[data]\npath = '~nobody_of_this_name/x'", "path takes the path of a file or folder"),
+        (f"model = {'y' * 200!r}\ndata = 3", "'data' must be a table"),
+        (f"[data]\nlimit = '{'y' * 5000}'", "yyy...: limit takes a whole number"),
+        (f"a = {'[' * 9999}{']' * 9999}", "lists or tables are nested too deeply"),
         (
             "[data.image]\npreset = 'imagnet'",
             "preset 'imagnet' is unknown (did you mean 'imagenet'?)",
@@ -288,3 +307,9 @@ def test_what_is_wrong_in_it_is_said_with_its_place(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         load_recipe(write(tmp_path, text))
+
+
+def test_a_recipe_that_an_editor_marked_as_utf8_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "quantkit.toml"
+    file.write_bytes("model = 'm.onnx'".encode("utf-8-sig"))
+    assert load_recipe(file).model == tmp_path / "m.onnx"

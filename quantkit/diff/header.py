@@ -59,7 +59,7 @@ def _entry(key: str, value: str) -> Iterator[tuple[str, str]]:
     """Yield a metadata entry; one that is a JSON object, as provenance is, leaf by leaf."""
     try:
         plain = json.loads(value) if value.startswith("{") else None
-    except ValueError:
+    except (ValueError, RecursionError):
         plain = None
     if isinstance(plain, dict):
         yield from _leaves(key, plain)

@@ -44,7 +44,7 @@ def kind_of(path: Path) -> Kind:
         return "model"
     try:
         plain = json.loads(path.read_bytes())
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise UsageError(f"'{path}' is not JSON: {e}.") from e
     said = plain if isinstance(plain, dict) else {}
     if str(said.get("schema", "")).partition("/")[0] == SCHEMA.partition("/")[0]:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 __all__ = ["KEY", "Divisor", "Divisors", "read_divisors", "rounded", "write_divisors"]
 
 KEY = "quantkit.evened"
+_MOST_BYTES = 1 << 26  # of one tensor's factors, unpacked; a file that says more is not ours
 _MANTISSA = 4  # bits behind the leading one: steps of 3 to 6 %, about a byte a channel in the file
 
 
@@ -75,7 +76,7 @@ def read_divisors(properties: Mapping[str, str]) -> dict[str, Divisor] | None:
             for divisor in (Divisor(int(group["axis"]), _unpacked(group["by"])),)
             for tensor in group["tensors"]
         }
-    except (ValueError, KeyError, TypeError, zlib.error):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError, zlib.error):
         return None
 
 
@@ -86,5 +87,6 @@ def _packed(values: NDArray[Any]) -> str:
 
 
 def _unpacked(text: str) -> NDArray[np.float32]:
-    halves = np.frombuffer(zlib.decompress(base64.b85decode(text)), np.uint8).reshape(2, -1)
+    unpacked = zlib.decompressobj().decompress(base64.b85decode(text), _MOST_BYTES)
+    halves = np.frombuffer(unpacked, np.uint8).reshape(2, -1)
     return np.ascontiguousarray(halves.T).view("<f2").reshape(-1).astype(np.float32)

@@ -125,7 +125,7 @@ def load_tensors_data(path: str | Path) -> TensorsData:
         return TensorsData.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
     except OSError as e:
         raise UsageError(f"Cannot read '{path}': {e.strerror or e}.") from e
-    except (KeyError, TypeError, ValueError, AttributeError) as e:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as e:
         raise UsageError(f"'{path}' is no table of ranges: {e!r}.") from e
 
 

@@ -9,9 +9,10 @@ from quantkit.analyze.network import Network, Step
 from quantkit.errors import UsageError
 from quantkit.ops import FACTS, Kernel
 from quantkit.ops.activations import activation_slots
-from quantkit.plan.model import ActivationPlan, Mode, NodePlan, Plan
+from quantkit.plan.model import ActivationPlan, Mode, NodePlan, Plan, WeightPlan
 from quantkit.plan.ranges import clip_bounds, clips_alike
 from quantkit.plan.selection import near
+from quantkit.spec import PerAxis, PerBlock
 
 __all__ = ["check_fits"]
 
@@ -40,6 +41,8 @@ def check_fits(plan: Plan, network: Network, facts: ModelFacts, evened: str = ""
     _known((a.tensor for a in plan.activations), values, "tensor")
     for decided in plan.activations:
         _check_numbers(decided)
+    for weight in plan.weights:
+        _check_weight(weight, len(facts.weights[weight.tensor].shape))
     _check_opset(plan, facts)
     checks = _Checks(plan, network, {n.name: n.weights.get(1, "") for n in facts.nodes})
     for node in plan.nodes:
@@ -52,7 +55,13 @@ def check_fits(plan: Plan, network: Network, facts: ModelFacts, evened: str = ""
 
 
 def _known(named: Iterable[str], known: frozenset[str], kind: str) -> None:
+    seen: set[str] = set()
     for name in named:
+        if name in seen:
+            raise UsageError(
+                f"The plan decides twice about {kind} '{name}': remove one of the two."
+            )
+        seen.add(name)
         if name not in known:
             raise UsageError(
                 f"The plan names {kind} '{name}', which the model does not have{near(name, known)}."
@@ -68,6 +77,28 @@ def _check_numbers(decided: ActivationPlan) -> None:
             f"The plan gives '{decided.tensor}' the zero point {zero}, which is no {dtype.name}: use "
             f"{dtype.qmin} to {dtype.qmax}."
         )
+
+
+def _check_weight(weight: WeightPlan, rank: int) -> None:
+    spec = weight.spec
+    if spec.dtype.bits != _BYTE:
+        raise UsageError(
+            f"The plan gives weight '{weight.tensor}' the type {spec.dtype.name}: use int8 or uint8."
+        )
+    if isinstance(spec.granularity, PerBlock):
+        raise UsageError(
+            f"The plan quantizes weight '{weight.tensor}' in blocks: use tensor or axis."
+        )
+    named = [axis for axes in spec.pair_axes for axis in axes]
+    named += [] if spec.sum_axis is None else [spec.sum_axis]
+    named += [spec.granularity.axis] if isinstance(spec.granularity, PerAxis) else []
+    for axis in named:
+        if not -rank <= axis < rank:
+            raise UsageError(
+                f"The plan names axis {axis} of weight '{weight.tensor}', which has {rank} axes."
+            )
+    if weight.transposed and rank != 2:  # noqa: PLR2004 - a matrix
+        raise UsageError(f"The plan transposes weight '{weight.tensor}', which is no matrix.")
 
 
 def _check_opset(plan: Plan, facts: ModelFacts) -> None:

@@ -3,15 +3,20 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NoReturn
+
+import msgspec
 
 from quantkit.errors import UsageError
 from quantkit.files import replace_text
-from quantkit.plan.model import Plan
+from quantkit.plan.model import Mode, Plan
 
 __all__ = ["FORMAT", "diff_plans", "read_plan", "write_plan"]
 
 FORMAT = "quantkit.plan.1"
+
+_LARGEST = 3.4028234e38  # of float32
+_Small = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
 
 
 def write_plan(plan: Plan, path: str | Path) -> None:
@@ -31,17 +36,96 @@ def read_plan(path: str | Path) -> Plan:
         UsageError: There is no such file, it is not a plan, or an edit made it wrong; says where.
     """
     try:
-        plain = json.loads(Path(path).read_text(encoding="utf-8"))
+        plain = json.loads(
+            Path(path).read_text(encoding="utf-8-sig"),  # some editors mark UTF-8
+            object_pairs_hook=_unrepeated,
+            parse_constant=_no_number,
+        )
     except OSError as e:
         raise UsageError(f"Cannot read plan '{path}': {e.strerror or e}.") from e
+    except UnicodeDecodeError as e:
+        raise UsageError(f"'{path}' is no UTF-8 text: save the file as UTF-8.") from e
     except ValueError as e:
         raise UsageError(f"'{path}' is not JSON: {e}.") from e
+    except RecursionError as e:
+        raise UsageError(f"'{path}' is no plan: it is nested too deeply.") from e
     if not isinstance(plain, dict) or plain.pop("format", None) != FORMAT:
         raise UsageError(f"'{path}' is not a plan that this quantkit reads ('{FORMAT}').")
     try:
+        msgspec.convert(plain, _PlanFile)
         return Plan.from_json(plain)
-    except (KeyError, TypeError, ValueError) as e:
-        raise UsageError(f"Plan '{path}' is damaged: {e!r}.") from e
+    except (msgspec.ValidationError, UsageError) as e:
+        raise UsageError(f"Plan '{path}' is wrong: {str(e).rstrip('.')}.") from e
+
+
+def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuse a key that stands twice: which of the two is meant cannot be told."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(key for i, (key, _) in enumerate(pairs) if key in dict(pairs[:i]))
+        raise ValueError(f"the key '{twice}' stands twice in one place")
+    return found
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+class _Strict(msgspec.Struct, forbid_unknown_fields=True):
+    """What a part of the file must look like; `Plan.from_json` reads it."""
+
+
+class _NodeFile(_Strict):
+    node: str
+    op_type: str
+    mode: Mode
+    why: str
+    float_output: bool = False
+
+
+class _ActivationFile(_Strict):
+    tensor: str
+    dtype: str
+    scale: Annotated[float, msgspec.Meta(ge=-_LARGEST, le=_LARGEST)]
+    zero_point: _Small
+    why: str
+
+
+class _PerTensorFile(_Strict, tag_field="per", tag="tensor"):
+    pass
+
+
+class _PerAxisFile(_Strict, tag_field="per", tag="axis"):
+    axis: _Small
+
+
+class _PerBlockFile(_Strict, tag_field="per", tag="block"):
+    axis: _Small
+    size: _Small
+
+
+class _SpecFile(_Strict):
+    dtype: str
+    granularity: _PerTensorFile | _PerAxisFile | _PerBlockFile
+    symmetric: bool
+    reduced: bool
+    pair_axes: list[list[_Small]]
+    sum_axis: _Small | None
+
+
+class _WeightFile(_Strict):
+    tensor: str
+    spec: _SpecFile
+    transposed: bool
+
+
+class _PlanFile(_Strict):
+    min_opset: Annotated[int, msgspec.Meta(ge=1, le=1000)]
+    nodes: list[_NodeFile]
+    weights: list[_WeightFile]
+    activations: list[_ActivationFile] = []
+    integer_bias: bool = True
+    evened: str = ""
 
 
 def diff_plans(before: Plan, after: Plan) -> list[str]:

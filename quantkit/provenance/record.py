@@ -152,7 +152,7 @@ def provenance_from_text(text: str, name: str) -> Provenance:
     """
     try:
         plain = msgspec.json.decode(text)
-    except msgspec.DecodeError as e:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as e:
         raise ModelError(f"The provenance in {name} is damaged: it is not JSON ({e}).") from e
     schema = plain.get("schema") if isinstance(plain, dict) else None
     if schema != SCHEMA:

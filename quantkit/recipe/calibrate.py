@@ -9,6 +9,8 @@ from quantkit.recipe.values import Values, number, path, text, whole
 
 __all__ = ["CalibrateSettings"]
 
+_MOST_WORKERS = 256  # processes on one machine
+
 CALIBRATE_VALUES: Values = {
     "method": text,
     "percentile": number,
@@ -34,7 +36,7 @@ class CalibrateSettings:
     workers: int | None = None
 
     def __post_init__(self) -> None:
-        check_at_least("workers", self.workers, 1)
+        check_at_least("workers", self.workers, 1, _MOST_WORKERS)
         if self.percentile is not None and not 50 < self.percentile <= 100:  # noqa: PLR2004
             raise UsageError(
                 f"percentile '{self.percentile}' is out of range: use more than 50, at most 100."

@@ -23,7 +23,9 @@ def check_choice(key: str, value: str | None, known: Sequence[str]) -> None:
         )
 
 
-def check_at_least(key: str, value: int | None, low: int) -> None:
-    """Raise UsageError if `value` is given and below `low`."""
+def check_at_least(key: str, value: int | None, low: int, most: int | None = None) -> None:
+    """Raise UsageError if `value` is given and below `low`, or above what can be meant."""
     if value is not None and value < low:
         raise UsageError(f"{key} '{value}' is too small: use a whole number of at least {low}.")
+    if value is not None and most is not None and value > most:
+        raise UsageError(f"{key} '{value}' is too large: use a whole number of at most {most}.")

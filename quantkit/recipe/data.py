@@ -23,6 +23,10 @@ from quantkit.recipe.values import (
 __all__ = ["PRESETS", "DataSettings", "ImageSettings", "Layout", "Pixels", "TextSettings"]
 __all__ += ["preset_keys"]
 
+_MOST_PIXELS = 8192  # a side
+_MOST_TOKENS = 1_000_000
+_LARGEST = 1e30  # of a mean; far from what float32 holds
+
 Pixels = Literal["0-1", "0-255"]
 Layout = Literal["NCHW", "NHWC"]
 
@@ -50,7 +54,7 @@ DATA_VALUES: Values = {
 
 def _size(key: str, value: Size | None) -> None:
     for side in value if isinstance(value, tuple) else (value,):
-        check_at_least(key, side, 1)
+        check_at_least(key, side, 1, _MOST_PIXELS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +93,10 @@ class ImageSettings:
                 raise UsageError(
                     f"{key} '{list(values)}' has {len(values)} numbers: "
                     "give one, or one for each channel."
+                )
+            if values is not None and not all(abs(v) <= _LARGEST for v in values):
+                raise UsageError(
+                    f"{key} '{list(values)}' must be finite: pixels are shifted and divided by it."
                 )
         if self.std is not None and min(self.std) <= 0:
             raise UsageError(f"std '{list(self.std)}' must be above 0: pixels are divided by it.")
@@ -145,7 +153,7 @@ class TextSettings:
     search: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
-        check_at_least("max_length", self.max_length, 1)
+        check_at_least("max_length", self.max_length, 1, _MOST_TOKENS)
         if len(self.column) > 2:  # noqa: PLR2004 a text, or a pair
             raise UsageError(
                 f"column '{list(self.column)}' names {len(self.column)} columns: "

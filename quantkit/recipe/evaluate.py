@@ -12,6 +12,11 @@ __all__ = ["METRICS", "EvaluateSettings"]
 METRICS = ("top-1", "top-5", "f1", "mse", "spearman", "map", "map-50", "iou")
 """The metrics that have a name; any other is a function of the user's, "module:function"."""
 
+# More is a slip that would time for hours, or a batch that no memory holds.
+_MOST_BATCH = 4096
+_MOST_THREADS = 1024
+_MOST_TIMED = 16
+
 EVALUATE_VALUES: Values = {
     "metric": text,
     "pairs": flag,
@@ -60,9 +65,11 @@ class EvaluateSettings:
                 f"confidence '{self.confidence}' is out of range: use more than 0.5, below 1."
             )
         for batch in self.batches:
-            check_at_least("batches", batch, 1)
+            check_at_least("batches", batch, 1, _MOST_BATCH)
         for count in self.threads:
-            check_at_least("threads", count, 0)
+            check_at_least("threads", count, 0, _MOST_THREADS)
         for key, values in (("batches", self.batches), ("threads", self.threads)):
             if not values:
                 raise UsageError(f"{key} '[]' is empty: give at least one number.")
+            if len(values) > _MOST_TIMED:
+                raise UsageError(f"{key} has {len(values)} numbers: give at most {_MOST_TIMED}.")

@@ -36,6 +36,7 @@ __all__ = ["RECIPE_NAME", "Recipe", "load_recipe"]
 RECIPE_NAME = "quantkit.toml"
 
 _TOP: Values = {"model": path}
+_LONG, _HUGE = 80, 10**80  # of a value in a message
 _Table = dict[str, object]
 _Settings = TypeVar("_Settings")
 
@@ -75,16 +76,18 @@ def load_recipe(path: Path | None = None) -> Recipe:
         if not path.exists():
             return Recipe()
     try:
-        content = path.read_text(encoding="utf-8")
+        content = path.read_text(encoding="utf-8-sig")  # some editors mark UTF-8
         document = tomllib.loads(content)
     except FileNotFoundError as e:
         raise UsageError(f"There is no recipe '{path}': give the path of a {RECIPE_NAME}.") from e
     except OSError as e:
-        raise UsageError(f"Cannot read the recipe '{path}': {e.strerror}.") from e
+        raise UsageError(f"Cannot read the recipe '{path}': {e.strerror or e}.") from e
     except UnicodeDecodeError as e:
         raise UsageError(f"{path}: this is no UTF-8 text: save the file as UTF-8.") from e
-    except tomllib.TOMLDecodeError as e:
+    except ValueError as e:  # of TOML, or of a number with thousands of digits
         raise UsageError(f"{path}: this is no TOML: {e}.") from e
+    except RecursionError as e:
+        raise UsageError(f"{path}: lists or tables are nested too deeply.") from e
     return replace(_recipe(document, path), text=content)
 
 
@@ -217,5 +220,13 @@ def _read(
         try:
             found[key] = known[key](value, file.parent)
         except WrongTypeError as e:
-            raise UsageError(f"{place}{key} = {value!r}: {key} takes {e}.") from e
+            raise UsageError(f"{place}{key} = {_shown(value)}: {key} takes {e}.") from e
     return found
+
+
+def _shown(value: object) -> str:
+    """Return a value as the file has it, cut where nobody would read on."""
+    if isinstance(value, int) and abs(value) > _HUGE:
+        return "a huge number"  # Python does not write more than 4300 digits
+    text = repr(value)
+    return text if len(text) <= _LONG else f"{text[:_LONG]}..."

@@ -1,5 +1,6 @@
 """Readers of single TOML values: each returns what a field wants, or says what the key takes."""
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +22,8 @@ __all__ += [
     "path",
 ]
 __all__ += ["switch", "text", "whole", "wholes"]
+
+_LARGEST = 10**18 - 1
 
 Size = int | tuple[int, int]
 """One number (the shorter side, or both sides), or height and width."""
@@ -54,13 +57,23 @@ def text(value: object, _: Path) -> str:
 
 def path(value: object, folder: Path) -> Path:
     """Read a path, relative to `folder`."""
-    return folder / Path(text(value, folder)).expanduser()
+    found: Path | None
+    try:
+        found = folder / Path(text(value, folder)).expanduser()
+        os.fsencode(found)
+    except (RuntimeError, UnicodeEncodeError):  # ~ of nobody; half a character
+        found = None
+    if found is None or "\0" in str(found):
+        raise WrongTypeError("the path of a file or folder")
+    return found
 
 
 def whole(value: object, _: Path) -> int:
     """Read a whole number."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise WrongTypeError("a whole number")
+    if abs(value) > _LARGEST:
+        raise WrongTypeError("a whole number of at most 18 digits")
     return value
 
 
@@ -69,14 +82,17 @@ def wholes(value: object, folder: Path) -> tuple[int, ...]:
     try:
         return tuple(whole(v, folder) for v in (value if isinstance(value, list) else [value]))
     except WrongTypeError as e:
-        raise WrongTypeError("a whole number, or a list of them") from e
+        raise WrongTypeError(f"{e}, or a list of them") from e
 
 
 def number(value: object, _: Path) -> float:
     """Read a number."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise WrongTypeError("a number")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:  # a whole number of 400 digits
+        raise WrongTypeError("a number of at most 300 digits") from None
 
 
 def amount(value: object, _: Path) -> int:
@@ -122,7 +138,7 @@ def numbers(value: object, folder: Path) -> tuple[float, ...]:
         values = value if isinstance(value, list) else [value]
         return tuple(number(v, folder) for v in values)
     except WrongTypeError as e:
-        raise WrongTypeError("a number, or a list with one for each channel") from e
+        raise WrongTypeError(f"{e}, or a list with one for each channel") from e
 
 
 def low_high(value: object, folder: Path) -> tuple[float, float]:

@@ -4,6 +4,7 @@ It ends with a seal, the SHA-256 of all the rest. Nobody signs it: it shows what
 not by somebody who computes it anew.
 """
 
+import codecs
 import json
 from hashlib import sha256
 from pathlib import Path
@@ -55,10 +56,13 @@ def load_result(path: Path) -> Result:
 
 def result_from_json(content: bytes, name: str) -> Result:
     """Read a result from JSON; `name` is for messages."""
+    content = content.removeprefix(codecs.BOM_UTF8)  # some editors mark UTF-8
     try:
         plain = msgspec.json.decode(content)
-    except msgspec.DecodeError as e:
+    except (msgspec.DecodeError, UnicodeDecodeError) as e:
         raise UsageError(f"'{name}' is no result: it is not JSON ({e}).") from e
+    except RecursionError as e:
+        raise UsageError(f"'{name}' is no result: it is nested too deeply.") from e
     schema = plain.get("schema") if isinstance(plain, dict) else None
     if schema not in {SCHEMA, *OLDER}:
         found = f"its schema is '{schema}'" if schema else "it names no schema"

@@ -124,6 +124,10 @@ def change(part: str, name: str, **values: Any) -> Edit:
     return lambda plain: entry(plain, part, name).update(values)
 
 
+def spec(name: str, **values: Any) -> Edit:
+    return lambda plain: entry(plain, "weights", name)["spec"].update(values)
+
+
 def drop(part: str, name: str) -> Edit:
     return lambda plain: plain[part].remove(entry(plain, part, name))
 
@@ -143,6 +147,13 @@ def drop(part: str, name: str) -> Edit:
         (drop("activations", "y"), "node 'c2' in integers, but has no scale for 'y'"),
         (drop("weights", "c2_w"), "node 'c2' in integers, but not its weight 'c2_w'"),
         (change("nodes", "c2", mode="integer"), "for which Conv has no kernel"),
+        (spec("c1_w", granularity={"per": "axis", "axis": 4}), "axis 4 of weight 'c1_w', which has 4"),
+        (spec("c1_w", granularity={"per": "block", "axis": 0, "size": 2}), "in blocks: use tensor"),
+        (spec("c1_w", pair_axes=[[-5]]), "names axis -5 of weight"),
+        (spec("c1_w", sum_axis=7), "names axis 7 of weight"),
+        (spec("c1_w", dtype="uint16"), "the type uint16: use int8 or uint8"),
+        (change("weights", "c1_w", transposed=True), "transposes weight 'c1_w', which is no matrix"),
+        (lambda plain: plain["nodes"].append(plain["nodes"][0]), "decides twice about node 'c1'"),
         # Who takes an integer kernel away must give back the Relu that it did.
         (change("nodes", "c1", mode="float"), "leaves out node 'relu'"),
         (change("activations", "b", zero_point=128), "leaves out node 'relu'"),
@@ -217,9 +228,14 @@ def test_scales_that_a_move_does_not_keep_are_refused_where_they_would_be_wrong(
     [
         ("{", "is not JSON"),
         ("[]", "is not a plan that this quantkit reads"),
+        ("[" * 99999, "is nested too deeply"),
+        ('{"format": NaN}', "NaN is no number of JSON"),
+        ('{"format": "quantkit.plan.1", "nodes": [], "nodes": []}', "the key 'nodes' stands twice"),
+        ('{"format": "quantkit.plan.1", "min_opset": "13", "nodes": [], "weights": []}', "got `str`"),
+        ('{"format": "quantkit.plan.1", "min_opset": 13, "nodes": [], "weights": [], "more": 1}', "more"),
         ('{"format": "quantkit.plan.0"}', "is not a plan that this quantkit reads"),
-        ('{"format": "quantkit.plan.1"}', "is damaged: KeyError"),
-        ('{"format": "quantkit.plan.1", "min_opset": 13, "nodes": [{"mode": "fast"}]}', "is damaged"),
+        ('{"format": "quantkit.plan.1"}', "is wrong: Object missing required field `min_opset`"),
+        ('{"format": "quantkit.plan.1", "min_opset": 13, "nodes": [{"mode": "fast"}]}', "is wrong"),
         (('{"format": "quantkit.plan.1", "min_opset": 13, "nodes": [], "weights": [], "activations": '
          '[{"tensor": "x", "dtype": "int9", "scale": 1, "zero_point": 0, "why": ""}]}'), "int9"),
     ],
@@ -236,3 +252,13 @@ def test_files_that_cannot_be_read_or_written_are_errors(tmp_path: Path) -> None
         read_plan(tmp_path / "none.json")
     with pytest.raises(OutputError, match="Cannot write"):
         write_plan(base()[1], tmp_path / "none" / "plan.json")
+
+
+def test_a_plan_that_an_editor_marked_as_utf8_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    write_plan(base()[1], path)
+    path.write_text(path.read_text(), encoding="utf-8-sig")
+    assert read_plan(path) == base()[1]
+    path.write_text(path.read_text(encoding="utf-8-sig"), encoding="utf-16")
+    with pytest.raises(UsageError, match="is no UTF-8 text"):
+        read_plan(path)

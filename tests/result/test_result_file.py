@@ -1,5 +1,6 @@
 """result.json is strict: what is wrong in it is said with its place, and what was written is read back."""
 
+import codecs
 import json
 import math
 from dataclasses import replace
@@ -114,3 +115,14 @@ def test_the_schema_describes_every_part() -> None:
 def test_parts_of_the_example_add_up() -> None:
     for model in example_result().models:
         assert sum(part.nbytes for part in model.size.parts) == model.size.disk
+
+
+def test_a_result_nested_without_end_or_no_text_at_all_is_one_error() -> None:
+    for content in (b"[" * 99999, b'{"a": "\xff"}', b"\xff\xfe"):
+        with pytest.raises(UsageError, match="'r' is no result"):
+            result_from_json(content, "r")
+
+
+def test_a_result_that_an_editor_marked_as_utf8_is_read() -> None:
+    marked = codecs.BOM_UTF8 + result_text(example_result()).encode()
+    assert result_from_json(marked, "r") == result_from_json(marked[3:], "r")
