@@ -90,12 +90,15 @@ def test_a_full_recipe(tmp_path: Path) -> None:
             workers=2,
         ),
         folder=tmp_path,
+        file=tmp_path / "quantkit.toml",
         text=FULL,
     )
 
 
 def test_an_empty_recipe_is_the_defaults(tmp_path: Path) -> None:
-    assert load_recipe(write(tmp_path, "")) == Recipe(folder=tmp_path)
+    assert load_recipe(write(tmp_path, "")) == Recipe(
+        folder=tmp_path, file=tmp_path / "quantkit.toml"
+    )
 
 
 def test_without_a_path_the_working_directory_is_looked_at(

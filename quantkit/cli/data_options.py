@@ -100,6 +100,14 @@ class DataFlags:
     channels: Annotated[
         str | None, typer.Option(metavar="C", rich_help_panel="Images", help="RGB or BGR.")
     ] = None
+    exif: Annotated[
+        bool | None,
+        typer.Option(
+            "--exif/--no-exif",
+            rich_help_panel="Images",
+            help="Turn photographs upright as EXIF says (default).",
+        ),
+    ] = None
     tokenizer: Annotated[
         Path | None, typer.Option(metavar="FILE", rich_help_panel="Text", help="A tokenizer.json.")
     ] = None
@@ -140,6 +148,7 @@ def data_settings(recipe: "DataSettings", flags: DataFlags) -> "DataSettings":
         "pixels": flags.pixels,
         "layout": flags.layout,
         "channels": flags.channels,
+        "exif": flags.exif,
     }
     texts = {
         "tokenizer": flags.tokenizer,

@@ -15,7 +15,7 @@ from quantkit.data.check import conform, first_good, input_lines, quoted
 from quantkit.data.detect import Found
 from quantkit.data.fingerprint import file_fingerprint
 from quantkit.data.model import Array, Description, InputSpec, Label, Sample
-from quantkit.data.pixels import place_in, read_image
+from quantkit.data.pixels import place_in, read_image, stored_turned
 from quantkit.data.preprocessing import Preprocessing, image_input, preprocessing
 from quantkit.data.rows import labels_line, plural
 from quantkit.errors import DataError
@@ -24,6 +24,7 @@ from quantkit.recipe import DataSettings, closest
 __all__ = ["ImageSamples", "label_value", "one_at_a_time", "open_images"]
 
 _FILE_COLUMNS = ("file", "filename", "file_name", "image", "path", "name")
+_LOOKED_AT = 32
 _LABEL_COLUMNS = ("label", "labels", "class", "class_id", "target", "y")
 
 
@@ -105,6 +106,7 @@ def open_images(found: Found, inputs: Sequence[InputSpec], settings: DataSetting
     missing = sum(name not in labels for name in names) if table.is_file() else 0
     if missing:
         warnings.append(f"{plural(missing, 'image', 'images')} not in {table.name}: no label.")
+    warnings += _turned_warnings(found.files, exif=steps.exif)
     batch = spec.shape[0]
     if batch is not None and batch > 1:
         warnings.append(f"The model takes {batch} images at once: a rest of fewer cannot be run.")
@@ -128,6 +130,17 @@ def open_images(found: Found, inputs: Sequence[InputSpec], settings: DataSetting
     )
     samples.description = replace(description, inputs=input_lines(first_good(samples)))
     return samples
+
+
+def _turned_warnings(files: Sequence[Path], *, exif: bool) -> list[str]:
+    """Say if photographs are stored turned, by a look at some of them."""
+    some = files[:: max(1, len(files) // _LOOKED_AT)][:_LOOKED_AT]
+    turned = sum(stored_turned(file) for file in some)
+    if not turned:
+        return []
+    count = f"{turned} of {plural(len(some), 'image', 'images')} looked at"
+    what = "and are turned upright: set --no-exif if the code that feeds the model does not do that"
+    return [f"{count} have an EXIF rotation{f' {what}' if exif else ', which is not applied'}."]
 
 
 def label_value(text: str) -> Label:

@@ -3,13 +3,16 @@
 The size: with `resize`, the shorter side becomes that (or both sides, if two are given). Without,
 an image that covers the crop is only cropped; a smaller one is enlarged until it covers it; one
 more than 1.5 times larger is first reduced, to crop / 0.875 (256 for 224). Then the centre is cut
-out. EXIF rotation is not applied: training code that reads with PIL does not apply it either.
+out. A photograph is first turned upright as its EXIF tag says: so do viewers, OpenCV and `datasets`;
+torchvision and Keras do not, and `exif = false` is for models whose users load images with these.
 
 Pixels outside the crop are never computed: PIL resizes the box that the crop comes from, and a
 JPEG much larger than needed is decoded at a half, quarter or eighth of its size.
 """
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -21,7 +24,13 @@ from quantkit.data.model import Array
 from quantkit.data.preprocessing import Preprocessing
 from quantkit.recipe import memory_text
 
-__all__ = ["place_in", "read_image", "to_array"]
+__all__ = ["place_in", "read_image", "stored_turned", "to_array"]
+
+# EXIF's orientation -> the number of PIL's Transpose that undoes it, and which of them swap the sides.
+_TAG = 0x0112
+_UPRIGHT = 1
+_TURNS = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}
+_ON_ITS_SIDE = (5, 6, 7, 8)
 
 # What PIL may take a file for, whatever its name. It knows others: PostScript goes to Ghostscript.
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
@@ -57,16 +66,43 @@ def read_image(source: Path | IO[bytes], steps: Preprocessing, memory: int) -> A
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with warnings.catch_warnings():  # of a size that is large and no error: no line of its own
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            opened = Image.open(source, formats=_FORMATS)
-        with opened as image:
+        with _quiet(), Image.open(source, formats=_FORMATS) as image:
             _check_size(image.size, memory)
             return to_array(image, steps)
     except UnidentifiedImageError as e:
         raise ValueError(f"it is no image that quantkit reads ({', '.join(_FORMATS)})") from e
     except Exception as e:  # a decoder raises anything for a broken file
         raise ValueError(str(e).rstrip(".") or type(e).__name__) from e
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep PIL from printing what it thinks of large images and damaged tags: no line beside ours."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="PIL")
+        yield
+
+
+def stored_turned(file: Path) -> bool:
+    """Return True for a photograph whose pixels are not stored upright."""
+    from PIL import Image
+
+    try:
+        with _quiet(), Image.open(file, formats=("JPEG",)) as image:
+            return _orientation(image) != _UPRIGHT
+    except Exception:  # noqa: BLE001 - no JPEG, or a damaged one: reading it will tell
+        return False
+
+
+def _orientation(image: Any) -> int:
+    """Return how an opened image is stored, 1 to 8 as EXIF numbers it; 1 is upright."""
+    if image.format == "TIFF":
+        image.load()  # PIL turns these by itself
+    try:
+        found = image.getexif().get(_TAG, _UPRIGHT)
+    except Exception:  # noqa: BLE001 - the tags are damaged, and raise anything; pixels may be good
+        return _UPRIGHT
+    return found if found in _TURNS else _UPRIGHT
 
 
 def _check_size(size: tuple[int, int], memory: int) -> None:
@@ -80,10 +116,15 @@ def _check_size(size: tuple[int, int], memory: int) -> None:
 
 def to_array(image: Any, steps: Preprocessing) -> Array:
     """Return a PIL image as an array of shape [1, C, H, W] or [1, H, W, C], contiguous."""
-    cut = _cut(image.size, steps)
-    if (cut.width, cut.height) != image.size:
-        image.draft(None, (cut.width * _DRAFT, cut.height * _DRAFT))
+    turn = _orientation(image) if steps.exif else _UPRIGHT
+    size = image.size[::-1] if turn in _ON_ITS_SIDE else image.size
+    cut = _cut(size, steps)
+    if (cut.width, cut.height) != size:
+        wanted = (cut.width * _DRAFT, cut.height * _DRAFT)
+        image.draft(None, wanted[::-1] if turn in _ON_ITS_SIDE else wanted)
     image = _plain(image, steps.mode)
+    if turn in _TURNS:
+        image = image.transpose(_TURNS[turn])
     if (cut.width, cut.height) == image.size:
         part = image.crop((cut.left, cut.top, cut.right, cut.bottom))
     else:

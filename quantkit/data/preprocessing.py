@@ -20,6 +20,7 @@ from quantkit.recipe import ImageSettings, Layout, Size
 __all__ = ["Preprocessing", "image_input", "preprocessing"]
 
 _IMAGE_RANK = 4
+_AS_STORED = "pixels as stored: EXIF is not looked at"
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 
@@ -37,6 +38,7 @@ class Preprocessing:
         mean: For each channel of the array.
         std: Likewise.
         dtype: The input's.
+        exif: Turn the image upright first.
         lines: The steps in words.
         warnings: What may be wrong.
     """
@@ -50,12 +52,13 @@ class Preprocessing:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     dtype: np.dtype[Any]
+    exif: bool
     lines: tuple[str, ...]
     warnings: tuple[str, ...]
 
     def settings(self) -> dict[str, str]:
         """Return what tells two preprocessings apart, by name, for people."""
-        *size, _, _ = self.lines
+        *size, _, _ = (line for line in self.lines if line != _AS_STORED)
         means, stds = (", ".join(f"{v:g}" for v in values) for values in (self.mean, self.std))
         names = "grey" if self.mode == "L" else "".join(self.mode[c] for c in self.order)
         return {
@@ -65,12 +68,14 @@ class Preprocessing:
             "std": stds,
             "channels": names,
             "layout": self.layout,
+            "rotation": "by EXIF" if self.exif else "as stored",
         }
 
     def identity(self) -> str:
         """Return what tells two preprocessings apart, for a fingerprint: all but the words."""
-        words = {"lines", "warnings"}
-        return repr([getattr(self, f.name) for f in fields(self) if f.name not in words])
+        words = {"lines", "warnings", "exif"}
+        values = [getattr(self, f.name) for f in fields(self) if f.name not in words]
+        return repr(values if self.exif else [*values, "as stored"])
 
 
 def image_input(inputs: Sequence[InputSpec]) -> InputSpec:
@@ -122,7 +127,9 @@ def preprocessing(settings: ImageSettings, spec: InputSpec) -> Preprocessing:
         mean=mean,
         std=std,
         dtype=spec.dtype,
+        exif=resolved.exif is not False,
         lines=(
+            *([_AS_STORED] if resolved.exif is False else []),
             *_size_lines(resize, crop),
             f"{_value_line(settings, resolved)}; gives {low:.4g} to {high:.4g}",
             f"{colours}, {layout}",

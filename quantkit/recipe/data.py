@@ -39,6 +39,7 @@ IMAGE_VALUES: Values = {
     "std": numbers,
     "layout": text,
     "channels": text,
+    "exif": flag,
 }
 TEXT_VALUES: Values = {"column": columns, "tokenizer": path, "max_length": whole}
 DATA_VALUES: Values = {
@@ -70,6 +71,8 @@ class ImageSettings:
         std: Divided by, after the mean; as `mean`.
         layout: Where the model wants the channels.
         channels: The order of the colours.
+        exif: Turn photographs upright as their EXIF tag says, as viewers, OpenCV and `datasets` do;
+            None is yes. False: the pixels as they are stored, as torchvision and Keras read them.
     """
 
     preset: str | None = None
@@ -80,6 +83,7 @@ class ImageSettings:
     std: tuple[float, ...] | None = None
     layout: Layout | None = None
     channels: Literal["RGB", "BGR"] | None = None
+    exif: bool | None = None
 
     def __post_init__(self) -> None:
         check_choice("preset", self.preset, tuple(PRESETS))

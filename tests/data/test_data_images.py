@@ -401,3 +401,56 @@ def test_a_large_photograph_is_read_without_a_word(tmp_path: Path) -> None:
         tmp_path / "a.png"
     )  # PIL warns of more than 89 million pixels
     assert first(tmp_path, preset="raw").shape == (1, 3, 8, 8)
+
+
+def photograph(file: Path, turn: int, size: tuple[int, int] = (64, 32)) -> None:
+    y, x = np.mgrid[: size[1], : size[0]]
+    pixels = np.stack([x * 255 // size[0], y * 255 // size[1], x * 0 + 40], -1).astype(np.uint8)
+    image = Image.fromarray(pixels)
+    exif = image.getexif()
+    exif[0x0112] = turn
+    image.save(file, exif=exif, quality=95)
+
+
+@pytest.mark.parametrize("turn", range(1, 9))
+@pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "tif"])
+def test_photographs_are_turned_upright_as_exif_says(
+    turn: int, suffix: str, tmp_path: Path
+) -> None:
+    from PIL import ImageOps
+
+    file = tmp_path / f"a.{suffix}"
+    photograph(file, turn)
+    upright = ImageOps.exif_transpose(Image.open(file))
+    expected = reference(np.asarray(upright.convert("RGB")), 1, 0, 1)
+    found = first(file, [spec("input", None, 3, None, None)], preset="raw")
+    np.testing.assert_allclose(found, expected, atol=2)
+
+
+def test_a_turned_photograph_is_decoded_small_and_cropped_as_an_upright_one(tmp_path: Path) -> None:
+    photograph(tmp_path / "a.jpg", 6, (800, 400))
+    inputs = [spec("input", None, 3, 40, 20)]
+    found = first(tmp_path, inputs, preset="raw")
+    with Image.open(tmp_path / "a.jpg") as image:
+        upright = image.transpose(Image.Transpose.ROTATE_270).resize((22, 45))
+    expected = reference(np.asarray(upright)[2:42, 1:21], 1, 0, 1)
+    assert np.abs(found - expected).max() <= 12
+
+
+def test_a_rotation_is_said_and_can_be_left_out(tmp_path: Path) -> None:
+    photograph(tmp_path / "a.jpg", 6)
+    photograph(tmp_path / "b.jpg", 1)
+    free = [spec("input", None, 3, None, None)]
+    found = read(tmp_path, free, preset="raw", resize=8)
+    says = "1 of 2 images looked at have an EXIF rotation and are turned upright: set --no-exif if"
+    assert any(words.startswith(says) for words in found.description.warnings)
+    stored = read(tmp_path, free, preset="raw", resize=8, exif=False)
+    assert stored[0].feeds["input"].shape == (*found[0].feeds["input"].shape[:2], 8, 16)
+    assert "pixels as stored: EXIF is not looked at" in stored.description.preprocessing
+    assert stored.fingerprint() != found.fingerprint()
+
+
+def test_damaged_tags_do_not_spoil_an_image(tmp_path: Path) -> None:
+    image = Image.new("RGB", (8, 8))
+    image.save(tmp_path / "a.jpg", exif=b"Exif\0\0II*\0\xff\xff\xff\xff nonsense")
+    assert first(tmp_path, preset="raw").shape == (1, 3, 8, 8)
