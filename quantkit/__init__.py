@@ -9,6 +9,7 @@
 Names are imported when they are first used, so that ``import quantkit`` costs nothing.
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,10 @@ if TYPE_CHECKING:
     )
     from quantkit.result import Result, load_result
     from quantkit.spec import QInt8, QuantType, QUInt8
+
+# onnxruntime tells its makers of sessions, and keeps a number for this machine in the user's cache, unless this is set when
+# it is imported. Who wants that sets it to 0.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 _HOME = {
     "Calibration": "quantkit.observe",

@@ -3,6 +3,7 @@
 The one place where sessions are made.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -17,6 +18,9 @@ from numpy.typing import NDArray
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 
 from quantkit.graph.load import LoadedModel
+
+if os.environ.get("ORT_DISABLE_TELEMETRY") == "1":
+    ort.disable_telemetry_events()  # it may have been imported before quantkit
 
 __all__ = [
     "RUNTIME_ERRORS",
