@@ -26,6 +26,7 @@ from quantkit.cli.report import report
 from quantkit.cli.targets import targets
 from quantkit.cli.verify import verify
 from quantkit.errors import InterruptedRunError, OutputError, QuantkitError, UsageError
+from quantkit.text import printable
 
 __all__ = ["app", "run"]
 
@@ -154,13 +155,15 @@ def _running_shell() -> str:
 
 
 def _interrupted(message: str = "") -> int:
-    errors().print(message or "interrupted; nothing was written", style="yellow", soft_wrap=True)
+    message = message or "interrupted; nothing was written"
+    errors().print(message, style="yellow", soft_wrap=True, markup=False, highlight=False)
     return _INTERRUPTED
 
 
 def _fail(error: Exception, message: str, *, debug: bool) -> int:
     if debug:
-        traceback.print_exception(error)
+        trace = "".join(traceback.format_exception(error))
+        typer.echo(printable(trace, keep="\n"), err=True, nl=False)
     errors().print(f"[bold red]error:[/] {_escaped(message)}", soft_wrap=True, highlight=False)
     return 2
 

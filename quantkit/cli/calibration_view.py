@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quantkit.cli.console import errors, human, output, write_json
+from quantkit.text import printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -37,7 +38,7 @@ def watching(*, quiet: bool, doing: str = "Observing") -> Iterator["Watch"]:
 
     columns = (
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("{task.fields[rate]}"),
@@ -71,7 +72,7 @@ class Watch:
 
     def stage(self, text: str) -> None:
         """Name the stage."""
-        self._progress.update(self._task, description=text, rate="", refresh=True)
+        self._progress.update(self._task, description=printable(text), rate="", refresh=True)
 
     def described(self, found: "Description") -> None:
         """Print what the data is, before it is run."""
@@ -174,6 +175,7 @@ def _table(found: "Calibration", *, all_tensors: bool) -> "Table":
     from rich.box import SIMPLE_HEAD
     from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
 
     audit = found.header["audit"]
     tensors = audit["tensors"]
@@ -190,8 +192,8 @@ def _table(found: "Calibration", *, all_tensors: bool) -> "Table":
         table.add_column(name, justify="right", no_wrap=True)
     methods = [name for name in _METHODS if tensors and name in tensors[0]["clipped"]]
     for name in methods:
-        table.add_column(f"{_METHODS[name]}\nclips", justify="right", no_wrap=True)
-    table.add_column("halves\ndiffer", justify="right", no_wrap=True)
+        table.add_column(Text(f"{_METHODS[name]}\nclips"), justify="right", no_wrap=True)
+    table.add_column(Text("halves\ndiffer"), justify="right", no_wrap=True)
     width = max(_NARROW, console.width - _REST)
     ranges = found.ranges()
     for row in rows:

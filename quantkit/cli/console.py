@@ -4,43 +4,68 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from quantkit.files import human
+from quantkit.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from quantkit.plan import Plan
 
 __all__ = ["JsonOption", "errors", "float_reasons", "human", "output", "plan_table", "progress"]
-__all__ += ["static_plan_table", "write_json"]
+__all__ += ["static_plan_table", "write_json", "write_json_text"]
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 def output() -> "Console":
     """Return the console for results."""
-    from rich.console import Console
-
-    return Console()
+    return _console(stderr=False)
 
 
 def errors() -> "Console":
     """Return the console for progress, warnings and errors."""
+    return _console(stderr=True)
+
+
+def _console(*, stderr: bool) -> "Console":
+    return _careful()(stderr=stderr, emoji=False)
+
+
+@cache
+def _careful() -> "type[Console]":
+    """Return a console that shows text and never obeys it: whatever is printed or stands in a table goes through it.
+
+    Lines are made by printing several times, or with rich's own `Text`: a name must not be able to make one.
+    """
     from rich.console import Console
 
-    return Console(stderr=True)
+    class Careful(Console):
+        def render_str(self, text: str, **how: Any) -> "Text":
+            return super().render_str(printable(text), **how)
+
+    return Careful
 
 
 def write_json(plain: Mapping[str, Any]) -> None:
     """Print plain data as JSON, for machines."""
-    typer.echo(json.dumps(plain, indent=1))
+    write_json_text(json.dumps(plain, indent=1))
+
+
+def write_json_text(text: str) -> None:
+    """Print JSON; what a terminal might obey is written as JSON writes it."""
+    if not text.isascii():
+        text = "".join(c if printable(c, keep="\n") == c else json.dumps(c)[1:-1] for c in text)
+    typer.echo(text.replace("\x7f", "\\u007f"), nl=not text.endswith("\n"))
 
 
 @contextmanager
@@ -48,11 +73,11 @@ def progress() -> Iterator["Callable[[str], None]"]:
     """Show the stage that is running, with the time it takes, on a terminal; nothing elsewhere."""
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     console = errors()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as p:
         task = p.add_task("Starting", total=None)
-        yield lambda text: p.update(task, description=text)
+        yield lambda text: p.update(task, description=printable(text))
 
 
 # How a column of the table is called, and its colour.
@@ -88,12 +113,13 @@ def plan_table(plan: "Plan") -> "Table":
         if len(reasons) > 1:
             why = f"{reasons[0][1]} x {why}; {sum(n for _, n in reasons[1:])} x for other reasons"
         modes = (Mode.INTEGER, Mode.STORED, Mode.FLOAT)
-        table.add_row(op_type, *(str(counts[m] or "-") for m in modes), escape(why))
+        table.add_row(escape(op_type), *(str(counts[m] or "-") for m in modes), escape(why))
     return table
 
 
 def static_plan_table(plan: "Plan") -> "Table":
     """Show how many nodes of each operator run how, in a static plan: the modes that occur."""
+    from rich.markup import escape
     from rich.table import Table
 
     counts = plan.counts()
@@ -105,7 +131,8 @@ def static_plan_table(plan: "Plan") -> "Table":
             table.add_column(name, justify="right", style=style)
     for op_type, found in sorted(counts.items()):
         numbers = {mode.value: str(count) for mode, count in found.items()}
-        table.add_row(op_type, *(numbers.get(mode, "-") for mode in _COLUMNS if mode in seen))
+        row = (numbers.get(mode, "-") for mode in _COLUMNS if mode in seen)
+        table.add_row(escape(op_type), *row)
     return table
 
 

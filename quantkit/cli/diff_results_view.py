@@ -100,7 +100,7 @@ def _print_layers(candidate: "CandidateDiff", most: int | None) -> None:
     for layer in worse[:most]:
         lost = "-" if layer.a is None or layer.b is None else f"{layer.a - layer.b:.1f}"
         ends = (_number(layer.a, "dB"), _number(layer.b, "dB"))
-        table.add_row(escape(layer.node), layer.op_type, *ends, lost)
+        table.add_row(escape(layer.node), escape(layer.op_type), *ends, lost)
     output().print(table)
     print_rest(len(worse), most)
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from quantkit.cli.console import human, output
+from quantkit.text import printable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -156,7 +157,7 @@ def _print_weights(found: "ModelDiff", most: int | None) -> None:
 
 
 def _print_weight_table(changed: "Sequence[WeightChange]", most: int | None) -> None:
-    from rich.markup import escape
+    from rich.text import Text
 
     numbers = ("SQNR dB", "largest", "mean")
     table = new_table("Weights that differ, the furthest apart first", ("weight",), numbers)
@@ -165,7 +166,8 @@ def _print_weight_table(changed: "Sequence[WeightChange]", most: int | None) -> 
         if change.largest is not None:
             db = "equal" if change.sqnr_db is None else f"{change.sqnr_db:.1f}"
             apart = (db, f"{change.largest:.2g}", f"{change.mean:.2g}")
-        table.add_row(f"{escape(change.a.name)}\n  [dim]{escape(_stored(change))}[/]", *apart)
+        stored = (printable(_stored(change)), "dim")
+        table.add_row(Text.assemble(printable(change.a.name), "\n  ", stored), *apart)
     output().print(table)
     print_rest(len(changed), most)
 

@@ -5,9 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
-from quantkit.cli.console import errors, human, output
+from quantkit.cli.console import errors, human, output, write_json_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,7 +25,7 @@ def present(result: "Result", files: Sequence[Path], *, as_json: bool = False) -
     from quantkit.result import result_text
 
     if as_json:
-        typer.echo(result_text(result), nl=False)
+        write_json_text(result_text(result))
         return
     console = output()
     console.print(evaluation_table(result))
@@ -95,7 +93,7 @@ def evaluation_table(result: "Result") -> "Table":
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     table.collapse_padding = True
     table.add_column("model")
-    measured = [metric.name, "drop", "at most"] if metric else []
+    measured = [escape(metric.name), "drop", "at most"] if metric else []
     for name in ("size", *measured, "flips", "SQNR", "time", "int8"):
         table.add_column(name, justify="right", no_wrap=True)
     for model in result.models:

@@ -103,6 +103,7 @@ def _moved(db: float) -> str:
 
 def _node_table(report: "SimplifyReport") -> "Table":
     """Show the operators whose number changed, and the total."""
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(title="Nodes", title_justify="left")
@@ -112,7 +113,7 @@ def _node_table(report: "SimplifyReport") -> "Table":
     for op_type in sorted({*report.before, *report.after}):
         before, after = report.before.get(op_type, 0), report.after.get(op_type, 0)
         if before != after:
-            table.add_row(op_type, str(before or "-"), str(after or "-"))
+            table.add_row(escape(op_type), str(before or "-"), str(after or "-"))
     table.add_section()
     table.add_row("total", str(report.nodes_before), str(report.nodes_after))
     return table

@@ -6,6 +6,7 @@ from quantkit.gate.figures import unit_of
 from quantkit.gate.judge import overall
 from quantkit.gate.wording import figure_text
 from quantkit.result import Evaluated, Judged, Outcome, Result, Verdict
+from quantkit.text import printable
 
 __all__ = ["badge"]
 
@@ -38,7 +39,8 @@ def badge(result: Result, verdicts: Sequence[Verdict], *, allow_undecided: bool 
         told = _alone(verdicts[0], models[verdicts[0].candidate])
     else:
         told = "; ".join(_among_others(v) for v in verdicts)
-    return " ".join(f"quantkit gate: {outcome}{f' ({told})' if told else ''}".split())
+    line = f"quantkit gate: {outcome}{f' ({told})' if told else ''}"
+    return printable(" ".join(line.split()))
 
 
 def _alone(verdict: Verdict, model: Evaluated) -> str:

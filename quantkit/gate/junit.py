@@ -7,6 +7,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 from quantkit.gate.figures import unit_of
 from quantkit.gate.wording import bound_text
 from quantkit.result import Evaluated, Objection, Result, Verdict
+from quantkit.text import printable
 
 __all__ = ["junit_xml"]
 
@@ -84,5 +85,5 @@ def _count(element: Element, verdicts: Sequence[Verdict], tags: dict[str, str]) 
 
 
 def _clean(text: str) -> str:
-    """Leave out characters that XML cannot hold."""
-    return _NO_XML.sub("", text)
+    """Write what XML cannot hold as an escape, or leave it out."""
+    return _NO_XML.sub("", printable(text, keep="\n\t"))

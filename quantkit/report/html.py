@@ -17,7 +17,7 @@ from quantkit.report.palette import look, variables
 from quantkit.report.plots.size_bars import causes
 from quantkit.report.tables import embedded, tables_of
 from quantkit.report.verdicts import cards, headline
-from quantkit.result import Evaluated, Result
+from quantkit.result import Evaluated, Result, legible
 
 __all__ = ["render_html"]
 
@@ -27,6 +27,7 @@ _NOISE = 0.8  # "so many layers bring 80 % of the noise"
 
 def render_html(result: Result) -> str:
     """Return the page: no network, no other file, the same text for the same result."""
+    result = legible(result)
     style, script = _style(), _asset("page.js")
     tables = tables_of(result)
     data, most = embedded(tables)

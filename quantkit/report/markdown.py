@@ -3,9 +3,9 @@
 from html import escape
 
 from quantkit.report import numbers
-from quantkit.report.plots.svg import printable
 from quantkit.report.verdicts import State, headline
 from quantkit.result import Evaluated, Result
+from quantkit.text import printable
 
 __all__ = ["render_markdown"]
 
@@ -38,7 +38,7 @@ def render_markdown(result: Result) -> str:
 
 def _safe(content: str, most: int = _LONG) -> str:
     """Return a text that Markdown, HTML and a table's cell take literally."""
-    line = " ".join(printable(content).split())
+    line = printable(" ".join(content.split()))
     if len(line) > most:
         line = f"{line[: most // 2]}…{line[-most // 2 :]}"
     return escape(line, quote=False).translate(_SPECIAL)

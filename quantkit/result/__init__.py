@@ -12,6 +12,7 @@ from quantkit.result.accuracy import (
 from quantkit.result.cost import Latency, Memory, Part, Size
 from quantkit.result.file import (
     json_schema,
+    legible,
     load_result,
     result_from_json,
     result_text,
@@ -64,4 +65,11 @@ __all__ += [
     "Part",
 ]
 __all__ += ["Result", "Rule", "Runs", "Runtime", "Size", "Slice", "Verdict", "WorstSample"]
-__all__ += ["json_schema", "load_result", "result_from_json", "result_text", "save_result"]
+__all__ += [
+    "json_schema",
+    "legible",
+    "load_result",
+    "result_from_json",
+    "result_text",
+    "save_result",
+]

@@ -15,8 +15,16 @@ import msgspec
 from quantkit.errors import UsageError
 from quantkit.files import replace_text
 from quantkit.result.model import OLDER, SCHEMA, Result
+from quantkit.text import printable
 
-__all__ = ["json_schema", "load_result", "result_from_json", "result_text", "save_result"]
+__all__ = [
+    "json_schema",
+    "legible",
+    "load_result",
+    "result_from_json",
+    "result_text",
+    "save_result",
+]
 
 
 def result_text(result: Result) -> str:
@@ -78,6 +86,19 @@ def result_from_json(content: bytes, name: str) -> Result:
             f"'{name}' is not as quantkit wrote it: something in it was changed; evaluate again."
         )
     return result
+
+
+def legible(result: Result) -> Result:
+    """Return the result as views show it: no text in it can do more than be read."""
+    return msgspec.convert(_legible(msgspec.to_builtins(result)), Result)
+
+
+def _legible(plain: Any) -> Any:
+    if isinstance(plain, str):
+        return printable(plain, keep="\n\t")
+    if isinstance(plain, dict):
+        return {_legible(key): _legible(value) for key, value in plain.items()}
+    return [_legible(item) for item in plain] if isinstance(plain, list | tuple) else plain
 
 
 def json_schema() -> dict[str, Any]:

@@ -62,7 +62,7 @@ def test_names_that_xml_cannot_hold_as_they_are() -> None:
     odd = replace(candidate('a<b> & "c"\x00\x1b\ud800'), warnings=())
     result = replace(result, models=(result.float_model, odd))
     text = junit_xml(result, judge(result, RULES))
-    assert _read(text)[0].get("name") == 'a<b> & "c"'
+    assert _read(text)[0].get("name") == 'a<b> & "c"\\x00\\x1b\\ud800'
     assert text.encode()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from result_cases import example_result
 
-from quantkit.errors import OutputError, UsageError
+from quantkit.errors import UsageError
 from quantkit.result import (
     SCHEMA,
     json_schema,
@@ -100,7 +100,7 @@ def test_a_result_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match="Cannot write"):
+    with pytest.raises(UsageError, match="does not exist"):
         save_result(example_result(), tmp_path / "absent" / "result.json")
 
 

@@ -5,8 +5,9 @@ from html import escape
 from math import cos, pi, sin
 
 from quantkit.report.palette import Look, Shape
+from quantkit.text import printable
 
-__all__ = ["NARROW", "key", "line", "mark", "picture", "printable", "rect", "shape", "shorten"]
+__all__ = ["NARROW", "key", "line", "mark", "picture", "rect", "shape", "shorten"]
 __all__ += ["tag", "text", "text_width"]
 
 _ELLIPSIS = "…"
@@ -18,11 +19,6 @@ _WIDTHS = dict.fromkeys("ijl'|", 0.25) | dict.fromkeys(" .,:;!·/ftI\xa0", 0.31)
 _WIDTHS |= dict.fromkeys("r()[]-", 0.36) | dict.fromkeys("mwMW%@", 0.86)
 _LETTER, _CAPITAL, _IDEOGRAPH = 0.56, 0.7, 1.1
 _WIDE = {"W", "F"}
-
-
-def printable(content: str) -> str:
-    """Return a text without control characters, which XML forbids."""
-    return "".join(c if unicodedata.category(c) not in {"Cc", "Cs"} else " " for c in content)
 
 
 def _number(value: float | str) -> str:
