@@ -43,7 +43,7 @@ def evaluate(  # noqa: PLR0913 - one parameter a flag
         typer.Option(
             metavar="NAME",
             rich_help_panel=_PANEL,
-            help="top-1, top-5, f1, mse, spearman, map, map-50, iou, or module:function. Default: by the labels.",
+            help="top-1, top-5, f1, mse, spearman, map, map-50, iou, wer, cer, perplexity, or module:function. Default: by the labels.",
         ),
     ] = None,
     pairs: Annotated[

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from numpy.typing import NDArray
 
 from quantkit.errors import DataError, UsageError
+from quantkit.evaluate.accuracy.choice import Wanted
 from quantkit.evaluate.accuracy.chunks import Runner
 from quantkit.evaluate.accuracy.contenders import Contender, open_models, single_rows
 from quantkit.evaluate.accuracy.drift import output_drifts
@@ -181,9 +182,8 @@ def _measured(
             measuring = Measuring(
                 chunk,
                 runner.outputs,
-                options.metric,
+                Wanted(metric=options.metric, pairs=options.pairs, text=source.settings.text),
                 source.description,
-                pairs=options.pairs,
                 answer=options.answer,
             )
         measuring.observe(chunk)

@@ -9,7 +9,19 @@ from quantkit.recipe.values import Values, flag, number, path, text, wholes
 
 __all__ = ["METRICS", "EvaluateSettings"]
 
-METRICS = ("top-1", "top-5", "f1", "mse", "spearman", "map", "map-50", "iou")
+METRICS = (
+    "top-1",
+    "top-5",
+    "f1",
+    "mse",
+    "spearman",
+    "map",
+    "map-50",
+    "iou",
+    "wer",
+    "cer",
+    "perplexity",
+)
 """The metrics that have a name; any other is a function of the user's, "module:function"."""
 
 # More is a slip that would time for hours, or a batch that no memory holds.

@@ -1,6 +1,7 @@
 """Which metric: the one that is asked for, or the one that labels and outputs suggest."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from quantkit.data import Boxes, Label
 from quantkit.errors import DataError
@@ -11,10 +12,20 @@ from quantkit.evaluate.accuracy.detection import BoxScorer, detector_outputs
 from quantkit.evaluate.accuracy.labels import is_class, is_number
 from quantkit.evaluate.accuracy.scorers import ClassScorer, NumberScorer, PairScorer, Scorer
 from quantkit.evaluate.accuracy.user_metric import UserScorer, import_metric
+from quantkit.evaluate.accuracy.words import (
+    LogitScorer,
+    WordScorer,
+    find_vocabulary,
+    logits_output,
+    text_output,
+)
+from quantkit.recipe import TextSettings
 
-__all__ = ["chosen_scorer", "decides"]
+__all__ = ["Wanted", "chosen_scorer", "decides"]
 
 _CLASSES = frozenset(("top-1", "top-5", "f1"))
+_TEXTS = frozenset(("wer", "cer"))
+_UNDECIDED = frozenset(("mse", "spearman", "perplexity", *_TEXTS))
 _BOXES = frozenset(("map", "map-50", "iou"))
 _EMBEDDING = (2, 3)  # axes of [batch, features], and of [batch, tokens, features]
 
@@ -23,25 +34,37 @@ def decides(metric: str | None, label: Label, *, pairs: bool) -> bool:
     """Return whether the highest score can be a decision: not where the answers are numbers."""
     fractional = isinstance(label, float) and not label.is_integer()
     listed = isinstance(label, Boxes) or metric in _BOXES
-    return not pairs and metric not in {"mse", "spearman"} and not fractional and not listed
+    return not pairs and metric not in _UNDECIDED and not fractional and not listed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which metric is asked for, and what choosing one needs to know.
+
+    Attributes:
+        metric: Its name; None: as labels suggest.
+        pairs: Two texts are one sample.
+        text: Where a vocabulary is.
+        warnings: What the data's description warns of.
+    """
+
+    metric: str | None = None
+    pairs: bool = False
+    text: TextSettings = field(default_factory=TextSettings)
+    warnings: Sequence[str] = ()
 
 
 def chosen_scorer(
-    metric: str | None,
-    first: Chunk,
-    outputs: Sequence[OutputSpec],
-    decisions: Decisions | None,
-    *,
-    pairs: bool,
-    warnings: Sequence[str] = (),
+    asked: Wanted, first: Chunk, outputs: Sequence[OutputSpec], decisions: Decisions | None
 ) -> tuple[Scorer | None, str]:
-    """Return what scores the samples, or None and why there is no metric; `warnings` are the data's.
+    """Return what scores the samples, or None and why there is no metric.
 
     Raises:
         DataError: Labels, or an output, that the metric needs are not there.
     """
     models, label = len(first.answers), first.units[0].label
-    own = _own_format(metric, first, outputs)
+    metric, pairs, warnings = asked.metric, asked.pairs, asked.warnings
+    own = _own_format(asked, first, outputs)
     if own is not None:
         return own, ""
     if label is None:
@@ -73,11 +96,18 @@ def chosen_scorer(
     return NumberScorer(number, models, wanted), ""
 
 
-def _own_format(metric: str | None, first: Chunk, outputs: Sequence[OutputSpec]) -> Scorer | None:
+def _own_format(asked: Wanted, first: Chunk, outputs: Sequence[OutputSpec]) -> Scorer | None:
     """Return what scores labels of a format of their own; None where labels are classes or numbers, or missing."""
-    models, label = len(first.answers), first.units[0].label
+    metric, models, label = asked.metric, len(first.answers), first.units[0].label
     if metric is not None and ":" in metric:
         return _own(metric, models, label)
+    if metric == "perplexity":
+        return LogitScorer(logits_output(outputs, first), models)
+    if metric in _TEXTS and label is not None:
+        name = text_output(outputs, first.answers[0], metric)
+        written = first.answers[0][name][0].dtype.kind in "OSU"
+        known = None if written else find_vocabulary(asked.text, metric)
+        return WordScorer(name, known, models, metric)
     if isinstance(label, Boxes) and metric in {None, *_BOXES}:
         main = metric or "map"
         return BoxScorer(detector_outputs(outputs, first.answers[0], main), models, main)

@@ -41,12 +41,14 @@ class Unit:
         label: Its label.
         length: Real tokens of a text; else the extent of axis 1 of the first input that has one.
         mask: The attention mask of a text.
+        ids: The token ids of a text.
     """
 
     name: str
     label: Label
     length: int
     mask: Array | None = None
+    ids: Array | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,6 +106,7 @@ class Runner:
         self._whole = fixed_batch(inputs) is not None
         self._source = source
         self._mask = next((spec.name for spec in inputs if _is_mask(spec)), None)
+        self._ids = next((spec.name for spec in inputs if _is_ids(spec)), None)
 
     def chunks(self) -> Iterator[Chunk]:
         """Yield chunks; the first holds as little as one run, so that errors come early.
@@ -205,12 +208,20 @@ class Runner:
         return spans
 
     def _unit(self, sample: Sample, name: str, row: int) -> Unit:
+        ids = None if self._ids is None else sample.feeds[self._ids][row]
         if self._mask is not None:
             mask = sample.feeds[self._mask][row]
             length = int(np.count_nonzero(mask))
-            return Unit(name=name, label=sample.label, length=length, mask=mask)
+            return Unit(name=name, label=sample.label, length=length, mask=mask, ids=ids)
         lengths = (a.shape[1] for a in sample.feeds.values() if a.ndim >= _TEXT_RANK)
-        return Unit(name=name, label=sample.label, length=next(lengths, 0))
+        return Unit(name=name, label=sample.label, length=next(lengths, 0), ids=ids)
+
+
+def _is_ids(spec: InputSpec) -> bool:
+    name = spec.name.lower()
+    others = ("type", "position", "mask", "segment")
+    whole = len(spec.shape) == _TEXT_RANK and spec.dtype.kind in "iu"
+    return whole and not any(word in name for word in others)
 
 
 def _is_mask(spec: InputSpec) -> bool:

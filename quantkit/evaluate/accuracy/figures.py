@@ -16,10 +16,13 @@ from quantkit.numerics.statistics import (
     detectable_drop,
     drop_interval,
     mean_interval,
+    percentiles,
+    redrawn_means,
+    wilson,
 )
 from quantkit.result import Interval, Metric
 
-__all__ = ["Figure", "Floats", "Indices", "Mean", "as_interval", "metrics_of"]
+__all__ = ["Figure", "Floats", "Indices", "Mean", "Ratio", "as_interval", "metrics_of"]
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -105,6 +108,59 @@ class Mean:
     def only(self, chosen: Indices) -> "Mean":
         """Return the same of some samples."""
         return replace(self, scores=self.scores[:, chosen])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratio:
+    """A sum over a sum: errors by words.
+
+    Attributes:
+        name: Of the metric.
+        parts: (models, samples).
+        wholes: Of each sample.
+        higher_is_better: False for errors.
+        chance: What answers score that do not look at the sample; None: not known.
+    """
+
+    name: str
+    parts: Floats
+    wholes: Floats
+    higher_is_better: bool = True
+    chance: float | None = None
+
+    @property
+    def samples(self) -> int:
+        """How many."""
+        return int(self.wholes.size)
+
+    def value(self, model: int) -> float:
+        """Return the ratio of the sums."""
+        return float(self.parts[model].sum() / max(self.wholes.sum(), 1))
+
+    def interval(self, model: int, confidence: float, seed: int) -> Bounds | None:
+        """Return the percentiles of the ratio over redrawn samples; Wilson's where all parts are 0."""
+        total = int(self.wholes.sum())
+        if not self.parts[model].any() and total:
+            return wilson(0, total, confidence)
+        if self.samples <= 1:
+            return None
+        drawn = redrawn_means(np.column_stack([self.parts[model], self.wholes]), seed=seed)
+        return percentiles(drawn[:, 0] / np.maximum(drawn[:, 1], 1e-12), confidence)
+
+    def drop_interval(self, model: int, confidence: float, seed: int) -> Bounds | None:
+        """Return the interval of the mean of what samples add to the drop."""
+        reach = float(self.wholes.max(initial=0.0)) / max(float(self.wholes.mean()), 1e-12)
+        drops = self.contributions(model)
+        return drop_interval(drops, reach=reach, seed=seed, confidence=confidence)
+
+    def contributions(self, model: int) -> Floats:
+        """Return what each sample adds to the drop."""
+        added = (self.parts[0] - self.parts[model]) / max(float(self.wholes.mean()), 1e-12)
+        return np.asarray(added if self.higher_is_better else -added)
+
+    def only(self, chosen: Indices) -> "Ratio":
+        """Return the same of some samples."""
+        return replace(self, parts=self.parts[:, chosen], wholes=self.wholes[chosen])
 
 
 def metrics_of(

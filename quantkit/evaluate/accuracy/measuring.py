@@ -1,13 +1,14 @@
 """One pass over the chunks: all that is taken in on the way, and what came of it."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from heapq import nsmallest
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quantkit.data import Description, Label
-from quantkit.evaluate.accuracy.choice import chosen_scorer, decides
+from quantkit.evaluate.accuracy.choice import Wanted, chosen_scorer, decides
 from quantkit.evaluate.accuracy.chunks import Array, Chunk
 from quantkit.evaluate.accuracy.columns import Column
 from quantkit.evaluate.accuracy.contenders import OutputSpec
@@ -97,25 +98,23 @@ class Measuring:
         self,
         first: Chunk,
         outputs: Sequence[OutputSpec],
-        metric: str | None,
+        asked: Wanted,
         found: Description,
         *,
-        pairs: bool = False,
         answer: str | None = None,
     ) -> None:
         self._outputs = tuple(outputs)
         models, label = len(first.answers), first.units[0].label
         judged = [o for o in outputs if answer in {None, o.name}]
         decider = None
-        if decides(metric, label, pairs=pairs):
+        if decides(asked.metric, label, pairs=asked.pairs):
             # Labels say that it decides; without them a name may say that it does not.
             able = [o for o in judged if label is not None or not is_embedding(o.name)]
             decider = deciding_output(able, first.answers[0], _highest(first))
         self.decisions = None if decider is None else Decisions(decider, models)
         self.scorer: Scorer | None
-        self.scorer, self.note = chosen_scorer(
-            metric, first, judged, self.decisions, pairs=pairs, warnings=found.warnings
-        )
+        asked = replace(asked, warnings=found.warnings)
+        self.scorer, self.note = chosen_scorer(asked, first, judged, self.decisions)
         self.rivals = [
             o.name
             for o in judged
