@@ -13,7 +13,8 @@ from quantkit.observe import Calibration
 from quantkit.observe.container import is_calibration
 from quantkit.observe.origin import calibration_digest
 from quantkit.observe.prepare import inputs_of
-from quantkit.preparation import first_feeds
+from quantkit.outcome import hides_noise, is_noise, noise
+from quantkit.preparation import judged_feeds, split
 from quantkit.provenance import (
     Provenance,
     content_digest,
@@ -26,7 +27,7 @@ from quantkit.provenance import (
     software,
 )
 from quantkit.recipe import DataSettings
-from quantkit.verify import NOISE_DB, Reference, Verification, compare, run_float
+from quantkit.verify import Reference, Verification, compare, run_float
 
 __all__ = ["Attestation", "Check", "attest", "require_provenance", "version_changes"]
 
@@ -130,7 +131,7 @@ def attest(
     progress("Running")
     return Attestation(
         provenance=says,
-        checks=(*unchanged, *sources, _runs(case, sources[0]), _software(says), _cpu(says)),
+        checks=(*unchanged, *sources, _runs(case, *sources), _software(says), _cpu(says)),
     )
 
 
@@ -232,53 +233,54 @@ def _searching(case: _Case, settings: DataSettings) -> DataSettings:
     return found if case.float_model is None else with_model_folder(found, case.float_model)
 
 
-def _runs(case: _Case, float_check: Check) -> Check:
+def _runs(case: _Case, float_check: Check, data_check: Check) -> Check:
     reference = Reference(feeds={}, outputs={})
-    sample = None
     if case.float_model is not None and float_check.outcome == "ok":
         try:
-            sample = _sample(case, case.float_model)
-            reference = _reference(case, case.float_model, sample)
+            reference = _reference(case, case.float_model, known=data_check.outcome == "ok")
         except QuantkitError as e:
             reference = replace(reference, note=f"not compared with float: {e}")
     try:
         found = compare(case.path, reference, nbytes=case.loaded.nbytes)
     except QuantkitError as e:
         return Check("runs", "wrong", str(e))
-    return _judged(found, "made-up inputs" if sample is None else "a real sample")
+    return _judged(found)
 
 
-def _sample(case: _Case, float_model: LoadedModel) -> Mapping[str, Any] | None:
-    """Return the first of the given samples; None if there are none."""
+def _reference(case: _Case, float_model: LoadedModel, *, known: bool) -> Reference:
+    """Run the float model, on made-up inputs only where no calibrated range could exclude them.
+
+    `known`: the data is what the model was calibrated with, so that its record tells which samples it has not seen.
+    """
+    static = case.says.kind == "static"
     if case.data is None or is_calibration(case.data):
-        return None
-    recorded = case.says.kind == "static" and case.settings is None
+        note = "not compared with float: give --data" if static else ""
+        return Reference(feeds={}, outputs={}, note=note) if static else run_float(float_model)
+    recorded = static and case.settings is None
     settings = case.recorded() if recorded else case.settings or DataSettings(memory=case.memory)
-    return next(iter(first_feeds(case.data, float_model, _searching(case, settings), 1)), None)
+    settings, unseen = split(case.data, float_model, _searching(case, settings))
+    feeds, on = judged_feeds(case.data, float_model, settings, unseen)
+    if not feeds:
+        return Reference(
+            feeds={}, outputs={}, note="not compared with float: no sample is readable"
+        )
+    named = on if static and known else "samples of the given data"
+    return run_float(float_model, feeds[0], more=feeds[1:], on=named)
 
 
-def _reference(
-    case: _Case, float_model: LoadedModel, sample: Mapping[str, Any] | None
-) -> Reference:
-    """Run the float model, on made-up inputs only where no calibrated range could exclude them."""
-    if sample is None and case.says.kind == "static":
-        return Reference(feeds={}, outputs={}, note="not compared with float: give --data")
-    return run_float(float_model, sample)
-
-
-def _judged(found: Verification, on: str) -> Check:
+def _judged(found: Verification) -> Check:
     here = f"onnxruntime {software()['onnxruntime']}"
-    if found.worst is None:
+    figures = found.figures()
+    if not figures:
         done = "Loads and runs" if found.ran else "Loads"
         note = f" ({found.note})" if found.note else ""
         return Check("runs", "ok", f"{done} in {here}{note}.")
-    noise = found.worst < NOISE_DB
-    how = "more noise than signal: " if noise else ""
-    return Check(
-        "runs",
-        "unknown" if noise else "ok",
-        f"Runs in {here}; {how}{found.worst:.1f} dB from float on {on}.",
-    )
+    compared = f"{found.judged_on}: {figures}"
+    if is_noise(found):
+        return Check("runs", "wrong", f"Runs in {here}, and gives noise. {noise(found)}")
+    if hides_noise(found):
+        return Check("runs", "unknown", f"Runs in {here}. {noise(found)}")
+    return Check("runs", "ok", f"Runs in {here}; against float on {compared}.")
 
 
 def version_changes(was: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

@@ -1,6 +1,7 @@
 """What came of quantizing a model, and what must hold before and after."""
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +15,11 @@ from quantkit.ops import QUANTIZED_OPS
 from quantkit.plan import Mode, Plan
 from quantkit.saturation_check import saturating_nodes
 from quantkit.targets import Target
-from quantkit.verify import NOISE_DB, Verification
+from quantkit.verify import MADE_UP, NOISE_DB, Verification
 
 __all__ = [
     "QuantizeResult",
+    "hides_noise",
     "is_noise",
     "noise",
     "require_change",
@@ -29,6 +31,9 @@ __all__ = [
 
 
 _SHOWN = 3  # names in a message
+_POOR_DB = 15.0  # below this a result must be judged by its answers
+_ENOUGH = 8  # values without which a share of equal ones says nothing
+_HALF, _FEW_DIFFER = 0.5, 0.9  # of the values equal: below, noise; below, worth a word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,17 +154,39 @@ def unfused(plan: Plan, fusion: Fusion | None, target: Target) -> list[str]:
 
 
 def is_noise(checked: Verification | None) -> bool:
-    """Say whether an output has nothing to do with that of the float model."""
-    return checked is not None and checked.worst is not None and checked.worst < NOISE_DB
+    """Say whether an output has nothing to do with that of the float model.
+
+    Outputs without floats decide only where there are no others, and enough values: labels at a tie tell nothing.
+    """
+    if checked is None:
+        return False
+    worst = min(checked.about_zero.values(), default=None)
+    if worst is not None:
+        return worst < NOISE_DB
+    return any(a.values >= _ENOUGH and a.share < _HALF for a in checked.agreement.values())
+
+
+def hides_noise(checked: Verification | None) -> bool:
+    """Say whether all that varies in an output is noise, beside a constant that is kept."""
+    if checked is None or is_noise(checked):
+        return False
+    return checked.worst is not None and checked.worst < NOISE_DB
 
 
 def noise(checked: Verification | None) -> str:
     """Return a sentence about the worst output."""
     assert checked is not None  # noqa: S101 - noise was measured
+    if not checked.compared:
+        name, found = min(checked.agreement.items(), key=lambda one: one[1].share)
+        return (
+            f"Of the {found.values} values of output '{name}' only {found.equal} are those of the float model, "
+            f"on {checked.judged_on}."
+        )
     name = min(checked.compared, key=lambda n: checked.compared[n])
+    varying = "what varies in it " if hides_noise(checked) else ""
     return (
-        f"Output '{name}' of the quantized model is {checked.compared[name]:.1f} dB from float, "
-        "which is noise."
+        f"Output '{name}' of the quantized model: {varying}is {checked.compared[name]:.1f} dB from float on "
+        f"{checked.judged_on}, which is noise."
     )
 
 
@@ -170,11 +197,27 @@ def warnings_of(loaded: LoadedModel, nbytes: int, checked: Verification | None) 
         found.append(f"The result is not smaller: {loaded.nbytes} -> {nbytes} bytes.")
     if checked is None:
         found.append("Not verified: the result was neither loaded nor compared with float.")
-    elif is_noise(checked):
-        found.append(
-            f"{noise(checked)} It was judged on made-up inputs, and this model may amplify any "
-            "small change: verify it with a real sample before you ship it."
-        )
-    elif checked.note:
+        return found
+    found += _doubts(checked)
+    if checked.note:
         found.append(f"Verification: {checked.note}.")
     return found
+
+
+def _doubts(checked: Verification) -> Iterator[str]:
+    """Yield what the figures of a verification say against a result."""
+    if is_noise(checked) or hides_noise(checked):
+        yield (
+            f"{noise(checked)} This model may amplify any small change: verify it with a real sample before you ship "
+            "it."
+            if checked.on == MADE_UP
+            else f"{noise(checked)} Evaluate it before you ship it (`quantkit evaluate`)."
+        )
+    elif checked.on != MADE_UP and checked.worst is not None and checked.worst < _POOR_DB:
+        yield (
+            f"The worst output is only {checked.worst:.1f} dB from float: evaluate it before you ship it "
+            "(`quantkit evaluate` names the layers that lose most)."
+        )
+    for name, found in checked.agreement.items():
+        if found.values >= _ENOUGH and found.share < _FEW_DIFFER and not is_noise(checked):
+            yield f"Of output '{name}' {1 - found.share:.1%} of the values are others than float's."

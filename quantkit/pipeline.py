@@ -5,7 +5,7 @@ The only place that wires the stages.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from quantkit.observe import Calibration
 from quantkit.observe.monitor import Monitor, Silent
 from quantkit.outcome import (
     QuantizeResult,
+    hides_noise,
     is_noise,
     noise,
     require_change,
@@ -39,6 +40,7 @@ from quantkit.outcome import (
 )
 from quantkit.plan import (
     DynamicOptions,
+    Kept,
     Mode,
     Plan,
     check_fits,
@@ -48,21 +50,22 @@ from quantkit.plan import (
 from quantkit.preparation import (
     Prepared,
     evened,
-    first_feeds,
     input_ranges,
+    judged_feeds,
     mismatch,
     observe_model,
     powers_of,
     prepare,
     ranges_of,
     readable_again,
+    split,
 )
 from quantkit.provenance import Provenance, json_digest, write_model
 from quantkit.recipe import RecoverSettings
-from quantkit.recover import SAMPLES, Rounding, correct_biases, products_of, solve
+from quantkit.recover import SAMPLES, Rounding, correct_biases, lossy, products_of, solve
 from quantkit.runtime import readable_ir_version
 from quantkit.targets import cores
-from quantkit.verify import LARGE, Reference, Verification, compare, run_float
+from quantkit.verify import LARGE, MADE_UP, Reference, Verification, compare, run_float
 
 __all__ = ["QuantizeResult", "dynamic", "plan_model", "static"]
 
@@ -214,16 +217,28 @@ def static(  # noqa: PLR0913 - one parameter a question
             monitor.stage("Running the float model")
             reference = run_float(
                 load(job.source),
-                next(iter(planned.samples), None),
+                next(iter(planned.judged), None),
                 input_ranges(planned.seen, loaded),
+                more=planned.judged[1:],
+                on=planned.on,
             )
-        solved = _solved(planned, job.recover, monitor)
-        monitor.stage("Writing integers")
-        emit_static(planned.ready.model, planned.plan, solved, output_format)
-        write_divisors(planned.ready.model.metadata_props, planned.ready.divided)
-        nbytes, checked = _write(
-            stage, planned.ready.model, reference, static_origin(loaded, job, planned.seen, how)
+        writer = _StaticWriter(
+            job=job,
+            stage=stage,
+            reference=reference,
+            origin=static_origin(loaded, job, planned.seen, how),
+            output_format=output_format,
+            monitor=monitor,
         )
+        if plan is None:
+            planned, nbytes, checked = writer.settle(planned)
+        else:
+            nbytes, checked = writer.write(planned)
+        if is_noise(checked) and reference is not None and reference.on != MADE_UP:
+            raise VerifyError(
+                f"{noise(checked)} Nothing was written: calibrate with more samples that look like those in use, leave "
+                "layers in float (--exclude), or use `quantkit quantize dynamic`."
+            )
         fusion = None
         if verify and nbytes < LARGE:
             fusion = fusion_of(stage.model_path)
@@ -255,13 +270,99 @@ def plan_model(job: StaticJob, monitor: Monitor | None = None) -> Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Planned:
-    """A prepared float model with its plan, what was seen of it, and some real samples."""
+    """A prepared float model with its plan, what was seen of it, and some real samples.
+
+    Attributes:
+        ready: The model; it is rewritten when it is emitted.
+        plan: What was decided.
+        seen: What was observed.
+        prepare: Prepares the model once more.
+        warnings: What the user should know.
+        samples: Some that it was calibrated with, for empirical bias correction.
+        judged: Those that the result is judged on.
+        on: What these are.
+        kept: Nodes that were found to lose too much in integers.
+    """
 
     ready: Prepared
     plan: Plan
     seen: Calibration
-    samples: Sequence[Mapping[str, NDArray[Any]]]
-    warnings: tuple[str, ...]
+    prepare: Callable[[], Prepared]
+    warnings: tuple[str, ...] = ()
+    samples: Sequence[Mapping[str, NDArray[Any]]] = ()
+    judged: Sequence[Mapping[str, NDArray[Any]]] = ()
+    on: str = MADE_UP
+    kept: Mapping[str, Kept] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StaticWriter:
+    """Writes a plan into the staging folder and compares the result with float."""
+
+    job: StaticJob
+    stage: Stage
+    reference: Reference | None
+    origin: Provenance
+    output_format: Format
+    monitor: Monitor
+
+    def write(self, planned: _Planned) -> tuple[int, Verification | None]:
+        """Solve, emit, write and compare."""
+        solved = _solved(planned, self.job.recover, self.monitor)
+        self.monitor.stage("Writing integers")
+        model = planned.ready.model
+        emit_static(model, planned.plan, solved, self.output_format)
+        write_divisors(model.metadata_props, planned.ready.divided)
+        return _write(self.stage, model, self.reference, self.origin)
+
+    def settle(self, planned: _Planned) -> tuple[_Planned, int, Verification | None]:
+        """Write; if noise comes out, with fewer integers: without what loses most, at last without any."""
+        nbytes, checked = self.write(planned)
+        for measured in (True, False):
+            if not (is_noise(checked) or hides_noise(checked)):
+                break
+            self.monitor.stage("Trying again with fewer integers")
+            again = self._with_fewer(planned, checked, measured=measured)
+            if again is not None:
+                planned = again
+                nbytes, checked = self.write(planned)
+        return planned, nbytes, checked
+
+    def _with_fewer(
+        self, planned: _Planned, checked: Verification | None, *, measured: bool
+    ) -> _Planned | None:
+        """Return another plan; None if there is nothing to leave out."""
+        ready = planned.prepare()
+        products = products_of(ready.network, ready.facts)
+        small = sum(w.size for w in ready.facts.weights.values()) < LARGE
+        feeds = planned.judged if small else ()
+        kept = lossy(ready.model, ready.network, planned.plan, products, feeds)
+        if not measured:
+            all_of_it = Kept("in integers the whole model would give noise")
+            kept = {p.node: all_of_it for p in products} | kept
+        kept = {**kept, **planned.kept}
+        if kept == planned.kept:
+            return None
+        plan = plan_static(
+            ready.network,
+            ready.facts,
+            ranges_of(planned.seen, self.job.methods),
+            self.job.options,
+            powers_of(planned.seen, ready.network),
+            kept=kept,
+        )
+        some = f"{len(kept)} nodes" if len(kept) > 1 else f"Node '{next(iter(kept))}'"
+        given_up = some if measured else "All products"
+        warning = (
+            f"{noise(checked)} {given_up} stayed in float therefore, which costs time and size."
+        )
+        return replace(
+            planned,
+            ready=ready,
+            plan=replace(plan, evened=ready.evened),
+            warnings=(*planned.warnings, warning),
+            kept=kept,
+        )
 
 
 def _planned(
@@ -274,33 +375,54 @@ def _planned(
 ) -> _Planned:
     """Prepare, observe, plan."""
     monitor.stage("Simplifying")
-    ready = prepare(loaded, job.options)
-    warnings: list[str] = []
-    samples: Sequence[Mapping[str, NDArray[Any]]] = ()
     if isinstance(job.data, Calibration):
-        seen = job.data
-        warnings += mismatch(seen, loaded)
+        ready = prepare(loaded, job.options)
+        found: dict[str, Any] = {
+            "seen": job.data,
+            "prepare": lambda: prepare(load(job.source), job.options),
+            "warnings": tuple(mismatch(job.data, loaded)),
+        }
     else:
-        data = readable_again(job.data)
-        settings = with_model_folder(job.settings, loaded)
-        skip_bad = job.calibrate.skip_bad
-        ready = evened(ready, data, job.recover, settings, monitor, skip_bad=skip_bad)
-        wanted = job.recover.rounding is not False or job.recover.bias is True
-        moments = moments and wanted
-        seen = observe_model(ready, data, job.calibrate, settings, monitor, moments=moments)
-        count = SAMPLES if job.recover.empirical is True else 1
-        samples = first_feeds(data, loaded, settings, count)
-        warnings += seen.header["warnings"]
+        ready, found = _observed(loaded, job, monitor, moments=moments)
     monitor.stage("Planning")
-    ranges = ranges_of(seen, job.methods)
+    ranges = ranges_of(found["seen"], job.methods)
     if given is None:
-        powers = powers_of(seen, ready.network)
+        powers = powers_of(found["seen"], ready.network)
         plan = plan_static(ready.network, ready.facts, ranges, job.options, powers)
         plan = replace(plan, evened=ready.evened)
     else:
         plan = given
         check_fits(plan, ready.network, ready.facts, ready.evened)
-    return _Planned(ready=ready, plan=plan, seen=seen, samples=samples, warnings=tuple(warnings))
+    return _Planned(ready=ready, plan=plan, **found)
+
+
+def _observed(
+    loaded: LoadedModel, job: StaticJob, monitor: Monitor, *, moments: bool
+) -> tuple[Prepared, dict[str, Any]]:
+    """Prepare and observe; return the model, and all of `_Planned` that data tells."""
+    data = readable_again(job.data)
+    settings, unseen = split(data, loaded, with_model_folder(job.settings, loaded))
+    skip_bad = job.calibrate.skip_bad
+
+    def prepared(source: LoadedModel) -> Prepared:
+        ready = prepare(source, job.options)
+        return evened(ready, data, job.recover, settings, monitor, skip_bad=skip_bad)
+
+    ready = prepared(loaded)
+    wanted = job.recover.rounding is not False or job.recover.bias is True
+    seen = observe_model(ready, data, job.calibrate, settings, monitor, moments=moments and wanted)
+    samples: Sequence[Mapping[str, NDArray[Any]]] = ()
+    if job.recover.empirical is True:
+        samples, _ = judged_feeds(data, loaded, settings, (), SAMPLES)
+    judged, on = judged_feeds(data, loaded, settings, unseen)
+    return ready, {
+        "seen": seen,
+        "prepare": lambda: prepared(load(job.source)),
+        "warnings": tuple(seen.header["warnings"]),
+        "samples": samples,
+        "judged": judged,
+        "on": on,
+    }
 
 
 def _solved(planned: _Planned, recover: RecoverSettings, monitor: Monitor) -> Solved:

@@ -1,10 +1,10 @@
 """From a float model to one that can be planned: raised, simplified, equalized; and what data tells about it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ from quantkit.analyze.network import Network
 from quantkit.analyze.network_view import network_of
 from quantkit.analyze.view import facts_of
 from quantkit.calibration import CalibrateOptions, calibrate_model
-from quantkit.data import Sample, Samples, collate, open_data
-from quantkit.errors import DataError, ModelError, NothingToQuantizeError, UsageError
+from quantkit.data import InputSpec, Sample, Samples, collate, open_data, order
+from quantkit.errors import DataError, ModelError, NothingToQuantizeError, QuantkitError, UsageError
 from quantkit.files import scratch
 from quantkit.graph.factors import Divisors
 from quantkit.graph.load import LoadedModel
@@ -27,7 +27,7 @@ from quantkit.graph.save import Stage
 from quantkit.graph.simplify import simplify
 from quantkit.observe.calibration import Calibration
 from quantkit.observe.monitor import Monitor
-from quantkit.observe.prepare import inputs_of
+from quantkit.observe.prepare import batch_for, inputs_of
 from quantkit.observe.requests import CalibratorAsk, Request
 from quantkit.plan import StaticOptions
 from quantkit.plan.selection import resolve_tensors
@@ -38,26 +38,33 @@ from quantkit.recover.equalize import equalize, extreme_requests, groups_of
 from quantkit.recover.smooth import smooth
 from quantkit.recover.smoothable import smoothable, smoothing_requests
 from quantkit.targets import cores
-from quantkit.verify import LARGE
+from quantkit.verify import CALIBRATED, HELD_OUT, LARGE
 
 __all__ = [
     "Prepared",
     "described",
     "evened",
-    "first_feeds",
     "input_ranges",
+    "judged_feeds",
     "mismatch",
     "observe_model",
     "powers_of",
     "prepare",
     "ranges_of",
     "readable_again",
+    "split",
 ]
 
 _WIDE_OPSET = 21  # QuantizeLinear to 16 bits
 _BYTE = 8
 _FLOAT = 4  # bytes
 _LOOKED_AT = 256  # samples that tell a channel's extremes well enough
+# Of data that has enough samples, one in so many is not calibrated with, and judges the result; at most so many.
+_ENOUGH, _SHARE, _HELD_OUT = 40, 10, 16
+# On so many samples the result is judged, by the bytes of the float model below which that is quick.
+_JUDGED = ((64 << 20, 16), (256 << 20, 8), (1 << 30, 4))
+_FEWEST = 2
+_HELD_BYTES = 128 << 20  # of these samples; beyond, there are fewer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,17 +231,25 @@ def _written(ready: Prepared) -> Iterator[Path]:
 
 
 class KeptFirst:
-    """Data that can be read once only, with its first element kept."""
+    """Data that can be read once only, with its first element kept, and a few that nobody else gets to see.
+
+    The latter are every tenth element, once there were enough.
+    """
 
     def __init__(self, data: Any) -> None:
         self.first: Any = None
+        self.held_out: list[Any] = []
         self._kind = type(data).__name__
         self._elements = iter(data.get_next, None) if hasattr(data, "get_next") else iter(data)
 
     def __iter__(self) -> Iterator[Any]:
-        for element in self._elements:
+        for number, element in enumerate(self._elements, 1):
             if self.first is None:
                 self.first = element
+            tenth = number >= _ENOUGH and number % _SHARE == 0
+            if tenth and len(self.held_out) < _HELD_OUT:
+                self.held_out.append(element)
+                continue
             yield element
         if self.first is None:
             raise DataError(
@@ -248,26 +263,86 @@ def readable_again(data: object) -> object:
     return data if again else KeptFirst(data)
 
 
-def first_feeds(
-    data: object, loaded: LoadedModel, settings: DataSettings, count: int
-) -> list[dict[str, Any]]:
-    """Return a few real samples to run the result with; of data that is gone, the one that was kept."""
+def split(
+    data: object, loaded: LoadedModel, settings: DataSettings
+) -> tuple[DataSettings, tuple[int, ...]]:
+    """Return how to calibrate, and the numbers of samples to judge the result on, which calibration will not see.
+
+    Those are samples beyond the limit, or else the last of the mixed order, if there are enough. Data that is not to
+    be mixed may be sorted by class: of it all is calibrated with.
+    """
     if isinstance(data, KeptFirst):
-        data = [] if data.first is None else [data.first]
-    if isinstance(data, list) and not data:
-        return []
+        return settings, ()
+    try:
+        samples = open_data(data, inputs_of(loaded), settings)
+    except (
+        QuantkitError
+    ):  # it is said where the data is run; what is wrong with the model comes first
+        return settings, ()
+    if not isinstance(samples, Samples):
+        return settings, ()
+    mixed = order(len(samples), shuffle=settings.shuffle, seed=settings.seed).tolist()
+    used = min(len(mixed), settings.limit or len(mixed))
+    if used == len(mixed) and used >= _ENOUGH and settings.shuffle:
+        used -= min(_HELD_OUT, used // _SHARE)
+        settings = replace(settings, limit=used)
+    return settings, tuple(mixed[used : used + _HELD_OUT])
+
+
+def judged_feeds(
+    data: object,
+    loaded: LoadedModel,
+    settings: DataSettings,
+    unseen: tuple[int, ...],
+    count: int | None = None,
+) -> tuple[list[dict[str, Any]], str]:
+    """Return real samples to judge the result on, and what they are (`quantkit.verify.HELD_OUT` or `CALIBRATED`).
+
+    `unseen`: the numbers of samples that it was not calibrated with; without them, the first ones are taken.
+    `count`: how many; None: as many as are run in short time.
+    """
+    count = count or next((n for limit, n in _JUDGED if loaded.nbytes < limit), _FEWEST)
+    if isinstance(data, KeptFirst):
+        unseen = tuple(range(len(data.held_out)))
+        data = data.held_out or [data.first]
     samples = open_data(data, inputs_of(loaded), settings)
     if not isinstance(samples, Samples):
+        return [], CALIBRATED
+    found = _feeds(samples, unseen, count, inputs_of(loaded))
+    if found:
+        return found, HELD_OUT
+    seen = order(len(samples), limit=settings.limit, shuffle=settings.shuffle, seed=settings.seed)
+    return _feeds(samples, seen.tolist(), count, inputs_of(loaded)), CALIBRATED
+
+
+def _feeds(
+    samples: Samples, numbers: Iterable[int], count: int, inputs: Sequence[InputSpec]
+) -> list[dict[str, Any]]:
+    """Return at most `count` runs, of one sample each unless the model takes only more at once."""
+    readable = _readable(samples, numbers)
+    first = next(readable, None)
+    if first is None:
         return []
-    readable = islice(_readable(samples), count)
-    return [feeds for sample in readable for feeds in collate([sample])]
+    together = batch_for(inputs, first, 1)
+    found: list[dict[str, Any]] = []
+    readable = chain([first], readable)
+    while len(found) < count and sum(_nbytes(feeds) for feeds in found) < _HELD_BYTES:
+        batch = list(islice(readable, together))
+        if len(batch) < together:
+            break
+        found += collate(batch)
+    return found
 
 
-def _readable(samples: Samples) -> Iterator[Sample]:
+def _nbytes(feeds: Mapping[str, NDArray[Any]]) -> int:
+    return sum(array.nbytes for array in feeds.values())
+
+
+def _readable(samples: Samples, numbers: Iterable[int]) -> Iterator[Sample]:
     """Yield samples; those that cannot be read were complained of, or left out on request, before."""
-    for index in range(len(samples)):
+    for number in numbers:
         try:
-            yield samples[index]
+            yield samples[number]
         except DataError:
             continue
 

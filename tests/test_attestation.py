@@ -68,7 +68,7 @@ def test_all_is_well(quantized: Path, source: Path, data: Path) -> None:
     assert {c.name: c.outcome for c in found.checks} == dict.fromkeys(
         ("content", "record", "float", "data", "runs", "software", "cpu"), "ok"
     )
-    assert "dB from float on a real sample" in sentence(
+    assert "samples that it was calibrated with: y " in sentence(
         quantized, "runs", float_model=source, data=data
     )
     plain = found.to_json()

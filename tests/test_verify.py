@@ -22,7 +22,7 @@ from quantkit.runtime import (
     runtime_limits,
     runtime_version,
 )
-from quantkit.verify import Reference, compare, run_float
+from quantkit.verify import Agreement, Reference, compare, run_float
 
 FEEDS = {"x": weight(2, 128, seed=9)}
 
@@ -340,7 +340,7 @@ def test_a_model_with_string_inputs_is_compared_on_a_sample(tmp_path: Path) -> N
     result = quantized(strings(), tmp_path, sample=sample)
     assert result.verification is not None
     assert result.verification.compared["y"] > 30
-    assert "echo" in result.verification.note
+    assert result.verification.agreement["echo"] == Agreement(2, 2)
 
 
 # --- samples -----------------------------------------------------------------------------------
@@ -372,10 +372,14 @@ def test_a_sample_is_what_is_compared(tmp_path: Path) -> None:
     expected = run(matmul_model(), FEEDS, optimize=False)[0]
     actual = run(tmp_path / "q.onnx", FEEDS)[0]
     noise = float(((expected - actual) ** 2).sum())
-    assert result.verification is not None
-    assert result.verification.compared["y"] == pytest.approx(
+    found = result.verification
+    assert found is not None
+    assert found.about_zero["y"] == pytest.approx(
         10 * np.log10(float((expected**2).sum()) / noise), abs=0.01
     )
+    varying = float(((expected - expected.mean()) ** 2).sum())
+    assert found.compared["y"] == pytest.approx(10 * np.log10(varying / noise), abs=0.01)
+    assert (found.samples, found.judged_on) == (1, "a given sample")
 
 
 # --- candidates --------------------------------------------------------------------------------
@@ -476,13 +480,13 @@ def test_noise_on_made_up_inputs_is_a_warning(
 # --- outputs that cannot be compared -----------------------------------------------------------
 
 
-def test_integer_outputs_are_not_compared(tmp_path: Path) -> None:
+def test_integer_outputs_are_compared_by_equality(tmp_path: Path) -> None:
     proto = extended(node("ArgMax", ["y"], ["best"], axis=1), outputs={"best": TensorProto.INT64})
     result = quantized(proto, tmp_path)
     assert result.verification is not None
     assert list(result.verification.compared) == ["y"]
-    assert result.verification.note == "not comparable: best"
-    assert any("best" in warning for warning in result.warnings)
+    assert result.verification.note == ""
+    assert result.verification.agreement["best"].values == 1
 
 
 def detector() -> onnx.ModelProto:
@@ -511,7 +515,7 @@ def test_non_max_suppression_is_run_but_not_compared(tmp_path: Path) -> None:
     assert result.verification is not None
     assert result.verification.compared == {}
     assert result.verification.worst is None
-    assert result.verification.note == "not comparable: kept"
+    assert result.verification.note == "not of float's shape, so not compared: kept"
 
 
 CONSTANT_OUTPUTS = {
@@ -607,7 +611,7 @@ def test_minus_infinity_in_float_is_no_reason_not_to_compare(tmp_path: Path) -> 
 def test_an_output_of_another_extent_fails_where_the_model_fixes_it(tmp_path: Path) -> None:
     path = candidate(matmul_model(), tmp_path)  # declares y as (N, 192)
     free = Reference(feeds=FEEDS, outputs={"y": np.ones((3, 192), np.float32)})
-    assert compare(path, free, nbytes=1000).note == "not comparable: y"
+    assert compare(path, free, nbytes=1000).note == "not of float's shape, so not compared: y"
     proto = matmul_model()
     proto.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 7
     assert quantized(proto, tmp_path).verification is not None  # what it declares is wrong

@@ -141,7 +141,7 @@ def dynamic(  # noqa: PLR0913 - one parameter a flag
     if as_json:
         write_json({"input": str(model), "output": str(target), **result.to_json()})
         return
-    print_result(result, target, "the sample" if sample else "made-up inputs")
+    print_result(result, target)
 
 
 def _inputs(path: Path) -> dict[str, Any]:

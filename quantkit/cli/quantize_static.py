@@ -88,8 +88,7 @@ def static(  # noqa: PLR0913 - one parameter a flag
     if as_json:
         write_json({"input": str(job.source), "output": str(target), **result.to_json()})
         return
-    inputs = "made-up inputs" if flags.calibration else "a real sample"
-    print_result(result, target, inputs, "" if given else _promise(job))
+    print_result(result, target, "" if given else _promise(job))
 
 
 def _format(name: str) -> str:

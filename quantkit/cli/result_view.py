@@ -14,13 +14,12 @@ if TYPE_CHECKING:
 __all__ = ["print_result", "print_warnings", "print_written"]
 
 
-def print_result(result: "QuantizeResult", target: Path, inputs: str, promise: str = "") -> None:
+def print_result(result: "QuantizeResult", target: Path, promise: str = "") -> None:
     """Print what was done, what it gave, and what the user should know.
 
     Args:
         result: What was done.
         target: Where it was written.
-        inputs: What it was compared with float on.
         promise: What holds for a result of this kind; "" for nothing.
     """
     from rich.markup import escape
@@ -41,7 +40,7 @@ def print_result(result: "QuantizeResult", target: Path, inputs: str, promise: s
     )
     for note in result.notes:
         console.print(escape(f"before: {note}"), highlight=False, soft_wrap=True)
-    _print_verified(result, inputs)
+    _print_verified(result)
     print_written(target)
     print_warnings(result.warnings)
 
@@ -64,18 +63,18 @@ def print_warnings(warnings: tuple[str, ...]) -> None:
         errors().print(f"[yellow]note:[/] {escape(warning)}", soft_wrap=True, highlight=False)
 
 
-def _print_verified(result: "QuantizeResult", inputs: str) -> None:
+def _print_verified(result: "QuantizeResult") -> None:
     from rich.markup import escape
 
     checked = result.verification
     if checked is None:
         return
-    found = ", ".join(f"{name} {db:.1f} dB" for name, db in checked.compared.items())
+    found = checked.figures()
     output().print(
         "[green]verified[/]: valid, loads"
         + (" and runs" if checked.ran else "")
         + " in onnxruntime"
-        + (escape(f"; against float on {inputs}: {found}") if found else ""),
+        + (escape(f"; against float on {checked.judged_on}: {found}") if found else ""),
         highlight=False,
         soft_wrap=True,
     )

@@ -7,12 +7,13 @@ from quantkit.plan.apply import check_fits
 from quantkit.plan.dynamic import DynamicOptions, plan_dynamic
 from quantkit.plan.file import diff_plans, read_plan, write_plan
 from quantkit.plan.model import ActivationPlan, Mode, NodePlan, Plan, WeightPlan
-from quantkit.plan.options import StaticOptions, TensorOverride
+from quantkit.plan.options import Kept, StaticOptions, TensorOverride
 from quantkit.plan.static import plan_static
 
 __all__ = [
     "ActivationPlan",
     "DynamicOptions",
+    "Kept",
     "Mode",
     "NodePlan",
     "Plan",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from quantkit.numerics.dtypes import IntType
 from quantkit.targets import DEFAULT, Target
 
-__all__ = ["StaticOptions", "TensorOverride"]
+__all__ = ["Kept", "StaticOptions", "TensorOverride"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +23,17 @@ class TensorOverride:
     range: tuple[float, float] | None = None
     dtype: IntType | None = None
     is_float: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A node that computes in float because integers were tried and lose too much.
+
+    `stored`: its weight is stored in 8 bits all the same.
+    """
+
+    why: str
+    stored: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from quantkit.numerics.dtypes import INT8
 from quantkit.plan.dynamic import DynamicOptions, plan_dynamic
 from quantkit.plan.islands import Islands, Rules, find_islands
 from quantkit.plan.model import ActivationPlan, Mode, NodePlan, Plan
-from quantkit.plan.options import StaticOptions
+from quantkit.plan.options import Kept, StaticOptions
 from quantkit.plan.ranges import Ranges, clips_alike
 from quantkit.plan.retract import retract
 from quantkit.plan.selection import check_op_types, resolve_names
@@ -36,6 +36,8 @@ def plan_static(
     observed: Mapping[str, tuple[float, float]],
     options: StaticOptions | None = None,
     powers: Mapping[str, float] | None = None,
+    *,
+    kept: Mapping[str, Kept] | None = None,
 ) -> Plan:
     """Decide how each node runs and how each tensor is quantized.
 
@@ -45,10 +47,11 @@ def plan_static(
         observed: Lower and upper end of each tensor that was calibrated.
         options: What the user chose.
         powers: The mean square of tensors that a Softmax makes, where it is known.
+        kept: Nodes that compute in float because integers were tried and lose too much.
     """
     options = options or StaticOptions()
     ranges = Ranges(network, observed, options, powers or {})
-    chosen = _Chosen(facts, options)
+    chosen = _Chosen(facts, options, kept)
     products = _products(network, facts, chosen)
     rules = chosen.rules(network)
     islands = _islands(network, products, rules, ranges)
@@ -133,14 +136,18 @@ def _merged(rest: NodePlan, static: NodePlan | None) -> NodePlan:
 class _Chosen:
     """What the user's rules select; a rule that matches nothing is an error."""
 
-    def __init__(self, facts: ModelFacts, options: StaticOptions) -> None:
+    def __init__(
+        self, facts: ModelFacts, options: StaticOptions, kept: Mapping[str, Kept] | None = None
+    ) -> None:
         self.options = options
+        self.kept = kept or {}
         self.op_types = check_op_types(options.op_types, options.target.operators)
         self.include = resolve_names(options.include, facts.names)
         self.exclude = resolve_names(options.exclude, facts.names)
         self.force = resolve_names(options.force, facts.names)
         against = ((node.name, self.against(node.name, node.op_type)) for node in facts.nodes)
         self.left = {name: why for name, why in against if why}
+        self.left |= {name: one.why for name, one in self.kept.items() if not one.stored}
 
     def against(self, name: str, op_type: str) -> str:
         """Return why the user's rules leave a node alone; "" if they do not."""
@@ -152,13 +159,17 @@ class _Chosen:
             return f"operator type {op_type} not asked for"
         return ""
 
+    def lost(self, name: str) -> str:
+        """Return what a node loses in integers; "" if that was not tried, or not much."""
+        return self.kept[name].why if name in self.kept else ""
+
     def rules(self, network: Network) -> Rules:
         """Return what is said about single steps; of data movement, which computes nothing, only who is excluded."""
         steps, moves = network.steps, self.options.target.moves
         against = {
             index: why
             for index, step in enumerate(steps)
-            if (why := self.against(step.name, step.op_type))
+            if (why := self.against(step.name, step.op_type) or self.lost(step.name))
             and (step.op_type not in moves or step.name in self.exclude)
         }
         forced = frozenset(i for i, step in enumerate(steps) if step.name in self.force)
@@ -190,6 +201,7 @@ def _products(network: Network, facts: ModelFacts, chosen: _Chosen) -> dict[int,
             continue  # a product of two activations
         found[index] = (
             chosen.against(step.name, step.op_type)
+            or chosen.lost(step.name)
             or _no_kernel(step, chosen.options)
             or _obstacle(node, step, facts, chosen)
             or _bias_obstacle(step, network)

@@ -7,6 +7,7 @@ bias       biases, from the same moments
 """
 
 from quantkit.recover.empirical import SAMPLES, correct_biases
+from quantkit.recover.losses import lossy
 from quantkit.recover.products import Product, moment_requests, products_of
 from quantkit.recover.rounding import Rounding
 from quantkit.recover.solve import solve
@@ -16,6 +17,7 @@ __all__ = [
     "Product",
     "Rounding",
     "correct_biases",
+    "lossy",
     "moment_requests",
     "products_of",
     "solve",

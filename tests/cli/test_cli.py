@@ -281,7 +281,7 @@ def test_sample_is_what_the_result_is_verified_with(
     np.savez(sample, x=np.ones((3, 128), np.float32))
     arguments = ("quantize", "dynamic", float_model, tmp_path / "o.onnx", "--sample")
     assert call(*arguments, sample) == 0
-    assert "on the sample" in " ".join(capsys.readouterr().out.split())
+    assert "on a given sample" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize("kind", ["missing", "text", "wrong-name", "wrong-shape"])
