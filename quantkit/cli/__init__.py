@@ -1,12 +1,5 @@
 """The command line: one file a command. Heavy modules are imported when a command runs."""
 
-import sys
-
-from quantkit.cli.app import run
+from quantkit.cli.process import main
 
 __all__ = ["main"]
-
-
-def main() -> None:
-    """Run the command line and exit."""
-    sys.exit(run(sys.argv[1:]))
