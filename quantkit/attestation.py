@@ -8,7 +8,7 @@ from typing import Any, Literal
 from quantkit.calibration import with_model_folder
 from quantkit.data import Samples, open_data
 from quantkit.errors import DataError, ModelError, QuantkitError
-from quantkit.graph.load import LoadedModel, load
+from quantkit.graph.load import LoadedModel
 from quantkit.observe import Calibration
 from quantkit.observe.container import is_calibration
 from quantkit.observe.origin import calibration_digest
@@ -27,6 +27,7 @@ from quantkit.provenance import (
     software,
 )
 from quantkit.recipe import DataSettings
+from quantkit.runtime import load_model
 from quantkit.verify import Reference, Verification, compare, run_float
 
 __all__ = ["Attestation", "Check", "attest", "require_provenance", "version_changes"]
@@ -119,9 +120,9 @@ def attest(
     text, says = require_provenance(model)
     case = _Case(
         path=model,
-        loaded=load(model),
+        loaded=load_model(model),
         says=says,
-        float_model=None if float_model is None else load(float_model),
+        float_model=None if float_model is None else load_model(float_model),
         data=data,
         settings=settings,
         memory=memory,

@@ -13,7 +13,7 @@ from calibrators import Entropy, MeanSquaredError, MinMax, Percentile
 from quantkit.data import InputSpec, Sample, Samples, Stream, collate, fixed_batch, open_data
 from quantkit.errors import DataError, NothingToQuantizeError, UsageError
 from quantkit.files import check_outputs
-from quantkit.graph.load import LoadedModel, load
+from quantkit.graph.load import LoadedModel
 from quantkit.observe.audit import audit_of
 from quantkit.observe.calibration import Calibration, sketch_method
 from quantkit.observe.checkpoint import Checkpoint
@@ -43,6 +43,7 @@ from quantkit.observe.requests import (
 from quantkit.observe.run import Pass, observe, observe_stream
 from quantkit.provenance import cpu_name, model_digest, software
 from quantkit.recipe import DataSettings
+from quantkit.runtime import load_model
 from quantkit.targets import cores
 
 __all__ = ["CalibrateOptions", "calibrate_model", "with_model_folder"]
@@ -99,7 +100,7 @@ def calibrate_model(
     """Learn the ranges of a model's activations from data, and write them; see `quantkit.calibrate`."""
     monitor = monitor or Silent()
     monitor.stage("Reading the model")
-    loaded = load(source)
+    loaded = load_model(source)
     _check_target(target, loaded, data)
     loaded.require_weights()
     points = points_of(loaded.model)

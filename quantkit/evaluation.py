@@ -19,7 +19,7 @@ from quantkit.evaluate.fidelity import fidelity_of
 from quantkit.evaluate.layers import layers_of
 from quantkit.fusion import runtime_of
 from quantkit.gate import judged
-from quantkit.graph.load import LoadedModel, load
+from quantkit.graph.load import LoadedModel
 from quantkit.graph.opset import opset_of
 from quantkit.observe.monitor import Monitor, Silent
 from quantkit.provenance import (
@@ -33,7 +33,7 @@ from quantkit.provenance import (
 from quantkit.recipe import DataSettings, closest
 from quantkit.report import write_report
 from quantkit.result import Evaluated, ModelFile, Origin, Result, Rule, save_result
-from quantkit.runtime import RUNTIME_ERRORS, first_line
+from quantkit.runtime import RUNTIME_ERRORS, first_line, load_model
 from quantkit.targets import cores
 
 __all__ = ["PARTS", "WRITTEN", "EvaluateOptions", "evaluate", "named", "write_evaluation"]
@@ -100,7 +100,7 @@ def evaluate(
         raise UsageError("There is no candidate: quantkit evaluate FLOAT CANDIDATE... --data DIR.")
     monitor.stage("Reading the models")
     for model in models:
-        load(model.path).require_weights()
+        load_model(model.path).require_weights()
     answered = measure_answers(models, data, settings, options.accuracy, monitor)
     timed = Timed()
     if "latency" not in options.skip:
@@ -201,7 +201,7 @@ def _evaluated(
     name, path, is_float = model.name, model.path, model is base
     few = answered.feeds[:_INSIDE]
     stage = look.monitor.stage
-    loaded = load(path)
+    loaded = load_model(path)
     origin = look.record(loaded)
     size = size_of(path, base.path)
     runtime = look.at("runtime", f"What runs in integers: {name}", lambda: runtime_of(path))

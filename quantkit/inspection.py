@@ -14,12 +14,12 @@ from quantkit.analyze.size import account_of
 from quantkit.analyze.view import facts_of
 from quantkit.analyze.weights import WeightAnalysis, analyze_weight
 from quantkit.files import human
-from quantkit.graph.load import LoadedModel, load
+from quantkit.graph.load import LoadedModel
 from quantkit.graph.opset import opset_of
 from quantkit.ops import FACTS, QUANTIZED_OPS, channel_axis
 from quantkit.plan import DynamicOptions, Plan, plan_dynamic
 from quantkit.result import Part
-from quantkit.runtime import runtime_limits, runtime_version
+from quantkit.runtime import load_model, runtime_limits, runtime_version
 
 __all__ = ["Inspection", "Port", "WeightRow", "inspect_model"]
 
@@ -141,7 +141,7 @@ def inspect_model(source: str | Path | onnx.ModelProto, *, weights: int = 0) -> 
         source: A path, or a ModelProto.
         weights: How many of the largest weights to analyze.
     """
-    loaded = load(source)
+    loaded = load_model(source)
     model = loaded.model
     facts = facts_of(model, read_weights=not loaded.missing)
     inputs = tuple(_port(v) for v in model.graph.inputs if not v.is_initializer())

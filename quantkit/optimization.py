@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from quantkit.errors import VerifyError
 from quantkit.files import check_outputs, human
-from quantkit.graph.load import LoadedModel, load
+from quantkit.graph.load import LoadedModel
 from quantkit.graph.save import Stage, staged
 from quantkit.graph.simplify import SimplifyReport, select, simplify
 from quantkit.numerics.affine import sqnr
 from quantkit.provenance import ModelOrigin, Provenance, model_digest, plain, write_model
-from quantkit.runtime import make_session, readable_ir_version, run_session
+from quantkit.runtime import load_model, make_session, readable_ir_version, run_session
 from quantkit.verify import LARGE, Reference, Verification, compare, run_float
 
 __all__ = ["OptimizeResult", "optimize_model"]
@@ -109,7 +109,7 @@ def optimize_model(  # noqa: PLR0913 - one parameter a question
     started = time.perf_counter()
     target, chosen = Path(model_output), select(passes, exclude)
     progress("Reading")
-    loaded = load(model_input)
+    loaded = load_model(model_input)
     check_outputs([target], loaded.files)
     loaded.require_weights()
     origin = Provenance(

@@ -21,7 +21,7 @@ from quantkit.errors import ModelError, VerifyError
 from quantkit.files import check_outputs
 from quantkit.fusion import fusion_of
 from quantkit.graph.factors import write_divisors
-from quantkit.graph.load import LoadedModel, load
+from quantkit.graph.load import LoadedModel
 from quantkit.graph.opset import raise_opset
 from quantkit.graph.save import Stage, staged
 from quantkit.job import StaticJob, dynamic_origin, static_origin
@@ -63,7 +63,7 @@ from quantkit.preparation import (
 from quantkit.provenance import Provenance, json_digest, write_model
 from quantkit.recipe import RecoverSettings
 from quantkit.recover import SAMPLES, Rounding, correct_biases, lossy, products_of, solve
-from quantkit.runtime import readable_ir_version
+from quantkit.runtime import load_model, readable_ir_version
 from quantkit.targets import cores
 from quantkit.verify import LARGE, MADE_UP, Reference, Verification, compare, run_float
 
@@ -86,7 +86,7 @@ def dynamic(  # noqa: PLR0913 - one parameter a question
     started = time.perf_counter()
     target = Path(target)
     progress("Reading")
-    loaded = load(source)
+    loaded = load_model(source)
     check_outputs([target], loaded.files)
     loaded.require_weights()
     draft = _draft(loaded.model, options)
@@ -147,7 +147,7 @@ def _second_draft(
     source: str | Path | onnx.ModelProto, options: DynamicOptions, checked: Verification | None
 ) -> _Draft:
     """Plan without integer arithmetic, for a model that does not bear it."""
-    again = _draft(load(source).model, _stored_only(options))
+    again = _draft(load_model(source).model, _stored_only(options))
     warning = (
         f"{noise(checked)} Integer arithmetic was switched off for the whole model; "
         "weights are stored in 8 bits."
@@ -199,7 +199,7 @@ def static(  # noqa: PLR0913 - one parameter a question
     started = time.perf_counter()
     monitor, target = monitor or Silent(), Path(target)
     monitor.stage("Reading the model")
-    loaded = load(job.source)
+    loaded = load_model(job.source)
     data = [Path(job.data)] if isinstance(job.data, str | Path) else []
     check_outputs([target], [*loaded.files, *data])
     loaded.require_weights()
@@ -216,7 +216,7 @@ def static(  # noqa: PLR0913 - one parameter a question
         if verify:
             monitor.stage("Running the float model")
             reference = run_float(
-                load(job.source),
+                load_model(job.source),
                 next(iter(planned.judged), None),
                 input_ranges(planned.seen, loaded),
                 more=planned.judged[1:],
@@ -263,7 +263,7 @@ def static(  # noqa: PLR0913 - one parameter a question
 
 def plan_model(job: StaticJob, monitor: Monitor | None = None) -> Plan:
     """Make the plan of `static`, and write nothing."""
-    loaded = load(job.source)
+    loaded = load_model(job.source)
     loaded.require_weights()
     return _planned(loaded, job, monitor or Silent(), moments=False).plan
 
@@ -379,7 +379,7 @@ def _planned(
         ready = prepare(loaded, job.options)
         found: dict[str, Any] = {
             "seen": job.data,
-            "prepare": lambda: prepare(load(job.source), job.options),
+            "prepare": lambda: prepare(load_model(job.source), job.options),
             "warnings": tuple(mismatch(job.data, loaded)),
         }
     else:
@@ -417,7 +417,7 @@ def _observed(
     judged, on = judged_feeds(data, loaded, settings, unseen)
     return ready, {
         "seen": seen,
-        "prepare": lambda: prepared(load(job.source)),
+        "prepare": lambda: prepared(load_model(job.source)),
         "warnings": tuple(seen.header["warnings"]),
         "samples": samples,
         "judged": judged,

@@ -8,6 +8,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
@@ -20,6 +21,7 @@ from quantkit.calibration import CalibrateOptions, calibrate_model
 from quantkit.data import InputSpec, Sample, Samples, collate, open_data, order
 from quantkit.errors import DataError, ModelError, NothingToQuantizeError, QuantkitError, UsageError
 from quantkit.files import scratch
+from quantkit.graph._proto import root_cause
 from quantkit.graph.factors import Divisors
 from quantkit.graph.load import LoadedModel
 from quantkit.graph.opset import opset_of, raise_opset
@@ -222,6 +224,8 @@ def _written(ready: Prepared) -> Iterator[Path]:
         stage = Stage(folder / ready.name, folder)
         try:
             stage.write(ready.model)
+        except onnx.checker.ValidationError as e:
+            raise ModelError(f"The simplified model is not valid ONNX: {root_cause(e)}") from e
         except OSError as e:
             raise ModelError(
                 f"The simplified model cannot be written to '{folder}': {e.strerror or e}; set TMPDIR to "

@@ -17,7 +17,10 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 
-from quantkit.graph.load import LoadedModel
+from quantkit.errors import RuntimeSupportError
+from quantkit.graph.load import LoadedModel, load
+from quantkit.graph.mapped_model import mapped_model
+from quantkit.graph.save import unchecked
 
 if os.environ.get("ORT_DISABLE_TELEMETRY") == "1":
     ort.disable_telemetry_events()  # it may have been imported before quantkit
@@ -27,6 +30,8 @@ __all__ = [
     "RuntimeLimits",
     "as_array",
     "first_line",
+    "float_session",
+    "load_model",
     "make_session",
     "readable_ir_version",
     "run_session",
@@ -161,13 +166,50 @@ def _row(mapping: Mapping[Any, Any]) -> NDArray[Any]:
     return np.asarray([mapping[key] for key in sorted(mapping)])
 
 
+def load_model(source: str | Path | onnx.ModelProto) -> LoadedModel:
+    """Open a model as `quantkit.graph.load` does; where onnx's checker complains of it, onnxruntime has the last word.
+
+    Raises:
+        ModelError: As `load`.
+        RuntimeSupportError: Neither onnx's checker nor onnxruntime takes the model.
+    """
+    loaded = load(source)
+    if loaded.complaint:
+        try:
+            float_session(loaded)
+        except RUNTIME_ERRORS as e:
+            raise RuntimeSupportError(
+                _limit(loaded)
+                or f"{loaded.name} is not valid ONNX, and onnxruntime {runtime_version()} does not load it: "
+                f"{loaded.complaint}"
+            ) from e
+        unchecked(loaded.model)
+    return loaded
+
+
+def float_session(source: LoadedModel) -> Any:
+    """Load the float model as it is: mapped, not optimized, used once."""
+    if source.path is None:
+        assert source.proto is not None  # noqa: S101 - one of the two is given
+        source.proto.ir_version = readable_ir_version(source.proto.ir_version)
+        return make_session(source.proto.SerializeToString(), level=0)
+    mapped = mapped_model(source.path, readable_ir_version)
+    return make_session(mapped.structure, folder=mapped.folder, prepack=False, level=0)
+
+
 def first_line(error: Exception) -> str:
     """Return the first line of a message of onnxruntime."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def why_not_loaded(source: LoadedModel, message: str) -> str:
-    """Say which of IR version, opset or custom domain keeps onnxruntime from loading a model."""
+    """Say what keeps onnxruntime from loading a model: IR version, opset, custom domain, or what it said itself."""
+    said = next(iter(message.strip().splitlines()), "")
+    return _limit(source) or f"onnxruntime {runtime_version()} does not load {source.name}: {said}"
+
+
+def _limit(source: LoadedModel) -> str:
+    """Say which of IR version, opset or custom domain is beyond onnxruntime; "" if none is."""
     limits = runtime_limits()
     model = source.model
     version = f"onnxruntime {runtime_version()}"
@@ -190,4 +232,4 @@ def why_not_loaded(source: LoadedModel, message: str) -> str:
             f"{source.name} has IR version {model.ir_version}; {version} reads up to "
             f"{limits.ir_version}: install a newer onnxruntime."
         )
-    return f"{version} does not load {source.name}: {message.strip().splitlines()[0]}"
+    return ""

@@ -17,6 +17,7 @@ from quantkit.graph.mapped_model import mapped_model
 from quantkit.runtime import (
     RUNTIME_ERRORS,
     first_line,
+    float_session,
     make_session,
     readable_ir_version,
     run_session,
@@ -190,7 +191,7 @@ def run_float(
         size = source.nbytes / 2**30
         return Reference(feeds={}, outputs={}, note=f"not compared with float ({size:.1f} GB)")
     try:
-        session = _float_session(source)
+        session = float_session(source)
     except RUNTIME_ERRORS as e:
         raise RuntimeSupportError(why_not_loaded(source, str(e))) from e
     if sample is not None:
@@ -362,16 +363,6 @@ def _run_unseen(session: Any, reference: Reference) -> Verification:
         return Verification(compared={}, note=reference.note, ran=True)
     note = reference.note if "not run" in reference.note else f"{reference.note}; not run"
     return Verification(compared={}, note=note, ran=False)
-
-
-def _float_session(source: LoadedModel) -> Any:
-    """Load the float model as it is: mapped, not optimized, used once."""
-    if source.path is None:
-        assert source.proto is not None  # noqa: S101 - one of the two is given
-        source.proto.ir_version = readable_ir_version(source.proto.ir_version)
-        return make_session(source.proto.SerializeToString(), level=0)
-    mapped = mapped_model(source.path, readable_ir_version)
-    return make_session(mapped.structure, folder=mapped.folder, prepack=False, level=0)
 
 
 def _candidate_session(path: Path, nbytes: int) -> Any:

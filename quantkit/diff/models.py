@@ -17,7 +17,8 @@ from quantkit.diff.scales import ScalesDiff, scales_diff
 from quantkit.diff.tensor_errors import TensorErrors, tensor_errors
 from quantkit.diff.weights import WeightsDiff, weights_diff
 from quantkit.feeds import Feeds
-from quantkit.graph.load import LoadedModel, load
+from quantkit.graph.load import LoadedModel
+from quantkit.runtime import load_model
 
 __all__ = ["ModelDiff", "SizeChange", "diff_models"]
 
@@ -106,7 +107,7 @@ def diff_models(
         DataError: The models do not run on the samples.
     """
     progress("Reading both models")
-    first, second = load(a), load(b)
+    first, second = load_model(a), load_model(b)
     first.require_weights()
     second.require_weights()
     identical = _identical(first, second)

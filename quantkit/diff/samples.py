@@ -9,9 +9,9 @@ from quantkit.calibration import with_model_folder
 from quantkit.data import Description, batches, collate, fixed_batch, open_data
 from quantkit.errors import DataError
 from quantkit.feeds import Feeds
-from quantkit.graph.load import load
 from quantkit.observe.prepare import inputs_of
 from quantkit.recipe import DataSettings
+from quantkit.runtime import load_model
 
 __all__ = ["SAMPLES", "read_samples"]
 
@@ -27,7 +27,7 @@ def read_samples(
     Raises:
         DataError: The data cannot be read, does not fit the model, or holds no whole batch.
     """
-    loaded = load(model)
+    loaded = load_model(model)
     inputs = inputs_of(loaded)
     settings = with_model_folder(settings, loaded)
     found = open_data(settings.path, inputs, settings)

@@ -12,16 +12,14 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from quantkit.errors import ModelError, UsageError
-from quantkit.graph._proto import Part, location_of, parts_of, root_cause
+from quantkit.graph._proto import location_of, parts_of, proto_graphs, root_cause
 from quantkit.graph._wire import LIMIT, MARK, WireError, split
-from quantkit.graph.intake import mend
+from quantkit.graph.intake import DamageError, complaint_of, mend, validate
 from quantkit.graph.mapping import MappedFile
 from quantkit.graph.messages import to_ir
 from quantkit.graph.normalize import inline_functions, normalize
 
 __all__ = ["LoadedModel", "external_files", "load", "model_files", "read_structure"]
-
-_TYPES = frozenset(int(dtype) for dtype in ir.DataType) - {onnx.TensorProto.UNDEFINED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +34,7 @@ class LoadedModel:
         missing: External data files that are not there, or too short.
         nbytes: Size of all files, or of the serialized ModelProto.
         maps: The open files.
+        complaint: What onnx's checker has against it; "" if nothing. A runtime may load it all the same.
     """
 
     model: ir.Model
@@ -45,6 +44,7 @@ class LoadedModel:
     missing: tuple[str, ...]
     nbytes: int
     maps: tuple[MappedFile, ...]
+    complaint: str = ""
 
     @property
     def name(self) -> str:
@@ -69,7 +69,7 @@ def load(source: str | Path | onnx.ModelProto) -> LoadedModel:
     """Open a model.
 
     Raises:
-        ModelError: The file is not there, truncated, damaged, no ONNX model, or uses sparse
+        ModelError: The file is not there, truncated, no ONNX model, not valid, or uses sparse
             initializers or training information.
     """
     if isinstance(source, onnx.ModelProto):
@@ -90,7 +90,7 @@ def read_structure(path: Path) -> onnx.ModelProto:
     """Return a model file without the contents of its large tensors: those point into the file, at `MARK`.
 
     Raises:
-        ModelError: The file is not there, truncated, damaged or no ONNX model.
+        ModelError: The file is not there, truncated or no ONNX model.
     """
     return _read(path)[1]
 
@@ -138,10 +138,11 @@ def _read(path: Path) -> tuple[MappedFile, onnx.ModelProto]:
 def _load(proto: onnx.ModelProto, *, path: Path | None, mapped: MappedFile | None) -> LoadedModel:
     name = f"'{path}'" if path else "the given ModelProto"
     _refuse(proto, name)
+    complaint = complaint_of(proto)
     try:
         model = to_ir(proto)
-    except (RuntimeError, ValueError) as e:
-        raise ModelError(f"{name} is damaged ({root_cause(e)}); export or copy it again.") from e
+    except (RuntimeError, ValueError, TypeError) as e:
+        raise ModelError(f"{name} holds what quantkit does not support: {root_cause(e)}") from e
     try:
         inline_functions(model)
     except (RuntimeError, ValueError, ir.passes.InvariantError) as e:
@@ -161,6 +162,7 @@ def _load(proto: onnx.ModelProto, *, path: Path | None, mapped: MappedFile | Non
         missing=tuple(sorted(externals.missing)),
         nbytes=sum(f.stat().st_size for f in files) if path else proto.ByteSize(),
         maps=tuple(externals.maps.values()) + ((mapped,) if mapped else ()),
+        complaint=complaint,
     )
 
 
@@ -172,34 +174,17 @@ def _refuse(proto: onnx.ModelProto, name: str) -> None:
         raise ModelError(
             f"{name} holds training information, which would be lost; export it for inference."
         )
-    for part in parts_of(proto):
-        broken = _damage(part)
-        if broken:
-            raise ModelError(f"{name} is damaged ({broken}); export or copy it again.")
-        if isinstance(part, onnx.GraphProto) and part.sparse_initializer:
+    for part in proto_graphs(proto.graph):
+        if part.sparse_initializer:
             tensor = part.sparse_initializer[0].values.name
             raise ModelError(
                 f"{name} has sparse initializers (the first is '{tensor}'), which quantkit does "
                 "not support; store them dense."
             )
-
-
-def _damage(part: Part) -> str:
-    """Return what no writer of ONNX would write but a protobuf may hold; "" if there is nothing."""
-    names: list[object] = []
-    tensors: list[onnx.TensorProto] = []
-    if isinstance(part, onnx.GraphProto):
-        names += (v.name for v in (*part.input, *part.output, *part.initializer))
-        tensors += part.initializer
-    for node in part.node:
-        names += (node.name, node.op_type, node.domain, *node.input, *node.output)
-        tensors += (a.t for a in node.attribute if a.type == onnx.AttributeProto.TENSOR)
-    # Protobuf hands out bytes for text that is not UTF-8.
-    bad = next((n for n in names if not isinstance(n, str)), None)
-    if bad is not None:
-        return f"the name {bad!r} is not UTF-8"
-    untyped = next((t for t in tensors if t.data_type not in _TYPES), None)
-    return "" if untyped is None else f"tensor '{untyped.name}' has no type that is known"
+    try:
+        validate(proto)
+    except DamageError as e:
+        raise ModelError(f"{name} is not valid ONNX ({e}); export or copy it again.") from e
 
 
 def _name_default_domain(model: ir.Model) -> None:
@@ -222,14 +207,9 @@ class _Externals:
         """Return a lazily read tensor in place of an external one."""
         offset = tensor.offset or 0
         if tensor.location == MARK and self.model_file is not None:
-            if tensor.length != tensor.nbytes:
-                raise ModelError(
-                    f"'{self.model_file.path}' is damaged (tensor '{tensor.name}' has "
-                    f"{tensor.length} bytes, its shape asks for {tensor.nbytes}); export or copy "
-                    "it again."
-                )
-            return self.model_file.tensor(tensor, offset)
-        mapped = self._open(str(tensor.location), tensor.name)
+            mapped: MappedFile | None = self.model_file
+        else:
+            mapped = self._open(str(tensor.location), tensor.name)
         if mapped is None:
             return tensor
         if offset + tensor.nbytes > len(mapped):

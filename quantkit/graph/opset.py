@@ -72,6 +72,7 @@ def raise_opset(model: ir.Model, minimum: int) -> ir.Model:
     for domain, version in model.opset_imports.items():
         result.opset_imports.setdefault(domain, version)
     result.metadata_props.update(model.metadata_props)
+    result.meta.update(model.meta)
     result.ir_version = max(model.ir_version or 0, _ir_for(minimum))
     normalize(result)
     return result

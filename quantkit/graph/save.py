@@ -23,12 +23,14 @@ from quantkit.errors import ModelError, OutputError
 from quantkit.files import destination, put, scratch
 from quantkit.graph._proto import location_of, proto_graphs, root_cause
 from quantkit.graph._wire import LIMIT, MARK, Payload, join
+from quantkit.graph.intake import complaint_of
 from quantkit.graph.load import external_files, read_structure
 from quantkit.graph.messages import to_proto
 
-__all__ = ["Stage", "skeleton", "staged", "weightless"]
+__all__ = ["Stage", "skeleton", "staged", "unchecked", "weightless"]
 
 _PROTOBUF_LIMIT = (1 << 31) - (1 << 20)  # 2 GB less a margin for the structure
+_UNCHECKED = "quantkit.unchecked"  # in `ir.Model.meta`
 _ALIGNMENT = 4096  # so that external tensors can be memory-mapped
 _MARK_OF_OURS = "quantkit"  # a key of the metadata of every model that quantkit quantizes
 
@@ -82,16 +84,15 @@ def weightless(structure: onnx.ModelProto) -> onnx.ModelProto:
     return proto
 
 
-def _check(structure: onnx.ModelProto) -> None:
-    """Run onnx's checker, except that inputs and outputs may come without a shape.
+def unchecked(model: ir.Model) -> None:
+    """Let `Stage.write` pass over onnx's checker: it refuses the input too, which a runtime loads all the same."""
+    model.meta[_UNCHECKED] = True
 
-    onnxruntime takes such models, and exporters write them where a rank is not known.
-    """
-    proto = weightless(structure)
-    for value in (*proto.graph.input, *proto.graph.output):
-        if value.type.HasField("tensor_type"):
-            value.type.tensor_type.shape.SetInParent()
-    onnx.checker.check_model(proto)
+
+def _check(structure: onnx.ModelProto) -> None:
+    complaint = complaint_of(structure)
+    if complaint:
+        raise onnx.checker.ValidationError(complaint)
 
 
 def _placeholder(
@@ -131,7 +132,8 @@ class Stage:
             ModelError: A text in it is not UTF-8.
         """
         proto, tensors = skeleton(model)
-        _check(proto)
+        if not model.meta.get(_UNCHECKED):
+            _check(proto)
         if self.data_path is not None:  # of an earlier attempt
             self.data_path.unlink()
             self.data_path = None

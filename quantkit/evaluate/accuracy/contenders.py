@@ -7,9 +7,8 @@ from typing import Any
 
 from quantkit.data import InputSpec, fixed_batch
 from quantkit.errors import ModelError, RuntimeSupportError, UsageError
-from quantkit.graph.load import load
 from quantkit.observe.prepare import inputs_of
-from quantkit.runtime import RUNTIME_ERRORS, make_session, why_not_loaded
+from quantkit.runtime import RUNTIME_ERRORS, load_model, make_session, why_not_loaded
 
 __all__ = ["Contender", "OpenModel", "OutputSpec", "open_models", "single_rows"]
 
@@ -77,7 +76,7 @@ def open_models(
         UsageError: A candidate has other inputs or outputs than float.
     """
     _check_names(models)
-    loaded = load(models[0].path)
+    loaded = load_model(models[0].path)
     loaded.require_weights()
     inputs = inputs_of(loaded)
     opened = tuple(_open(model) for model in models)
@@ -136,7 +135,7 @@ def _open(model: Contender) -> OpenModel:
         session = make_session(str(model.path), spinning=False)
     except RUNTIME_ERRORS as e:
         # A file that is damaged or not there is told by `load`, in better words.
-        raise RuntimeSupportError(why_not_loaded(load(model.path), str(e))) from e
+        raise RuntimeSupportError(why_not_loaded(load_model(model.path), str(e))) from e
     outputs = tuple(
         OutputSpec(name=o.name, type=o.type, shape=_extents(o.shape)) for o in session.get_outputs()
     )
