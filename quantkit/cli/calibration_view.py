@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quantkit.cli.console import errors, human, output, write_json
+from quantkit.cli.tables import Column, fitted_table
 from quantkit.text import printable
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ __all__ = ["present", "watching"]
 
 _ROWS = 12  # tensors in the table, unless all are asked for
 _METHODS = {"percentile": "perc.", "entropy": "entr.", "mse": "mse"}  # min-max clips nothing
-_REST = 65  # columns that the other columns take
-_NARROW = 15
 
 
 @contextmanager
@@ -172,47 +171,32 @@ def _facts(found: "Calibration") -> Iterator[str]:
 
 
 def _table(found: "Calibration", *, all_tensors: bool) -> "Table":
-    from rich.box import SIMPLE_HEAD
-    from rich.markup import escape
-    from rich.table import Table
-    from rich.text import Text
-
     audit = found.header["audit"]
     tensors = audit["tensors"]
     rows = tensors if all_tensors else sorted(tensors, key=lambda t: -t["split_half"])[:_ROWS]
-    console = output()
     title = f"Ranges of {len(found.tensors)} tensors by {found.method.name}"
     if found.method.name != audit["method"]:
         title += f" (halves by {audit['method']})"
     if len(rows) < len(tensors):
         title += f"; the {len(rows)} least stable (--all for all)"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("tensor", no_wrap=True)
-    for name in ("min .. max", "range"):
-        table.add_column(name, justify="right", no_wrap=True)
-    methods = [name for name in _METHODS if tensors and name in tensors[0]["clipped"]]
-    for name in methods:
-        table.add_column(Text(f"{_METHODS[name]}\nclips"), justify="right", no_wrap=True)
-    table.add_column(Text("halves\ndiffer"), justify="right", no_wrap=True)
-    width = max(_NARROW, console.width - _REST)
     ranges = found.ranges()
-    for row in rows:
-        table.add_row(
-            escape(_shortened(row["tensor"], width)),
+    ends = [Column(title="tensor"), Column(title="min .. max", drop=1), Column(title="range")]
+    if not tensors:  # only spans were taken
+        spans = list(ranges.items())[: None if all_tensors else _ROWS]
+        return fitted_table(title, ends, [(t, _ends(*e), _ends(*e)) for t, e in spans])
+    methods = [name for name in _METHODS if name in tensors[0]["clipped"]]
+    clips = [Column(title=f"{_METHODS[name]}\nclips", drop=2) for name in methods]
+    cells = [
+        (
+            row["tensor"],
             _ends(row["low"], row["high"]),
             _ends(*ranges[row["tensor"]]),
             *(_percent(row["clipped"][name]) for name in methods),
             f"{row['split_half']:.1%}",
         )
-    if not tensors:  # only spans were taken
-        for tensor, ends in list(ranges.items())[: None if all_tensors else _ROWS]:
-            table.add_row(escape(_shortened(tensor, width)), _ends(*ends), _ends(*ends), "")
-    return table
-
-
-def _shortened(tensor: str, width: int) -> str:
-    """Cut a long name at its front: its end is what tells tensors apart."""
-    return tensor if len(tensor) <= width else f"…{tensor[-width + 1 :]}"
+        for row in rows
+    ]
+    return fitted_table(title, [*ends, *clips, Column(title="halves\ndiffer")], cells)
 
 
 def _ends(low: float, high: float) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quantkit.cli.console import errors, human, output, write_json_text
+from quantkit.cli.tables import Column, fitted_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -84,24 +85,21 @@ def _warnings(result: "Result") -> list[str]:
 
 def evaluation_table(result: "Result") -> "Table":
     """Return all models side by side, float first; it fits into 80 columns."""
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table
-
     data, metric = result.data, result.float_model.metric
-    title = escape(f"{result.title}: {data.samples} samples of {data.location}")
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.collapse_padding = True
-    table.add_column("model")
-    measured = [escape(metric.name), "drop", "at most"] if metric else []
-    for name in ("size", *measured, "flips", "SQNR", "time", "int8"):
-        table.add_column(name, justify="right", no_wrap=True)
+    title = f"{result.title}: {data.samples} samples of {data.location}"
+    measured = [Column(title=metric.name), Column(title="drop")] if metric else []
+    measured += [Column(title="at most", drop=1)] if metric else []
+    rest = [Column(title="flips", drop=2), Column(title="SQNR")]
+    rest += [Column(title="time", drop=3), Column(title="int8", drop=4)]
+    rows = []
     for model in result.models:
         figures = [_value(model.metric), *_drop(model.metric)] if metric else []
         size = human(model.size.disk) if model.role == "float" else f"{model.size.ratio:.1%}"
         row = (size, *figures, _flips(model), _sqnr(model), _latency(model), _share(model))
-        table.add_row(escape(model.name), *row)
-    return table
+        rows.append((model.name, *row))
+    return fitted_table(
+        title, [Column(title="model"), Column(title="size"), *measured, *rest], rows
+    )
 
 
 def _value(metric: "Metric | None") -> str:

@@ -9,6 +9,7 @@ from quantkit.cli.console import JsonOption, output, write_json
 from quantkit.cli.evaluation_view import COLOURS, objection_lines
 from quantkit.cli.flags import expanded
 from quantkit.cli.gate_options import GateFlags, gate_settings, part
+from quantkit.cli.tables import Column, fitted_table
 from quantkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -166,24 +167,27 @@ def _print(result: "Result", verdicts: "Sequence[Verdict]", *, allowed: bool) ->
 
 
 def _table(verdict: "Verdict", model: "Evaluated") -> "Table":
-    from rich.markup import escape
-    from rich.table import Table
-
     from quantkit.gate import bound_text, figure_text, room_text, unit_of
 
     sure = any(j.rule.confidence is not None for j in verdict.rules)
-    table = Table(title=escape(verdict.candidate), title_justify="left")
-    for name in ("rule", "limit", "estimate", *(["bad end"] if sure else []), "margin", "outcome"):
-        words = name in {"rule", "outcome"}
-        table.add_column(name, justify="left" if words else "right", no_wrap=words)
+    columns = (
+        Column(title="rule"),
+        Column(title="limit"),
+        Column(title="estimate", drop=1 if sure else 0),
+        *([Column(title="worst end of\nthe interval")] if sure else []),
+        Column(title="margin", drop=2),
+        Column(title="outcome", left=True, colours=COLOURS),
+    )
+    rows = []
     for judged in verdict.rules:
         unit = unit_of(judged.rule, model)
         ends = [judged.estimate, judged.figure] if sure else [judged.estimate]
-        table.add_row(
+        cells = (
             judged.rule.key,
             bound_text(judged.rule, unit, short=True),
             *("-" if end is None else figure_text(end, unit, short=True) for end in ends),
             "-" if judged.margin is None else room_text(judged.margin, unit, short=True),
-            f"[{COLOURS[judged.outcome]}]{judged.outcome}[/]",
+            judged.outcome,
         )
-    return table
+        rows.append(cells)
+    return fitted_table(verdict.candidate, columns, rows)

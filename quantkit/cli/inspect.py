@@ -7,6 +7,7 @@ import typer
 
 from quantkit.cli.console import JsonOption, human, output, plan_table, progress, write_json
 from quantkit.cli.flags import expanded
+from quantkit.cli.tables import Column, fitted_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -108,17 +109,21 @@ def _print_nodes(found: "Inspection") -> None:
 
 
 def _weight_table(found: "Inspection") -> "Table":
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(title="Largest weights, int8 SQNR in dB", title_justify="left")
-    table.add_column("weight", overflow="fold")
-    for name in ("shape", "tensor", "channel", "block", "outliers", "dead", "asks for"):
-        table.add_column(name, justify="right", no_wrap=name == "shape")
+    columns = (
+        Column(title="weight"),
+        Column(title="shape", drop=2),
+        Column(title="per\ntensor"),
+        Column(title="per\nchannel"),
+        Column(title="in\nblocks", drop=1),
+        Column(title="outliers", drop=3),
+        Column(title="dead\nchannels", drop=4),
+        Column(title="needs", left=True),
+    )
+    rows = []
     for row in found.weights:
         a = row.analysis
-        table.add_row(
-            escape(row.tensor),
+        cells = (
+            row.tensor,
             "x".join(str(n) for n in row.shape),
             f"{a.sqnr_tensor:.1f}",
             f"{a.sqnr_channel:.1f}",
@@ -127,4 +132,5 @@ def _weight_table(found: "Inspection") -> "Table":
             str(a.dead_channels or "-"),
             a.asks_for,
         )
-    return table
+        rows.append(cells)
+    return fitted_table("Largest weights: SQNR in dB if quantized to int8", columns, rows)

@@ -6,6 +6,7 @@ import typer
 
 from quantkit.cli.console import JsonOption, output, write_json
 from quantkit.cli.flags import expanded
+from quantkit.cli.tables import Column, fitted_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -39,26 +40,26 @@ def targets(
 
 
 def _table(known: "Iterable[Target]") -> "Table":
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(title="Targets of static quantization", title_justify="left")
-    table.add_column("target", no_wrap=True, style="bold")
-    table.add_column("runtime")
-    table.add_column("activations")
-    table.add_column("weights")
-    table.add_column("pair-safe")
-    table.add_column("kernels", justify="right")
-    for t in known:
-        table.add_row(
+    columns = (
+        Column(title="target", style="bold"),
+        Column(title="runtime", drop=2, left=True),
+        Column(title="activations", left=True),
+        Column(title="weights", left=True),
+        Column(title="may\nsaturate", drop=1, left=True),
+        Column(title="int8\noperators", drop=3),
+    )
+    rows = [
+        (
             t.name,
-            escape(t.runtime),
+            t.runtime,
             _activations(t),
             t.weight.name,
-            "yes" if t.saturates else "-",
+            "yes, avoided" if t.saturates else "no",
             str(len(t.operators)),
         )
-    return table
+        for t in known
+    ]
+    return fitted_table("Targets of static quantization", columns, rows)
 
 
 def _activations(t: "Target") -> str:

@@ -237,7 +237,7 @@ def test_inspect_prints_and_writes_json(
 ) -> None:
     assert call("inspect", float_model, "--nodes", "--weights", "1") == 0
     out = capsys.readouterr().out
-    for text in ("opset ai.onnx 17", "weights of MatMul", "What runs how", "mm", "asks for"):
+    for text in ("opset ai.onnx 17", "weights of MatMul", "What runs how", "mm", "needs"):
         assert text in out
     assert call("inspect", float_model, "--json") == 0
     plain = json.loads(capsys.readouterr().out)

@@ -1,0 +1,88 @@
+"""Tables fit the terminal: columns go first, then the part of a name that tells nothing."""
+
+from io import StringIO
+
+import numpy as np
+import pytest
+from builders import graph, model, node, weight
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+import quantkit
+from quantkit.cli.calibration_view import _table as calibration_table
+from quantkit.cli.tables import Column, fitted_table, shortened
+
+LAYERS = [f"/encoder/layer.{i}/attention/self/{op}_output_0" for i in range(12) for op in ("MatMul", "MatMul_1", "Add")]  # fmt: skip
+
+
+def printed(width: int, columns: list[Column], rows: list[list[str]]) -> list[str]:
+    console = Console(width=width, file=StringIO())
+    console.print(fitted_table("title", columns, rows, width=width))
+    text = console.file
+    assert isinstance(text, StringIO)
+    return text.getvalue().splitlines()
+
+
+def test_what_tells_names_apart_stays() -> None:
+    found = shortened(LAYERS, 32)
+    assert len(set(found)) == len(LAYERS)
+    assert max(map(len, found)) <= 32
+    assert found[0].startswith("…layer.0/")
+    assert found[0].endswith("MatMul_output_0")
+
+
+def test_short_names_stay_as_they_are() -> None:
+    names = ["x", "logits", "/encoder/layer.1/very/long/name/of/a/tensor_output_0"]
+    assert shortened(names, 20)[:2] == names[:2]
+    assert shortened(LAYERS, 100) == LAYERS
+
+
+@given(st.lists(st.text("ab/._0", min_size=1, max_size=60), max_size=8), st.integers(12, 40))
+def test_a_name_never_gets_longer_than_there_is_room(names: list[str], width: int) -> None:
+    found = shortened(names, width)
+    assert all(len(text) <= width for text in found)
+    for name, text in zip(names, found, strict=True):
+        assert text == name or (len(name) > width and "…" in text)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
+def test_columns_go_before_names_are_cut_short(width: int) -> None:
+    columns = [Column(title="tensor"), Column(title="range")]
+    columns += [Column(title=f"clips {i}", drop=2) for i in range(4)] + [
+        Column(title="differ", drop=1)
+    ]
+    rows = [[name, "-1.25 .. 3.75", "0.01%", "0.02%", "0.03%", "0.04%", "5.0%"] for name in LAYERS]
+    lines = printed(width, columns, rows)
+    assert max(map(len, lines)) <= width
+    text = "\n".join(lines)
+    assert ("clips" in text) == (width > 80)
+    assert ("differ" in text) == (width > 40)
+    assert text.count("-1.25 .. 3.75") == len(rows)  # what stays is whole
+    firsts = {line.split()[0] for line in lines if "-1.25" in line}
+    assert len(firsts) == len(rows)
+
+
+def test_what_a_name_asks_of_a_terminal_is_shown_not_done() -> None:
+    lines = printed(60, [Column(title="tensor"), Column(title="n")], [["[red]a[/]", "1"]])
+    assert any("[red]a[/]" in line for line in lines)
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_tensors_of_a_transformer_are_told_apart(
+    width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    nodes, weights, last = [], {}, "x"
+    for i in range(8):
+        name = f"/encoder/layer.{i}/intermediate/intermediate_act_fn/dense/MatMul_output_0"
+        weights[f"w{i}"] = weight(16, 16, seed=i)
+        nodes.append(node("MatMul", [last, f"w{i}"], [name], f"m{i}"))
+        last = name
+    proto = model(graph(nodes, {"x": ["N", 16]}, {last: ["N", 16]}, weights))
+    data = {"x": np.random.default_rng(0).normal(size=(8, 16)).astype(np.float32)}
+    console = Console(width=width, file=StringIO())
+    console.print(calibration_table(quantkit.calibrate(proto, data), all_tensors=True))
+    assert isinstance(console.file, StringIO)
+    rows = [line for line in console.file.getvalue().splitlines() if "layer." in line]
+    assert len({row.split()[0] for row in rows}) == len(rows) == 8
