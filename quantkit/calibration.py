@@ -243,7 +243,7 @@ def _fitted(
         raise DataError(
             f"The model takes batches of {batch}, and there are only {len(samples)} samples."
         )
-    nbytes = try_out(opened(job), collate(samples)[0], first.name)
+    nbytes = try_out(opened(job), collate(samples)[0], first)
     if not wanted and fixed_batch(inputs) is None and not _is_ordered(options):
         together = _first(job, rows_for(first, nbytes, len(job.order())))
         batch = len(together) if runs_together(opened(job), together) else 1

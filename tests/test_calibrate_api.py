@@ -280,3 +280,21 @@ def test_memory_does_not_grow_with_the_number_of_samples(tmp_path: Path) -> None
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     few, many = (int(line) for line in done.stdout.split())
     assert many - few < 24_000  # KB
+
+
+def test_a_detector_that_takes_any_size_says_which_size_to_set(tmp_path: Path) -> None:
+    from data.makers import picture
+
+    nodes = [
+        node("Conv", ["x", "w"], ["small"], "down", strides=[2, 2], pads=[1, 1, 1, 1]),
+        node("Resize", ["small", "", "twice"], ["large"], "up"),
+        node("Concat", ["x", "large"], ["y"], "both", axis=1),
+    ]
+    weights = {"w": weight(3, 3, 3, 3), "twice": np.array([1, 1, 2, 2], np.float32)}
+    detector = model(graph(nodes, {"x": ["N", 3, "H", "W"]}, {"y": None}, weights))
+    picture(tmp_path / "a.png", (41, 21))
+    picture(tmp_path / "b.png", (40, 20))
+    with pytest.raises(DataError, match=r"own size: set --letterbox 640x640 or --resize 640x640"):
+        quantkit.calibrate(detector, tmp_path)
+    boxed = quantkit.DataSettings(image=quantkit.ImageSettings(preset="unit", letterbox=32))
+    assert quantkit.calibrate(detector, tmp_path, settings=boxed).ranges()

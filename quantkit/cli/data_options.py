@@ -88,6 +88,14 @@ class DataFlags:
     crop: Annotated[
         str | None, typer.Option(metavar="N", rich_help_panel="Images", help="Centre, N or HxW.")
     ] = None
+    letterbox: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N",
+            rich_help_panel="Images",
+            help="Fit into N or HxW between grey borders, as YOLO does; instead of the two.",
+        ),
+    ] = None
     pixels: Annotated[
         str | None,
         typer.Option(
@@ -145,6 +153,7 @@ def data_settings(recipe: "DataSettings", flags: DataFlags) -> "DataSettings":
         "std": _numbers("--std", flags.std),
         "resize": _size("--resize", flags.resize),
         "crop": _size("--crop", flags.crop),
+        "letterbox": _size("--letterbox", flags.letterbox),
         "pixels": flags.pixels,
         "layout": flags.layout,
         "channels": flags.channels,
@@ -165,6 +174,10 @@ def data_settings(recipe: "DataSettings", flags: DataFlags) -> "DataSettings":
         from quantkit.recipe import preset_keys
 
         image = replace(image, **dict.fromkeys(preset_keys(flags.preset)))
+    sized = [key for key in ("resize", "crop", "letterbox") if images[key] is not None]
+    if sized:  # a size that is given leaves out the other way to say one
+        others = ("resize", "crop") if "letterbox" in sized else ("letterbox",)
+        image = replace(image, **dict.fromkeys(others))
     return replace(
         recipe,
         **_given(order),

@@ -7,6 +7,7 @@ ranges that are wrong 255-fold.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -87,12 +88,11 @@ def as_feeds(
 
 def conform(sample: Sample, inputs: Sequence[InputSpec]) -> Sample:
     """Return the sample with arrays that fit the model, or raise a `DataError` that names it."""
-    return Sample(
+    return replace(
+        sample,
         feeds=as_feeds(sample.feeds, inputs, sample.name),
         # A file's name may be no UTF-8; records and pages are.
         name=sample.name.encode(errors="backslashreplace").decode(),
-        label=sample.label,
-        padding=sample.padding,
     )
 
 

@@ -55,6 +55,10 @@ class RowReader(Protocol):
     def warnings(self) -> tuple[str, ...]:
         """What may be wrong."""
 
+    @property
+    def advice(self) -> str:
+        """What to try if the model does not run on a row."""
+
     def feeds(self, row: Mapping[str, Any]) -> dict[str, Array]:
         """Return the arrays; a DataError's text is completed with the row's name."""
 
@@ -73,6 +77,7 @@ class _ArrayColumns:
     padding: Padding | None = None
     lines: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    advice: str = ""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -97,6 +102,7 @@ class _NumberColumns:
     padding: Padding | None = None
     lines: tuple[str, ...]
     warnings: tuple[str, ...] = ()
+    advice: str = ""
 
     def feeds(self, row: Mapping[str, Any]) -> dict[str, Array]:
         return {self.inputs[0].name: _values([row[c] for c in self.columns], self.inputs[0])}
@@ -114,6 +120,7 @@ class _TextColumns:
     inputs: tuple[InputSpec, ...]
     encoder: TextEncoder
     warnings: tuple[str, ...] = ()
+    advice: str = ""
 
     @property
     def padding(self) -> Padding | None:
@@ -152,6 +159,10 @@ class _ImageColumn:
     @property
     def warnings(self) -> tuple[str, ...]:
         return self.steps.warnings
+
+    @property
+    def advice(self) -> str:
+        return self.steps.advice
 
     def feeds(self, row: Mapping[str, Any]) -> dict[str, Array]:
         image = row[self.columns[0]] or {}

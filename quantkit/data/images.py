@@ -15,7 +15,7 @@ from quantkit.data.check import conform, first_good, input_lines, quoted
 from quantkit.data.detect import Found
 from quantkit.data.fingerprint import file_fingerprint
 from quantkit.data.model import Array, Description, InputSpec, Label, Sample
-from quantkit.data.pixels import place_in, read_image, stored_turned
+from quantkit.data.pixels import place_in, read_image, stored_size, stored_turned
 from quantkit.data.preprocessing import Preprocessing, image_input, preprocessing
 from quantkit.data.rows import labels_line, plural
 from quantkit.errors import DataError
@@ -61,6 +61,7 @@ class ImageSamples:
             feeds={self._spec.name: _read(file, self._steps, self._memory)},
             name=name,
             label=place_in(label, self._steps) if isinstance(label, Boxes) else label,
+            advice=self._steps.advice,
         )
         return conform(sample, (self._spec,))
 
@@ -106,7 +107,10 @@ def open_images(found: Found, inputs: Sequence[InputSpec], settings: DataSetting
     missing = sum(name not in labels for name in names) if table.is_file() else 0
     if missing:
         warnings.append(f"{plural(missing, 'image', 'images')} not in {table.name}: no label.")
-    warnings += _turned_warnings(found.files, exif=steps.exif)
+    some = found.files[:: max(1, len(found.files) // _LOOKED_AT)][:_LOOKED_AT]
+    warnings += _turned_warnings(some, exif=steps.exif)
+    if steps.advice:
+        warnings += _size_warnings(some)
     batch = spec.shape[0]
     if batch is not None and batch > 1:
         warnings.append(f"The model takes {batch} images at once: a rest of fewer cannot be run.")
@@ -132,9 +136,18 @@ def open_images(found: Found, inputs: Sequence[InputSpec], settings: DataSetting
     return samples
 
 
-def _turned_warnings(files: Sequence[Path], *, exif: bool) -> list[str]:
+def _size_warnings(some: Sequence[Path]) -> list[str]:
+    """Say if images differ in size where the model leaves that open, by a look at some of them."""
+    sizes = sorted({size for file in some if (size := stored_size(file))})
+    if len(sizes) < 2:  # noqa: PLR2004 - all are of one
+        return []
+    least, most = (f"{height}x{width}" for width, height in (sizes[0], sizes[-1]))
+    what = "set --letterbox HxW or --resize HxW if the model, which takes any, was trained on one"
+    return [f"Images differ in size ({least}, {most}, ...) and are fed as they are: {what}."]
+
+
+def _turned_warnings(some: Sequence[Path], *, exif: bool) -> list[str]:
     """Say if photographs are stored turned, by a look at some of them."""
-    some = files[:: max(1, len(files) // _LOOKED_AT)][:_LOOKED_AT]
     turned = sum(stored_turned(file) for file in some)
     if not turned:
         return []

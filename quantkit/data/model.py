@@ -69,12 +69,14 @@ class Sample:
         name: Where it comes from: a file name, or "rows.csv row 17" (rows count from 0).
         label: Its label, where there is one.
         padding: Set for text, whose length differs.
+        advice: What to try if the model does not run on it: "; set ...", or nothing.
     """
 
     feeds: Mapping[str, Array]
     name: str
     label: Label = None
     padding: Padding | None = None
+    advice: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

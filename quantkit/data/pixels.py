@@ -6,6 +6,8 @@ more than 1.5 times larger is first reduced, to crop / 0.875 (256 for 224). Then
 out. A photograph is first turned upright as its EXIF tag says: so do viewers, OpenCV and `datasets`;
 torchvision and Keras do not, and `exif = false` is for models whose users load images with these.
 
+With `letterbox` instead, the image is scaled until it just fits, and centred between grey borders.
+
 Pixels outside the crop are never computed: PIL resizes the box that the crop comes from, and a
 JPEG much larger than needed is decoded at a half, quarter or eighth of its size.
 """
@@ -24,7 +26,7 @@ from quantkit.data.model import Array
 from quantkit.data.preprocessing import Preprocessing
 from quantkit.recipe import memory_text
 
-__all__ = ["place_in", "read_image", "stored_turned", "to_array"]
+__all__ = ["place_in", "read_image", "stored_size", "stored_turned", "to_array"]
 
 # EXIF's orientation -> the number of PIL's Transpose that undoes it, and which of them swap the sides.
 _TAG = 0x0112
@@ -35,6 +37,8 @@ _ON_ITS_SIDE = (5, 6, 7, 8)
 # What PIL may take a file for, whatever its name. It knows others: PostScript goes to Ghostscript.
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 _PIXEL = 4  # bytes that a decoded pixel takes at most
+_BORDER = 114  # of a letterbox
+_OPAQUE = 255
 _MUCH_LARGER = 1.5
 _CROP_SHARE = 0.875  # 224 / 256, the share of the shorter side that the usual transform keeps
 _DRAFT = 2  # decode to at least so many times the wanted size: the rest is filtered by `resize`
@@ -83,6 +87,18 @@ def _quiet() -> Iterator[None]:
         yield
 
 
+def stored_size(file: Path) -> tuple[int, int] | None:
+    """Return an image's width and height, by its header; None if it has none that can be read."""
+    from PIL import Image
+
+    try:
+        with _quiet(), Image.open(file, formats=_FORMATS) as image:
+            size: tuple[int, int] = image.size
+            return size
+    except Exception:  # noqa: BLE001 - reading it will tell
+        return None
+
+
 def stored_turned(file: Path) -> bool:
     """Return True for a photograph whose pixels are not stored upright."""
     from PIL import Image
@@ -125,7 +141,9 @@ def to_array(image: Any, steps: Preprocessing) -> Array:
     image = _plain(image, steps.mode)
     if turn in _TURNS:
         image = image.transpose(_TURNS[turn])
-    if (cut.width, cut.height) == image.size:
+    if steps.letterbox:
+        part = _framed(image, cut, steps.mode)
+    elif (cut.width, cut.height) == image.size:
         part = image.crop((cut.left, cut.top, cut.right, cut.bottom))
     else:
         part = _resized(image, cut)
@@ -146,9 +164,11 @@ def place_in(boxes: Boxes, steps: Preprocessing) -> Boxes:
 
 def _cut(size: tuple[int, int], steps: Preprocessing) -> _Cut:
     width, height = _scaled(size, steps)
-    crop_height, crop_width = steps.crop or (height, width)
-    # Rounded as torchvision's center_crop does.
-    left, top = round((width - crop_width) / 2), round((height - crop_height) / 2)
+    crop_height, crop_width = steps.letterbox or steps.crop or (height, width)
+    # Rounded as torchvision's center_crop does; a letterbox as YOLO does, an odd pixel to the right.
+    less = 0.1 if steps.letterbox else 0.0
+    left = round((width - crop_width) / 2 + less)
+    top = round((height - crop_height) / 2 + less)
     return _Cut(
         width=width,
         height=height,
@@ -161,6 +181,9 @@ def _cut(size: tuple[int, int], steps: Preprocessing) -> _Cut:
 
 def _scaled(size: tuple[int, int], steps: Preprocessing) -> tuple[int, int]:
     width, height = size
+    if steps.letterbox is not None:
+        scale = min(steps.letterbox[0] / height, steps.letterbox[1] / width)
+        return max(1, round(width * scale)), max(1, round(height * scale))
     if isinstance(steps.resize, tuple):
         return steps.resize[1], steps.resize[0]
     cover = 0.0  # the scale at which the image just covers the crop
@@ -193,6 +216,18 @@ def _plain(image: Any, mode: str) -> Any:
     if image.mode in {"I", "F"}:
         raise ValueError(f"its pixels have 32 bits (mode {image.mode}), use .npy for such data")
     return image.convert(mode)
+
+
+def _framed(image: Any, cut: _Cut, mode: str) -> Any:
+    """Return the whole image, scaled, between borders: the cut is larger than it."""
+    from PIL import Image
+
+    fill = _BORDER if mode == "L" else (_BORDER,) * 3 + (_OPAQUE,) * (mode == "RGBA")
+    frame = Image.new(mode, (cut.right - cut.left, cut.bottom - cut.top), fill)
+    if image.size != (cut.width, cut.height):
+        image = image.resize((cut.width, cut.height), Image.Resampling.BILINEAR)
+    frame.paste(image.convert(mode), (-cut.left, -cut.top))
+    return frame
 
 
 def _resized(image: Any, cut: _Cut) -> Any:

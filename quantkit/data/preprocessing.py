@@ -39,6 +39,7 @@ class Preprocessing:
         std: Likewise.
         dtype: The input's.
         exif: Turn the image upright first.
+        letterbox: (height, width) to fit into, between borders; then `resize` and `crop` are None.
         lines: The steps in words.
         warnings: What may be wrong.
     """
@@ -53,8 +54,16 @@ class Preprocessing:
     std: tuple[float, ...]
     dtype: np.dtype[Any]
     exif: bool
+    letterbox: tuple[int, int] | None
     lines: tuple[str, ...]
     warnings: tuple[str, ...]
+
+    @property
+    def advice(self) -> str:
+        """What to try if the model does not run: it takes any size, or says so, and none is set."""
+        if (self.resize, self.crop, self.letterbox) != (None, None, None):
+            return ""
+        return "; the image has its own size: set --letterbox 640x640 or --resize 640x640, or what the model was trained on"
 
     def settings(self) -> dict[str, str]:
         """Return what tells two preprocessings apart, by name, for people."""
@@ -73,9 +82,12 @@ class Preprocessing:
 
     def identity(self) -> str:
         """Return what tells two preprocessings apart, for a fingerprint: all but the words."""
-        words = {"lines", "warnings", "exif"}
-        values = [getattr(self, f.name) for f in fields(self) if f.name not in words]
-        return repr(values if self.exif else [*values, "as stored"])
+        # What came later is only named where it is used, so that older fingerprints stay.
+        apart = {"lines", "warnings", "exif", "letterbox"}
+        values = [getattr(self, f.name) for f in fields(self) if f.name not in apart]
+        values += [] if self.exif else ["as stored"]
+        values += [] if self.letterbox is None else ["letterbox", self.letterbox]
+        return repr(values)
 
 
 def image_input(inputs: Sequence[InputSpec]) -> InputSpec:
@@ -106,8 +118,9 @@ def preprocessing(settings: ImageSettings, spec: InputSpec) -> Preprocessing:
             f"The input '{spec}' has {channels} channels in layout '{layout}' and images have 1, 3 "
             "or 4: set --layout, or give --data .npz files."
         )
-    crop = _crop(settings, resolved, (height, width), spec)
-    resize = _resize(settings, resolved, crop)
+    letterbox = _letterbox(settings, (height, width), spec)
+    crop = None if letterbox else _crop(settings, resolved, (height, width), spec)
+    resize = None if letterbox else _resize(settings, resolved, crop)
     order = tuple(range(channels))
     if resolved.channels == "BGR" and channels > 1:
         order = (2, 1, 0, *order[3:])
@@ -128,9 +141,10 @@ def preprocessing(settings: ImageSettings, spec: InputSpec) -> Preprocessing:
         std=std,
         dtype=spec.dtype,
         exif=resolved.exif is not False,
+        letterbox=letterbox,
         lines=(
             *([_AS_STORED] if resolved.exif is False else []),
-            *_size_lines(resize, crop),
+            *_size_lines(resize, crop, letterbox),
             f"{_value_line(settings, resolved)}; gives {low:.4g} to {high:.4g}",
             f"{colours}, {layout}",
         ),
@@ -164,6 +178,19 @@ def _pair(size: Size | None) -> tuple[int, int] | None:
     return (size, size) if isinstance(size, int) else size
 
 
+def _letterbox(
+    settings: ImageSettings, model: tuple[int | None, int | None], spec: InputSpec
+) -> tuple[int, int] | None:
+    given = _pair(settings.letterbox)
+    if given is not None and any(
+        want not in {None, have} for want, have in zip(model, given, strict=True)
+    ):
+        raise UsageError(
+            f"letterbox '{given[0]}x{given[1]}' does not fit the input '{spec}': give its own size."
+        )
+    return given
+
+
 def _crop(
     settings: ImageSettings,
     resolved: ImageSettings,
@@ -181,7 +208,8 @@ def _crop(
         return _pair(resolved.crop)
     if given is None:
         raise UsageError(
-            f"The input '{spec}' leaves one side of the image free: set --crop HEIGHTxWIDTH."
+            f"The input '{spec}' leaves one side of the image free: set --crop or --letterbox "
+            "HEIGHTxWIDTH."
         )
     if height not in {None, given[0]} or width not in {None, given[1]}:
         raise UsageError(
@@ -238,8 +266,12 @@ def _each(key: str, values: tuple[float, ...], channels: int) -> tuple[float, ..
     return values if len(values) == channels else values * channels
 
 
-def _size_lines(resize: Size | None, crop: tuple[int, int] | None) -> tuple[str, ...]:
+def _size_lines(
+    resize: Size | None, crop: tuple[int, int] | None, letterbox: tuple[int, int] | None
+) -> tuple[str, ...]:
     lines = []
+    if letterbox is not None:
+        return (f"letterbox {letterbox[0]}x{letterbox[1]}, borders of 114",)
     if isinstance(resize, int):
         lines.append(f"shorter side to {resize}")
     elif resize is not None:

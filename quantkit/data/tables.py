@@ -151,6 +151,7 @@ class TableSamples:
             name=name,
             label=_label(row[self._label]) if self._label else None,
             padding=self._reader.padding,
+            advice=self._reader.advice,
         )
         return conform(sample, self._reader.inputs)
 

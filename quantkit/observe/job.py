@@ -172,7 +172,7 @@ def observe_shard(
         rows = [place for place, sample in batch for _ in range(_extent(sample.feeds))]
         for feeds in collate([sample for _, sample in batch]):
             extent = _extent(feeds)
-            _observe(work, feeds, rows[:extent], seen)
+            _observe(work, feeds, rows[:extent], seen, batch[0][1].advice)
             del rows[:extent]
         last += 1
         tick(len(batch))
@@ -230,7 +230,7 @@ def sample_digest(feeds: Mapping[str, NDArray[Any]]) -> int:
 
 
 def _observe(
-    work: OpenJob, feeds: dict[str, NDArray[Any]], rows: list[int], seen: Observations
+    work: OpenJob, feeds: dict[str, NDArray[Any]], rows: list[int], seen: Observations, advice: str
 ) -> None:
     try:
         for tensor, array in work.run(feeds):
@@ -241,7 +241,9 @@ def _observe(
                 statistic.observe(array)
                 _note_extremes(seen.extremes[tensor], array, before, _ends(statistic), rows)
     except RUNTIME_ERRORS as e:
-        raise DataError(f"The float model does not run on sample {rows[0]}: {first_line(e)}") from e
+        raise DataError(
+            f"The float model does not run on sample {rows[0]}: {first_line(e)}{advice}"
+        ) from e
 
 
 def _ends(statistic: Any) -> tuple[float, float] | None:

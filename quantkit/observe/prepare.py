@@ -69,16 +69,18 @@ def batch_for(inputs: Sequence[InputSpec], sample: Sample, wanted: int) -> int:
     return fixed // rows
 
 
-def try_out(work: OpenJob, sample: Mapping[str, Any], name: str) -> dict[str, int]:
-    """Run one sample; return the bytes that each tensor takes.
+def try_out(work: OpenJob, feeds: Mapping[str, Any], first: Sample) -> dict[str, int]:
+    """Run samples together, of which `first` is the first; return the bytes that each tensor takes.
 
     Raises:
         DataError: The model does not run on it.
     """
     try:
-        return {tensor: array.nbytes for tensor, array in work.run(dict(sample))}
+        return {tensor: array.nbytes for tensor, array in work.run(dict(feeds))}
     except RUNTIME_ERRORS as e:
-        raise DataError(f"The model does not run on '{name}': {first_line(e)}") from e
+        raise DataError(
+            f"The model does not run on '{first.name}': {first_line(e)}{first.advice}"
+        ) from e
 
 
 def rows_for(sample: Sample, nbytes: Mapping[str, int], samples: int) -> int:
@@ -98,7 +100,7 @@ def runs_together(work: OpenJob, samples: Sequence[Sample]) -> bool:
     if len(samples) == 1 or len(feeds) > 1:
         return False
     try:
-        try_out(work, feeds[0], samples[0].name)
+        try_out(work, feeds[0], samples[0])
     except DataError:
         return False
     return True

@@ -34,6 +34,7 @@ IMAGE_VALUES: Values = {
     "preset": text,
     "resize": height_width,
     "crop": height_width,
+    "letterbox": height_width,
     "pixels": text,
     "mean": numbers,
     "std": numbers,
@@ -66,6 +67,9 @@ class ImageSettings:
         preset: A name in `PRESETS`; the other fields override what it sets.
         resize: The shorter side in pixels, or exactly (height, width).
         crop: The centre that is kept: one number for a square, or (height, width).
+        letterbox: Instead of both: the image is scaled to fit into (height, width), one number for a
+            square, and centred there between borders of grey 114, as detectors of the YOLO family are
+            fed.
         pixels: The range of a pixel before mean and std are applied.
         mean: Subtracted; one number, or one a channel in the order of `channels`.
         std: Divided by, after the mean; as `mean`.
@@ -78,6 +82,7 @@ class ImageSettings:
     preset: str | None = None
     resize: Size | None = None
     crop: Size | None = None
+    letterbox: Size | None = None
     pixels: Pixels | None = None
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
@@ -89,6 +94,9 @@ class ImageSettings:
         check_choice("preset", self.preset, tuple(PRESETS))
         _size("resize", self.resize)
         _size("crop", self.crop)
+        _size("letterbox", self.letterbox)
+        if self.letterbox is not None and (self.resize, self.crop) != (None, None):
+            raise UsageError("letterbox sets the size alone: leave out resize and crop.")
         check_choice("pixels", self.pixels, ("0-1", "0-255"))
         check_choice("layout", self.layout, ("NCHW", "NHWC"))
         check_choice("channels", self.channels, ("RGB", "BGR"))
@@ -113,6 +121,8 @@ class ImageSettings:
         preset = PRESETS[self.preset] if self.preset else ImageSettings()
         given = {f.name: getattr(self, f.name) for f in fields(self)}
         merged = {k: getattr(preset, k) if v is None else v for k, v in given.items()}
+        if self.letterbox is not None:
+            merged |= {"resize": None, "crop": None}
         if self.pixels is None and max((*(self.mean or ()), *(self.std or ())), default=0.0) > 1:
             merged["pixels"] = "0-255"
         if merged["pixels"] is None:

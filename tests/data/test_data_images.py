@@ -454,3 +454,66 @@ def test_damaged_tags_do_not_spoil_an_image(tmp_path: Path) -> None:
     image = Image.new("RGB", (8, 8))
     image.save(tmp_path / "a.jpg", exif=b"Exif\0\0II*\0\xff\xff\xff\xff nonsense")
     assert first(tmp_path, preset="raw").shape == (1, 3, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("size", "inner"),
+    [
+        ((40, 20), (2, 6, 0, 8)),
+        ((10, 40), (0, 8, 3, 5)),
+        ((8, 8), (0, 8, 0, 8)),
+        ((8, 5), (1, 6, 0, 8)),
+    ],
+    ids=["wide", "tall", "square", "an odd pixel below"],
+)
+def test_a_letterbox_keeps_the_aspect_between_grey_borders(
+    size: tuple[int, int], inner: tuple[int, int, int, int], tmp_path: Path
+) -> None:
+    Image.new("RGB", size, (10, 20, 30)).save(tmp_path / "a.png")
+    expected = np.full((8, 8, 3), 114)
+    top, bottom, left, right = inner
+    expected[top:bottom, left:right] = (10, 20, 30)
+    free = [spec("input", None, 3, None, None)]
+    for inputs in (IMAGE, free):
+        found = first(tmp_path, inputs, preset="raw", letterbox=8)
+        np.testing.assert_array_equal(found, reference(expected, 1, 0, 1))
+    assert (
+        "letterbox 8x8, borders of 114"
+        in read(tmp_path, preset="imagenet", letterbox=8).description.preprocessing
+    )
+
+
+def test_a_letterbox_stands_alone_and_fits_the_model(tmp_path: Path) -> None:
+    picture(tmp_path / "a.png")
+    with pytest.raises(
+        UsageError, match="letterbox sets the size alone: leave out resize and crop"
+    ):
+        read(tmp_path, letterbox=8, resize=9)
+    with pytest.raises(UsageError, match=r"letterbox '9x7' does not fit the input 'input float32"):
+        read(tmp_path, letterbox=(9, 7))
+    plain = read(tmp_path, preset="raw")
+    boxed = read(tmp_path, preset="raw", letterbox=8)
+    assert plain.fingerprint() != boxed.fingerprint()
+    assert plain.description.settings != boxed.description.settings
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+@pytest.mark.parametrize("mode", ["L", "RGB", "RGBA"])
+def test_a_letterbox_takes_every_mode(mode: str, channels: int, tmp_path: Path) -> None:
+    picture(tmp_path / "a.png", (40, 30), mode=mode)
+    inputs = [spec("input", None, channels, 8, 8)]
+    assert first(tmp_path, inputs, preset="raw", letterbox=8).shape == (1, channels, 8, 8)
+
+
+def test_images_of_their_own_sizes_are_said_before_anything_runs(tmp_path: Path) -> None:
+    picture(tmp_path / "a.png", (40, 20))
+    picture(tmp_path / "b.png", (24, 24))
+    free = [spec("input", None, 3, None, None)]
+    found = read(tmp_path, free, preset="raw")
+    assert found.description.warnings[0].startswith(
+        "Images differ in size (24x24, 20x40, ...) and are fed as they are: set --letterbox HxW"
+    )
+    assert "--letterbox 640x640 or --resize 640x640" in found[0].advice
+    sized = read(tmp_path, free, preset="raw", letterbox=32)
+    assert (sized.description.warnings, sized[0].advice) == ((), "")
+    assert sized[0].feeds["input"].shape == sized[1].feeds["input"].shape == (1, 3, 32, 32)

@@ -182,7 +182,7 @@ class Runner:
                 values = model.session.run(names, plain)
             except RUNTIME_ERRORS as e:
                 raise DataError(
-                    f"'{model.name}' does not run on '{samples[0].name}': {first_line(e)}"
+                    f"'{model.name}' does not run on '{samples[0].name}': {first_line(e)}{samples[0].advice}"
                 ) from e
             if not spans:
                 spans = self._spans(samples, values)
