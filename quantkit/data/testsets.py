@@ -72,6 +72,10 @@ def _read(file: Path) -> tuple[str, Array]:
 
     try:
         tensor = onnx.TensorProto.FromString(file.read_bytes())
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            raise DataError(
+                f"The tensor '{file}' has its values in another file; refused: store them in the tensor itself."
+            )
         array: Array = numpy_helper.to_array(tensor)
     except (OSError, DecodeError, ValueError, TypeError, KeyError) as e:
         raise DataError(f"Cannot read the tensor '{file}': {e or 'no TensorProto'}.") from e

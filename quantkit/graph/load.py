@@ -4,6 +4,8 @@ A path or an `onnx.ModelProto` becomes an `ir.Model` in the form that all later 
 (`quantkit.graph.normalize`). The input is only ever read.
 """
 
+import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -20,6 +22,8 @@ from quantkit.graph.messages import to_ir
 from quantkit.graph.normalize import inline_functions, normalize
 
 __all__ = ["LoadedModel", "external_files", "load", "model_files", "read_structure"]
+
+LINKS = "QUANTKIT_ALLOW_LINKS"  # an environment variable: external data may be anywhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,22 +121,38 @@ def model_files(path: Path) -> tuple[Path, ...]:
 
 
 def _read(path: Path) -> tuple[MappedFile, onnx.ModelProto]:
-    if not path.is_file():
-        what = "is a directory" if path.is_dir() else "does not exist"
-        raise ModelError(f"Model file '{path}' {what}.")
-    if path.stat().st_size == 0:
-        raise ModelError(f"'{path}' is empty (0 bytes).")
     try:
+        _require_file(path)
         mapped = MappedFile(path)
         proto = onnx.ModelProto.FromString(split(mapped.view()))
     except OSError as e:
-        raise ModelError(f"'{path}' cannot be read: {e.strerror}.") from e
+        raise ModelError(f"'{path}' cannot be read: {e.strerror or e}.") from e
     except (WireError, DecodeError) as e:
         raise ModelError(
             f"'{path}' is not an ONNX model, or is truncated ({e}); export or copy it again."
         ) from e
+    except (RuntimeError, ValueError) as e:  # links in a circle; a null in the name
+        raise ModelError(f"'{path}' cannot be read: {e}.") from e
     mend(proto)
     return mapped, proto
+
+
+def _require_file(path: Path) -> None:
+    """Raise if there is no file of that name with something in it, or one that runtimes cannot be told of."""
+    try:
+        str(path.resolve()).encode()
+        mode, size = (found := path.stat()).st_mode, found.st_size
+    except UnicodeEncodeError as e:
+        raise ModelError(
+            f"The name of the model file '{path}' is not UTF-8, which runtimes cannot open: rename it."
+        ) from e
+    except (FileNotFoundError, NotADirectoryError) as e:
+        raise ModelError(f"Model file '{path}' does not exist.") from e
+    if not stat.S_ISREG(mode):
+        what = "a directory" if stat.S_ISDIR(mode) else "no regular file"
+        raise ModelError(f"Model file '{path}' is {what}.")
+    if size == 0:
+        raise ModelError(f"'{path}' is empty (0 bytes).")
 
 
 def _load(proto: onnx.ModelProto, *, path: Path | None, mapped: MappedFile | None) -> LoadedModel:
@@ -231,11 +251,36 @@ class _Externals:
                 f"Tensor '{tensor}' points outside the model's folder ('{location}'); refused."
             )
         path = self.folder / relative
-        if not path.is_file() or path.stat().st_size == 0:
+        try:
+            self._refuse_link(path, tensor)
+            if not path.is_file() or path.stat().st_size == 0:
+                self.missing.add(location)
+                return None
+            self.maps[location] = MappedFile(path)
+        except (
+            OSError,
+            RuntimeError,
+            ValueError,
+        ):  # no name that a file can have; links in a circle
             self.missing.add(location)
             return None
-        self.maps[location] = MappedFile(path)
         return self.maps[location]
+
+    def _refuse_link(self, path: Path, tensor: str | None) -> None:
+        """Refuse a file that lies elsewhere: whoever made the model's folder would choose what is read and copied.
+
+        A Hugging Face cache is no such case: there the model is a link too, and its data lies beside it.
+        """
+        assert self.folder is not None  # noqa: S101 - `_open` looked
+        assert self.model_file is not None  # noqa: S101 - what has a folder has a file
+        real = path.resolve()
+        beside = (self.folder.resolve(), self.model_file.path.resolve().parent)
+        if any(real.is_relative_to(folder) for folder in beside) or os.environ.get(LINKS):
+            return
+        raise ModelError(
+            f"Tensor '{tensor}' is in '{path}', a link to '{real}' outside the model's folder; refused. Copy the file "
+            f"there, or set {LINKS}=1 if you trust the link."
+        )
 
 
 def _map_weights(model: ir.Model, externals: _Externals) -> None:
@@ -247,18 +292,20 @@ def _map_weights(model: ir.Model, externals: _Externals) -> None:
                 value.const_value = _detached(value.const_value)
         for node in graph:
             for attribute in tuple(node.attributes.values()):
-                if attribute.type is not ir.AttributeType.TENSOR:
-                    continue
-                if isinstance(attribute.value, ir.ExternalTensor):
-                    tensor = externals.resolve(attribute.value)
-                elif (
-                    isinstance(attribute.value, ir.serde.TensorProtoTensor)
-                    and attribute.value.nbytes >= LIMIT
-                ):
-                    tensor = _detached(attribute.value)
-                else:
-                    continue
-                node.attributes[attribute.name] = ir.AttrTensor(attribute.name, tensor)
+                if attribute.type is ir.AttributeType.TENSOR:
+                    tensor = _read_lazily(attribute.as_tensor(), externals)
+                    node.attributes[attribute.name] = ir.AttrTensor(attribute.name, tensor)
+                elif attribute.type is ir.AttributeType.TENSORS:
+                    tensors = [_read_lazily(t, externals) for t in attribute.as_tensors()]
+                    node.attributes[attribute.name] = ir.AttrTensors(attribute.name, tensors)
+
+
+def _read_lazily(tensor: ir.TensorProtocol, externals: _Externals) -> ir.TensorProtocol:
+    if isinstance(tensor, ir.ExternalTensor):
+        return externals.resolve(tensor)
+    if isinstance(tensor, ir.serde.TensorProtoTensor) and tensor.nbytes >= LIMIT:
+        return _detached(tensor)
+    return tensor
 
 
 def _detached(tensor: ir.serde.TensorProtoTensor) -> ir.LazyTensor:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from data.makers import VECTOR, ramp, spec, test_set
 
@@ -221,3 +222,16 @@ def test_one_tensor_file(tmp_path: Path) -> None:
     test_set(tmp_path / "t", {"x": ramp(2, 4)})
     found: Any = open_data(tmp_path / "t" / "input_0.pb", VECTOR)
     assert found[0].feeds["x"].shape == (2, 4)
+
+
+def test_a_tensor_whose_values_are_in_another_file_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "secret").write_bytes(bytes(8))
+    tensor = onnx.TensorProto(name="x", data_type=1, dims=[2], data_location="EXTERNAL")
+    tensor.external_data.add(key="location", value="secret")
+    (tmp_path / "test_data_set_0").mkdir()
+    (tmp_path / "test_data_set_0" / "input_0.pb").write_bytes(tensor.SerializeToString())
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match=r"input_0.pb' has its values in another file; refused"):
+        open_data(tmp_path / "test_data_set_0", VECTOR)
