@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from quantkit.result import (
+    Advice,
     Calibrated,
     Changes,
     DataSource,
@@ -106,6 +107,16 @@ def _layers(count: int) -> Layers:
             for i in range(count)
         ),
         samples=8,
+        advice=(
+            Advice(
+                nodes=("/features/0/conv/Conv",),
+                gain_db=2.4,
+                after_db=33.6,
+                slower=0.06,
+                larger=0.01,
+                option="--exclude /features/0/conv/Conv",
+            ),
+        ),
     )
 
 

@@ -65,6 +65,7 @@ def _candidate_lines(result: "Result") -> list[str]:
             lines += objection_lines(verdict)
             broken = (rule for rule in verdict.rules if rule.outcome != "pass")
             lines += [f"    {escape(rule.sentence)}" for rule in broken]
+        lines += [f"    [cyan]would help[/] {escape(advice)}" for advice in model.advice]
     return lines
 
 
@@ -80,7 +81,12 @@ def objection_lines(verdict: "Verdict") -> list[str]:
 
 
 def _warnings(result: "Result") -> list[str]:
-    return [f"{model.name}: {text}" for model in result.models for text in model.warnings]
+    return [
+        f"{model.name}: {text}"
+        for model in result.models
+        for text in (model.slowness, *model.warnings)
+        if text
+    ]
 
 
 def evaluation_table(result: "Result") -> "Table":

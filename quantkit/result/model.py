@@ -9,6 +9,9 @@ from quantkit.result.cost import Latency, Memory, Size
 from quantkit.result.inside import Changes, Fidelity, Layers, Runtime
 from quantkit.result.verdict import Rule, Verdict
 
+_MOST = 0.5  # share of the products in integers from which on those in float are the exception
+_SLOWER = 1.05  # times float's time; less is not worth a word
+
 __all__ = ["OLDER", "SCHEMA", "Calibrated", "DataSource", "Evaluated", "ModelFile", "Origin"]
 __all__ += ["Result"]
 
@@ -112,6 +115,37 @@ class Evaluated:
     def typical_latency(self) -> Latency | None:
         """The latency that stands for the model: the smallest batch, the first number of threads; None: not timed."""
         return min(self.latency, key=lambda found: found.batch, default=None)
+
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """What would help most, one or two sentences: what was tried; else, where most products stay float, why."""
+        if self.layers is not None and self.layers.advice:
+            return tuple(advice.sentence for advice in self.layers.advice)
+        runtime = self.runtime
+        return runtime.advice[:1] if runtime is not None and runtime.share < _MOST else ()
+
+    @property
+    def slowness(self) -> str:
+        """That it runs slower than float, and what to do; "" if it does not, or if that is not sure."""
+        timed = self.typical_latency
+        if timed is None or timed.ratio < _SLOWER:
+            return ""
+        if timed.ratio_interval is not None and timed.ratio_interval.low <= 1:
+            return ""
+        said = f"It runs slower than float: {timed.ratio:.2f} times float's time."
+        match self.file.provenance.get("kind"):
+            case "static":
+                return (
+                    f"{said} Integers do not pay for layers this small: `quantkit quantize dynamic` shrinks the file "
+                    "as much and leaves them in float."
+                )
+            case "dynamic":
+                return (
+                    f"{said} Ranges are taken anew in every run: `quantkit quantize static` spares that, "
+                    "`--exclude` keeps small products in float."
+                )
+            case _:
+                return f"{said} What runs in integers, and what is converted in every run, is listed under int8."
 
     @property
     def worst_output(self) -> OutputDrift | None:

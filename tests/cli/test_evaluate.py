@@ -18,7 +18,7 @@ from quantkit import GateSettings, QUInt8, evaluate_models, quantize_dynamic, qu
 from quantkit.cli.app import run
 from quantkit.cli.evaluation_view import present
 from quantkit.errors import UsageError
-from quantkit.result import OutputDrift, Result, load_result
+from quantkit.result import Interval, OutputDrift, Result, load_result
 from quantkit.samples import fashion_mnist
 
 _QUICK = ("--skip", "latency", "--skip", "memory", "--skip", "fidelity")
@@ -294,6 +294,19 @@ def test_the_terminal_shows_what_the_report_shows(capsys: pytest.CaptureFixture[
     assert "not finite" in out
     assert "0.65" in out
     assert "quantkit gate 'a b/result.json' --max-drop 1%" in out
+    assert "would help Keeping '/features/0/conv/Conv' in float would bring +2.4 dB" in out
+
+
+def test_slower_than_float_is_said_in_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    found = example_result()
+    model = found.models[1]
+    high = Interval(low=1.25, high=1.36)
+    slow = tuple(replace(timed, ratio=1.3, ratio_interval=high) for timed in model.latency)
+    files = [Path(name) for name in ("result.json", "report.html", "report.md")]
+    present(replace(found, models=(found.models[0], replace(model, latency=slow))), files)
+    said = " ".join(capsys.readouterr().err.split())
+    assert "static: It runs slower than float: 1.30 times float's time." in said
+    assert "quantkit quantize dynamic" in said
 
 
 def test_from_python_the_same_and_nothing_is_written_unasked(work: Path) -> None:

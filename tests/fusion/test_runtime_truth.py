@@ -239,7 +239,7 @@ def test_large_weights_stay_in_their_file(tmp_path: Path) -> None:
 
 def test_a_file_made_by_quantize_static_is_not_told_to_use_it(tmp_path: Path) -> None:
     source, feeds = float_model("cnn", tmp_path)
-    quantize_static(source, tmp_path / "q.onnx", feeds, exclude_nodes=["deep"])
+    quantize_static(source, tmp_path / "q.onnx", feeds, nodes_to_exclude=["deep"])
     found = runtime_of(tmp_path / "q.onnx")
     floats = [node for node in found.nodes if node.runs == "float"]
     assert {"deep", "wide"} == {node.node for node in floats}
