@@ -10,13 +10,13 @@ from itertools import groupby
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from quantkit.report import numbers, plots
 from quantkit.report.palette import look, variables
 from quantkit.report.plots.size_bars import causes
 from quantkit.report.tables import embedded, tables_of
-from quantkit.report.verdicts import cards, headline
+from quantkit.report.verdicts import advice_of, cards, gists, headline
 from quantkit.result import Evaluated, Result, legible
 
 __all__ = ["render_html"]
@@ -46,6 +46,8 @@ def render_html(result: Result) -> str:
             most=most,
             causes=causes(result),
             places=_places(result),
+            gists=gists(result),
+            advice=advice_of(result),
         )
     )
 
@@ -55,6 +57,17 @@ def _places(result: Result) -> dict[str, list[tuple[int, Evaluated]]]:
     parts = ("drift", "layers", "runtime", "changes")
     numbered = [(place, model) for place, model in enumerate(result.models) if place]
     return {part: [(i, m) for i, m in numbered if getattr(m, part) is not None] for part in parts}
+
+
+def _spoken(sentence: str) -> Markup:
+    """Return a sentence with what stands between backticks set as code."""
+    parts = sentence.split("`")
+    if len(parts) % 2 == 0:  # one that is not closed is a letter like any other
+        return escape(sentence)
+    found = (
+        Markup("<code>{}</code>").format(p) if i % 2 else escape(p) for i, p in enumerate(parts)
+    )
+    return Markup().join(found)
 
 
 def _indented(plain: Mapping[str, Any]) -> str:
@@ -99,6 +112,7 @@ def _environment() -> Environment:
     names = set(numbers.__all__) - {"ABSENT", "MINUS"}
     environment.filters |= {name: getattr(numbers, name) for name in names}
     environment.filters["indented"] = _indented
+    environment.filters["spoken"] = _spoken
     environment.globals |= {
         "accuracy_size": _both(_accuracy_size),
         "forest": _both(plots.forest),

@@ -1,9 +1,10 @@
 """Markdown for a pull request: short enough for a comment on GitHub, safe with any name."""
 
+import re
 from html import escape
 
 from quantkit.report import numbers
-from quantkit.report.verdicts import State, headline
+from quantkit.report.verdicts import State, advice_of, headline
 from quantkit.result import Evaluated, Result
 from quantkit.text import printable
 
@@ -22,8 +23,14 @@ _SIGNS: dict[State, str] = {
     "invalid": "🚫",
     "neutral": "ℹ️",  # noqa: RUF001 - a sign
 }
-# What Markdown would read as markup, and mentions, which would call people.
-_SPECIAL = str.maketrans({c: f"&#{ord(c)};" for c in "|`*_[]@#~\\!"})
+# What Markdown would read as markup wherever it stands; an underline within a word is a letter.
+_MARKUP = re.compile(r"[\\`*\[\]|~]|(?<![^\W_])_|_(?![^\W_])")
+_AT_START = re.compile(r"^([-+>#=]|\d+(?=[.)]))")
+_TAG = re.compile(r"<(?=[A-Za-z/!?])")
+_ENTITY = re.compile(r"&(?=#?\w+;)")
+_MENTION = re.compile(r"(?<!\w)@(?=\w)")  # it would call people
+_BAR = r"\|"
+_JOINER = "\N{WORD JOINER}"
 
 
 def render_markdown(result: Result) -> str:
@@ -36,21 +43,54 @@ def render_markdown(result: Result) -> str:
     return "\n\n".join(b for b in (*blocks, *folded) if b) + "\n"
 
 
-def _safe(content: str, most: int = _LONG) -> str:
-    """Return a text that Markdown, HTML and a table's cell take literally."""
+def _line(content: str, most: int) -> str:
     line = printable(" ".join(content.split()))
-    if len(line) > most:
-        line = f"{line[: most // 2]}…{line[-most // 2 :]}"
-    return escape(line, quote=False).translate(_SPECIAL)
+    return line if len(line) <= most else f"{line[: most // 2]}…{line[-most // 2 :]}"
 
 
-def _code(content: str, most: int = _LONG) -> str:
-    return f"<code>{_safe(content, most)}</code>"
+def _safe(content: str, most: int = _LONG) -> str:
+    """Return a text that Markdown, HTML and a table's cell take literally, and that people can read as it is."""
+    line = _MARKUP.sub(r"\\\g<0>", _ENTITY.sub("&amp;", _line(content, most)))
+    return _MENTION.sub(f"@{_JOINER}", _TAG.sub("&lt;", line))
+
+
+def _begun(line: str) -> str:
+    """Keep what begins a line from beginning a list, a quotation or a heading."""
+    return _AT_START.sub(
+        lambda sign: f"{sign[0]}{_JOINER}" if sign[0].isdigit() else f"\\{sign[0]}", line
+    )
+
+
+def _prose(sentence: str) -> str:
+    """Return a sentence; what stands between backticks in it is code."""
+    parts = _line(sentence, _PROSE).split("`")
+    if len(parts) % 2 == 0:
+        return _safe(sentence, _PROSE)
+    return "".join(_code(p, _PROSE) if i % 2 else _kept_spaces(p) for i, p in enumerate(parts))
+
+
+def _kept_spaces(part: str) -> str:
+    """Return a part of a sentence, the spaces around it kept."""
+    inner = part.strip()
+    if not inner:
+        return part
+    before, after = part[: len(part) - len(part.lstrip())], part[len(part.rstrip()) :]
+    return f"{before}{_safe(inner, _PROSE)}{after}"
+
+
+def _code(content: str, most: int = _LONG, *, in_table: bool = False) -> str:
+    line = _line(content, most)
+    if not line:
+        return ""
+    fence = "`" * (1 + max((len(run) for run in re.findall("`+", line)), default=0))
+    pad = " " if line.startswith("`") or line.endswith("`") else ""
+    # In a table alone a bar within code is escaped.
+    return f"{fence}{pad}{line.replace('|', _BAR) if in_table else line}{pad}{fence}"
 
 
 def _title(result: Result) -> str:
     found = headline(result)
-    return f"## {_SIGNS[found.state]} {found.word.upper()}: {_safe(result.title)}\n\n{_safe(found.sentence, _PROSE)}"
+    return f"## {_SIGNS[found.state]} {found.word.upper()}: {_safe(result.title)}\n\n{_begun(_prose(found.sentence))}"
 
 
 def _row(*cells: str) -> str:
@@ -108,40 +148,42 @@ def _listed(title: str, lines: list[str]) -> str:
 
 def _failing(result: Result) -> str:
     lines = [
-        f"- {_SIGNS[rule.outcome]} **{_safe(verdict.candidate)}**: {_safe(rule.sentence, _PROSE)}"
+        f"- {_SIGNS[rule.outcome]} **{_safe(verdict.candidate)}**: {_prose(rule.sentence)}"
         for verdict in result.verdicts
         for rule in verdict.rules
         if rule.outcome != "pass"
     ]
     proofless = [
         f"- {_SIGNS['invalid']} **{_safe(verdict.candidate)}**{' (allowed)' if o.allowed else ''}: "
-        f"{_safe(o.sentence, _PROSE)}"
+        f"{_prose(o.sentence)}"
         for verdict in result.verdicts
         for o in verdict.objections
     ]
     blocks = (
         _listed("Why these figures prove nothing", proofless),
-        _listed("Rules not kept", lines),
+        _listed("Rules not kept, or not to be decided", lines),
     )
     return "\n\n".join(b for b in blocks if b)
 
 
 def _advice(result: Result) -> str:
     lines = [
-        f"- **{_safe(model.name)}**: {_safe(advice, _PROSE)}"
-        for model in result.candidates
-        for advice in (model.runtime.advice if model.runtime else ())
+        f"- {', '.join(f'**{_safe(name)}**' for name in names)}: {_prose(advice)}"
+        for advice, names in advice_of(result)
     ]
     return _listed("What would help", lines)
 
 
 def _notes(result: Result) -> str:
-    lines = [f"- {_safe(note, _PROSE)}" for note in result.notes]
+    lines = [f"- {_begun(_prose(note))}" for note in result.notes]
     lines += [
-        f"- **{_safe(m.name)}**: {_safe(w, _PROSE)}" for m in result.models for w in m.warnings
+        f"- **{_safe(m.name)}**: {_prose(w)}"
+        for m in result.models
+        for w in (m.slowness, *m.warnings)
+        if w
     ]
     lines += [
-        f"- **{_safe(m.name)}**: {_safe(m.drift.sentence, _PROSE)}"
+        f"- **{_safe(m.name)}**: {_prose(m.drift.sentence)}"
         for m in result.candidates
         if m.drift is not None and m.drift.sentence
     ]
@@ -150,7 +192,7 @@ def _notes(result: Result) -> str:
 
 def _layers(result: Result) -> list[str]:
     return [
-        _details(f"Worst layers of {_safe(model.name)}", _layer_table(model))
+        _details(f"Worst layers of {_line(model.name, _LONG)}", _layer_table(model))
         for model in result.candidates
         if model.layers is not None and model.layers.layers
     ]
@@ -163,13 +205,21 @@ def _layer_table(model: Evaluated) -> str:
         alone = numbers.decibel(layer.alone_db, "no error")
         share = numbers.percent(layer.share)
         rows.append(
-            _row(_code(layer.node), _safe(layer.op_type), alone, share, _safe(layer.fix, _PROSE))
+            _row(
+                _code(layer.node, in_table=True),
+                _safe(layer.op_type),
+                alone,
+                share,
+                _prose(layer.fix),
+            )
         )
     return "\n".join(rows)
 
 
 def _details(summary: str, content: str) -> str:
-    return f"<details><summary>{summary}</summary>\n\n{content}\n\n</details>"
+    # The title is HTML: there Markdown is not read.
+    title = _MENTION.sub(f"@{_JOINER}", escape(summary, quote=False))
+    return f"<details><summary>{title}</summary>\n\n{content}\n\n</details>"
 
 
 def _provenance(result: Result) -> str:

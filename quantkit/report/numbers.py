@@ -12,6 +12,7 @@ __all__ = [
     "difference",
     "drop",
     "drop_unit",
+    "fall",
     "figure",
     "integer",
     "interval",
@@ -149,12 +150,22 @@ def difference(value: float | None, metric: Metric | None, within: Interval | No
     return decimals(value, max(0, 2 - floor(log10(wide))))
 
 
+def fall(value: float | None, metric: Metric | None, within: Interval | None = None) -> str:
+    """Write a drop; one below zero is a gain, and is called so."""
+    text = difference(value, metric, within)
+    return f"gain{_NBSP}{text.removeprefix(MINUS)}" if text.startswith(MINUS) else text
+
+
 def spread(found: Interval | None, metric: Metric | None) -> str:
-    """Write where a difference lies: ``-0.10 to 0.70``."""
+    """Write where a drop lies: ``0.10 to 0.70``, ``gain 0.10 to drop 0.70``, ``gain 0.50 to 0.10``."""
     if found is None:
         return ABSENT
-    low, high = (difference(end, metric, found) for end in (found.low, found.high))
-    return f"{low} to {high}"
+    low, high = (fall(end, metric, found) for end in (found.low, found.high))
+    if not low.startswith("gain"):
+        return f"{low} to {high}"
+    if high.startswith("gain") or set(high) <= set("0."):
+        return f"{low} to {high.removeprefix(f'gain{_NBSP}')}"
+    return f"{low} to drop{_NBSP}{high}"
 
 
 def value_interval(metric: Metric) -> str:
@@ -171,11 +182,11 @@ def drop_unit(metric: Metric) -> str:
 
 
 def drop(metric: Metric | None) -> str:
-    """Write a metric's drop with its interval, without the unit: ``0.30 (-0.10 to 0.70)``."""
+    """Write a metric's drop with its interval, without the unit: ``0.30 (gain 0.10 to drop 0.70)``."""
     if metric is None or metric.drop is None:
         return ABSENT
     found = metric.drop_interval
-    text = difference(metric.drop, metric, found)
+    text = fall(metric.drop, metric, found)
     return f"{text} ({spread(found, metric)})" if found else text
 
 

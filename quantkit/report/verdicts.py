@@ -1,17 +1,20 @@
 """The verdict in words: one for the whole, one card a candidate."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Literal
+from typing import Literal, TypeVar
 
 from quantkit.report import numbers
 from quantkit.report.plots.svg import shorten
-from quantkit.result import Evaluated, Judged, Objection, Outcome, Result, Verdict
+from quantkit.result import Evaluated, Judged, Metric, Objection, Outcome, Result, Verdict
 
-__all__ = ["Card", "Figure", "Headline", "State", "cards", "headline"]
+__all__ = ["Card", "Figure", "Headline", "State", "advice_of", "cards", "gists", "headline"]
 
 _NAMED = 3  # names in a sentence
-_LONG = 300  # pixels of a name in a sentence
+_LONG = 600  # pixels of a name in a sentence
+_SHORT = 160  # and in a few words
+_Value = TypeVar("_Value", int, float)
 
 State = Literal["pass", "fail", "undecided", "invalid", "neutral"]
 
@@ -121,8 +124,8 @@ def _undecided_word(rules: list[Judged]) -> str:
 
 
 def _facts(result: Result) -> str:
-    """Say what was found of the most accurate candidate, without judging it."""
-    ranked = sorted(result.candidates, key=_harm)
+    """Say what was found of the candidate nearest to float, without judging it."""
+    ranked = sorted(result.candidates, key=_distance)
     if not ranked:
         return "Only the float model was measured."
     first = ranked[0]
@@ -134,11 +137,11 @@ def _facts(result: Result) -> str:
     return which + _sentence(first)
 
 
-def _harm(model: Evaluated) -> float:
-    """Return how far from float it is; what was not measured is furthest."""
-    if model.metric is not None and model.metric.drop is not None:
-        return model.metric.drop
-    return inf if model.worst_output is None else -model.worst_output.db
+def _distance(model: Evaluated) -> tuple[float, float]:
+    """Return how far from float it is, by its outputs, then by its metric; what was not measured is furthest."""
+    output, metric = model.worst_output, model.metric
+    drop = metric.drop if metric is not None else None
+    return inf if output is None else -output.db, inf if drop is None else abs(drop)
 
 
 def _sentence(model: Evaluated) -> str:
@@ -148,11 +151,21 @@ def _sentence(model: Evaluated) -> str:
         parts.append(f"{numbers.ratio(timed.ratio)} its time")
     metric, output = model.metric, model.worst_output
     if metric is not None and metric.drop is not None:
-        parts.append(f"{numbers.drop(metric)} {numbers.drop_unit(metric)} of {metric.name} lost")
+        parts.append(_change(metric))
     elif output is not None:
         same, noise = "outputs identical to float's", "signal to noise at the output"
         parts.append(same if output.db == inf else f"{numbers.sqnr(output)} {noise}")
     return ", ".join(parts) + "."
+
+
+def _change(metric: Metric) -> str:
+    """Say what became of a metric: "0.30 points of top-1 lost"."""
+    shown = numbers.difference(metric.drop, metric, metric.drop_interval)
+    what = f"{numbers.drop_unit(metric)} of {metric.name}" if metric.is_fraction else metric.name
+    if set(shown) <= set("0."):
+        return f"no change of {metric.name}"
+    word = "gained" if shown.startswith(numbers.MINUS) else "lost"
+    return f"{shown.removeprefix(numbers.MINUS)} {what} {word}"
 
 
 def cards(result: Result) -> tuple[Card, ...]:
@@ -174,7 +187,7 @@ def _card(model: Evaluated, verdict: Verdict | None) -> Card:
             f"{', '.join(o.title for o in objections if not o.allowed)}: its figures prove nothing."
         )
     elif broken:
-        why = f"{len(broken)} of {len(rules)} rules {'is' if len(broken) == 1 else 'are'} not kept."
+        why = _broken(rules)
     else:
         why = "Every rule is kept." if len(rules) > 1 else "The rule is kept."
     return Card(
@@ -186,19 +199,36 @@ def _card(model: Evaluated, verdict: Verdict | None) -> Card:
         broken=broken,
         objections=objections,
         rules=rules,
-        warnings=model.warnings,
+        warnings=tuple(filter(None, (model.slowness, *model.warnings))),
     )
 
 
+def _broken(rules: tuple[Judged, ...]) -> str:
+    """Count what is not kept, and what cannot be told."""
+    failed, open_ = (sum(r.outcome == o for r in rules) for o in ("fail", "undecided"))
+    said = [f"{failed} of {len(rules)} rules {'is' if failed == 1 else 'are'} not kept"] * (
+        failed > 0
+    )
+    of = "" if failed else f" of {len(rules)} rules"
+    said += [f"{open_}{of} cannot be decided"] * (open_ > 0)
+    return f"{', '.join(said)}."
+
+
 def _figures(model: Evaluated) -> tuple[Figure, ...]:
-    """Return drop, size, time and int8 share: what was measured of them."""
+    """Return drop, flips, signal to noise, size, time and int8 share: what was measured of them."""
     found, metric, output = [], model.metric, model.worst_output
     if metric is not None and metric.drop is not None:
+        shown = numbers.difference(metric.drop, metric, metric.drop_interval)
+        word = "gain" if shown.startswith(numbers.MINUS) else "drop"
         unit = " points" if metric.is_fraction else ""
-        drop = numbers.difference(metric.drop, metric, metric.drop_interval) + unit
         spread = numbers.spread(metric.drop_interval, metric) if metric.drop_interval else ""
-        found.append(Figure(f"{metric.name} drop", drop, spread))
-    elif output is not None:
+        label = f"{metric.name} {word}"
+        found.append(Figure(label, shown.removeprefix(numbers.MINUS) + unit, spread))
+    decision = model.drift.decision if model.drift else None
+    if decision is not None:
+        of = f"{numbers.integer(decision.flips)} of {numbers.integer(decision.samples)}"
+        found.append(Figure("flips", numbers.percent(decision.flip_rate, 2), of))
+    if output is not None:
         spread = numbers.interval(output.sqnr_interval, digits=1) if output.sqnr_interval else ""
         found.append(Figure("signal to noise", numbers.sqnr(output), spread))
     found.append(Figure("size", numbers.percent(model.size.ratio), numbers.size(model.size.disk)))
@@ -211,3 +241,73 @@ def _figures(model: Evaluated) -> tuple[Figure, ...]:
         of = f"{runtime.integer} of {runtime.products}"
         found.append(Figure("in int8", numbers.percent(runtime.share), of))
     return tuple(found)
+
+
+def advice_of(result: Result) -> list[tuple[str, list[str]]]:
+    """Return what would help most, and whom: the same advice is given once."""
+    whom: dict[str, list[str]] = {}
+    for model in result.candidates:
+        for advice in model.advice:
+            whom.setdefault(advice, []).append(model.name)
+    return list(whom.items())
+
+
+def gists(result: Result) -> dict[str, str]:
+    """Return what each section of the page found, in a few words; "" for one that found nothing."""
+    models, base = result.candidates, result.float_model
+    timed = base.typical_latency
+    ratios = [m.typical_latency.ratio for m in models if m.typical_latency]
+    shares = {f"{m.runtime.integer} of {m.runtime.products}": None for m in models if m.runtime}
+    calibrated = [m.calibration for m in models if m.calibration]
+    after = [m.changes.nodes_after for m in models if m.changes]
+    changes = next((m.changes for m in models if m.changes), None)
+    of_time = f" of float's {numbers.significant(timed.median_ms)} ms" if timed else ""
+    return {
+        "picture": "",
+        "drift": _furthest(models),
+        "size": f"{_range([m.size.ratio for m in models], numbers.percent)} of float's {numbers.size(base.size.disk)}",
+        "latency": f"{_range(ratios, numbers.ratio)}{of_time}" if ratios else "",
+        "layers": _worst_layer(models),
+        "runtime": f"{' · '.join(shares)} products" if 0 < len(shares) <= _NAMED else "",
+        "fidelity": _portable(models),
+        "calibration": " · ".join(
+            dict.fromkeys(f"{c.samples} samples, {c.method}" for c in calibrated)
+        ),
+        "changes": f"{changes.nodes_before} nodes became {_range(after, str)}" if changes else "",
+        "provenance": f"{len(result.models)} files · {result.data.samples} samples",
+    }
+
+
+def _range(values: Sequence[_Value], shown: Callable[[_Value], str]) -> str:
+    ends = list(dict.fromkeys(shown(end) for end in (min(values), max(values)))) if values else []
+    return " to ".join(ends)
+
+
+def _furthest(models: Sequence[Evaluated]) -> str:
+    measured = [m for m in models if m.worst_output is not None]
+    if not measured:
+        return ""
+    worst = max(measured, key=_distance)
+    whom = f"furthest from float: {shorten(worst.name, _SHORT)}, " if len(measured) > 1 else ""
+    decision = worst.drift.decision if worst.drift else None
+    flips = f", {numbers.percent(decision.flip_rate, 2)} flips" if decision else ""
+    return f"{whom}{numbers.sqnr(worst.worst_output)}{flips}"
+
+
+def _worst_layer(models: Sequence[Evaluated]) -> str:
+    found = [(m.layers.layers[0], m) for m in models if m.layers and m.layers.layers]
+    if not found:
+        return ""
+    layer, model = min(
+        found, key=lambda pair: inf if pair[0].alone_db is None else pair[0].alone_db
+    )
+    whose = f" of {shorten(model.name, _SHORT)}" if len(found) > 1 else ""
+    return f"{shorten(layer.node, _LONG)}: {numbers.percent(layer.share)} of the noise{whose}"
+
+
+def _portable(models: Sequence[Evaluated]) -> str:
+    checked = [m for m in models if m.fidelity]
+    if not checked:
+        return ""
+    names = [m.name for m in checked if m.fidelity and not m.fidelity.portable]
+    return f"not on every CPU: {_listed(names)}" if names else "the same on every CPU"

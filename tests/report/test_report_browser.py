@@ -74,9 +74,14 @@ class Heard:
 
 @contextmanager
 def opened(
-    browser: Browser, path: Path, width: int = 1280, theme: Literal["light", "dark"] = "light"
+    browser: Browser,
+    path: Path,
+    width: int = 1280,
+    theme: Literal["light", "dark"] = "light",
+    *,
+    section: str = "",
 ) -> Iterator[tuple[Page, Heard]]:
-    """Open a page; afterwards it must have been quiet and have asked for nothing but itself."""
+    """Open a page, at a section; afterwards it must have been quiet and have asked for nothing but itself."""
     context = browser.new_context(
         viewport={"width": width, "height": 900}, color_scheme=theme, reduced_motion="reduce"
     )
@@ -85,11 +90,11 @@ def opened(
     page.on("console", lambda message: heard.errors.append(message.text))
     page.on("pageerror", lambda error: heard.errors.append(str(error)))
     page.on("request", lambda request: heard.requests.append(request.url))
-    page.goto(path.as_uri())
+    page.goto(path.as_uri() + (f"#{section}" if section else ""))
     yield page, heard
     context.close()
     assert heard.errors == []
-    assert heard.requests == [path.as_uri()]
+    assert [url.split("#")[0] for url in heard.requests] == [path.as_uri()]
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -116,13 +121,74 @@ def test_theme_can_be_chosen_by_keyboard(browser: Browser, pages: dict[str, Path
     with opened(browser, pages["judged"]) as (page, _):
         ground = "getComputedStyle(document.body).backgroundColor"
         light, button = page.evaluate(ground), page.locator("#theme")
-        assert button.get_attribute("aria-pressed") == "false"
+        assert button.inner_text() == "Dark"  # what it does, not what is
         button.focus()
         page.keyboard.press("Enter")
-        assert button.get_attribute("aria-pressed") == "true"
+        assert button.inner_text() == "Light"
         assert page.evaluate(ground) != light
         page.keyboard.press("Space")
         assert page.evaluate(ground) == light
+
+
+def test_the_first_screen_has_the_verdict_the_figures_and_the_best_advice(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
+    with opened(browser, pages["judged"]) as (page, _):
+        box = page.locator("#verdict").bounding_box()
+        assert box is not None
+        assert box["y"] + box["height"] <= 900
+        text = page.locator("#verdict").inner_text()
+        for figure in ("top-1 drop", "flips", "signal to noise", "size", "time", "What would help"):
+            assert figure in text
+        assert page.evaluate("document.documentElement.scrollHeight") < 2600
+        assert page.locator("details.fold[open]").count() == 1
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_contents_open_sections_and_say_where_one_is(
+    browser: Browser, pages: dict[str, Path], width: int
+) -> None:
+    with opened(browser, pages["judged"], width) as (page, _):
+        current = page.locator(".contents [aria-current]")
+        assert current.inner_text() == "Verdict"
+        fold = page.locator("#drift details.fold")
+        assert fold.get_attribute("open") is None
+        link = page.locator(".contents a", has_text="Drift")
+        assert link.is_visible()
+        link.click()
+        assert fold.get_attribute("open") == ""
+        expect(current).to_have_text("Drift")
+        page.evaluate("scrollTo(0, 0)")
+        expect(current).to_have_text("Verdict")
+
+
+def test_a_section_is_opened_by_keyboard_and_all_by_one_button(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
+    with opened(browser, pages["judged"]) as (page, _):
+        page.locator("#size summary").first.focus()
+        page.keyboard.press("Enter")
+        assert page.locator("#size table").is_visible()
+        page.locator("#unfold").click()
+        assert page.locator("details.fold:not([open])").count() == 0
+        expect(page.locator("#unfold")).to_have_text("Close all")
+
+
+def test_a_link_into_the_page_opens_what_it_points_to(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
+    with opened(browser, pages["judged"], section="layer-panel-1") as (page, _):
+        assert page.locator("#layers-1").is_visible()
+
+
+def test_a_table_that_is_wider_than_a_phone_says_so(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
+    with opened(browser, pages["judged"], 390, section="drift") as (page, _):
+        box = page.locator("#drift .scroll").first
+        expect(box).to_have_class(re.compile("wider"))
+        hint = box.evaluate("e => getComputedStyle(e, '::before').content")
+        assert "Scroll sideways" in hint
 
 
 def test_skip_link_is_the_first_stop(browser: Browser, pages: dict[str, Path]) -> None:
@@ -134,7 +200,7 @@ def test_skip_link_is_the_first_stop(browser: Browser, pages: dict[str, Path]) -
 
 
 def test_tips_on_focus_and_on_hover(browser: Browser, pages: dict[str, Path]) -> None:
-    with opened(browser, pages["judged"]) as (page, _):
+    with opened(browser, pages["judged"], section="size") as (page, _):
         tip = page.locator("#tip")
         assert not tip.is_visible()
         page.locator("#picture .wide .mark").nth(1).focus()
@@ -152,7 +218,7 @@ def test_tips_on_focus_and_on_hover(browser: Browser, pages: dict[str, Path]) ->
 def test_long_table_is_sorted_and_searched_by_keyboard(
     browser: Browser, pages: dict[str, Path]
 ) -> None:
-    with opened(browser, pages["long"]) as (page, _):
+    with opened(browser, pages["long"], section="layers") as (page, _):
         table, first = page.locator("#layers-1"), page.locator("#layers-1 tbody tr").first
         rows = page.locator("#layers-1 tbody tr")
         assert rows.count() < 50
@@ -182,7 +248,7 @@ def test_long_table_is_sorted_and_searched_by_keyboard(
 def test_layers_with_short_names_need_no_scrolling(
     browser: Browser, pages: dict[str, Path]
 ) -> None:
-    with opened(browser, pages["judged"]) as (page, _):
+    with opened(browser, pages["judged"], section="layers") as (page, _):
         box = page.locator("#layer-panel-1 .scroll")
         assert box.evaluate("e => e.scrollWidth <= e.clientWidth")
         # The advice names an option, which is in one piece.
@@ -190,7 +256,7 @@ def test_layers_with_short_names_need_no_scrolling(
 
 
 def test_missing_figures_are_last_either_way(browser: Browser, pages: dict[str, Path]) -> None:
-    with opened(browser, pages["long"]) as (page, _):
+    with opened(browser, pages["long"], section="layers") as (page, _):
         button = page.locator("#layers-1 th button", has_text="input")
         for _ in range(2):
             button.click()
@@ -198,7 +264,7 @@ def test_missing_figures_are_last_either_way(browser: Browser, pages: dict[str, 
 
 
 def test_tabs_by_arrow_keys(browser: Browser, pages: dict[str, Path]) -> None:
-    with opened(browser, pages["judged"]) as (page, _):
+    with opened(browser, pages["judged"], section="layers") as (page, _):
         tabs = page.locator("#layers [role=tab]")
         assert page.locator("#layer-panel-1").is_visible()
         assert not page.locator("#layer-panel-2").is_visible()
@@ -212,7 +278,7 @@ def test_tabs_by_arrow_keys(browser: Browser, pages: dict[str, Path]) -> None:
 
 
 def test_command_is_copied(browser: Browser, pages: dict[str, Path]) -> None:
-    with opened(browser, pages["judged"]) as (page, _):
+    with opened(browser, pages["judged"], section="provenance") as (page, _):
         button = page.locator("button.copy")
         button.click()
         expect(button).to_have_text("Copied")
@@ -240,6 +306,7 @@ def test_works_without_script(browser: Browser, pages: dict[str, Path]) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(pages["judged"].as_uri())
+    page.locator("#layers summary").first.click()
     assert page.locator("#layer-panel-2").is_visible()
     assert page.locator("#layers-1 tbody tr").count() == 9
     assert not page.locator("#theme").is_visible()

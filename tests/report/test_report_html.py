@@ -27,8 +27,8 @@ from report_cases import (
 from result_cases import candidate, example_result, float_model
 
 from quantkit.errors import OutputError
-from quantkit.report import render_html, write_report
-from quantkit.result import Result, result_from_json, result_text
+from quantkit.report import render_html, render_markdown, write_report
+from quantkit.result import Evaluated, Interval, Result, result_from_json, result_text
 
 _VOID = {"meta", "br", "input", "link", "img", "hr"}
 
@@ -157,10 +157,81 @@ def test_undecided_is_its_own_outcome() -> None:
     assert "Not enough samples" in shown
 
 
+def test_a_rule_that_cannot_be_decided_is_not_said_to_be_broken() -> None:
+    shown = Page(render_html(judged_result(candidate(drop=0.008)))).words
+    assert "1 of 2 rules cannot be decided." in shown
+    assert "not kept" not in shown
+
+
+def test_nearest_to_float_is_told_by_the_outputs_not_by_a_lucky_metric() -> None:
+    plain = example_result()
+    lucky = with_sqnr(candidate("lucky", drop=-0.02), 12.0)
+    near = with_sqnr(candidate("near", drop=0.001), 40.0)
+    found = replace(plain, models=(plain.models[0], lucky, near))
+    assert "near is nearest to float of 2 candidates" in Page(render_html(found)).words
+
+
+def with_sqnr(model: Evaluated, db: float) -> Evaluated:
+    assert model.drift is not None
+    outputs = tuple(replace(output, sqnr_db=db) for output in model.drift.outputs)
+    return replace(model, drift=replace(model.drift, outputs=outputs))
+
+
+def test_a_gain_is_called_a_gain() -> None:
+    plain = example_result()
+    found = replace(plain, models=(plain.models[0], candidate(drop=-0.004)))
+    shown = Page(render_html(found)).words
+    assert "top-1 gain 0.40 points gain 0.80 to 0.00" in shown
+    assert "0.40 points of top-1 gained" in shown
+    assert "\N{MINUS SIGN}0.40" not in shown
+
+
+def slow(ratio: float, kind: str = "static") -> Evaluated:
+    model = candidate()
+    interval = Interval(low=ratio - 0.04, high=ratio + 0.05)
+    latency = tuple(replace(x, ratio=ratio, ratio_interval=interval) for x in model.latency)
+    file = replace(model.file, provenance={"kind": kind})
+    return replace(model, latency=latency, file=file)
+
+
+def test_a_candidate_slower_than_float_is_told_wherever_one_looks() -> None:
+    plain = example_result()
+    for kind, what in (
+        ("static", "quantize dynamic"),
+        ("dynamic", "quantize static"),
+        ("", "int8"),
+    ):
+        found = replace(plain, models=(plain.models[0], slow(1.3, kind)))
+        said = "It runs slower than float: 1.30 times float's time."
+        page = render_html(found)
+        assert said.replace("'", "&#39;") in page[: page.index('id="picture"')]
+        assert said in render_markdown(found)
+        assert what in found.models[1].slowness
+    for ratio in (0.7, 1.02):
+        assert slow(ratio).slowness == ""
+
+
+def test_what_would_help_stands_at_the_top_and_once() -> None:
+    page = render_html(judged_result())
+    said = "Keeping &#39;/features/0/conv/Conv&#39; in float would bring +2.4 dB at the output"
+    assert page.index(said) < page.index('id="picture"')
+    top = page[: page.index('id="picture"')]
+    assert top.count(said) == 1
+    assert "costs about 6 % time and 1 % size" in top
+
+
+def test_what_stands_between_backticks_is_code() -> None:
+    plain = example_result()
+    noisy = replace(candidate(), warnings=("use `quantkit <x>` now", "an odd ` stays"))
+    page = render_html(replace(plain, models=(plain.models[0], noisy)))
+    assert "use <code>quantkit &lt;x&gt;</code> now" in page
+    assert "an odd ` stays" in page
+
+
 def test_everything_measured_is_shown() -> None:
     shown = Page(render_html(judged_result())).words
     for expected in (
-        "0.30 (\N{MINUS SIGN}0.10 to 0.70) points",
+        "0.30 (gain 0.10 to drop 0.70) points",
         "27 %",
         "0.65\N{MULTIPLICATION SIGN}",
         "8 of 9",

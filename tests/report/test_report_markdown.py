@@ -2,9 +2,11 @@
 
 import re
 from dataclasses import replace
+from html import unescape
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 from report_cases import (
     NASTY,
     bare,
@@ -22,7 +24,12 @@ _LIMIT = 60_000
 
 
 def rows(text: str) -> list[list[str]]:
-    return [line.strip("|").split("|") for line in text.splitlines() if line.startswith("|")]
+    lines = [line[1:-1] for line in text.splitlines() if line.startswith("|")]
+    return [re.split(r"(?<!\\)\|", line) for line in lines]
+
+
+def rendered(text: str) -> str:
+    return str(MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(text))
 
 
 def test_verdict_first_then_one_table() -> None:
@@ -35,7 +42,7 @@ def test_verdict_first_then_one_table() -> None:
         "✅ static",
         "108.0 kB (27 %)",
         "90.90 %",
-        "0.30 (\N{MINUS SIGN}0.10 to 0.70)",
+        "0.30 (gain 0.10 to drop 0.70)",
         "1.10 %",
         "31.2 dB",
         "0.65\N{MULTIPLICATION SIGN}",
@@ -57,8 +64,10 @@ def test_without_gate_and_labels() -> None:
 
 def test_names_cannot_break_the_table_or_call_people() -> None:
     text = render_markdown(judged_result(candidate(NASTY + " @someone | `x` **b**\n# h")))
-    assert "<script" not in text
-    assert "@someone" not in text
+    page = rendered(text)
+    assert "<script" not in page
+    assert "@someone" not in re.sub("<code>.*?</code>", "", page)  # no mention in code
+    assert "<strong>b" not in page
     assert len({len(row) for row in rows(text.split("<details>")[0])}) == 1
     assert not re.search(r"^# ", text, re.MULTILINE)
 
@@ -70,6 +79,36 @@ def test_any_name_stays_in_its_cell(name: str) -> None:
         replace(example_result(), models=(example_result().models[0], candidate(name)))
     )
     assert len({len(row) for row in rows(text.split("<details>")[0])}) == 1
+
+
+def test_it_reads_well_as_text_and_as_a_page() -> None:
+    said = "fix: `quantkit quantize static`, for x86_64 and __init__ [a] 5 < 6 & <b>"
+    model = replace(candidate("int8_per_channel"), warnings=(said, "# no heading", "a|b"))
+    text = render_markdown(judged_result(model))
+    assert "&#" not in text
+    assert "- **int8_per_channel**: fix: `quantkit quantize static`, for x86_64 and" in text
+    page = rendered(text)
+    assert (
+        "<code>quantkit quantize static</code>, for x86_64 and __init__ [a] 5 &lt; 6 &amp; &lt;b"
+        in page
+    )
+    assert "# no heading" in page
+    assert "a|b" in page
+
+
+@given(
+    st.text(
+        alphabet=st.characters(exclude_categories=["C", "Z"], exclude_characters="`"),
+        min_size=1,
+        max_size=40,
+    )
+)
+def test_any_text_is_shown_as_it_is(said: str) -> None:
+    plain = example_result()
+    page = rendered(render_markdown(replace(plain, notes=(f"a {said} z",))))
+    shown = re.search("<li>(.*)</li>", page[page.index("Please note") :])
+    assert shown is not None
+    assert unescape(shown[1]).replace("\u2060", "") == f"a {said} z"
 
 
 def test_short_enough_for_a_comment() -> None:

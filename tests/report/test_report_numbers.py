@@ -76,7 +76,7 @@ def test_metrics_in_their_units() -> None:
     spread = Interval(low=-0.001, high=0.007)
     top1 = Metric(name="top-1", value=0.909, drop=0.003, drop_interval=spread)
     assert plain(numbers.metric_value(top1)) == "90.90 %"
-    assert plain(numbers.drop(top1)) == "0.30 (-0.10 to 0.70)"
+    assert plain(numbers.drop(top1)) == "0.30 (gain 0.10 to drop 0.70)"
     assert numbers.drop_unit(top1) == "points"
     mse = Metric(name="mse", value=0.0123456, drop=0.0002, interval=Interval(low=0.01, high=0.02))
     assert plain(numbers.metric_value(mse)) == "0.01235"
@@ -85,7 +85,7 @@ def test_metrics_in_their_units() -> None:
     spearman = replace(
         mse, name="spearman", drop=0.00096, drop_interval=Interval(low=-0.000153, high=0.00213)
     )
-    assert plain(numbers.drop(spearman)) == "0.00096 (-0.00015 to 0.00213)"
+    assert plain(numbers.drop(spearman)) == "0.00096 (gain 0.00015 to drop 0.00213)"
     huge = replace(mse, drop=1.2e30, drop_interval=Interval(low=1e30, high=2e30))
     assert numbers.drop(huge) == "1.20e30 (1.00e30 to 2.00e30)"
     assert numbers.drop(None) == numbers.metric_value(None) == "—"

@@ -238,3 +238,47 @@ def test_a_row_near_the_reference_does_not_cut_off_the_others() -> None:
 
     assert "→" not in group(0.99, 0.63, 1.77, 1.5, 0.61)
     assert "→" in group(0.99, 0.63, 30.0)
+
+
+@pytest.mark.parametrize(("value", "drop"), [(0.999, 0.0), (0.004, 0.0), (1.0, 0.0)])
+def test_the_scale_of_a_share_ends_at_nothing_and_at_all(value: float, drop: float) -> None:
+    plain = example_result()
+    wide = Interval(low=-0.05, high=0.05)
+    metric = replace(plain.models[0].metrics[0], value=value, interval=None)
+    own = replace(metric, drop=drop, drop_interval=wide)
+    models = (
+        replace(plain.models[0], metrics=(metric,)),
+        replace(candidate(), metrics=(own,)),
+    )
+    found = replace(plain, models=models)
+    shown = window(points(found))
+    assert shown.low >= 0
+    assert shown.high <= 100
+    # The whisker goes on beyond the picture and has an arrow there, two lines that meet, instead of a bar.
+    slanted = [
+        e
+        for e in parsed(accuracy_size_svg(found)).iter(f"{_SVG}line")
+        if "whisker" in (e.get("class") or "")
+        and e.get("x1") != e.get("x2")
+        and e.get("y1") != e.get("y2")
+    ]
+    assert len(slanted) == 2
+
+
+def test_a_whisker_that_leaves_the_plot_of_intervals_has_an_arrow() -> None:
+    rows = tuple(
+        Row(name=n, look=look(1), value=v, low=v - w, high=v + w, words="", tip="")
+        for n, v, w in (("a", 0.1, 0.1), ("b", 0.2, 0.1), ("c", 0.1, 0.1), ("far", 0.3, 50.0))
+    )
+    group = Group(title="t", axis="a", reference=0.0, rows=rows)
+    lines = parsed(interval_plot((group,), width=880, label="l")).iter(f"{_SVG}line")
+    slanted = [e for e in lines if e.get("x1") != e.get("x2") and e.get("y1") != e.get("y2")]
+    assert len(slanted) == 4
+
+
+def test_names_are_not_cut_where_there_is_room() -> None:
+    name = "mobilenet_v2.static.per_channel.int8"
+    result = judged_result(candidate(name))
+    for draw in (forest, size_bars, runs):
+        assert name in "".join(parsed(draw(result, width=880)).itertext())
+    assert name in "".join(parsed(accuracy_size_svg(result, width=880)).itertext())

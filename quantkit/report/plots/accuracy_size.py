@@ -12,6 +12,7 @@ from quantkit.report.plots.legend import legend
 from quantkit.report.plots.points import Point, Points, points
 from quantkit.report.plots.svg import (
     NARROW,
+    arrow,
     line,
     mark,
     picture,
@@ -92,7 +93,7 @@ def _marks(found: Points, frame: Frame) -> str:
     return (
         marks
         + names
-        + text(home[0], home[1] - r - 8, shorten(found.reference.name, 90), "name", "middle")
+        + text(home[0], home[1] - r - 8, shorten(found.reference.name, 120), "name", "middle")
     )
 
 
@@ -109,9 +110,9 @@ def _mark(point: Point, x: float, y: float, frame: Frame) -> str:
     parts += [_disc(point, x, y)] if css == "float" else []
     on_scale = frame.window.shows(point)
     if on_scale and css != "float" and point.low is not None and point.high is not None:
-        ends = frame.y.clamped(point.low), frame.y.clamped(point.high)
-        parts += [line(x, ends[0], x, ends[1], f"whisker {css}")]
-        parts += [line(x - 5, end, x + 5, end, f"whisker {css}") for end in ends]
+        ends = [(frame.y.clamped(v), v) for v in (point.low, point.high)]
+        parts += [line(x, ends[0][0], x, ends[1][0], f"whisker {css}")]
+        parts += [_end(x, end, value, frame, css) for end, value in ends]
     if point.y is not None and not on_scale:
         down = frame.height(point) > frame.plot.y + frame.plot.height / 2
         parts += [text(x, y + (20 if down else -11), "↓" if down else "↑", "tick", "middle")]
@@ -119,11 +120,19 @@ def _mark(point: Point, x: float, y: float, frame: Frame) -> str:
     return mark("".join(parts), point.tip)
 
 
+def _end(x: float, y: float, value: float, frame: Frame, css: str) -> str:
+    """Draw the end of a whisker: a bar, or an arrow where it goes on beyond the picture."""
+    if frame.window.outside(value):
+        up = value > frame.window.high
+        return arrow(x, y, 0, -1 if up else 1, f"whisker {css}")
+    return line(x - 5, y, x + 5, y, f"whisker {css}")
+
+
 def _words(point: Point, frame: Frame) -> tuple[str, str]:
     note = "fails the gate" if point.failed else ""
     if frame.small:
-        return shorten(point.name, 112, 13), note
-    return shorten(point.name, 250, 13), " · ".join(w for w in (point.words, note) if w)
+        return shorten(point.name, 150, 13), note
+    return shorten(point.name, 330, 13), " · ".join(w for w in (point.words, note) if w)
 
 
 def _places(

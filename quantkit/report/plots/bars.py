@@ -3,7 +3,17 @@
 from dataclasses import dataclass
 
 from quantkit.report.palette import Look
-from quantkit.report.plots.svg import NARROW, mark, picture, rect, shape, shorten, text, text_width
+from quantkit.report.plots.svg import (
+    NARROW,
+    mark,
+    names_width,
+    picture,
+    rect,
+    shape,
+    shorten,
+    text,
+    text_width,
+)
 
 __all__ = ["Bar", "Segment", "stacked_bars"]
 
@@ -35,8 +45,8 @@ def stacked_bars(
 ) -> str:
     """Draw the bars; `legend` gives words for classes."""
     small = width < NARROW
-    left = 0.0 if small else width * 0.22
-    room = float(width) if small else width * 0.62
+    left = 0.0 if small else names_width((bar.name for bar in bars), width, 0.19) + 26
+    room = float(width) if small else width * 0.84 - left
     longest = max((sum(s.length for s in bar.segments) for bar in bars), default=1.0) or 1.0
     y, parts = 4.0, []
     drawn, y = _legend(legend, float(width), y)
@@ -44,7 +54,14 @@ def stacked_bars(
     for bar in bars:
         if small:
             parts += [shape(bar.look.shape, 6, y + 9, 4.6, f"fill {bar.look.css}")]
-            parts += [text(16, y + 13, shorten(bar.name, width * 0.6, 13), "name")]
+            parts += [
+                text(
+                    16,
+                    y + 13,
+                    shorten(bar.name, width - text_width(bar.words, 12) - 28, 13),
+                    "name",
+                )
+            ]
             parts += [text(width, y + 13, bar.words, "figures", "end")]
             y += 20
         else:

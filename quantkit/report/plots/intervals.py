@@ -5,7 +5,19 @@ from statistics import median_low
 
 from quantkit.report.palette import Look
 from quantkit.report.plots.scale import Scale, nice_step
-from quantkit.report.plots.svg import NARROW, line, mark, picture, rect, shape, shorten, text
+from quantkit.report.plots.svg import (
+    NARROW,
+    arrow,
+    line,
+    mark,
+    names_width,
+    picture,
+    rect,
+    shape,
+    shorten,
+    text,
+    text_width,
+)
 
 __all__ = ["Group", "Row", "interval_plot"]
 
@@ -74,7 +86,8 @@ def _range(group: Group) -> tuple[float, float]:
 
 def _group(group: Group, width: float, y: float) -> tuple[str, float]:
     small = width < NARROW
-    left, right = (8.0, width - 12) if small else (width * 0.24, width - 200)
+    room = names_width((row.name for row in group.rows), width, 0.22) + 12
+    left, right = (8.0, width - 12) if small else (room, width - 200)
     row_height = 46.0 if small else 30.0
     scale = Scale(*_range(group), left, right)
     top = y + 30
@@ -104,8 +117,9 @@ def _row(row: Row, scale: Scale, y: float, width: float, *, small: bool) -> str:
     parts += [line(low, y, high, y, f"whisker {css}")]
     parts += [
         line(end, y - 5, end, y + 5, f"whisker {css}")
-        for end, value in ((low, row.low), (high, row.high))
         if scale.low <= value <= scale.high
+        else arrow(end, y, 1 if value > scale.high else -1, 0, f"whisker {css}")
+        for end, value in ((low, row.low), (high, row.high))
     ]
     parts += [shape(row.look.shape, x, y, 5.5, f"sign {css}")]
     if not scale.low <= row.value <= scale.high:
@@ -120,9 +134,11 @@ def _row(row: Row, scale: Scale, y: float, width: float, *, small: bool) -> str:
             )
         ]
     if small:
-        parts += [text(0, y - 14, shorten(row.name, width * 0.48, 13), "name")]
+        parts += [
+            text(0, y - 14, shorten(row.name, width - text_width(row.words, 12) - 12, 13), "name")
+        ]
         parts += [text(width, y - 14, row.words, "figures", "end")]
     else:
-        parts += [text(0, y + 4, shorten(row.name, width * 0.23, 13), "name")]
+        parts += [text(0, y + 4, shorten(row.name, scale.start - 10, 13), "name")]
         parts += [text(width, y + 4, row.words, "figures", "end")]
     return mark("".join(parts), row.tip)

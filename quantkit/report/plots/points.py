@@ -49,6 +49,7 @@ class Points:
         reference: Float; its y is None where y is a distance from it.
         candidates: In the order of the result; those that have a figure.
         missing: Names of those that have none: nothing of them was measured, or it is not finite.
+        bounds: What y cannot be below or above.
         limit: The worst y that the gate lets through.
         size_limit: The largest x that it lets through.
         runs: Which runs were timed; "" if none.
@@ -60,6 +61,7 @@ class Points:
     reference: Point
     candidates: tuple[Point, ...]
     missing: tuple[str, ...]
+    bounds: tuple[float, float]
     limit: float | None
     size_limit: float | None
     runs: str
@@ -84,6 +86,7 @@ def points(result: Result) -> Points:
         reference=found[result.float_model.name],
         candidates=tuple(found[m.name] for m in result.candidates if m.name in found),
         missing=tuple(m.name for m in result.candidates if m.name not in found),
+        bounds=(0.0, 100.0) if metric is not None and metric.is_fraction else (-inf, inf),
         limit=_limit(metric, limits.get("max_drop")),
         size_limit=size_limit,
         runs=f"batch {timed.batch}, {numbers.threads(timed.threads)}" if timed else "",

@@ -1,6 +1,7 @@
 """Elements of a picture: escaped always, short numbers, shapes."""
 
 import unicodedata
+from collections.abc import Iterable
 from html import escape
 from math import cos, pi, sin
 
@@ -8,9 +9,10 @@ from quantkit.report.palette import Look, Shape
 from quantkit.text import printable
 
 __all__ = ["NARROW", "key", "line", "mark", "picture", "rect", "shape", "shorten"]
-__all__ += ["tag", "text", "text_width"]
+__all__ += ["arrow", "names_width", "tag", "text", "text_width"]
 
 _ELLIPSIS = "…"
+_NAMES = 0.42  # of the width at most, for names
 _SHORTEST = 3  # characters of what was cut
 NARROW = 560
 """Below this width, in pixels, names go above figures instead of beside them."""
@@ -88,6 +90,13 @@ def key(look: Look) -> str:
     )
 
 
+def arrow(x: float, y: float, dx: float, dy: float, css: str) -> str:
+    """Return the head of an arrow that points out of the picture, for what ends beyond it; one of dx, dy is 0."""
+    return "".join(
+        line(x, y, x - 6 * dx + side * dy * 4, y - 6 * dy + side * dx * 4, css) for side in (-1, 1)
+    )
+
+
 def mark(content: str, tip: str, css: str = "") -> str:
     """Return something that tells more when pointed at or reached by keyboard."""
     return tag(
@@ -135,10 +144,16 @@ def shorten(content: str, width: float, size: float = 13) -> str:
     whole = text_width(content, size)
     if whole <= width or len(content) <= _SHORTEST + 1:
         return content
-    room = int(len(content) * width / whole)
+    room = min(int(len(content) * width / whole), len(content) - 2)  # and the dots
     while (short := _cut(content, room)) and text_width(short, size) > width and room > _SHORTEST:
         room -= 1
     return short
+
+
+def names_width(names: Iterable[str], width: float, least: float, size: float = 13) -> float:
+    """Return how much of a picture's width its names take: what the longest needs, within bounds."""
+    longest = max((text_width(name, size) for name in names), default=0.0)
+    return min(max(longest, width * least), width * _NAMES)
 
 
 def _cut(content: str, room: int) -> str:

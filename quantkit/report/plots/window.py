@@ -57,7 +57,14 @@ def window(found: Points) -> Window:
         ends.append(found.limit)
     low, high = min(ends), max(ends)
     pad = (high - low) * _PAD or abs(high) * 0.05 or 1.0
-    return Window(low - pad, high + pad, identical=identical, beyond=kept < len(everyone))
+    # Where an accuracy is nearly perfect, the scale must not promise more than all.
+    least, most = found.bounds
+    return Window(
+        max(low - pad, least),
+        min(high + pad, most),
+        identical=identical,
+        beyond=kept < len(everyone),
+    )
 
 
 def _is_far(ends: list[float], extent: list[float]) -> bool:

@@ -10,9 +10,8 @@
   const attempt = (action) => { try { return action(); } catch { return null; } };
   const system = matchMedia("(prefers-color-scheme: dark)");
   const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : system.matches);
-  const showTheme = () => {
-    toggle.setAttribute("aria-pressed", String(isDark()));
-  };
+  /* The button says what it does, not what is. */
+  const showTheme = () => { toggle.textContent = isDark() ? "Light" : "Dark"; };
   const saved = attempt(remembered.get);
   if (saved === "dark" || saved === "light") root.dataset.theme = saved;
   toggle.hidden = false;
@@ -88,13 +87,14 @@
   const compare = (kind) => (kind === "num"
     ? (a, b) => { const x = figure(a), y = figure(b); return x === y ? 0 : x - y; }
     : (a, b) => words.compare(a, b));
-  /* An option such as --exclude is not broken after its hyphens. */
-  const unbroken = (text) => text.split(/(--[a-z][a-z-]*)/).map((part, i) => {
+  /* An option such as --exclude is not broken after its hyphens; what stands between backticks is code. */
+  const unbroken = (text) => text.split(/(--[a-z][a-z-]*|`[^`]+`)/).map((part, i) => {
     if (!(i % 2)) return part;
-    const option = document.createElement("span");
-    option.className = "nobr";
-    option.textContent = part;
-    return option;
+    const isCode = part.startsWith("`");
+    const piece = document.createElement(isCode ? "code" : "span");
+    if (!isCode) piece.className = "nobr";
+    piece.textContent = isCode ? part.slice(1, -1) : part;
+    return piece;
   });
   const isMissing = (kind, cell) => (kind === "num" ? figure(cell) === null : cell === "" || cell === "—");
 
@@ -144,16 +144,65 @@
     show();
   }
 
-  /* Contents: where one is. */
+  /* Sections are folded; a link to one, or into one, opens it. */
+  const folds = all("details.fold");
+  const unfold = document.getElementById("unfold");
+  const areOpen = () => folds.every((fold) => fold.open);
+  const showFolds = () => { unfold.textContent = areOpen() ? "Close all" : "Open all"; };
+  const openAt = (hash) => {
+    const target = hash.length > 1 && document.getElementById(decodeURIComponent(hash.slice(1)));
+    if (!target) return;
+    const own = target.querySelector(":scope > details.fold");
+    if (own) own.open = true;
+    for (let at = target; at; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true;
+    target.scrollIntoView();
+  };
+  unfold.parentElement.hidden = false;
+  unfold.addEventListener("click", () => { const open = !areOpen(); folds.forEach((fold) => { fold.open = open; }); });
+  folds.forEach((fold) => fold.addEventListener("toggle", showFolds));
+  addEventListener("hashchange", () => openAt(location.hash));
+  document.addEventListener("click", (event) => {
+    const link = event.target instanceof Element && event.target.closest("a[href^='#']");
+    if (link) openAt(link.hash);
+  });
+  showFolds();
+  openAt(location.hash);
+
+  /* Contents: where one is. The last section that has begun; at the very top the first. */
+  const bar = document.querySelector(".contents");
   const links = new Map(all(".contents a").map((link) => [link.hash.slice(1), link]));
-  const watch = new IntersectionObserver((seen) => {
-    for (const entry of seen) {
-      if (!entry.isIntersecting) continue;
-      links.forEach((link) => link.removeAttribute("aria-current"));
-      links.get(entry.target.id).setAttribute("aria-current", "true");
-    }
-  }, { rootMargin: "-15% 0px -75% 0px" });
-  links.forEach((link, id) => watch.observe(document.getElementById(id)));
+  const places = [...links.keys()].map((id) => document.getElementById(id));
+  let shown = null;
+  const showPlace = () => {
+    const line = bar.offsetHeight < 100 ? bar.offsetHeight + 40 : innerHeight / 4;
+    const begun = places.filter((place) => place.getBoundingClientRect().top <= line);
+    const atEnd = innerHeight + scrollY >= root.scrollHeight - 2;
+    const asked = document.getElementById(location.hash.slice(1));
+    /* The last sections may be too short to get to the top. */
+    const late = atEnd && asked && places.includes(asked) && asked.getBoundingClientRect().top >= 0;
+    const place = late ? asked : begun[begun.length - 1] || places[0];
+    if (scrollY < 8 && !late) return mark(places[0]);
+    return mark(place);
+  };
+  const mark = (place) => {
+    if (place === shown) return;
+    shown = place;
+    links.forEach((link, id) => {
+      if (id === place.id) link.setAttribute("aria-current", "true");
+      else link.removeAttribute("aria-current");
+    });
+    const link = links.get(place.id), list = bar.firstElementChild;
+    list.scrollTo({ left: link.offsetLeft - list.clientWidth / 2 + link.offsetWidth / 2 });
+  };
+  addEventListener("scroll", showPlace, { passive: true });
+  addEventListener("resize", showPlace);
+  showPlace();
+
+  /* Tables that are wider than their box say so. */
+  const wider = new ResizeObserver((seen) => {
+    for (const { target } of seen) target.classList.toggle("wider", target.scrollWidth > target.clientWidth + 2);
+  });
+  all(".scroll").forEach((box) => wider.observe(box));
 
   /* Copy. */
   for (const button of all("[data-copy]")) {
