@@ -17,6 +17,7 @@ from threading import Lock
 from typing import Any, Protocol
 
 from quantkit.data import detect
+from quantkit.data.bounds import check_tables
 from quantkit.data.check import conform, first_good, input_lines
 from quantkit.data.columns import RowReader, label_column, row_reader
 from quantkit.data.detect import SAVED, Found
@@ -29,6 +30,7 @@ from quantkit.recipe import DataSettings
 
 __all__ = ["TableSamples", "open_dataset", "open_table"]
 
+_BATCH = 1024
 # What pyarrow and datasets say of files whose columns differ; they have no class for it.
 _OTHER_COLUMNS = re.compile("Schema at index|can't be aligned|column names don't match")
 
@@ -42,6 +44,9 @@ class _Source(Protocol):
 
     def select(self, columns: Sequence[str]) -> "_Source":
         """Return the source of these columns alone: others need not be decoded."""
+
+    def row(self, index: int) -> dict[str, Any]:
+        """Return a row."""
 
     def fingerprint(self, settings: object) -> str:
         """Return the digest of the rows and of the settings."""
@@ -75,6 +80,13 @@ class _Files:
             self._columns, self._dataset = tuple(columns), narrowed
         return self
 
+    def row(self, index: int) -> dict[str, Any]:
+        dataset = self.dataset
+        # Arrow files are mapped as they are: offsets that lead out of them would end the process.
+        dataset.data.table.slice(index, 1).validate(full=True)
+        row: dict[str, Any] = dataset[index]
+        return row
+
     def fingerprint(self, settings: object) -> str:
         return file_fingerprint(self._found.files, self._found.root, settings)
 
@@ -87,6 +99,10 @@ class _Object:
 
     def select(self, columns: Sequence[str]) -> "_Source":
         return _Object(_narrowed(self.dataset, columns))
+
+    def row(self, index: int) -> dict[str, Any]:
+        row: dict[str, Any] = self.dataset[index]
+        return row
 
     def fingerprint(self, settings: object) -> str:
         return digest([str(self.dataset._fingerprint), repr(settings)])  # noqa: SLF001 no public name
@@ -142,9 +158,9 @@ class TableSamples:
             raise IndexError(index)
         name = f"{self._name} row {index}"
         try:
-            row = self._source.dataset[index]
+            row = self._source.row(index)
             feeds = self._reader.feeds(row)
-        except (DataError, OSError, ValueError) as e:  # what pyarrow raises for damaged bytes too
+        except (DataError, OSError, ValueError, OverflowError) as e:  # pyarrow's for damaged bytes
             raise DataError(f"Cannot use '{name}': {e}; correct or remove it.") from e
         sample = Sample(
             feeds=feeds,
@@ -162,6 +178,7 @@ class TableSamples:
 
 def open_table(found: Found, inputs: Sequence[InputSpec], settings: DataSettings) -> TableSamples:
     """Open the tables of a folder, or one, and read the first row."""
+    check_tables(found, settings.memory_limit)
     single = len(found.files) == 1 and found.kind != SAVED
     description = Description(
         kind=found.kind, location=found.location, samples=None, warnings=found.warnings
@@ -219,7 +236,12 @@ def _labels_line(dataset: Any, label: str | None) -> str:
         return "none"
     kind = str(getattr(dataset.features[label], "dtype", ""))
     if kind.startswith(("int", "uint", "bool", "string", "large_string")):
-        return labels_line(dataset.unique(label), f"column '{label}'")
+        try:
+            dataset.data.table.column(label).validate(full=True)
+            return labels_line(dataset.unique(label), f"column '{label}'")
+        except (ValueError, OverflowError) as e:
+            reason = str(e).strip().partition("\n")[0].rstrip(".")
+            raise DataError(f"Cannot read the labels in column '{label}': {reason}.") from e
     return f"numbers from column '{label}'" if kind.startswith(("float", "double")) else "none"
 
 
@@ -234,7 +256,7 @@ def _load(found: Found, cache: str) -> Any:
     try:
         with _quiet():
             return _dataset(found, cache)
-    except (datasets.exceptions.DatasetsError, OSError, ValueError) as e:
+    except Exception as e:  # the libraries raise anything for a broken file
         reason = (str(e.__cause__ or e).strip() or type(e).__name__).splitlines()[0].rstrip(".")
         cast = isinstance(e, datasets.exceptions.DatasetGenerationCastError)
         if len(found.files) > 1 and (cast or _OTHER_COLUMNS.search(str(e.__cause__ or e))):
@@ -255,7 +277,8 @@ def _dataset(found: Found, cache: str) -> Any:
         case detect.JSON | detect.JSONL:
             return Dataset.from_json(files, cache_dir=cache)
         case detect.PARQUET:
-            return Dataset.from_parquet(files, cache_dir=cache)
+            # Without a size a batch is a row group, which may be the whole file.
+            return Dataset.from_parquet(files, cache_dir=cache, batch_size=_BATCH)
         case detect.SAVED:
             return load_from_disk(str(found.root))
         case _:
