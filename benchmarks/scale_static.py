@@ -21,7 +21,7 @@ _MB = 1e6
 _NODES = (5000, 10000, 20000)
 _SAMPLES = 4
 # Stages that run nothing in onnxruntime when the result is not verified.
-_OWN = ("Reading the model", "Simplifying", "Planning", "Rounding", "Writing integers")
+_OWN = ("Reading the model", "Simplifying", "Planning", "Rounding", "Writing and verifying")
 
 _TEXT = (
     f"{_SAMPLES} samples of 4 rows. *own* is what runs without onnxruntime: reading, simplifying, planning, rounding, "
@@ -45,10 +45,18 @@ class _Stopwatch:
         self.seconds[name] = self.seconds.get(name, 0) + now - self._since
         self._name, self._since = text, now
 
+    def step(self, number: int, of: int, text: str) -> None:  # noqa: ARG002 - a monitor
+        """Take it for a stage."""
+        self.stage(text)
+
+    def name(self, text: str) -> None:
+        """Take it for a stage."""
+        self.stage(text)
+
     def described(self, found: object) -> None:
         """Nothing."""
 
-    def start(self, samples: int | None) -> None:
+    def start(self, count: int | None, what: str = "samples") -> None:
         """Nothing."""
 
     def resumed(self, samples: int) -> None:

@@ -42,7 +42,7 @@ def moments_of(
     """Run the float model; return the moments of what each product reads."""
     options = CalibrateOptions(ranges=False, requests=moment_requests(products))
     settings = DataSettings(limit=len(samples))
-    seen = observe_model(ready, list(samples), options, settings, Silent(), moments=False)
+    seen = observe_model(ready, list(samples), options, settings, Silent())
     found = [seen.seen.answers[p.reads][p.ask] for p in products]
     return [m for m in found if isinstance(m, PatchMoments)]
 

@@ -22,7 +22,7 @@ __all__ = ["PatchMoments", "Window"]
 
 Floats = NDArray[np.float64]
 
-_TOGETHER = 256  # patches that are multiplied at once
+_TOGETHER = 128  # patches that are multiplied at once
 _BAND = 256  # rows of a matrix of products that are made at once
 
 
@@ -117,11 +117,16 @@ class PatchMoments:
         self._lock: AbstractContextManager[Any] = nullcontext()
         self._pending: list[NDArray[np.float32]] = []
 
-    @classmethod
-    def numbers(cls, groups: int, inputs: int) -> int:
-        """Return how many float64 numbers the sums of so many inputs take."""
+    @staticmethod
+    def nbytes(groups: int, inputs: int) -> int:
+        """Return what the sums of so many inputs take."""
         bands = sum((high - low) * high for low, high in _bands(inputs))
-        return 1 + groups * (inputs + bands)
+        return np.dtype(np.float64).itemsize * (1 + groups * (inputs + bands))
+
+    @staticmethod
+    def waiting(groups: int, inputs: int) -> int:
+        """Return what patches of so many inputs take before they are multiplied."""
+        return np.dtype(np.float32).itemsize * groups * inputs * _TOGETHER
 
     @classmethod
     def sharing(
@@ -134,7 +139,7 @@ class PatchMoments:
     ) -> Self:
         """Return moments whose sums are kept in `sums`, which others may add to as well, and changed under `lock` alone.
 
-        `sums` holds `numbers(groups, inputs)` numbers, all zero at first.
+        `sums` takes `nbytes(groups, inputs)`, and is zero at first.
         """
         found = cls(window, rows)
         found._shape, found._sums, found._lock = (window.group, inputs), sums, lock
@@ -159,7 +164,7 @@ class PatchMoments:
             patches = patches[:, np.isfinite(patches).all(axis=(0, 2))]
         shape = (patches.shape[0], patches.shape[2])
         if self._shape == (0, 0):
-            self._shape, self._sums = shape, np.zeros(self.numbers(*shape))
+            self._shape, self._sums = shape, _zeros(shape)
         elif self._shape != shape:
             raise ValueError(
                 f"Moments of {self._shape[1]} inputs met {shape[1]}: an axis of changing length has no moments."
@@ -305,12 +310,16 @@ class PatchMoments:
         """Build moments from their sums."""
         found = cls(window)
         found._shape = (total.shape[0], total.shape[1])
-        found._sums = np.empty(cls.numbers(*found._shape))
+        found._sums = _zeros(found._shape)
         found._sums[0] = count
         found._totals()[...] = total
         for at, (low, high) in enumerate(_bands(total.shape[1])):
             found._band(at)[...] = matrix[:, low:high, :high]
         return found
+
+
+def _zeros(shape: tuple[int, int]) -> Floats:
+    return np.zeros(PatchMoments.nbytes(*shape) // np.dtype(np.float64).itemsize)
 
 
 def _bands(inputs: int) -> list[tuple[int, int]]:

@@ -1,6 +1,6 @@
 """Calibration, in order: load, find the points, open the data, observe, audit, write."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain
@@ -14,11 +14,11 @@ from quantkit.data import InputSpec, Sample, Samples, Stream, collate, fixed_bat
 from quantkit.errors import DataError, NothingToQuantizeError, UsageError
 from quantkit.files import check_outputs
 from quantkit.graph.load import LoadedModel
-from quantkit.observe.audit import audit_of
+from quantkit.observe.audit import audit_of, glanced_at
 from quantkit.observe.calibration import Calibration, sketch_method
 from quantkit.observe.checkpoint import Checkpoint
 from quantkit.observe.distributed import cluster, run_on
-from quantkit.observe.job import Job, opened
+from quantkit.observe.job import Job, close, opened
 from quantkit.observe.monitor import Monitor, Silent
 from quantkit.observe.notes import names_of, require_values, warnings_of
 from quantkit.observe.points import Points, points_of
@@ -34,6 +34,7 @@ from quantkit.observe.prepare import (
 )
 from quantkit.observe.requests import (
     CalibratorAsk,
+    PatchesAsk,
     Request,
     SketchAsk,
     SpanAsk,
@@ -49,6 +50,8 @@ from quantkit.targets import cores
 __all__ = ["CalibrateOptions", "calibrate_model", "with_model_folder"]
 
 _GLANCED_AT = 128  # tensors of an audit that only warns
+_PROGRAM = 200 << 20  # bytes that Python and its libraries take
+_LEAST = 64 << 20  # bytes that workers have in any case
 _STREAM = 128  # samples that a stream is taken to have, until it ends
 DEFAULT = CalibratorAsk(name="mse")
 # The methods whose ranges the audit compares.
@@ -127,13 +130,17 @@ def calibrate_model(
         threads=options.threads,
     )
     monitor.stage("Trying the first sample")
-    if isinstance(samples, Samples):
-        job = _fitted(job, inputs, options, fingerprint)
-        # Data in memory has no name that tells a changed sample; only files are taken up again.
-        partial_file = _partial(target) if target and isinstance(data, str | Path) else None
-        seen = _observe(job, partial_file, options, monitor)
-    else:
-        seen = _observe_stream(job, samples, inputs, options, monitor)
+    glance = _Glance(points, options)
+    try:
+        if isinstance(samples, Samples):
+            job = _fitted(job, inputs, options, _room(loaded, job, options, settings), fingerprint)
+            # Data in memory has no name that tells a changed sample; only files are taken up again.
+            partial_file = _partial(target) if target and isinstance(data, str | Path) else None
+            seen = _observe(job, partial_file, glance, options, monitor)
+        else:
+            seen = _observe_stream(job, samples, inputs, glance, options, monitor)
+    finally:
+        close()
     whole = seen.whole()
     if not options.ranges:
         return Calibration(seen=whole, method=options.method, header={})
@@ -168,6 +175,31 @@ def calibrate_model(
         found.save(target)
         _partial(target).unlink(missing_ok=True)
     return found
+
+
+class _Glance:
+    """Which requests are answered for each part of the data as well: what the audit looks at, and is not too large."""
+
+    def __init__(self, points: Points, options: CalibrateOptions) -> None:
+        most = None if options.compare else _GLANCED_AT
+        self._tensors = (
+            frozenset(glanced_at(points.tensors, most)) if options.ranges else frozenset()
+        )
+
+    def __call__(self, request: Request) -> bool:
+        return request.tensor in self._tensors and not request.what.once
+
+
+def _room(loaded: LoadedModel, job: Job, options: CalibrateOptions, settings: DataSettings) -> int:
+    """Return what workers together may take for activations and counts: what a limit leaves beside all else.
+
+    Estimated, not measured: a run that is taken up again must find the same groups.
+    """
+    if settings.memory is None:
+        return options.memory
+    shared = sum(r.what.nbytes for r in job.groups[0] if isinstance(r.what, PatchesAsk))
+    left = settings.memory - _PROGRAM - 2 * loaded.nbytes - shared
+    return min(options.memory, max(left, _LEAST))
 
 
 def _as_seen_by_workers(data: object, options: CalibrateOptions) -> object:
@@ -231,9 +263,13 @@ def with_model_folder(settings: DataSettings, loaded: LoadedModel) -> DataSettin
 
 
 def _fitted(
-    job: Job, inputs: Sequence[InputSpec], options: CalibrateOptions, fingerprint: str
+    job: Job,
+    inputs: Sequence[InputSpec],
+    options: CalibrateOptions,
+    room: int,
+    fingerprint: str,
 ) -> Job:
-    """Fit batch and groups to what the first samples show, and give the job its key."""
+    """Fit batch and groups to what the first samples show, so that all fits into `room`; give the job its key."""
     wanted = job.batch
     first = _first(job, 1)[0]
     batch = batch_for(inputs, first, wanted or 1)
@@ -248,7 +284,8 @@ def _fitted(
         together = _first(job, rows_for(first, nbytes, len(job.order())))
         batch = len(together) if runs_together(opened(job), together) else 1
         nbytes = {tensor: n * batch for tensor, n in nbytes.items()}
-    groups = grouped(job.groups[0], nbytes, memory=options.memory // _workers(options))
+    opened(job).rest()
+    groups = grouped(job.groups[0], nbytes, memory=room // _workers(options))
     job = replace(job, batch=batch, groups=groups)
     return replace(job, key=job_key(job, fingerprint))
 
@@ -283,11 +320,22 @@ def _workers(options: CalibrateOptions) -> int:
 
 
 def _observe(
-    job: Job, partial_file: Path | None, options: CalibrateOptions, monitor: Monitor
+    job: Job,
+    partial_file: Path | None,
+    parted: Callable[[Request], bool],
+    options: CalibrateOptions,
+    monitor: Monitor,
 ) -> Pass:
     checkpoint = Checkpoint(partial_file, job.key) if partial_file is not None else None
-    monitor.start(len(job.order()))
-    run = partial(observe, job, checkpoint=checkpoint, tick=monitor.tick, resumed=monitor.resumed)
+    monitor.start(len(job.groups) * len(job.order()))
+    run = partial(
+        observe,
+        job,
+        parted=parted,
+        checkpoint=checkpoint,
+        tick=monitor.tick,
+        resumed=monitor.resumed,
+    )
     if options.scheduler is None and not options.processes:
         return run(workers=_workers(options))
     if _is_ordered(options):
@@ -304,6 +352,7 @@ def _observe_stream(
     job: Job,
     stream: Stream,
     inputs: Sequence[InputSpec],
+    parted: Callable[[Request], bool],
     options: CalibrateOptions,
     monitor: Monitor,
 ) -> Pass:
@@ -319,7 +368,11 @@ def _observe_stream(
     job = replace(job, batch=batch, whole_batches=fixed_batch(inputs) is not None)
     monitor.start(None)
     return observe_stream(
-        job, chain([first], samples), workers=_workers(options), tick=monitor.tick
+        job,
+        chain([first], samples),
+        workers=_workers(options),
+        parted=parted,
+        tick=monitor.tick,
     )
 
 

@@ -6,6 +6,7 @@ The only place that wires the stages.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from quantkit.graph.save import Stage, staged
 from quantkit.job import StaticJob, dynamic_origin, static_origin
 from quantkit.observe import Calibration
 from quantkit.observe.monitor import Monitor, Silent
+from quantkit.observe.requests import Request
 from quantkit.outcome import (
     QuantizeResult,
     hides_noise,
@@ -48,12 +50,16 @@ from quantkit.plan import (
     plan_static,
 )
 from quantkit.preparation import (
+    STEPS,
     Prepared,
     evened,
     input_ranges,
     judged_feeds,
+    memory_left,
     mismatch,
+    moments_of,
     observe_model,
+    observe_moments,
     powers_of,
     prepare,
     ranges_of,
@@ -61,8 +67,16 @@ from quantkit.preparation import (
     split,
 )
 from quantkit.provenance import Provenance, json_digest, write_model
-from quantkit.recipe import RecoverSettings
-from quantkit.recover import SAMPLES, Rounding, correct_biases, lossy, products_of, solve
+from quantkit.recipe import DataSettings
+from quantkit.recover import (
+    SAMPLES,
+    Rounding,
+    correct_biases,
+    is_static,
+    lossy,
+    products_of,
+    solve,
+)
 from quantkit.runtime import load_model, readable_ir_version
 from quantkit.targets import cores
 from quantkit.verify import LARGE, MADE_UP, Reference, Verification, compare, run_float
@@ -70,6 +84,7 @@ from quantkit.verify import LARGE, MADE_UP, Reference, Verification, compare, ru
 __all__ = ["QuantizeResult", "dynamic", "plan_model", "static"]
 
 Progress = Callable[[str], None]
+Groups = tuple[tuple[Request, ...], ...]
 
 
 def dynamic(  # noqa: PLR0913 - one parameter a question
@@ -198,7 +213,7 @@ def static(  # noqa: PLR0913 - one parameter a question
     """
     started = time.perf_counter()
     monitor, target = monitor or Silent(), Path(target)
-    monitor.stage("Reading the model")
+    monitor.step(1, STEPS, "Reading the model")
     loaded = load_model(job.source)
     data = [Path(job.data)] if isinstance(job.data, str | Path) else []
     check_outputs([target], [*loaded.files, *data])
@@ -233,7 +248,7 @@ def static(  # noqa: PLR0913 - one parameter a question
         if plan is None:
             planned, nbytes, checked = writer.settle(planned)
         else:
-            nbytes, checked = writer.write(planned)
+            nbytes, checked = writer.write(planned, writer.solve(planned))
         if is_noise(checked) and reference is not None and reference.on != MADE_UP:
             raise VerifyError(
                 f"{noise(checked)} Nothing was written: calibrate with more samples that look like those in use, leave "
@@ -257,8 +272,15 @@ def static(  # noqa: PLR0913 - one parameter a question
         ),
         seconds=time.perf_counter() - started,
         fusion=fusion,
-        notes=planned.ready.notes,
+        notes=(*planned.ready.notes, *_groups_noted(planned)),
     )
+
+
+def _groups_noted(planned: "_Planned") -> list[str]:
+    if not planned.later:
+        return []
+    count = len(planned.later) + 1
+    return [f"Moments in {count} groups: the data was run again for each, to keep to the memory."]
 
 
 def plan_model(job: StaticJob, monitor: Monitor | None = None) -> Plan:
@@ -282,6 +304,8 @@ class _Planned:
         judged: Those that the result is judged on.
         on: What these are.
         kept: Nodes that were found to lose too much in integers.
+        settings: How samples are prepared.
+        later: Moments that memory had no room for yet, by group.
     """
 
     ready: Prepared
@@ -293,6 +317,8 @@ class _Planned:
     judged: Sequence[Mapping[str, NDArray[Any]]] = ()
     on: str = MADE_UP
     kept: Mapping[str, Kept] = field(default_factory=dict)
+    settings: DataSettings = field(default_factory=DataSettings)
+    later: Groups = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,18 +332,25 @@ class _StaticWriter:
     output_format: Format
     monitor: Monitor
 
-    def write(self, planned: _Planned) -> tuple[int, Verification | None]:
-        """Solve, emit, write and compare."""
-        solved = _solved(planned, self.job.recover, self.monitor)
-        self.monitor.stage("Writing integers")
+    def solve(self, planned: _Planned) -> Solved:
+        """Round weights, once for all plans that are tried."""
+        return _solved(planned, self.job, self.monitor)
+
+    def write(self, planned: _Planned, solved: Solved) -> tuple[int, Verification | None]:
+        """Emit, write and compare."""
+        self.monitor.step(5, STEPS, "Writing and verifying")
         model = planned.ready.model
+        if self.job.recover.empirical is True and planned.samples:
+            say = self.monitor.stage
+            solved = correct_biases(model, planned.plan, solved, planned.samples, say)
         emit_static(model, planned.plan, solved, self.output_format)
         write_divisors(model.metadata_props, planned.ready.divided)
         return _write(self.stage, model, self.reference, self.origin)
 
     def settle(self, planned: _Planned) -> tuple[_Planned, int, Verification | None]:
         """Write; if noise comes out, with fewer integers: without what loses most, at last without any."""
-        nbytes, checked = self.write(planned)
+        solved = self.solve(planned)
+        nbytes, checked = self.write(planned, solved)
         for measured in (True, False):
             if not (is_noise(checked) or hides_noise(checked)):
                 break
@@ -325,7 +358,7 @@ class _StaticWriter:
             again = self._with_fewer(planned, checked, measured=measured)
             if again is not None:
                 planned = again
-                nbytes, checked = self.write(planned)
+                nbytes, checked = self.write(planned, _still_static(solved, planned))
         return planned, nbytes, checked
 
     def _with_fewer(
@@ -410,7 +443,9 @@ def _observed(
 
     ready = prepared(loaded)
     wanted = job.recover.rounding is not False or job.recover.bias is True
-    seen = observe_model(ready, data, job.calibrate, settings, monitor, moments=moments and wanted)
+    now, later = moments_of(ready, data, settings) if moments and wanted else ((), ())
+    monitor.step(3, STEPS, "Observing ranges and moments" if now else "Observing ranges")
+    seen = observe_model(ready, data, job.calibrate, settings, monitor, now)
     samples: Sequence[Mapping[str, NDArray[Any]]] = ()
     if job.recover.empirical is True:
         samples, _ = judged_feeds(data, loaded, settings, (), SAMPLES)
@@ -422,27 +457,55 @@ def _observed(
         "samples": samples,
         "judged": judged,
         "on": on,
+        "settings": settings,
+        "later": later,
     }
 
 
-def _solved(planned: _Planned, recover: RecoverSettings, monitor: Monitor) -> Solved:
-    """Round weights and correct biases, as far as that is not switched off."""
+def _solved(planned: _Planned, job: StaticJob, monitor: Monitor) -> Solved:
+    """Round weights and correct biases, as far as that is not switched off.
+
+    The moments of one group of products are in memory at a time: observed, solved with, and dropped.
+    """
+    recover = job.recover
     if recover.rounding is False and recover.bias is not True:
         return Solved()
-    solved = solve(
-        planned.ready.model,
+    monitor.step(4, STEPS, "Rounding weights")
+    ready, later = planned.ready, planned.later
+    products = products_of(ready.network, ready.facts)
+    work = partial(
+        solve,
+        ready.model,
         planned.plan,
-        products_of(planned.ready.network, planned.ready.facts),
-        planned.seen,
-        Rounding(
+        settings=Rounding(
             ranges=recover.ranges is True,
             second_order=recover.rounding is not False,
             adaptive=recover.adaptive is True,
         ),
         bias=recover.bias is not False,
         workers=cores(),
-        progress=monitor.stage,
+        memory=memory_left(ready, planned.settings),
+        monitor=monitor,
     )
-    if recover.empirical is not True or not planned.samples:
-        return solved
-    return correct_biases(planned.ready.model, planned.plan, solved, planned.samples, monitor.stage)
+    waiting = {request for group in later for request in group}
+    solved = work([p for p in products if p.request not in waiting], planned.seen)
+    if not isinstance(job.data, Calibration):  # the caller's stays as it is
+        planned.seen.seen.forget_moments()
+    for number, group in enumerate(later, 2):
+        own = [p for p in products if p.request in group and is_static(p, planned.plan)]
+        monitor.name(f"Observing moments, group {number} of {len(later) + 1}")
+        asked = tuple(dict.fromkeys(p.request for p in own))
+        seen = observe_moments(ready, job.data, asked, job.calibrate, planned.settings, monitor)
+        solved = solved.with_more(work(own, seen))
+    return solved
+
+
+def _still_static(solved: Solved, planned: _Planned) -> Solved:
+    """Return what was solved for products that another plan leaves in integers, as they were."""
+    ready, plan = planned.ready, planned.plan
+    left = [p for p in products_of(ready.network, ready.facts) if is_static(p, plan)]
+    found = {p.weight: solved.weights[p.weight] for p in left if p.weight in solved.weights}
+    return Solved(
+        weights={n: w for n, w in found.items() if w.qparams.spec == plan.weight[n].spec},
+        biases={p.node: solved.biases[p.node] for p in left if p.node in solved.biases},
+    )

@@ -34,8 +34,8 @@ from quantkit.observe.requests import CalibratorAsk, Request
 from quantkit.plan import StaticOptions
 from quantkit.plan.selection import resolve_tensors
 from quantkit.provenance import model_digest
-from quantkit.recipe import DataSettings, RecoverSettings
-from quantkit.recover import moment_requests, products_of
+from quantkit.recipe import DataSettings, RecoverSettings, resident
+from quantkit.recover import in_groups, moment_requests, products_of
 from quantkit.recover.equalize import equalize, extreme_requests, groups_of
 from quantkit.recover.smooth import smooth
 from quantkit.recover.smoothable import smoothable, smoothing_requests
@@ -43,13 +43,17 @@ from quantkit.targets import cores
 from quantkit.verify import CALIBRATED, HELD_OUT, LARGE
 
 __all__ = [
+    "STEPS",
     "Prepared",
     "described",
     "evened",
     "input_ranges",
     "judged_feeds",
+    "memory_left",
     "mismatch",
+    "moments_of",
     "observe_model",
+    "observe_moments",
     "powers_of",
     "prepare",
     "ranges_of",
@@ -57,9 +61,12 @@ __all__ = [
     "split",
 ]
 
+STEPS = 5  # of static quantization: read, observe channels, observe ranges, round, write
 _WIDE_OPSET = 21  # QuantizeLinear to 16 bits
 _BYTE = 8
 _FLOAT = 4  # bytes
+_WORKERS = 100 << 20  # bytes that processes take beside what is asked
+_LEAST = 64 << 20  # bytes that moments have in any case
 _LOOKED_AT = 256  # samples that tell a channel's extremes well enough
 # Of data that has enough samples, one in so many is not calibrated with, and judges the result; at most so many.
 _ENOUGH, _SHARE, _HELD_OUT = 40, 10, 16
@@ -138,7 +145,7 @@ def evened(
     smooths = smoothable(network, facts) if recover.smooth is not False else ()
     if not (groups or smooths) or isinstance(data, KeptFirst):
         return ready
-    monitor.stage("Looking at channels")
+    monitor.step(2, STEPS, "Observing channel extremes for equalization")
     few = replace(settings, limit=min(settings.limit or _LOOKED_AT, _LOOKED_AT))
     extremes, moments = extreme_requests(groups), smoothing_requests(smooths)
     requests = (*extremes, *moments)
@@ -186,20 +193,16 @@ def observe_model(
     options: CalibrateOptions,
     settings: DataSettings,
     monitor: Monitor,
-    *,
-    moments: bool,
+    requests: tuple[Request, ...] = (),
 ) -> Calibration:
-    """Run the prepared float model on the data; `moments`: also see what rounding needs."""
-    requests = options.requests
-    if moments:
-        requests += moment_requests(products_of(prepared.network, prepared.facts))
+    """Run the prepared float model on the data; `requests`: what else is to be seen."""
     with _written(prepared) as path:
         try:
             return calibrate_model(
                 path,
                 data,
                 None,
-                replace(options, requests=requests, compare=False),
+                replace(options, requests=(*options.requests, *requests), compare=False),
                 settings,
                 monitor,
             )
@@ -208,6 +211,44 @@ def observe_model(
                 "Nothing in the model can run in calibrated integers: outside If, Loop and Scan it has no Conv, "
                 "Gemm or MatMul. Nothing was written."
             ) from e
+
+
+def moments_of(
+    ready: Prepared, data: object, settings: DataSettings
+) -> tuple[tuple[Request, ...], tuple[tuple[Request, ...], ...]]:
+    """Return the moments to observe with the ranges, and those to observe afterwards, a group at a time.
+
+    Where they do not fit into memory all at once the data is run again for each group; of data that can be read once only,
+    what does not fit is never seen.
+    """
+    asked = moment_requests(products_of(ready.network, ready.facts))
+    groups = in_groups(asked, memory_left(ready, settings) // 2)
+    if not groups:
+        return (), ()
+    return groups[0], () if isinstance(data, KeptFirst) else groups[1:]
+
+
+def observe_moments(
+    prepared: Prepared,
+    data: object,
+    requests: tuple[Request, ...],
+    options: CalibrateOptions,
+    settings: DataSettings,
+    monitor: Monitor,
+) -> Calibration:
+    """Run the prepared float model on the data again, for these requests alone."""
+    again = replace(options, ranges=False, requests=requests, method=CalibratorAsk(name="mse"))
+    with _written(prepared) as path:
+        return calibrate_model(path, data, None, again, settings, monitor)
+
+
+def memory_left(ready: Prepared, settings: DataSettings) -> int:
+    """Return what the limit leaves for moments and for solving, beside the model and its session."""
+    weights = sum(weight.size for weight in ready.facts.weights.values()) * _FLOAT
+    limit = settings.memory_limit
+    if settings.memory is None:
+        limit += weights  # nobody set it: the model comes on top
+    return max(limit - resident() - 2 * weights - _WORKERS, _LEAST)
 
 
 def _fitting(options: CalibrateOptions, ready: Prepared) -> CalibrateOptions:

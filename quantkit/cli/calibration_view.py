@@ -67,11 +67,25 @@ class Watch:
         self._progress = progress
         self._quiet = quiet
         self._doing = doing
+        self._step = ""
+        self._what = "samples"
         self._task = progress.add_task("", total=None, rate="")
 
+    def step(self, number: int, of: int, text: str) -> None:
+        """Begin one of the main steps."""
+        self._step = f"{number} of {of}  "
+        self.name(text)
+        self.stage(text)
+
+    def name(self, text: str) -> None:
+        """Name what moves the bar."""
+        self._doing = text
+
     def stage(self, text: str) -> None:
-        """Name the stage."""
-        self._progress.update(self._task, description=printable(text), rate="", refresh=True)
+        """Name the stage; what it counts, if anything, is not known yet."""
+        described = printable(f"{self._step}{text}")
+        self._progress.reset(self._task, description=described, total=None, rate="")
+        self._progress.refresh()
 
     def described(self, found: "Description") -> None:
         """Print what the data is, before it is run."""
@@ -79,9 +93,13 @@ class Watch:
             _print_description(found)
         self._quiet = True  # data that is run twice is described once
 
-    def start(self, samples: int | None) -> None:
+    def start(self, count: int | None, what: str = "samples") -> None:
         """Begin a bar of that length; data that is run twice has two."""
-        self._progress.reset(self._task, description=self._doing, total=samples, rate="")
+        self._what = what
+        described = f"{self._step}{self._doing}"
+        self._progress.reset(self._task, description=described, total=count, rate="")
+        self._progress.start()
+        self._progress.refresh()
 
     def resumed(self, samples: int) -> None:
         """Say where an interrupted run is taken up."""
@@ -93,7 +111,7 @@ class Watch:
         self._progress.start()
         self._progress.update(self._task, advance=samples)
         speed = self._progress.tasks[0].speed
-        rate = f"{speed:.1f} samples/s" if speed else ""
+        rate = f"{speed:.1f} {self._what}/s" if speed else ""
         self._progress.update(self._task, rate=rate, refresh=True)
 
 

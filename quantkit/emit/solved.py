@@ -32,3 +32,9 @@ class Solved:
 
     weights: Mapping[str, SolvedWeight] = field(default_factory=lambda: MappingProxyType({}))
     biases: Mapping[str, NDArray[np.float32]] = field(default_factory=lambda: MappingProxyType({}))
+
+    def with_more(self, other: "Solved") -> "Solved":
+        """Return what both found."""
+        return Solved(
+            weights={**self.weights, **other.weights}, biases={**self.biases, **other.biases}
+        )

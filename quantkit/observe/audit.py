@@ -17,7 +17,7 @@ from quantkit.observe.forks import forked_map
 from quantkit.observe.observations import Observations
 from quantkit.observe.requests import SketchAsk
 
-__all__ = ["CLIPPED_HARD", "MOVED", "Audit", "TensorAudit", "audit_of"]
+__all__ = ["CLIPPED_HARD", "MOVED", "Audit", "TensorAudit", "audit_of", "glanced_at"]
 
 # A range has moved if an end did by more than this share of its width.
 MOVED = 0.05
@@ -100,8 +100,7 @@ def audit_of(
     `whole` is what all segments together showed. `most`: look at so many tensors, evenly spaced.
     """
     study = _Study(segments, whole, method, methods)
-    names = [tensor for tensor, _ in _sketches(whole)]
-    names = names[:: -(-len(names) // most)] if most and names else names
+    names = glanced_at([tensor for tensor, _ in _sketches(whole)], most)
     tensors = forked_map(study.tensor, names, workers)
     prefixes = tuple(accumulate(len(segment.samples) for segment in segments))[:-1]
     samples = len(whole.samples)
@@ -116,6 +115,11 @@ def audit_of(
         verdict=_verdict(samples, prefixes, enough, tensors),
         tensors=tuple(tensors),
     )
+
+
+def glanced_at(tensors: Sequence[str], most: int | None) -> Sequence[str]:
+    """Return the tensors that an audit looks at: all, or so many, evenly spaced."""
+    return tensors[:: -(-len(tensors) // most)] if most and tensors else tensors
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,16 @@ from quantkit.observe.runner import Runner
 from quantkit.observe.span import Span
 from quantkit.runtime import RUNTIME_ERRORS, first_line, make_session, why_not_loaded
 
-__all__ = ["NOTHING_SHARED", "Job", "OpenJob", "Shard", "ShardResult", "observe_shard", "opened"]
+__all__ = [
+    "NOTHING_SHARED",
+    "Job",
+    "OpenJob",
+    "Shard",
+    "ShardResult",
+    "close",
+    "observe_shard",
+    "opened",
+]
 __all__ += ["sample_digest"]
 
 Placed = tuple[int, Sample]
@@ -121,6 +130,10 @@ class OpenJob:
         self.taps = augmented.taps
         self._local = local()
 
+    def rest(self) -> None:
+        """Give the memory of the last run back: what is forked now need not have it."""
+        self._local = local()
+
     def run(self, feeds: dict[str, NDArray[Any]]) -> Iterator[tuple[str, NDArray[Any]]]:
         """Run one batch; yield each tensor with its values, or with its minimum and maximum."""
         if not hasattr(self._local, "runner"):
@@ -150,21 +163,26 @@ def opened(job: Job, group: int = 0) -> OpenJob:
         return _OPEN[key]
 
 
+def close() -> None:
+    """Give the memory of the session that is kept back."""
+    with _LOCK:
+        _OPEN.clear()
+
+
 def observe_shard(
     job: Job,
     shard: Shard,
     tick: Callable[[int], None] = lambda _: None,
     stopped: Callable[[], bool] = lambda: False,
-    shared: Mapping[Request, PatchMoments] = NOTHING_SHARED,
+    parts: Mapping[Request, PatchMoments] = NOTHING_SHARED,
 ) -> ShardResult:
     """Observe a shard's batches; after each, say how many samples it had, and stop if told to.
 
-    What is `shared` is added to where it is, and is no part of the result.
+    `parts` are added to where they are, and are no part of the result.
     """
     started = time.perf_counter()
     work = opened(job, shard.group)
     seen = Observations.empty(work.requests, job.batch)
-    parts = {request: shared[request].part() for request in work.requests if request in shared}
     for request, part in parts.items():
         seen.answers[request.tensor][request.what] = part
     last = shard.first

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from functools import partial
 from itertools import chain
 
 from calibrators import PatchMoments
@@ -30,6 +29,8 @@ __all__ = ["run_locally"]
 _AHEAD = 2  # shards a thread is given at a time, so that it never waits for the merging
 _GLANCE = 0.1  # seconds between looks at the progress, and at whether the user wants to stop
 _PATIENCE = 1.5  # seconds that workers have to finish a batch when the user wants to stop
+
+_HERE = threading.local()
 
 Tick = Callable[[int], None]
 
@@ -56,15 +57,29 @@ def run_locally(
     if workers > 1 and can_fork():
         halt = mmap.mmap(-1, 1)  # shared, and without a lock that a killed worker might hold
         with Crew(
-            lambda shard, say: observe_shard(job, shard, say, lambda: bool(halt[0]), shared),
+            lambda shard, say: observe_shard(
+                job, shard, say, lambda: bool(halt[0]), _parts(shared)
+            ),
             workers,
         ) as crew:
             if crew.size:
                 yield from _forked(crew, shards, halt, tick, stopped)
                 return
-    work = partial(observe_shard, job, shared=shared)
+
+    def work(shard: Shard, say: Tick, halted: Callable[[], bool]) -> ShardResult:
+        return observe_shard(job, shard, say, halted, _parts(shared))
+
     with one_thread_each():
         yield from _threaded(work, shards, workers, tick, stopped)
+
+
+def _parts(shared: Mapping[Request, PatchMoments]) -> Mapping[Request, PatchMoments]:
+    """Return what this worker adds to shared moments with; the same for all its shards."""
+    if getattr(_HERE, "shared", None) is not shared:
+        _HERE.shared = shared
+        _HERE.parts = {request: moments.part() for request, moments in shared.items()}
+    found: Mapping[Request, PatchMoments] = _HERE.parts
+    return found
 
 
 def _forked(

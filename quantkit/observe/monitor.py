@@ -10,14 +10,20 @@ __all__ = ["Monitor", "Silent"]
 class Monitor(Protocol):
     """What a caller is told while it runs."""
 
+    def step(self, number: int, of: int, text: str) -> None:
+        """Say which of the main steps begins; what follows is part of it."""
+
+    def name(self, text: str) -> None:
+        """Say what is done when samples, or whatever is counted, move the bar."""
+
     def stage(self, text: str) -> None:
         """Say what begins."""
 
     def described(self, found: Description) -> None:
         """Say what the data is, before it is run."""
 
-    def start(self, samples: int | None) -> None:
-        """Say how many samples there will be; None if nobody knows."""
+    def start(self, count: int | None, what: str = "samples") -> None:
+        """Say how many samples, or of what else, there will be; None if nobody knows."""
 
     def resumed(self, samples: int) -> None:
         """Say that an earlier, interrupted run has done so many."""
@@ -29,13 +35,19 @@ class Monitor(Protocol):
 class Silent:
     """A monitor that says nothing."""
 
+    def step(self, number: int, of: int, text: str) -> None:
+        """Nothing."""
+
+    def name(self, text: str) -> None:
+        """Nothing."""
+
     def stage(self, text: str) -> None:
         """Nothing."""
 
     def described(self, found: Description) -> None:
         """Nothing."""
 
-    def start(self, samples: int | None) -> None:
+    def start(self, count: int | None, what: str = "samples") -> None:
         """Nothing."""
 
     def resumed(self, samples: int) -> None:

@@ -115,6 +115,12 @@ class Observations:
         if not self.answers[request.tensor]:
             del self.answers[request.tensor], self.extremes[request.tensor]
 
+    def forget_moments(self) -> None:
+        """Drop what is kept once because it is large."""
+        for request in self.requests:
+            if request.what.once:
+                self.forget(request)
+
     def reasons(self) -> list[str]:
         """Return why samples were left out, by their number."""
         return [self.bad[number] for number in sorted(self.bad)]

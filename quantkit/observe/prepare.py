@@ -11,7 +11,7 @@ from quantkit.data import InputSpec, Sample, collate, fixed_batch
 from quantkit.errors import DataError, ModelError
 from quantkit.graph.load import LoadedModel
 from quantkit.observe.job import Job, OpenJob
-from quantkit.observe.requests import Request
+from quantkit.observe.requests import PatchesAsk, Request
 from quantkit.runtime import RUNTIME_ERRORS, first_line
 
 __all__ = [
@@ -25,8 +25,8 @@ __all__ = [
     "try_out",
 ]
 
-# Bytes of activations that all workers together may hold.
-MEMORY = 2 << 30
+# Bytes of activations and counts that all workers together may hold.
+MEMORY = 1 << 30
 # Activations of one run that are still handled well, and samples in a run, if nobody says how many.
 _COMFORTABLE = 64 << 20
 _TOGETHER = 64
@@ -114,14 +114,20 @@ def grouped(
     taken: set[str] = set()
     used = 0
     for request in requests:
-        cost = _TABLE + (0 if request.tensor in taken else nbytes.get(request.tensor, 0))
+        own = _own(request)
+        cost = own + (0 if request.tensor in taken else nbytes.get(request.tensor, 0))
         if used + cost > memory and groups[-1]:
             groups.append([])
-            used, cost, taken = 0, _TABLE + nbytes.get(request.tensor, 0), set()
+            used, cost, taken = 0, own + nbytes.get(request.tensor, 0), set()
         groups[-1].append(request)
         taken.add(request.tensor)
         used += cost
     return tuple(tuple(group) for group in groups)
+
+
+def _own(request: Request) -> int:
+    """Return what an answer takes in a worker; moments are shared, patches that wait for them are not."""
+    return request.what.waiting if isinstance(request.what, PatchesAsk) else _TABLE
 
 
 def job_key(job: Job, data: str) -> str:

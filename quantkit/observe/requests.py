@@ -171,9 +171,14 @@ class PatchesAsk(_Ask):
         return True
 
     @property
-    def numbers(self) -> int:
-        """How many float64 numbers the answer takes."""
-        return PatchMoments.numbers(self.window.group, self.inputs)
+    def nbytes(self) -> int:
+        """How much memory the answer takes."""
+        return PatchMoments.nbytes(self.window.group, self.inputs)
+
+    @property
+    def waiting(self) -> int:
+        """How much memory a worker needs for patches that wait to be multiplied."""
+        return PatchMoments.waiting(self.window.group, self.inputs)
 
     def create(self, rows: int) -> Statistic:  # noqa: ARG002 - one question, one signature
         """Return empty moments."""

@@ -32,7 +32,6 @@ __all__ = ["Engine", "Pass", "Stopped", "in_parts", "observe", "observe_stream"]
 Tick = Callable[[int], None]
 Engine = Callable[..., Iterator[ShardResult]]
 REST = SEGMENTS  # what is kept for all segments together, among the parts of a pass
-_BYTES = 8
 _LOCKS = 16  # that shared moments take turns with; more would only be idle
 _STREAM_SHARD = 8  # batches read ahead for a worker, when they come from a Python iterator
 
@@ -134,7 +133,7 @@ def _reserve(requests: Sequence[Request], rest: Observations) -> dict[Request, P
     for r in requests:
         ask = r.what
         if isinstance(ask, PatchesAsk) and ask.inputs and ask in rest.answers[r.tensor]:
-            sums = np.frombuffer(mmap.mmap(-1, ask.numbers * _BYTES), np.float64)
+            sums = np.frombuffer(mmap.mmap(-1, ask.nbytes), np.float64)
             lock = locks[len(shared) % len(locks)]
             shared[r] = PatchMoments.sharing(ask.window, ask.rows, ask.inputs, sums, lock)
             rest.answers[r.tensor][ask] = shared[r]

@@ -24,7 +24,7 @@ from quantkit.recipe.data import (
 from quantkit.recipe.evaluate import METRICS, EvaluateSettings
 from quantkit.recipe.file import RECIPE_NAME, Recipe, load_recipe
 from quantkit.recipe.gate import OBJECTIONS, GateSettings
-from quantkit.recipe.memory import memory_of, memory_text, parse_memory
+from quantkit.recipe.memory import memory_of, memory_text, parse_memory, resident
 from quantkit.recipe.static import (
     ActivationType,
     NodeRule,
@@ -66,4 +66,5 @@ __all__ = [
     "memory_text",
     "parse_memory",
     "preset_keys",
+    "resident",
 ]

@@ -1,12 +1,13 @@
 """How much memory may be held at once: as a user writes it, and where nobody says."""
 
+import os
 import re
 from functools import cache
 from pathlib import Path
 
 from quantkit.errors import UsageError
 
-__all__ = ["MOST", "check_memory", "memory_of", "memory_text", "parse_memory"]
+__all__ = ["MOST", "check_memory", "memory_of", "memory_text", "parse_memory", "resident"]
 
 MOST = 2_000_000_000
 """What is taken where nothing is said, on a machine that has it."""
@@ -60,6 +61,15 @@ def memory_of(limit: int | None) -> int:
 @cache  # one limit a process: what it has read itself must not lower it
 def _usual() -> int:
     return max(_LEAST, min(MOST, (_left() or 4 * MOST) // 4))
+
+
+def resident() -> int:
+    """Return the memory that this process has now; 0 where the system does not say."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return 0
 
 
 def _left() -> int | None:

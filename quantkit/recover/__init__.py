@@ -8,15 +8,17 @@ bias       biases, from the same moments
 
 from quantkit.recover.empirical import SAMPLES, correct_biases
 from quantkit.recover.losses import lossy
-from quantkit.recover.products import Product, moment_requests, products_of
+from quantkit.recover.products import Product, in_groups, moment_requests, products_of
 from quantkit.recover.rounding import Rounding
-from quantkit.recover.solve import solve
+from quantkit.recover.solve import is_static, solve
 
 __all__ = [
     "SAMPLES",
     "Product",
     "Rounding",
     "correct_biases",
+    "in_groups",
+    "is_static",
     "lossy",
     "moment_requests",
     "products_of",

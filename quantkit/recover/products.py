@@ -9,7 +9,7 @@ from quantkit.analyze.network import Network, Step
 from quantkit.observe.requests import PatchesAsk, Request
 from quantkit.recover.layout import Layout, layout_of, window_of
 
-__all__ = ["Product", "moment_requests", "products_of"]
+__all__ = ["Product", "in_groups", "moment_requests", "products_of"]
 
 _BIAS = 2  # input slot of Conv and Gemm
 _WEIGHTED = frozenset({"Conv", "Gemm", "MatMul"})
@@ -51,6 +51,11 @@ class Product:
         """What must be seen of its input."""
         k = self.layout.inputs
         return PatchesAsk(window=self.window, rows=_FEW if k <= _NARROW else _MANY, inputs=k)
+
+    @property
+    def request(self) -> Request:
+        """The moments of its input."""
+        return Request(tensor=self.reads, what=self.ask)
 
     @property
     def moments(self) -> int:
@@ -96,11 +101,24 @@ def moment_requests(products: Iterable[Product], budget: int = _BUDGET) -> tuple
     """Ask for the moments of what products read, the cheapest first, as far as the budget goes."""
     asked: dict[Request, None] = {}
     for product in sorted(products, key=lambda p: p.moments):
-        request = Request(tensor=product.reads, what=product.ask)
-        if request in asked:
+        if product.request in asked:
             continue
         budget -= product.moments
         if budget < 0:
             break
-        asked[request] = None
+        asked[product.request] = None
     return tuple(asked)
+
+
+def in_groups(requests: Iterable[Request], memory: int) -> tuple[tuple[Request, ...], ...]:
+    """Cut requests for moments into groups that take so many bytes each, or have one request; most models need one."""
+    groups: list[list[Request]] = []
+    used = 0
+    for request in requests:
+        assert isinstance(request.what, PatchesAsk)  # noqa: S101 - moments are asked so
+        used += request.what.nbytes
+        if not groups or used > memory:
+            groups.append([])
+            used = request.what.nbytes
+        groups[-1].append(request)
+    return tuple(map(tuple, groups))

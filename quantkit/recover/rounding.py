@@ -9,6 +9,7 @@ covariance instead.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -23,11 +24,13 @@ from quantkit.numerics.weight_scale import choose_scale, refit_scale, safe_scale
 from quantkit.recover.layout import Layout
 from quantkit.spec import PerAxis, QParams, QuantSpec
 
-__all__ = ["Rounding", "solve_weight"]
+__all__ = ["Rounding", "solve_weight", "solving_bytes"]
 
 Floats = NDArray[np.float64]
 
-_NUMBERS = 1 << 22  # weights that are in float64 at a time
+_NUMBERS = 1 << 21  # weights that are in float64 at a time
+_COPIES = 8  # of them, while they are rounded
+_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +46,12 @@ class Rounding:
     ranges: bool = False
     second_order: bool = True
     adaptive: bool = False
+
+
+def solving_bytes(layout: Layout) -> int:
+    """Return about what solving a weight takes: its matrix of moments, and a part of its channels in float64."""
+    numbers = prod(layout.shape)
+    return _BYTES * (layout.group * layout.inputs**2 + _COPIES * min(_NUMBERS, numbers) + numbers)
 
 
 def solve_weight(
