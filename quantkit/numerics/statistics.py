@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import bdtr, stdtrit
 
-__all__ = ["Bounds", "bootstrap_mean", "detectable_drop", "drop_interval"]
+__all__ = ["Bounds", "bootstrap_mean", "changes_interval", "detectable_drop", "drop_interval"]
 __all__ += ["flips_interval", "holm", "hull", "mcnemar_exact", "mean_interval", "median_interval"]
 __all__ += ["percentiles", "redrawn_counts", "redrawn_means", "spearman", "wilson"]
 
@@ -160,6 +160,21 @@ def drop_interval(
     drawn = bootstrap_mean(column, draws=draws, seed=seed, confidence=confidence)
     scaled = flips[0] * step, flips[1] * step
     return hull(drawn, scaled) if drawn else (None if gained + lost else scaled)
+
+
+def changes_interval(drops: ArrayLike, confidence: float = 0.95) -> Bounds:
+    """Return the interval of the mean of drops that are 0 but for few samples, and of about the same size there.
+
+    `flips_interval` about the mean, each flip worth the root mean square of the drops: with one change seen it is a few
+    changes wide on either side. (The bootstrap sees draws without any change: plain percentiles are too narrow, the
+    studentized one is ten times too wide, on one side. Where sizes differ by far this covers 85 to 90 %.)
+    """
+    column = np.asarray(drops, np.float64)
+    n, gained, lost = len(column), int((column < 0).sum()), int((column > 0).sum())
+    low, high = flips_interval(gained, lost, n, confidence)
+    mean, seen = float(column.mean()), (lost - gained) / n
+    step = sqrt(float(np.mean(column[column != 0] ** 2))) if gained + lost else 1.0
+    return mean + step * (low - seen), mean + step * (high - seen)
 
 
 def hull(one: Bounds, other: Bounds) -> Bounds:
