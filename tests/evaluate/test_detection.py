@@ -219,9 +219,34 @@ def test_a_longer_list_of_boxes_is_no_contradiction(tmp_path: Path) -> None:
     assert _metrics(result, 1)["map"].drop == 0
 
 
-def test_outputs_before_suppression_are_refused_with_what_to_do(tmp_path: Path) -> None:
-    raw = {"output0": np.zeros((1, 84, 50))}
-    with pytest.raises(DataError, match=r"'output0' \[1, 84, 50\]: export it with suppression"):
+def _head(form: str, shift: float) -> np.ndarray[Any, Any]:
+    """The same two boxes as YOLO's heads have them: each found at three places that overlap, the rest empty."""
+    table = _table(scale=1.0, shift=shift)[0]
+    head = np.zeros((400, 4 + 3))
+    for place, (x1, y1, x2, y2, score, kind) in enumerate(table[:2]):
+        for again in range(3):
+            row = head[20 * place + again]
+            row[:4] = (x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1 + 0.1 * again
+            row[4 + int(kind)] = score - 0.1 * again
+    if form == "columns":
+        return head.T[None]
+    sure = (head[:, 4:].max(axis=1, keepdims=True) > 0).astype(np.float64)
+    return np.concatenate([head[:, :4], sure, head[:, 4:]], axis=1)[None]
+
+
+@pytest.mark.parametrize("form", ["columns", "rows"])
+def test_heads_of_yolo_are_suppressed(form: str, tmp_path: Path) -> None:
+    heads = [{"output0": _head(form, shift)} for shift in (0.0, 3.0)]
+    result = _evaluated(tmp_path, *heads)
+    metrics = _metrics(result, 0)
+    assert metrics["map-50"].value > 0.9  # copies would be mistakes
+    assert metrics["iou"].value > 0.8
+    assert (_metrics(result, 1)["map"].drop or 0) > 0.4
+
+
+def test_outputs_of_another_kind_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    raw = {"output0": np.zeros((1, 3, 20, 20))}
+    with pytest.raises(DataError, match=r"'output0' \[1, 3, 20, 20\]: export it with suppression"):
         _evaluated(tmp_path, raw, raw)
 
 

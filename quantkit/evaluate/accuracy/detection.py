@@ -1,11 +1,13 @@
 """Detectors: boxes, scores and classes from what a model puts out, and how good they are.
 
 Labels come from a COCO file, as they lie in the model's input (`quantkit.data.pixels.place_in`). A model's boxes are taken to
-be in pixels of its input; where none is beyond 2 they are taken to be parts of its width and height.
+be in pixels of its input; where none is beyond 2 they are taken to be parts of its width and height. YOLO's heads are
+decoded, the best class of each place alone, and suppressed here.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +29,10 @@ __all__ = ["BoxScorer", "DetectorOutputs", "detector_outputs"]
 
 _TABLES = (6, 7)  # columns of [N, 6] and [N, 7]
 _FRACTION = 2.0  # no box beyond it: parts of the width and height
+_FEWEST = 300  # places of a head; a table after suppression has no more rows
+_FAINT = 0.001  # a place's score below which it is no detection
+_KEPT = 300  # detections of an image
+_SAME = 0.7  # overlap of two detections of a class of which the fainter goes
 _SURE = 0.5  # the score that a detection needs to count for the overlap
 
 
@@ -39,12 +45,15 @@ class DetectorOutputs:
         scores: The output with one score a box.
         classes: The output with one class a box.
         upright: Boxes are y1, x1, y2, x2, as TensorFlow's detection API gives them.
+        head: YOLO's, before suppression: "columns" of [4 + classes, places] (cx, cy, w, h), or "rows" of
+            [places, 5 + classes] with the score of there being anything in the middle.
     """
 
     boxes: str
     scores: str = ""
     classes: str = ""
     upright: bool = False
+    head: Literal["", "columns", "rows"] = ""
 
     def image(self, outputs: Mapping[str, Array]) -> Image:
         """Return what was found on an image; places that hold nothing (no score, or not a number) are left out."""
@@ -54,6 +63,8 @@ class DetectorOutputs:
             scores, classes = (outputs[n].reshape(-1) for n in (self.scores, self.classes))
             count = min(len(boxes), scores.size, classes.size)
             boxes, scores, classes = boxes[:count], scores[:count], classes[:count]
+        elif self.head:
+            return _suppressed(table.reshape(table.shape[-2:]), self.head)
         else:
             rows = table.reshape(-1, table.shape[-1])
             rows = rows[:, [1, 2, 3, 4, 6, 5]] if rows.shape[1] == _TABLES[1] else rows
@@ -85,8 +96,14 @@ def detector_outputs(
             upright = boxes.rpartition("/")[2].startswith("detection_boxes")
             return DetectorOutputs(boxes=boxes, scores=scores, classes=classes, upright=upright)
     for name, shape in shapes.items():
-        if len(shape) in {2, 3} and shape[-1] in _TABLES:
+        if len(shape) in {2, 3} and shape[-1] in _TABLES and np.prod(shape[:-1]) <= _FEWEST:
             return DetectorOutputs(boxes=name)
+    for name, shape in shapes.items():
+        if len(shape) == 3 and shape[0] == 1 and max(shape) > _FEWEST:  # noqa: PLR2004
+            if 4 < shape[1] < shape[2]:  # noqa: PLR2004
+                return DetectorOutputs(boxes=name, head="columns")
+            if 5 < shape[2] < shape[1]:  # noqa: PLR2004
+                return DetectorOutputs(boxes=name, head="rows")
     described = ", ".join(f"'{name}' {list(shape)}" for name, shape in shapes.items())
     raise DataError(
         f"{metric} needs detections after non-maximum suppression: three outputs called boxes, scores and labels, or one "
@@ -100,6 +117,29 @@ def _called(
 ) -> str:
     fitting = (n for n, s in shapes.items() if n != other and (not last or s[-1:] == (last,)))
     return next((n for n in fitting if any(word in n.lower() for word in words)), "")
+
+
+def _suppressed(head: Array, form: str) -> Image:
+    """Return the detections of a head: the best class of each place, of those that overlap much the best."""
+    places = (head.T if form == "columns" else head).astype(np.float64)
+    scores = places[:, 4:] if form == "columns" else places[:, 5:] * places[:, 4:5]
+    scores = np.where(np.isfinite(scores), scores, 0.0)
+    classes, best = scores.argmax(axis=1), scores.max(axis=1)
+    order = np.argsort(-best, kind="stable")
+    order = order[(best[order] >= _FAINT) & np.isfinite(places[order, :4]).all(axis=1)]
+    middle, half = places[order, :2], places[order, 2:4] / 2
+    boxes = np.concatenate([middle - half, middle + half], axis=1)
+    # Boxes of different classes are moved apart, so that they never overlap.
+    apart = boxes + classes[order][:, None] * (2 * np.abs(boxes).max(initial=0.0) + 1)
+    left, kept = np.arange(order.size), list[int]()
+    while left.size and len(kept) < _KEPT:
+        kept.append(int(left[0]))
+        left = left[1:][overlaps(apart[left[:1]], apart[left[1:]])[0] <= _SAME]
+    return Image(
+        boxes=boxes[kept],
+        scores=best[order][kept],
+        classes=classes[order][kept].astype(np.int64),
+    )
 
 
 class BoxScorer:
