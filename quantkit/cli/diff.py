@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["diff"]
 
-_ROWS = 20  # of each table, unless all are asked for
+_ROWS = 10  # unless all are asked for
 
 
 @expanded
@@ -29,7 +29,7 @@ def diff(
     b: Annotated[Path, typer.Argument(help="Another of the same kind.", metavar="B")],
     samples: DataFlags,
     everything: Annotated[
-        bool, typer.Option("--all", help=f"All rows; without, the {_ROWS} biggest of each kind.")
+        bool, typer.Option("--all", help="Everything; without, a summary.")
     ] = False,
     exit_code: Annotated[
         bool, typer.Option("--exit-code", help="Exit with 1 if they differ.")

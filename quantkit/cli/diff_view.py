@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["line", "new_table", "print_models", "print_rest"]
 
 _OPERATORS = 6  # named in one line
+_WORST = 3  # of each kind, in the summary
 
 
 def line(text: str, style: str = "") -> None:
@@ -53,10 +54,10 @@ def print_models(found: "ModelDiff", most: int | None) -> None:
     if found.same:
         output().print("[green]the same[/]: no difference found")
         return
-    line(f"A  {found.a}  {human(found.nbytes[0])}")
-    line(f"B  {found.b}  {human(found.nbytes[1])}  ({found.nbytes[1] / found.nbytes[0]:.1%} of A)")
-    if found.computes_the_same:
-        line("graph, weights and scales are the same", "green")
+    if most is not None:
+        _print_summary(found)
+        return
+    _print_heads(found)
     _print_run(found)
     _print_changes("Inputs and outputs", found.ports, most)
     _print_nodes(found, most)
@@ -65,6 +66,48 @@ def print_models(found: "ModelDiff", most: int | None) -> None:
     _print_weights(found, most)
     _print_sizes(found)
     _print_changes("What the files say of themselves", found.header, most)
+
+
+def _print_heads(found: "ModelDiff") -> None:
+    line(f"A  {found.a}  {human(found.nbytes[0])}")
+    line(f"B  {found.b}  {human(found.nbytes[1])}  ({found.nbytes[1] / found.nbytes[0]:.1%} of A)")
+    if found.computes_the_same:
+        line("graph, weights and scales are the same", "green")
+
+
+def _print_summary(found: "ModelDiff") -> None:
+    """Print about ten lines: what counts of each kind of difference."""
+    _print_heads(found)
+    _print_run(found)
+    differing = [t for t in found.errors.tensors if t.sqnr_db is not None]
+    if differing:
+        _listed("  the worst", (f"{t.a} {_decibels(t.sqnr_db)}" for t in differing[:_WORST]))
+    _listed("inputs and outputs", (change.what for change in found.ports[:_OPERATORS]))
+    nodes = found.nodes
+    _print_node_counts(found)
+    sides = (("A", nodes.only_a), ("B", nodes.only_b))
+    only = (f"only in {name}: {_counted(refs)}" for name, refs in sides if refs)
+    if text := "; ".join(only):
+        line(f"  {text}")
+    for text in _grouped(nodes.changed)[:_WORST]:
+        line(f"  {text}")
+    _print_scale_counts(found)
+    _print_weight_counts(found)
+    far = [c for c in found.weights.changed if c.sqnr_db is not None or c.largest is None]
+    _listed("  furthest apart", map(_apart, far[:_WORST]))
+    grown = sorted((s for s in found.sizes if s.a != s.b), key=lambda s: -abs(s.b - s.a))
+    _listed("size", (f"{s.cause} {_more(s.b - s.a)}" for s in grown[:_WORST]))
+    line("everything: --all", "dim")
+
+
+def _listed(title: str, items: "Iterable[str]") -> None:
+    """Print some things in one line; nothing if there are none."""
+    if text := ", ".join(items):
+        line(f"{title}: {text}")
+
+
+def _apart(change: "WeightChange") -> str:
+    return f"{change.a.name} {_decibels(change.sqnr_db) if change.largest is not None else change.note}"
 
 
 def _print_changes(title: str, changes: "Sequence[Change]", most: int | None) -> None:
@@ -79,13 +122,18 @@ def _print_changes(title: str, changes: "Sequence[Change]", most: int | None) ->
     print_rest(len(changes), most)
 
 
-def _print_nodes(found: "ModelDiff", most: int | None) -> None:
+def _print_node_counts(found: "ModelDiff") -> None:
     nodes = found.nodes
     renamed = f" ({nodes.renamed} under another name)" if nodes.renamed else ""
     line(
         f"nodes: {nodes.same} the same{renamed}, {len(nodes.changed)} changed, "
         f"{len(nodes.only_a)} only in A, {len(nodes.only_b)} only in B"
     )
+
+
+def _print_nodes(found: "ModelDiff", most: int | None) -> None:
+    nodes = found.nodes
+    _print_node_counts(found)
     for name, refs in (("A", nodes.only_a), ("B", nodes.only_b)):
         if refs:
             line(f"  only in {name}: {_counted(refs)}")
@@ -139,7 +187,7 @@ def _print_all_nodes(found: "ModelDiff") -> None:
             line(f"  only in {name}: {ref.op_type} {ref.name}")
 
 
-def _print_weights(found: "ModelDiff", most: int | None) -> None:
+def _print_weight_counts(found: "ModelDiff") -> None:
     weights = found.weights
     line(
         f"weights: {weights.equal} equal, {len(weights.changed)} changed, "
@@ -148,6 +196,11 @@ def _print_weights(found: "ModelDiff", most: int | None) -> None:
     types = Counter((c.a.dtype, c.b.dtype) for c in weights.changed if c.a.dtype != c.b.dtype)
     for (before, after), count in types.most_common():
         line(f"  {count} {before} -> {after}")
+
+
+def _print_weights(found: "ModelDiff", most: int | None) -> None:
+    weights = found.weights
+    _print_weight_counts(found)
     if weights.changed:
         _print_weight_table(weights.changed, most)
     if most is None:
@@ -178,9 +231,7 @@ def _stored(change: "WeightChange") -> str:
     return (a if a == b else f"{a} -> {b}") + (f", {change.note}" if change.note else "")
 
 
-def _print_scales(found: "ModelDiff", most: int | None) -> None:
-    from rich.markup import escape
-
+def _print_scale_counts(found: "ModelDiff") -> None:
     scales = found.scales
     if not (scales.equal or scales.changed or scales.only_a or scales.only_b):
         return
@@ -188,6 +239,13 @@ def _print_scales(found: "ModelDiff", most: int | None) -> None:
         f"quantized activations: {scales.equal} alike, {len(scales.changed)} not alike, "
         f"{len(scales.only_a)} only in A, {len(scales.only_b)} only in B"
     )
+
+
+def _print_scales(found: "ModelDiff", most: int | None) -> None:
+    from rich.markup import escape
+
+    scales = found.scales
+    _print_scale_counts(found)
     if not scales.changed:
         return
     title = "Scales and zero points that differ, the most first"

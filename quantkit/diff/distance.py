@@ -4,8 +4,8 @@ What a quantizer does to weights on purpose is looked for, and said:
 
 * A BatchNormalization that only one of the models has is taken into the Conv before it, ``w_c g_c / sqrt(v_c + e)`` for
   channel c.
-* Where channels were evened out (equalized, smoothed), each channel of one axis is multiplied by a factor. If the two
-  look unlike, the best factors ``f_c = <p_c, q_c> / <p_c, p_c>`` are fitted, and it is said how alike the two are then. The
+* Where channels were equalized or smoothed, each channel of one axis is multiplied by a factor. Factors that the model
+  notes are undone (`quantkit.diff.equalized`). If the two still look unlike, the best factors ``f_c = <p_c, q_c> / <p_c, p_c>`` are fitted, and it is said how alike the two are then. The
   figures stay those without factors: a wrong scale looks just like it.
 """
 
@@ -18,6 +18,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from quantkit.diff.equalized import Factors
 from quantkit.diff.scaling import Floats, array_of
 from quantkit.diff.stored import Stored
 from quantkit.numerics.affine import sqnr
@@ -75,14 +76,26 @@ def _alike(p: NDArray[Any], q: NDArray[Any]) -> bool:
     )
 
 
-def distance(x: Stored, y: Stored, kept: Collection[ir.Node]) -> Distance:
-    """Compare two weights; `kept` are the nodes that both models have."""
+def distance(
+    x: Stored, y: Stored, kept: Collection[ir.Node], factors: tuple[Factors, Factors]
+) -> Distance:
+    """Compare two weights.
+
+    Args:
+        x: The first's.
+        y: The second's.
+        kept: The nodes that both models have.
+        factors: What each model says about its channels.
+    """
     if not _is_number(x) or not _is_number(y):
         known = x.tensor.dtype.is_integer() and y.tensor.dtype.is_integer()
         return Distance(note="other integers" if known else "integers of unknown scale")
     p, folded_p = _with_normalization(x.floats(), x, kept)
     q, folded_q = _with_normalization(y.floats(), y, kept)
+    p, undone_p = factors[0].undone(p, x)
+    q, undone_q = factors[1].undone(q, y)
     notes = ["BN folded in"] if folded_p or folded_q else []
+    notes += ["equalization undone"] if undone_p or undone_q else []
     if p.ndim == _MATRIX and p.shape != q.shape and p.T.shape == q.shape:
         p = p.T
         notes.append("transposed")

@@ -7,6 +7,7 @@ from math import inf
 import onnx_ir as ir
 
 from quantkit.diff.distance import Distance, distance, same_bytes
+from quantkit.diff.equalized import Factors
 from quantkit.diff.matching import Nodes
 from quantkit.diff.names import base_name
 from quantkit.diff.stored import Stored, stored_constants
@@ -71,7 +72,8 @@ def weights_diff(a: ir.Model, b: ir.Model, nodes: Nodes) -> WeightsDiff:
     kept = frozenset(nodes) | frozenset(nodes.values())
     matched = [(left[name], right[other]) for name, other in pairs.items()]
     different = [(x, y) for x, y in matched if not same_bytes(x, y)]
-    changes = [_change(x, y, distance(x, y, kept)) for x, y in different]
+    factors = Factors(a), Factors(b)
+    changes = [_change(x, y, distance(x, y, kept, factors)) for x, y in different]
     known = set(pairs.values())
     return WeightsDiff(
         equal=len(matched) - len(different),

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from builders import graph, matmul_model, model, node, rng, run, save, sqnr, weight
+from layer_cases import float_model, quantized, rescaled
 from onnx import numpy_helper
 
 from quantkit import quantize_dynamic, quantize_static
@@ -93,7 +94,7 @@ def test_static_against_float(pair: tuple[Path, Path]) -> None:
     assert {(c.a.dtype, c.b.dtype) for c in weights.values()} == {("float32", "int8")}
     # With the normalization folded in and channels evened out, what is left is the error of 8 bits.
     assert "BN folded in" in weights["w1"].note
-    assert all((c.sqnr_db or 0) > 30 or "rescaled" in c.note for c in weights.values())
+    assert all((c.sqnr_db or 0) > 30 for c in weights.values())
     assert found.scales.only_b == ("x", "a", "y")
     assert sum(s.a for s in found.sizes) == found.nbytes[0] == pair[0].stat().st_size
     assert sum(s.b for s in found.sizes) == found.nbytes[1] == pair[1].stat().st_size
@@ -258,3 +259,23 @@ def test_of_very_many_tensors_some_are_compared_and_that_is_said(
     assert errors.note == f"of 99 that correspond, {len(errors.tensors)} were compared"
     assert 10 <= len(errors.tensors) <= 11
     assert errors.outputs == ("y",)
+
+
+@pytest.mark.parametrize("kind", ["qdq", "qoperator"])
+def test_equalized_channels_are_no_error_of_the_weights(kind: str, tmp_path: Path) -> None:
+    source, feeds = float_model("cnn", tmp_path)
+    found = diff_models(source, quantized(kind, source, tmp_path, feeds), samples=feeds[:2])
+    weights = [c for c in found.weights.changed if len(c.a.shape) > 1]
+    assert len(weights) == 5
+    assert any("equalization undone" in c.note for c in weights)
+    assert all(c.sqnr_db is not None and c.sqnr_db > 30 for c in weights)
+    assert not any("rescaled" in c.note for c in found.weights.changed)
+
+
+def test_a_wrong_scale_is_still_found_behind_equalization(tmp_path: Path) -> None:
+    source, feeds = float_model("cnn", tmp_path)
+    good = quantized("qdq", source, tmp_path, feeds)
+    wrong = rescaled(good, tmp_path / "wrong.onnx", "w2_scale", 1.5)
+    found = diff_models(source, wrong, samples=feeds[:2])
+    assert found.weights.changed[0].a.name == "w2"
+    assert (found.weights.changed[0].sqnr_db or 99) < 10
