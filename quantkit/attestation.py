@@ -163,7 +163,7 @@ def _content(case: _Case) -> Check:
 
 def _record(text: str) -> Check:
     if is_sealed(text):
-        return Check("record", "ok", "The record is as it was written.")
+        return Check("record", "ok", "The record in the file is as quantkit wrote it.")
     return Check("record", "wrong", "The record was edited: its seal does not fit.")
 
 

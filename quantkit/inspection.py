@@ -222,7 +222,7 @@ def _hazards(loaded: LoadedModel, facts: ModelFacts, inputs: tuple[Port, ...]) -
         found.append(f"opset {opset_of(model)}: {version} supports up to {limits.opset}")
     quantized = sorted({n.op_type for n in model.graph.all_nodes()} & QUANTIZED_OPS)
     if quantized or "quantkit" in model.metadata_props:
-        how = ", ".join(quantized) or "weights stored in 8 bits"
+        how = ", ".join(quantized) or "weights in 8 bits"
         found.append(f"it is quantized already ({how})")
     found += [
         f"input '{port.name}' has a fixed batch of {port.shape[0]}"

@@ -67,7 +67,9 @@ class QuantizeResult:
         lines = [self._sizes(), str(self.plan)]
         if self.fusion is not None:
             ran = f"{self.fusion.integer_count} of {self.fusion.product_count}"
-            lines.append(f"onnxruntime runs {ran} Conv, Gemm and MatMul in integers on this CPU")
+            lines.append(
+                f"onnxruntime runs {ran} layers (Conv, Gemm, MatMul, ...) in integers on this CPU"
+            )
         lines.append("not verified" if self.verification is None else str(self.verification))
         lines += [f"note: {text}" for text in self.warnings[:_SHOWN]]
         return "\n".join(lines)

@@ -153,7 +153,13 @@ def _draft(model: ir.Model, options: DynamicOptions) -> _Draft:
         raised = raise_opset(model, plan.min_opset)
     except ModelError as e:
         plan = plan_dynamic(facts, _stored_only(options))
-        return _Draft(model=model, plan=plan, warnings=(f"{e}; weights are stored only.",))
+        return _Draft(
+            model=model,
+            plan=plan,
+            warnings=(
+                f"{e}; only their weights are quantized, which makes the file smaller and not faster.",
+            ),
+        )
     note = f"Opset raised from {facts.opset} to {plan.min_opset}."
     return _Draft(model=raised, plan=plan_dynamic(facts_of(raised), options), warnings=(note,))
 
@@ -164,8 +170,8 @@ def _second_draft(
     """Plan without integer arithmetic, for a model that does not bear it."""
     again = _draft(load_model(source).model, _stored_only(options))
     warning = (
-        f"{noise(checked)} Integer arithmetic was switched off for the whole model; "
-        "weights are stored in 8 bits."
+        f"{noise(checked)} Integer arithmetic was switched off for the whole model: only the weights "
+        "are quantized, which makes the file smaller and not faster."
     )
     return _Draft(model=again.model, plan=again.plan, warnings=(*again.warnings, warning))
 
@@ -385,7 +391,7 @@ class _StaticWriter:
             kept=kept,
         )
         some = f"{len(kept)} nodes" if len(kept) > 1 else f"Node '{next(iter(kept))}'"
-        given_up = some if measured else "All products"
+        given_up = some if measured else "All layers"
         warning = (
             f"{noise(checked)} {given_up} stayed in float therefore, which costs time and size."
         )

@@ -120,7 +120,7 @@ class Verification:
         done = "valid, loads and runs in onnxruntime" if self.ran else "valid, loads in onnxruntime"
         found = self.figures(_SHOWN)
         return f"verified: {done}" + (
-            f"; against float on {self.judged_on}: {found}" if found else ""
+            f"; SQNR against float on {self.judged_on}: {found}" if found else ""
         )
 
     def figures(self, most: int | None = None) -> str:

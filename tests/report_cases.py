@@ -161,7 +161,7 @@ def hard_result() -> Result:
         saturated_db=12.0,
         this_cpu="x86_64 with AVX2, without VNNI: it saturates",
         portable=False,
-        sentence="40 of 300 products can saturate on x86 without VNNI: another CPU answers differently.",
+        sentence="40 of 300 layers can saturate on x86 without VNNI: another CPU answers differently.",
         plain_flips=3,
     )
     models[3] = replace(models[3], fidelity=unsafe, warnings=("Its opset is newer than float's.",))

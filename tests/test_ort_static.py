@@ -176,7 +176,7 @@ def test_configurations(source: Path, tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"ActivationSymetric": True}, "did you mean 'ActivationSymmetric'"),
-        ({"WeightSymmetric": False}, "weights of calibrated products are symmetric"),
+        ({"WeightSymmetric": False}, "weights of static layers are symmetric"),
         ({"AddQDQPairToWeight": True}, "stored as integers"),
         ({"OpTypesToExcludeOutputQuantization": ["Conv"]}, "TensorRule"),
         ({"MinimumRealRange": 1e-4}, "TensorRule"),

@@ -85,7 +85,7 @@ def quantize_dynamic(  # noqa: PLR0913 - the names that onnxruntime's users type
 # of any other.
 _ALWAYS: dict[str, tuple[Any, str]] = {
     "EnableSubgraph": (True, "subgraphs are always quantized; exclude nodes by name instead"),
-    "MatMulConstBOnly": (True, "only products with a constant weight are quantized dynamically"),
+    "MatMulConstBOnly": (True, "only operators with a constant weight are quantized dynamically"),
     "WeightSymmetric": (None, "int8 weights are symmetric and uint8 weights asymmetric"),
     "ActivationSymmetric": (False, "DynamicQuantizeLinear is asymmetric by definition"),
     "ForceQuantizeNoInputCheck": (False, "it has no meaning for dynamic quantization"),

@@ -49,7 +49,7 @@ def calibrate(  # noqa: PLR0913 - one parameter a flag
         bool,
         typer.Option(
             "--every-value",
-            help="Count every value, not about a million evenly spaced ones a tensor.",
+            help="Count every value of each tensor, not about a million evenly spaced ones.",
         ),
     ] = False,
     workers: Annotated[
@@ -74,7 +74,7 @@ def calibrate(  # noqa: PLR0913 - one parameter a flag
         typer.Option(
             rich_help_panel="Workers",
             metavar="N",
-            help="For one operator; for very large models.",
+            help="Threads per operator; for very large models.",
             min=1,
         ),
     ] = 1,

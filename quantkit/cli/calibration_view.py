@@ -182,7 +182,7 @@ def _facts(found: "Calibration") -> Iterator[str]:
         yield f"observed {audit['samples']} samples, {seen:.3g} values{share}; min and max of all"
     if audit["outliers"]:
         listed = ", ".join(f"{names.get(str(s), s)} ({n})" for s, n in audit["outliers"])
-        yield f"extremes set by (of so many tensors): {listed}"
+        yield f"smallest or largest values come from (in so many tensors): {listed}"
     if audit["duplicates"]:
         first = [names.get(str(s), s) for s in audit["duplicates"][0]]
         yield f"copies   {len(audit['duplicates'])} groups of equal samples, the first: {first}"

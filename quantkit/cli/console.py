@@ -82,10 +82,10 @@ def progress() -> Iterator["Callable[[str], None]"]:
 
 # How a column of the table is called, and its colour.
 _COLUMNS = {
-    "static": ("calibrated integers", "green"),
-    "absorbed": ("absorbed", "green"),
-    "integer": ("dynamic integers", "green"),
-    "stored": ("stored in 8 bits", "cyan"),
+    "static": ("static int8", "green"),
+    "absorbed": ("fused into layer before", "green"),
+    "integer": ("dynamic int8", "green"),
+    "stored": ("weights only", "cyan"),
     "float": ("float", ""),
 }
 _REASONS = 5  # below a table of a static plan
@@ -101,10 +101,10 @@ def plan_table(plan: "Plan") -> "Table":
 
     table = Table(title="What runs how", title_justify="left")
     table.add_column("operator")
-    table.add_column("integer", justify="right", style="green")
-    table.add_column("stored in 8 bits", justify="right", style="cyan")
+    table.add_column("int8", justify="right", style="green")
+    table.add_column("weights only", justify="right", style="cyan")
     table.add_column("float", justify="right")
-    table.add_column("why not integer")
+    table.add_column("why not int8")
     for op_type, counts in sorted(plan.counts().items()):
         reasons = Counter(
             n.why for n in plan.nodes if n.op_type == op_type and n.mode != Mode.INTEGER
@@ -147,6 +147,6 @@ def float_reasons(plan: "Plan") -> list[str]:
     for why, operators in listed[:_REASONS]:
         shown = ", ".join(f"{op} {count}" for op, count in operators.most_common(_OPERATORS))
         more = ", ..." if len(operators) > _OPERATORS else ""
-        lines.append(f"in float {operators.total()} x {why}: {shown}{more}")
+        lines.append(f"{operators.total()} in float: {why} ({shown}{more})")
     rest = sum(operators.total() for _, operators in listed[_REASONS:])
-    return [*lines, f"in float {rest} x for other reasons"] if rest else lines
+    return [*lines, f"{rest} in float: for other reasons"] if rest else lines

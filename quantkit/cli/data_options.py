@@ -28,7 +28,7 @@ class MethodFlags:
         ),
     ] = None
     percentile: Annotated[
-        float | None, typer.Option(metavar="P", help="Per cent of the values kept: 99.99.")
+        float | None, typer.Option(metavar="P", help="Percentage of the values kept: 99.99.")
     ] = None
 
 
@@ -42,12 +42,20 @@ class DataFlags:
             metavar="PATH", help="Directory or file of real samples; or in quantkit.toml."
         ),
     ] = None
-    limit: Annotated[int | None, typer.Option(metavar="N", help="Use N samples.", min=1)] = None
-    batch: Annotated[int | None, typer.Option(metavar="N", help="Samples a run.", min=1)] = None
-    shuffle: Annotated[
-        bool | None, typer.Option("--shuffle/--no-shuffle", help="Mix the order (default).")
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", help="Use at most N samples.", min=1)
     ] = None
-    seed: Annotated[int | None, typer.Option(metavar="N", help="Of the shuffle.", min=0)] = None
+    batch: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Samples per run of the model (batch size).", min=1),
+    ] = None
+    shuffle: Annotated[
+        bool | None,
+        typer.Option("--shuffle/--no-shuffle", help="Draw samples in random order (default)."),
+    ] = None
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Seed of the shuffle.", min=0)] = (
+        None
+    )
     label: Annotated[
         str | None,
         typer.Option(
@@ -63,7 +71,7 @@ class DataFlags:
         ),
     ] = None
     skip_bad: Annotated[
-        bool, typer.Option("--skip-bad", help="Leave out samples that cannot be read.")
+        bool, typer.Option("--skip-bad", help="Skip samples that cannot be read.")
     ] = False
     preset: Annotated[
         str | None,
@@ -75,18 +83,27 @@ class DataFlags:
     ] = None
     mean: Annotated[
         str | None,
-        typer.Option(metavar="M", rich_help_panel="Images", help="127, or 0.485,0.456,0.406."),
+        typer.Option(
+            metavar="M", rich_help_panel="Images", help="Subtracted: 127, or 0.485,0.456,0.406."
+        ),
     ] = None
     std: Annotated[
         str | None,
-        typer.Option(metavar="S", rich_help_panel="Images", help="128, or 0.229,0.224,0.225."),
+        typer.Option(
+            metavar="S", rich_help_panel="Images", help="Divided by: 128, or 0.229,0.224,0.225."
+        ),
     ] = None
     resize: Annotated[
         str | None,
-        typer.Option(metavar="N", rich_help_panel="Images", help="Shorter side, or HxW."),
+        typer.Option(
+            metavar="N", rich_help_panel="Images", help="Size of the shorter side, or HxW."
+        ),
     ] = None
     crop: Annotated[
-        str | None, typer.Option(metavar="N", rich_help_panel="Images", help="Centre, N or HxW.")
+        str | None,
+        typer.Option(
+            metavar="N", rich_help_panel="Images", help="Size of the centre crop, N or HxW."
+        ),
     ] = None
     letterbox: Annotated[
         str | None,
@@ -117,14 +134,24 @@ class DataFlags:
         ),
     ] = None
     tokenizer: Annotated[
-        Path | None, typer.Option(metavar="FILE", rich_help_panel="Text", help="A tokenizer.json.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", rich_help_panel="Text", help="The tokenizer.json of the model."
+        ),
     ] = None
     column: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", rich_help_panel="Text", help="The column; two for pairs."),
+        typer.Option(
+            metavar="NAME",
+            rich_help_panel="Text",
+            help="The column with the text; give two for pairs.",
+        ),
     ] = None
     max_length: Annotated[
-        int | None, typer.Option(metavar="N", rich_help_panel="Text", help="Tokens at most.", min=1)
+        int | None,
+        typer.Option(
+            metavar="N", rich_help_panel="Text", help="Longer texts are cut to N tokens.", min=1
+        ),
     ] = None
 
     def used(self) -> str:
@@ -271,7 +298,7 @@ def _numbers(flag: str, text: str | None) -> tuple[float, ...] | None:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
         raise UsageError(
-            f"{flag} '{text}' is not a number, nor one a channel with commas between."
+            f"{flag} '{text}' is not a number, nor one per channel with commas between."
         ) from None
 
 

@@ -51,7 +51,7 @@ def evaluate(  # noqa: PLR0913 - one parameter a flag
         typer.Option(
             "--pairs/--no-pairs",
             rich_help_panel=_PANEL,
-            help="Two --column are two texts to embed, and the label their likeness.",
+            help="Two --column are two texts to embed; the label is their similarity.",
         ),
     ] = None,
     answer: Annotated[
@@ -73,7 +73,10 @@ def evaluate(  # noqa: PLR0913 - one parameter a flag
     confidence: Annotated[
         float | None,
         typer.Option(
-            parser=part, metavar="C", rich_help_panel=_PANEL, help="Of all intervals. Default: 95%."
+            parser=part,
+            metavar="C",
+            rich_help_panel=_PANEL,
+            help="Confidence of all intervals. Default: 95%.",
         ),
     ] = None,
     time_batch: Annotated[
@@ -102,7 +105,7 @@ def evaluate(  # noqa: PLR0913 - one parameter a flag
             help="Leave out latency, memory, layers, runtime or fidelity. May be repeated.",
         ),
     ] = None,
-    title: Annotated[str, typer.Option(metavar="TEXT", help="Of the report.")] = "",
+    title: Annotated[str, typer.Option(metavar="TEXT", help="Title of the report.")] = "",
     rules: GateFlags,
     as_json: JsonOption = False,
 ) -> None:

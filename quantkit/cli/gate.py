@@ -38,7 +38,9 @@ def gate(  # noqa: PLR0913 - one parameter a flag
     confidence: Annotated[
         float | None,
         typer.Option(
-            parser=part, metavar="C", help="Judge the bad end of each interval at it. Default: 95%."
+            parser=part,
+            metavar="C",
+            help="Judge the worst end of each interval at this confidence. Default: 95%.",
         ),
     ] = None,
     allow_undecided: Annotated[

@@ -69,7 +69,7 @@ class GateFlags:
             parser=part,
             metavar="X",
             rich_help_panel=_PANEL,
-            help="Products that run in integers: 90%.",
+            help="Share of layers (Conv, Gemm, MatMul, ...) in integers: 90%.",
         ),
     ] = None
     max_flips: Annotated[
@@ -94,7 +94,7 @@ class GateFlags:
         typer.Option(
             "--estimate",
             rich_help_panel=_PANEL,
-            help="Judge what was measured, not the bad end of its interval at 95%.",
+            help="Judge the estimate, not the worst end of its 95% interval.",
         ),
     ] = None
     allow: Annotated[

@@ -127,7 +127,7 @@ def _print(found: "Plan", *, nodes: bool) -> None:
     _line("Weights: tensor, type, scales")
     for w in found.weights:
         axis = getattr(w.spec.granularity, "axis", None)
-        scales = "one" if axis is None else f"one a channel, axis {axis}"
+        scales = "one" if axis is None else f"one per channel, axis {axis}"
         _line(f"{w.tensor}  {w.spec.dtype.name}  {scales}")
 
 

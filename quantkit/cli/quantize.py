@@ -84,7 +84,7 @@ def dynamic(  # noqa: PLR0913 - one parameter a flag
         ),
     ] = WeightType.QUInt8,
     per_tensor: Annotated[
-        bool, typer.Option("--per-tensor", help="One scale a weight instead of one a channel.")
+        bool, typer.Option("--per-tensor", help="One scale per tensor instead of one per channel.")
     ] = False,
     op_types: Annotated[
         list[str] | None,

@@ -46,10 +46,14 @@ def static(  # noqa: PLR0913 - one parameter a flag
     ] = None,
     plan: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Do what this plan says, made and perhaps edited."),
+        typer.Option(
+            metavar="FILE",
+            help="Quantize as this plan says, written by --save-plan or quantkit plan -o.",
+        ),
     ] = None,
     save_plan: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also write what was decided, and why.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Also write the plan: every decision with its reason."),
     ] = None,
     external_data: Annotated[
         bool, typer.Option("--external-data", help="Write weights to a .data file beside OUT.")

@@ -39,7 +39,7 @@ def print_result(result: "QuantizeResult", target: Path, promise: str = "") -> N
         highlight=False,
     )
     for note in result.notes:
-        console.print(escape(f"before: {note}"), highlight=False, soft_wrap=True)
+        console.print(escape(f"preparation: {note}"), highlight=False, soft_wrap=True)
     _print_verified(result)
     print_written(target)
     print_warnings(result.warnings)
@@ -74,7 +74,7 @@ def _print_verified(result: "QuantizeResult") -> None:
         "[green]verified[/]: valid, loads"
         + (" and runs" if checked.ran else "")
         + " in onnxruntime"
-        + (escape(f"; against float on {checked.judged_on}: {found}") if found else ""),
+        + (escape(f"; SQNR against float on {checked.judged_on}: {found}") if found else ""),
         highlight=False,
         soft_wrap=True,
     )
@@ -83,13 +83,15 @@ def _print_verified(result: "QuantizeResult") -> None:
 def _fused(fusion: "Fusion") -> list[str]:
     """Say what onnxruntime makes of the model on this machine."""
     total = fusion.product_count
-    lines = [f"{fusion.integer_count} of {total} products run in integers on this CPU"]
+    lines = [
+        f"{fusion.integer_count} of {total} layers (Conv, Gemm, MatMul, ...) run in integers on this CPU"
+    ]
     if fusion.integer_products:
         lines[0] += f": {_counted(fusion.integer_products)}"
     if fusion.float:
-        lines.append(f"products in float: {_counted(fusion.float)}")
+        lines.append(f"computed in float: {_counted(fusion.float)}")
     if fusion.conversions:
-        lines.append(f"conversions left: {_counted(fusion.conversions)}")
+        lines.append(f"conversions between float and int8 left: {_counted(fusion.conversions)}")
     return lines
 
 

@@ -25,7 +25,7 @@ class StaticFlags:
     target: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="What will run it: see quantkit targets. Default: cpu, any CPU."
+            metavar="NAME", help="What will run it: see quantkit targets. Default: cpu (any CPU)."
         ),
     ] = None
     activation_type: Annotated[
@@ -43,7 +43,7 @@ class StaticFlags:
         typer.Option(
             "--per-tensor/--per-channel",
             rich_help_panel="Integers",
-            help="One scale a weight, or one an output channel (default).",
+            help="One scale per tensor, or one per output channel (default).",
         ),
     ] = None
     symmetric_activations: Annotated[
@@ -51,7 +51,7 @@ class StaticFlags:
         typer.Option(
             "--symmetric-activations/--asymmetric-activations",
             rich_help_panel="Integers",
-            help="Zero points of activations in the middle, or where they fit best.",
+            help="Zero points of activations in the middle of the type, or where they fit best.",
         ),
     ] = None
     op_types: Annotated[
@@ -92,7 +92,7 @@ class StaticFlags:
             "--range",
             metavar="TENSOR=LOW,HIGH",
             rich_help_panel="Selection",
-            help="This activation's range, instead of what is observed. May be repeated.",
+            help="Use this range for an activation, not the observed one. May be repeated.",
         ),
     ] = None
     equalize: Annotated[
@@ -100,7 +100,7 @@ class StaticFlags:
         typer.Option(
             "--equalize/--no-equalize",
             rich_help_panel="Accuracy",
-            help="Even out channels between two layers.",
+            help="Equalize the ranges of channels between layers.",
         ),
     ] = None
     smooth: Annotated[
@@ -108,7 +108,7 @@ class StaticFlags:
         typer.Option(
             "--smooth/--no-smooth",
             rich_help_panel="Accuracy",
-            help="Move outliers of activations into weights.",
+            help="Move outliers of activations into weights (SmoothQuant).",
         ),
     ] = None
     bias: Annotated[
@@ -124,7 +124,7 @@ class StaticFlags:
         typer.Option(
             "--rounding/--no-rounding",
             rich_help_panel="Accuracy",
-            help="Round weights by what they multiply.",
+            help="Round weights so that each layer's output changes least (second order).",
         ),
     ] = None
     adaptive: Annotated[
@@ -132,7 +132,7 @@ class StaticFlags:
         typer.Option(
             "--adaptive/--no-adaptive",
             rich_help_panel="Accuracy",
-            help="Search each weight's rounding; slower.",
+            help="Search the rounding of single weights further; slower.",
         ),
     ] = None
 

@@ -68,16 +68,16 @@ def _activations(t: "Target") -> str:
 
 
 def _weights(t: "Target") -> str:
-    return f"{t.weight.name}, {'by channel' if t.per_channel else 'by tensor'}"
+    return f"{t.weight.name}, {'per channel' if t.per_channel else 'per tensor'}"
 
 
 def _print_machine(machine: "Machine") -> None:
     from rich.markup import escape
 
     says = {
-        True: "uint8 x int8 sums clip at 16 bits here, unless weights are pair-safe",
-        False: "uint8 x int8 sums are exact here",
-        None: "whether uint8 x int8 sums are exact here is unknown",
+        True: "sums of two uint8 x int8 products saturate at 16 bits on this CPU; quantkit chooses weights that cannot",
+        False: "uint8 x int8 products are summed exactly on this CPU: nothing saturates",
+        None: "whether sums of uint8 x int8 products saturate on this CPU is unknown",
     }
     console = output()
     console.print(escape(f"this machine: {machine}"), highlight=False, soft_wrap=True)
@@ -115,14 +115,19 @@ def _rows(t: "Target") -> tuple[tuple[str, str], ...]:
         ("runtime", t.runtime),
         ("activations", _activations(t)),
         ("weights", f"{_weights(t)}{', symmetric' if t.symmetric_weights else ''}"),
-        ("pair-safe weights", "yes" if t.saturates else "not needed"),
+        (
+            "16-bit sums",
+            "may saturate; weights are chosen so that they do not"
+            if t.saturates
+            else "do not saturate",
+        ),
         ("bias", bias),
         ("opset", f"{t.min_opset} or newer"),
-        ("products", _listed(t.products)),
-        ("by channel", _listed(t.channelwise)),
-        ("output quantized", _listed(t.needs_output)),
-        ("computed", _listed(t.computes)),
-        ("moved, same scale", _listed(t.moves)),
+        ("layers", _listed(t.products)),
+        ("scales per channel", _listed(t.channelwise)),
+        ("output must be int8", _listed(t.needs_output)),
+        ("other int8 operators", _listed(t.computes)),
+        ("scale kept", _listed(t.moves)),
     )
 
 

@@ -95,5 +95,5 @@ def _print(found: "Attestation", model: Path) -> None:
     wrong = [check.name for check in found.checks if check.outcome == "wrong"]
     open_ = sum(check.outcome == "unknown" for check in found.checks)
     verdict = f"[bold red]wrong:[/] {', '.join(wrong)}" if wrong else "[green]nothing is wrong[/]"
-    verdict += f"; {open_} could not be told" if open_ else ""
+    verdict += f"; {open_} could not be checked" if open_ else ""
     console.print(verdict, highlight=False)

@@ -46,7 +46,7 @@ def open_npz(found: Found, inputs: Sequence[InputSpec], settings: DataSettings) 
             if own is None or len(own) != block.samples:
                 where = f"'{label_key}' of {file.name}"
                 wrong = wrong or mislabelled(values, block.samples, where)
-                notes[f"{where} is not one label a sample: not used."] = None
+                notes[f"{where} is not one label per sample: not used."] = None
                 own = None
         labels.append(own)
     description = Description(

@@ -239,6 +239,6 @@ def _rows(
             samples=block.samples,
             labels=array_labels_line([labels], f"'{key}'"),
             mislabelled=wrong,
-            warnings=(f"'{key}' is not one label a sample: not used.",) if unused else (),
+            warnings=(f"'{key}' is not one label per sample: not used.",) if unused else (),
         ),
     )

@@ -46,7 +46,7 @@ def fidelity_of(
     unsafe = [p for p in products if clips(p)]
     worst = _Worst()
     if unsafe and samples:
-        progress("Computing integer products as other CPUs do")
+        progress("Computing integer layers as other CPUs do")
         worst = _worst(path, unsafe, samples)
     return Fidelity(
         plain_db=plain.db,
@@ -92,7 +92,7 @@ def saturates_here() -> bool:
 
 
 def _this_cpu() -> str:
-    does = "clips sums of two products at 16 bits" if saturates_here() else "adds exactly"
+    does = "saturates sums of two products at 16 bits" if saturates_here() else "adds exactly"
     return f"{this_machine()}: {does}, measured"
 
 
@@ -138,10 +138,10 @@ def _changed(plain: Plain) -> str:
 
 def _sentence(products: int, unsafe: int, worst: _Worst) -> str:
     if not products:
-        return "No integer products with constant int8 weights: nothing can saturate."
+        return "No Conv, Gemm or MatMul with constant int8 weights: nothing can saturate."
     if not unsafe:
-        return "The same integers on AVX2, VNNI and ARM: no product can saturate."
-    count = f"{unsafe} of {products} products can saturate on x86 without VNNI"
+        return "The same integers on AVX2, VNNI and ARM: no layer can saturate."
+    count = f"{unsafe} of {products} layers can saturate on x86 without VNNI"
     if not worst.computed:
         why = worst.note or "what they read was not to be seen"
         return f"{count}; by how much was not measured: {why}. {_FIX}"

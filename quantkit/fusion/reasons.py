@@ -65,7 +65,7 @@ def _two_activations(site: Site) -> Reason | None:
     if x.dtype is not None and w.dtype is not None:
         return None
     return Reason(
-        "a product of two activations, not both quantized",
+        "a MatMul of two activations, of which not both are quantized",
         "none as a rule: there is no weight to shrink; onnxruntime.quantization.quantize_static quantizes both, so measure "
         "what that costs",
     )
@@ -118,7 +118,7 @@ def _outside(site: Site) -> Reason | None:
     if all(m is None or m.graph is site.node.graph for m in makers):
         return None
     return Reason(
-        "DequantizeLinear stands outside of the If, Loop or Scan with the product",
+        "DequantizeLinear stands outside of the If, Loop or Scan with the layer",
         f"{STATIC} puts it inside",
     )
 
@@ -171,7 +171,7 @@ def _way_out(site: Site) -> Reason | None:
     way = site.exit
     batch = next((n for n in way.between if n.op_type == "BatchNormalization"), None)
     if batch is not None:
-        return Reason("BatchNormalization stands between product and QuantizeLinear", _FOLD)
+        return Reason("BatchNormalization stands between the layer and QuantizeLinear", _FOLD)
     if way.quantizer is not None:
         return _bounds(site)
     if site.node.op_type != "Conv" and not _quantized_too(site):
@@ -195,7 +195,7 @@ def _bounds(site: Site) -> Reason | None:
         return None
     op = site.exit.between[0].op_type
     return Reason(
-        f"{op} between product and QuantizeLinear cannot be dropped: the quantized range goes beyond its bounds",
+        f"{op} between the layer and QuantizeLinear cannot be dropped: the quantized range goes beyond its bounds",
         f"{STATIC} quantizes within the bounds; with onnxruntime.quantization leave ActivationSymmetric off and use "
         "activation_type=QuantType.QUInt8",
     )

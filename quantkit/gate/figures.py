@@ -168,7 +168,7 @@ def _int8_share(_: Rule, model: Evaluated, __: Result) -> Figure | Missing:
             "what onnxruntime runs in integers was not looked at: evaluate without --skip runtime"
         )
     return Figure(
-        what=f"share of products in integers ({runtime.integer} of {runtime.products})",
+        what=f"share of layers in integers ({runtime.integer} of {runtime.products})",
         estimate=runtime.share,
         unit="percent",
         exact=True,

@@ -46,7 +46,7 @@ class CalibraterBase:
         per_channel: bool = False,  # noqa: FBT001
     ) -> None:
         if per_channel:
-            raise UsageError("Activations have one range a tensor; leave out per_channel.")
+            raise UsageError("Activations have one range per tensor; leave out per_channel.")
         self.model_path = model_path
         self.op_types_to_calibrate = op_types_to_calibrate
         self.augmented_model_path = augmented_model_path

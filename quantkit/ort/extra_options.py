@@ -23,7 +23,7 @@ class ExtraOptions:
 
     Attributes:
         symmetric: Zero points of activations in the middle.
-        smooth: Move outliers of activations into weights.
+        smooth: Move outliers of activations into weights (SmoothQuant).
         momentum: Of a moving average of minima and maxima, if one is asked for.
         percentile: Per cent of the values kept.
         overrides: Of single tensors.
@@ -57,9 +57,9 @@ _HARMLESS = {
 
 # Keys that cannot be had otherwise: the values that are as quantkit does it, and what to do instead of others.
 _FIXED: dict[str, tuple[tuple[Any, ...], str]] = {
-    "WeightSymmetric": ((True, None), "weights of calibrated products are symmetric"),
+    "WeightSymmetric": ((True, None), "weights of static layers are symmetric"),
     "EnableSubgraph": ((True,), "subgraphs are always looked at; exclude nodes by name instead"),
-    "MatMulConstBOnly": ((True,), "only products with a constant weight run in integers"),
+    "MatMulConstBOnly": ((True,), "only layers with a constant weight run in integers"),
     "QuantizeBias": ((True,), "integer kernels need an int32 bias where the target has one"),
     "AddQDQPairToWeight": ((False,), "weights are stored as integers"),
     "DedicatedQDQPair": ((False,), "nodes that read a tensor share its QuantizeLinear"),
@@ -81,7 +81,7 @@ _FIXED: dict[str, tuple[tuple[Any, ...], str]] = {
     "QDQDisableWeightAdjustForInt32Bias": ((False,), "a bias always fits its int32"),
     "SmoothQuantAlpha": ((0.5, None), "quantkit chooses how far to smooth"),
     "SmoothQuantFolding": ((True,), "smoothing is folded into the weights"),
-    "BlockSize": ((0, None), "calibrated products have a scale a channel or a tensor"),
+    "BlockSize": ((0, None), "static layers have one scale per channel or per tensor"),
     "extra.Sigmoid.nnapi": ((False,), "quantkit has no target NNAPI"),
 }
 

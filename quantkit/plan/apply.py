@@ -31,7 +31,7 @@ def check_fits(plan: Plan, network: Network, facts: ModelFacts, evened: str = ""
     """
     if plan.evened != evened:
         raise UsageError(
-            "The plan's scales are for a model whose channels were evened out by other data, or not at all: apply it "
+            "The plan's scales are for a model whose channels were equalized with other data, or not at all: apply it "
             "with the data that it was made with, or make it with --no-equalize --no-smooth."
         )
     steps = {step.name: step for step in network.steps}

@@ -114,7 +114,7 @@ class _Chooser:
         fact = FACTS[node.domain, node.op_type]
         why = fact.why or self._why_not_integer(node, fact)
         if why:
-            return _node_plan(node, Mode.STORED, f"{why}; computed in float, stored in 8 bits")
+            return _node_plan(node, Mode.STORED, f"{why}; computed in float, its weight in 8 bits")
         return _node_plan(node, Mode.INTEGER, f"runs as {fact.kernel.value}")
 
     def _why_not_integer(self, node: NodeFact, fact: OpFact) -> str:
@@ -127,7 +127,7 @@ class _Chooser:
         if node.name in self.exclude:
             return "excluded"
         if self.include and node.name not in self.include:
-            return "not among the nodes asked for"
+            return "not among the chosen nodes (--include, --exclude)"
         if self.op_types is not None and node.op_type not in self.op_types:
             return f"operator type {node.op_type} not asked for"
         return self._why_weights_stay(node)

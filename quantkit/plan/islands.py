@@ -182,7 +182,7 @@ class _Finder:
         if index in self.rules.against:
             return self.rules.against[index]
         if index not in useful:
-            return "no integer product behind it"
+            return "no layer in integers reads it"
         constants = self.network.constants
         computed = [v for v in inputs if v not in constants]
         if not computed or not inputs[0]:

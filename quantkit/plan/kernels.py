@@ -54,7 +54,7 @@ def _matmul(weights: Weights) -> str:
 def _too_small(weights: Weights) -> str:
     rows, columns = weights[1].shape
     if rows * columns < _MIN_ELEMENTS or min(rows, columns) < _MIN_EXTENT:
-        return f"a {rows}x{columns} product is faster in float"
+        return f"a {rows}x{columns} layer is faster in float"
     return ""
 
 
@@ -66,7 +66,7 @@ def _lookup(node: NodeFact, weights: Weights) -> str:
 
 def _small_table(weights: Weights) -> str:
     if weights[0].size < _MIN_TABLE:
-        return "its table is too small for a look-up in integers to pay"
+        return "its table is too small for an integer look-up to gain anything"
     return ""
 
 

@@ -30,7 +30,7 @@ def retract(
         if index not in products:
             if not integer and index not in forced:
                 del found.static[index]
-                found.floats[index] = "nobody behind it runs in integers"
+                found.floats[index] = "nothing that reads it runs in integers"
                 found.made.difference_update(results)
         elif results[0] in found.made and network.steps[index].op_type not in needs_output:
             between = any(r not in products for r in integer)

@@ -129,7 +129,7 @@ def _merged(rest: NodePlan, static: NodePlan | None) -> NodePlan:
     """Give a product that stays float the reason why it does, not that of dynamic quantization."""
     if static is None or static.mode is not Mode.FLOAT or rest.mode is Mode.INTEGER:
         return rest
-    stored = "; computed in float, stored in 8 bits" if rest.mode is Mode.STORED else ""
+    stored = "; computed in float, its weight in 8 bits" if rest.mode is Mode.STORED else ""
     return replace(rest, why=f"{static.why}{stored}")
 
 
@@ -154,7 +154,7 @@ class _Chosen:
         if name in self.exclude:
             return "excluded"
         if self.include and name not in self.include:
-            return "not among the nodes asked for"
+            return "not among the chosen nodes (--include, --exclude)"
         if self.op_types is not None and op_type not in self.op_types:
             return f"operator type {op_type} not asked for"
         return ""

@@ -185,7 +185,7 @@ class DataSettings:
         limit: Use at most so many samples.
         shuffle: Mix the order by `seed`, so that `limit` takes a fair part of data that is sorted
             by class. A Python iterator cannot be shuffled.
-        seed: Of the shuffle.
+        seed: Seed of the shuffle.
         label: The column or key that holds the labels; None: one of the usual names.
         memory: Bytes that may be held at once while data is read, observed and solved for; None: see
             `memory_limit`. It changes no result, and is recorded nowhere.

@@ -75,7 +75,7 @@ class GateSettings:
     def __post_init__(self) -> None:
         if self.estimate and self.confidence is not None:
             raise UsageError(
-                "estimate judges what was measured, confidence the bad end of its interval: leave out one of the two."
+                "estimate judges what was measured, confidence the worst end of its interval: leave out one of the two."
             )
         for kind in self.allow:
             check_choice("allow", kind, OBJECTIONS)

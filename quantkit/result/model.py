@@ -168,7 +168,7 @@ class DataSource:
         preprocessing: One step a line.
         settings: What tells two preparations of the same files apart, by name.
         values: Of each input of real numbers, what 1, 50 and 99 of 100 values are below.
-        batch: Samples a run.
+        batch: Samples per run of the model (batch size).
         order: "all, in order", "200 drawn with seed 0", ...
     """
 

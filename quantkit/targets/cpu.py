@@ -18,10 +18,10 @@ _MOVES = """
 """
 _NOTES = (
     "Conv runs in integers only if its output is quantized too, and its bias is int32 with the scale x_scale * w_scale.",
-    "Relu and Clip vanish into the product before them if no integer of the output exceeds their bounds; else both run in float.",
-    "Tanh, Gelu, Sub, Div, Pad, normalizations, Relu without a product, and all else not listed run in float, unquantized.",
+    "Relu and Clip are fused into the layer before them if no integer of the output exceeds their bounds; else both run in float.",
+    "Tanh, Gelu, Sub, Div, Pad, normalizations, Relu without a layer before it, and all else not listed run in float.",
     "Resize runs on integers in mode nearest; in modes linear and cubic it runs in float.",
-    "16-bit activations make products run in float.",
+    "With 16-bit activations layers run in float.",
 )
 
 CPU = Target(
@@ -43,7 +43,7 @@ CPU = Target(
     min_opset=13,
     runtime="onnxruntime, CPU provider",
     notes=(
-        "Weights are kept pair-safe: x86 without VNNI adds two uint8 x int8 products in 16 bits, and would clip.",
+        "Weights are chosen so that nothing saturates: x86 without VNNI adds two uint8 x int8 products in 16 bits.",
         *_NOTES,
     ),
 )

@@ -47,8 +47,8 @@ TENSORRT = Target(
     runtime="TensorRT, alone or as onnxruntime's provider",
     notes=(
         "Zero points are 0: TensorRT refuses a model with others.",
-        "Products are quantized at their inputs only: TensorRT fuses what follows into them in higher precision.",
-        "Both inputs of an Add are quantized: it is then fused into the product before it.",
+        "Conv, Gemm and MatMul are quantized at their inputs only: TensorRT fuses what follows into them in higher precision.",
+        "Both inputs of an Add are quantized: it is then fused into the layer before it.",
         "Biases stay float: TensorRT refuses DequantizeLinear of int32.",
         "Read in NVIDIA's guide, not measured.",
     ),
@@ -76,8 +76,8 @@ OPENVINO = Target(
     min_opset=13,
     runtime="OpenVINO, alone or as onnxruntime's provider",
     notes=(
-        "Weights are kept pair-safe: OpenVINO too adds in 16 bits on AVX2, and on AVX-512 without VNNI.",
-        "Products are quantized at their inputs only; what follows is fused in float.",
+        "Weights are chosen so that nothing saturates: OpenVINO too adds in 16 bits on AVX2, and on AVX-512 without VNNI.",
+        "Conv, Gemm and MatMul are quantized at their inputs only; what follows is fused in float.",
         "Read in NNCF's sources, not measured.",
     ),
 )

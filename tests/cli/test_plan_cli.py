@@ -39,7 +39,7 @@ def test_shows_what_would_be_done_and_writes_no_model(
 ) -> None:
     assert call("m.onnx", "--data", "x.npy") == 0
     out = capsys.readouterr().out
-    for text in ("What runs how", "calibrated integers", "Conv", "Relu", "weights in 8 bits"):
+    for text in ("What runs how", "static int8", "Conv", "Relu", "weights in 8 bits"):
         assert text in out
     assert "Nodes:" not in out
     assert sorted(p.name for p in work.iterdir()) == ["m.onnx", "x.npy"]
@@ -52,7 +52,7 @@ def test_nodes_and_tensors_with_reasons(capsys: pytest.CaptureFixture[str]) -> N
     assert any(line.startswith("c1  Conv  static  ") for line in lines)
     assert any(line.startswith("c2  Conv  ") and "excluded" in line for line in lines)
     assert any(line.startswith("x  uint8  0.") and "observed" in line for line in lines)
-    assert "w1  int8  one a channel, axis 0" in lines
+    assert "w1  int8  one per channel, axis 0" in lines
 
 
 def test_json_is_the_file(work: Path, capsys: pytest.CaptureFixture[str]) -> None:

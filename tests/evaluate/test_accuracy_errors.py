@@ -131,7 +131,7 @@ def _halves(data: dict[str, Any]) -> None:
     ("change", "metric", "line"),
     [
         (_drop, "top-1", "top-1 needs labels, and the data has none"),
-        (_short, "f1", "'label' has 9 labels for 20 samples: give one label a sample, or none"),
+        (_short, "f1", "'label' has 9 labels for 20 samples: give one label per sample, or none"),
         (
             _texts,
             "top-1",
@@ -147,7 +147,7 @@ def _halves(data: dict[str, Any]) -> None:
         (
             _texts,
             "mse",
-            "mse needs an output with one number a sample; the model has 'logits' [1, 8]",
+            "mse needs an output with one number per sample; the model has 'logits' [1, 8]",
         ),
     ],
 )

@@ -61,7 +61,7 @@ def test_a_float_model(source: Path, samples: list[dict[str, Array]]) -> None:
     said: list[str] = []
     found = fidelity_of(source, samples, progress=said.append)
     assert found.sentence == (
-        "No integer products with constant int8 weights: nothing can saturate."
+        "No Conv, Gemm or MatMul with constant int8 weights: nothing can saturate."
     )
     assert (found.products, found.unsafe, found.saturated_db, found.portable) == (0, (), None, True)
     assert found.plain_db is None or found.plain_db > 100
@@ -80,7 +80,7 @@ def test_static_files_of_quantkit_are_portable(
     options: dict[str, Any] = {"quant_format": output_format, "recover": recover}
     quantize_static(fashion_mnist().model, path, samples, **options)
     found = fidelity_of(path, samples)
-    assert found.sentence == "The same integers on AVX2, VNNI and ARM: no product can saturate."
+    assert found.sentence == "The same integers on AVX2, VNNI and ARM: no layer can saturate."
     assert (found.products, found.portable, found.saturated_db) == (5, True, None)
     assert found.plain_flips == 0
 
@@ -111,7 +111,7 @@ def test_files_of_onnxruntime_could_answer_differently(
     assert not found.portable
     assert found.saturated_db is not None
     assert 0 < found.saturated_db < 60
-    assert found.sentence.startswith("5 of 5 products can saturate on x86 without VNNI: ")
+    assert found.sentence.startswith("5 of 5 layers can saturate on x86 without VNNI: ")
     assert f"{found.saturated_db:.1f} dB" in found.sentence
     assert "quantkit quantize static" in found.sentence
     assert found.plain_flips == 0

@@ -42,7 +42,7 @@ def judged(proto: onnx.ModelProto, tmp_path: Path, name: str = "product") -> Nod
         (GEMM, {"read": np.int16, "made": np.int16}, "16-bit integers"),
         (MATMUL, {"read": np.uint16, "made": np.uint16}, "16-bit integers"),
         (GOOD, {"between": ("BatchNormalization", "Relu")}, "BatchNormalization stands between"),
-        (replace(GOOD, between=("Relu",)), {"zero": 128}, "Relu between product and QuantizeLinear"),
+        (replace(GOOD, between=("Relu",)), {"zero": 128}, "Relu between the layer and QuantizeLinear"),
         (GOOD, {"bias": "computed"}, "the bias is computed at run time"),
         (GOOD, {"bias": "wrong"}, "the scale of the bias is not x_scale * w_scale"),
         (GOOD, {"bias": "shifted"}, "the bias has a zero point that is not 0"),

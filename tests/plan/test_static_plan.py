@@ -158,7 +158,7 @@ def detector(*, product_behind: bool) -> Any:
 def test_the_concat_of_a_detector_head_is_float() -> None:
     plan = planned(detector(product_behind=False), None, boxes=(0.0, 640.0))
     assert modes(plan)["concat"] is Mode.FLOAT
-    assert "no integer product behind it" in why(plan, "concat")
+    assert "no layer in integers reads it" in why(plan, "concat")
 
 
 @pytest.mark.parametrize("op", ["Sigmoid", "Softmax"])

@@ -56,7 +56,7 @@ def test_include_and_op_types_leave_the_rest_alone() -> None:
         plan = planned(proto, options)
         assert modes(plan) == {"m1": Mode.STATIC, "m2": Mode.FLOAT}
         assert set(plan.weight) == {"w1"}
-        assert why(plan, "m2") == "not among the nodes asked for"
+        assert why(plan, "m2") == "not among the chosen nodes (--include, --exclude)"
     proto = chain(
         node("Add", ["a", "a"], ["p"], "add"),
         node("MaxPool", ["p"], ["b"], "pool", kernel_shape=[1, 1]),

@@ -84,13 +84,13 @@ def chosen_scorer(
     if wanted in _CLASSES:
         if decisions is None:
             raise DataError(
-                f"{wanted} needs an output [batch, classes], or one class a sample; the model has "
+                f"{wanted} needs an output [batch, classes], or one class per sample; the model has "
                 f"{_described(first, outputs)}."
             )
         return ClassScorer(decisions, models, wanted), ""
     if number is None:
         raise DataError(
-            f"{wanted} needs an output with one number a sample; the model has "
+            f"{wanted} needs an output with one number per sample; the model has "
             f"{_described(first, outputs)}."
         )
     return NumberScorer(number, models, wanted), ""
@@ -144,7 +144,7 @@ def _why_none(label: Label, decisions: Decisions | None) -> str:
     what = "a class" if decisions is not None else "an output"
     return (
         f"Labels are numbers ({label}, ...) that fit {what} of the model in no known way: no metric. --pairs "
-        "embeds two texts a row and compares their likeness; --metric takes a function of your own."
+        "embeds two texts per row and compares their similarity; --metric takes a function of your own."
     )
 
 

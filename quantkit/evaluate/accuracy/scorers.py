@@ -152,7 +152,7 @@ class NumberScorer:
             for unit, array in zip(chunk.units, answers[self._output], strict=True):
                 if array.size != 1:
                     raise DataError(
-                        f"{self.main} needs one number a sample, and the output '{self._output}' has "
+                        f"{self.main} needs one number per sample, and the output '{self._output}' has "
                         f"{array.size} for '{unit.name}'."
                     )
             column.add(np.array([array.item() for array in answers[self._output]], np.float64))

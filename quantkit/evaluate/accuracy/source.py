@@ -137,7 +137,7 @@ def open_source(
         ]
     parts = tuple(open_data(data, inputs, one) for one in chosen)
     if wrong := parts[0].description.mislabelled:
-        raise DataError(f"{wrong}: give one label a sample, or none.")
+        raise DataError(f"{wrong}: give one label per sample, or none.")
     if pairs and parts[0].description.preprocessing == parts[1].description.preprocessing:
         raise UsageError(
             f"Pairs need a table with two text columns, and the data is of the kind "

@@ -111,7 +111,7 @@ class UserScorer:
             scores = np.asarray(found, np.float64)
         except (TypeError, ValueError) as e:
             raise UsageError(
-                f"{where} returned {type(found).__name__}: one number a sample is needed."
+                f"{where} returned {type(found).__name__}: one number per sample is needed."
             ) from e
         if scores.shape != (len(units),):
             raise UsageError(

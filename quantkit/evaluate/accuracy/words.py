@@ -88,7 +88,7 @@ def find_vocabulary(settings: TextSettings, metric: str) -> Vocabulary:
     if file is None:
         raise DataError(
             f"{metric} needs to know what token ids stand for: put {', '.join(_FILES[:3])} beside the model, or give "
-            "--tokenizer FILE (tokenizer.json, a JSON of tokens and ids, or a text with a token a line)."
+            "--tokenizer FILE (tokenizer.json, a JSON of tokens and ids, or a text with one token per line)."
         )
     return _read(file)
 

@@ -80,7 +80,7 @@ def correspondence(reference: Structure, candidate: Structure) -> Correspondence
     if divisors is None and candidate.properties.get("quantkit", "").endswith(" static"):
         return Correspondence(
             matches={},
-            note="The candidate does not say by which factors its channels were evened out; quantize it again.",
+            note="The candidate does not say by which factors its channels were equalized; quantize it again.",
         )
     divisors = divisors or {}
     found = {

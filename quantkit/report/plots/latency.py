@@ -24,7 +24,7 @@ def latency(result: Result, *, width: int) -> str:
                 Group(
                     title=f"batch {setting.batch}, {numbers.threads(setting.threads)}, "
                     f"float {numbers.significant(setting.median_ms)} ms",
-                    axis="time of a run, float = 1; left of the line is faster",
+                    axis="time per run, float = 1; left of the line is faster",
                     reference=1.0,
                     rows=rows,
                     limit=limits.get("max_latency_ratio"),
@@ -44,7 +44,7 @@ def _row(model: Evaluated, found: Latency, place: int) -> Row:
         low=ends.low if ends else found.ratio,
         high=ends.high if ends else found.ratio,
         words=f"{numbers.ratio(found.ratio)}{spread}",
-        tip=f"{model.name}\n{numbers.significant(found.median_ms)} ms a run, 9 of 10 under "
+        tip=f"{model.name}\n{numbers.significant(found.median_ms)} ms per run, 9 of 10 under "
         f"{numbers.significant(found.p90_ms)} ms\n{numbers.ratio(found.ratio)} of float{spread}\n"
         f"{found.runs} runs",
     )

@@ -54,7 +54,7 @@ def _keys(found: Points) -> list[tuple[str, str]]:
     if found.runs:
         disc = tag("circle", cx=10, cy=0, r=6.5, class_="disc s0")
         ring = tag("circle", cx=10, cy=0, r=9.5, class_="ring")
-        keys += [(disc, "disc: time of a run"), (ring, f"ring: float's time ({found.runs})")]
+        keys += [(disc, "disc: time per run"), (ring, f"ring: float's time ({found.runs})")]
     if any(p.low is not None for p in found.candidates):
         ends = "".join(line(6, y, 14, y, "whisker float") for y in (-8, 8))
         keys += [(line(10, -8, 10, 8, "whisker float") + ends, f"whisker: {found.whiskers}")]

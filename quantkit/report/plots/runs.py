@@ -31,7 +31,7 @@ def runs(result: Result, *, width: int) -> str:
     )
     used = {segment.css for bar in bars for segment in bar.segments}
     legend = tuple(kind for kind in _KINDS.values() if kind[0] in used)
-    return stacked_bars(bars, legend, width=width, label="products by how they run") if bars else ""
+    return stacked_bars(bars, legend, width=width, label="layers by how they run") if bars else ""
 
 
 def _counts(runtime: Runtime) -> dict[str, int]:
@@ -48,7 +48,7 @@ def _segments(name: str, runtime: Runtime) -> tuple[Segment, ...]:
             counts[kind] / runtime.products,
             css,
             str(counts[kind]),
-            f"{name}\n{counts[kind]} of {runtime.products} products {words} "
+            f"{name}\n{counts[kind]} of {runtime.products} layers {words} "
             f"({numbers.percent(counts[kind] / runtime.products)})",
         )
         for kind, (css, words) in _KINDS.items()
