@@ -5,6 +5,7 @@ every later sample is checked as it is read. One module a format; `detect` tells
 """
 
 from collections.abc import Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 
 from quantkit.data import detect
@@ -12,7 +13,7 @@ from quantkit.data.batch import batches, collate, fixed_batch, order
 from quantkit.data.boxes import Boxes
 from quantkit.data.model import Description, InputSpec, Label, Padding, Sample, Samples, Stream
 from quantkit.errors import UsageError
-from quantkit.recipe import DataSettings
+from quantkit.recipe import DataSettings, ImageSettings, TextSettings
 
 __all__ = [
     "Boxes",
@@ -54,8 +55,18 @@ def open_data(
     settings = settings or DataSettings()
     if not inputs:
         raise UsageError("The model has no inputs: there is nothing to feed data to.")
+    samples = _open(source, tuple(inputs), settings)
+    if unused := _unused(samples.description, settings):
+        found = samples.description
+        samples.description = replace(found, warnings=(*found.warnings, *unused))
+    return samples
+
+
+def _open(
+    source: object, inputs: tuple[InputSpec, ...], settings: DataSettings
+) -> Samples | Stream:
     if isinstance(source, str | Path):
-        return _open_path(Path(source), tuple(inputs), settings)
+        return _open_path(Path(source), inputs, settings)
     if _is_dataset(source):
         from quantkit.data.tables import open_dataset
 
@@ -63,6 +74,24 @@ def open_data(
     from quantkit.data.objects import open_object
 
     return open_object(source, inputs, settings)
+
+
+def _unused(found: Description, settings: DataSettings) -> list[str]:
+    """Say which settings do nothing for this kind of data: somebody thinks that they do."""
+    kinds: dict[str, tuple[str, ImageSettings | TextSettings]] = {
+        "images": ("pixels", settings.image),
+        "text": ("tokenizer", settings.text),
+    }
+    words = []
+    for kind, (key, chosen) in kinds.items():
+        set_ = [
+            f.name
+            for f in fields(chosen)
+            if f.name != "search" and getattr(chosen, f.name) not in (None, ())
+        ]
+        if set_ and key not in found.settings:
+            words.append(f"No effect on {found.kind} data: {', '.join(set_)} (for {kind}).")
+    return words
 
 
 def _open_path(path: Path, inputs: tuple[InputSpec, ...], settings: DataSettings) -> Samples:

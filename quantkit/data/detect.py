@@ -66,11 +66,20 @@ _SPLITS = {"train", "training", "val", "valid", "validation", "dev", "test", "te
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The data at a path: its kind, its files in reading order, what they are named from, and doubts."""
+    """The data at a path.
+
+    Attributes:
+        kind: What it is.
+        root: What files are named from.
+        files: In reading order.
+        single: The path is that of the file itself.
+        warnings: What was passed over.
+    """
 
     kind: str
     root: Path
     files: tuple[Path, ...]
+    single: bool = False
     warnings: tuple[str, ...] = ()
 
     @property
@@ -135,7 +144,7 @@ def _single(path: Path) -> Found:
             f"'{path}' is of no kind that quantkit reads: use a directory, "
             f"{', '.join(_SUFFIXES)} or .pb."
         )
-    return Found(kind=kind, root=path.parent, files=(path,))
+    return Found(kind=kind, root=path.parent, files=(path,), single=True)
 
 
 def _split(path: Path) -> Found:
@@ -236,6 +245,8 @@ def _hint(path: Path) -> str:
     inside = next((p for p in folders if _by_suffix(p)[0]), None)
     if inside:
         return f"but '{inside.name}' in it does; point --data at {inside}"
-    kinds = Counter(p.suffix or p.name for p in path.iterdir())
+    kinds = Counter(p.suffix or p.name for p in path.iterdir() if not p.is_dir())
     has = f"it has only {quoted(sorted(kinds))}" if kinds else "it is empty"
+    if not kinds and any(path.iterdir()):
+        has = "it has only folders, and none with images"
     return f"{has}; {', '.join(_SUFFIXES)}, test_data_set_*/ or a saved dataset would do"

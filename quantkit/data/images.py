@@ -25,6 +25,7 @@ __all__ = ["ImageSamples", "label_value", "one_at_a_time", "open_images"]
 
 _FILE_COLUMNS = ("file", "filename", "file_name", "image", "path", "name")
 _LOOKED_AT = 32
+_NEAR = 1000  # names among which the nearest is looked for
 _LABEL_COLUMNS = ("label", "labels", "class", "class_id", "target", "y")
 
 
@@ -97,8 +98,18 @@ def open_images(found: Found, inputs: Sequence[InputSpec], settings: DataSetting
         labels, classes = read_boxes(boxes, names)
         source, table = boxes.name, boxes
     elif table.is_file():
-        labels = _from_table(table, names, settings.label)
+        labels, absent = _from_table(table, names, settings.label)
+        if absent and not labels and not found.single:
+            raise DataError(
+                f"'{table}' names no image of the folder: it has {quoted(absent)}"
+                f"{closest(absent[0], names[:_NEAR])}; name them as they are in the folder."
+            )
         source = table.name
+        if absent and not found.single:
+            warnings.append(
+                f"{plural(len(absent), 'row', 'rows')} of {table.name} without an image in the folder: "
+                f"{quoted(absent)}."
+            )
     else:
         labels, classes = _from_folders(names)
         source = "folder names"
@@ -176,7 +187,10 @@ def _from_folders(names: Sequence[str]) -> tuple[dict[str, Label], tuple[str, ..
     return {name: index[folder] for name, folder in folders.items()}, tuple(classes)
 
 
-def _from_table(table: Path, names: Sequence[str], label: str | None) -> dict[str, Label]:
+def _from_table(
+    table: Path, names: Sequence[str], label: str | None
+) -> tuple[dict[str, Label], list[str]]:
+    """Return the label of each image, and the images that are listed and not there."""
     try:
         with table.open(newline="", encoding="utf-8-sig") as stream:
             rows = [row for row in csv.reader(stream) if row]
@@ -192,19 +206,18 @@ def _from_table(table: Path, names: Sequence[str], label: str | None) -> dict[st
         wanted = _LABEL_COLUMNS if label is None else (label,)
         label_column, start = _column(table, rows[0], wanted, "label"), 1
     labels: dict[str, Label] = {}
+    absent: list[str] = []
     for number, row in enumerate(rows[start:]):
         if len(row) <= max(file_column, label_column):
             raise DataError(f"'{table}' row {number} has {len(row)} columns: it needs the label.")
         name = row[file_column].replace("\\", "/").removeprefix("./")
-        if name not in known:
-            raise DataError(
-                f"'{table}' row {number} names '{name}', which is no image in the folder"
-                f"{closest(name, known)}: correct or remove the row."
-            )
-        labels[name] = label_value(row[label_column])
+        if name in known:
+            labels[name] = label_value(row[label_column])
+        else:
+            absent.append(name)
     if all(isinstance(v, int) for v in labels.values()):
-        return labels
-    return {name: str(value) for name, value in labels.items()}
+        return labels, absent
+    return {name: str(value) for name, value in labels.items()}, absent
 
 
 def _column(table: Path, header: Sequence[str], wanted: Sequence[str], what: str) -> int:

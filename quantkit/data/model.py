@@ -112,9 +112,8 @@ class Description:
 class Samples(Protocol):
     """Random access to samples. Pickles by what it was opened with; threads may share it."""
 
-    @property
-    def description(self) -> Description:
-        """What was found."""
+    description: Description
+    """What was found."""
 
     def __len__(self) -> int: ...
 
@@ -132,8 +131,7 @@ class Samples(Protocol):
 class Stream(Protocol):
     """Samples that come one after the other."""
 
-    @property
-    def description(self) -> Description:
-        """What was found."""
+    description: Description
+    """What was found."""
 
     def __iter__(self) -> Iterator[Sample]: ...

@@ -6,6 +6,7 @@ tokenizer.json has stored is switched off: a batch is padded to its longest text
 """
 
 import json
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -158,7 +159,12 @@ def _find(settings: TextSettings, beside: Path | None) -> Path:
         if not file.is_file():
             raise DataError(f"There is no tokenizer '{file}': set --tokenizer FILE.")
         return file
-    folders = [*([beside] if beside else []), *settings.search]
+    # A model of the Hub is in a folder of its own, onnx/, below its tokenizer.
+    temporary = Path(tempfile.gettempdir()).resolve()
+    above = (folder.resolve().parent for folder in settings.search)
+    near = [folder for folder in above if folder != temporary]
+    folders = [*([beside] if beside else []), *settings.search, *near, Path.cwd()]
+    folders = list(dict.fromkeys(folders))
     for folder in folders:
         if (folder / "tokenizer.json").is_file():
             return folder / "tokenizer.json"

@@ -9,7 +9,7 @@ from typing import cast
 
 import numpy as np
 import pytest
-from data.makers import IMAGE, KINDS, TEXT, VECTOR, picture, spec
+from data.makers import IMAGE, KINDS, TEXT, VECTOR, picture, ramp, spec
 
 from quantkit.data import InputSpec, Sample, Samples, open_data
 from quantkit.recipe import DataSettings, ImageSettings, TextSettings
@@ -153,3 +153,20 @@ def test_images_say_that_the_batch_is_fixed(tmp_path: Path) -> None:
     picture(tmp_path / "a.png")
     description = open_data(tmp_path, [spec("input", 4, 3, 8, 8)]).description
     assert any("takes 4 images at once" in w for w in description.warnings)
+
+
+def test_settings_that_do_nothing_for_this_kind_of_data_are_named(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=ramp(3, 4))
+    settings = DataSettings(
+        image=ImageSettings(preset="imagenet", mean=(1.0,)), text=TextSettings(max_length=5)
+    )
+    found = open_data(tmp_path / "a.npz", VECTOR, settings)
+    assert found.description.warnings == (
+        "No effect on npz data: preset, mean (for images).",
+        "No effect on npz data: max_length (for text).",
+    )
+    rows = [{"x": np.zeros((1, 4), np.float32)}]
+    assert len(open_data(rows, VECTOR, settings).description.warnings) == 2
+    picture(tmp_path / "images" / "a.png")
+    pictures = open_data(tmp_path / "images", IMAGE, settings).description.warnings
+    assert pictures == ("No effect on image folder data: max_length (for text).",)

@@ -358,7 +358,7 @@ def test_labels_csv(table: str, labels: list[Any], line: str, tmp_path: Path) ->
         ("", "is empty: give it a column 'file'"),
         ("name,klass\na.png,1\n", "has no column 'label' for the label: it has 'name' and 'klass'"),
         ("foo,label\na.png,1\n", "has no column 'file' for the file"),
-        ("file,label\nb.png,1\n", "row 0 names 'b.png', which is no image in the folder"),
+        ("file,label\nb.png,1\n", "names no image of the folder: it has 'b.png' (did you mean"),
         ("file,label\na.png\n", "row 0 has 1 columns"),
     ],
 )
@@ -517,3 +517,22 @@ def test_images_of_their_own_sizes_are_said_before_anything_runs(tmp_path: Path)
     sized = read(tmp_path, free, preset="raw", letterbox=32)
     assert (sized.description.warnings, sized[0].advice) == ((), "")
     assert sized[0].feeds["input"].shape == sized[1].feeds["input"].shape == (1, 3, 32, 32)
+
+
+def test_labels_of_images_that_are_not_there_are_said_and_passed_over(tmp_path: Path) -> None:
+    picture(tmp_path / "1.png")
+    picture(tmp_path / "0.png")
+    rows = "".join(f"{i}.png,{i + 5}\n" for i in range(20))
+    (tmp_path / "labels.csv").write_text(f"file,label\n{rows}")
+    found = read(tmp_path, preset="raw")
+    assert [found[i].label for i in range(2)] == [5, 6]
+    (says,) = found.description.warnings
+    assert says.startswith("18 rows of labels.csv without an image in the folder: '2.png', '3.png'")
+    alone = read(tmp_path / "1.png", preset="raw")
+    assert (alone[0].label, alone.description.warnings) == (6, ())
+
+
+def test_one_image_beside_labels_of_others_is_read(tmp_path: Path) -> None:
+    picture(tmp_path / "a.png")
+    (tmp_path / "labels.csv").write_text("file,label\nb.png,1\n")
+    assert read(tmp_path / "a.png", preset="raw")[0].label is None

@@ -378,3 +378,21 @@ def test_an_image_column_takes_images_alone(tmp_path: Path) -> None:
     )
     with pytest.raises(DataError, match="it is no image that quantkit reads"):
         open_data(tmp_path / "a.parquet", IMAGE)
+
+
+@pytest.mark.parametrize("place", [".", "model", "model/onnx", "here"])
+def test_a_tokenizer_is_found_near_data_and_model_and_in_the_working_directory(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [tmp_path / "data", tmp_path / "model" / "onnx", tmp_path / "here"]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    (tmp_path / "data" / "a.csv").write_text("text\nthe cat\n")
+    monkeypatch.chdir(tmp_path / "here")
+    settings = DataSettings(text=TextSettings(search=(tmp_path / "model" / "onnx",)))
+    tokenizer(tmp_path / place)
+    if place == ".":
+        with pytest.raises(DataError, match="A text column needs a tokenizer"):
+            open_data(tmp_path / "data", TEXT, settings)
+    else:
+        assert len(open_data(tmp_path / "data", TEXT, settings)) == 1  # type: ignore[arg-type]
