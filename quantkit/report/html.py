@@ -1,6 +1,7 @@
 """The page: everything in one file, from the result alone."""
 
 import json
+import re
 from base64 import b64encode
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -22,6 +23,7 @@ from quantkit.result import Evaluated, Result, legible
 __all__ = ["render_html"]
 
 _WIDE, _NARROW = 880, 350  # widths that pictures are drawn for; the page shows the one that fits
+_OPTION = re.compile(r"(--[a-z][a-z-]*)")
 _NOISE = 0.8  # "so many layers bring 80 % of the noise"
 
 
@@ -60,12 +62,21 @@ def _places(result: Result) -> dict[str, list[tuple[int, Evaluated]]]:
 
 
 def _spoken(sentence: str) -> Markup:
-    """Return a sentence with what stands between backticks set as code."""
+    """Return a sentence with what stands between backticks set as code, and options in one piece."""
     parts = sentence.split("`")
     if len(parts) % 2 == 0:  # one that is not closed is a letter like any other
-        return escape(sentence)
+        return _unbroken(sentence)
     found = (
-        Markup("<code>{}</code>").format(p) if i % 2 else escape(p) for i, p in enumerate(parts)
+        Markup("<code>{}</code>").format(p) if i % 2 else _unbroken(p) for i, p in enumerate(parts)
+    )
+    return Markup().join(found)
+
+
+def _unbroken(text: str) -> Markup:
+    """Return a text in which an option such as --exclude is not broken after its hyphens."""
+    pieces = enumerate(_OPTION.split(text))
+    found = (
+        Markup('<span class="nobr">{}</span>').format(p) if i % 2 else escape(p) for i, p in pieces
     )
     return Markup().join(found)
 

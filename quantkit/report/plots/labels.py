@@ -51,6 +51,12 @@ class Box:
         high = min(self.y + self.height, other.y + other.height) - max(self.y, other.y)
         return wide * high if high > 0 else 0.0
 
+    def moved_into(self, other: "Box") -> "Box":
+        """Return this one, moved as little as brings it into the other; as far as it fits."""
+        x = min(max(self.x, other.x), max(other.x, other.x + other.width - self.width))
+        y = min(max(self.y, other.y), max(other.y, other.y + other.height - self.height))
+        return Box(x, y, self.width, self.height)
+
     def outside(self, other: "Box") -> float:
         """Return the area of this one that lies outside the other."""
         return self.width * self.height - self.overlap(other)
@@ -119,7 +125,8 @@ def _cheapest(
         if weight >= SOLID and not box.overlap(Box(mark.x, mark.y, 1, 1))
     ]
     best, least = Box(mark.x, mark.y, mark.width, mark.height), inf
-    for box in _places(mark):
+    for tried in _places(mark):
+        box = tried.moved_into(inside)
         leader = _leader(mark, box, others)
         way = hypot(leader[2] - leader[0], leader[3] - leader[1]) + _TIED if leader else 0.0
         cost = _WAY * way + _NAME * box.outside(inside)

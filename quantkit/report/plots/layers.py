@@ -3,7 +3,17 @@
 from quantkit.report import numbers
 from quantkit.report.palette import Look
 from quantkit.report.plots.scale import Scale
-from quantkit.report.plots.svg import NARROW, line, mark, picture, rect, shape, shorten, text
+from quantkit.report.plots.svg import (
+    NARROW,
+    line,
+    mark,
+    names_width,
+    picture,
+    rect,
+    shape,
+    shorten,
+    text,
+)
 from quantkit.result import Layer, Layers
 
 __all__ = ["layers"]
@@ -17,7 +27,8 @@ def layers(found: Layers, look: Look, *, width: int) -> str:
     if not worst:
         return ""
     small = width < NARROW
-    left, right = (8.0, width - 64.0) if small else (width * 0.36, width - 90.0)
+    room = names_width((layer.node for layer in worst), width, 0.1, 12) + 12
+    left, right = (8.0, width - 64.0) if small else (room, width - 90.0)
     height = 40.0 if small else 25.0
     scale = Scale(0, max(layer.share for layer in worst) * 100, left, right)
     top, bottom = 22.0, 22.0 + height * len(worst)
