@@ -17,7 +17,7 @@ from quantkit.graph.load import LoadedModel
 from quantkit.observe.audit import audit_of, glanced_at
 from quantkit.observe.calibration import Calibration, sketch_method
 from quantkit.observe.checkpoint import Checkpoint
-from quantkit.observe.distributed import cluster, run_on
+from quantkit.observe.distributed import cluster, run_on, workers_of
 from quantkit.observe.job import Job, close, opened
 from quantkit.observe.monitor import Monitor, Silent
 from quantkit.observe.notes import names_of, require_values, warnings_of
@@ -71,9 +71,8 @@ class CalibrateOptions:
         compare: Let the audit look at every tensor and compare all methods; else it glances at some.
         requests: What else is to be seen in the same pass.
         skip_bad: Leave out samples that cannot be read.
-        workers: Threads, or, with `scheduler` or `processes`, workers; None: one a core.
-        processes: Use a local dask cluster.
-        scheduler: Address of a dask scheduler.
+        workers: Processes on this machine, threads where it cannot fork; None: one a core.
+        scheduler: Address of a dask scheduler, whose workers are used instead.
         threads: For one operator; more than one only for models too large to run twice at a time.
         memory: Bytes of activations that may be held at once.
     """
@@ -86,7 +85,6 @@ class CalibrateOptions:
     requests: tuple[Request, ...] = ()
     skip_bad: bool = False
     workers: int | None = None
-    processes: bool = False
     scheduler: str | None = None
     threads: int = 1
     memory: int = MEMORY
@@ -336,15 +334,16 @@ def _observe(
         tick=monitor.tick,
         resumed=monitor.resumed,
     )
-    if options.scheduler is None and not options.processes:
+    if options.scheduler is None:
         return run(workers=_workers(options))
     if _is_ordered(options):
         raise UsageError(
             "What is asked for depends on the order of the samples (a moving average does): it runs on "
-            "one worker, without --workers and --scheduler."
+            "one worker, without --scheduler."
         )
-    with cluster(options.scheduler, options.workers) as client:
-        workers = len(client.scheduler_info()["workers"]) or 1
+    with cluster(options.scheduler, monitor.stage) as client:
+        workers = len(workers_of(client)) or 1
+        monitor.start(len(job.groups) * len(job.order()))
         return run(workers=workers, engine=partial(run_on, client))
 
 
@@ -356,7 +355,7 @@ def _observe_stream(
     options: CalibrateOptions,
     monitor: Monitor,
 ) -> Pass:
-    if options.scheduler is not None or options.processes:
+    if options.scheduler is not None:
         raise UsageError(
             "A Python iterator cannot be sent to a cluster: give a path, or a sequence."
         )

@@ -254,7 +254,7 @@ def memory_left(ready: Prepared, settings: DataSettings) -> int:
 def _fitting(options: CalibrateOptions, ready: Prepared) -> CalibrateOptions:
     """Run a model that is too large to be in memory once a core in one process, with all cores for each operator."""
     nbytes = sum(weight.size for weight in ready.facts.weights.values()) * _FLOAT
-    many = options.processes or options.scheduler is not None or options.workers is not None
+    many = options.scheduler is not None or options.workers is not None
     return options if many or nbytes < LARGE else replace(options, workers=1, threads=cores())
 
 

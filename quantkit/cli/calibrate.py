@@ -57,7 +57,7 @@ def calibrate(  # noqa: PLR0913 - one parameter a flag
         typer.Option(
             rich_help_panel="Workers",
             metavar="N",
-            help="A local dask cluster of N processes.",
+            help="Processes on this machine. Default: one a core.",
             min=1,
         ),
     ] = None,
@@ -111,11 +111,15 @@ def calibrate(  # noqa: PLR0913 - one parameter a flag
     settings = data_settings(recipe.calibrated, samples)
     if settings.path is None:
         raise UsageError("Which data? Add --data DIR, or path under [data] in quantkit.toml.")
-    workers = workers or recipe.calibrate.workers
+    workers = replace(recipe.calibrate, workers=workers or recipe.calibrate.workers).workers
     target = target or recipe.calibrate.output or Path(f"{source.stem}.calibration")
     if minmax_only and how.method is None:
         how = replace(how, method="minmax")
     chosen = chosen_calibrator(how, recipe.calibrate)
+    if workers is not None and workers > 1 and chosen.ordered:
+        raise UsageError(
+            f"--method {chosen.name} depends on the order of the samples: it runs on one worker, without --workers."
+        )
     if minmax_only and chosen.name != "minmax":
         raise UsageError(f"--minmax-only takes what --method minmax needs, not {chosen.name}.")
     options = CalibrateOptions(
@@ -124,7 +128,6 @@ def calibrate(  # noqa: PLR0913 - one parameter a flag
         every_value=every_value,
         skip_bad=samples.skip_bad,
         workers=workers,
-        processes=workers is not None,
         scheduler=scheduler,
         threads=threads,
     )
