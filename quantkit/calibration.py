@@ -13,6 +13,7 @@ from calibrators import Entropy, MeanSquaredError, MinMax, Percentile
 from quantkit.data import InputSpec, Sample, Samples, Stream, collate, fixed_batch, open_data
 from quantkit.errors import DataError, NothingToQuantizeError, UsageError
 from quantkit.files import check_outputs
+from quantkit.graph.half import half_type, widened_note
 from quantkit.graph.load import LoadedModel
 from quantkit.observe.audit import audit_of, glanced_at
 from quantkit.observe.calibration import Calibration, sketch_method
@@ -165,7 +166,10 @@ def calibrate_model(
             "cpu": cpu_name(),
             "audit": asdict(audit),
             "names": names_of(job, audit),
-            "warnings": warnings_of(points, whole, audit, samples.description),
+            "warnings": [
+                *([widened_note(half)] if (half := half_type(loaded.model)) else []),
+                *warnings_of(points, whole, audit, samples.description),
+            ],
         },
     )
     if target is not None:

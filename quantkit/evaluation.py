@@ -19,6 +19,7 @@ from quantkit.evaluate.fidelity import fidelity_of
 from quantkit.evaluate.layers import layers_of
 from quantkit.fusion import runtime_of
 from quantkit.gate import judged
+from quantkit.graph.half import half_type
 from quantkit.graph.load import LoadedModel
 from quantkit.graph.opset import opset_of
 from quantkit.observe.monitor import Monitor, Silent
@@ -211,9 +212,14 @@ def _evaluated(
     )
     layers, changes = None, None
     if not is_float:
-        layers = look.at(
-            "layers", f"Layers: {name}", lambda: layers_of(base.path, path, few, progress=stage)
-        )
+        if half := half_type(load_model(base.path).model):
+            look.warnings.append(
+                f"'{base.name}' is a {half} model: its layers are not compared one by one."
+            )
+        else:
+            layers = look.at(
+                "layers", f"Layers: {name}", lambda: layers_of(base.path, path, few, progress=stage)
+            )
         changes = changes_of(base.path, path)
     return Evaluated(
         name=name,

@@ -14,6 +14,7 @@ from quantkit.analyze.size import account_of
 from quantkit.analyze.view import facts_of
 from quantkit.analyze.weights import WeightAnalysis, analyze_weight
 from quantkit.files import human
+from quantkit.graph.half import half_type, widen
 from quantkit.graph.load import LoadedModel
 from quantkit.graph.opset import opset_of
 from quantkit.ops import FACTS, QUANTIZED_OPS, channel_axis
@@ -143,9 +144,13 @@ def inspect_model(source: str | Path | onnx.ModelProto, *, weights: int = 0) -> 
     """
     loaded = load_model(source)
     model = loaded.model
-    facts = facts_of(model, read_weights=not loaded.missing)
     inputs = tuple(_port(v) for v in model.graph.inputs if not v.is_initializer())
+    outputs = tuple(_port(v) for v in model.graph.outputs)
+    operators = dict(Counter(_operator(n) for n in model.graph.all_nodes()).most_common())
     accounts = account_of(loaded)
+    if half := half_type(model):
+        widen(model)  # as quantizing does
+    facts = facts_of(model, read_weights=not loaded.missing)
     return Inspection(
         name=loaded.name.strip("'"),
         nbytes=accounts.nbytes,
@@ -153,15 +158,15 @@ def inspect_model(source: str | Path | onnx.ModelProto, *, weights: int = 0) -> 
         opsets=dict(model.opset_imports),
         producer=f"{model.producer_name or ''} {model.producer_version or ''}".strip(),
         inputs=inputs,
-        outputs=tuple(_port(v) for v in model.graph.outputs),
-        operators=dict(Counter(_operator(n) for n in model.graph.all_nodes()).most_common()),
+        outputs=outputs,
+        operators=operators,
         size=accounts.parts,
         plans={
             "dynamic": plan_dynamic(facts),
             "stored": plan_dynamic(facts, DynamicOptions(integer=False)),
         },
         weights=_analyses(model, facts, weights) if not loaded.missing else (),
-        hazards=tuple(_hazards(loaded, facts, inputs)),
+        hazards=tuple(_hazards(loaded, facts, inputs, half)),
     )
 
 
@@ -209,10 +214,16 @@ def _analyses(model: ir.Model, facts: ModelFacts, limit: int) -> tuple[WeightRow
     return tuple(rows)
 
 
-def _hazards(loaded: LoadedModel, facts: ModelFacts, inputs: tuple[Port, ...]) -> list[str]:
+def _hazards(
+    loaded: LoadedModel, facts: ModelFacts, inputs: tuple[Port, ...], half: str
+) -> list[str]:
     limits, version = runtime_limits(), f"onnxruntime {runtime_version()}"
     model = loaded.model
     found = [f"external data is missing: {name}" for name in loaded.missing]
+    if half:
+        found.append(
+            f"it is a {half} model: quantizing computes and stores in float32 what does not become integers"
+        )
     if (model.ir_version or 0) > limits.ir_version:
         found.append(
             f"IR version {model.ir_version}: {version} reads up to {limits.ir_version}; "

@@ -22,6 +22,7 @@ from quantkit.errors import ModelError, VerifyError
 from quantkit.files import check_outputs
 from quantkit.fusion import fusion_of
 from quantkit.graph.factors import write_divisors
+from quantkit.graph.half import half_type, widen, widened_note
 from quantkit.graph.load import LoadedModel
 from quantkit.graph.opset import raise_opset
 from quantkit.graph.save import Stage, staged
@@ -145,23 +146,24 @@ class _Draft:
 
 def _draft(model: ir.Model, options: DynamicOptions) -> _Draft:
     """Plan, and raise the opset if the plan needs it; where that fails, plan without it."""
+    notes: tuple[str, ...] = ()
+    if half := half_type(model):
+        widen(model)
+        notes = (widened_note(half),)
     facts = facts_of(model)
     plan = plan_dynamic(facts, options)
     if facts.opset >= plan.min_opset or not plan.weights:
-        return _Draft(model=model, plan=plan)
+        return _Draft(model=model, plan=plan, warnings=notes)
     try:
         raised = raise_opset(model, plan.min_opset)
     except ModelError as e:
         plan = plan_dynamic(facts, _stored_only(options))
-        return _Draft(
-            model=model,
-            plan=plan,
-            warnings=(
-                f"{e}; only their weights are quantized, which makes the file smaller and not faster.",
-            ),
+        notes += (
+            f"{e}; only their weights are quantized, which makes the file smaller and not faster.",
         )
-    note = f"Opset raised from {facts.opset} to {plan.min_opset}."
-    return _Draft(model=raised, plan=plan_dynamic(facts_of(raised), options), warnings=(note,))
+        return _Draft(model=model, plan=plan, warnings=notes)
+    notes += (f"Opset raised from {facts.opset} to {plan.min_opset}.",)
+    return _Draft(model=raised, plan=plan_dynamic(facts_of(raised), options), warnings=notes)
 
 
 def _second_draft(
@@ -425,6 +427,9 @@ def _planned(
         ready, found = _observed(loaded, job, monitor, moments=moments)
     monitor.stage("Planning")
     ranges = ranges_of(found["seen"], job.methods)
+    for tensor, was in ready.renamed.items():  # of a calibration of the model in halves
+        if was in ranges:
+            ranges.setdefault(tensor, ranges[was])
     if given is None:
         powers = powers_of(found["seen"], ready.network)
         plan = plan_static(ready.network, ready.facts, ranges, job.options, powers)

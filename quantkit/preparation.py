@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import chain, islice
 from pathlib import Path
@@ -23,6 +23,7 @@ from quantkit.errors import DataError, ModelError, NothingToQuantizeError, Quant
 from quantkit.files import scratch
 from quantkit.graph._proto import root_cause
 from quantkit.graph.factors import Divisors
+from quantkit.graph.half import half_type, widen, widened_note
 from quantkit.graph.load import LoadedModel
 from quantkit.graph.opset import opset_of, raise_opset
 from quantkit.graph.save import Stage
@@ -88,20 +89,25 @@ class Prepared:
     known: frozenset[str]  # nodes that rules may name: also those that simplifying took away
     evened: str = ""  # names the factors of `evened`
     divided: tuple[Divisors, ...] = ()  # the factors
+    renamed: Mapping[str, str] = field(default_factory=dict)  # of a model in halves: new to old
 
 
 def prepare(loaded: LoadedModel, options: StaticOptions) -> Prepared:
-    """Raise the opset as far as the target needs, and simplify."""
+    """Compute in float32, raise the opset as far as the target needs, and simplify."""
     notes = []
     minimum = _minimum(options)
     before = opset_of(loaded.model)
     known = frozenset(node.name or "" for node in loaded.model.graph.all_nodes())
+    renamed: dict[str, str] = {}
+    if half := half_type(loaded.model):
+        renamed = widen(loaded.model)
+        notes.append(widened_note(half))
     model = raise_opset(loaded.model, minimum)
     if before < minimum:
         notes.append(f"Opset raised from {before} to {minimum}.")
     notes += simplify(model).notes
     name = loaded.path.name if loaded.path else "model.onnx"
-    return described(model, tuple(notes), name, known)
+    return replace(described(model, tuple(notes), name, known), renamed=renamed)
 
 
 def described(
