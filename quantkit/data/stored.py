@@ -28,7 +28,7 @@ from quantkit.data.rows import Header
 from quantkit.errors import DataError
 from quantkit.recipe import memory_text
 
-__all__ = ["ArrayFiles", "StoredArray", "npy_array", "npz_arrays"]
+__all__ = ["ArrayFiles", "StoredArray", "check_directory", "npy_array", "npz_arrays", "read_header"]
 
 _UNPACKING = (zlib.error, lzma.LZMAError)
 _LOCAL_HEADER = 30  # bytes before the name in a zip member's own header (PKWARE APPNOTE 4.3.7)
@@ -89,7 +89,7 @@ def npy_array(file: Path) -> StoredArray:
     try:
         size = file.stat().st_size
         with file.open("rb") as stream:
-            header, fortran = _header(stream)
+            header, fortran = read_header(stream)
             start = stream.tell()
     except _BROKEN as e:
         raise _unreadable(file, e) from e
@@ -109,7 +109,7 @@ def npz_arrays(file: Path) -> dict[str, StoredArray]:
     found: dict[str, StoredArray] = {}
     try:
         with file.open("rb") as raw:
-            _check_directory(raw)
+            check_directory(raw)
             with ZipFile(raw) as archive:
                 for info in archive.infolist():
                     array = _checked(_member(archive, info, raw, file), info.file_size)
@@ -130,7 +130,7 @@ def _unreadable(file: Path, error: BaseException) -> DataError:
     return DataError(f"Cannot read '{file}': {reason}; save it again or remove it.")
 
 
-def _header(stream: IO[bytes]) -> tuple[Header, bool]:
+def read_header(stream: IO[bytes]) -> tuple[Header, bool]:
     """Read the header of an npy file or archive member; also tell if it is in Fortran order."""
     version = npy_format.read_magic(stream)
     if version not in _VERSIONS:
@@ -161,7 +161,7 @@ def _checked(array: StoredArray, held: int) -> StoredArray:
     return array
 
 
-def _check_directory(raw: IO[bytes]) -> None:
+def check_directory(raw: IO[bytes]) -> None:
     """Refuse a list of members so long that reading it would take all memory."""
     length = raw.seek(0, os.SEEK_END)
     raw.seek(max(0, length - _END_RECORD - 0xFFFF))
@@ -178,7 +178,7 @@ def _member(archive: ZipFile, info: ZipInfo, raw: IO[bytes], file: Path) -> Stor
         raise ValueError("it is encrypted; unpack it first")
     try:
         with archive.open(info) as stream:
-            header, fortran = _header(stream)
+            header, fortran = read_header(stream)
             skip = stream.tell()
     except NotImplementedError as e:
         raise ValueError("it is packed in a way that NumPy does not read") from e

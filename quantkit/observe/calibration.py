@@ -10,6 +10,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+import msgspec
+from numpy.typing import NDArray
+
 from calibrators import (
     Method,
     MinMax,
@@ -17,10 +20,11 @@ from calibrators import (
     Sketch,
     SketchCalibrator,
     Statistic,
-    Window,
 )
+from quantkit.data import Description
 from quantkit.errors import DataError, UsageError
 from quantkit.observe import requests as asks
+from quantkit.observe.audit import Audit
 from quantkit.observe.container import read_container, write_container
 from quantkit.observe.observations import Observations
 from quantkit.observe.requests import CalibratorAsk, Request
@@ -30,6 +34,19 @@ __all__ = ["FORMAT", "Calibration", "onnxruntime_table", "sketch_method"]
 
 FORMAT = "quantkit.calibration.1"
 
+_REASON = 200  # letters of it that are shown
+_HEADER: dict[str, Any] = {
+    "model": dict[str, str | int | None] | None,
+    "data": Description | None,
+    "order": dict[str, int | bool | None] | None,
+    "software": dict[str, str] | None,
+    "cpu": str | None,
+    "audit": Audit,
+    "names": dict[str, str],
+    "warnings": list[str],
+    "bad": list[str],
+    "requests": list[tuple[str, str, dict[str, Any]]],
+}
 _SHOWN = 3  # warnings, when printed
 
 _ASKS: dict[str, type[Any]] = {
@@ -168,10 +185,14 @@ class Calibration:
                 f"('{header.get('format')}', not '{FORMAT}'); calibrate again."
             )
         try:
+            _check_header(header)
             seen = Observations.from_arrays(arrays, _requests(header["requests"]), header["bad"])
             method = _ask(CalibratorAsk, header["method"])
-        except (KeyError, TypeError, ValueError) as e:
-            raise DataError(f"'{path}' is damaged ({e!r}); calibrate again.") from e
+            method.create(1)
+            _check_types(arrays, seen.to_arrays())
+        except Exception as e:  # whatever restoring nonsense raises
+            reason = f"{type(e).__name__}: {e}".partition("\n")[0][:_REASON]
+            raise DataError(f"'{path}' is damaged ({reason}); calibrate again.") from e
         return cls(
             seen=seen,
             method=method,
@@ -181,19 +202,32 @@ class Calibration:
         )
 
 
+def _check_header(header: Mapping[str, Any]) -> None:
+    """Raise msgspec.ValidationError if a part is not what its readers take it for."""
+    for key, kind in _HEADER.items():
+        msgspec.convert(header.get(key), kind)
+
+
+def _check_types(arrays: Mapping[str, NDArray[Any]], again: Mapping[str, NDArray[Any]]) -> None:
+    """Raise if what was restored would not be written as it was read: then it is something else."""
+    read, written = (
+        {name: (array.dtype.str, array.shape) for name, array in each.items()}
+        for each in (arrays, again)
+    )
+    if read != written:
+        raise ValueError("its arrays are not those of its requests")
+
+
 def _requests(listed: Sequence[Any]) -> list[Request]:
-    return [Request(tensor=t, what=_ask(_ASKS[kind], fields)) for t, kind, fields in listed]
+    return [
+        Request(tensor=msgspec.convert(t, str), what=_ask(_ASKS[kind], fields))
+        for t, kind, fields in listed
+    ]
 
 
 def _ask(kind: type[Any], fields: Mapping[str, Any]) -> Any:
     """Restore a question; JSON has no tuples."""
-    if "settings" in fields:
-        fields = {**fields, "settings": tuple((k, v) for k, v in fields["settings"])}
-    if "window" in fields:
-        listed: dict[str, Any] = fields["window"]
-        window: Any = {k: tuple(v) if isinstance(v, list) else v for k, v in listed.items()}
-        fields = {**fields, "window": Window(**window)}
-    return kind(**fields)
+    return msgspec.convert(fields, kind)
 
 
 def sketch_method(ask: CalibratorAsk) -> Method | None:

@@ -64,13 +64,24 @@ class Checkpoint:
             return None  # written by something else, or cut off: start anew
         if header.get("format") != _FORMAT or header.get("key") != self.key:
             return None
-        segments = {}
-        for segment, reasons in header["bad"].items():
-            prefix = f"{segment}/"
-            own = {k.removeprefix(prefix): a for k, a in arrays.items() if k.startswith(prefix)}
-            segments[int(segment)] = Observations.from_arrays(own, asked[int(segment)], reasons)
-        return segments, arrays["done"]
+        try:
+            return _restored(header["bad"], arrays, asked), arrays["done"].astype(bool)
+        except Exception:  # noqa: BLE001 - whatever restoring nonsense raises: start anew
+            return None
 
     def remove(self) -> None:
         """Delete the file: the result is written."""
         self.path.unlink(missing_ok=True)
+
+
+def _restored(
+    bad: Mapping[str, Sequence[str]],
+    arrays: Mapping[str, NDArray[np.generic]],
+    asked: Mapping[int, Sequence[Request]],
+) -> dict[int, Observations]:
+    segments = {}
+    for segment, reasons in bad.items():
+        prefix = f"{segment}/"
+        own = {k.removeprefix(prefix): a for k, a in arrays.items() if k.startswith(prefix)}
+        segments[int(segment)] = Observations.from_arrays(own, asked[int(segment)], reasons)
+    return segments

@@ -5,6 +5,7 @@ The same contents give the same bytes: no times, fixed order. Written to a tempo
 
 import io
 import json
+import struct
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -14,8 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quantkit.data.stored import check_directory, read_header
 from quantkit.errors import DataError
 from quantkit.files import replacing
+from quantkit.recipe import memory_of, memory_text
 
 __all__ = ["is_calibration", "read_container", "write_container"]
 
@@ -27,10 +30,14 @@ _DAMAGE = (
     ValueError,
     EOFError,
     RuntimeError,
-    NotImplementedError,
+    MemoryError,
+    TypeError,
+    struct.error,
     zipfile.BadZipFile,
     zlib.error,
 )
+_RATIO = 100  # it may unpack to so many times its bytes, or to what memory there is
+_SHOWN = 200  # letters of a reason
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -38,10 +45,15 @@ def is_calibration(path: Path) -> bool:
     """Say whether a file is one of these, or is named like one; an .npz of samples is a zip as well."""
     if path.suffix == ".calibration":
         return True
-    if not path.is_file() or not zipfile.is_zipfile(path):
-        return False
-    with zipfile.ZipFile(path) as archive:
-        return _HEADER in archive.namelist()
+    try:
+        if not path.is_file() or not zipfile.is_zipfile(path):
+            return False
+        with path.open("rb") as raw:
+            check_directory(raw)
+            with zipfile.ZipFile(raw) as archive:
+                return _HEADER in archive.namelist()
+    except _DAMAGE:
+        return False  # whoever reads it as data says what is wrong
 
 
 def write_container(
@@ -77,19 +89,45 @@ def read_container(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]
         DataError: There is no such file, or it is no such container, or it is damaged.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
-            header = json.loads(archive.read(_HEADER))
-            arrays = {
-                name.removesuffix(".npy"): np.load(
-                    io.BytesIO(archive.read(name)), allow_pickle=False
-                )
-                for name in archive.namelist()
-                if name.endswith(".npy")
-            }
+        with path.open("rb") as raw:
+            check_directory(raw)
+            with zipfile.ZipFile(raw) as archive:
+                members = _members(archive, path.stat().st_size)
+                header = json.loads(archive.read(members.pop(_HEADER)))
+                arrays = {
+                    name.removesuffix(".npy"): _array(archive.read(info))
+                    for name, info in members.items()
+                    if name.endswith(".npy")
+                }
+        if not isinstance(header, dict):
+            raise TypeError("its header is no table")
     except FileNotFoundError as e:
         raise DataError(f"There is no file '{path}'.") from e
     except _DAMAGE as e:
+        reason = str(e).partition("\n")[0][:_SHOWN] or type(e).__name__
         raise DataError(
-            f"'{path}' is no calibration file, or it is damaged ({e}); calibrate again."
+            f"'{path}' is no calibration file, or it is damaged ({reason}); calibrate again."
         ) from e
     return header, arrays
+
+
+def _members(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
+    """Return the members by name, if together they unpack to what can be held."""
+    members: dict[str, zipfile.ZipInfo] = {}
+    for info in archive.infolist():
+        if info.filename in members:
+            raise ValueError(f"it holds '{info.filename}' twice")
+        members[info.filename] = info
+    taken = sum(info.file_size for info in members.values())
+    if taken > max(memory_of(None), size * _RATIO):
+        raise ValueError(f"it unpacks to {memory_text(taken)}")
+    return members
+
+
+def _array(content: bytes) -> NDArray[Any]:
+    stream = io.BytesIO(content)
+    header, fortran = read_header(stream)
+    if stream.tell() + header.nbytes != len(content):
+        raise ValueError("an array is not as long as it says")
+    values = np.frombuffer(content, header.dtype, offset=stream.tell())
+    return values.reshape(header.shape, order="F" if fortran else "C").copy()

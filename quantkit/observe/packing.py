@@ -8,6 +8,11 @@ from numpy.typing import NDArray
 
 __all__ = ["pack", "unpack"]
 
+_SHAPES = 2  # axes: which array, which axis
+_LARGEST = (
+    1 << 24
+)  # no extent is larger; one of nothing could be, and make a statistic take all memory
+
 Arrays = Mapping[str, NDArray[Any]]
 
 
@@ -31,7 +36,13 @@ def unpack(packed: Arrays) -> list[dict[str, NDArray[Any]]]:
         if not key.endswith(".shapes"):
             continue
         name = key.removesuffix(".shapes")
+        if shapes.ndim != _SHAPES or (
+            shapes.size and not 0 <= shapes.min() <= shapes.max() < _LARGEST
+        ):
+            raise ValueError(f"the shapes of '{name}' make no sense")
         sizes = np.prod(shapes, axis=1, dtype=np.int64)
+        if sizes.sum() != packed[f"{name}.values"].size:
+            raise ValueError(f"the values of '{name}' do not fit their shapes")
         parts = np.split(packed[f"{name}.values"], np.cumsum(sizes)[:-1])
         states = states or [{} for _ in shapes]
         for state, part, shape in zip(states, parts, shapes, strict=True):

@@ -199,3 +199,46 @@ def test_a_request_for_an_unknown_tensor_is_refused_by_name() -> None:
     request = Request(tensor="nosuch", what=SpanAsk())
     with pytest.raises(QuantkitError, match="nosuch"):
         api.calibrate(product(), {"x": ROWS}, requests=[request])
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"audit": {"samples": "many"}},
+        {"audit": None},
+        {"warnings": "all"},
+        {"names": [1]},
+        {"data": {"kind": 3}},
+        {"bad": {"a": 1}},
+        {"requests": [["x", "SketchAsk", {"most": "all"}]]},
+        {"requests": [["x", "NoAsk", {}]]},
+        {"requests": [[5, "SketchAsk", {}]]},
+        {"requests": []},
+        {"method": {"name": "no such", "settings": []}},
+        {"method": {"name": ["mse"], "settings": 7}},
+        {"software": 1},
+    ],
+    ids=str,
+)
+def test_a_header_that_makes_no_sense_is_one_clear_line(part: Any, tmp_path: Path) -> None:
+    file = tmp_path / "c.calibration"
+    api.calibrate(product(), {"x": ROWS}, file)
+    header, arrays = read_container(file)
+    write_container(file, {**header, **part}, arrays)
+    with pytest.raises(DataError, match=r"is damaged \(.*\); calibrate again") as e:
+        Calibration.load(file)
+    assert "\n" not in str(e.value)
+
+
+def test_arrays_that_are_not_those_of_the_requests_are_one_clear_line(tmp_path: Path) -> None:
+    file = tmp_path / "c.calibration"
+    api.calibrate(product(), {"x": ROWS}, file)
+    header, arrays = read_container(file)
+    for name, array in arrays.items():
+        for wrong in (array[:-1], array[..., None], None):
+            if wrong is not None and (wrong.dtype, wrong.shape) == (array.dtype, array.shape):
+                continue
+            others = {k: v for k, v in arrays.items() if k != name}
+            write_container(file, header, others if wrong is None else {**others, name: wrong})
+            with pytest.raises(DataError, match="is damaged"):
+                Calibration.load(file)

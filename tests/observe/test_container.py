@@ -1,6 +1,8 @@
 """The file of a calibration, and the one of an interrupted run: whole, the same, or not at all."""
 
+import io
 import time
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -190,3 +192,56 @@ def test_a_checkpoint_is_written_when_it_is_due_and_removed(
 def test_a_checkpoint_in_an_unwritable_folder_is_an_output_error() -> None:
     with pytest.raises(OutputError):
         Checkpoint(Path("/proc/p"), "key").save(seen(1), DONE)
+
+
+def zipped(file: Path, **members: bytes) -> Path:
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name.replace("_", "."), content)
+    return file
+
+
+def npy(shape: tuple[int, ...], content: bytes) -> bytes:
+    out = io.BytesIO()
+    what: Any = {"descr": "<f8", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(out, what)
+    return out.getvalue() + content
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"header_json": b"[" * 100_000},
+        {"header_json": b"[]"},
+        {"header_json": b"\xff\xfe"},
+        {"a_npy": npy((1,), bytes(8))},
+        {"header_json": b"{}", "a_npy": npy((10**9,), bytes(8))},
+        {"header_json": b"{}", "a_npy": npy((1,), bytes(16))},
+        {"header_json": b"{}", "a_npy": b"\x93NUMPY\x01\x00\x05\x00(((((" + bytes(8)},
+    ],
+    ids=["nested", "a list", "no text", "no header", "a billion rows", "too long", "no npy"],
+)
+def test_crafted_files_are_one_clear_line(members: dict[str, bytes], tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"is no calibration file, or it is damaged \(") as e:
+        read_container(zipped(tmp_path / "c", **members))
+    assert "\n" not in str(e.value)
+
+
+def test_what_unpacks_to_more_than_memory_is_refused_unread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quantkit.observe.container.memory_of", lambda _: 1_000_000)
+    file = zipped(tmp_path / "c", header_json=b"{}", a_npy=npy((4_000_000,), bytes(32_000_000)))
+    with pytest.raises(DataError, match="it unpacks to 32 MB"):
+        read_container(file)
+
+
+def test_a_crafted_checkpoint_is_not_taken_up(tmp_path: Path) -> None:
+    header = {"format": "quantkit.partial.1", "key": "k", "bad": {"0": []}}
+    for arrays in (
+        {},
+        {"done": np.zeros(3, bool)},
+        {"done": np.zeros(3, bool), "0/samples": ARRAYS["a"]},
+    ):
+        write_container(tmp_path / "c", header, arrays)
+        assert Checkpoint(tmp_path / "c", "k").load({0: REQUESTS}) is None
