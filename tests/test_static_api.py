@@ -236,7 +236,8 @@ def test_rules_for_nodes_and_tensors(tmp_path: Path) -> None:
         TensorRule(tensor="image", range=(0.0, 2.0)),
         TensorRule(tensor="relu1_out", method="minmax"),
     ]
-    nodes = [NodeRule(node="conv2", mode="float")]
+    # conv1 would be computed in float with the node that reads it, and 'image' not be quantized
+    nodes = [NodeRule(node="conv2", mode="float"), NodeRule(node="conv1", mode="integer")]
     result = quantize_static(
         SAMPLE.model, tmp_path / "q.onnx", IMAGES, tensors=rules, nodes=nodes, recover=FAST
     )
