@@ -253,6 +253,7 @@ def _data_source(source: Source, runner: Runner) -> DataSource:
         preprocessing=found.preprocessing,
         settings=dict(found.settings),
         values=typical_values(runner.values),
+        distinct=len(set(runner.digests)) if len(source.parts) == 1 and runner.large else None,
         batch=runner.batch,
         order=source.order,
     )

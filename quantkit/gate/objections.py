@@ -19,6 +19,7 @@ def objections_of(model: Evaluated, result: Result, *, fails: bool) -> tuple[Obj
         *_preprocessing(model),
         *_guessing(result),
         *_calibrated(model, result),
+        *_copies(result),
         *_incomparable(model),
     ]
     # An output of noise does not contradict a verdict that says so.
@@ -72,11 +73,13 @@ def _guessing(result: Result) -> Iterator[Objection]:
     if not metric.higher_is_better:
         better = metric.value < (metric.chance or 0.0)
     told = "cannot be told from" if better else "is no better than"
-    advice = "do the labels number the model's classes, and is the preprocessing the model's?"
+    advice = (
+        "check that labels number the model's classes, and that the preprocessing is the model's"
+    )
     if metric.chance == 1.0 and metric.is_fraction:
         told, advice = "is that of", "all labels are one class; evaluate on samples of several"
     elif better:
-        advice = "evaluate more samples, of all classes; if that does not help: " + advice
+        advice = "evaluate more samples, of all classes; if that does not help, " + advice
     yield Objection(
         kind="guessing",
         title="Float itself is guessing",
@@ -98,12 +101,24 @@ def _interval(metric: Metric) -> str:
 
 def _calibrated(model: Evaluated, result: Result) -> Iterator[Objection]:
     seen = model.calibration.seen if model.calibration else 0
+    held = ", or with --hold-out" if model.calibration and model.calibration.shared else ""
     if seen and seen >= _MOST * result.data.samples:
         yield Objection(
             kind="calibrated",
             title="Evaluated on calibration samples",
             sentence=f"{seen} of the {result.data.samples} samples are those that '{model.name}' was calibrated with, and "
-            "figures on them are too good: evaluate on other data, or with --hold-out",
+            f"figures on them are too good: evaluate on other data{held}",
+        )
+
+
+def _copies(result: Result) -> Iterator[Objection]:
+    data = result.data
+    if data.distinct is not None and data.distinct <= _MOST * data.samples and data.samples > 1:
+        yield Objection(
+            kind="copies",
+            title="Samples are copies of each other",
+            sentence=f"only {data.distinct} of the {data.samples} samples are different, so that intervals are narrower than what is "
+            "known: evaluate each sample once",
         )
 
 
@@ -142,6 +157,6 @@ def _contradictions(model: Evaluated) -> Iterator[Objection]:
         yield Objection(
             kind="contradiction",
             title="The figures contradict each other",
-            sentence=f"the rules are kept, yet {' and '.join(found)}: do not release it before you know why; if labels, "
+            sentence=f"no rule is broken, yet {' and '.join(found)}: do not release it before you know why; if labels, "
             "preprocessing and the judged output are right, the candidate is broken",
         )

@@ -168,6 +168,7 @@ class DataSource:
         preprocessing: One step a line.
         settings: What tells two preparations of the same files apart, by name.
         values: Of each input of real numbers, what 1, 50 and 99 of 100 values are below.
+        distinct: How many samples feed something of their own to the model; None: so small that alike ones are no copies.
         batch: Samples per run of the model (batch size).
         order: "all, in order", "200 drawn with seed 0", ...
     """
@@ -183,6 +184,7 @@ class DataSource:
     order: str
     settings: Mapping[str, str] = field(default_factory=dict)
     values: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
+    distinct: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

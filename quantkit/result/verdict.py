@@ -13,6 +13,7 @@ ObjectionKind = Literal[
     "guessing",
     "contradiction",
     "calibrated",
+    "copies",
     "preprocessing",
     "incomparable",
     "identical",
@@ -20,8 +21,9 @@ ObjectionKind = Literal[
     "outdated",
 ]
 """guessing: float itself is no better than an answer without looking.
-contradiction: the rules are kept, yet the outputs are noise, not finite, or most decisions differ.
+contradiction: no rule is broken, yet the outputs are noise, not finite, or most decisions differ.
 calibrated: most samples are those that the candidate was calibrated with.
+copies: most samples are copies of others, so that intervals are too narrow.
 preprocessing: samples were prepared otherwise than for calibration.
 incomparable: no value of an output could be compared with float's.
 identical: the candidate is the float model's file.

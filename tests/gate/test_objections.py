@@ -65,7 +65,7 @@ FOOLED: dict[str, tuple[str, Result, str]] = {
     "float is no better than a lot": (
         "guessing",
         _result(candidate(), _float(_top(0.02, 0.01, 0.02))),
-        "is the preprocessing the model's?",
+        "the preprocessing is the model's",
     ),
     "float on three samples": (
         "guessing",
@@ -125,8 +125,17 @@ FOOLED: dict[str, tuple[str, Result, str]] = {
         _result(_drifting(outputs=(OutputDrift(output="y", sqnr_db=40.0, not_finite=3),))),
         "3 values of 'y' are NaN or infinite",
     ),
-    "calibrated with all": ("calibrated", _result(_calibrated(seen=2000)), "--hold-out"),
-    "calibrated with half": ("calibrated", _result(_calibrated(seen=1000)), "--hold-out"),
+    "calibrated with all": (
+        "calibrated",
+        _result(_calibrated(seen=2000, shared=True)),
+        "--hold-out",
+    ),
+    "calibrated with half": ("calibrated", _result(_calibrated(seen=1000)), "on other data"),
+    "three samples a hundred times": (
+        "copies",
+        _result(candidate(), data=replace(example_result().data, distinct=3)),
+        "only 3 of the 2000 samples are different",
+    ),
     "prepared otherwise": (
         "preprocessing",
         _result(_calibrated(differs=("pixels: calibrated with 0-1, evaluated with 0-255",))),

@@ -29,6 +29,7 @@ UNITS = 64  # in a chunk
 _BYTES = 32 << 20  # of the outputs of all models in a chunk; one sample may have more
 _KEPT = 16  # feeds that are kept for other measurements
 _LOOKED_AT = 256  # samples whose values are looked at
+_LARGE = 64  # values of a sample
 _TEXT_RANK = 2
 
 
@@ -107,6 +108,11 @@ class Runner:
         self._source = source
         self._mask = next((spec.name for spec in inputs if _is_mask(spec)), None)
         self._ids = next((spec.name for spec in inputs if _is_ids(spec)), None)
+
+    @property
+    def large(self) -> bool:
+        """Whether samples have so many values that two alike are one and the same: not a handful of columns."""
+        return bool(self.feeds) and sum(a.size for a in self.feeds[0].values()) >= _LARGE
 
     def chunks(self) -> Iterator[Chunk]:
         """Yield chunks; the first holds as little as one run, so that errors come early.

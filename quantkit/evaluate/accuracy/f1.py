@@ -58,7 +58,7 @@ class F1:
     def drop_interval(self, model: int, confidence: float, seed: int) -> Bounds | None:
         """Return the interval of the contributions, hulled with the percentiles of the drop over redrawn samples.
 
-        Percentiles alone cover 60 to 90 % instead of 95 % where few answers change: many redraws see none of them
+        Percentiles alone cover 54 to 92 % instead of 95 % where few answers change: many redraws see none of them
         (`benchmarks/results/f1_intervals.md`).
         """
         found = self.redrawn_drop(model, confidence, seed)
