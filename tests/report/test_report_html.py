@@ -27,9 +27,10 @@ from report_cases import (
 from result_cases import candidate, example_result, float_model
 
 from quantkit.errors import OutputError
-from quantkit.report import render_html, render_markdown, write_report
-from quantkit.result import Evaluated, Interval, Result, result_from_json, result_text
+from quantkit.report import accuracy_size_svg, render_html, render_markdown, write_report
+from quantkit.result import Evaluated, Interval, Result, load_result, result_from_json, result_text
 
+REPORTS = Path(__file__).parents[2] / "reports"
 _VOID = {"meta", "br", "input", "link", "img", "hr"}
 
 
@@ -355,3 +356,12 @@ def test_outputs_that_are_not_finite_are_not_called_identical() -> None:
     content = render_html(replace(base, models=(base.models[0], broken_outputs(base.models[1]))))
     assert "not finite" in content
     assert "identical" not in Page(content).text
+
+
+@pytest.mark.parametrize("folder", sorted(REPORTS.glob("*/")), ids=lambda folder: folder.name)
+def test_committed_reports_are_what_their_results_give(folder: Path) -> None:
+    """Where this fails: quantkit report reports/NAME/result.json --picture reports/NAME/picture.svg."""
+    result = load_result(folder)
+    assert (folder / "report.html").read_text(encoding="utf-8") == render_html(result)
+    assert (folder / "report.md").read_text(encoding="utf-8") == render_markdown(result)
+    assert (folder / "picture.svg").read_text(encoding="utf-8") == accuracy_size_svg(result)
