@@ -24,6 +24,7 @@ from quantkit.fusion import fusion_of
 from quantkit.graph.factors import write_divisors
 from quantkit.graph.half import half_type, widen, widened_note
 from quantkit.graph.load import LoadedModel
+from quantkit.graph.normalize import fix_defaults
 from quantkit.graph.opset import raise_opset
 from quantkit.graph.save import Stage, staged
 from quantkit.job import StaticJob, dynamic_origin, static_origin
@@ -146,10 +147,11 @@ class _Draft:
 
 def _draft(model: ir.Model, options: DynamicOptions) -> _Draft:
     """Plan, and raise the opset if the plan needs it; where that fails, plan without it."""
-    notes: tuple[str, ...] = ()
+    fixed = fix_defaults(model)
+    notes: tuple[str, ...] = (fixed,) if fixed else ()
     if half := half_type(model):
         widen(model)
-        notes = (widened_note(half),)
+        notes += (widened_note(half),)
     facts = facts_of(model)
     plan = plan_dynamic(facts, options)
     if facts.opset >= plan.min_opset or not plan.weights:

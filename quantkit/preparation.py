@@ -25,6 +25,7 @@ from quantkit.graph._proto import root_cause
 from quantkit.graph.factors import Divisors
 from quantkit.graph.half import half_type, widen, widened_note
 from quantkit.graph.load import LoadedModel
+from quantkit.graph.normalize import fix_defaults
 from quantkit.graph.opset import opset_of, raise_opset
 from quantkit.graph.save import Stage
 from quantkit.graph.simplify import simplify
@@ -99,6 +100,8 @@ def prepare(loaded: LoadedModel, options: StaticOptions) -> Prepared:
     before = opset_of(loaded.model)
     known = frozenset(node.name or "" for node in loaded.model.graph.all_nodes())
     renamed: dict[str, str] = {}
+    if fixed := fix_defaults(loaded.model):
+        notes.append(fixed)
     if half := half_type(loaded.model):
         renamed = widen(loaded.model)
         notes.append(widened_note(half))

@@ -11,6 +11,7 @@
 Nothing else changes: outputs are the same, bit for bit.
 """
 
+import os
 from collections.abc import Iterator
 
 import onnx_ir as ir
@@ -20,7 +21,9 @@ from quantkit.graph._wire import LIMIT
 from quantkit.graph.fold import fold_weights
 from quantkit.graph.names import Names
 
-__all__ = ["inline_functions", "normalize"]
+__all__ = ["fix_defaults", "inline_functions", "normalize"]
+
+KEEP_INPUTS = "QUANTKIT_KEEP_INPUTS"
 
 _IR_WITHOUT_LISTED_INITIALIZERS = 4
 
@@ -42,12 +45,32 @@ def normalize(model: ir.Model) -> None:
     fold_weights(model, names.renew)
 
 
+def fix_defaults(model: ir.Model) -> str:
+    """Take initializers that are inputs too, whose values a caller may replace, as constants; say so, "" if there are none.
+
+    What is quantized fits the values in the file and no others. The environment variable QUANTKIT_KEEP_INPUTS leaves such
+    inputs as they are, and in float.
+    """
+    listed = [v.name or "" for v in model.graph.inputs if v.is_initializer()]
+    if not listed or os.environ.get(KEEP_INPUTS):
+        return ""
+    _unlist(model)
+    return (
+        f"{len(listed)} inputs that have a value in the file are constants now (the first: '{listed[0]}'); "
+        f"{KEEP_INPUTS}=1 keeps them as inputs, in float."
+    )
+
+
 def _unlist_initializers(model: ir.Model) -> None:
     if (model.ir_version or 0) < _IR_WITHOUT_LISTED_INITIALIZERS:
         model.ir_version = _IR_WITHOUT_LISTED_INITIALIZERS
-        kept = [v for v in model.graph.inputs if not v.is_initializer()]
-        model.graph.inputs.clear()
-        model.graph.inputs.extend(kept)
+        _unlist(model)
+
+
+def _unlist(model: ir.Model) -> None:
+    kept = [v for v in model.graph.inputs if not v.is_initializer()]
+    model.graph.inputs.clear()
+    model.graph.inputs.extend(kept)
 
 
 def _nodes(model: ir.Model) -> Iterator[ir.Node]:

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from builders import MS, Shape, graph, matmul_model, model, node, run, save, weight
+from builders import MS, Shape, graph, matmul_model, model, node, rng, run, save, sqnr, weight
 from graph.cases import (
     BIG,
     assert_same,
@@ -24,7 +24,7 @@ from graph.cases import (
 )
 from onnx import TensorProto, helper, numpy_helper
 
-from quantkit import quantize_dynamic
+from quantkit import optimize, quantize_dynamic, quantize_static
 from quantkit.graph.load import load
 
 CONDITION = pytest.mark.parametrize("taken", [True, False], ids=["then", "else"])
@@ -396,3 +396,53 @@ def test_normalizing_twice_changes_nothing(tmp_path: Path) -> None:
             assert value.const_value is not None
             assert other is not None
             np.testing.assert_array_equal(value.const_value.numpy(), other.numpy())
+
+
+def overridable(ir_version: int) -> onnx.ModelProto:
+    """`matmul_model` with its weight and bias among the inputs."""
+    proto = matmul_model()
+    proto.ir_version = ir_version
+    for tensor in proto.graph.initializer:
+        described = helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+        proto.graph.input.append(described)
+    return proto
+
+
+@pytest.mark.parametrize("ir_version", [3, 8])
+@pytest.mark.parametrize("how", ["dynamic", "static"])
+def test_inputs_with_a_value_of_their_own_become_constants(
+    how: str, ir_version: int, tmp_path: Path
+) -> None:
+    path, out = save(overridable(ir_version), tmp_path / "m.onnx"), tmp_path / "o.onnx"
+    x = rng().standard_normal((16, 128)).astype(np.float32)
+    if how == "dynamic":
+        result = quantize_dynamic(path, out)
+    else:
+        result = quantize_static(path, out, {"x": x})
+    assert [i.name for i in onnx.load(out).graph.input] == ["x"]
+    assert out.stat().st_size < path.stat().st_size / 2
+    said = any("are constants now (the first: 'w')" in t for t in (*result.warnings, *result.notes))
+    assert said == (ir_version > 3)  # there it had to be listed, and says nothing
+
+
+def test_inputs_with_a_value_of_their_own_are_kept_in_float_when_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUANTKIT_KEEP_INPUTS", "1")
+    proto = overridable(8)
+    proto.graph.node.append(node("MatMul", ["y", "v"], ["z"], "second"))
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(weight(192, 192), "v"))
+    proto.graph.output[0].name = "z"
+    path, out = save(proto, tmp_path / "m.onnx"), tmp_path / "o.onnx"
+    quantize_dynamic(path, out)
+    feeds = {"x": rng().standard_normal((4, 128)).astype(np.float32), "w": weight(128, 192, seed=7)}
+    expected, actual = run(path, feeds)[0], run(out, feeds)[0]
+    assert sqnr(expected, actual) > 30
+
+
+@pytest.mark.parametrize("ir_version", [3, 8])
+def test_optimizing_keeps_the_interface(ir_version: int, tmp_path: Path) -> None:
+    path = save(overridable(ir_version), tmp_path / "m.onnx")
+    optimize(path, tmp_path / "o.onnx")
+    kept = {i.name for i in onnx.load(tmp_path / "o.onnx").graph.input}
+    assert kept == ({"x"} if ir_version == 3 else {"x", "w", "b"})
