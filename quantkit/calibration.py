@@ -15,13 +15,14 @@ from quantkit.errors import DataError, NothingToQuantizeError, UsageError
 from quantkit.files import check_outputs
 from quantkit.graph.half import half_type, widened_note
 from quantkit.graph.load import LoadedModel
-from quantkit.observe.audit import audit_of, glanced_at
+from quantkit.observe.audit import Audit, audit_of, glanced_at
 from quantkit.observe.calibration import Calibration, sketch_method
 from quantkit.observe.checkpoint import Checkpoint
 from quantkit.observe.distributed import cluster, run_on, workers_of
 from quantkit.observe.job import Job, close, opened
 from quantkit.observe.monitor import Monitor, Silent
 from quantkit.observe.notes import names_of, require_values, warnings_of
+from quantkit.observe.observations import Observations
 from quantkit.observe.points import Points, points_of
 from quantkit.observe.prepare import (
     MEMORY,
@@ -114,7 +115,8 @@ def calibrate_model(
     )
     monitor.described(samples.description)
     fingerprint = _fingerprint(samples)
-    model = model_digest(loaded)
+    with loaded.watched():
+        model = model_digest(loaded)
     job = Job(
         key="",
         model=loaded.path.absolute() if loaded.path else source,
@@ -131,13 +133,16 @@ def calibrate_model(
     monitor.stage("Trying the first sample")
     glance = _Glance(points, options)
     try:
-        if isinstance(samples, Samples):
-            job = _fitted(job, inputs, options, _room(loaded, job, options, settings), fingerprint)
-            # Data in memory has no name that tells a changed sample; only files are taken up again.
-            partial_file = _partial(target) if target and isinstance(data, str | Path) else None
-            seen = _observe(job, partial_file, glance, options, monitor)
-        else:
-            seen = _observe_stream(job, samples, inputs, glance, options, monitor)
+        with loaded.watched():
+            if isinstance(samples, Samples):
+                job = _fitted(
+                    job, inputs, options, _room(loaded, job, options, settings), fingerprint
+                )
+                # Data in memory has no name that tells a changed sample; only files are taken up again.
+                partial_file = _partial(target) if target and isinstance(data, str | Path) else None
+                seen = _observe(job, partial_file, glance, options, monitor)
+            else:
+                seen = _observe_stream(job, samples, inputs, glance, options, monitor)
     finally:
         close()
     whole = seen.whole()
@@ -145,16 +150,7 @@ def calibrate_model(
         return Calibration(seen=whole, method=options.method, header={})
     monitor.stage("Auditing")
     require_values(whole)
-    judge = sketch_method(options.method) or MinMax()
-    methods = [judge if m.name == judge.name else m for m in METHODS if options.compare]
-    audit = audit_of(
-        seen.segments,
-        whole,
-        judge,
-        methods,
-        workers=_workers(options),
-        most=None if options.compare else _GLANCED_AT,
-    )
+    audit = _audited(seen, whole, options)
     found = Calibration(
         seen=whole,
         method=options.method,
@@ -174,9 +170,23 @@ def calibrate_model(
     )
     if target is not None:
         monitor.stage("Writing")
+        loaded.require_unchanged()
         found.save(target)
         _partial(target).unlink(missing_ok=True)
     return found
+
+
+def _audited(seen: Pass, whole: Observations, options: CalibrateOptions) -> Audit:
+    judge = sketch_method(options.method) or MinMax()
+    methods = [judge if m.name == judge.name else m for m in METHODS if options.compare]
+    return audit_of(
+        seen.segments,
+        whole,
+        judge,
+        methods,
+        workers=_workers(options),
+        most=None if options.compare else _GLANCED_AT,
+    )
 
 
 class _Glance:

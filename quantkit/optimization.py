@@ -17,6 +17,7 @@ from quantkit.graph.load import LoadedModel
 from quantkit.graph.save import Stage, staged
 from quantkit.graph.simplify import SimplifyReport, select, simplify
 from quantkit.numerics.affine import sqnr
+from quantkit.outcome import require_same
 from quantkit.provenance import ModelOrigin, Provenance, model_digest, plain, write_model
 from quantkit.runtime import load_model, make_session, readable_ir_version, run_session
 from quantkit.verify import LARGE, Reference, Verification, compare, run_float
@@ -117,7 +118,7 @@ def optimize_model(  # noqa: PLR0913 - one parameter a question
         float=ModelOrigin(**model_digest(loaded)),
         options={"passes": plain(chosen), "verify": verify, "external_data": external_data},
     )
-    with staged(target) as stage:
+    with loaded.watched(), staged(target) as stage:
         reference = None
         if verify:
             progress("Running the model")
@@ -128,6 +129,7 @@ def optimize_model(  # noqa: PLR0913 - one parameter a question
         nbytes = _write(stage, loaded, origin)
         progress("Verifying")
         checked = None if reference is None else _verify(stage, reference, nbytes)
+        require_same(loaded, origin)
         external = stage.commit() is not None
     return OptimizeResult(
         report=report,

@@ -7,12 +7,13 @@ from typing import Any
 
 import onnx_ir as ir
 
-from quantkit.errors import NothingToQuantizeError, VerifyError
+from quantkit.errors import ModelError, NothingToQuantizeError, VerifyError
 from quantkit.files import human
 from quantkit.fusion import Fusion
 from quantkit.graph.load import LoadedModel
 from quantkit.ops import QUANTIZED_OPS
 from quantkit.plan import Mode, Plan
+from quantkit.provenance import Provenance, model_digest
 from quantkit.saturation_check import saturating_nodes
 from quantkit.targets import Target
 from quantkit.verify import MADE_UP, NOISE_DB, Verification
@@ -24,6 +25,7 @@ __all__ = [
     "noise",
     "require_change",
     "require_pair_safe",
+    "require_same",
     "require_static",
     "unfused",
     "warnings_of",
@@ -140,6 +142,13 @@ def require_pair_safe(model: ir.Model, target: Target) -> None:
             f"The weights of {len(unsafe)} nodes could saturate on x86 without VNNI ({unsafe[0]}). "
             "Nothing was written."
         )
+
+
+def require_same(loaded: LoadedModel, origin: Provenance) -> None:
+    """Refuse to write what was made from a file that has changed meanwhile: it would be of two models."""
+    loaded.require_unchanged()
+    if loaded.path is not None and model_digest(loaded)["sha256"] != origin.float.sha256:
+        raise ModelError(f"{loaded.name} was changed while it was being read; nothing was written.")
 
 
 def unfused(plan: Plan, fusion: Fusion | None, target: Target) -> list[str]:

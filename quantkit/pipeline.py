@@ -38,6 +38,7 @@ from quantkit.outcome import (
     noise,
     require_change,
     require_pair_safe,
+    require_same,
     require_static,
     unfused,
     warnings_of,
@@ -110,7 +111,7 @@ def dynamic(  # noqa: PLR0913 - one parameter a question
     require_change(draft.plan, loaded)
     how = {"verify": verify, "sample": sample is not None, "external_data": external_data}
     origin = dynamic_origin(loaded, options, how)
-    with staged(target) as stage:
+    with loaded.watched(), staged(target) as stage:
         reference = None
         if verify:
             progress("Running the float model")
@@ -124,6 +125,7 @@ def dynamic(  # noqa: PLR0913 - one parameter a question
             nbytes, checked = _realize(stage, draft, reference, origin)
         if is_noise(checked) and sample is not None:
             raise VerifyError(f"{noise(checked)} Nothing was written.")
+        require_same(loaded, origin)
         external = stage.commit() is not None
     return QuantizeResult(
         plan=draft.plan,
@@ -228,7 +230,8 @@ def static(  # noqa: PLR0913 - one parameter a question
     data = [Path(job.data)] if isinstance(job.data, str | Path) else []
     check_outputs([target], [*loaded.files, *data])
     loaded.require_weights()
-    planned = _planned(loaded, job, monitor, given=plan)
+    with loaded.watched():
+        planned = _planned(loaded, job, monitor, given=plan)
     require_static(planned.plan, loaded)
     how = {
         "format": output_format.value,
@@ -236,7 +239,7 @@ def static(  # noqa: PLR0913 - one parameter a question
         "verify": verify,
         "external_data": external_data,
     }
-    with staged(target) as stage:
+    with loaded.watched(), staged(target) as stage:
         reference = None
         if verify:
             monitor.stage("Running the float model")
@@ -268,6 +271,7 @@ def static(  # noqa: PLR0913 - one parameter a question
         if verify and nbytes < LARGE:
             fusion = fusion_of(stage.model_path)
             require_pair_safe(planned.ready.model, job.options.target)
+        require_same(loaded, writer.origin)
         external = stage.commit() is not None
     return QuantizeResult(
         plan=planned.plan,

@@ -137,6 +137,7 @@ class _Files:
         self.external: dict[Path, Claims] = {}
         self._resolved: dict[str, Claims | None] = {}
         self._maps: dict[Path, MappedFile] = {}
+        self._views: dict[Path, memoryview] = {}
 
     def place(self, tensor: MapTensor) -> tuple[Claims, list[Span]]:
         """Return which bytes hold the tensor; none if its file is not there."""
@@ -172,7 +173,7 @@ class _Files:
         """Return a hash of the bytes; memory does not grow with their number."""
         hashed = blake2b(digest_size=16)
         mapped = self._mapped(claims)
-        view = mapped.view() if mapped else self.model
+        view = self._views[mapped.path] if mapped else self.model
         for start, end in spans:
             for at in range(start, end, _BLOCK):
                 hashed.update(view[at : min(at + _BLOCK, end)])
@@ -184,6 +185,7 @@ class _Files:
         path = next((p for p, c in self.external.items() if c is claims), self.path)
         if path is not None and path not in self._maps:
             self._maps[path] = MappedFile(path)
+            self._views[path] = self._maps[path].view()
         return self._maps[path] if path is not None else None
 
     def rest(self, notes: Iterable[Span]) -> dict[str, int]:

@@ -6,6 +6,8 @@ A path or an `onnx.ModelProto` becomes an `ir.Model` in the form that all later 
 
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -62,6 +64,28 @@ class LoadedModel:
                 f"External data of {self.name} is missing or too short: {', '.join(self.missing)}; "
                 "put the file(s) beside the model."
             )
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether one of its files was written, replaced or removed since it was opened."""
+        return any(mapped.has_changed for mapped in self.maps)
+
+    def require_unchanged(self) -> None:
+        """Raise if one of its files has changed: what was read of it may belong to two models."""
+        if self.has_changed:
+            raise ModelError(
+                f"{self.name} was changed while it was being read; nothing was written. Run it again when nobody "
+                "writes to it."
+            )
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Say that a file has changed, if that is why something failed, and not what came of it."""
+        try:
+            yield
+        except Exception:
+            self.require_unchanged()
+            raise
 
     def release(self) -> None:
         """Give memory used for reading weights back to the system."""

@@ -14,7 +14,7 @@ import onnx
 
 from quantkit.graph._proto import proto_graphs
 from quantkit.graph._wire import MARK, split
-from quantkit.graph.mapping import MappedFile
+from quantkit.graph.mapping import SMALL, MappedFile
 
 __all__ = ["MappedModel", "mapped_model"]
 
@@ -33,8 +33,13 @@ def mapped_model(path: Path, ir_version: Callable[[int], int]) -> MappedModel:
     Links are followed: in a Hugging Face cache the model and its data are links to files of other names,
     and a runtime that is given the folder of one does not find the other. The folder is the deepest one
     that holds them all. `ir_version` maps the file's IR version to the one to declare.
+
+    Of a small file the tensors stay where they are: where somebody cuts a mapped file short, the process is killed
+    without a word.
     """
-    proto = onnx.ModelProto.FromString(split(MappedFile(path).view()))
+    mapped = MappedFile(path)
+    view = mapped.view()
+    proto = onnx.ModelProto.FromString(bytes(view) if len(mapped) < SMALL else split(view))
     proto.ir_version = ir_version(proto.ir_version)
     entries = list(_locations(proto.graph))
     files = {e.value: (path.parent / e.value).resolve() for e in entries} | {MARK: path.resolve()}
