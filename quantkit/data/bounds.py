@@ -78,9 +78,9 @@ def _check_parquet(file: Path, memory: int) -> None:
             rows, schema = opened.metadata.num_rows, opened.schema_arrow
             groups = [opened.metadata.row_group(i) for i in range(opened.num_row_groups)]
             declared = sum(max(group.total_byte_size, 0) for group in groups)
-    except OSError:
-        raise
     except Exception as e:
+        if isinstance(e, OSError) and e.errno is not None:
+            raise
         reason = str(e).strip().partition("\n")[0].rstrip(".") or type(e).__name__
         raise DataError(f"Cannot read '{file}' as parquet: {reason}.") from e
     taken = max(declared, rows * sum(map(_width, schema.types)))

@@ -135,3 +135,12 @@ def test_a_saved_dataset_reads_its_own_files_alone(name: Any, tmp_path: Path) ->
     assert f"names '{name}', which is no file beside it" in refusal(tmp_path / "d")
     state.write_text("[" * 100_000)
     assert "it is no saved dataset's" in refusal(tmp_path / "d")
+
+
+def test_a_parquet_file_with_a_damaged_list_of_columns_is_one_clear_line(tmp_path: Path) -> None:
+    file = tmp_path / "a.parquet"
+    parquet.write_table(pa.table({"x": [1.0, 2.0]}), file)
+    content = bytearray(file.read_bytes())
+    content[-60:-20] = bytes([0xFE]) * 40
+    file.write_bytes(content)
+    assert f"Cannot read '{file}' as parquet: " in refusal(tmp_path)
