@@ -24,6 +24,7 @@ __all__ = ["Sketch"]
 # Values read at a time: 512 KB of float32, so that the passes after the first find them in the L2 cache.
 _CHUNK = 2**17
 _ONE = np.int64(1)
+_FEW = 2**15  # values that are not worth a table of half a megabyte
 _GLANCES = 64  # values that choose where counting begins
 _TOP = int(sys.byteorder == "little")  # which half of a float32 has the sign and the exponent
 
@@ -48,7 +49,7 @@ class Sketch:
     ordered: ClassVar[bool] = False
     exact: ClassVar[bool] = True
 
-    __slots__ = ("_counts", "_entries", "_tally", "axis", "most")
+    __slots__ = ("_counts", "_entries", "_tally", "_waiting", "axis", "most")
 
     def __init__(self, *, axis: int | None = None, most: int | None = None) -> None:
         if most is not None and most < 1:
@@ -59,6 +60,8 @@ class Sketch:
         self._counts: NDArray[np.int64] | None = None  # made when there is something to count
         # What was restored or merged, and is not needed as a table yet: places in it, and their counts.
         self._entries: Entries = (np.empty(0, np.intp), np.empty(0, np.int64))
+        # Bins of values that were seen and not counted yet: of a few values no table is made.
+        self._waiting: list[NDArray[np.uint16]] = []
 
     def observe(self, array: NDArray[Any]) -> None:
         """Take in one array.
@@ -95,6 +98,7 @@ class Sketch:
         self._expect(other.channels)
         self._tally.merge(other._tally)
         found = other._occupied()
+        self._settle()
         if self._counts is None:  # stays sparse: who only merges needs no table
             self._entries = _joined(self._entries, found)
         else:
@@ -202,6 +206,7 @@ class Sketch:
 
     def _table(self) -> NDArray[np.int64]:
         if self._counts is None:
+            self._settle()
             self._counts = histogram.table(self.channels)
             used, counts = self._entries
             self._counts.reshape(-1)[used] = counts
@@ -209,6 +214,7 @@ class Sketch:
 
     def _row(self, channel: int) -> NDArray[np.int64]:
         """Return a channel's counts, to be read."""
+        self._settle()
         if self._counts is not None:
             whole: NDArray[np.int64] = self._counts[channel]
             return whole
@@ -220,6 +226,7 @@ class Sketch:
 
     def _occupied(self) -> Entries:
         """Return the places of the table that are not zero, channel by channel, and their counts."""
+        self._settle()
         if self._counts is None:
             return self._entries
         ends = zip(self._counts, self._tally.low.tolist(), self._tally.high.tolist(), strict=True)
@@ -257,12 +264,28 @@ class Sketch:
         for start in range(0, picked.size, RUN):
             run = picked[start : start + RUN]
             sums.append(run_sums(run[None])[:, 0])
-            bins = _scratch.intp(run.size)
-            np.copyto(bins, run.view(np.uint16)[_TOP::2])
-            # np.bincount would make, and have us add, a table of up to 512 KB for each run.
-            np.add.at(self._table()[0], bins, _ONE)
+            self._count(run.view(np.uint16)[_TOP::2])
         if sums:
             self._tally.sums.add(np.array(sums))
+
+    def _count(self, found: NDArray[np.uint16]) -> None:
+        """Count bins of a tensor's values: in a table, or, as long as there are few, later."""
+        if self._counts is None:
+            self._waiting.append(found.copy())
+            if sum(part.size for part in self._waiting) <= _FEW:
+                return
+            found, self._waiting = np.concatenate(self._waiting), []
+        bins = _scratch.intp(found.size)
+        np.copyto(bins, found)
+        # np.bincount would make, and have us add, a table of up to 512 KB for each run.
+        np.add.at(self._table()[0], bins, _ONE)
+
+    def _settle(self) -> None:
+        """Count what waits."""
+        if self._waiting:
+            used, counts = np.unique(np.concatenate(self._waiting), return_counts=True)
+            self._waiting = []
+            self._entries = _joined(self._entries, (used.astype(np.intp), counts.astype(np.int64)))
 
     def _bound(self, chunk: NDArray[np.float32]) -> bool:
         """Widen the extremes; return whether all values are finite. min and max pass NaN on."""

@@ -30,7 +30,11 @@ MEMORY = 1 << 30
 # Activations of one run that are still handled well, and samples in a run, if nobody says how many.
 _COMFORTABLE = 64 << 20
 _TOGETHER = 64
-_TABLE = 256 << 10  # bytes that the counts of a tensor take in a worker
+_TABLE = (
+    512 << 10
+)  # bytes that the counts of a tensor take in a worker, or, where it is small, a list of its values
+_LIST = 96 << 10
+_SMALL = 8 << 10  # bytes of a tensor in one run
 _BATCHES = 32  # at least, unless they would be smaller than one
 
 
@@ -114,7 +118,7 @@ def grouped(
     taken: set[str] = set()
     used = 0
     for request in requests:
-        own = _own(request)
+        own = _own(request, nbytes.get(request.tensor, 0))
         cost = own + (0 if request.tensor in taken else nbytes.get(request.tensor, 0))
         if used + cost > memory and groups[-1]:
             groups.append([])
@@ -125,9 +129,11 @@ def grouped(
     return tuple(tuple(group) for group in groups)
 
 
-def _own(request: Request) -> int:
+def _own(request: Request, nbytes: int) -> int:
     """Return what an answer takes in a worker; moments are shared, patches that wait for them are not."""
-    return request.what.waiting if isinstance(request.what, PatchesAsk) else _TABLE
+    if isinstance(request.what, PatchesAsk):
+        return request.what.waiting
+    return _LIST if nbytes <= _SMALL else _TABLE
 
 
 def job_key(job: Job, data: str) -> str:
