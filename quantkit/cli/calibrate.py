@@ -136,9 +136,19 @@ def calibrate(  # noqa: PLR0913 - one parameter a flag
         with watching(quiet=as_json) as monitor:
             found = calibrate_model(source, settings.path, target, options, settings, monitor)
     except KeyboardInterrupt as e:
-        raise InterruptedRunError(str(e)) from None
+        raise InterruptedRunError(str(e) or _kept(target)) from None
     said = found.header["data"]["warnings"]
     present(found, target, export=export, all_tensors=all_tensors, as_json=as_json, said=said)
+
+
+def _kept(target: Path) -> str:
+    """Say what a run leaves that was broken off wherever it was; nothing if it leaves nothing."""
+    partial = target.with_name(f"{target.name}.partial")
+    if not partial.exists():
+        return ""
+    return (
+        f"interrupted; '{partial}' keeps what was seen, and the same command continues from there"
+    )
 
 
 def _shown(path: Path, how: MethodFlags) -> "Calibration":

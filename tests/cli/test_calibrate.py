@@ -428,3 +428,23 @@ def test_a_second_run_replaces_the_file(work: Path) -> None:
     np.save(work / "data" / "x.npy", rows(seed=1))
     assert call("calibrate", "m.onnx", "--data", "data", "-o", "c") == 0
     assert (work / "c").read_bytes() != first
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_run_that_is_broken_off_says_what_it_left(
+    work: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    kept: bool,
+) -> None:
+    def broken_off(*_: object) -> None:
+        if kept:
+            (work / "c.partial").write_text("what was seen")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("quantkit.calibration.calibrate_model", broken_off)
+    assert call("calibrate", "m.onnx", "--data", "data", "-o", "c") == 130
+    said = capsys.readouterr().err
+    assert ("'c.partial' keeps what was seen" in said) == kept
+    assert ("nothing was written" in said) != kept
