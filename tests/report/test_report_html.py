@@ -28,7 +28,15 @@ from result_cases import candidate, example_result, float_model
 
 from quantkit.errors import OutputError
 from quantkit.report import accuracy_size_svg, render_html, render_markdown, write_report
-from quantkit.result import Evaluated, Interval, Result, load_result, result_from_json, result_text
+from quantkit.result import (
+    Evaluated,
+    Interval,
+    Objection,
+    Result,
+    load_result,
+    result_from_json,
+    result_text,
+)
 
 REPORTS = Path(__file__).parents[2] / "reports"
 _VOID = {"meta", "br", "input", "link", "img", "hr"}
@@ -160,8 +168,21 @@ def test_undecided_is_its_own_outcome() -> None:
 
 def test_a_rule_that_cannot_be_decided_is_not_said_to_be_broken() -> None:
     shown = Page(render_html(judged_result(candidate(drop=0.008)))).words
-    assert "1 of 2 rules cannot be decided." in shown
+    assert "1 of 2 rules cannot be decided" in shown
     assert "not kept" not in shown
+
+
+def test_nothing_green_stands_beside_an_objection() -> None:
+    judged = judged_result(candidate())
+    doubt = Objection(kind="guessing", title="Float itself is guessing", sentence="check `--mean`")
+    verdict = replace(judged.verdicts[0], outcome="invalid", objections=(doubt,))
+    page = render_html(replace(judged, verdicts=(verdict,)))
+    top = page[page.index('id="verdict"') : page.index('id="picture"')]
+    assert '<h2 id="verdict-title">Float itself is guessing</h2>' in top
+    assert "check <code>--mean</code>" in top
+    assert not re.search(r'class="[^"]*\bpass\b', top)
+    assert "✓" not in top
+    assert "Pass" not in top
 
 
 def test_nearest_to_float_is_told_by_the_outputs_not_by_a_lucky_metric() -> None:
