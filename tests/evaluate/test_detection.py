@@ -90,13 +90,29 @@ def test_intervals_are_paired_and_never_of_zero_width() -> None:
     assert 0 < bounds[0] < drop < bounds[1] < 0.5
     same = figure.drop_interval(2, 0.95, 0)
     assert same is not None
-    assert same[0] < 0 < same[1]
+    assert same[0] < -0.05
+    assert same[1] > 0.05  # as for hits: 3.8 of 60 images
     assert figure.contributions(1).mean() == pytest.approx(drop)
     half = figure.only(np.arange(0, 60, 2))
     assert half.samples == 30
     assert half.value(0) == AveragePrecision(
         found=(matched(good[::2], labels[::2]),), images=30, name="map"
     ).value(0)
+
+
+def test_one_lost_box_is_not_sure_to_be_the_only_one() -> None:
+    labels = [_label((0.0, 0.0, 10.0, 10.0))] * 100
+    good = [_image((0, 0, 10, 10, 0.9))] * 100
+    figure = AveragePrecision(
+        found=(matched(good, labels), matched([_image(), *good[1:]], labels)),
+        images=100,
+        name="map",
+    )
+    drop = figure.value(0) - figure.value(1)
+    low, high = figure.drop_interval(1, 0.95, 0) or (0.0, 0.0)
+    assert drop == pytest.approx(0.01, abs=0.002)
+    assert -0.05 < low < 0
+    assert 0.04 < high < 0.08  # of one hit lost in 100: -2.7 to 5.4 points
 
 
 def _coco(
@@ -140,6 +156,9 @@ def test_labels_lie_where_the_image_lies_in_the_input(tmp_path: Path) -> None:
     # The shorter side to 32, then the middle 32 of 64 columns: half of the scale, 16 columns less.
     cropped: Any = open_data(tmp_path / "d", [spec], DataSettings(image=ImageSettings(resize=32)))
     assert cropped[0].label.boxes == ((0.0, 5.0, 14.0, 15.0), (24.0, 5.0, 32.0, 15.0))
+    # A quarter of the size, between borders of 8 above and below.
+    boxed: Any = open_data(tmp_path / "d", [spec], DataSettings(image=ImageSettings(letterbox=32)))
+    assert boxed[0].label.boxes == ((5.0, 10.5, 15.0, 15.5), (20.0, 10.5, 25.0, 15.5))
 
 
 def _detector(path: Path, tables: dict[str, np.ndarray[Any, Any]]) -> Path:

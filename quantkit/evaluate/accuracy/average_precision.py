@@ -16,7 +16,14 @@ from numpy.typing import NDArray
 
 from quantkit.data import Boxes
 from quantkit.evaluate.accuracy.figures import Floats, Indices
-from quantkit.numerics.statistics import Bounds, drop_interval, percentiles, redrawn_counts
+from quantkit.numerics.statistics import (
+    Bounds,
+    changes_interval,
+    drop_interval,
+    hull,
+    percentiles,
+    redrawn_counts,
+)
 
 __all__ = ["LIMITS", "AveragePrecision", "Found", "Image", "matched", "overlaps"]
 
@@ -26,6 +33,7 @@ LIMITS = tuple(np.linspace(0.5, 0.95, 10).tolist())
 _LEVELS = np.linspace(0, 1, 101)
 _MOST = 100  # detections of a class on an image
 _DRAWS = 400
+_MANY = 30  # images whose hits differ, for redraws to see enough of them
 _TINY = 1e-10
 
 
@@ -87,34 +95,55 @@ class AveragePrecision:
         return None if self.images <= 1 else percentiles(self._redrawn(model, seed), confidence)
 
     def drop_interval(self, model: int, confidence: float, seed: int) -> Bounds | None:
-        """Return the percentiles of the drop over redrawn images, the same ones for both models."""
-        if self._alike(model):
-            return drop_interval(np.zeros(self.images), confidence=confidence)
+        """Return the percentiles of the drop over redrawn images, the same ones for both models.
+
+        Where hits differ on few images, most redraws see none of them: then hulled with the interval of what these
+        images add. Never of zero width.
+        """
+        changed = np.flatnonzero(self._changed(model))
         if self.images <= 1:
-            return None
-        return percentiles(self._redrawn(0, seed) - self._redrawn(model, seed), confidence)
+            return None if changed.size else drop_interval(np.zeros(1), confidence=confidence)
+        found = percentiles(self._redrawn(0, seed) - self._redrawn(model, seed), confidence)
+        if changed.size >= _MANY:
+            return found
+        added = np.zeros(self.images)
+        added[changed] = self._added(model, changed)
+        low, high = changes_interval(added, confidence)
+        shift = self.value(0) - self.value(model) - float(added.mean())
+        return hull(found, (low + shift, high + shift))
 
     def contributions(self, model: int) -> Floats:
         """Return the drop less what it is without each image, so that the mean is the drop (the jackknife's values)."""
+        parts = self._added(model, np.arange(self.images))
+        return np.asarray(parts - parts.mean() + self.value(0) - self.value(model))
+
+    def _added(self, model: int, images: Indices) -> Floats:
+        """Return how much more the drop is with some images, each for itself, than without; times their number."""
         whole, n = self.value(0) - self.value(model), self.images
-        parts = np.empty(n)
-        for image in range(n):
+        parts = np.empty(images.size)
+        for place, image in enumerate(images.tolist()):
             weights = np.ones(n)
             weights[image] = 0.0
             without = self._weighed(0, weights) - self._weighed(model, weights)
-            parts[image] = n * whole - (n - 1) * without
-        return np.asarray(parts - parts.mean() + whole)
+            parts[place] = (n - 1) * (whole - without)
+        return parts
 
     def only(self, chosen: Indices) -> "AveragePrecision":
         """Return the same of some images."""
         found = tuple(tuple(_only(one, chosen) for one in classes) for classes in self.found)
         return replace(self, found=found, images=chosen.size, chance=None, _drawn={})
 
-    def _alike(self, model: int) -> bool:
-        pairs = zip(self.found[0], self.found[model], strict=True)
-        return all(
-            np.array_equal(a.image, b.image) and np.array_equal(a.hit, b.hit) for a, b in pairs
-        )
+    def _changed(self, model: int) -> NDArray[np.bool_]:
+        """Return on which images the models do not have as many hits and mistakes of every class."""
+        changed = np.zeros(self.images, np.bool_)
+        for a, b in zip(self.found[0], self.found[model], strict=True):
+            for kind in ("hit", "counts"):
+                sums = [
+                    np.stack([np.bincount(x.image, row, self.images) for row in getattr(x, kind)])
+                    for x in (a, b)
+                ]
+                changed |= (sums[0] != sums[1]).any(axis=0)
+        return changed
 
     def _redrawn(self, model: int, seed: int) -> Floats:
         if (model, seed) not in self._drawn:
