@@ -119,7 +119,7 @@ class _Grouping:
                 self.clipped[step.outputs[0]] = bounds[1]
             if step.op_type == "Add":
                 self.added.add(step.outputs[0])
-            self.spoiled.update(o for o in step.outputs[1:] if o)
+            # A second output, the indices of a MaxPool, is the same whatever a channel is multiplied by.
         else:
             self.spoiled.update(known)
             self.spoiled.update(v for v in step.inputs if v in self.parent)

@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from builders import Array, graph, model, node, rng, run, sqnr, weight
+from builders import Array, Shape, graph, model, node, rng, run, sqnr, weight
 from integer_cases import CASES, FLOAT_CASES, Case, resize
 from static_cases import IMAGE, X, chain, check_formats, conv, conv_weights, write
 from test_targets_runtime import with_axes
 
+from quantkit import quantize_static
 from quantkit.emit.static import Format
 from quantkit.errors import UsageError
 from quantkit.fusion import Fusion, fusion_of
@@ -254,3 +255,22 @@ def test_a_bias_that_does_not_fit_widens_the_scale_of_its_channel(tmp_path: Path
         constants[name].CopyFrom(onnx.numpy_helper.from_array(array, name))
     for options in (StaticOptions(), StaticOptions(weight=UINT8), StaticOptions(per_channel=False)):
         check_formats(proto, tmp_path, {"x": X}, options, least=30)
+
+
+@pytest.mark.parametrize("quant_format", ["qdq", "qoperator"])
+def test_a_maxpool_whose_indices_are_read_stays_float(quant_format: str, tmp_path: Path) -> None:
+    nodes = [
+        node("Conv", ["x", "w0"], ["c"], "c0", pads=[1, 1, 1, 1]),
+        node("MaxPool", ["c"], ["p", "places"], "pool", kernel_shape=[2, 2], strides=[2, 2]),
+        node("Conv", ["p", "w1"], ["y"], "c1", pads=[1, 1, 1, 1]),
+    ]
+    weights = {"w0": weight(16, 3, 3, 3), "w1": weight(16, 16, 3, 3)}
+    outputs: dict[str, Shape] = {"y": ["N", 16, 4, 4], "places": ["N", 16, 4, 4]}
+    proto = graph(nodes, {"x": ["N", 3, 8, 8]}, outputs, weights, types={"places": 7})
+    x = np.random.default_rng(0).random((16, 3, 8, 8)).astype(np.float32)
+    path = tmp_path / "m.onnx"
+    path.write_bytes(model(proto).SerializeToString())
+    result = quantize_static(path, tmp_path / "o.onnx", {"x": x}, quant_format=quant_format)
+    assert {n.node: n.mode.value for n in result.plan.nodes}["pool"] == "float"
+    outputs_of = [run(p, {"x": x}) for p in (path, tmp_path / "o.onnx")]
+    assert (outputs_of[0][1] == outputs_of[1][1]).mean() > 0.9

@@ -98,6 +98,11 @@ EQUAL = {
     "relu": chain(relu("a", "b")),
     "clip": chain(clip("a", "b"), weights=BOUNDS),
     "maxpool": chain(node("MaxPool", ["a"], ["b"], "pool", kernel_shape=[2, 2])),
+    "maxpool with indices": chain(
+        node("MaxPool", ["a"], ["b", "places"], "pool", kernel_shape=[2, 2]),
+        node("Cast", ["places"], ["cast"], "cast", to=1),
+        node("ReduceMean", ["cast"], ["mean"], "mean"),
+    ),
     "average": chain(
         relu("a", "r"), node("AveragePool", ["r"], ["b"], "p", kernel_shape=[3, 3], pads=[1] * 4)
     ),
