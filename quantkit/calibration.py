@@ -18,6 +18,7 @@ from quantkit.graph.load import LoadedModel
 from quantkit.observe.audit import Audit, audit_of, glanced_at
 from quantkit.observe.calibration import Calibration, sketch_method
 from quantkit.observe.checkpoint import Checkpoint
+from quantkit.observe.container import is_calibration
 from quantkit.observe.distributed import cluster, run_on, workers_of
 from quantkit.observe.job import Job, close, opened
 from quantkit.observe.monitor import Monitor, Silent
@@ -255,6 +256,11 @@ def _check_target(target: Path | None, loaded: LoadedModel, data: object) -> Non
     if target is not None:
         read = [Path(data)] if isinstance(data, str | Path) else []
         check_outputs([target, _partial(target)], [*loaded.files, *read])
+        if _partial(target).exists() and not is_calibration(_partial(target)):
+            raise UsageError(
+                f"'{_partial(target)}' is in the way of what is kept while calibrating, and not quantkit's: move it, or "
+                "choose another output."
+            )
 
 
 def _require_points(points: Points, loaded: LoadedModel) -> None:

@@ -149,3 +149,12 @@ def test_a_checkpoint_is_not_written_over_the_model(work: Path) -> None:
     before = contents(work)
     assert run(["calibrate", "c.partial", *_DATA, "-o", "c"]) == 2
     assert contents(work) == before
+
+
+def test_a_file_that_is_named_like_a_checkpoint_and_is_none_stays(
+    work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (work / "c.partial").write_text("a download that goes on")
+    assert run(["calibrate", "m.onnx", *_DATA, "-o", "c"]) == 2
+    assert "'c.partial' is in the way" in capsys.readouterr().err
+    assert (work / "c.partial").read_text() == "a download that goes on"
