@@ -44,6 +44,22 @@ def test_advice_keeps_its_promise_and_is_not_repeated(tmp_path: Path) -> None:
     assert not any("deep" in layer.fix for layer in again.layers)
 
 
+def test_what_others_need_in_integers_is_not_promised_to_be_exact(tmp_path: Path) -> None:
+    """Both 'wide' and 'add' read r1, which stays rounded for one if the other is excluded."""
+    source, feeds = float_model("cnn", tmp_path)
+    coarse = StaticOptions(overrides=(TensorOverride(tensor="r1", range=(0.0, 150.0)),))
+    job, few = StaticJob(source=source, data=feeds, options=coarse), feeds[:4]
+    static(job, tmp_path / "before.onnx")
+    found = layers_of(source, tmp_path / "before.onnx", few)
+    before = output_db(source, tmp_path / "before.onnx", few)
+    for advice in found.advice:
+        static(replace(job, options=replace(coarse, exclude=advice.nodes)), tmp_path / "after.onnx")
+        gain = output_db(source, tmp_path / "after.onnx", few) - before
+        assert gain > advice.gain_db / 2
+    # Only both together free it.
+    assert [set(advice.nodes) >= {"add", "wide"} for advice in found.advice] == [True]
+
+
 def test_layers_are_tried_together_where_none_is_enough(tmp_path: Path) -> None:
     source, feeds = float_model("cnn", tmp_path)
     candidate = quantized("qdq", source, tmp_path, feeds)

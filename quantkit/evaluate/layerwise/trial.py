@@ -22,9 +22,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quantkit.evaluate.layerwise.correspondence import CLIPS
 from quantkit.evaluate.layerwise.measure import Errors, Models
 from quantkit.evaluate.layerwise.noise import Noise, decibels
 from quantkit.evaluate.layerwise.parts import Part, needed, part_of
+from quantkit.evaluate.layerwise.quantizer import Quantizer
 from quantkit.evaluate.layerwise.regions import Region
 from quantkit.evaluate.layerwise.suffixes import given_as, result_of, switch_of, switched
 from quantkit.provenance import KEY as PROVENANCE
@@ -66,7 +68,8 @@ def try_floats(
     if size > _LARGEST or not models.outputs or not wanted:
         return Tried()
     wanted = wanted[:_TRIED]
-    trial = _Trial(models, [errors.region for errors in wanted], samples)
+    everyone = [errors.region for errors in measured]
+    trial = _Trial(models, [errors.region for errors in wanted], everyone, samples)
     now = trial.noise(())
     alone: list[tuple[float, tuple[int, ...]]] = sorted(
         (trial.noise([i]), (i,)) for i in range(len(wanted))
@@ -80,7 +83,7 @@ def try_floats(
             best = [*best[: len(found[:1])], (noise, group)]
     if not best:
         return Tried()
-    costs = trial.costs([errors.region for errors in measured])
+    costs = trial.costs(everyone)
 
     def advice(noise: float, group: tuple[int, ...]) -> Advice:
         nodes = tuple(name_of(models, wanted[i]) for i in group)
@@ -133,7 +136,11 @@ class _Trial:
     """The candidate with a switch behind each of some layers."""
 
     def __init__(
-        self, models: Models, regions: Sequence[Region], samples: Sequence[Arrays]
+        self,
+        models: Models,
+        regions: Sequence[Region],
+        everyone: Sequence[Region],
+        samples: Sequence[Arrays],
     ) -> None:
         self.models, self.samples = models, samples
         # In graph order: what is in front of a layer must be switched before it is run.
@@ -155,9 +162,35 @@ class _Trial:
         taps = dict.fromkeys([*self.ends.values(), *(self.names.get(b, b) for b in inside)])
         graph = switched(models.candidate, layers, kinds)
         self.whole: Part = part_of(graph, list(taps), {}, level=99)
+        self.rounded = self._rounded(everyone)
         self.floats = [self._float(region) for region in regions]
         self.reference = part_of(models.reference, models.outputs, {}, level=99)
         self.expected = [self.reference.run(feeds) for feeds in samples]
+
+    def _rounded(self, regions: Sequence[Region]) -> dict[str, tuple[Quantizer, int]]:
+        """Return tensors that an integer kernel makes for several layers, how, and how many read them.
+
+        They stay rounded as long as one of these is in integers. A Gemm or MatMul hands on floats as well.
+        """
+        reads = [read for region in regions for read in region.reads]
+        count = Counter(read.tensor for read in reads)
+        return {
+            read.tensor: (read.quantizer, count[read.tensor])
+            for read in reads
+            if count[read.tensor] > 1
+            and self.models.matches[read.tensor].quantizer is None
+            and self._is_made_in_integers(read.tensor)
+        }
+
+    def _is_made_in_integers(self, tensor: str) -> bool:
+        model = self.models.candidate
+        maker = model.maker_of(tensor)
+        while maker is not None and maker.op_type in CLIPS:
+            maker = model.maker_of(maker.input[0])
+        if maker is None or maker.op_type in {"Gemm", "MatMul"}:
+            return False
+        before = model.maker_of(maker.input[0]) if maker.input else None
+        return before is not None and before.op_type == "DequantizeLinear"
 
     def _float(self, region: Region) -> Part:
         """Return the float layer, fed with what is in front of it."""
@@ -181,29 +214,31 @@ class _Trial:
         switches = {switch_of(i): np.asarray(False) for i in range(len(self.regions))}
         values = self.whole.run(feeds, switches, self.empty)
         for i in sorted(group, key=self.order.__getitem__):
-            given |= self._made(i, {**feeds, **values})
+            given |= self._made(i, {**feeds, **values}, group)
             switches[switch_of(i)] = np.asarray(True)
             values = self.whole.run(feeds, switches, {**self.empty, **given})
         return values
 
-    def _made(self, layer: int, values: Arrays) -> dict[str, Array]:
+    def _made(self, layer: int, values: Arrays, group: Collection[int]) -> dict[str, Array]:
         """Return what the float layer makes of the candidate's values, as the candidate would hold it."""
-        made = self.floats[layer].run(values, self._read(layer, values))
+        made = self.floats[layer].run(values, self._read(layer, values, group))
         kinds = self.models.ours.kinds
         return {
             given_as(m.candidate): m.given(made[m.tensor]).astype(kinds[m.candidate].dtype.numpy())
             for m in self.regions[layer].makes
         }
 
-    def _read(self, layer: int, values: Arrays) -> dict[str, Array]:
-        matches = [self.models.matches[b] for b in self.regions[layer].boundary]
-        kinds = self.models.theirs.kinds
-        return {
-            m.tensor: m.restored(values[self.names.get(m.candidate, m.candidate)]).astype(
-                kinds[m.tensor].dtype.numpy()
-            )
-            for m in matches
-        }
+    def _read(self, layer: int, values: Arrays, group: Collection[int]) -> dict[str, Array]:
+        kinds, found = self.models.theirs.kinds, {}
+        for name in self.regions[layer].boundary:
+            match, value = self.models.matches[name], values[self.names.get(name, name)]
+            quantizer, others = self.rounded.get(name, (None, 0))
+            if quantizer is not None and others > sum(
+                name in self.regions[i].boundary for i in group
+            ):
+                value = quantizer.both(value)
+            found[match.tensor] = match.restored(value).astype(kinds[match.tensor].dtype.numpy())
+        return found
 
     def costs(self, regions: Sequence[Region]) -> list[tuple[float, float]]:
         """Return by which share a run becomes longer and the file larger if a layer is float.
