@@ -13,7 +13,7 @@ from quantkit.recipe import DataSettings
 __all__ = ["calibrate"]
 
 
-def calibrate(  # noqa: PLR0913 - one parameter a question
+def calibrate(  # noqa: PLR0913 - one parameter per question
     model: str | Path | onnx.ModelProto,
     data: object,
     output: str | Path | None = None,

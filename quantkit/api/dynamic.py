@@ -40,7 +40,7 @@ def quantize_dynamic(  # noqa: PLR0913 - the names that onnxruntime's users type
         model_input: A path, or a ModelProto.
         model_output: Where to write. Above 2 GB the weights go to a ``.data`` file beside it.
         weight_type: `QUInt8`, or `QInt8` (faster on x86, and just as safe from saturation).
-        per_channel: One scale an output channel, where the kernels allow.
+        per_channel: One scale per output channel, where the kernels allow.
         reduce_range: Use 7 bits of the 8; never needed here.
         op_types_to_quantize: Only these operator types.
         nodes_to_quantize: Only these nodes, by name or pattern; they run in integer arithmetic whatever

@@ -18,7 +18,7 @@ __all__ = ["evaluate_models"]
 Candidates = str | Path | Sequence[str | Path] | Mapping[str, str | Path]
 
 
-def evaluate_models(  # noqa: PLR0913 - one parameter a question
+def evaluate_models(  # noqa: PLR0913 - one parameter per question
     float_model: str | Path,
     candidates: Candidates,
     data: object,

@@ -13,7 +13,7 @@ from quantkit.optimization import OptimizeResult, optimize_model
 __all__ = ["optimize"]
 
 
-def optimize(  # noqa: PLR0913 - one parameter a question
+def optimize(  # noqa: PLR0913 - one parameter per question
     model_input: str | Path | onnx.ModelProto,
     model_output: str | Path,
     *,

@@ -23,7 +23,7 @@ from quantkit.targets import target as target_named
 __all__ = ["quantize_static", "static_job"]
 
 
-def quantize_static(  # noqa: PLR0913 - one parameter a question
+def quantize_static(  # noqa: PLR0913 - one parameter per question
     model_input: str | Path | onnx.ModelProto,
     model_output: str | Path,
     data_or_calibration: object,
@@ -65,7 +65,7 @@ def quantize_static(  # noqa: PLR0913 - one parameter a question
         quant_format: "qdq", or "qoperator" for QLinear operators.
         activation_type: "uint8", "int8", "uint16", "int16"; None is the target's.
         weight_type: "int8" or "uint8"; None is the target's.
-        per_channel: One scale an output channel, where the target runs that.
+        per_channel: One scale per output channel, where the target runs that.
         symmetric_activations: Zero point in the middle; None is the target's.
         method: How ranges are estimated; None is that of the calibration, or "mse".
         percentile: Per cent of the values that the method "percentile" keeps.

@@ -60,7 +60,7 @@ def quantize_static(  # noqa: PLR0913 - onnxruntime's signature
         calibration_data_reader: An object with `get_next()`, or anything that `quantkit.calibrate` takes.
         quant_format: QDQ or QOperator.
         op_types_to_quantize: Only these operator types.
-        per_channel: One scale an output channel.
+        per_channel: One scale per output channel.
         reduce_range: Accepted.
         activation_type: Type of activations.
         weight_type: Type of weights.

@@ -55,8 +55,8 @@ class Calibrated:
         warnings: Of the audit.
         shared: Whether evaluated samples were also calibrated on; None: not known.
         seen: How many of the evaluated samples it was calibrated with, as far as known.
-        preprocessing: How samples were prepared for calibration, one step a line.
-        differs: In what they were prepared otherwise for the evaluation, one difference a line.
+        preprocessing: How samples were prepared for calibration, one step per line.
+        differs: In what they were prepared otherwise for the evaluation, one difference per line.
     """
 
     method: str
@@ -165,7 +165,7 @@ class DataSource:
         available: How many there are; None: not known.
         labels: "10 classes from labels.csv", or "none".
         fingerprint: Of what the samples are made of; "" for a Python iterable.
-        preprocessing: One step a line.
+        preprocessing: One step per line.
         settings: What tells two preparations of the same files apart, by name.
         values: Of each input of real numbers, what 1, 50 and 99 of 100 values are below.
         distinct: How many samples feed something of their own to the model; None: so small that alike ones are no copies.
