@@ -42,7 +42,9 @@ def cluster(scheduler: str, say: Callable[[str], None] = lambda _: None) -> Iter
     try:
         from distributed import Client
     except ImportError as e:
-        raise UsageError("--scheduler needs dask: pip install 'quantkit[distributed]'.") from e
+        raise UsageError(
+            "--scheduler needs dask: pip install distributed, or 'quantkit-onnx[distributed]'."
+        ) from e
     with _quiet():
         try:
             client = Client(scheduler, timeout="10s")
