@@ -5,15 +5,19 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from quantkit.errors import DataError
+from quantkit.recipe import memory_text
 
 __all__ = ["BOXES", "Box", "Boxes", "boxes_file", "read_boxes"]
 
 BOXES = re.compile(r"^instances.*\.json$|annotations.*\.json$|coco.*\.json$", re.IGNORECASE)
 """Files beside images that hold their boxes."""
+
+_UNPACKED = 10  # times a file's size that its values take in memory
 
 Box = tuple[float, float, float, float]
 """x1, y1, x2, y2."""
@@ -76,21 +80,25 @@ def boxes_file(root: Path, label: str | None) -> Path | None:
     if label is not None:
         if not label.endswith(".json"):
             return None
-        return next((p for p in (Path(label), root / label) if p.exists()), Path(label))
-    return next((file for file in sorted(root.glob("*.json")) if BOXES.search(file.name)), None)
+        return next((p for p in (Path(label), root / label) if p.is_file()), Path(label))
+    found = (file for file in sorted(root.glob("*.json")) if BOXES.search(file.name))
+    return next((file for file in found if file.is_file()), None)
 
 
-def read_boxes(file: Path, names: Iterable[str]) -> tuple[dict[str, Boxes], tuple[str, ...]]:
+def read_boxes(
+    file: Path, names: Iterable[str], memory: int
+) -> tuple[dict[str, Boxes], tuple[str, ...]]:
     """Return the boxes of each image, and the names of the categories by ascending id.
 
     Args:
         file: COCO's instances JSON. Boxes are [x, y, width, height] in pixels of the image.
         names: The images that there are; others in the file are passed over.
+        memory: Bytes that may be held at once.
 
     Raises:
         DataError: It cannot be read, or is something else.
     """
-    plain = _read(file)
+    plain = _read(file, memory)
     try:
         categories = {int(c["id"]): str(c.get("name", c["id"])) for c in plain["categories"]}
         known = tuple(sorted(categories))
@@ -103,7 +111,7 @@ def read_boxes(file: Path, names: Iterable[str]) -> tuple[dict[str, Boxes], tupl
             name: _boxes(by_image[image["id"]], int(image["width"]), int(image["height"]), known)
             for name, image in wanted.items()
         }
-    except (KeyError, TypeError, ValueError, AttributeError) as e:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as e:
         what = f"'{e.args[0]}' is missing" if isinstance(e, KeyError) else str(e)
         raise DataError(
             f"'{file}' is no COCO file of boxes ({what}): it needs images (id, file_name, width, height), annotations "
@@ -112,8 +120,15 @@ def read_boxes(file: Path, names: Iterable[str]) -> tuple[dict[str, Boxes], tupl
     return found, tuple(categories[i] for i in known)
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read(file: Path, memory: int) -> dict[str, Any]:
     try:
+        if not file.is_file():
+            raise DataError(f"There is no file of boxes '{file}': give --label FILE.")
+        if (size := file.stat().st_size) * _UNPACKED > memory:
+            raise DataError(
+                f"'{file}' has {memory_text(size)}, and its boxes take about {memory_text(size * _UNPACKED)} of memory: set "
+                "--memory, or leave out what is not evaluated."
+            )
         plain = json.loads(file.read_bytes())
     except OSError as e:
         raise DataError(f"Cannot read the labels '{file}': {e.strerror}.") from e
@@ -133,9 +148,13 @@ def _wanted(names: Iterable[str], images: Iterable[Any]) -> dict[str, Any]:
 
 
 def _boxes(found: Sequence[Any], width: int, height: int, known: tuple[int, ...]) -> Boxes:
+    if min(width, height) < 1:
+        raise ValueError(f"an image of {width}x{height} pixels")
     boxes = []
     for annotation in found:
         x, y, w, h = (float(v) for v in annotation["bbox"])
+        if not all(map(isfinite, (x, y, w, h))):
+            raise ValueError(f"a box of {annotation['bbox']}")
         boxes.append((x, y, x + w, y + h))
     return Boxes(
         boxes=tuple(boxes),

@@ -19,7 +19,7 @@ from quantkit.data.pixels import place_in, read_image, stored_size, stored_turne
 from quantkit.data.preprocessing import Preprocessing, image_input, preprocessing
 from quantkit.data.rows import labels_line, plural
 from quantkit.errors import DataError
-from quantkit.recipe import DataSettings, closest
+from quantkit.recipe import DataSettings, closest, memory_of
 
 __all__ = ["ImageSamples", "label_value", "one_at_a_time", "open_images"]
 
@@ -95,7 +95,7 @@ def open_images(found: Found, inputs: Sequence[InputSpec], settings: DataSetting
     labels: Mapping[str, Label]
     boxes = boxes_file(found.root, settings.label)
     if boxes is not None and (settings.label is not None or not table.is_file()):
-        labels, classes = read_boxes(boxes, names)
+        labels, classes = read_boxes(boxes, names, memory_of(settings.memory))
         source, table = boxes.name, boxes
     elif table.is_file():
         labels, absent = _from_table(table, names, settings.label)

@@ -278,6 +278,15 @@ def test_labels_that_are_no_boxes_are_refused(tmp_path: Path) -> None:
         evaluate_models(paths[0], paths[1], tmp_path / "d.npz", metric="map", skip=SKIP)
 
 
+def _one(**changed: Any) -> str:
+    """A COCO file with one image and one box, and something else in it."""
+    image = {"id": 1, "file_name": "0.png", "width": 128, "height": 64}
+    box = {"image_id": 1, "category_id": 3, "bbox": [1, 2, 3, 4]}
+    for key, value in changed.items():
+        (image if key in image else box)[key] = value
+    return json.dumps({"images": [image], "annotations": [box], "categories": [{"id": 3}]})
+
+
 @pytest.mark.parametrize(
     ("plain", "message"),
     [
@@ -286,11 +295,31 @@ def test_labels_that_are_no_boxes_are_refused(tmp_path: Path) -> None:
         ('{"images": [], "annotations": []}', "'categories' is missing"),
         ('{"images": [{"id": 1}], "annotations": [], "categories": []}', "'file_name' is missing"),
         ("[" * 100_000, "is not JSON"),
+        (_one(width=0), "an image of 0x64 pixels"),
+        (_one(width=1e400), "is no COCO file"),
+        (_one(bbox=[1, 2, 3]), "is no COCO file"),
+        (_one(bbox=[1, 2, 3, float("nan")]), "a box of"),
+        (_one(bbox="1234"), None),
+        (_one(image_id=[1]), "is no COCO file"),
+        (_one(category_id="x"), "is no COCO file"),
     ],
 )
-def test_what_is_no_coco_file_is_said(plain: str, message: str, tmp_path: Path) -> None:
+def test_what_is_no_coco_file_is_said(plain: str, message: str | None, tmp_path: Path) -> None:
     _coco(tmp_path / "d", IMAGES, (128, 64))
     (tmp_path / "d" / "instances.json").write_text(plain)
     spec = InputSpec(name="x", dtype=np.dtype(np.float32), shape=(1, 3, 32, 32))
+    if message is None:
+        open_data(tmp_path / "d", [spec])
+        return
     with pytest.raises(DataError, match=message):
         open_data(tmp_path / "d", [spec])
+
+
+def test_boxes_that_memory_does_not_hold_are_not_read(tmp_path: Path) -> None:
+    _coco(tmp_path / "d", IMAGES, (128, 64))
+    (tmp_path / "d" / "instances.json").write_text(_one() + " " * 3_000_000)
+    spec = InputSpec(name="x", dtype=np.dtype(np.float32), shape=(1, 3, 32, 32))
+    with pytest.raises(DataError, match=r"take about .* of memory: set --memory"):
+        open_data(tmp_path / "d", [spec], DataSettings(memory=20_000_000))
+    with pytest.raises(DataError, match=r"no file of boxes 'other\.json'"):
+        open_data(tmp_path / "d", [spec], DataSettings(label="other.json"))
