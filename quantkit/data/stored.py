@@ -6,6 +6,7 @@ unpacked whole where it is small, and else unpacked as far as the row that is wa
 of some points that are kept on the way. Neither takes memory that grows with the file.
 """
 
+import io
 import lzma
 import os
 import struct
@@ -15,6 +16,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 from typing import IO, Any
@@ -35,6 +37,7 @@ _LOCAL_HEADER = 30  # bytes before the name in a zip member's own header (PKWARE
 _END_RECORD = 22  # the last record of a zip file, before a comment of at most 64 KB (4.3.16)
 _DIRECTORY = 32 << 20  # the list of members is read whole: 300,000 of them
 _ENCRYPTED = 0x1
+_HEADER = 10_000  # bytes; NumPy reads no longer one either
 _VERSIONS = ((1, 0), (2, 0), (3, 0))
 _WHOLE_SHARE = 8  # of the memory: an array that takes less is unpacked whole
 _KEPT = 256 << 20
@@ -137,11 +140,20 @@ def read_header(stream: IO[bytes]) -> tuple[Header, bool]:
     version = npy_format.read_magic(stream)
     if version not in _VERSIONS:
         raise ValueError(f"its format is {version[0]}.{version[1]}, which NumPy does not know")
+    count = 2 if version == (1, 0) else 4
+    length = int.from_bytes(stream.read(count), "little")
+    if length > _HEADER:
+        raise ValueError("its header is too long")
+    return _parsed(version, length.to_bytes(count, "little") + stream.read(length))
+
+
+@lru_cache(maxsize=64)  # 100,000 files of one kind have one header
+def _parsed(version: tuple[int, int], content: bytes) -> tuple[Header, bool]:
     read = (
         npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
     )
     try:
-        shape, fortran, dtype = read(stream)
+        shape, fortran, dtype = read(io.BytesIO(content))
     except _BAD_HEADER as e:
         raise ValueError("its header cannot be read") from e
     if dtype.hasobject:
@@ -232,6 +244,8 @@ class ArrayFiles:
         """Return a copy of all values."""
         self._fits(array, self._memory)
         try:
+            if array.header.shape and not array.fortran:
+                return self._contiguous(array, 0, array.header.shape[0])
             return np.array(self._whole(array))
         except _BROKEN as e:
             raise _unreadable(array.file, e) from e
