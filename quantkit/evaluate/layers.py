@@ -12,7 +12,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from quantkit.evaluate.layerwise.correspondence import correspondence
-from quantkit.evaluate.layerwise.fixes import cause_of
+from quantkit.evaluate.layerwise.fixes import cause_of, is_mistake
 from quantkit.evaluate.layerwise.measure import Errors, Models, measure
 from quantkit.evaluate.layerwise.noise import decibels
 from quantkit.evaluate.layerwise.regions import Region
@@ -149,6 +149,13 @@ class _Ranking:
         """Return the ranking; `helps`: what leaving a node in float was found to bring."""
         return tuple(self._layer(errors, noise, helps) for errors, noise in self._ranked)
 
+    def _fix(self, errors: Errors, noise: float, advice: Advice | None) -> str:
+        """Say what helps: float, as far as that was tried; and to mend what is plainly wrong."""
+        if advice is not None:
+            return f"{cause_of(self.models, errors)} In float: {advice.brings}."
+        wrong = noise >= self._matters and is_mistake(errors)
+        return cause_of(self.models, errors) if wrong else ""
+
     def _layer(self, errors: Errors, noise: float, helps: Mapping[str, Advice]) -> Layer:
         models, name = self.models, name_of(self.models, errors)
         weights = errors.weights if errors.read is not None else errors.local
@@ -164,5 +171,5 @@ class _Ranking:
             weight_db=weights.db,
             input_db=None if errors.read is None else errors.read.db,
             clipped=max((seen.clipped for seen in errors.seen.values()), default=0.0),
-            fix=f"{cause_of(models, errors)} In float: {advice.brings}." if advice else "",
+            fix=self._fix(errors, noise, advice),
         )

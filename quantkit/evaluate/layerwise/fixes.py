@@ -4,8 +4,9 @@ from quantkit.evaluate.layerwise.measure import Errors, Models, Seen
 from quantkit.evaluate.layerwise.quantizer import Quantizer
 from quantkit.evaluate.layerwise.regions import Read
 
-__all__ = ["cause_of"]
+__all__ = ["cause_of", "is_mistake"]
 
+_MISTAKE = 8.0  # times what the data needs: more than any sample left out explains
 _WIDE = 3.0  # times what the data needs: more than few samples and a careful method explain
 _CLIPPED = 0.005  # share of values from which on clipping is no longer a choice of the method
 _GAIN = 0.25  # by how much a layer's weights may be too large or too small before their scale is to blame
@@ -32,6 +33,18 @@ def cause_of(models: Models, errors: Errors) -> str:
     if models.reference.nodes[errors.region.node].op_type == "BatchNormalization":
         return "Fold it into the layer before it, then quantize: quantkit optimize."
     return _activation(tensor, seen)
+
+
+def is_mistake(errors: Errors) -> bool:
+    """Say whether a layer is wrong rather than hard: a scale is wrong, not merely coarse."""
+    gain = (errors.weights if errors.read is not None else errors.local).gain
+    ratios = [
+        read.quantizer.scale / needed
+        for read, seen in errors.seen.items()
+        if read.quantizer.scale is not None
+        and (needed := read.quantizer.needed(seen.low, seen.high)) > 0
+    ]
+    return abs(gain - 1) > _GAIN or max(ratios, default=0.0) > _MISTAKE
 
 
 def _weights(models: Models, errors: Errors, gain: float) -> str:
