@@ -42,8 +42,9 @@ _VERSIONS = ((1, 0), (2, 0), (3, 0))
 _WHOLE_SHARE = 8  # of the memory: an array that takes less is unpacked whole
 _KEPT = 256 << 20
 _KEPT_ARRAYS = 64
-_LONGEST = 4  # times the memory is what may be unpacked to get at a row,
-_RATIO = 100  # or so many times the packed bytes: beyond both it is a bomb, and takes minutes
+_RATIO = (
+    100  # times its bytes may be unpacked to get at a row, if memory is less: a bomb takes minutes
+)
 _POINTS = 1024  # at which unpacking can be taken up again; each takes 40 KB
 _STEP = 1 << 20
 _CHUNK = 1 << 16
@@ -265,7 +266,7 @@ class ArrayFiles:
             return np.array(self._whole(array)[start:stop])
         if array.method != ZIP_DEFLATED:
             self._fits(array, self._share())
-        self._fits(array, max(self._memory * _LONGEST, array.size * _RATIO))
+        self._fits(array, max(self._memory, array.size * _RATIO))
         stream = self._keep(array, lambda: _Inflater(array))
         assert isinstance(stream, _Inflater)  # noqa: S101 - just made
         stream.read_into(place, out)

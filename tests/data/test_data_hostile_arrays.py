@@ -174,7 +174,7 @@ def test_what_unpacks_to_far_more_than_memory_is_refused_at_once(tmp_path: Path)
     says = refusal(file, how=SMALL)
     assert "takes 32 MB and quantkit may hold 1 MB: save it with np.savez" in says
     assert "allow more with --memory" in says
-    assert len(open_data(file, VECTOR, DataSettings(memory=10_000_000))) == 2_000_000  # type: ignore[arg-type]
+    assert len(open_data(file, VECTOR, DataSettings(memory=40_000_000))) == 2_000_000  # type: ignore[arg-type]
 
 
 def test_labels_do_not_unpack_what_is_beside_them(tmp_path: Path) -> None:
