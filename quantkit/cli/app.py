@@ -28,9 +28,9 @@ from quantkit.cli.verify import verify
 from quantkit.errors import InterruptedRunError, OutputError, QuantkitError, UsageError
 from quantkit.text import printable
 
-__all__ = ["INTERRUPTED", "app", "run"]
+__all__ = ["app", "run"]
 
-INTERRUPTED = 130
+_INTERRUPTED = 130
 _NAME = "quantkit"
 _SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")
 
@@ -108,7 +108,7 @@ def run(arguments: list[str]) -> int:
         return _interrupted()
     except Exception as e:  # noqa: BLE001 - the last resort: no traceback unless asked for
         return _fail(e, f"Unexpected {type(e).__name__}: {e} (run with --debug)", debug=debug)
-    if code == INTERRUPTED:  # typer's way to tell of Ctrl-C
+    if code == _INTERRUPTED:  # typer's way to tell of Ctrl-C
         return _interrupted()
     return code if isinstance(code, int) else 0
 
@@ -157,7 +157,7 @@ def _running_shell() -> str:
 def _interrupted(message: str = "") -> int:
     message = message or "interrupted; nothing was written"
     errors().print(message, style="yellow", soft_wrap=True, markup=False, highlight=False)
-    return INTERRUPTED
+    return _INTERRUPTED
 
 
 def _fail(error: Exception, message: str, *, debug: bool) -> int:

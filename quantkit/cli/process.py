@@ -11,10 +11,9 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any, TextIO, cast
 
-from quantkit.cli.app import INTERRUPTED, run
-
 __all__ = ["main"]
 
+_INTERRUPTED = 130
 _SIGNALS = 128  # what shells add to the number of a signal that ended a process
 # What these commands print is all that they do; the others write files, or answer by their exit code.
 _PRINTING = frozenset({"inspect", "plan", "diff", "targets"})
@@ -64,8 +63,13 @@ def main() -> None:
     out = _guarded()
     ended = _ended_by()
     arguments = sys.argv[1:]
-    code = run(arguments)
-    if code == INTERRUPTED and ended:
+    try:
+        from quantkit.cli.app import run  # takes a while, in which the user may change their mind
+
+        code = run(arguments)
+    except KeyboardInterrupt:
+        code = _INTERRUPTED
+    if code == _INTERRUPTED and ended:
         code = _SIGNALS + ended[0]
     sys.exit(_told(out, arguments) if code == 0 else code)
 

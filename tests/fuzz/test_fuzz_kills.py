@@ -23,13 +23,14 @@ COMMANDS = {
 }
 # Says when signals are heeded; what came before is the interpreter's.
 PROGRAM = """
-import quantkit.cli.process as process
-run = process.run
+import quantkit.cli.app as app
+run = app.run
 def told(arguments):
     print("ready", flush=True)
     return run(arguments)
-process.run = told
-process.main()
+app.run = told
+from quantkit.cli import main
+main()
 """
 
 
