@@ -254,10 +254,9 @@ def observe_moments(
 def memory_left(ready: Prepared, settings: DataSettings) -> int:
     """Return what the limit leaves for moments and for solving, beside the model and its session."""
     weights = sum(weight.size for weight in ready.facts.weights.values()) * _FLOAT
-    limit = settings.memory_limit
-    if settings.memory is None:
-        limit += weights  # nobody set it: the model comes on top
-    return max(limit - resident() - 2 * weights - _WORKERS, _LEAST)
+    # A session maps the weights, and may copy them. Where nobody set a limit, the model comes on top of it.
+    session = 2 * weights if settings.memory is not None else 0
+    return max(settings.memory_limit - resident() - session - _WORKERS, _LEAST)
 
 
 def _fitting(options: CalibrateOptions, ready: Prepared) -> CalibrateOptions:

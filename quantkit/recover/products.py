@@ -16,6 +16,8 @@ _WEIGHTED = frozenset({"Conv", "Gemm", "MatMul"})
 # Numbers that all matrices of moments together may have: making and factoring them takes time. Beyond that, weights are
 # rounded without having seen what they multiply. ResNet-50 has 125 million.
 _BUDGET = 1 << 27
+# Multiplications that rounding with them may take: those of two layers of 5120 x 5120, or of ResNet-50 five times.
+_WORK = 3 * 10**11
 # Positions of a sample that are looked at: neighbours are alike, and a few inputs have few moments.
 _NARROW, _FEW, _MANY = 64, 16, 64
 
@@ -100,11 +102,15 @@ def _factor(step: Step, name: str) -> float:
 def moment_requests(products: Iterable[Product], budget: int = _BUDGET) -> tuple[Request, ...]:
     """Ask for the moments of what products read, the cheapest first, as far as the budget goes."""
     asked: dict[Request, None] = {}
+    work = _WORK
     for product in sorted(products, key=lambda p: p.moments):
         if product.request in asked:
             continue
         budget -= product.moments
-        if budget < 0:
+        work -= product.moments * (
+            product.layout.shape[product.layout.channel] // product.layout.group
+        )
+        if budget < 0 or work < 0:
             break
         asked[product.request] = None
     return tuple(asked)
