@@ -67,7 +67,7 @@ class DataFlags:
         str | None,
         typer.Option(
             metavar="SIZE",
-            help="Hold at most so much at once: 500MB, 1GB. Default: a quarter of what is free, 2GB at most.",
+            help="Memory to use at most: 500MB, 1GB. Default: a quarter of what is free, 2GB at most.",
         ),
     ] = None
     skip_bad: Annotated[

@@ -65,7 +65,7 @@ def print_models(found: "ModelDiff", most: int | None) -> None:
     _print_scales(found, most)
     _print_weights(found, most)
     _print_sizes(found)
-    _print_changes("What the files say of themselves", found.header, most)
+    _print_changes("Versions and metadata", found.header, most)
 
 
 def _print_heads(found: "ModelDiff") -> None:

@@ -28,7 +28,7 @@ def inspect(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what is in a model, what it weighs, what would quantize and what is risky."""
+    """Show what is in a model, its size by cause, what would be quantized and what is risky."""
     from rich.markup import escape
 
     from quantkit.inspection import inspect_model

@@ -112,7 +112,7 @@ def dynamic(  # noqa: PLR0913 - one parameter a flag
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Quantize weights to 8 bits; activations are quantized as they come. Needs no data."""
+    """Quantize weights to int8, and activations while the model runs. Needs no data."""
     from quantkit.files import check_outputs
     from quantkit.pipeline import dynamic as pipeline
     from quantkit.plan import DynamicOptions

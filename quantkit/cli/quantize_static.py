@@ -63,7 +63,7 @@ def static(  # noqa: PLR0913 - one parameter a flag
     ] = True,
     as_json: JsonOption = False,
 ) -> None:
-    """Quantize weights and activations to calibrated integers. Needs real data, or a calibration."""
+    """Quantize weights and activations to int8, with ranges calibrated on real data (--data or --calibration)."""
     from quantkit.emit import Format
     from quantkit.files import check_outputs
     from quantkit.pipeline import static as pipeline

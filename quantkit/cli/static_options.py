@@ -116,7 +116,7 @@ class StaticFlags:
         typer.Option(
             "--bias/--no-bias",
             rich_help_panel="Accuracy",
-            help="Correct each channel's mean in its bias.",
+            help="Correct the mean error of each channel in its bias.",
         ),
     ] = None
     rounding: Annotated[

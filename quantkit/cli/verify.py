@@ -35,7 +35,7 @@ def verify(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Check what a model says of itself: unchanged, made from this float model and this data, runs.
+    """Check a model that quantkit wrote: unchanged, made from this float model and this data, runs.
 
     Exits with 1 if something is wrong, with 2 if MODEL carries no provenance.
 

@@ -268,7 +268,7 @@ def gists(result: Result) -> dict[str, str]:
         "size": f"{_range([m.size.ratio for m in models], numbers.percent)} of float's {numbers.size(base.size.disk)}",
         "latency": f"{_range(ratios, numbers.ratio)}{of_time}" if ratios else "",
         "layers": _worst_layer(models),
-        "runtime": f"{' · '.join(shares)} products" if 0 < len(shares) <= _NAMED else "",
+        "runtime": f"{' · '.join(shares)} layers" if 0 < len(shares) <= _NAMED else "",
         "fidelity": _portable(models),
         "calibration": " · ".join(
             dict.fromkeys(f"{c.samples} samples, {c.method}" for c in calibrated)

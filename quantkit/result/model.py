@@ -141,8 +141,8 @@ class Evaluated:
                 )
             case "dynamic":
                 return (
-                    f"{said} Ranges are taken anew in every run: `quantkit quantize static` spares that, "
-                    "`--exclude` keeps small products in float."
+                    f"{said} Ranges are computed anew in every run: `quantkit quantize static` avoids that, "
+                    "`--exclude` keeps small layers in float."
                 )
             case _:
                 return f"{said} What runs in integers, and what is converted in every run, is listed under int8."
