@@ -67,7 +67,7 @@ def evaluate(  # noqa: PLR0913 - one parameter a flag
         typer.Option(
             "--hold-out/--no-hold-out",
             rich_help_panel=_PANEL,
-            help=r"Leave out samples that a candidate was calibrated with (default where \[data] has a limit).",
+            help=r"Leave out samples that a candidate was calibrated with (default with a limit).",
         ),
     ] = None,
     confidence: Annotated[
@@ -144,9 +144,8 @@ def evaluate(  # noqa: PLR0913 - one parameter a flag
     read = read_by(settings, *(model.path for model in contenders))
     check_folder(folder, WRITTEN, [*read, recipe.file])
     options = _options(recipe, skip or [], title, shlex.join(["quantkit", *(context.obj or [])]))
-    # A limit that calibration has as well would draw the very samples that it drew.
-    shared = recipe.data.limit is not None and settings.limit == recipe.calibrated.limit
-    split = hold_out is None and shared and samples.limit is None
+    # A limit would draw the very samples that calibration with a limit drew.
+    split = hold_out is None and settings.limit is not None
     how = replace(
         options.accuracy,
         skip_bad=samples.skip_bad,

@@ -8,9 +8,7 @@ from quantkit.result import Calibrated, DataSource
 
 __all__ = ["calibrated_of"]
 
-_APART = (
-    3.0  # times as wide: no two parts of one data set are, and every change of the pixels' range is
-)
+_APART = 4.0  # times as wide: hardly two parts of one data set are, and most changes of the pixels' range
 _TOLD = re.compile(r" \(told from [^)]*\)")
 
 
