@@ -1,5 +1,6 @@
 """Inputs made up from a model's signature, to run models whose data nobody gave us."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -31,6 +32,7 @@ _DTYPES = {
     "tensor(bool)": np.bool_,
 }
 _IMAGE_RANK = 4
+_LARGEST = 1 << 28  # values of one input
 # Sizes tried for dynamic dimensions, and upper ends tried for integer inputs, until the float
 # model runs.
 _TRIALS_IMAGE = ((64, 2), (224, 2), (320, 2), (640, 2), (32, 2))
@@ -38,8 +40,12 @@ _TRIALS_OTHER = ((16, 100), (16, 2), (128, 2), (512, 2), (1, 2), (2, 2), (1600, 
 
 
 def strange_input(inputs: Sequence[Signature]) -> Signature | None:
-    """Return an input of a type that no value can be made up for; None if there is none."""
-    return next((i for i in inputs if i.type not in _DTYPES), None)
+    """Return an input of a type, or a size, that no value can be made up for; None if there is none."""
+    return next((i for i in inputs if i.type not in _DTYPES or _is_absurd(i)), None)
+
+
+def _is_absurd(signature: Signature) -> bool:
+    return math.prod(n for n in signature.shape if isinstance(n, int)) > _LARGEST
 
 
 def made_up_feeds(

@@ -51,6 +51,14 @@ def human(nbytes: float) -> str:
     return f"{nbytes:.2f} GB"
 
 
+def _exists(path: Path) -> bool:
+    """Say whether a file is there; a name that no file can have is none."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
 def check_outputs(outputs: Iterable[Path | None], inputs: Iterable[Path | None]) -> None:
     """Refuse, before anything runs, what cannot be written, or would overwrite what is read or written beside it.
 
@@ -62,7 +70,7 @@ def check_outputs(outputs: Iterable[Path | None], inputs: Iterable[Path | None])
         UsageError: An output is an input, another output, a folder, or no file at all.
         OutputError: It cannot be written there.
     """
-    read = [path for path in inputs if path is not None and path.exists()]
+    read = [path for path in inputs if path is not None and _exists(path)]
     written: dict[str, Path] = {}
     for path in outputs:
         if path is None:

@@ -615,3 +615,11 @@ def test_an_output_of_another_extent_fails_where_the_model_fixes_it(tmp_path: Pa
     proto = matmul_model()
     proto.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 7
     assert quantized(proto, tmp_path).verification is not None  # what it declares is wrong
+
+
+def test_an_input_of_an_absurd_size_is_not_made_up(tmp_path: Path) -> None:
+    proto = matmul_model()
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 2**40
+    result = quantized(proto, tmp_path)
+    assert result.verification is not None
+    assert "no value can be made up for input 'x'" in result.verification.note

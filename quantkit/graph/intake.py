@@ -27,6 +27,19 @@ _FIELDS |= dict.fromkeys((onnx.TensorProto.UINT32, onnx.TensorProto.UINT64), "ui
 _FIELDS[onnx.TensorProto.INT64] = "int64_data"
 _FIELDS[onnx.TensorProto.COMPLEX128] = "double_data"
 _COMPLEX = frozenset({onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128})
+# The field that holds an attribute of each kind.
+_KINDS: dict[int, str] = {
+    onnx.AttributeProto.AttributeType.Value(kind): field
+    for kind, field in (
+        *(("FLOAT", "f"), ("INT", "i"), ("STRING", "s"), ("TENSOR", "t"), ("GRAPH", "g")),
+        *(("FLOATS", "floats"), ("INTS", "ints"), ("STRINGS", "strings")),
+        *(("TENSORS", "tensors"), ("GRAPHS", "graphs")),
+        *(("SPARSE_TENSOR", "sparse_tensor"), ("SPARSE_TENSORS", "sparse_tensors")),
+        *(("TYPE_PROTO", "tp"), ("TYPE_PROTOS", "type_protos")),
+    )
+}
+_MESSAGES = frozenset({"t", "g", "tp", "sparse_tensor"})
+_KIND_OF = {field: kind for kind, field in _KINDS.items()}
 
 
 class DamageError(ValueError):
@@ -39,9 +52,15 @@ def mend(proto: onnx.ModelProto) -> None:
     1. A negative extent is a dynamic one.
     2. Of initializers of one name the first counts; without a name none does.
     3. Every graph has a name.
+    4. An attribute is of the kind of its value, whatever it says.
     """
     for value in described_values(proto):
         _free_negative_extents(value.type)
+    for part in parts_of(proto):
+        for attribute in (a for node in part.node for a in node.attribute):
+            held = {field.name for field, _ in attribute.ListFields()} & _KIND_OF.keys()
+            if len(held) == 1 and _KINDS.get(attribute.type) not in held:
+                attribute.type = _KIND_OF[held.pop()]
     for graph in proto_graphs(proto.graph) if proto.HasField("graph") else ():
         graph.name = graph.name or "graph"
         _drop_initializers(graph)
@@ -78,6 +97,7 @@ def validate(proto: onnx.ModelProto) -> None:
     """
     for part in parts_of(proto):
         _require_text(part)
+        _check_attributes(part)
     for graph in proto_graphs(proto.graph):
         _refuse_references(graph)
     for part in (proto.graph, *proto.functions):
@@ -110,6 +130,18 @@ def _require_text(part: Part) -> None:
     bad = next((n for n in names if not isinstance(n, str)), None)
     if bad is not None:
         raise DamageError(f"the name {bad!r} is not UTF-8")
+
+
+def _check_attributes(part: Part) -> None:
+    """Raise if an attribute says that it holds a tensor or a graph, and holds none."""
+    for node in part.node:
+        for attribute in node.attribute:
+            wanted = _KINDS.get(attribute.type)
+            absent = wanted in _MESSAGES and not attribute.HasField(wanted)
+            if absent and not attribute.ref_attr_name:
+                raise DamageError(
+                    f"attribute '{attribute.name}' of node '{node.name or node.op_type}' has no value"
+                )
 
 
 def _refuse_references(graph: onnx.GraphProto) -> None:

@@ -54,6 +54,30 @@ def wrong_attribute() -> ModelProto:
     return proto
 
 
+def add_constant(proto: ModelProto) -> onnx.AttributeProto:
+    tensor = numpy_helper.from_array(np.zeros(1, np.float32), "k")
+    constant = proto.graph.node.add(op_type="Constant", output=["k"])
+    constant.attribute.append(helper.make_attribute("value", tensor))
+    proto.graph.node.add(op_type="Add", input=["y", "k"], output=["z"])
+    proto.graph.output[0].name = "z"
+    attribute: onnx.AttributeProto = constant.attribute[0]
+    return attribute
+
+
+def without_value() -> ModelProto:
+    proto = matmul_model()
+    add_constant(proto).ClearField("t")
+    return proto
+
+
+def two_kinds(proto: ModelProto) -> None:
+    add_constant(proto).f = 1.0
+
+
+def mislabelled(proto: ModelProto) -> None:
+    add_constant(proto).type = onnx.AttributeProto.FLOAT
+
+
 BROKEN: dict[str, tuple[ModelProto, str]] = {
     "cycle": (cycle(), "reads what is computed from its own result"),
     "nothing makes an input": (
@@ -98,6 +122,10 @@ BROKEN: dict[str, tuple[ModelProto, str]] = {
     ),
     "nowhere": (external(offset="0"), "does not say in which"),
     "an attribute of another kind": (wrong_attribute(), "axis"),
+    "an attribute without a value": (
+        without_value(),
+        "attribute 'value' of node 'Constant' has no value",
+    ),
     "an attribute of no function": (
         changed(lambda m: m.graph.node[0].attribute.add(name="a", ref_attr_name="b", type=2)),
         "stands for one of a function",
@@ -148,6 +176,8 @@ LOADED: dict[str, Callable[[ModelProto], object]] = {
     "an output twice": lambda m: m.graph.output.append(m.graph.output[0]),
     "two fields of values": lambda m: m.graph.initializer[0].float_data.append(1.0),
     "a value that is not there is described": lambda m: m.graph.value_info.add(name="nowhere"),
+    "an attribute that is not what it says": mislabelled,
+    "an attribute with two values": two_kinds,
     "IR version 3": lambda m: setattr(m, "ir_version", 3),
 }
 

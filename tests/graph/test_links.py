@@ -104,6 +104,9 @@ def test_tensors_in_attributes_are_looked_at_too(
 
 
 @pytest.mark.parametrize(
+    "command", [["quantize", "dynamic"], ["calibrate", "--data", "x.npz", "-o"]]
+)
+@pytest.mark.parametrize(
     ("location", "expected"),
     [
         ("n" * 300, "missing"),
@@ -116,15 +119,24 @@ def test_tensors_in_attributes_are_looked_at_too(
     ],
 )
 def test_odd_places_are_one_clear_line(
-    location: str, expected: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    location: str,
+    expected: str,
+    command: list[str],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.savez("x.npz", x=np.ones((2, 128), np.float32))
     proto = matmul_model()
     proto.graph.initializer[0].dims[0] = 4096
     point_at(proto.graph.initializer[0], location)
     path = save(proto, tmp_path / "m.onnx")
     (tmp_path / "loop").symlink_to("loop")
     os.mkfifo(tmp_path / "pipe")
-    assert run(["quantize", "dynamic", str(path), str(tmp_path / "out.onnx")]) == 2
+    given = [*command, "out.onnx"]
+    given.insert(2 if command[0] == "quantize" else 1, str(path))
+    assert run(given) == 2
     err = capfd.readouterr().err
     assert expected in err
     assert err.count("\n") == 1
