@@ -33,6 +33,7 @@ __all__ = [
 
 
 _SHOWN = 3  # names in a message
+_TINY = 64 << 10  # bytes
 _POOR_DB = 15.0  # below this a result must be judged by its answers
 _ENOUGH = 8  # values without which a share of equal ones says nothing
 _HALF, _FEW_DIFFER = 0.5, 0.9  # of the values equal: below, noise; below, worth a word
@@ -205,7 +206,12 @@ def warnings_of(loaded: LoadedModel, nbytes: int, checked: Verification | None) 
     """Return what the user should know about a result."""
     found = []
     if nbytes >= loaded.nbytes:
-        found.append(f"The result is not smaller: {loaded.nbytes} -> {nbytes} bytes.")
+        found.append(
+            f"The result is not smaller than the float model: {loaded.nbytes} -> {nbytes} bytes. In a model this small "
+            "scales, conversions and the record of its origin take more than 8-bit weights save."
+            if loaded.nbytes < _TINY
+            else f"The result is not smaller than the float model: {loaded.nbytes} -> {nbytes} bytes."
+        )
     if checked is None:
         found.append("Not verified: the result was neither loaded nor compared with float.")
         return found

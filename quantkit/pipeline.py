@@ -4,7 +4,7 @@ The only place that wires the stages.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -230,6 +230,7 @@ def static(  # noqa: PLR0913 - one parameter a question
     data = [Path(job.data)] if isinstance(job.data, str | Path) else []
     check_outputs([target], [*loaded.files, *data])
     loaded.require_weights()
+    declared = _typed(loaded.model)
     with loaded.watched():
         planned = _planned(loaded, job, monitor, given=plan)
     require_static(planned.plan, loaded)
@@ -256,6 +257,7 @@ def static(  # noqa: PLR0913 - one parameter a question
             reference=reference,
             origin=static_origin(loaded, job, planned.seen, how),
             output_format=output_format,
+            declared=declared,
             monitor=monitor,
         )
         if plan is None:
@@ -304,6 +306,16 @@ def plan_model(job: StaticJob, monitor: Monitor | None = None) -> Plan:
     return _planned(loaded, job, monitor or Silent(), moments=False).plan
 
 
+def _values(model: ir.Model) -> Iterator[ir.Value]:
+    """Yield all that nodes compute and no graph returns."""
+    for node in model.graph.all_nodes():
+        yield from (value for value in node.outputs if not value.is_graph_output())
+
+
+def _typed(model: ir.Model) -> frozenset[str]:
+    return frozenset(value.name or "" for value in _values(model) if value.type is not None)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Planned:
     """A prepared float model with its plan, what was seen of it, and some real samples.
@@ -337,13 +349,17 @@ class _Planned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _StaticWriter:
-    """Writes a plan into the staging folder and compares the result with float."""
+    """Writes a plan into the staging folder and compares the result with float.
+
+    `declared`: the values whose types the float file states.
+    """
 
     job: StaticJob
     stage: Stage
     reference: Reference | None
     origin: Provenance
     output_format: Format
+    declared: frozenset[str]
     monitor: Monitor
 
     def solve(self, planned: _Planned) -> Solved:
@@ -359,6 +375,10 @@ class _StaticWriter:
             solved = correct_biases(model, planned.plan, solved, planned.samples, say)
         emit_static(model, planned.plan, solved, self.output_format)
         write_divisors(model.metadata_props, planned.ready.divided)
+        # What was only inferred need not be stored: a tenth of a small file.
+        for value in _values(model):
+            if value.name not in self.declared:
+                value.type = value.shape = None
         return _write(self.stage, model, self.reference, self.origin)
 
     def settle(self, planned: _Planned) -> tuple[_Planned, int, Verification | None]:

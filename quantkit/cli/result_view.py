@@ -33,8 +33,9 @@ def print_result(result: "QuantizeResult", target: Path, promise: str = "") -> N
         if line:
             console.print(escape(line), highlight=False, soft_wrap=True)
     share = result.output_bytes / result.input_bytes
+    larger = "[bold yellow]not smaller[/]: " if share >= 1 else ""
     console.print(
-        f"[bold]{human(result.input_bytes)} -> {human(result.output_bytes)}[/] "
+        f"{larger}[bold]{human(result.input_bytes)} -> {human(result.output_bytes)}[/] "
         f"({share:.1%} of float) in {result.seconds:.2f} s",
         highlight=False,
     )

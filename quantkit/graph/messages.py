@@ -39,6 +39,13 @@ def to_ir(proto: onnx.ModelProto) -> ir.Model:
 def to_proto(model: ir.Model) -> onnx.ModelProto:
     """Return the message of a model, with its weights."""
     proto: onnx.ModelProto = ir.serde.serialize_model(model)
+    for graph in proto_graphs(proto.graph):
+        # onnx-ir describes initializers once more, which say themselves what they are.
+        held = {tensor.name for tensor in graph.initializer}
+        described = [value for value in graph.value_info if value.name not in held]
+        if len(described) < len(graph.value_info):
+            del graph.value_info[:]
+            graph.value_info.extend(described)
     kept = {v.name: v.meta[_KEPT] for v in _values(model) if v.type is None and _KEPT in v.meta}
     if kept:
         for graph in proto_graphs(proto.graph):
