@@ -92,7 +92,7 @@ def test_keywords_of_onnxruntime_users(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"Frobnicate": 1}, "'Frobnicate' has no meaning"),
-        ({"MatMulConstBOnly": False}, "only products with a constant weight"),
+        ({"MatMulConstBOnly": False}, "only operators with a constant weight"),
         ({"EnableSubgraph": False}, "always quantized"),
     ],
 )
