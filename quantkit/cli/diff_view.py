@@ -236,7 +236,7 @@ def _print_scale_counts(found: "ModelDiff") -> None:
     if not (scales.equal or scales.changed or scales.only_a or scales.only_b):
         return
     line(
-        f"quantized activations: {scales.equal} alike, {len(scales.changed)} not alike, "
+        f"quantized activations: {scales.equal} the same, {len(scales.changed)} with another scale or type, "
         f"{len(scales.only_a)} only in A, {len(scales.only_b)} only in B"
     )
 

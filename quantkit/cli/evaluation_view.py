@@ -65,7 +65,7 @@ def _candidate_lines(result: "Result") -> list[str]:
             lines += objection_lines(verdict)
             broken = (rule for rule in verdict.rules if rule.outcome != "pass")
             lines += [f"    {escape(rule.sentence)}" for rule in broken]
-        lines += [f"    [cyan]would help[/] {escape(advice)}" for advice in model.advice]
+        lines += [f"    [cyan]advice:[/] {escape(advice)}" for advice in model.advice]
     return lines
 
 

@@ -102,7 +102,7 @@ def _print_nodes(found: "Inspection") -> None:
     console.print("Nodes that hold weights: name, operator, mode, why")
     for node in found.plans["dynamic"].nodes:
         console.print(
-            escape(f"{node.node}  {node.op_type}  {node.mode.value}  {node.why}"),
+            escape(f"{node.node}  {node.op_type}  {node.mode.words}  {node.why}"),
             highlight=False,
             soft_wrap=True,
         )

@@ -120,7 +120,7 @@ def _print(found: "Plan", *, nodes: bool) -> None:
         return
     _line("Nodes: name, operator, mode, why")
     for node in found.nodes:
-        _line(f"{node.node}  {node.op_type}  {node.mode.value}  {node.why}")
+        _line(f"{node.node}  {node.op_type}  {node.mode.words}  {node.why}")
     _line("Activations: tensor, type, scale, zero point, why")
     for a in found.activations:
         _line(f"{a.tensor}  {a.dtype.name}  {a.scale:.6g}  {a.zero_point}  {a.why}")

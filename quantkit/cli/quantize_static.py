@@ -107,4 +107,4 @@ def _promise(job: "StaticJob") -> str:
     if options.target.name != "cpu":
         return f"target {options.target.name}: {options.target.title}"
     wide = options.activation_type.bits > _BYTE  # runs in float
-    return "" if wide else "same integers on AVX2, VNNI and ARM"
+    return "" if wide else "gives the same integers on AVX2, VNNI and ARM CPUs"

@@ -49,7 +49,7 @@ def test_shows_what_would_be_done_and_writes_no_model(
 def test_nodes_and_tensors_with_reasons(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("m.onnx", "--data", "x.npy", "--nodes", "--exclude", "c2") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert any(line.startswith("c1  Conv  static  ") for line in lines)
+    assert any(line.startswith("c1  Conv  static int8  ") for line in lines)
     assert any(line.startswith("c2  Conv  ") and "excluded" in line for line in lines)
     assert any(line.startswith("x  uint8  0.") and "observed" in line for line in lines)
     assert "w1  int8  one per channel, axis 0" in lines
