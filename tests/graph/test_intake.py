@@ -9,7 +9,7 @@ import pytest
 from builders import graph, matmul_model, model, node, rng, run, save, weight
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from quantkit import quantize_dynamic
+from quantkit import optimize, quantize_dynamic
 from quantkit.cli.app import run as quantkit
 from quantkit.errors import ModelError
 from quantkit.graph.load import load
@@ -178,6 +178,9 @@ LOADED: dict[str, Callable[[ModelProto], object]] = {
     "a value that is not there is described": lambda m: m.graph.value_info.add(name="nowhere"),
     "an attribute that is not what it says": mislabelled,
     "an attribute with two values": two_kinds,
+    "a constant called value that is a number": lambda m: add_constant(m).CopyFrom(
+        helper.make_attribute("value", 0.5)
+    ),
     "IR version 3": lambda m: setattr(m, "ir_version", 3),
 }
 
@@ -190,6 +193,7 @@ def test_what_onnxruntime_loads_is_quantized(case: str, tmp_path: Path) -> None:
     path = save(proto, tmp_path / "in.onnx")
     expected = run(path, {"x": x})
     quantize_dynamic(path, tmp_path / "out.onnx")
+    optimize(path, tmp_path / "small.onnx")
     for float_output, output in zip(expected, run(tmp_path / "out.onnx", {"x": x}), strict=True):
         assert np.abs(float_output - output).max() < 0.1 * np.abs(float_output).max()
 

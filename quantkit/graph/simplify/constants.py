@@ -115,19 +115,19 @@ def _fold(node: ir.Node, names: Names, opset: int) -> bool:
 
 def _held(node: ir.Node) -> ir.TensorProtocol | None:
     """Return what a Constant holds; None for strings and sparse tensors."""
-    name, attribute = next(iter(node.attributes.items()), ("", None))
+    attribute = next(iter(node.attributes.values()), None)
     if attribute is None or attribute.is_ref():
         return None
-    match name:
-        case "value":
+    match attribute.type:  # not by its name: onnxruntime takes a number called "value", too
+        case ir.AttributeType.TENSOR:
             tensor = attribute.as_tensor()
             if tensor.dtype is ir.DataType.STRING:
                 return None
             # A tensor of its own: the other one may be part of the caller's message, and gets a new name.
             return ir.Tensor(tensor.numpy(), dtype=tensor.dtype)
-        case "value_int" | "value_ints":
+        case ir.AttributeType.INT | ir.AttributeType.INTS:
             return ir.tensor(np.array(attribute.value, np.int64))
-        case "value_float" | "value_floats":
+        case ir.AttributeType.FLOAT | ir.AttributeType.FLOATS:
             return ir.tensor(np.array(attribute.value, np.float32))
     return None
 
