@@ -121,7 +121,10 @@ def test_outputs_that_are_not_a_row_a_sample_come_one_by_one(tmp_path: Path) -> 
             "my_metric:one_number",
             "returned an array of shape () for 1 samples: one number a sample",
         ),
-        ("my_metric:text", "metric 'my_metric:text' on 'arrays row 0' returned str: one number per"),
+        (
+            "my_metric:text",
+            "metric 'my_metric:text' on 'arrays row 0' returned str: one number per",
+        ),
         ("my_metric:nan", "metric 'my_metric:nan' gave nan for 'arrays row 0'."),
     ],
 )

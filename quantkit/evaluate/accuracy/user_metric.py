@@ -116,7 +116,7 @@ class UserScorer:
         if scores.shape != (len(units),):
             raise UsageError(
                 f"{where} returned an array of shape {scores.shape} for {len(units)} samples: one "
-                "number a sample is needed."
+                "number per sample is needed."
             )
         for unit, score in zip(units, scores.tolist(), strict=True):
             if not np.isfinite(score):
