@@ -36,11 +36,11 @@ FORMAT = "quantkit.calibration.1"
 
 _REASON = 200  # letters of it that are shown
 _HEADER: dict[str, Any] = {
-    "model": dict[str, str | int | None] | None,
-    "data": Description | None,
-    "order": dict[str, int | bool | None] | None,
-    "software": dict[str, str] | None,
-    "cpu": str | None,
+    "model": dict[str, str | int | None],
+    "data": Description,
+    "order": dict[str, int | bool | None],
+    "software": dict[str, str],
+    "cpu": str,
     "audit": Audit,
     "names": dict[str, str],
     "warnings": list[str],
@@ -205,7 +205,9 @@ class Calibration:
 def _check_header(header: Mapping[str, Any]) -> None:
     """Raise msgspec.ValidationError if a part is not what its readers take it for."""
     for key, kind in _HEADER.items():
-        msgspec.convert(header.get(key), kind)
+        msgspec.convert(header[key], kind)
+    for key in ("fingerprint", "preprocessing", "warnings"):
+        msgspec.convert(header["data"][key], str if key == "fingerprint" else list[str])
 
 
 def _check_types(arrays: Mapping[str, NDArray[Any]], again: Mapping[str, NDArray[Any]]) -> None:

@@ -209,6 +209,8 @@ def test_a_request_for_an_unknown_tensor_is_refused_by_name() -> None:
         {"warnings": "all"},
         {"names": [1]},
         {"data": {"kind": 3}},
+        {"data": {"kind": "npz", "location": "a.npz", "samples": 3}},
+        {"software": None},
         {"bad": {"a": 1}},
         {"requests": [["x", "SketchAsk", {"most": "all"}]]},
         {"requests": [["x", "NoAsk", {}]]},
