@@ -119,7 +119,7 @@ def test_outputs_that_are_not_a_row_a_sample_come_one_by_one(tmp_path: Path) -> 
         ),
         (
             "my_metric:one_number",
-            "returned an array of shape () for 1 samples: one number a sample",
+            "returned an array of shape () for 1 samples: one number per sample",
         ),
         (
             "my_metric:text",
