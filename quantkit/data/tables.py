@@ -1,7 +1,7 @@
 """Tables through the `datasets` library: csv, json, parquet, arrow, saved datasets, and Dataset objects.
 
-Files are converted to Arrow in a temporary directory that goes when the samples go, and
-memory-mapped from there; nothing touches the network or the user's cache. A worker in another process
+Files are converted to Arrow in a temporary directory and memory-mapped from there; it is removed at once where
+the system allows it, else when the samples go; nothing touches the network or the user's cache. A worker in another process
 opens the files again.
 """
 
@@ -72,6 +72,10 @@ class _Files:
                 weakref.finalize(self, _remove, cache, os.getpid())
                 loaded = _load(self._found, cache)
                 self._dataset = _narrowed(loaded, self._columns) if self._columns else loaded
+                if (
+                    os.name == "posix"
+                ):  # what is mapped stays, and nothing is left however this ends
+                    _remove(cache, os.getpid())
             return self._dataset
 
     def select(self, columns: Sequence[str]) -> "_Source":
