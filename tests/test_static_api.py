@@ -253,7 +253,7 @@ def test_a_plan_is_made_edited_and_applied(tmp_path: Path) -> None:
     out = tmp_path / "q.onnx"
     result = quantize_static(SAMPLE.model, out, IMAGES, plan=tmp_path / "plan.json", recover=FAST)
     assert result.plan == plan
-    with pytest.raises(UsageError, match="evened out by other data"):
+    with pytest.raises(UsageError, match="equalized with other data"):
         quantize_static(SAMPLE.model, out, IMAGES, plan=tmp_path / "plan.json")
     other = save(
         model(
