@@ -268,6 +268,7 @@ def _load(found: Found, cache: str) -> Any:
                 f"The {len(found.files)} files in '{found.root}' have different columns: "
                 "point --data at one of them."
             ) from e
+        reason = reason[:1].lower() + reason[1:]  # a library's sentence within ours
         raise DataError(f"Cannot read '{found.location}' as {found.kind}: {reason}.") from e
 
 
