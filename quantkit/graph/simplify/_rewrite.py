@@ -25,6 +25,11 @@ __all__ = [
 ]
 
 
+# Inputs of a reader above which it is left as it is: onnx-ir makes all of them anew for each that changes, so that a
+# Sum of 100,000 equal terms would take an hour.
+_WIDE = 1024
+
+
 def nodes_of(model: ir.Model) -> list[ir.Node]:
     """Return all nodes in order, those of subgraphs included."""
     return list(model.graph.all_nodes())
@@ -43,8 +48,10 @@ def can_redirect(old: ir.Value, new: ir.Value) -> bool:
     """Say whether `new` can stand for `old` everywhere.
 
     An output gives its name to what stands for it; inputs, initializers, other outputs and values of an
-    outer graph have names of their own.
+    outer graph have names of their own. Readers of thousands of values are left as they are.
     """
+    if any(len(use.node.inputs) > _WIDE for use in old.uses()):
+        return False
     if not old.is_graph_output():
         return True
     return new.producer() is not None and new.graph is old.graph and not new.is_graph_output()
