@@ -70,7 +70,7 @@ from quantkit.preparation import (
     split,
 )
 from quantkit.provenance import Provenance, json_digest, write_model
-from quantkit.recipe import DataSettings
+from quantkit.recipe import DataSettings, memory_text
 from quantkit.recover import (
     SAMPLES,
     Rounding,
@@ -285,11 +285,20 @@ def static(  # noqa: PLR0913 - one parameter a question
             *planned.warnings,
             *warnings_of(loaded, nbytes, checked),
             *unfused(planned.plan, fusion, job.options.target),
+            *_limit_exceeded(loaded, job.settings.memory),
         ),
         seconds=time.perf_counter() - started,
         fusion=fusion,
         notes=(*planned.ready.notes, *_groups_noted(planned)),
     )
+
+
+def _limit_exceeded(loaded: LoadedModel, limit: int | None) -> list[str]:
+    taken = 2 * loaded.nbytes  # mapped, and packed once more by the session
+    if limit is None or taken <= limit:
+        return []
+    alone = f"the model and its session alone take up to {memory_text(taken)}"
+    return [f"The limit of {memory_text(limit)} cannot be kept: {alone}."]
 
 
 def _groups_noted(planned: "_Planned") -> list[str]:

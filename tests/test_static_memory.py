@@ -51,6 +51,14 @@ def quantized(folder: Path, name: str, *, groups: bool) -> tuple[QuantizeResult,
     return result, integers(target)
 
 
+def test_a_limit_below_the_model_itself_is_said_to_be_exceeded(tmp_path: Path) -> None:
+    data, recover = {"x": rows(8, 512)}, RecoverSettings(equalize=False)
+    for limit, said in ((1_000_000, True), (10_000_000, False)):
+        target = tmp_path / "q.onnx"
+        result = api.quantize_static(tower(2, 512), target, data, recover=recover, memory=limit)
+        assert any("cannot be kept" in text for text in result.warnings) is said
+
+
 def test_moments_in_groups_give_the_same_integers_and_say_so(tmp_path: Path) -> None:
     one, first = quantized(tmp_path, "one.onnx", groups=False)
     several, second = quantized(tmp_path, "several.onnx", groups=True)
