@@ -87,6 +87,9 @@ def _packed(values: NDArray[Any]) -> str:
 
 
 def _unpacked(text: str) -> NDArray[np.float32]:
-    unpacked = zlib.decompressobj().decompress(base64.b85decode(text), _MOST_BYTES)
+    packed = zlib.decompressobj()
+    unpacked = packed.decompress(base64.b85decode(text), _MOST_BYTES)
+    if not packed.eof:
+        raise ValueError("It was cut off, or is too large.")
     halves = np.frombuffer(unpacked, np.uint8).reshape(2, -1)
     return np.ascontiguousarray(halves.T).view("<f2").reshape(-1).astype(np.float32)
