@@ -104,6 +104,7 @@ def make_session(  # noqa: PLR0913 - one parameter a question
     prepack: bool = True,
     threads: int = 0,
     spinning: bool = True,
+    arena: bool = True,
     optimized_path: Path | None = None,
 ) -> Any:
     """Load a model.
@@ -116,6 +117,7 @@ def make_session(  # noqa: PLR0913 - one parameter a question
         threads: For one operator; 0 is onnxruntime's choice.
         spinning: Threads wait busily for work, as users run it; off where sessions take turns in one process and
             would spin on each other's cores.
+        arena: Keep the memory of a run for the next one: faster, and more of it than a run needs.
         optimized_path: Where to save the graph that onnxruntime runs; its weights go to a file
             beside it, so that the size has no limit and the graph is read without them.
     """
@@ -123,6 +125,7 @@ def make_session(  # noqa: PLR0913 - one parameter a question
     settings.log_severity_level = 4
     settings.graph_optimization_level = ort.GraphOptimizationLevel(level)
     settings.intra_op_num_threads = threads
+    settings.enable_cpu_mem_arena = arena
     if folder is not None:
         settings.add_session_config_entry(_FOLDER, str(folder))
     if not prepack:
