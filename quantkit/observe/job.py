@@ -46,7 +46,7 @@ NOTHING_SHARED: Mapping[Request, PatchMoments] = MappingProxyType({})
 
 _DIGEST_BYTES = 8
 # From here on memory counts more than a sixth of the time: without an arena a session holds 70 MB less of ResNet-50.
-_LARGE_MOMENTS = 256 << 20  # bytes
+_LARGE_MOMENTS = 96 << 20  # bytes
 _DIGEST_VALUES = 1 << 14  # of an input; enough to tell two samples apart, and a tenth of the time
 
 
