@@ -56,6 +56,7 @@ bench: $(STAMP)  ## side by side with onnxruntime.quantization; takes about one 
 	$(BIN)/python benchmarks/static_weights.py
 	$(BIN)/python benchmarks/static_integers.py
 	$(BIN)/python benchmarks/scale_static.py
+	$(BIN)/python benchmarks/memory_static.py
 	$(BIN)/python benchmarks/evaluate_overhead.py
 
 reports: $(STAMP)  ## the committed reports of real models, made again; takes about half an hour

@@ -67,7 +67,7 @@ STEPS = 5  # of static quantization: read, observe channels, observe ranges, rou
 _WIDE_OPSET = 21  # QuantizeLinear to 16 bits
 _BYTE = 8
 _FLOAT = 4  # bytes
-_WORKERS = 250 << 20  # bytes that processes take beside what is asked
+_WORKERS = 320 << 20  # bytes that processes take beside what is asked
 _LEAST = 64 << 20  # bytes that moments have in any case
 _LOOKED_AT = 256  # samples that tell a channel's extremes well enough
 # Of data that has enough samples, one in so many is not calibrated with, and judges the result; at most so many.
