@@ -4,6 +4,7 @@ Forking a process that runs other threads is not safe: one of them may hold a lo
 """
 
 import ctypes
+import gc
 import multiprocessing
 import os
 import pickle
@@ -182,6 +183,9 @@ def _serve(
     parent: int,
 ) -> None:
     """Work in a forked process until nobody has anything more to do."""
+    # What the parent no longer needed and had not collected yet is never collected here: a session of onnxruntime among
+    # it would wait for threads that were not forked.
+    gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
