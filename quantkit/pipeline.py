@@ -49,6 +49,7 @@ from quantkit.plan import (
     Mode,
     Plan,
     check_fits,
+    check_target_of,
     plan_dynamic,
     plan_static,
 )
@@ -214,16 +215,28 @@ def static(  # noqa: PLR0913 - one parameter a question
     target: str | Path,
     *,
     plan: Plan | None = None,
-    output_format: Format = Format.QDQ,
+    output_format: Format | None = None,
     verify: bool = True,
     external_data: bool = False,
     monitor: Monitor | None = None,
 ) -> QuantizeResult:
     """Quantize a model with calibrated ranges and write it; see `quantkit.quantize_static`.
 
-    `plan`: an edited plan to apply, instead of making one.
+    Args:
+        job: What to quantize, and how.
+        target: Where to write.
+        plan: An edited plan to apply, instead of making one.
+        output_format: How it is written down; None is as the plan says, else QDQ.
+        verify: Check the result before writing.
+        external_data: Write weights to a file of their own.
+        monitor: Is told what is being done.
     """
     started = time.perf_counter()
+    digest = None if plan is None else json_digest(plan.to_json())
+    output_format = output_format or (plan and plan.output_format) or Format.QDQ
+    if plan is not None:
+        check_target_of(plan, job.options.target)
+        plan = replace(plan, target=job.options.target.name)
     monitor, target = monitor or Silent(), Path(target)
     monitor.step(1, STEPS, "Reading the model")
     loaded = load_model(job.source)
@@ -232,11 +245,11 @@ def static(  # noqa: PLR0913 - one parameter a question
     loaded.require_weights()
     declared = _typed(loaded.model)
     with loaded.watched():
-        planned = _planned(loaded, job, monitor, given=plan)
+        planned = _planned(loaded, job, monitor, output_format, given=plan)
     require_static(planned.plan, loaded)
     how = {
         "format": output_format.value,
-        "plan": None if plan is None else json_digest(plan.to_json()),
+        "plan": digest,
         "verify": verify,
         "external_data": external_data,
     }
@@ -308,11 +321,14 @@ def _groups_noted(planned: "_Planned") -> list[str]:
     return [f"Moments in {count} groups: the data was run again for each, to keep to the memory."]
 
 
-def plan_model(job: StaticJob, monitor: Monitor | None = None) -> Plan:
+def plan_model(
+    job: StaticJob, monitor: Monitor | None = None, output_format: Format | None = None
+) -> Plan:
     """Make the plan of `static`, and write nothing."""
+    output_format = output_format or Format.QDQ
     loaded = load_model(job.source)
     loaded.require_weights()
-    return _planned(loaded, job, monitor or Silent(), moments=False).plan
+    return _planned(loaded, job, monitor or Silent(), output_format, moments=False).plan
 
 
 def _values(model: ir.Model) -> Iterator[ir.Value]:
@@ -435,7 +451,7 @@ class _StaticWriter:
         return replace(
             planned,
             ready=ready,
-            plan=replace(plan, evened=ready.evened),
+            plan=replace(plan, evened=ready.evened, output_format=self.output_format),
             warnings=(*planned.warnings, warning),
             kept=kept,
         )
@@ -445,6 +461,7 @@ def _planned(
     loaded: LoadedModel,
     job: StaticJob,
     monitor: Monitor,
+    output_format: Format,
     *,
     given: Plan | None = None,
     moments: bool = True,
@@ -472,7 +489,7 @@ def _planned(
     else:
         plan = given
         check_fits(plan, ready.network, ready.facts, ready.evened)
-    return _Planned(ready=ready, plan=plan, **found)
+    return _Planned(ready=ready, plan=replace(plan, output_format=output_format), **found)
 
 
 def _observed(

@@ -88,7 +88,7 @@ def test_a_full_recipe(tmp_path: Path) -> None:
 def test_without_the_table_the_target_decides(tmp_path: Path) -> None:
     static = load_recipe(write(tmp_path, "")).static
     assert static == StaticSettings()
-    assert (static.target, static.format) == ("cpu", "qdq")
+    assert (static.target, static.format) == (None, None)
     assert (static.activation_type, static.weight_type, static.per_channel) == (None, None, None)
     assert static.recover == RecoverSettings()
     assert static.recover.smooth == "auto"

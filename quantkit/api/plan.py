@@ -4,7 +4,7 @@ from pathlib import Path
 
 import onnx
 
-from quantkit.api.static import static_job
+from quantkit.api.static import format_of, static_job
 from quantkit.pipeline import plan_model
 from quantkit.plan import Plan
 from quantkit.recipe import DataSettings, StaticSettings
@@ -29,7 +29,6 @@ def plan_static(
     Returns:
         The plan: it can be saved, edited, compared, and given to `quantize_static`.
     """
-    job = static_job(
-        model, data_or_calibration, static or StaticSettings(), settings or DataSettings()
-    )
-    return plan_model(job)
+    given = static or StaticSettings()
+    job = static_job(model, data_or_calibration, given, settings or DataSettings())
+    return plan_model(job, output_format=format_of(given))

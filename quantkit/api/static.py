@@ -18,9 +18,10 @@ from quantkit.pipeline import QuantizeResult, static
 from quantkit.plan import Plan, StaticOptions, TensorOverride, read_plan
 from quantkit.recipe import DataSettings, NodeRule, RecoverSettings, StaticSettings, TensorRule
 from quantkit.spec import named_int_type
+from quantkit.targets import DEFAULT
 from quantkit.targets import target as target_named
 
-__all__ = ["quantize_static", "static_job"]
+__all__ = ["for_plan", "format_of", "quantize_static", "static_job"]
 
 
 def quantize_static(  # noqa: PLR0913 - one parameter per question
@@ -28,8 +29,8 @@ def quantize_static(  # noqa: PLR0913 - one parameter per question
     model_output: str | Path,
     data_or_calibration: object,
     *,
-    target: str = "cpu",
-    quant_format: str = "qdq",
+    target: str | None = None,
+    quant_format: str | None = None,
     activation_type: Any = None,
     weight_type: Any = None,
     per_channel: bool = True,
@@ -60,9 +61,9 @@ def quantize_static(  # noqa: PLR0913 - one parameter per question
         data_or_calibration: What `quantkit.calibrate` takes as data, or the `Calibration` that it returned, or
             the path of one that was saved. With data, weights are rounded by what they multiply; with a
             calibration they are rounded without it.
-        target: What will run the result: see ``quantkit targets``. The default gives the same integers on every
-            CPU.
-        quant_format: "qdq", or "qoperator" for QLinear operators.
+        target: What will run the result: see ``quantkit targets``. None is the plan's, or "cpu", which gives the same
+            integers on every CPU.
+        quant_format: "qdq", or "qoperator" for QLinear operators; None is the plan's, or "qdq".
         activation_type: "uint8", "int8", "uint16", "int16"; None is the target's.
         weight_type: "int8" or "uint8"; None is the target's.
         per_channel: One scale per output channel, where the target runs that.
@@ -106,14 +107,26 @@ def quantize_static(  # noqa: PLR0913 - one parameter per question
         nodes=tuple(nodes),
     )
     samples = sample_settings(settings, limit=limit, memory=memory)
+    applied = read_plan(plan) if isinstance(plan, str | Path) else plan
+    given = for_plan(given, applied)
     return static(
         static_job(model_input, data_or_calibration, given, samples, percentile=percentile),
         model_output,
-        plan=read_plan(plan) if isinstance(plan, str | Path) else plan,
-        output_format=Format(given.format),
+        plan=applied,
+        output_format=format_of(given),
         verify=verify,
         external_data=use_external_data_format,
     )
+
+
+def for_plan(given: StaticSettings, plan: Plan | None) -> StaticSettings:
+    """Return the settings with the plan's target where they name none."""
+    return replace(given, target=given.target or plan.target) if plan is not None else given
+
+
+def format_of(given: StaticSettings) -> Format | None:
+    """Return the format that the settings name."""
+    return None if given.format is None else Format(given.format)
 
 
 def static_job(
@@ -146,7 +159,7 @@ def static_job(
 def _options(given: StaticSettings) -> StaticOptions:
     floats = tuple(rule.node for rule in given.nodes if rule.mode == "float")
     return StaticOptions(
-        target=target_named(given.target),
+        target=DEFAULT if given.target is None else target_named(given.target),
         activation=named_int_type(given.activation_type) if given.activation_type else None,
         weight=named_int_type(given.weight_type) if given.weight_type else None,
         per_channel=given.per_channel is not False,
@@ -178,7 +191,9 @@ def _calibration(data: object) -> Calibration | None:
 
 
 def _format(name: Any) -> Any:
-    """Return the format that a user means: "qdq", "QDQ", or onnxruntime's own enum member."""
+    """Return the format that a user means: "qdq", "QDQ", or onnxruntime's own enum member; None if he says none."""
+    if name is None:
+        return None
     text = getattr(name, "name", name)
     if not isinstance(text, str) or text.lower() not in {"qdq", "qoperator"}:
         raise UsageError(f"Unknown format {text!r}; use 'qdq' or 'qoperator'.")

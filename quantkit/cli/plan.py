@@ -89,11 +89,11 @@ def _found(
         check_outputs(written, [model, *others])
         return read_plan(model), str(model)
     recipe = load_recipe()
-    job = job_of(model, recipe, samples, how, flags)
+    job, output_format = job_of(model, recipe, samples, how, flags)
     read = read_by(job.settings, Path(str(job.source)))
     check_outputs(written, [*read, flags.calibration, recipe.file, *others])
     with watching(quiet=quiet) as monitor:
-        return plan_model(job, monitor), str(job.source)
+        return plan_model(job, monitor, output_format), str(job.source)
 
 
 def _print_difference(found: "Plan", compared: "Plan", title: str, *, as_json: bool) -> None:
@@ -114,7 +114,7 @@ def _print(found: "Plan", *, nodes: bool) -> None:
         _line(reason)
     _line(
         f"{len(found.activations)} activations with fixed ranges, {len(found.weights)} weights in 8 bits, "
-        f"opset {found.min_opset} or newer"
+        f"opset {found.min_opset} or newer" + (f", for {found.target}" if found.target else "")
     )
     if not nodes:
         return

@@ -12,7 +12,6 @@ from quantkit.cli.flags import expanded
 from quantkit.cli.result_view import print_result
 from quantkit.cli.static_jobs import job_of
 from quantkit.cli.static_options import StaticFlags
-from quantkit.errors import UsageError
 
 if TYPE_CHECKING:
     from quantkit.job import StaticJob
@@ -35,15 +34,6 @@ def static(  # noqa: PLR0913 - one parameter a flag
     samples: DataFlags,
     how: MethodFlags,
     flags: StaticFlags,
-    output_format: Annotated[
-        str | None,
-        typer.Option(
-            "--format",
-            metavar="FORMAT",
-            rich_help_panel="Integers",
-            help="qdq (default), which every runtime reads, or qoperator: QLinear operators.",
-        ),
-    ] = None,
     plan: Annotated[
         Path | None,
         typer.Option(
@@ -64,16 +54,14 @@ def static(  # noqa: PLR0913 - one parameter a flag
     as_json: JsonOption = False,
 ) -> None:
     """Quantize weights and activations to int8, with ranges calibrated on real data (--data or --calibration)."""
-    from quantkit.emit import Format
     from quantkit.files import check_outputs
     from quantkit.pipeline import static as pipeline
     from quantkit.plan import read_plan, write_plan
     from quantkit.recipe import load_recipe
 
     recipe = load_recipe()
-    form = _format(output_format or recipe.static.format)
     given = None if plan is None else read_plan(plan)
-    job = job_of(model, recipe, samples, how, flags, planned=given is not None)
+    job, output_format = job_of(model, recipe, samples, how, flags, plan=given)
     target = output or Path(f"{Path(str(job.source)).stem}.int8.onnx")
     read = read_by(job.settings, Path(str(job.source)))
     check_outputs([target, save_plan], [*read, plan, flags.calibration, recipe.file])
@@ -82,7 +70,7 @@ def static(  # noqa: PLR0913 - one parameter a flag
             job,
             target,
             plan=given,
-            output_format=Format(form),
+            output_format=output_format,
             verify=verify,
             external_data=external_data,
             monitor=monitor,
@@ -93,12 +81,6 @@ def static(  # noqa: PLR0913 - one parameter a flag
         write_json({"input": str(job.source), "output": str(target), **result.to_json()})
         return
     print_result(result, target, "" if given else _promise(job))
-
-
-def _format(name: str) -> str:
-    if name.lower() not in {"qdq", "qoperator"}:
-        raise UsageError(f"--format '{name}' is unknown: use qdq or qoperator.")
-    return name.lower()
 
 
 def _promise(job: "StaticJob") -> str:

@@ -10,6 +10,7 @@ from quantkit.errors import UsageError
 
 if TYPE_CHECKING:
     from quantkit.job import StaticJob
+    from quantkit.plan import Format, Plan
     from quantkit.recipe import Recipe
 
 __all__ = ["job_of"]
@@ -28,25 +29,25 @@ def job_of(
     how: MethodFlags,
     flags: StaticFlags,
     *,
-    planned: bool = False,
-) -> "StaticJob":
-    """Return what is to be quantized and how; `planned`: nodes and tensors are decided by a plan.
+    plan: "Plan | None" = None,
+) -> tuple["StaticJob", "Format | None"]:
+    """Return what is to be quantized and how, and the format that is asked for; `plan`: decides about nodes and tensors.
 
     Raises:
         UsageError: Model or data are missing, or flags contradict each other.
     """
-    from quantkit.api.static import static_job
+    from quantkit.api.static import for_plan, format_of, static_job
     from quantkit.calibration import CalibrateOptions
 
     source = model or recipe.model
     if source is None:
         raise UsageError("Which model? Give its path, or model in quantkit.toml.")
-    if planned:
+    if plan is not None:
         _refuse_planned(flags)
-    given = static_settings(recipe.static, flags)
+    given = for_plan(static_settings(recipe.static, flags), plan)
     settings = data_settings(recipe.calibrated, samples)
     method, percentile = _method(how, recipe, calibrated=flags.calibration is not None)
-    return static_job(
+    job = static_job(
         source,
         _data(samples, flags, settings.path),
         replace(given, method=method),
@@ -54,6 +55,7 @@ def job_of(
         percentile=percentile,
         calibrate=CalibrateOptions(skip_bad=samples.skip_bad),
     )
+    return job, format_of(given)
 
 
 def _refuse_planned(flags: StaticFlags) -> None:

@@ -25,7 +25,17 @@ class StaticFlags:
     target: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="What will run it: see quantkit targets. Default: cpu (any CPU)."
+            metavar="NAME",
+            help="What will run it: see quantkit targets. Default: the plan's, or cpu (any CPU).",
+        ),
+    ] = None
+    output_format: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="FORMAT",
+            rich_help_panel="Integers",
+            help="qdq (default), which every runtime reads, or qoperator: QLinear operators.",
         ),
     ] = None
     activation_type: Annotated[
@@ -144,6 +154,7 @@ def static_settings(recipe: "StaticSettings", flags: StaticFlags) -> "StaticSett
     """Return the recipe's settings with the flags that were given in their place; rules are added to its own."""
     given: dict[str, Any] = {
         "target": flags.target,
+        "format": None if flags.output_format is None else _format(flags.output_format),
         "activation_type": flags.activation_type,
         "weight_type": flags.weight_type,
         "per_channel": None if flags.per_tensor is None else not flags.per_tensor,
@@ -159,6 +170,12 @@ def static_settings(recipe: "StaticSettings", flags: StaticFlags) -> "StaticSett
         tensors=(*recipe.tensors, *_rules(flags)),
         recover=replace(recipe.recover, **{k: v for k, v in recover.items() if v is not None}),
     )
+
+
+def _format(name: str) -> str:
+    if name.lower() not in {"qdq", "qoperator"}:
+        raise UsageError(f"--format '{name}' is unknown: use qdq or qoperator.")
+    return name.lower()
 
 
 def _rules(flags: StaticFlags) -> list["TensorRule"]:

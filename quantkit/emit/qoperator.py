@@ -14,18 +14,17 @@ from quantkit.emit.qlinear_types import check_moved, check_types
 from quantkit.errors import UsageError
 from quantkit.ops import MICROSOFT
 from quantkit.plan.model import ActivationPlan, Mode, NodePlan, Plan
-from quantkit.targets import DEFAULT
 
 __all__ = ["emit_qoperator"]
 
 _SHAPE_ONLY = frozenset({"auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"})
 
 
-def emit_qoperator(parts: Parts) -> None:
-    """Replace the nodes that the plan runs in calibrated integers, in place."""
+def emit_qoperator(parts: Parts, moves: frozenset[str]) -> None:
+    """Replace the nodes that the plan runs in calibrated integers, in place; `moves`: those that the target moves."""
     clips = lift_clips(parts.canvas, parts.plan)
     check_types(parts)
-    _Writer(parts, clips).write()
+    _Writer(parts, clips, moves).write()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +44,7 @@ class _Integers:
 class _Writer:
     parts: Parts
     clips: Mapping[ir.Value, Bounds]
+    moves: frozenset[str]
     _integers: dict[str, _Integers] = field(default_factory=dict)
     _first: dict[ir.Graph, ir.Node] = field(default_factory=dict)
     _replaced: list[ir.Node] = field(default_factory=list)
@@ -76,7 +76,7 @@ class _Writer:
             self._product(node, decided, read[0], made)
         elif node.op_type in _KERNELS:
             self._computed(node, read)
-        elif node.op_type in DEFAULT.moves:
+        elif node.op_type in self.moves:
             self._moved(node, read[0])
         else:
             raise _no_kernel(node)

@@ -17,22 +17,22 @@ import onnx_ir as ir
 from quantkit.emit.canvas import Canvas
 from quantkit.ops.activations import activation_slots
 from quantkit.plan.model import Mode, Plan
-from quantkit.targets import DEFAULT
+from quantkit.targets import Target
 
 __all__ = ["shield"]
 
 _QUANTIZED_AT_LOAD = frozenset({"Conv", "ConvTranspose", "Gemm"})
-_FUSED = _QUANTIZED_AT_LOAD | DEFAULT.computes | {"Resize"}
 _MATRIX = 2
 _CLIPS = frozenset({"Clip", "Relu"})
 
 
-def shield(canvas: Canvas, plan: Plan) -> None:
+def shield(canvas: Canvas, plan: Plan, target: Target) -> None:
     """Insert the nodes, in place. Linear in the number of nodes."""
+    fused = _QUANTIZED_AT_LOAD | target.computes | {"Resize"}
     for node in list(canvas.model.graph.all_nodes()):
         decided = plan.node.get(node.name or "")
         static = decided is not None and decided.mode is Mode.STATIC
-        if not static and node.op_type in _FUSED and _would_be_quantized(node):
+        if not static and node.op_type in fused and _would_be_quantized(node, target.moves):
             _before(canvas, node, _slots(node)[0])
         elif static and decided is not None and decided.float_output:
             _behind(canvas, node)
@@ -42,15 +42,15 @@ def _slots(node: ir.Node) -> range:
     return activation_slots(node.op_type, len(node.inputs), product=True)
 
 
-def _would_be_quantized(node: ir.Node) -> bool:
+def _would_be_quantized(node: ir.Node, moves: frozenset[str]) -> bool:
     for slot in _slots(node):
         source = _maker(node, slot)
-        while source is not None and source.op_type in DEFAULT.moves:
+        while source is not None and source.op_type in moves:
             source = _maker(source)
         if source is None or source.op_type != "DequantizeLinear" or node.domain:
             return False
     reader = _only_reader(node)
-    while reader is not None and reader.op_type in _CLIPS | DEFAULT.moves:
+    while reader is not None and reader.op_type in _CLIPS | moves:
         reader = _only_reader(reader)
     return reader is not None and reader.op_type == "QuantizeLinear"
 

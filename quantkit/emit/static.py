@@ -1,7 +1,5 @@
 """The static plan, executed: the same decisions as QDQ pairs or as QLinear operators."""
 
-from enum import StrEnum
-
 import onnx_ir as ir
 
 from quantkit.emit.canvas import Canvas
@@ -12,25 +10,18 @@ from quantkit.emit.qoperator import emit_qoperator
 from quantkit.emit.shield import shield
 from quantkit.emit.solved import Solved
 from quantkit.emit.weights import Weights
-from quantkit.plan.model import Plan
+from quantkit.plan.model import Format, Plan
+from quantkit.targets import target as target_named
 
 __all__ = ["Format", "emit_static"]
-
-
-class Format(StrEnum):
-    """How integer arithmetic is written down."""
-
-    QDQ = (
-        "qdq"  # float operators between DequantizeLinear and QuantizeLinear; the runtime fuses them
-    )
-    QOPERATOR = "qoperator"  # QLinear operators; what runs is what is written
 
 
 def emit_static(
     model: ir.Model, plan: Plan, solved: Solved, output_format: Format = Format.QDQ
 ) -> None:
     """Rewrite `model` in place as `plan` says, with the integers that `solved` holds."""
-    canvas = Canvas(model)
+    assert plan.target is not None  # noqa: S101 - of older files it is filled in before
+    target, canvas = target_named(plan.target), Canvas(model)
     drop_absorbed(canvas, plan)
     weights = Weights(canvas, plan, solved)
     parts = Parts(canvas, plan, weights, solved)
@@ -38,7 +29,7 @@ def emit_static(
         case Format.QDQ:
             emit_qdq(parts)
         case Format.QOPERATOR:
-            emit_qoperator(parts)
+            emit_qoperator(parts, target.moves)
     drop_unread(canvas, plan)
     emit_rest(canvas, weights, plan)
-    shield(canvas, plan)
+    shield(canvas, plan, target)

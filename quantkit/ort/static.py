@@ -8,9 +8,8 @@ from typing import Any
 import onnx
 
 from quantkit.api.arguments import check_output, checked_names
-from quantkit.api.static import static_job
+from quantkit.api.static import format_of, static_job
 from quantkit.calibration import CalibrateOptions
-from quantkit.emit import Format
 from quantkit.errors import UsageError
 from quantkit.graph.load import load
 from quantkit.ort.cache import cached
@@ -100,7 +99,7 @@ def quantize_static(  # noqa: PLR0913 - onnxruntime's signature
     result = static(
         static_job(model_input, data, given, DataSettings(), calibrate=options),
         model_output,
-        output_format=Format(given.format),
+        output_format=format_of(given),
         external_data=use_external_data_format,
     )
     notes = ("reduce_range is not needed: weights are safe from saturation in 8 bits.",)

@@ -4,15 +4,17 @@ May import ops, spec, targets and the facts of analyze; neither onnx nor onnxrun
 """
 
 from quantkit.plan.apply import check_fits
+from quantkit.plan.check_format import check_target_of
 from quantkit.plan.dynamic import DynamicOptions, plan_dynamic
 from quantkit.plan.file import diff_plans, read_plan, write_plan
-from quantkit.plan.model import ActivationPlan, Mode, NodePlan, Plan, WeightPlan
+from quantkit.plan.model import ActivationPlan, Format, Mode, NodePlan, Plan, WeightPlan
 from quantkit.plan.options import Kept, StaticOptions, TensorOverride
 from quantkit.plan.static import plan_static
 
 __all__ = [
     "ActivationPlan",
     "DynamicOptions",
+    "Format",
     "Kept",
     "Mode",
     "NodePlan",
@@ -21,6 +23,7 @@ __all__ = [
     "TensorOverride",
     "WeightPlan",
     "check_fits",
+    "check_target_of",
     "diff_plans",
     "plan_dynamic",
     "plan_static",

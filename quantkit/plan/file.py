@@ -9,7 +9,7 @@ import msgspec
 
 from quantkit.errors import UsageError
 from quantkit.files import replace_text
-from quantkit.plan.model import Mode, Plan
+from quantkit.plan.model import Format, Mode, Plan
 
 __all__ = ["FORMAT", "diff_plans", "read_plan", "write_plan"]
 
@@ -126,15 +126,17 @@ class _PlanFile(_Strict):
     activations: list[_ActivationFile] = []
     integer_bias: bool = True
     evened: str = ""
+    target: str | None = None
+    output_format: Format | None = None
 
 
 def diff_plans(before: Plan, after: Plan) -> list[str]:
     """Return one line for each decision that differs, in the order of the plans."""
     old, new = before.to_json(), after.to_json()
     lines = [
-        f"{key}: {old[key]} -> {new[key]}"
-        for key in ("min_opset", "integer_bias", "evened")
-        if old[key] != new[key]
+        f"{key}: {old.get(key, 'not known')} -> {new.get(key, 'not known')}"
+        for key in ("target", "output_format", "min_opset", "integer_bias", "evened")
+        if old.get(key) != new.get(key)
     ]
     for key, name in (("nodes", "node"), ("activations", "tensor"), ("weights", "tensor")):
         was = {entry[name]: entry for entry in old[key]}

@@ -9,7 +9,16 @@ from typing import Any
 from quantkit.numerics.dtypes import IntType
 from quantkit.spec import QuantSpec, named_int_type
 
-__all__ = ["ActivationPlan", "Mode", "NodePlan", "Plan", "WeightPlan"]
+__all__ = ["ActivationPlan", "Format", "Mode", "NodePlan", "Plan", "WeightPlan"]
+
+
+class Format(StrEnum):
+    """How integer arithmetic is written down."""
+
+    # Float operators between DequantizeLinear and QuantizeLinear; the runtime fuses them.
+    QDQ = "qdq"
+    # QLinear operators; what runs is what is written.
+    QOPERATOR = "qoperator"
 
 
 class Mode(StrEnum):
@@ -114,6 +123,9 @@ class Plan:
         integer_bias: The bias of a calibrated product is int32, in the scale of its sums; else float.
         evened: Names the factors by which channels were evened out before ranges were taken; "" if they were not.
             Scales hold only for a model with the same factors.
+        target: What it was made for, a name that `quantkit.targets.target` knows; None of dynamic plans, and of files
+            older than this field.
+        output_format: How it is to be written down, if nobody says otherwise; None likewise.
     """
 
     nodes: tuple[NodePlan, ...]
@@ -122,6 +134,8 @@ class Plan:
     activations: tuple[ActivationPlan, ...] = ()
     integer_bias: bool = True
     evened: str = ""
+    target: str | None = None
+    output_format: Format | None = None
 
     def __str__(self) -> str:
         """Count the decisions."""
@@ -158,8 +172,10 @@ class Plan:
         return table
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data; `from_json` is its inverse."""
+        """Return plain data; `from_json` is its inverse. What is not known about target and format is left out."""
+        made_for = {"target": self.target, "output_format": self.output_format}
         return {
+            **{key: str(value) for key, value in made_for.items() if value is not None},
             "min_opset": self.min_opset,
             "nodes": [
                 {
@@ -197,4 +213,6 @@ class Plan:
             activations=tuple(ActivationPlan.from_json(a) for a in plain.get("activations", ())),
             integer_bias=plain.get("integer_bias", True),
             evened=plain.get("evened", ""),
+            target=plain.get("target"),
+            output_format=Format(plain["output_format"]) if plain.get("output_format") else None,
         )

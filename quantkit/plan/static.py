@@ -75,6 +75,7 @@ def plan_static(
         min_opset=max(rest.min_opset, opset),
         activations=activations,
         integer_bias=options.target.bias is not None,
+        target=options.target.name,
     )
 
 

@@ -150,9 +150,10 @@ class StaticSettings:
     """How a model is quantized statically. None: as the target runs it best.
 
     Attributes:
-        target: What will run the model; a name that `quantkit.targets.target` knows.
+        target: What will run the model; a name that `quantkit.targets.target` knows. None: that of a plan that is given,
+            else "cpu".
         format: "qdq": float operators between QuantizeLinear and DequantizeLinear, which every runtime
-            reads; "qoperator": QLinearConv and its like.
+            reads; "qoperator": QLinearConv and its like. None: that of a plan that is given, else "qdq".
         activation_type: The type of activations.
         weight_type: The type of weights.
         per_channel: One scale for each output channel of a weight, or one for all.
@@ -166,8 +167,8 @@ class StaticSettings:
         nodes: Rules for single nodes, in the file's order.
     """
 
-    target: str = "cpu"
-    format: StaticFormat = "qdq"
+    target: str | None = None
+    format: StaticFormat | None = None
     activation_type: ActivationType | None = None
     weight_type: WeightType | None = None
     per_channel: bool | None = None

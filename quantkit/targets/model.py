@@ -7,7 +7,7 @@ is a new `Target` and no new code.
 from dataclasses import dataclass, fields
 from typing import Any
 
-from quantkit.numerics.dtypes import INT8, INT32, UINT8, IntType
+from quantkit.numerics.dtypes import INT8, INT16, INT32, UINT8, UINT16, IntType
 
 __all__ = ["Target", "check_target"]
 
@@ -48,6 +48,9 @@ class Target:
         notes: What a user should know, with the reason.
         fixed_outputs: Operators whose output always has the range that their formula bounds (Softmax: 0 to 1), even
             if far less was observed.
+        types: The integer types of activations and weights that the runtime reads; it refuses a file with others, or
+            computes something else.
+        zero_points: Zero points other than 0 are read.
     """
 
     name: str
@@ -69,6 +72,8 @@ class Target:
     runtime: str
     notes: tuple[str, ...] = ()
     fixed_outputs: frozenset[str] = frozenset()
+    types: frozenset[IntType] = frozenset({UINT8, INT8, UINT16, INT16})
+    zero_points: bool = True
 
     @property
     def operators(self) -> frozenset[str]:
@@ -85,7 +90,7 @@ def _plain(value: object) -> object:
         case IntType():
             return value.name
         case frozenset():
-            return sorted(value)
+            return sorted(str(_plain(each)) for each in value)
         case tuple():
             return list(value)
         case _:
@@ -118,6 +123,15 @@ def _laws(t: Target) -> tuple[tuple[bool, str], ...]:
         (not t.channelwise <= t.products, "channelwise is part of products"),
         (t.per_channel != bool(t.channelwise), "per_channel says whether channelwise is empty"),
         (not {t.activation, t.weight} <= {UINT8, INT8}, "activations and weights have 8 bits"),
+        (not {t.activation, t.weight} <= t.types, "types has those of activations and weights"),
+        (
+            not t.zero_points and not (t.symmetric_activations and t.symmetric_weights),
+            "without zero points activations and weights are symmetric",
+        ),
+        (
+            not t.zero_points and not all(dtype.signed for dtype in t.types),
+            "without zero points types are signed",
+        ),
         (t.bias not in {None, INT32}, "a bias is int32 or float"),
         (t.min_opset < _PER_CHANNEL_OPSET, f"the opset is at least {_PER_CHANNEL_OPSET}"),
         (

@@ -45,6 +45,8 @@ TENSORRT = Target(
     bias=None,
     min_opset=13,
     runtime="TensorRT, alone or as onnxruntime's provider",
+    types=frozenset({INT8}),
+    zero_points=False,
     notes=(
         "Zero points are 0: TensorRT refuses a model with others.",
         "Conv, Gemm and MatMul are quantized at their inputs only: TensorRT fuses what follows into them in higher precision.",

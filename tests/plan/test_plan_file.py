@@ -58,6 +58,8 @@ PLANS = st.builds(
     min_opset=st.integers(7, 23),
     activations=st.lists(ACTIVATIONS, unique_by=lambda a: a.tensor, max_size=4).map(tuple),
     integer_bias=st.booleans(),
+    target=st.sampled_from([None, "cpu", "mine"]),
+    output_format=st.sampled_from([None, *Format]),
 )
 
 
