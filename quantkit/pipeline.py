@@ -49,7 +49,10 @@ from quantkit.plan import (
     Mode,
     Plan,
     check_fits,
+    check_operators,
+    check_settings,
     check_target_of,
+    opset_for,
     plan_dynamic,
     plan_static,
 )
@@ -234,6 +237,7 @@ def static(  # noqa: PLR0913 - one parameter a question
     started = time.perf_counter()
     digest = None if plan is None else json_digest(plan.to_json())
     output_format = output_format or (plan and plan.output_format) or Format.QDQ
+    check_settings(job.options, output_format)
     if plan is not None:
         check_target_of(plan, job.options.target)
         plan = replace(plan, target=job.options.target.name)
@@ -326,6 +330,7 @@ def plan_model(
 ) -> Plan:
     """Make the plan of `static`, and write nothing."""
     output_format = output_format or Format.QDQ
+    check_settings(job.options, output_format)
     loaded = load_model(job.source)
     loaded.require_weights()
     return _planned(loaded, job, monitor or Silent(), output_format, moments=False).plan
@@ -468,15 +473,26 @@ def _planned(
 ) -> _Planned:
     """Prepare, observe, plan."""
     monitor.stage("Simplifying")
+    target = job.options.target
+
+    def prepared(source: LoadedModel) -> Prepared:
+        ready = prepare(source, job.options, 0 if given is None else opset_for(given))
+        if given is not None:  # what can be known before data is opened
+            check_operators(given, ready.network, ready.facts, target, output_format)
+            if not given.evened:
+                check_fits(given, ready.network, ready.facts)
+        return ready
+
+    ready = prepared(loaded)
     if isinstance(job.data, Calibration):
-        ready = prepare(loaded, job.options)
         found: dict[str, Any] = {
             "seen": job.data,
-            "prepare": lambda: prepare(load_model(job.source), job.options),
+            "prepare": lambda: prepared(load_model(job.source)),
             "warnings": tuple(mismatch(job.data, loaded)),
         }
     else:
-        ready, found = _observed(loaded, job, monitor, moments=moments)
+        ready, equalized, found = _observed(loaded, ready, job, monitor, moments=moments)
+        found["prepare"] = lambda: equalized(prepared(load_model(job.source)))
     monitor.stage("Planning")
     ranges = ranges_of(found["seen"], job.methods)
     for tensor, was in ready.renamed.items():  # of a calibration of the model in halves
@@ -489,22 +505,22 @@ def _planned(
     else:
         plan = given
         check_fits(plan, ready.network, ready.facts, ready.evened)
+    check_operators(plan, ready.network, ready.facts, target, output_format)
     return _Planned(ready=ready, plan=replace(plan, output_format=output_format), **found)
 
 
 def _observed(
-    loaded: LoadedModel, job: StaticJob, monitor: Monitor, *, moments: bool
-) -> tuple[Prepared, dict[str, Any]]:
-    """Prepare and observe; return the model, and all of `_Planned` that data tells."""
+    loaded: LoadedModel, ready: Prepared, job: StaticJob, monitor: Monitor, *, moments: bool
+) -> tuple[Prepared, Callable[[Prepared], Prepared], dict[str, Any]]:
+    """Even out channels and observe; return the model, what evens out another copy, and all of `_Planned` that data tells."""
     data = readable_again(job.data)
     settings, unseen = split(data, loaded, with_model_folder(job.settings, loaded))
     skip_bad = job.calibrate.skip_bad
 
-    def prepared(source: LoadedModel) -> Prepared:
-        ready = prepare(source, job.options)
-        return evened(ready, data, job.recover, settings, monitor, skip_bad=skip_bad)
+    def equalized(model: Prepared) -> Prepared:
+        return evened(model, data, job.recover, settings, monitor, skip_bad=skip_bad)
 
-    ready = prepared(loaded)
+    ready = equalized(ready)
     wanted = job.recover.rounding is not False or job.recover.bias is True
     now, later = moments_of(ready, data, settings) if moments and wanted else ((), ())
     monitor.step(3, STEPS, "Observing ranges and moments" if now else "Observing ranges")
@@ -513,16 +529,19 @@ def _observed(
     if job.recover.empirical is True:
         samples, _ = judged_feeds(data, loaded, settings, (), SAMPLES)
     judged, on = judged_feeds(data, loaded, settings, unseen)
-    return ready, {
-        "seen": seen,
-        "prepare": lambda: prepared(load_model(job.source)),
-        "warnings": tuple(seen.header["warnings"]),
-        "samples": samples,
-        "judged": judged,
-        "on": on,
-        "settings": settings,
-        "later": later,
-    }
+    return (
+        ready,
+        equalized,
+        {
+            "seen": seen,
+            "warnings": tuple(seen.header["warnings"]),
+            "samples": samples,
+            "judged": judged,
+            "on": on,
+            "settings": settings,
+            "later": later,
+        },
+    )
 
 
 def _solved(planned: _Planned, job: StaticJob, monitor: Monitor) -> Solved:

@@ -93,10 +93,10 @@ class Prepared:
     renamed: Mapping[str, str] = field(default_factory=dict)  # of a model in halves: new to old
 
 
-def prepare(loaded: LoadedModel, options: StaticOptions) -> Prepared:
-    """Compute in float32, raise the opset as far as the target needs, and simplify."""
+def prepare(loaded: LoadedModel, options: StaticOptions, at_least: int = 0) -> Prepared:
+    """Compute in float32, raise the opset as far as the target needs and to `at_least`, and simplify."""
     notes = []
-    minimum = _minimum(options)
+    minimum = max(_minimum(options), at_least)
     before = opset_of(loaded.model)
     known = frozenset(node.name or "" for node in loaded.model.graph.all_nodes())
     renamed: dict[str, str] = {}

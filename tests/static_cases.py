@@ -20,7 +20,8 @@ from quantkit.graph.load import load
 from quantkit.graph.opset import raise_opset
 from quantkit.graph.save import staged
 from quantkit.graph.simplify import simplify
-from quantkit.plan import Mode, Plan, StaticOptions, check_fits, plan_static
+from quantkit.plan import Mode, Plan, StaticOptions, check_fits, check_operators, plan_static
+from quantkit.targets import target
 
 OpenRanges = Mapping[str, tuple[float, float]]
 
@@ -111,6 +112,9 @@ def write_plan_of(
 
 
 def _emitted(prepared: Ready, plan: Plan, path: Path, output_format: Format) -> Written:
+    check_operators(
+        plan, prepared.network, prepared.facts, target(plan.target or ""), output_format
+    )
     emit_static(prepared.model, plan, Solved(), output_format)
     prepared.model.ir_version = max(prepared.model.ir_version or 0, 10)
     with staged(path) as stage:

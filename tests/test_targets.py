@@ -122,6 +122,13 @@ def test_a_name_in_use_is_an_error(monkeypatch: pytest.MonkeyPatch, taken: tuple
         ({"channelwise": frozenset({"Add"})}, "channelwise is part of products"),
         ({"per_channel": False}, "per_channel says whether"),
         ({"activation": INT16}, "have 8 bits"),
+        ({"types": frozenset({UINT8})}, "types has those of activations and weights"),
+        ({"zero_points": False}, "without zero points activations and weights are symmetric"),
+        (
+            {"zero_points": False, "symmetric_activations": True},
+            "without zero points types are signed",
+        ),
+        ({"formats": frozenset({"tflite"})}, "formats are qdq and qoperator"),
         ({"bias": INT8}, "a bias is int32 or float"),
         ({"min_opset": 12}, "the opset is at least 13"),
         ({"activation": INT8}, "only uint8 x int8 saturates"),

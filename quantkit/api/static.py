@@ -21,7 +21,7 @@ from quantkit.spec import named_int_type
 from quantkit.targets import DEFAULT
 from quantkit.targets import target as target_named
 
-__all__ = ["for_plan", "format_of", "quantize_static", "static_job"]
+__all__ = ["for_plan", "format_of", "options_of", "quantize_static", "static_job"]
 
 
 def quantize_static(  # noqa: PLR0913 - one parameter per question
@@ -148,7 +148,7 @@ def static_job(
     return StaticJob(
         source=source,
         data=data,
-        options=_options(given),
+        options=options_of(given),
         recover=given.recover,
         calibrate=replace(options, method=method) if method is not None else options,
         settings=samples,
@@ -156,7 +156,8 @@ def static_job(
     )
 
 
-def _options(given: StaticSettings) -> StaticOptions:
+def options_of(given: StaticSettings) -> StaticOptions:
+    """Return what the planner reads, of settings by name."""
     floats = tuple(rule.node for rule in given.nodes if rule.mode == "float")
     return StaticOptions(
         target=DEFAULT if given.target is None else target_named(given.target),

@@ -122,6 +122,7 @@ def _rows(t: "Target") -> tuple[tuple[str, str], ...]:
             else "do not saturate",
         ),
         ("bias", bias),
+        ("format", ", ".join(sorted(t.formats))),
         ("opset", f"{t.min_opset} or newer"),
         ("layers", _listed(t.products)),
         ("scales per channel", _listed(t.channelwise)),

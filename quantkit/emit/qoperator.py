@@ -10,7 +10,6 @@ import onnx_ir as ir
 from quantkit.emit.canvas import Canvas, owner_of
 from quantkit.emit.clips import Bounds, integer_bounds, lift_clips
 from quantkit.emit.parts import Parts, ProductParts, quantized_constant
-from quantkit.emit.qlinear_types import check_moved, check_types
 from quantkit.errors import UsageError
 from quantkit.ops import MICROSOFT
 from quantkit.plan.model import ActivationPlan, Mode, NodePlan, Plan
@@ -23,7 +22,6 @@ _SHAPE_ONLY = frozenset({"auto_pad", "dilations", "group", "kernel_shape", "pads
 def emit_qoperator(parts: Parts, moves: frozenset[str]) -> None:
     """Replace the nodes that the plan runs in calibrated integers, in place; `moves`: those that the target moves."""
     clips = lift_clips(parts.canvas, parts.plan)
-    check_types(parts)
     _Writer(parts, clips, moves).write()
 
 
@@ -192,7 +190,6 @@ class _Writer:
 
     def _moved(self, node: ir.Node, x: _Integers) -> None:
         """Let data movement work on the integers as they are."""
-        check_moved(self.plan, node)
         outputs = [f"{o.name}_quantized" for o in node.outputs]
         made = self.canvas.node(
             node.op_type,

@@ -8,7 +8,7 @@ from typing import Any
 import onnx
 
 from quantkit.api.arguments import check_output, checked_names
-from quantkit.api.static import format_of, static_job
+from quantkit.api.static import format_of, options_of, static_job
 from quantkit.calibration import CalibrateOptions
 from quantkit.errors import UsageError
 from quantkit.graph.load import load
@@ -18,6 +18,7 @@ from quantkit.ort.methods import method_of
 from quantkit.ort.overrides import rules_of, type_name
 from quantkit.ort.quant_utils import CalibrationMethod, QuantFormat, QuantType
 from quantkit.pipeline import QuantizeResult, static
+from quantkit.plan import Format, check_settings
 from quantkit.recipe import DataSettings, RecoverSettings, StaticSettings, TensorRule
 from quantkit.spec import named_int_type
 from quantkit.targets import DEFAULT
@@ -77,11 +78,6 @@ def quantize_static(  # noqa: PLR0913 - onnxruntime's signature
         raise UsageError(f"calibration_providers: quantkit calibrates with {_CPU}; leave it out.")
     extra = read_extra_options(extra_options)
     ask = method_of(calibrate_method, extra.momentum, extra.percentile)
-    data = calibration_data_reader
-    if calibration_cache_path is not None:
-        data = cached(Path(calibration_cache_path), model_input, data, ask)
-    if data is None:
-        raise UsageError("Give calibration_data_reader, or a calibration_cache_path that exists.")
     activation = None if activation_type is None else type_name(activation_type)
     given = StaticSettings(
         format=_format(quant_format),
@@ -95,6 +91,12 @@ def quantize_static(  # noqa: PLR0913 - onnxruntime's signature
         recover=RecoverSettings(smooth="auto" if extra.smooth is None else extra.smooth),
         tensors=_rules(model_input, extra, activation),
     )
+    check_settings(options_of(given), Format(_format(quant_format)))  # a cache is filled from data
+    data = calibration_data_reader
+    if calibration_cache_path is not None:
+        data = cached(Path(calibration_cache_path), model_input, data, ask)
+    if data is None:
+        raise UsageError("Give calibration_data_reader, or a calibration_cache_path that exists.")
     options = CalibrateOptions() if ask is None else CalibrateOptions(method=ask)
     result = static(
         static_job(model_input, data, given, DataSettings(), calibrate=options),

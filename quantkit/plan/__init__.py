@@ -3,8 +3,8 @@
 May import ops, spec, targets and the facts of analyze; neither onnx nor onnxruntime.
 """
 
-from quantkit.plan.apply import check_fits
-from quantkit.plan.check_format import check_target_of
+from quantkit.plan.apply import check_fits, opset_for
+from quantkit.plan.check_format import check_operators, check_settings, check_target_of
 from quantkit.plan.dynamic import DynamicOptions, plan_dynamic
 from quantkit.plan.file import diff_plans, read_plan, write_plan
 from quantkit.plan.model import ActivationPlan, Format, Mode, NodePlan, Plan, WeightPlan
@@ -23,8 +23,11 @@ __all__ = [
     "TensorOverride",
     "WeightPlan",
     "check_fits",
+    "check_operators",
+    "check_settings",
     "check_target_of",
     "diff_plans",
+    "opset_for",
     "plan_dynamic",
     "plan_static",
     "read_plan",

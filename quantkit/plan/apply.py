@@ -1,6 +1,6 @@
 """Whether a plan that was saved, and perhaps edited, fits a model."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import isfinite
 
@@ -14,7 +14,7 @@ from quantkit.plan.ranges import clip_bounds, clips_alike
 from quantkit.plan.selection import near
 from quantkit.spec import PerAxis, PerBlock
 
-__all__ = ["check_fits"]
+__all__ = ["check_fits", "handed_on", "opset_for"]
 
 _CLIPS = frozenset({"Clip", "Relu"})
 _BYTE = 8
@@ -101,6 +101,12 @@ def _check_weight(weight: WeightPlan, rank: int) -> None:
         raise UsageError(f"The plan transposes weight '{weight.tensor}', which is no matrix.")
 
 
+def opset_for(plan: Plan) -> int:
+    """Return the lowest opset that has what a plan needs; an edit may have given a tensor 16 bits."""
+    wide = any(a.dtype.bits > _BYTE for a in plan.activations)
+    return max(plan.min_opset, _WIDE_OPSET if wide else 0)
+
+
 def _check_opset(plan: Plan, facts: ModelFacts) -> None:
     wide = next((a for a in plan.activations if a.dtype.bits > _BYTE), None)
     if wide is not None and facts.opset < _WIDE_OPSET:
@@ -108,6 +114,18 @@ def _check_opset(plan: Plan, facts: ModelFacts) -> None:
             f"The plan gives '{wide.tensor}' {wide.dtype.bits} bits, which needs opset {_WIDE_OPSET}, and the model "
             f"has {facts.opset}: ask for that activation type as well, or convert the model."
         )
+
+
+def handed_on(step: Step, plan: Plan, network: Network) -> str:
+    """Return what a step hands on: its result, behind Relu and Clip that are planned with it."""
+    result = step.outputs[0]
+    while (reader := network.only_reader(result)) is not None:
+        clip = network.steps[reader]
+        node = plan.node.get(clip.name)
+        if clip.op_type not in _CLIPS or node is None or node.mode is Mode.FLOAT:
+            break
+        result = clip.outputs[0]
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +159,7 @@ class _Checks:
         slots = activation_slots(step.op_type, len(step.inputs), product=bool(weight))
         needed = [] if clip else [step.inputs[slot] for slot in slots]
         if not node.float_output:
-            needed.append(self._result(step))
+            needed.append(handed_on(step, self.plan, self.network))
         for name in needed:
             if name and name not in self.plan.activation:
                 raise UsageError(
@@ -149,27 +167,13 @@ class _Checks:
                     'under "activations", or set the node\'s mode to "float".'
                 )
 
-    def _result(self, step: Step) -> str:
-        """Return what a step hands on, behind Relu and Clip that are planned with it."""
-        return [step.outputs[0], *(s.outputs[0] for s in self._clips(step))][-1]
-
-    def _clips(self, step: Step) -> Iterator[Step]:
-        reader = self.network.only_reader(step.outputs[0])
-        while reader is not None:
-            step = self.network.steps[reader]
-            node = self.plan.node.get(step.name)
-            if step.op_type not in _CLIPS or node is None or node.mode is Mode.FLOAT:
-                return
-            yield step
-            reader = self.network.only_reader(step.outputs[0])
-
     def _absorbed(self, step: Step) -> None:
         """What is gone must be done by the scale of an integer kernel's result."""
         maker = self.network.maker(step.inputs[0]) if step.inputs else None
         while maker is not None and maker.op_type in _CLIPS:
             maker = self.network.maker(maker.inputs[0])
         made_by = None if maker is None else self.plan.node.get(maker.name)
-        result = self.plan.activation.get(self._result(step))
+        result = self.plan.activation.get(handed_on(step, self.plan, self.network))
         if (
             clip_bounds(step, self.network.constants) is None
             or self.network.only_reader(step.inputs[0]) is None

@@ -1,10 +1,72 @@
-"""Whether a target, a format and integer types go together."""
+"""Whether a target, a format and integer types go together: said before data is opened, as far as settings tell."""
 
+from collections.abc import Mapping
+
+from quantkit.analyze.facts import ModelFacts
+from quantkit.analyze.network import Network, Step
 from quantkit.errors import UsageError
-from quantkit.plan.model import Plan
-from quantkit.targets import Target
+from quantkit.numerics.dtypes import IntType
+from quantkit.ops.activations import PRODUCTS, activation_slots
+from quantkit.plan.apply import handed_on
+from quantkit.plan.model import ActivationPlan, Format, Mode, NodePlan, Plan
+from quantkit.plan.options import StaticOptions
+from quantkit.targets import DEFAULT, Target
 
-__all__ = ["check_target_of"]
+__all__ = ["check_operators", "check_settings", "check_target_of"]
+
+_BYTE = 8
+_CLIPS = frozenset({"Clip", "Relu"})
+# QLinear operators are onnxruntime's: what its CPU provider computes in integers has one. Two of them hand on
+# floats, of products with a weight.
+_QLINEAR = DEFAULT.products | DEFAULT.computes
+_TO_FLOAT = frozenset({"Gemm", "MatMul"})
+
+
+def check_settings(options: StaticOptions, output_format: Format) -> None:
+    """Check what is chosen about target, format and types; no model is needed for it.
+
+    Raises:
+        UsageError: There is no file with these types in this format that the target's runtime reads.
+    """
+    target = options.target
+    if output_format.value not in target.formats:
+        taken = " or ".join(sorted(target.formats))
+        raise UsageError(
+            f"{target.name} does not read the format {output_format.value}: use the format {taken}."
+        )
+    types = {"Activations have the type": options.activation_type}
+    types |= {"Weights have the type": options.weight_type}
+    types |= {f"The rule for '{o.tensor}' says": o.dtype for o in options.overrides if o.dtype}
+    _check_types(types, target)
+    if not target.zero_points and options.symmetric_activations is False:
+        raise UsageError(
+            f"{target.name} takes no zero points: leave asymmetric activations away, or use another target."
+        )
+    if output_format is Format.QOPERATOR:
+        _check_qlinear_types(types, options)
+
+
+def _check_types(types: Mapping[str, IntType], target: Target) -> None:
+    for what, dtype in types.items():
+        if dtype not in target.types:
+            taken = " or ".join(sorted(t.name for t in target.types))
+            raise UsageError(
+                f"{what} {dtype.name}, which {target.name} does not take: use {taken}."
+            )
+
+
+def _check_qlinear_types(types: Mapping[str, IntType], options: StaticOptions) -> None:
+    for what, dtype in types.items():
+        if dtype.bits > _BYTE:
+            raise UsageError(
+                f"{what} {dtype.name}, for which there are no QLinear operators: use 8 bits, or the QDQ format."
+            )
+    activation, weight = options.activation_type, options.weight_type
+    if activation.signed and not weight.signed:
+        raise UsageError(
+            f"There is no QLinear operator for {activation.name} activations and {weight.name} weights: use int8 weights, "
+            "uint8 activations, or the QDQ format."
+        )
 
 
 def check_target_of(plan: Plan, target: Target) -> None:
@@ -24,14 +86,9 @@ def check_target_of(plan: Plan, target: Target) -> None:
             f"The plan was made for {plan.target}, and {target.name} is asked for: make one with --target {target.name}, or "
             "leave the target away (--target, target in quantkit.toml)."
         )
-    types = {f"'{a.tensor}'": a.dtype for a in plan.activations}
-    types |= {f"weight '{w.tensor}'": w.spec.dtype for w in plan.weights}
-    for what, dtype in types.items():
-        if dtype not in target.types:
-            taken = " or ".join(sorted(t.name for t in target.types))
-            raise UsageError(
-                f"The plan gives {what} the type {dtype.name}, which {target.name} does not take: use {taken}."
-            )
+    types = {f"The plan gives '{a.tensor}' the type": a.dtype for a in plan.activations}
+    types |= {f"The plan gives weight '{w.tensor}' the type": w.spec.dtype for w in plan.weights}
+    _check_types(types, target)
     if target.zero_points:
         return
     shifted = [
@@ -43,3 +100,88 @@ def check_target_of(plan: Plan, target: Target) -> None:
             f"The plan gives {shifted[0]}, and {target.name} takes no zero points: use 0 and scales for both signs, or make "
             f"the plan with --target {target.name}."
         )
+
+
+def check_operators(
+    plan: Plan, network: Network, facts: ModelFacts, target: Target, output_format: Format
+) -> None:
+    """Check that every node which a plan runs in calibrated integers can be written in a format.
+
+    What the plan names and the model lacks is not looked at: that is for `quantkit.plan.check_fits`.
+
+    Args:
+        plan: What was decided.
+        network: The graph.
+        facts: Its weights.
+        target: What the plan is for.
+        output_format: QDQ can say everything; QLinear operators are few, and take few types.
+
+    Raises:
+        UsageError: There is no operator for some node; names it, and what to do.
+    """
+    if output_format is not Format.QOPERATOR:
+        return
+    for decided in plan.activations:
+        if decided.dtype.bits > _BYTE:
+            raise UsageError(
+                f"Tensor '{decided.tensor}' has {decided.dtype.bits} bits, for which there are no QLinear "
+                "operators: use the QDQ format."
+            )
+    held = {node.name: node.weights.get(1, "") for node in facts.nodes}
+    for step in network.steps:
+        node = plan.node.get(step.name)
+        if node is None or node.mode is not Mode.STATIC:
+            continue
+        if step.op_type in _CLIPS and step.inputs[0] not in plan.activation:
+            continue  # clips the integers of the kernel before it
+        weight = held.get(step.name, "") if step.op_type in PRODUCTS else ""
+        _check_kernel(step, node, target, weighted=bool(weight))
+        slots = activation_slots(step.op_type, len(step.inputs), product=bool(weight))
+        results = [handed_on(step, plan, network), *step.outputs[1:]]
+        if step.op_type in _QLINEAR:
+            names = [*(step.inputs[slot] for slot in slots), *results]
+            found = [plan.activation[name] for name in names if name in plan.activation]
+            _check_node_types(step, {a.dtype for a in found}, plan, weight)
+        else:
+            _check_moved(step, plan, [plan.activation[n] for n in results if n in plan.activation])
+
+
+def _check_kernel(step: Step, node: NodePlan, target: Target, *, weighted: bool) -> None:
+    if step.op_type not in _QLINEAR | target.moves:
+        raise UsageError(
+            f"There is no QLinear operator for {step.op_type} '{step.name}': use the QDQ format."
+        )
+    if node.float_output and not (weighted and step.op_type in _TO_FLOAT):
+        raise UsageError(
+            f"There is no QLinear operator for {step.op_type} '{step.name}' with a float result: use the QDQ format."
+        )
+
+
+def _check_node_types(step: Step, types: set[IntType], plan: Plan, weight: str) -> None:
+    if len(types) > 1:
+        names = " and ".join(sorted(t.name for t in types))
+        raise UsageError(
+            f"{step.op_type} '{step.name}' reads and writes {names}, for which there is no QLinear operator: use "
+            "one type, or the QDQ format."
+        )
+    stored = plan.weight[weight].spec.dtype if weight in plan.weight else None
+    if stored is not None and not stored.signed and any(t.signed for t in types):
+        raise UsageError(
+            f"{step.op_type} '{step.name}' would multiply int8 by {stored.name} weights, for which there is no "
+            "QLinear operator: use int8 weights, uint8 activations, or the QDQ format."
+        )
+
+
+def _check_moved(step: Step, plan: Plan, results: list[ActivationPlan]) -> None:
+    """What is moved keeps its numbers; a plan can be edited."""
+    source = plan.activation.get(step.inputs[0])
+    for found in results:
+        if source is not None and (found.scale, found.zero_point, found.dtype) != (
+            source.scale,
+            source.zero_point,
+            source.dtype,
+        ):
+            raise UsageError(
+                f"{step.op_type} '{step.name}' moves '{source.tensor}' to '{found.tensor}', which has another "
+                "scale or zero point: give both the same, or use the QDQ format."
+            )

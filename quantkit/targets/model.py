@@ -13,6 +13,7 @@ __all__ = ["Target", "check_target"]
 
 # QuantizeLinear and DequantizeLinear take one scale a channel from this opset on.
 _PER_CHANNEL_OPSET = 13
+_FORMATS = frozenset({"qdq", "qoperator"})
 _SETS = ("products", "channelwise", "needs_output", "computes", "moves", "fixed_outputs")
 
 
@@ -51,6 +52,7 @@ class Target:
         types: The integer types of activations and weights that the runtime reads; it refuses a file with others, or
             computes something else.
         zero_points: Zero points other than 0 are read.
+        formats: The formats that the runtime runs in integers: "qdq", "qoperator".
     """
 
     name: str
@@ -74,6 +76,7 @@ class Target:
     fixed_outputs: frozenset[str] = frozenset()
     types: frozenset[IntType] = frozenset({UINT8, INT8, UINT16, INT16})
     zero_points: bool = True
+    formats: frozenset[str] = _FORMATS
 
     @property
     def operators(self) -> frozenset[str]:
@@ -131,6 +134,10 @@ def _laws(t: Target) -> tuple[tuple[bool, str], ...]:
         (
             not t.zero_points and not all(dtype.signed for dtype in t.types),
             "without zero points types are signed",
+        ),
+        (
+            not (t.formats and t.formats <= _FORMATS),
+            "formats are qdq and qoperator, or one of them",
         ),
         (t.bias not in {None, INT32}, "a bias is int32 or float"),
         (t.min_opset < _PER_CHANNEL_OPSET, f"the opset is at least {_PER_CHANNEL_OPSET}"),

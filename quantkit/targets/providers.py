@@ -9,6 +9,9 @@ from quantkit.targets.model import Target
 
 __all__ = ["OPENVINO", "QNN", "TENSORRT"]
 
+# QLinear operators are onnxruntime's own, for its CPU provider: its other providers look for QDQ, and other runtimes read
+# some of them at most.
+_QDQ = frozenset({"qdq"})
 _PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
 # Quantizing before or after these gives the same values, whatever the runtime.
@@ -45,6 +48,7 @@ TENSORRT = Target(
     bias=None,
     min_opset=13,
     runtime="TensorRT, alone or as onnxruntime's provider",
+    formats=_QDQ,
     types=frozenset({INT8}),
     zero_points=False,
     notes=(
@@ -77,6 +81,7 @@ OPENVINO = Target(
     bias=None,
     min_opset=13,
     runtime="OpenVINO, alone or as onnxruntime's provider",
+    formats=_QDQ,
     notes=(
         "Weights are chosen so that nothing saturates: OpenVINO too adds in 16 bits on AVX2, and on AVX-512 without VNNI.",
         "Conv, Gemm and MatMul are quantized at their inputs only; what follows is fused in float.",
@@ -104,6 +109,7 @@ QNN = Target(
     bias=INT32,
     min_opset=13,
     runtime="onnxruntime, QNN provider (HTP)",
+    formats=_QDQ,
     fixed_outputs=frozenset({"HardSigmoid", "Sigmoid", "Softmax"}),
     notes=(
         "Every tensor is quantized: an operator left in float leaves the integer part of the NPU, or the NPU.",

@@ -2,20 +2,25 @@
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from builders import node, op_types, rng, save
+from builders import node, op_types, rng, run, save, sqnr
 from static_cases import X, chain
 
 import quantkit
-from quantkit import RecoverSettings, StaticSettings, quantize_static
+from quantkit import RecoverSettings, StaticSettings, TensorRule, ort, quantize_static
 from quantkit.cli.app import run as run_command
 from quantkit.errors import UsageError
+from quantkit.numerics.dtypes import INT8
 from quantkit.plan import Format, Plan, diff_plans, read_plan, write_plan
+from quantkit.recipe import StaticFormat
+from quantkit.targets import DEFAULT, TARGETS, registry
 
 PLAIN = RecoverSettings(equalize=False, smooth=False, rounding=False, bias=False)
 SAMPLES = [{"x": rng(seed).standard_normal(X.shape).astype(np.float32)} for seed in range(4)]
@@ -144,6 +149,118 @@ def test_an_older_plan_is_used_for_what_is_asked_for(source: Path, tmp_path: Pat
     cpu = edited(plan_for(source), tmp_path / "c.json", older)
     with pytest.raises(UsageError, match="'x' the type uint8"):
         quantize_static(source, out, Unopened(), plan=cpu, target="tensorrt")
+
+
+FORMATS: tuple[StaticFormat, ...] = ("qdq", "qoperator")
+ACTIVATIONS = (None, "uint8", "int8", "uint16", "int16")
+WEIGHTS = (None, "int8", "uint8")
+
+
+def is_refused(name: str, form: str, activation: str | None, weights: str | None) -> bool:
+    """Say which combinations have no file: told here once more, from what runtimes document."""
+    signed = activation == "int8" or (activation is None and TARGETS[name].activation is INT8)
+    if name == "tensorrt" and ({activation, weights} - {None, "int8"}):
+        return True
+    wide = activation in {"uint16", "int16"}
+    unknown = wide or (signed and weights == "uint8")
+    return form == "qoperator" and (name in {"tensorrt", "openvino", "qnn"} or unknown)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_every_combination_gives_a_file_that_runs_or_one_error_before_data_is_opened(
+    name: str, source: Path, tmp_path: Path
+) -> None:
+    out, seen = tmp_path / "q.onnx", quantkit.calibrate(source, SAMPLES)
+    for form, activation, weights in product(FORMATS, ACTIVATIONS, WEIGHTS):
+        settings: dict[str, Any] = {"activation_type": activation, "weight_type": weights}
+        if is_refused(name, form, activation, weights):
+            with pytest.raises(UsageError, match=r": use .*\.$"):
+                quantize_static(source, out, Unopened(), target=name, quant_format=form, **settings)
+            chosen = StaticSettings(target=name, format=form, **settings)
+            with pytest.raises(UsageError, match=r": use .*\.$"):
+                quantkit.plan_static(source, Unopened(), chosen)
+            assert not out.exists()
+        else:
+            settings |= {"target": name, "quant_format": form, "recover": PLAIN}
+            quantize_static(source, out, seen, verify=False, **settings)
+            onnx.checker.check_model(onnx.load(out), full_check=True)
+            assert sqnr(run(source, {"x": X})[0], run(out, {"x": X})[0]) > 20, settings
+            out.unlink()
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"target": "tensorrt", "symmetric_activations": False}, "takes no zero points"),
+        ({"target": "tensorrt", "tensors": [TensorRule(tensor="x", dtype="uint8")]}, "rule for 'x' says uint8"),
+        ({"quant_format": "qoperator", "tensors": [TensorRule(tensor="x", dtype="int16")]}, "rule for 'x' says int16"),
+    ],
+)  # fmt: skip
+def test_rules_are_looked_at_before_data_is_opened(
+    asked: dict[str, Any], message: str, source: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        quantize_static(source, tmp_path / "q.onnx", Unopened(), **asked)
+
+
+def test_a_cache_of_onnxruntime_users_is_not_filled_for_what_cannot_be_written(
+    source: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match="uint16, for which there are no QLinear operators"):
+        ort.quantize_static(
+            source,
+            tmp_path / "q.onnx",
+            Unopened(),
+            ort.QuantFormat.QOperator,
+            activation_type=ort.QuantType.QUInt16,
+            calibration_cache_path=tmp_path / "cache",
+        )
+
+
+def handing_on_floats(plain: dict[str, Any]) -> None:
+    next(n for n in plain["nodes"] if n["node"] == "c2")["float_output"] = True
+
+
+def without_scale(plain: dict[str, Any]) -> None:
+    plain["activations"] = [a for a in plain["activations"] if a["tensor"] != "x"]
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (typed("x", "int16", 0), "'x' has 16 bits.*use the QDQ format"),
+        (typed("x", "int8", 0), "'c1' reads and writes int8 and uint8"),
+        (handing_on_floats, "no QLinear operator for Conv 'c2' with a float result"),
+        (without_scale, "no scale for 'x'"),
+    ],
+)
+def test_an_edit_that_qlinear_operators_cannot_say_is_refused_before_data_is_opened(
+    edit: Edit, message: str, source: Path, tmp_path: Path
+) -> None:
+    path = edited(plan_for(source), tmp_path / "p.json", edit)
+    with pytest.raises(UsageError, match=message):
+        quantize_static(
+            source, tmp_path / "q.onnx", Unopened(), plan=path, quant_format="qoperator"
+        )
+
+
+def test_a_plan_of_16_bits_needs_no_other_settings_to_be_applied(tmp_path: Path) -> None:
+    old = save(chain(node("Relu", ["a"], ["b"], "relu"), opset=13), tmp_path / "old.onnx")
+    plan = plan_for(old, activation_type="int16")
+    quantize_static(old, tmp_path / "q.onnx", SAMPLES, plan=plan, recover=PLAIN)
+    assert sqnr(run(old, {"x": X})[0], run(tmp_path / "q.onnx", {"x": X})[0]) > 25
+
+
+def test_a_target_of_others_that_does_not_name_its_formats_says_what_cannot_be_written(
+    monkeypatch: pytest.MonkeyPatch, source: Path, tmp_path: Path
+) -> None:
+    # Not named, both formats are tried: a target like the CPU's runs them.
+    mine = replace(TARGETS["openvino"], name="mine", formats=DEFAULT.formats)
+    monkeypatch.setattr(registry, "TARGETS", {**TARGETS, "mine": mine})
+    asked: dict[str, Any] = {"target": "mine", "recover": PLAIN}
+    with pytest.raises(UsageError, match="no QLinear operator for Conv 'c2' with a float result"):
+        quantize_static(source, tmp_path / "q.onnx", SAMPLES, quant_format="qoperator", **asked)
+    quantize_static(source, tmp_path / "q.onnx", SAMPLES, **asked)
 
 
 def test_the_command_line_uses_the_target_of_the_plan_and_refuses_another(
