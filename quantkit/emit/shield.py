@@ -9,6 +9,9 @@
    and Relu; then there is no integer kernel for them. Nor is there one for MatMul and Relu where what follows is no
    QuantizeLinear.
 
+1 and the Gemm of MatMul and Add happen whatever provider runs the rest; 2 and the float kernels of 3 are the CPU
+provider's. A target that reads the file itself needs none of it, and would not fuse across (`Target.needs_barriers`).
+
 ``Max`` of one input copies its input; onnxruntime removes Identity and Cast to the same type, and keeps this.
 """
 

@@ -32,4 +32,5 @@ def emit_static(
             emit_qoperator(parts, target.moves)
     drop_unread(canvas, plan)
     emit_rest(canvas, weights, plan)
-    shield(canvas, plan, target)
+    if target.needs_barriers:
+        shield(canvas, plan, target)

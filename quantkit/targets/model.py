@@ -53,6 +53,8 @@ class Target:
             computes something else.
         zero_points: Zero points other than 0 are read.
         formats: The formats that the runtime runs in integers: "qdq", "qoperator".
+        needs_barriers: onnxruntime rewrites the file before the target sees it, so that float nodes between integers, and
+            products with float results, must be kept apart (`quantkit.emit.shield`).
     """
 
     name: str
@@ -77,6 +79,7 @@ class Target:
     types: frozenset[IntType] = frozenset({UINT8, INT8, UINT16, INT16})
     zero_points: bool = True
     formats: frozenset[str] = _FORMATS
+    needs_barriers: bool = True
 
     @property
     def operators(self) -> frozenset[str]:

@@ -12,6 +12,17 @@ __all__ = ["OPENVINO", "QNN", "TENSORRT"]
 # QLinear operators are onnxruntime's own, for its CPU provider: its other providers look for QDQ, and other runtimes read
 # some of them at most.
 _QDQ = frozenset({"qdq"})
+
+# onnxruntime rewrites QDQ at its level 1, which no provider switches off, before it asks a provider what it runs: it quantizes
+# float weights and biases between DequantizeLinear and QuantizeLinear, and moves both. QNN is a provider of onnxruntime and nothing
+# else, and takes every operator between the two for an integer one: it needs barriers. TensorRT and OpenVINO read the file
+# themselves, fuse what follows a product in float, and would stop at a barrier. As providers they need onnxruntime's optimization off
+# with barriers too: it also makes int32 of every bias before a QuantizeLinear.
+_UNTOUCHED = (
+    "As onnxruntime's provider, give it the file untouched: with graph_optimization_level ORT_DISABLE_ALL. Else onnxruntime "
+    "quantizes biases, and layers that were left in float, before the provider sees them."
+)
+
 _PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
 # Quantizing before or after these gives the same values, whatever the runtime.
@@ -49,6 +60,7 @@ TENSORRT = Target(
     min_opset=13,
     runtime="TensorRT, alone or as onnxruntime's provider",
     formats=_QDQ,
+    needs_barriers=False,
     types=frozenset({INT8}),
     zero_points=False,
     notes=(
@@ -56,6 +68,7 @@ TENSORRT = Target(
         "Conv, Gemm and MatMul are quantized at their inputs only: TensorRT fuses what follows into them in higher precision.",
         "Both inputs of an Add are quantized: it is then fused into the layer before it.",
         "Biases stay float: TensorRT refuses DequantizeLinear of int32.",
+        _UNTOUCHED,
         "Read in NVIDIA's guide, not measured.",
     ),
 )
@@ -82,9 +95,11 @@ OPENVINO = Target(
     min_opset=13,
     runtime="OpenVINO, alone or as onnxruntime's provider",
     formats=_QDQ,
+    needs_barriers=False,
     notes=(
         "Weights are chosen so that nothing saturates: OpenVINO too adds in 16 bits on AVX2, and on AVX-512 without VNNI.",
         "Conv, Gemm and MatMul are quantized at their inputs only; what follows is fused in float.",
+        _UNTOUCHED,
         "Read in NNCF's sources, not measured.",
     ),
 )

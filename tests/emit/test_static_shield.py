@@ -1,5 +1,6 @@
 """What onnxruntime would fuse to the user's harm is kept apart, in both formats."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from static_cases import IMAGE, X, chain, conv, conv_weights, write
 from quantkit.emit.static import Format
 from quantkit.fusion import fusion_of
 from quantkit.plan import StaticOptions
+from quantkit.targets import target
 
 FORMATS = list(Format)
 VECTOR = weight(16, seed=3)
@@ -93,6 +95,33 @@ def test_no_node_is_added_where_none_is_needed(output_format: Format, tmp_path: 
     proto = model(graph(nodes, IMAGE, {"y": None}, weights))
     written = write(proto, tmp_path / "q.onnx", {"x": X}, output_format)
     assert "Max" not in op_types(onnx.load(written.path))
+
+
+@pytest.mark.parametrize(
+    ("name", "excluded", "gemm"),
+    [("cpu", 1, 1), ("arm64", 1, 1), ("qnn", 1, 0), ("tensorrt", 0, 0), ("openvino", 0, 0)],
+)
+def test_only_targets_that_need_it_get_such_nodes(
+    name: str, excluded: int, gemm: int, tmp_path: Path
+) -> None:
+    options = StaticOptions(target=target(name))
+    add = node("Add", ["a", "x"], ["s"], "add")  # computed in integers on every target
+    own = {"middle_w": spread(8, 8, 3, 3, axis=0), "middle_b": weight(8, seed=77)}
+    proto = chain(add, conv("s", "b", "middle"), constants=own)
+    left = replace(options, exclude=("middle",), force=("c1", "add"))
+    written = write(proto, tmp_path / "conv.onnx", {"x": X}, Format.QDQ, left)
+    assert op_types(onnx.load(written.path)).count("Max") == excluded
+
+    nodes = [
+        node("Gemm", ["x", "w", "b"], ["h"], "g"),
+        node("Relu", ["h"], ["r"]),
+        node("Tanh", ["r"], ["y"]),
+    ]
+    weights = {"w": weight(16, 16), "b": VECTOR}
+    proto = model(graph(nodes, {"x": [4, 16]}, {"y": None}, weights))
+    x = {"x": weight(4, 16, seed=5, scale=1)}
+    written = write(proto, tmp_path / "gemm.onnx", x, Format.QDQ, options)
+    assert op_types(onnx.load(written.path)).count("Max") == gemm
 
 
 def integers_of(nodes: list[onnx.NodeProto], shape: Any, folder: Path, **weights: Any) -> Any:
