@@ -1,12 +1,14 @@
 """The flags of static quantization, and the settings that they and quantkit.toml give."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from quantkit.cli.flags import Switches
 from quantkit.errors import UsageError
+from quantkit.recipe import RecoverSettings
 
 if TYPE_CHECKING:
     from quantkit.recipe import StaticSettings, TensorRule
@@ -105,49 +107,9 @@ class StaticFlags:
             help="Use this range for an activation, not the observed one. May be repeated.",
         ),
     ] = None
-    equalize: Annotated[
-        bool | None,
-        typer.Option(
-            "--equalize/--no-equalize",
-            rich_help_panel="Accuracy",
-            help="Equalize the ranges of channels between layers.",
-        ),
-    ] = None
-    smooth: Annotated[
-        bool | None,
-        typer.Option(
-            "--smooth/--no-smooth",
-            rich_help_panel="Accuracy",
-            help="Move outliers of activations into weights (SmoothQuant).",
-        ),
-    ] = None
-    bias: Annotated[
-        bool | None,
-        typer.Option(
-            "--bias/--no-bias",
-            rich_help_panel="Accuracy",
-            help="Correct the mean error of each channel in its bias.",
-        ),
-    ] = None
-    rounding: Annotated[
-        bool | None,
-        typer.Option(
-            "--rounding/--no-rounding",
-            rich_help_panel="Accuracy",
-            help="Round weights so that each layer's output changes least (second order).",
-        ),
-    ] = None
-    adaptive: Annotated[
-        bool | None,
-        typer.Option(
-            "--adaptive/--no-adaptive",
-            rich_help_panel="Accuracy",
-            help="Search the rounding of single weights further; slower.",
-        ),
-    ] = None
-
-
-_RECOVER = ("equalize", "smooth", "bias", "rounding", "adaptive")
+    recover: Annotated[dict[str, bool], Switches(of=RecoverSettings, panel="Accuracy")] = field(
+        default_factory=dict
+    )
 
 
 def static_settings(recipe: "StaticSettings", flags: StaticFlags) -> "StaticSettings":
@@ -163,12 +125,11 @@ def static_settings(recipe: "StaticSettings", flags: StaticFlags) -> "StaticSett
         "exclude": tuple(flags.exclude or ()) or None,
         "op_types": tuple(t for group in flags.op_types or () for t in group.split(",")) or None,
     }
-    recover = {name: getattr(flags, name) for name in _RECOVER}
     return replace(
         recipe,
         **{key: value for key, value in given.items() if value is not None},
         tensors=(*recipe.tensors, *_rules(flags)),
-        recover=replace(recipe.recover, **{k: v for k, v in recover.items() if v is not None}),
+        recover=replace(recipe.recover, **flags.recover),
     )
 
 

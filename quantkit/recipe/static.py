@@ -4,7 +4,7 @@ Which targets and methods there are is known to `quantkit.targets` and `calibrat
 matches anything is known to the plan: neither is checked here.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from math import isfinite
 from typing import Literal
 
@@ -33,15 +33,6 @@ STATIC_VALUES: Values = {
     "exclude": names,
     "op_types": names,
 }
-RECOVER_VALUES: Values = {
-    "equalize": switch,
-    "smooth": switch,
-    "bias": switch,
-    "empirical": switch,
-    "ranges": switch,
-    "rounding": switch,
-    "adaptive": switch,
-}
 TENSOR_VALUES: Values = {
     "tensor": text,
     "range": low_high,
@@ -54,7 +45,7 @@ NODE_VALUES: Values = {"node": text, "mode": text}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoverSettings:
-    """What is done to win back accuracy: on, off, or "auto" for where it helps.
+    """What is done to win back accuracy: on, off, or "auto" for where it helps. Flags and keys of files are made of the fields.
 
     Attributes:
         equalize: Even out the ranges of channels between two layers (cross-layer equalization).
@@ -66,13 +57,44 @@ class RecoverSettings:
         adaptive: Then move single integers as long as the error falls. "auto" is off.
     """
 
-    equalize: Switch = "auto"
-    smooth: Switch = "auto"
-    bias: Switch = "auto"
-    empirical: Switch = "auto"
-    ranges: Switch = "auto"
-    rounding: Switch = "auto"
-    adaptive: Switch = "auto"
+    equalize: Switch = field(
+        default="auto",
+        metadata={"help": "Equalize the ranges of channels between layers."},
+    )
+    smooth: Switch = field(
+        default="auto",
+        metadata={"help": "Move outliers of activations into weights (SmoothQuant)."},
+    )
+    bias: Switch = field(
+        default="auto",
+        metadata={"help": "Correct the mean error of each channel in its bias."},
+    )
+    empirical: Switch = field(
+        default="auto",
+        metadata={
+            "help": "Then run the quantized model layer by layer and correct biases by what comes out; slow."
+        },
+    )
+    ranges: Switch = field(
+        default="auto",
+        metadata={
+            "help": "Choose the range of each weight by the error that it leaves, instead of clipping none.",
+            "flag": "weight-ranges",  # --range is about activations
+        },
+    )
+    rounding: Switch = field(
+        default="auto",
+        metadata={
+            "help": "Round weights so that each layer's output changes least (second order)."
+        },
+    )
+    adaptive: Switch = field(
+        default="auto",
+        metadata={"help": "Search the rounding of single weights further; slower."},
+    )
+
+
+RECOVER_VALUES: Values = {f.name: switch for f in fields(RecoverSettings)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 from builders import graph, matmul_model, model, node, op_types, rng, run, save, sqnr, weight
 
 from quantkit.cli.app import run as quantkit
+from quantkit.errors import UsageError
 from quantkit.plan import read_plan
+from quantkit.recipe import RecoverSettings
 
 
 def call(*arguments: str | Path) -> int:
@@ -284,3 +287,27 @@ def test_a_matrix_product(work: Path, capsys: pytest.CaptureFixture[str]) -> Non
     np.save(work / "rows.npy", rng(0).standard_normal((20, 16)).astype(np.float32))
     assert call("mm.onnx", "o.onnx", "--data", "rows.npy") == 0
     assert "1 of 1 layers (Conv, Gemm, MatMul, ...) run in integers" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("work")
+@pytest.mark.parametrize("switch", fields(RecoverSettings), ids=lambda f: f.name)
+def test_every_recovery_switch_has_a_flag_and_a_line_in_the_help(
+    switch: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flag = {"ranges": "weight-ranges"}.get(switch.name, switch.name)
+    seen: list[RecoverSettings] = []
+
+    def stop(job: Any, *_: Any, **__: Any) -> None:
+        seen.append(job.recover)
+        raise UsageError("far enough")
+
+    monkeypatch.setattr("quantkit.pipeline.static", stop)
+    for given, expected in ((f"--{flag}", True), (f"--no-{flag}", False)):
+        assert call("m.onnx", "q.onnx", "--data", "data", given) == 2
+        assert seen.pop() == replace(RecoverSettings(), **{switch.name: expected})
+    capsys.readouterr()
+    for command in (["quantize", "static"], ["plan"]):
+        assert quantkit([*command, "--help"]) == 0
+        shown = capsys.readouterr().out
+        assert f"--{flag}" in shown
+        assert switch.metadata["help"].split()[0] in shown
