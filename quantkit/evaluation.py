@@ -60,7 +60,7 @@ class EvaluateOptions:
         threads: Numbers of threads that are timed; 0 is onnxruntime's choice.
         skip: Parts that are left out, of `PARTS`.
         rules: What candidates are judged by.
-        allow: Objections to an evaluation that do not count; of `quantkit.recipe.OBJECTIONS`.
+        allow: Objections to an evaluation that do not count; of `quantkit.recipe.objections`.
         title: For people; "": the float model's name.
         command: How this was asked for, to do it again.
         recipe: The text of quantkit.toml.

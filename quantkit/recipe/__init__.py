@@ -23,7 +23,7 @@ from quantkit.recipe.data import (
 )
 from quantkit.recipe.evaluate import METRICS, EvaluateSettings
 from quantkit.recipe.file import RECIPE_NAME, Recipe, load_recipe
-from quantkit.recipe.gate import OBJECTIONS, GateSettings
+from quantkit.recipe.gate import GateSettings, objections
 from quantkit.recipe.memory import memory_of, memory_text, parse_memory, resident
 from quantkit.recipe.static import (
     ActivationType,
@@ -38,7 +38,6 @@ from quantkit.recipe.values import Percent, Size, Switch
 
 __all__ = [
     "METRICS",
-    "OBJECTIONS",
     "PRESETS",
     "RECIPE_NAME",
     "ActivationType",
@@ -64,6 +63,7 @@ __all__ = [
     "load_recipe",
     "memory_of",
     "memory_text",
+    "objections",
     "parse_memory",
     "preset_keys",
     "resident",

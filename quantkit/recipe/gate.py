@@ -8,12 +8,8 @@ from typing import get_args
 from quantkit.errors import UsageError
 from quantkit.recipe.checks import check_choice
 from quantkit.recipe.values import Values, flag, names, number, number_or_percent
-from quantkit.result import ObjectionKind
 
-__all__ = ["OBJECTIONS", "GateSettings"]
-
-OBJECTIONS: tuple[ObjectionKind, ...] = get_args(ObjectionKind)
-"""Why a gate takes an evaluation for no evidence; each may be allowed."""
+__all__ = ["GateSettings", "objections"]
 
 GATE_VALUES: Values = {
     "max_drop": number_or_percent,
@@ -43,6 +39,13 @@ _PERCENT = 100
 _USUAL = 0.95
 
 
+def objections() -> tuple[str, ...]:
+    """Return why a gate may take an evaluation for no evidence; each may be allowed."""
+    from quantkit.result import ObjectionKind  # half of the time in which settings are imported
+
+    return get_args(ObjectionKind)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateSettings:
     """The rules of a release. None: no such rule.
@@ -58,7 +61,7 @@ class GateSettings:
         confidence: Judge the bad end of the interval at this confidence; None: at 95 %.
         estimate: Judge what was measured, however few samples it was measured on.
         allow_undecided: Whether "not enough samples to decide" passes.
-        allow: Of `OBJECTIONS`, those that do not count.
+        allow: Of `objections`, those that do not count.
     """
 
     max_drop: float | None = None
@@ -78,7 +81,7 @@ class GateSettings:
                 "estimate judges what was measured, confidence the worst end of its interval: leave out one of the two."
             )
         for kind in self.allow:
-            check_choice("allow", kind, OBJECTIONS)
+            check_choice("allow", kind, objections())
         for key, (holds, allowed) in _ALLOWED.items():
             value = getattr(self, key)
             if value is not None and not (isfinite(value) and holds(value)):

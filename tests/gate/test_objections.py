@@ -11,7 +11,7 @@ from result_cases import candidate, example_result, float_model
 from quantkit.cli.app import run
 from quantkit.errors import UsageError
 from quantkit.gate import badge, judge, judged, junit_xml, overall, rules_of
-from quantkit.recipe import OBJECTIONS, GateSettings
+from quantkit.recipe import GateSettings, objections
 from quantkit.report.html import render_html
 from quantkit.report.markdown import render_markdown
 from quantkit.report.verdicts import cards, headline
@@ -254,7 +254,7 @@ def test_three_samples_do_not_pass_by_default() -> None:
 
 
 def test_settings_name_objections_and_how_rules_are_judged() -> None:
-    assert GateSettings(allow=OBJECTIONS).allow == OBJECTIONS
+    assert GateSettings(allow=objections()).allow == objections()
     with pytest.raises(UsageError, match=r"allow 'guess' is unknown \(did you mean 'guessing'\?\)"):
         GateSettings(allow=("guess",))
     with pytest.raises(UsageError, match="leave out one of the two"):
