@@ -24,7 +24,7 @@ from quantkit.observe.job import Job, close, opened
 from quantkit.observe.monitor import Monitor, Silent
 from quantkit.observe.notes import names_of, require_values, warnings_of
 from quantkit.observe.observations import Observations
-from quantkit.observe.points import Points, points_of
+from quantkit.observe.points import Points, needed_by_any, points_of
 from quantkit.observe.prepare import (
     MEMORY,
     batch_for,
@@ -71,6 +71,7 @@ class CalibrateOptions:
         minmax_only: Take only minima and maxima, inside the graph: fastest, no other method afterwards.
         every_value: Count every value instead of about a million evenly spaced ones a tensor.
         ranges: Ask for what ranges are made of. Without, only `requests` are answered, and nothing is audited.
+        needed: The tensors whose ranges a plan will ask for; None: those that it would for any target.
         compare: Let the audit look at every tensor and compare all methods; else it glances at some.
         requests: What else is to be seen in the same pass.
         skip_bad: Leave out samples that cannot be read.
@@ -84,6 +85,7 @@ class CalibrateOptions:
     minmax_only: bool = False
     every_value: bool = False
     ranges: bool = True
+    needed: tuple[str, ...] | None = None
     compare: bool = True
     requests: tuple[Request, ...] = ()
     skip_bad: bool = False
@@ -107,7 +109,7 @@ def calibrate_model(
     loaded = load_model(source)
     _check_target(target, loaded, data)
     loaded.require_weights()
-    points = points_of(loaded.model)
+    points = points_of(loaded.model, _needed(loaded, options))
     _require_points(points, loaded)
     monitor.stage("Looking at the data")
     inputs = inputs_of(loaded)
@@ -175,6 +177,13 @@ def calibrate_model(
         found.save(target)
         _partial(target).unlink(missing_ok=True)
     return found
+
+
+def _needed(loaded: LoadedModel, options: CalibrateOptions) -> tuple[str, ...]:
+    """Return the tensors whose ranges a plan will ask for; a file of ranges serves whatever target is chosen later."""
+    if not options.ranges:
+        return ()
+    return needed_by_any(loaded.model) if options.needed is None else options.needed
 
 
 def _audited(seen: Pass, whole: Observations, options: CalibrateOptions) -> Audit:

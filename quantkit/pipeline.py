@@ -55,6 +55,7 @@ from quantkit.plan import (
     opset_for,
     plan_dynamic,
     plan_static,
+    ranges_needed,
 )
 from quantkit.preparation import (
     STEPS,
@@ -524,7 +525,9 @@ def _observed(
     wanted = job.recover.rounding is not False or job.recover.bias is True
     now, later = moments_of(ready, data, settings) if moments and wanted else ((), ())
     monitor.step(3, STEPS, "Observing ranges and moments" if now else "Observing ranges")
-    seen = observe_model(ready, data, job.calibrate, settings, monitor, now)
+    needed = ranges_needed(ready.network, ready.facts, job.options)
+    how = replace(job.calibrate, needed=needed)
+    seen = observe_model(ready, data, how, settings, monitor, now)
     samples: Sequence[Mapping[str, NDArray[Any]]] = ()
     if job.recover.empirical is True:
         samples, _ = judged_feeds(data, loaded, settings, (), SAMPLES)

@@ -20,7 +20,16 @@ from quantkit.graph.load import load
 from quantkit.graph.opset import raise_opset
 from quantkit.graph.save import staged
 from quantkit.graph.simplify import simplify
-from quantkit.plan import Mode, Plan, StaticOptions, check_fits, check_operators, plan_static
+from quantkit.observe.points import points_of
+from quantkit.plan import (
+    Mode,
+    Plan,
+    StaticOptions,
+    check_fits,
+    check_operators,
+    plan_static,
+    ranges_needed,
+)
 from quantkit.targets import target
 
 OpenRanges = Mapping[str, tuple[float, float]]
@@ -44,16 +53,26 @@ def ready(proto: onnx.ModelProto | Path, opset: int = 13) -> Ready:
     return Ready(raised, network_of(raised), facts_of(raised))
 
 
+def observed(prepared: Ready, options: StaticOptions | None = None) -> tuple[str, ...]:
+    """The tensors that calibration looks at for a target, and no others."""
+    needed = ranges_needed(prepared.network, prepared.facts, options or StaticOptions())
+    return points_of(prepared.model, needed).tensors
+
+
 def open_ranges(
-    prepared: Ready, low: float = -4.0, high: float = 4.0
+    prepared: Ready,
+    low: float = -4.0,
+    high: float = 4.0,
+    options: StaticOptions | None = None,
 ) -> dict[str, tuple[float, float]]:
-    """The same range for every tensor."""
-    names = {*prepared.network.producer, *prepared.network.readers} - {*prepared.network.constants}
-    return dict.fromkeys(names, (low, high))
+    """The same range for every tensor that is observed."""
+    return dict.fromkeys(observed(prepared, options), (low, high))
 
 
-def seen_ranges(prepared: Ready, feeds: Mapping[str, Array]) -> dict[str, tuple[float, float]]:
-    """What every float tensor of the main graph takes in one run."""
+def seen_ranges(
+    prepared: Ready, feeds: Mapping[str, Array], options: StaticOptions | None = None
+) -> dict[str, tuple[float, float]]:
+    """What every tensor that is observed takes in one run."""
     proto = ir.serde.serialize_model(prepared.model)
     there = {o.name for o in proto.graph.output}
     made = [n for item in proto.graph.node for n in item.output if n and n not in there]
@@ -62,8 +81,8 @@ def seen_ranges(prepared: Ready, feeds: Mapping[str, Array]) -> dict[str, tuple[
     found = dict(zip([o.name for o in proto.graph.output], values, strict=True)) | dict(feeds)
     return {
         name: (float(min(array.min(), 0)), float(max(array.max(), 0)))
-        for name, array in found.items()
-        if array.dtype == np.float32 and array.size
+        for name in observed(prepared, options)
+        if (array := found[name]).size
     }
 
 
@@ -92,7 +111,7 @@ def write(
         for t in (options.activation, *(o.dtype for o in options.overrides))
     )
     prepared = ready(proto, 21 if wide else 13)
-    plan = prepared.plan({**seen_ranges(prepared, feeds), **(more or {})}, options)
+    plan = prepared.plan({**seen_ranges(prepared, feeds, options), **(more or {})}, options)
     check_fits(plan, prepared.network, prepared.facts)
     return _emitted(prepared, plan, path, output_format)
 
@@ -156,7 +175,7 @@ def planned(
 ) -> Plan:
     """Plan with the same range everywhere, but for `ranges`; None takes one away."""
     prepared = ready(proto, 21)
-    given = {**open_ranges(prepared), **ranges}
+    given = {**open_ranges(prepared, options=options), **ranges}
     found = {k: v for k, v in given.items() if v is not None}
     plan = prepared.plan(found, options)
     check_fits(plan, prepared.network, prepared.facts)

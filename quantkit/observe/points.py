@@ -1,34 +1,44 @@
-"""The tensors whose ranges a plan can need: what enters and leaves operators that run in integers.
+"""The tensors to observe: all whose ranges the planner asks for, and what enters and leaves operators like these.
 
-Three rules keep the list short, and the run fast:
+What a plan needs for a target only the planner knows, so it is asked (`quantkit.plan.ranges_needed`). The rest lets a
+plan say why an operator stays float, lets a user force one, and fills the tables of other tools. Three rules keep it
+short, and the run fast:
 
 1. What is absorbed is not looked at: of Conv, BatchNormalization, Clip from 0 only the last output.
 2. Data movement is looked through: Reshape, Transpose, MaxPool... share the scale of their input.
 3. What stands between two float operators is left alone.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from quantkit.analyze.network import Constant, Step
-from quantkit.analyze.network_view import constant_of, step_of
+from quantkit.analyze.network_view import constant_of, network_of, step_of
+from quantkit.analyze.view import facts_of
+from quantkit.errors import ModelError
+from quantkit.graph.half import half_type, widen
+from quantkit.graph.normalize import fix_defaults
+from quantkit.graph.opset import raise_opset
+from quantkit.graph.simplify import simplify
 from quantkit.graph.simplify.shapes import infer_types
 from quantkit.ops.activations import ABSORBED_BY, BY_CONSTANT, COMPUTES, MOVES, PRODUCTS
+from quantkit.plan import StaticOptions, ranges_needed
 from quantkit.plan.ranges import clip_bounds, fills_in
+from quantkit.targets import DEFAULT, registered
 
-__all__ = ["Points", "points_of"]
+__all__ = ["Points", "needed_by_any", "points_of"]
 
 _FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Points:
-    """Names of tensors, in graph order.
+    """Names of tensors.
 
     Attributes:
-        tensors: Of the main graph, to be observed.
+        tensors: Of the main graph, to be observed; in graph order, those that only a plan asks for behind the others.
         hidden: How many stand inside If, Loop or Scan, where a run does not show them.
     """
 
@@ -36,8 +46,11 @@ class Points:
     hidden: int
 
 
-def points_of(model: ir.Model) -> Points:
-    """Find the tensors to observe. Linear in the number of nodes; infers types in place."""
+def points_of(model: ir.Model, needed: Collection[str] = ()) -> Points:
+    """Find the tensors to observe. Linear in the number of nodes; infers types in place.
+
+    `needed`: those that a plan will ask for; names that the main graph does not have are passed over.
+    """
     infer_types(model)
     found: dict[str, None] = {}
     hidden = 0
@@ -50,7 +63,29 @@ def points_of(model: ir.Model) -> Points:
         for value in _around(node):
             if value.name and _is_float(value):
                 found[value.name] = None
+    more = set(needed) - found.keys()
+    values = (*model.graph.inputs, *(out for node in model.graph for out in node.outputs))
+    found.update({v.name or "": None for v in values if v.name in more and _is_float(v)})
     return Points(tensors=tuple(found), hidden=hidden)
+
+
+def needed_by_any(model: ir.Model) -> tuple[str, ...]:
+    """Return the tensors of a float model whose ranges a plan needs, for whichever target it will be made.
+
+    Plans are made of the prepared model, so a copy is prepared here as `quantkit.preparation.prepare` does it; weights
+    are neither copied nor read.
+    """
+    copy = model.clone()
+    fix_defaults(copy)
+    renamed = widen(copy) if half_type(copy) else {}
+    try:
+        copy = raise_opset(copy, DEFAULT.min_opset)
+    except ModelError:  # then no plan can be made either
+        return ()
+    simplify(copy)
+    network, facts = network_of(copy), facts_of(copy, read_weights=False)
+    asked = (ranges_needed(network, facts, StaticOptions(target=t)) for t in registered())
+    return tuple(dict.fromkeys(renamed.get(name, name) for names in asked for name in names))
 
 
 def _computes(node: ir.Node) -> bool:

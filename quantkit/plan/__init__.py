@@ -9,7 +9,7 @@ from quantkit.plan.dynamic import DynamicOptions, plan_dynamic
 from quantkit.plan.file import diff_plans, read_plan, write_plan
 from quantkit.plan.model import ActivationPlan, Format, Mode, NodePlan, Plan, WeightPlan
 from quantkit.plan.options import Kept, StaticOptions, TensorOverride
-from quantkit.plan.static import plan_static
+from quantkit.plan.static import plan_static, ranges_needed
 
 __all__ = [
     "ActivationPlan",
@@ -30,6 +30,7 @@ __all__ = [
     "opset_for",
     "plan_dynamic",
     "plan_static",
+    "ranges_needed",
     "read_plan",
     "write_plan",
 ]

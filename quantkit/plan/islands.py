@@ -53,6 +53,7 @@ class Islands:
         results: The values that a step hands on, after absorption.
         quantized: Values that need a scale; in graph order.
         moved: A value that shares the numbers of another, which was moved into it.
+        asked: Values whose range a decision depended on; in graph order.
     """
 
     static: dict[int, str] = field(default_factory=dict)
@@ -62,6 +63,7 @@ class Islands:
     quantized: dict[str, None] = field(default_factory=dict)
     moved: dict[str, str] = field(default_factory=dict)
     made: set[str] = field(default_factory=set)
+    asked: dict[str, None] = field(default_factory=dict)
 
 
 def find_islands(
@@ -222,6 +224,8 @@ class _Finder:
         return ""
 
     def _unknown(self, values: tuple[str, ...]) -> str:
+        # The one place where a range decides: what passes here is what must be observed.
+        self.found.asked.update(dict.fromkeys(values))
         for value in values:
             if self.ranges.of(value) is None and not self.ranges.is_float(value):
                 return f"the range of '{value}' is not known"

@@ -17,7 +17,7 @@ from quantkit.plan.model import ActivationPlan
 from quantkit.plan.options import StaticOptions, TensorOverride
 from quantkit.plan.selection import resolve_tensors
 
-__all__ = ["KnownRange", "Ranges", "clip_bounds", "clips_alike", "fills_in"]
+__all__ = ["KnownRange", "OpenRanges", "Ranges", "clip_bounds", "clips_alike", "fills_in"]
 
 _PAD_VALUE = 2  # input slot
 _ROUNDING = 1e-3  # of a step, by which float32 may miss the end of a range
@@ -96,10 +96,19 @@ class Ranges:
             finite = isfinite(constant.low) and isfinite(constant.high)
             low, high = min(constant.low, 0.0), max(constant.high, 0.0)
             return (KnownRange(low, high, "constant") if finite else None), None
-        if maker is not None and maker.op_type in MOVES and maker.inputs:
-            moved = not fills_in(maker, self.network.constants)
-            return None, maker.inputs[0] if moved else None
-        return None, None
+        return None, _moved_from(maker, self.network.constants)
+
+    def source(self, tensor: str) -> str | None:
+        """Return the tensor that must be observed for the range of this one; None if constants tell it."""
+        read = tensor
+        while tensor not in self.network.constants:
+            before = _moved_from(self.network.maker(tensor), self.network.constants)
+            if before is None:
+                return tensor
+            tensor = before
+        # A large constant is not looked into: of an embedding the rows that are read tell the range.
+        unknown = self.network.constants[tensor].low is None and read != tensor
+        return read if unknown else None
 
     def _fixed(self, maker: Step, tensor: str) -> KnownRange | None:
         """Return what a formula bounds, unless all that was observed lies far below it."""
@@ -149,6 +158,22 @@ class Ranges:
             zero_point=int(affine.zero_point[0]),
             why=f"{found.why}: {found.low:.5g} to {found.high:.5g}",
         )
+
+
+class OpenRanges(Ranges):
+    """The same range for every tensor, so that no decision depends on values: all that can be asked for is asked for."""
+
+    __slots__ = ()
+
+    def _lookup(self, tensor: str) -> tuple[KnownRange | None, str | None]:  # noqa: ARG002 - the same for all
+        return KnownRange(-1.0, 1.0, "assumed"), None
+
+
+def _moved_from(maker: Step | None, constants: Mapping[str, Constant]) -> str | None:
+    """Return the tensor whose values a step hands on; None if it computes, or adds values of its own."""
+    if maker is None or maker.op_type not in MOVES or not maker.inputs:
+        return None
+    return None if fills_in(maker, constants) else maker.inputs[0]
 
 
 def clip_bounds(step: Step, constants: Mapping[str, Constant]) -> tuple[float, float] | None:

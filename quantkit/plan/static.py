@@ -19,11 +19,11 @@ from quantkit.plan.dynamic import DynamicOptions, plan_dynamic
 from quantkit.plan.islands import Islands, Rules, find_islands
 from quantkit.plan.model import ActivationPlan, Mode, NodePlan, Plan
 from quantkit.plan.options import Kept, StaticOptions
-from quantkit.plan.ranges import Ranges, clips_alike
+from quantkit.plan.ranges import OpenRanges, Ranges, clips_alike
 from quantkit.plan.retract import retract
 from quantkit.plan.selection import check_op_types, resolve_names
 
-__all__ = ["plan_static"]
+__all__ = ["plan_static", "ranges_needed"]
 
 _MATRIX = 2
 _WIDE_OPSET = 21  # QuantizeLinear to 16 bits
@@ -77,6 +77,30 @@ def plan_static(
         integer_bias=options.target.bias is not None,
         target=options.target.name,
     )
+
+
+def ranges_needed(network: Network, facts: ModelFacts, options: StaticOptions) -> tuple[str, ...]:
+    """Return the tensors to observe, so that `plan_static` finds every range that it asks for; in graph order.
+
+    It is the planner's own answer: it plans as if all ranges were known and nothing were left out, and what it asks
+    for on the way is needed. Excluding nodes or leaving tensors in float only asks for less; forcing asks for more.
+
+    Args:
+        network: The graph.
+        facts: Its weights.
+        options: The target, and the nodes that are forced; the rest is not looked at.
+    """
+    most = StaticOptions(target=options.target, force=options.force)
+    ranges = OpenRanges(network, {}, most)
+    chosen = _Chosen(facts, most)
+    # A run does not show what is inside If, Loop or Scan, so nothing is asked for there.
+    inside = {i: "in a subgraph" for i, step in enumerate(network.steps) if step.hidden}
+    products = _products(network, facts, chosen)
+    products |= {i: why for i, why in inside.items() if i in products}
+    rules = Rules(chosen.rules(network).forced - inside.keys(), inside)
+    found = _islands(network, products, rules, ranges)
+    sources = (ranges.source(tensor) for tensor in found.asked if tensor)
+    return tuple(dict.fromkeys(source for source in sources if source is not None))
 
 
 def _islands(network: Network, products: dict[int, str], rules: Rules, ranges: Ranges) -> Islands:

@@ -5,7 +5,7 @@ Knows neither onnx nor onnxruntime. May import errors, numerics and spec.
 
 from quantkit.targets.machine import Machine, cores, this_machine
 from quantkit.targets.model import Target, check_target
-from quantkit.targets.registry import DEFAULT, GROUP, TARGETS, names, target
+from quantkit.targets.registry import DEFAULT, GROUP, TARGETS, names, registered, target
 
 __all__ = [
     "DEFAULT",
@@ -16,6 +16,7 @@ __all__ = [
     "check_target",
     "cores",
     "names",
+    "registered",
     "target",
     "this_machine",
 ]

@@ -5,6 +5,7 @@ It is imported only when asked for by name. `check_target` checks it.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
@@ -14,7 +15,7 @@ from quantkit.targets.cpu import ARM64, AVX2, CPU, VNNI
 from quantkit.targets.model import Target
 from quantkit.targets.providers import OPENVINO, QNN, TENSORRT
 
-__all__ = ["DEFAULT", "GROUP", "TARGETS", "names", "target"]
+__all__ = ["DEFAULT", "GROUP", "TARGETS", "names", "registered", "target"]
 
 GROUP = "quantkit.targets"
 
@@ -33,6 +34,15 @@ def names() -> tuple[str, ...]:
         UsageError: A plug-in takes a name that is already in use.
     """
     return (*TARGETS, *sorted(_plugins()))
+
+
+def registered() -> tuple[Target, ...]:
+    """Return every target, the built-in ones first; plug-ins that cannot be loaded are left to whom asks for them."""
+    found = list(TARGETS.values())
+    for point in entry_points(group=GROUP):
+        with suppress(Exception):  # someone else's code, which this run does not use
+            found.append(target(point.name))
+    return tuple(dict.fromkeys(found))
 
 
 def target(name: str) -> Target:
