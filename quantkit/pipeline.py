@@ -48,10 +48,12 @@ from quantkit.plan import (
     Kept,
     Mode,
     Plan,
+    StaticOptions,
     check_fits,
     check_operators,
     check_settings,
     check_target_of,
+    missing_ranges,
     opset_for,
     plan_dynamic,
     plan_static,
@@ -503,11 +505,27 @@ def _planned(
         powers = powers_of(found["seen"], ready.network)
         plan = plan_static(ready.network, ready.facts, ranges, job.options, powers)
         plan = replace(plan, evened=ready.evened)
+        if isinstance(job.data, Calibration):
+            found["warnings"] += tuple(_without_ranges(ready, ranges, job.options))
     else:
         plan = given
         check_fits(plan, ready.network, ready.facts, ready.evened)
     check_operators(plan, ready.network, ready.facts, target, output_format)
     return _Planned(ready=ready, plan=replace(plan, output_format=output_format), **found)
+
+
+def _without_ranges(
+    ready: Prepared, ranges: Mapping[str, tuple[float, float]], options: StaticOptions
+) -> list[str]:
+    """Say that a calibration lacks ranges: it was made with another model, or before its target was known."""
+    missing = missing_ranges(ready.network, ready.facts, ranges, options)
+    if not missing:
+        return []
+    count = "1 tensor" if len(missing) == 1 else f"{len(missing)} tensors"
+    lacks = f"The calibration has no range of {count} that target '{options.target.name}' needs (the first: '{missing[0]}')"
+    return [
+        f"{lacks}: what makes or reads them may stay float. Calibrate this model again, or quantize with the data itself."
+    ]
 
 
 def _observed(

@@ -241,6 +241,8 @@ def test_20_a_tensor_without_a_range_is_a_reason_and_no_failure(tmp_path: Path) 
     result = quantize_static(other, tmp_path / "q.onnx", tmp_path / "c.calibration")
     assert "the range of 'renamed' is not known" in result.plan.node["c1"].why
     assert any("made with another model" in warning for warning in result.warnings)
+    missing = "no range of 1 tensor that target 'cpu' needs (the first: 'renamed')"
+    assert any(missing in warning for warning in result.warnings)
 
 
 @pytest.mark.parametrize("method", ["minmax", "percentile", "entropy", "mse"])

@@ -9,7 +9,7 @@ from quantkit.plan.dynamic import DynamicOptions, plan_dynamic
 from quantkit.plan.file import diff_plans, read_plan, write_plan
 from quantkit.plan.model import ActivationPlan, Format, Mode, NodePlan, Plan, WeightPlan
 from quantkit.plan.options import Kept, StaticOptions, TensorOverride
-from quantkit.plan.static import plan_static, ranges_needed
+from quantkit.plan.static import missing_ranges, plan_static, ranges_needed
 
 __all__ = [
     "ActivationPlan",
@@ -27,6 +27,7 @@ __all__ = [
     "check_settings",
     "check_target_of",
     "diff_plans",
+    "missing_ranges",
     "opset_for",
     "plan_dynamic",
     "plan_static",

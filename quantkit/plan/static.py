@@ -23,7 +23,7 @@ from quantkit.plan.ranges import OpenRanges, Ranges, clips_alike
 from quantkit.plan.retract import retract
 from quantkit.plan.selection import check_op_types, resolve_names
 
-__all__ = ["plan_static", "ranges_needed"]
+__all__ = ["missing_ranges", "plan_static", "ranges_needed"]
 
 _MATRIX = 2
 _WIDE_OPSET = 21  # QuantizeLinear to 16 bits
@@ -101,6 +101,29 @@ def ranges_needed(network: Network, facts: ModelFacts, options: StaticOptions) -
     found = _islands(network, products, rules, ranges)
     sources = (ranges.source(tensor) for tensor in found.asked if tensor)
     return tuple(dict.fromkeys(source for source in sources if source is not None))
+
+
+def missing_ranges(
+    network: Network,
+    facts: ModelFacts,
+    observed: Mapping[str, tuple[float, float]],
+    options: StaticOptions,
+) -> tuple[str, ...]:
+    """Return the tensors whose ranges the target needs, and that nobody observed or gave; in graph order.
+
+    Args:
+        network: The graph.
+        facts: Its weights.
+        observed: Lower and upper end of each tensor that was calibrated.
+        options: What the user chose.
+    """
+    ranges = Ranges(network, observed, options)
+    return tuple(
+        tensor
+        for tensor in ranges_needed(network, facts, options)
+        if tensor not in observed
+        if ranges.of(tensor) is None and not ranges.is_float(tensor)
+    )
 
 
 def _islands(network: Network, products: dict[int, str], rules: Rules, ranges: Ranges) -> Islands:
