@@ -20,6 +20,7 @@ from quantkit.targets import (
     Machine,
     check_target,
     names,
+    registered,
     registry,
     target,
     this_machine,
@@ -91,6 +92,15 @@ def test_a_plug_in_is_found_and_checked(monkeypatch: pytest.MonkeyPatch) -> None
     check_target(target("mine"))
     with pytest.raises(UsageError, match=r"did you mean 'mine'"):
         target("mime")
+
+
+def test_plug_ins_are_registered_unless_they_cannot_be_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plug_in(monkeypatch, MINE, "mine")
+    assert registered() == (*TARGETS.values(), MINE)
+    plug_in(monkeypatch, "no target", "mine")
+    assert registered() == tuple(TARGETS.values())
 
 
 @pytest.mark.parametrize("chosen", [DEFAULT, "mine"], ids=["other name", "no target"])
