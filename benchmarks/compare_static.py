@@ -37,7 +37,7 @@ from static_jobs import save_samples
 from static_rows import GROUPS, Row, rows_of
 from tasks import Sizes, Task, tasks
 
-from quantkit.fusion import fusion_of
+from quantkit.runtime.kernels import fusion_of
 
 Report = dict[str, Any]
 

@@ -55,7 +55,7 @@ class Cifar:
 
 def work(job: dict[str, Any]) -> dict[str, Any]:
     """Do one measurement; everything is imported before the clock starts."""
-    from quantkit.evaluate.answers import AccuracyOptions, Contender, measure_answers
+    from quantkit.evaluate.outputs import AccuracyOptions, Contender, measure_answers
     from quantkit.observe.monitor import Silent
     from quantkit.recipe import DataSettings
 
@@ -78,7 +78,7 @@ def plain(models: Sequence[Any], data: Cifar) -> None:
     from quantkit.data import open_data
     from quantkit.graph.load import load
     from quantkit.observe.prepare import inputs_of
-    from quantkit.runtime import make_session
+    from quantkit.runtime.session import make_session
 
     sessions = [make_session(str(model.path), spinning=False) for model in models]
     samples: Any = open_data(data, inputs_of(load(models[0].path)))

@@ -23,10 +23,10 @@ from tasks import Sizes, Task, tasks
 
 from quantkit import DataSettings, StaticSettings, plan_static, quantize_static
 from quantkit.evaluate.integer_layers import IntegerLayer, integer_layers, share, worst_db
-from quantkit.fusion import fusion_of
 from quantkit.graph.load import load
-from quantkit.graph.simplify import PASSES, select, simplify
 from quantkit.plan import Plan
+from quantkit.rewrite.simplify import PASSES, select, simplify
+from quantkit.runtime.kernels import fusion_of
 
 Report = dict[str, Any]
 

@@ -8,9 +8,9 @@ from quantkit import RecoverSettings
 from quantkit.graph.load import load
 from quantkit.plan import StaticOptions
 from quantkit.preparation import prepare
-from quantkit.recover import products_of
-from quantkit.recover.equalize import groups_of
-from quantkit.recover.smoothable import smoothable
+from quantkit.recover.products import products_of
+from quantkit.rewrite.equalize import groups_of
+from quantkit.rewrite.smoothable import smoothable
 
 __all__ = ["SATURATION", "STEPS", "Variant", "recovery", "steps_of"]
 

@@ -1,7 +1,7 @@
 """Proof that the integers of a statically quantized file are the same on every CPU.
 
 For each model and format: no weight has a pair of neighbours, in the order in which kernels sum, that could saturate
-(`quantkit.saturation_check`); and on real inputs every product, computed by the numpy reference exactly and with the
+(`quantkit.runtime.saturation`); and on real inputs every product, computed by the numpy reference exactly and with the
 saturating 16-bit sums of x86 without VNNI, gives the same integers. The row "no constraint" is the same model for a
 target without the constraint: it shows that the check finds what there is to find.
 
@@ -22,7 +22,7 @@ from tasks import Sizes, Task, tasks
 from quantkit import DataSettings, quantize_static
 from quantkit.evaluate.integer_layers import integer_layers, share, worst_db
 from quantkit.graph.load import load
-from quantkit.saturation_check import integer_products, saturating_nodes
+from quantkit.runtime.saturation import integer_products, saturating_nodes
 
 _MODELS = ("efficientnet_lite0", "mobilenet_v2", "resnet20_cifar10", "all-MiniLM-L6-v2")
 _FREE = "no constraint"

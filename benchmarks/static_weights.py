@@ -28,7 +28,7 @@ from quantkit.numerics.weight_scale import peak_scale, safe_scale
 from quantkit.observe.monitor import Silent
 from quantkit.plan import StaticOptions
 from quantkit.preparation import Prepared, observe_model, prepare
-from quantkit.recover import Product, moment_requests, products_of
+from quantkit.recover.products import Product, moment_requests, products_of
 
 Array = NDArray[Any]
 Report = dict[str, Any]

@@ -13,9 +13,9 @@ from quantkit.analyze.network import Network
 from quantkit.numerics.dtypes import INT8
 from quantkit.numerics.pairs import FREE, PAIRED, Limits, is_within, round_pairs
 from quantkit.numerics.weight_scale import peak_scale
-from quantkit.recover import Product, Rounding
 from quantkit.recover.layout import Layout
-from quantkit.recover.rounding import solve_weight
+from quantkit.recover.products import Product
+from quantkit.solve.rounding import Rounding, solve_weight
 from quantkit.spec import PerAxis, QuantSpec
 
 __all__ = ["VARIANTS", "Layer", "Rounded", "is_reorderable"]

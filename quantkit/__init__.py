@@ -25,7 +25,6 @@ if TYPE_CHECKING:
         quantize_static,
     )
     from quantkit.errors import QuantkitError
-    from quantkit.inspection import Inspection, inspect_model
     from quantkit.observe import Calibration
     from quantkit.pipeline import QuantizeResult
     from quantkit.plan import Plan
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     )
     from quantkit.result import Result, load_result
     from quantkit.spec import QInt8, QuantType, QUInt8
+    from quantkit.workflows.inspect import Inspection, inspect_model
 
 # onnxruntime tells its makers of sessions, and keeps a number for this machine in the user's cache, unless this is set when
 # it is imported. Who wants that sets it to 0.
@@ -51,7 +51,7 @@ _HOME = {
     "DataSettings": "quantkit.recipe",
     "GateSettings": "quantkit.recipe",
     "ImageSettings": "quantkit.recipe",
-    "Inspection": "quantkit.inspection",
+    "Inspection": "quantkit.workflows.inspect",
     "NodeRule": "quantkit.recipe",
     "Plan": "quantkit.plan",
     "QInt8": "quantkit.spec",
@@ -66,7 +66,7 @@ _HOME = {
     "TextSettings": "quantkit.recipe",
     "calibrate": "quantkit.api",
     "evaluate_models": "quantkit.api",
-    "inspect_model": "quantkit.inspection",
+    "inspect_model": "quantkit.workflows.inspect",
     "load_result": "quantkit.result",
     "optimize": "quantkit.api",
     "plan_static": "quantkit.api",

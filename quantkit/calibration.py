@@ -8,13 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+import onnx_ir as ir
 
 from calibrators import Entropy, MeanSquaredError, MinMax, Percentile
+from quantkit.analyze.network_view import network_of
+from quantkit.analyze.view import facts_of
 from quantkit.data import InputSpec, Sample, Samples, Stream, collate, fixed_batch, open_data
-from quantkit.errors import DataError, NothingToQuantizeError, UsageError
+from quantkit.errors import DataError, ModelError, NothingToQuantizeError, UsageError
 from quantkit.files import check_outputs
-from quantkit.graph.half import half_type, widened_note
+from quantkit.graph.half import half_type, widen, widened_note
 from quantkit.graph.load import LoadedModel
+from quantkit.graph.normalize import fix_defaults
+from quantkit.graph.opset import raise_opset
 from quantkit.observe.audit import Audit, audit_of, glanced_at
 from quantkit.observe.calibration import Calibration, sketch_method
 from quantkit.observe.checkpoint import Checkpoint
@@ -24,7 +29,7 @@ from quantkit.observe.job import Job, close, opened
 from quantkit.observe.monitor import Monitor, Silent
 from quantkit.observe.notes import names_of, require_values, warnings_of
 from quantkit.observe.observations import Observations
-from quantkit.observe.points import Points, needed_by_any, points_of
+from quantkit.observe.points import Points, points_of
 from quantkit.observe.prepare import (
     MEMORY,
     batch_for,
@@ -45,12 +50,15 @@ from quantkit.observe.requests import (
     values_counted,
 )
 from quantkit.observe.run import Pass, observe, observe_stream
+from quantkit.plan import StaticOptions, ranges_needed
 from quantkit.provenance import cpu_name, model_digest, software
 from quantkit.recipe import DataSettings
-from quantkit.runtime import load_model
-from quantkit.targets import cores
+from quantkit.rewrite.simplify import simplify
+from quantkit.runtime.session import load_model
+from quantkit.targets import DEFAULT as DEFAULT_TARGET
+from quantkit.targets import cores, registered
 
-__all__ = ["CalibrateOptions", "calibrate_model", "with_model_folder"]
+__all__ = ["CalibrateOptions", "calibrate_model", "needed_by_any", "with_model_folder"]
 
 _GLANCED_AT = 128  # tensors of an audit that only warns
 _PROGRAM = 200 << 20  # bytes that Python and its libraries take
@@ -184,6 +192,25 @@ def _needed(loaded: LoadedModel, options: CalibrateOptions) -> tuple[str, ...]:
     if not options.ranges:
         return ()
     return needed_by_any(loaded.model) if options.needed is None else options.needed
+
+
+def needed_by_any(model: ir.Model) -> tuple[str, ...]:
+    """Return the tensors of a float model whose ranges a plan needs, for whichever target it will be made.
+
+    Plans are made of the prepared model, so a copy is prepared here as `quantkit.preparation.prepare` does it; weights
+    are neither copied nor read.
+    """
+    copy = model.clone()
+    fix_defaults(copy)
+    renamed = widen(copy) if half_type(copy) else {}
+    try:
+        copy = raise_opset(copy, DEFAULT_TARGET.min_opset)
+    except ModelError:  # then no plan can be made either
+        return ()
+    simplify(copy)
+    network, facts = network_of(copy), facts_of(copy, read_weights=False)
+    asked = (ranges_needed(network, facts, StaticOptions(target=t)) for t in registered())
+    return tuple(dict.fromkeys(renamed.get(name, name) for names in asked for name in names))
 
 
 def _audited(seen: Pass, whole: Observations, options: CalibrateOptions) -> Audit:

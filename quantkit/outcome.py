@@ -9,14 +9,14 @@ import onnx_ir as ir
 
 from quantkit.errors import ModelError, NothingToQuantizeError, VerifyError
 from quantkit.files import human
-from quantkit.fusion import Fusion
 from quantkit.graph.load import LoadedModel
 from quantkit.ops import QUANTIZED_OPS
 from quantkit.plan import Mode, Plan
 from quantkit.provenance import Provenance, model_digest
-from quantkit.saturation_check import saturating_nodes
+from quantkit.runtime.check_result import MADE_UP, NOISE_DB, Verification
+from quantkit.runtime.kernels import Fusion
+from quantkit.runtime.saturation import saturating_nodes
 from quantkit.targets import Target
-from quantkit.verify import MADE_UP, NOISE_DB, Verification
 
 __all__ = [
     "QuantizeResult",

@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 from quantkit._version import __version__
 from quantkit.analyze.view import facts_of
 from quantkit.calibration import with_model_folder
-from quantkit.emit import Format, Solved, emit_dynamic, emit_static
+from quantkit.emit import Format, emit_dynamic, emit_static
 from quantkit.errors import ModelError, VerifyError
 from quantkit.files import check_outputs
-from quantkit.fusion import fusion_of
-from quantkit.graph.factors import write_divisors
+from quantkit.graph.channel_factors import write_divisors
 from quantkit.graph.half import half_type, widen, widened_note
 from quantkit.graph.load import LoadedModel
 from quantkit.graph.normalize import fix_defaults
@@ -59,6 +58,7 @@ from quantkit.plan import (
     plan_static,
     ranges_needed,
 )
+from quantkit.plan.integers import Solved
 from quantkit.preparation import (
     STEPS,
     Prepared,
@@ -78,18 +78,22 @@ from quantkit.preparation import (
 )
 from quantkit.provenance import Provenance, json_digest, write_model
 from quantkit.recipe import DataSettings, memory_text
-from quantkit.recover import (
-    SAMPLES,
-    Rounding,
-    correct_biases,
-    is_static,
-    lossy,
-    products_of,
-    solve,
+from quantkit.recover.products import products_of
+from quantkit.runtime.check_result import (
+    LARGE,
+    MADE_UP,
+    Reference,
+    Verification,
+    compare,
+    run_float,
 )
-from quantkit.runtime import load_model, readable_ir_version
+from quantkit.runtime.kernels import fusion_of
+from quantkit.runtime.session import load_model, readable_ir_version
+from quantkit.solve.empirical_bias import SAMPLES, correct_biases
+from quantkit.solve.losses import lossy
+from quantkit.solve.rounding import Rounding
+from quantkit.solve.weights import is_static, solve
 from quantkit.targets import cores
-from quantkit.verify import LARGE, MADE_UP, Reference, Verification, compare, run_float
 
 __all__ = ["QuantizeResult", "dynamic", "plan_model", "static"]
 

@@ -22,13 +22,12 @@ from quantkit.data import InputSpec, Sample, Samples, collate, open_data, order
 from quantkit.errors import DataError, ModelError, NothingToQuantizeError, QuantkitError, UsageError
 from quantkit.files import scratch
 from quantkit.graph._proto import root_cause
-from quantkit.graph.factors import Divisors
+from quantkit.graph.channel_factors import Divisors
 from quantkit.graph.half import half_type, widen, widened_note
 from quantkit.graph.load import LoadedModel
 from quantkit.graph.normalize import fix_defaults
 from quantkit.graph.opset import opset_of, raise_opset
 from quantkit.graph.save import Stage
-from quantkit.graph.simplify import simplify
 from quantkit.observe.calibration import Calibration
 from quantkit.observe.monitor import Monitor
 from quantkit.observe.prepare import batch_for, inputs_of
@@ -37,12 +36,13 @@ from quantkit.plan import StaticOptions
 from quantkit.plan.selection import resolve_tensors
 from quantkit.provenance import model_digest
 from quantkit.recipe import DataSettings, RecoverSettings, resident
-from quantkit.recover import in_groups, moment_requests, products_of
-from quantkit.recover.equalize import equalize, extreme_requests, groups_of
-from quantkit.recover.smooth import smooth
-from quantkit.recover.smoothable import smoothable, smoothing_requests
+from quantkit.recover.products import in_groups, moment_requests, products_of
+from quantkit.rewrite.equalize import equalize, extreme_requests, groups_of
+from quantkit.rewrite.simplify import simplify
+from quantkit.rewrite.smooth import smooth
+from quantkit.rewrite.smoothable import smoothable, smoothing_requests
+from quantkit.runtime.check_result import CALIBRATED, HELD_OUT, LARGE
 from quantkit.targets import cores
-from quantkit.verify import CALIBRATED, HELD_OUT, LARGE
 
 __all__ = [
     "STEPS",
@@ -349,7 +349,7 @@ def judged_feeds(
     unseen: tuple[int, ...],
     count: int | None = None,
 ) -> tuple[list[dict[str, Any]], str]:
-    """Return real samples to judge the result on, and what they are (`quantkit.verify.HELD_OUT` or `CALIBRATED`).
+    """Return real samples to judge the result on, and what they are (`quantkit.runtime.check_result.HELD_OUT` or `CALIBRATED`).
 
     `unseen`: the numbers of samples that it was not calibrated with; without them, the first ones are taken.
     `count`: how many; None: as many as are run in short time.

@@ -14,12 +14,10 @@ from quantkit.analyze.facts import ModelFacts
 from quantkit.analyze.network import Network
 from quantkit.analyze.network_view import network_of
 from quantkit.analyze.view import facts_of
-from quantkit.emit.solved import Solved
 from quantkit.emit.static import Format, emit_static
 from quantkit.graph.load import load
 from quantkit.graph.opset import raise_opset
 from quantkit.graph.save import staged
-from quantkit.graph.simplify import simplify
 from quantkit.observe.points import points_of
 from quantkit.plan import (
     Mode,
@@ -30,6 +28,8 @@ from quantkit.plan import (
     plan_static,
     ranges_needed,
 )
+from quantkit.plan.integers import Solved
+from quantkit.rewrite.simplify import simplify
 from quantkit.targets import target
 
 OpenRanges = Mapping[str, tuple[float, float]]

@@ -5,13 +5,13 @@ from pathlib import Path
 
 from quantkit.api.arguments import checked_names, sample_settings
 from quantkit.errors import UsageError
-from quantkit.evaluate.answers import AccuracyOptions, Contender
-from quantkit.evaluation import WRITTEN, EvaluateOptions, evaluate, named, write_evaluation
+from quantkit.evaluate.outputs import AccuracyOptions, Contender
 from quantkit.files import check_folder
 from quantkit.gate import rules_of
 from quantkit.graph.load import model_files
 from quantkit.recipe import DataSettings, GateSettings
 from quantkit.result import Result
+from quantkit.workflows.evaluate import WRITTEN, EvaluateOptions, evaluate, named, write_evaluation
 
 __all__ = ["evaluate_models"]
 

@@ -8,7 +8,7 @@ import onnx
 from numpy.typing import NDArray
 
 from quantkit.api.arguments import check_output, checked_names
-from quantkit.optimization import OptimizeResult, optimize_model
+from quantkit.workflows.optimize import OptimizeResult, optimize_model
 
 __all__ = ["optimize"]
 

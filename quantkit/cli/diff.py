@@ -12,7 +12,7 @@ from quantkit.errors import UsageError
 
 if TYPE_CHECKING:
     from quantkit.diff import ModelDiff
-    from quantkit.feeds import Feeds
+    from quantkit.runtime.synthetic_inputs import Feeds
 
 __all__ = ["diff"]
 

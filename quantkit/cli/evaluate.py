@@ -14,8 +14,8 @@ from quantkit.cli.gate_options import GateFlags, gate_settings, part
 from quantkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from quantkit.evaluation import EvaluateOptions
     from quantkit.recipe import Recipe
+    from quantkit.workflows.evaluate import EvaluateOptions
 
 __all__ = ["evaluate"]
 
@@ -117,9 +117,9 @@ def evaluate(  # noqa: PLR0913 - one parameter a flag
     from dataclasses import replace
 
     from quantkit.cli.evaluation_view import present
-    from quantkit.evaluation import WRITTEN, evaluate, named, write_evaluation
     from quantkit.files import check_folder
     from quantkit.recipe import load_recipe
+    from quantkit.workflows.evaluate import WRITTEN, evaluate, named, write_evaluation
 
     recipe = load_recipe()
     settings = data_settings(recipe.evaluated, samples)
@@ -171,9 +171,9 @@ def _refuse_code(recipe: "Recipe", metric: str | None) -> None:
 
 
 def _options(recipe: "Recipe", skip: list[str], title: str, command: str) -> "EvaluateOptions":
-    from quantkit.evaluate.answers import AccuracyOptions
-    from quantkit.evaluation import EvaluateOptions
+    from quantkit.evaluate.outputs import AccuracyOptions
     from quantkit.gate import rules_of
+    from quantkit.workflows.evaluate import EvaluateOptions
 
     wanted = recipe.evaluate
     return EvaluateOptions(

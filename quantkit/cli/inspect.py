@@ -12,7 +12,7 @@ from quantkit.cli.tables import Column, fitted_table
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from quantkit.inspection import Inspection, Port
+    from quantkit.workflows.inspect import Inspection, Port
 
 __all__ = ["inspect"]
 
@@ -31,7 +31,7 @@ def inspect(
     """Show what is in a model, its size by cause, what would be quantized and what is risky."""
     from rich.markup import escape
 
-    from quantkit.inspection import inspect_model
+    from quantkit.workflows.inspect import inspect_model
 
     with progress() as show:
         show(f"Reading {model}")

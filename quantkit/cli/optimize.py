@@ -13,8 +13,8 @@ from quantkit.cli.result_view import print_written
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from quantkit.graph.simplify import SimplifyReport
-    from quantkit.optimization import OptimizeResult
+    from quantkit.rewrite.simplify import SimplifyReport
+    from quantkit.workflows.optimize import OptimizeResult
 
 __all__ = ["optimize"]
 
@@ -22,7 +22,7 @@ __all__ = ["optimize"]
 def _show_passes(value: bool) -> None:  # noqa: FBT001 - typer's signature of a callback
     if not value:
         return
-    from quantkit.graph.simplify import PASSES
+    from quantkit.rewrite.simplify import PASSES
 
     for name, run in PASSES.items():
         what = (run.__doc__ or "").partition(";")[0].strip()
@@ -50,7 +50,7 @@ def optimize(
     ] = False,
 ) -> None:
     """Simplify a model: fold constants and BatchNormalization, remove what does nothing. Stays float."""
-    from quantkit.optimization import optimize_model
+    from quantkit.workflows.optimize import optimize_model
 
     with progress() as show:
         result = optimize_model(

@@ -57,7 +57,7 @@ def plan(  # noqa: PLR0913 - one parameter a flag
         _print_difference(found, compared, f"{name} -> {other}", as_json=as_json)
         return
     if as_json:
-        from quantkit.plan.file import FORMAT
+        from quantkit.plan.plan_file import FORMAT
 
         write_json({"format": FORMAT, **found.to_json()})
         return

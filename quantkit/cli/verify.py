@@ -12,8 +12,8 @@ from quantkit.cli.flags import expanded
 from quantkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from quantkit.attestation import Attestation
     from quantkit.recipe import DataSettings
+    from quantkit.workflows.verify_file import Attestation
 
 __all__ = ["verify"]
 
@@ -42,7 +42,7 @@ def verify(
     Data is prepared as recorded, unless flags or quantkit.toml say otherwise.
     --data may be a calibration file.
     """
-    from quantkit.attestation import attest
+    from quantkit.workflows.verify_file import attest
 
     if again and float_model is None:
         raise UsageError("--again needs the float model: add --float FILE.")
@@ -52,7 +52,7 @@ def verify(
         show(f"Reading {model}")
         found = attest(model, float_model=float_model, progress=show, **given)
         if again and float_model is not None:
-            from quantkit.api.again import make_again
+            from quantkit.workflows.reproduce import make_again
 
             check = make_again(model, float_model, progress=show, **given)
             found = replace(found, checks=(*found.checks, check))

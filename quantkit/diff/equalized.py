@@ -1,6 +1,6 @@
 """Weights as they were before channels were equalized or smoothed, by the factors that the model notes.
 
-With x and y what a product reads and makes, and x / d, y / e what the equalized model holds (`quantkit.graph.factors`):
+With x and y what a product reads and makes, and x / d, y / e what the equalized model holds (`quantkit.graph.channel_factors`):
 
     w'[o, i] = w[o, i] d[i] / e[o]        b'[o] = b[o] / e[o]
 """
@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from quantkit.diff.scaling import Floats
 from quantkit.diff.stored import Stored
-from quantkit.graph.factors import read_divisors
+from quantkit.graph.channel_factors import read_divisors
 
 __all__ = ["Factors"]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from quantkit.errors import UsageError
-from quantkit.plan.file import FORMAT
+from quantkit.plan.plan_file import FORMAT
 from quantkit.result import SCHEMA
 
 __all__ = ["Kind", "kind_of", "located"]

@@ -8,17 +8,17 @@ from typing import Any
 
 import msgspec
 
-from quantkit.analyze.size import size_by_cause
 from quantkit.diff.attributes import Change
 from quantkit.diff.header import header_changes, port_changes
-from quantkit.diff.matching import pair_nodes
 from quantkit.diff.nodes import NodesDiff, nodes_diff
 from quantkit.diff.scales import ScalesDiff, scales_diff
 from quantkit.diff.tensor_errors import TensorErrors, tensor_errors
 from quantkit.diff.weights import WeightsDiff, weights_diff
-from quantkit.feeds import Feeds
 from quantkit.graph.load import LoadedModel
-from quantkit.runtime import load_model
+from quantkit.graph.size.by_cause import size_by_cause
+from quantkit.match.nodes import pair_nodes
+from quantkit.runtime.session import load_model
+from quantkit.runtime.synthetic_inputs import Feeds
 
 __all__ = ["ModelDiff", "SizeChange", "diff_models"]
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from quantkit.diff.attributes import Change, attribute_changes
-from quantkit.diff.matching import CONVERSIONS, Nodes
-from quantkit.diff.names import base_name
+from quantkit.match.names import base_name
+from quantkit.match.nodes import CONVERSIONS, Nodes
 from quantkit.result import OperatorChange
 
 __all__ = ["NodeChange", "NodeRef", "NodesDiff", "nodes_diff"]

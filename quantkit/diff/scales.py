@@ -6,9 +6,9 @@ from math import log
 
 import onnx_ir as ir
 
-from quantkit.analyze.quantized_slots import scale_slots
-from quantkit.diff.names import base_name
 from quantkit.diff.stored import dtype_name
+from quantkit.match.names import base_name
+from quantkit.ops.quantized_slots import scale_slots
 
 __all__ = ["Fixed", "ScaleChange", "ScalesDiff", "scales_diff"]
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from quantkit.analyze.quantized_slots import scale_slots
 from quantkit.diff.scaling import Floats, Scaling, scaling_of
+from quantkit.ops.quantized_slots import scale_slots
 
 __all__ = ["Stored", "dtype_name", "stored_constants"]
 

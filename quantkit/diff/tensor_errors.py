@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 from quantkit.diff.tensor_pairs import TensorPair, tensor_pairs
 from quantkit.errors import DataError, ModelError
-from quantkit.evaluate.layerwise.noise import Noise
-from quantkit.evaluate.layerwise.parts import part_of
-from quantkit.evaluate.layerwise.structure import Structure, read_structure
-from quantkit.evaluate.layerwise.survey import Survey, survey
-from quantkit.feeds import Feeds
 from quantkit.graph.load import LoadedModel
-from quantkit.runtime import RUNTIME_ERRORS, first_line
-from quantkit.verify import run_float
+from quantkit.match.noise import Noise
+from quantkit.match.parts import part_of
+from quantkit.match.structure import Structure, read_structure
+from quantkit.match.survey import Survey, survey
+from quantkit.runtime.check_result import run_float
+from quantkit.runtime.session import RUNTIME_ERRORS, first_line
+from quantkit.runtime.synthetic_inputs import Feeds
 
 __all__ = ["TensorError", "TensorErrors", "tensor_errors"]
 

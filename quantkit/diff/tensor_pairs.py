@@ -1,6 +1,6 @@
 """Which tensors of two models stand for the same, and how each becomes comparable floats.
 
-`quantkit.evaluate.layerwise.correspondence` matches a quantized model with its float model. Here any two may be compared, so the
+`quantkit.match.correspondence` matches a quantized model with its float model. Here any two may be compared, so the
 one that is quantized less is taken for the float one, and what was done to *its* tensors is undone too.
 """
 
@@ -10,11 +10,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from quantkit.diff.names import base_name
-from quantkit.evaluate.layerwise.correspondence import Match, correspondence
-from quantkit.evaluate.layerwise.quantizer import made_by
-from quantkit.evaluate.layerwise.structure import Structure
-from quantkit.graph.factors import read_divisors
+from quantkit.graph.channel_factors import read_divisors
+from quantkit.match.correspondence import Match, correspondence
+from quantkit.match.names import base_name
+from quantkit.match.quantizer import made_by
+from quantkit.match.structure import Structure
 
 __all__ = ["Pairs", "TensorPair", "tensor_pairs"]
 

@@ -8,9 +8,9 @@ import onnx_ir as ir
 
 from quantkit.diff.distance import Distance, distance, same_bytes
 from quantkit.diff.equalized import Factors
-from quantkit.diff.matching import Nodes
-from quantkit.diff.names import base_name
 from quantkit.diff.stored import Stored, stored_constants
+from quantkit.match.names import base_name
+from quantkit.match.nodes import Nodes
 
 __all__ = ["WeightChange", "WeightRef", "WeightsDiff", "weights_diff"]
 

@@ -7,10 +7,10 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from quantkit.analyze.weights import fit, quantize_weight
 from quantkit.emit.canvas import Canvas
-from quantkit.emit.solved import Solved
 from quantkit.graph.mapping import lazy
+from quantkit.numerics.weights import fit, quantize_weight
+from quantkit.plan.integers import Solved
 from quantkit.plan.model import Plan, WeightPlan
 from quantkit.spec import PerAxis, QParams
 

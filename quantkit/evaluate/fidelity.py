@@ -9,13 +9,13 @@ import numpy as np
 import onnx_ir as ir
 
 from quantkit.evaluate.integer_layers import clips, layers_among, worst_db
-from quantkit.evaluate.plain import Plain, compare_plain
-from quantkit.feeds import Feeds
+from quantkit.evaluate.unoptimized import Plain, compare_plain
 from quantkit.graph.load import load
 from quantkit.numerics.saturation import PAIR_LIMIT, pair_peak
 from quantkit.result import Fidelity
-from quantkit.runtime import RUNTIME_ERRORS, first_line, make_session
-from quantkit.saturation_check import IntegerProduct, integer_products
+from quantkit.runtime.saturation import IntegerProduct, integer_products
+from quantkit.runtime.session import RUNTIME_ERRORS, first_line, make_session
+from quantkit.runtime.synthetic_inputs import Feeds
 from quantkit.targets import this_machine
 
 __all__ = ["fidelity_of", "saturates_here"]
@@ -38,7 +38,7 @@ def fidelity_of(
     sample or fewer.
 
     Raises:
-        An exception in `quantkit.runtime.RUNTIME_ERRORS`: onnxruntime does not load or run the model as users do.
+        An exception in `quantkit.runtime.session.RUNTIME_ERRORS`: onnxruntime does not load or run the model as users do.
     """
     progress("Running with optimization off")
     plain = compare_plain(path, samples)

@@ -9,10 +9,10 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from quantkit.feeds import Feeds
 from quantkit.graph.mapped_model import mapped_model
-from quantkit.runtime import make_session, readable_ir_version
-from quantkit.saturation_check import IntegerProduct
+from quantkit.runtime.saturation import IntegerProduct
+from quantkit.runtime.session import make_session, readable_ir_version
+from quantkit.runtime.synthetic_inputs import Feeds
 
 __all__ = ["Taps", "activation_type", "becomes_uint8", "constant", "tapped", "zero_point"]
 
@@ -32,7 +32,7 @@ def tapped(path: Path, products: Sequence[IntegerProduct], samples: Sequence[Fee
     Products that quantize what they read on their own, or that stand in a subgraph, are left out.
 
     Raises:
-        An exception in `quantkit.runtime.RUNTIME_ERRORS`: it does not run with optimization off.
+        An exception in `quantkit.runtime.session.RUNTIME_ERRORS`: it does not run with optimization off.
     """
     values = [v for p in products for v in (p.reads, zero_point(p)) if v is not None]
     computed = {v.name or "" for v in values if ir.convenience.get_const_tensor(v) is None}

@@ -23,10 +23,10 @@ from quantkit.evaluate.integer_inputs import (
     tapped,
     zero_point,
 )
-from quantkit.feeds import Feeds
 from quantkit.graph.load import load
 from quantkit.numerics.integer import matmul_integer
-from quantkit.saturation_check import IntegerProduct, integer_products
+from quantkit.runtime.saturation import IntegerProduct, integer_products
+from quantkit.runtime.synthetic_inputs import Feeds
 
 __all__ = ["IntegerLayer", "clips", "integer_layers", "layers_among", "share", "worst_db"]
 
@@ -77,7 +77,7 @@ def layers_among(
     One that quantizes what it reads on its own, or that stands in a subgraph, is judged by its weight alone.
 
     Raises:
-        An exception in `quantkit.runtime.RUNTIME_ERRORS`: it does not run with optimization off.
+        An exception in `quantkit.runtime.session.RUNTIME_ERRORS`: it does not run with optimization off.
     """
     seen = tapped(path, products, samples)
     found = []

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from quantkit.errors import ModelError
 from quantkit.graph.mapping import lazy
 from quantkit.graph.names import Names
-from quantkit.graph.simplify.shapes import infer_types
+from quantkit.graph.shapes import infer_types
 
 __all__ = ["half_type", "widen", "widened_note"]
 

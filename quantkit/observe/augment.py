@@ -16,7 +16,7 @@ from quantkit.graph.load import LoadedModel
 from quantkit.graph.mapped_model import mapped_model
 from quantkit.graph.messages import to_proto
 from quantkit.observe.requests import Request
-from quantkit.runtime import readable_ir_version
+from quantkit.runtime.session import readable_ir_version
 
 __all__ = ["Augmented", "Tap", "augment"]
 

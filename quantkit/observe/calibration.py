@@ -26,9 +26,9 @@ from quantkit.errors import DataError, UsageError
 from quantkit.observe import requests as asks
 from quantkit.observe.audit import Audit
 from quantkit.observe.container import read_container, write_container
+from quantkit.observe.min_max import Span
 from quantkit.observe.observations import Observations
 from quantkit.observe.requests import CalibratorAsk, Request
-from quantkit.observe.span import Span
 
 __all__ = ["FORMAT", "Calibration", "onnxruntime_table", "sketch_method"]
 

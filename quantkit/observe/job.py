@@ -21,13 +21,13 @@ from calibrators import PatchMoments, Sketch
 from quantkit.data import Sample, Samples, collate, order
 from quantkit.errors import DataError, RuntimeSupportError
 from quantkit.graph.load import load
-from quantkit.graph.simplify.shapes import infer_types
+from quantkit.graph.shapes import infer_types
 from quantkit.observe.augment import augment
+from quantkit.observe.min_max import Span
 from quantkit.observe.observations import Extremes, Observations
 from quantkit.observe.requests import PatchesAsk, Request
 from quantkit.observe.runner import Runner
-from quantkit.observe.span import Span
-from quantkit.runtime import RUNTIME_ERRORS, first_line, make_session, why_not_loaded
+from quantkit.runtime.session import RUNTIME_ERRORS, first_line, make_session, why_not_loaded
 
 __all__ = [
     "NOTHING_SHARED",

@@ -15,20 +15,12 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from quantkit.analyze.network import Constant, Step
-from quantkit.analyze.network_view import constant_of, network_of, step_of
-from quantkit.analyze.view import facts_of
-from quantkit.errors import ModelError
-from quantkit.graph.half import half_type, widen
-from quantkit.graph.normalize import fix_defaults
-from quantkit.graph.opset import raise_opset
-from quantkit.graph.simplify import simplify
-from quantkit.graph.simplify.shapes import infer_types
+from quantkit.analyze.network_view import constant_of, step_of
+from quantkit.graph.shapes import infer_types
 from quantkit.ops.activations import ABSORBED_BY, BY_CONSTANT, COMPUTES, MOVES, PRODUCTS
-from quantkit.plan import StaticOptions, ranges_needed
 from quantkit.plan.ranges import clip_bounds, fills_in
-from quantkit.targets import DEFAULT, registered
 
-__all__ = ["Points", "needed_by_any", "points_of"]
+__all__ = ["Points", "points_of"]
 
 _FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE}
 
@@ -67,25 +59,6 @@ def points_of(model: ir.Model, needed: Collection[str] = ()) -> Points:
     values = (*model.graph.inputs, *(out for node in model.graph for out in node.outputs))
     found.update({v.name or "": None for v in values if v.name in more and _is_float(v)})
     return Points(tensors=tuple(found), hidden=hidden)
-
-
-def needed_by_any(model: ir.Model) -> tuple[str, ...]:
-    """Return the tensors of a float model whose ranges a plan needs, for whichever target it will be made.
-
-    Plans are made of the prepared model, so a copy is prepared here as `quantkit.preparation.prepare` does it; weights
-    are neither copied nor read.
-    """
-    copy = model.clone()
-    fix_defaults(copy)
-    renamed = widen(copy) if half_type(copy) else {}
-    try:
-        copy = raise_opset(copy, DEFAULT.min_opset)
-    except ModelError:  # then no plan can be made either
-        return ()
-    simplify(copy)
-    network, facts = network_of(copy), facts_of(copy, read_weights=False)
-    asked = (ranges_needed(network, facts, StaticOptions(target=t)) for t in registered())
-    return tuple(dict.fromkeys(renamed.get(name, name) for names in asked for name in names))
 
 
 def _computes(node: ir.Node) -> bool:

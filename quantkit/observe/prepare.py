@@ -12,7 +12,7 @@ from quantkit.errors import DataError, ModelError
 from quantkit.graph.load import LoadedModel
 from quantkit.observe.job import Job, OpenJob
 from quantkit.observe.requests import PatchesAsk, Request
-from quantkit.runtime import RUNTIME_ERRORS, first_line
+from quantkit.runtime.session import RUNTIME_ERRORS, first_line
 
 __all__ = [
     "MEMORY",

@@ -17,7 +17,7 @@ from calibrators import (
     Window,
     create,
 )
-from quantkit.observe.span import Span
+from quantkit.observe.min_max import Span
 
 __all__ = [
     "CalibratorAsk",

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantkit.runtime import RUNTIME_ERRORS
+from quantkit.runtime.session import RUNTIME_ERRORS
 
 __all__ = ["Runner"]
 

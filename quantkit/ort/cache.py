@@ -12,9 +12,9 @@ from quantkit.calibration import CalibrateOptions, calibrate_model
 from quantkit.errors import UsageError
 from quantkit.graph.load import load
 from quantkit.observe import Calibration, CalibratorAsk, Request
+from quantkit.observe.min_max import Span
 from quantkit.observe.observations import Observations
 from quantkit.observe.requests import SpanAsk
-from quantkit.observe.span import Span
 from quantkit.ort.tensors import load_tensors_data
 from quantkit.provenance import model_digest
 from quantkit.recipe import DataSettings

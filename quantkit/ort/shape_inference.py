@@ -6,8 +6,8 @@ from typing import Any
 import onnx
 
 from quantkit.errors import UsageError
-from quantkit.optimization import OptimizeResult, optimize_model
 from quantkit.ort.missing import missing
+from quantkit.workflows.optimize import OptimizeResult, optimize_model
 
 __all__ = ["quant_pre_process"]
 __path__: list[str] = []  # so that what is missing is said; see quantkit.ort.missing

@@ -3,12 +3,12 @@
 May import ops, spec, targets and the facts of analyze; neither onnx nor onnxruntime.
 """
 
-from quantkit.plan.apply import check_fits, opset_for
 from quantkit.plan.check_format import check_operators, check_settings, check_target_of
+from quantkit.plan.check_plan import check_fits, opset_for
 from quantkit.plan.dynamic import DynamicOptions, plan_dynamic
-from quantkit.plan.file import diff_plans, read_plan, write_plan
 from quantkit.plan.model import ActivationPlan, Format, Mode, NodePlan, Plan, WeightPlan
 from quantkit.plan.options import Kept, StaticOptions, TensorOverride
+from quantkit.plan.plan_file import diff_plans, read_plan, write_plan
 from quantkit.plan.static import missing_ranges, plan_static, ranges_needed
 
 __all__ = [

@@ -7,7 +7,7 @@ from quantkit.analyze.network import Network, Step
 from quantkit.errors import UsageError
 from quantkit.numerics.dtypes import IntType
 from quantkit.ops.activations import PRODUCTS, activation_slots
-from quantkit.plan.apply import handed_on
+from quantkit.plan.check_plan import handed_on
 from quantkit.plan.model import ActivationPlan, Format, Mode, NodePlan, Plan
 from quantkit.plan.options import StaticOptions
 from quantkit.targets import DEFAULT, Target

@@ -14,9 +14,9 @@ from test_targets_runtime import with_axes
 from quantkit import quantize_static
 from quantkit.emit.static import Format
 from quantkit.errors import UsageError
-from quantkit.fusion import Fusion, fusion_of
 from quantkit.numerics.dtypes import INT8, INT16, UINT8, UINT16, IntType
 from quantkit.plan import Mode, StaticOptions, TensorOverride
+from quantkit.runtime.kernels import Fusion, fusion_of
 
 # What gives NaN, or values that no eight bits hold, on data of both signs.
 UNFIT = {"Div", "Sqrt"}

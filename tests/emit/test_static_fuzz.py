@@ -11,9 +11,9 @@ from random_graphs import ONE, TWO, Grower
 from static_cases import X, write
 
 from quantkit.emit.static import Format
-from quantkit.fusion import fusion_of
 from quantkit.numerics.dtypes import INT8, UINT8
 from quantkit.plan import Mode, StaticOptions
+from quantkit.runtime.kernels import fusion_of
 
 STEPS = st.lists(
     st.tuples(st.sampled_from(ONE + TWO), st.integers(0, 99), st.integers(0, 99)),

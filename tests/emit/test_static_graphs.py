@@ -11,8 +11,8 @@ from onnx import TensorProto, helper, numpy_helper
 from static_cases import IMAGE, X, chain, check_formats, conv, conv_weights, write
 
 from quantkit.emit.static import Format
-from quantkit.fusion import fusion_of
 from quantkit.plan import Mode, StaticOptions
+from quantkit.runtime.kernels import fusion_of
 
 NEWEST = 24
 ROWS: dict[str, Any] = {"x": [4, 160]}

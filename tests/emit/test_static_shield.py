@@ -11,8 +11,8 @@ from builders import graph, model, node, op_types, run, weight
 from static_cases import IMAGE, X, chain, conv, conv_weights, write
 
 from quantkit.emit.static import Format
-from quantkit.fusion import fusion_of
 from quantkit.plan import StaticOptions
+from quantkit.runtime.kernels import fusion_of
 from quantkit.targets import target
 
 FORMATS = list(Format)

@@ -11,7 +11,7 @@ import onnx
 from builders import Array, graph, model, node, rng, save, weight
 from onnx import TensorProto
 
-from quantkit.evaluate.answers import AccuracyOptions, Answered, Contender, measure_answers
+from quantkit.evaluate.outputs import AccuracyOptions, Answered, Contender, measure_answers
 from quantkit.observe.monitor import Silent
 from quantkit.recipe import DataSettings
 

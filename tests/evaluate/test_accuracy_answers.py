@@ -21,7 +21,7 @@ from scipy import stats
 
 from quantkit.errors import ModelError
 from quantkit.evaluate.accuracy import chunks
-from quantkit.evaluate.answers import Answered
+from quantkit.evaluate.outputs import Answered
 from quantkit.recipe import DataSettings
 from quantkit.samples import fashion_mnist
 

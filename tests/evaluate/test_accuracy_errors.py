@@ -12,7 +12,7 @@ from evaluate.accuracy_cases import classifier, contenders, evaluated, labelled,
 from onnx import TensorProto
 
 from quantkit.errors import DataError, ModelError, QuantkitError, RuntimeSupportError, UsageError
-from quantkit.evaluate.answers import AccuracyOptions, Contender
+from quantkit.evaluate.outputs import AccuracyOptions, Contender
 from quantkit.recipe import DataSettings
 
 

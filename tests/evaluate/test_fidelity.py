@@ -13,15 +13,15 @@ from fusion_cases import Case
 
 from quantkit import quantize_dynamic, quantize_static
 from quantkit.evaluate import fidelity as subject
-from quantkit.evaluate import plain
+from quantkit.evaluate import unoptimized as plain
 from quantkit.evaluate.fidelity import fidelity_of, saturates_here
 from quantkit.evaluate.integer_layers import integer_layers, layers_among
 from quantkit.graph.load import load
 from quantkit.numerics.integer import matmul_integer
 from quantkit.recipe import RecoverSettings
-from quantkit.runtime import RUNTIME_ERRORS
+from quantkit.runtime.saturation import integer_products
+from quantkit.runtime.session import RUNTIME_ERRORS
 from quantkit.samples import fashion_mnist
-from quantkit.saturation_check import integer_products
 from quantkit.targets import this_machine
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -161,8 +161,9 @@ def test_without_samples_only_weights_are_judged(
 def test_what_runs_only_optimized_is_said(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, source: Path, samples: list[dict[str, Array]]
 ) -> None:
-    from quantkit.evaluate import integer_inputs, plain
-    from quantkit.runtime import make_session
+    from quantkit.evaluate import integer_inputs
+    from quantkit.evaluate import unoptimized as plain
+    from quantkit.runtime.session import make_session
 
     def refusing(given: Any, *, level: int = 99, **options: Any) -> Any:
         if level == 0:

@@ -15,8 +15,8 @@ from builders import matmul_model, save
 from quantkit.evaluate.cost.latency import Lab, Session, measure_latency
 from quantkit.evaluate.cost.rounds import Pace, timed_rounds
 from quantkit.evaluate.cost.timed_feeds import batch_of, batches_of
-from quantkit.feeds import Feeds
 from quantkit.numerics.statistics import median_interval
+from quantkit.runtime.synthetic_inputs import Feeds
 
 SECOND = 1.0
 NEVER = -1.0  # no interval is that narrow

@@ -8,7 +8,7 @@ import pytest
 from builders import run, sqnr
 from layer_cases import float_model, quantized, rescaled, weight_of
 
-from quantkit.evaluate.layers import layers_of
+from quantkit.evaluate.layers.ranking import layers_of
 from quantkit.job import StaticJob
 from quantkit.pipeline import dynamic, static
 from quantkit.plan import DynamicOptions, StaticOptions, TensorOverride

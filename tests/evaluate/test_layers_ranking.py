@@ -16,7 +16,7 @@ from layer_cases import (
     weight_of,
 )
 
-from quantkit.evaluate.layers import layers_of
+from quantkit.evaluate.layers.ranking import layers_of
 
 Case = tuple[Path, Path, list[Feeds]]
 KINDS = ("qdq", "qoperator", "ort qdq u8", "ort qdq s8", "ort qoperator u8")

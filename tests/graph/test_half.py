@@ -15,7 +15,7 @@ from quantkit.cli.app import run as quantkit
 from quantkit.graph.half import half_type, widen
 from quantkit.graph.load import load
 from quantkit.graph.messages import to_proto
-from quantkit.inspection import inspect_model
+from quantkit.workflows.inspect import inspect_model
 
 HALF = TensorProto.FLOAT16
 

@@ -13,7 +13,7 @@ from quantkit import optimize, quantize_dynamic
 from quantkit.cli.app import run as quantkit
 from quantkit.errors import ModelError
 from quantkit.graph.load import load
-from quantkit.runtime import RUNTIME_ERRORS, load_model
+from quantkit.runtime.session import RUNTIME_ERRORS, load_model
 
 ONE_LINE = ("inspect", "optimize", "dynamic", "static", "calibrate")
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import TensorProto
 
-from quantkit.analyze.weights import fit, quantize_weight
 from quantkit.numerics.dtypes import INT8, UINT8, IntType
 from quantkit.numerics.integer import (
     ConvGeometry,
@@ -23,6 +22,7 @@ from quantkit.numerics.integer import (
     requantize,
 )
 from quantkit.numerics.saturation import is_pair_safe
+from quantkit.numerics.weights import fit, quantize_weight
 from quantkit.spec import PerAxis, QuantSpec
 
 Array = NDArray[Any]

@@ -15,7 +15,7 @@ from quantkit.observe import Request, SketchAsk, SpanAsk
 from quantkit.observe.job import Job, OpenJob
 from quantkit.observe.requests import What
 from quantkit.observe.runner import Runner
-from quantkit.runtime import make_session
+from quantkit.runtime.session import make_session
 
 K = 8
 

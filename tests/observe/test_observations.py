@@ -16,9 +16,9 @@ from quantkit.data import open_data
 from quantkit.graph.load import load
 from quantkit.observe import ChannelsAsk, MomentsAsk, ProductsAsk, Request, SketchAsk, SpanAsk
 from quantkit.observe.job import Job, Shard, observe_shard
+from quantkit.observe.min_max import Span
 from quantkit.observe.observations import Extremes, Observations
 from quantkit.observe.prepare import inputs_of
-from quantkit.observe.span import Span
 
 K = 6
 SAMPLES = 24

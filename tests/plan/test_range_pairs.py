@@ -14,8 +14,9 @@ from static_cases import Ready, chain, conv, conv_weights, open_ranges, planned,
 from quantkit import RecoverSettings, calibrate, quantize_static
 from quantkit.analyze.network_view import network_of
 from quantkit.analyze.view import facts_of
+from quantkit.calibration import needed_by_any
 from quantkit.graph.load import load
-from quantkit.observe.points import needed_by_any, points_of
+from quantkit.observe.points import points_of
 from quantkit.plan import Mode, Plan, StaticOptions
 from quantkit.targets import TARGETS, Target
 

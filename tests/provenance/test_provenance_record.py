@@ -15,7 +15,6 @@ from result_cases import example_result
 import quantkit
 from quantkit.errors import ModelError
 from quantkit.graph.load import load
-from quantkit.inspection import inspect_model
 from quantkit.provenance import (
     KEY,
     Provenance,
@@ -30,6 +29,7 @@ from quantkit.provenance import (
 )
 from quantkit.recipe import DataSettings, ImageSettings, TextSettings
 from quantkit.result import DataSource
+from quantkit.workflows.inspect import inspect_model
 
 
 @pytest.fixture

@@ -1,1 +1,1 @@
-"""What became of the answers: metrics with intervals, drift, flips, slices. `quantkit.evaluate.answers` runs it."""
+"""What became of the answers: metrics with intervals, drift, flips, slices. `quantkit.evaluate.outputs` runs it."""

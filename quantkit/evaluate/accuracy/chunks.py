@@ -18,7 +18,7 @@ from quantkit.evaluate.accuracy.contenders import OpenModel, OutputSpec
 from quantkit.evaluate.accuracy.source import Source
 from quantkit.observe.job import sample_digest
 from quantkit.observe.prepare import batch_for
-from quantkit.runtime import RUNTIME_ERRORS, first_line
+from quantkit.runtime.session import RUNTIME_ERRORS, first_line
 
 __all__ = ["UNITS", "Array", "Chunk", "Runner", "Unit"]
 

@@ -8,7 +8,7 @@ from typing import Any
 from quantkit.data import InputSpec, fixed_batch
 from quantkit.errors import ModelError, RuntimeSupportError, UsageError
 from quantkit.observe.prepare import inputs_of
-from quantkit.runtime import RUNTIME_ERRORS, load_model, make_session, why_not_loaded
+from quantkit.runtime.session import RUNTIME_ERRORS, load_model, make_session, why_not_loaded
 
 __all__ = ["Contender", "OpenModel", "OutputSpec", "open_models", "single_rows"]
 

@@ -21,10 +21,10 @@ import numpy as np
 
 from quantkit.evaluate.cost.rounds import Pace, Turn, timed_rounds
 from quantkit.evaluate.cost.timed_feeds import batch_of, batches_of
-from quantkit.feeds import Feeds
 from quantkit.numerics.statistics import median_interval
 from quantkit.result import Interval, Latency
-from quantkit.runtime import RUNTIME_ERRORS, first_line, make_session
+from quantkit.runtime.session import RUNTIME_ERRORS, first_line, make_session
+from quantkit.runtime.synthetic_inputs import Feeds
 
 __all__ = ["Lab", "Session", "Timed", "measure_latency"]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from quantkit.feeds import Feeds
 from quantkit.files import scratch
 from quantkit.result import Memory
+from quantkit.runtime.synthetic_inputs import Feeds
 
 __all__ = ["measure_memory"]
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from quantkit.runtime import make_session, runtime_limits
+from quantkit.runtime.session import make_session, runtime_limits
 
 __all__ = ["Usage", "growth", "main", "usage"]
 

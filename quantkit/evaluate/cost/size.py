@@ -4,7 +4,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from quantkit.analyze.size import account
+from quantkit.graph.size.by_cause import account
 from quantkit.result import Size
 
 __all__ = ["compressed_size", "size_of"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from quantkit.feeds import Feeds, Signature
+from quantkit.runtime.synthetic_inputs import Feeds, Signature
 
 __all__ = ["batch_of", "batches_of"]
 

@@ -1,0 +1,259 @@
+"""Accuracy: float and all candidates on the same samples, in one pass, with what can be said of the difference."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from numpy.typing import NDArray
+
+from quantkit.errors import DataError, UsageError
+from quantkit.evaluate.accuracy.calibration_overlap import calibrated_samples, recorded_digests
+from quantkit.evaluate.accuracy.choice import Wanted
+from quantkit.evaluate.accuracy.chunks import Runner
+from quantkit.evaluate.accuracy.contenders import Contender, open_models, single_rows
+from quantkit.evaluate.accuracy.drift import output_drifts
+from quantkit.evaluate.accuracy.figures import Figure, metrics_of
+from quantkit.evaluate.accuracy.measuring import Measuring
+from quantkit.evaluate.accuracy.notes import notes_of
+from quantkit.evaluate.accuracy.sentence import sentence_of, unlabelled_sentence
+from quantkit.evaluate.accuracy.slices import slices_of
+from quantkit.evaluate.accuracy.source import Source, open_source
+from quantkit.evaluate.accuracy.user_metric import import_metric
+from quantkit.observe.monitor import Monitor
+from quantkit.observe.origin import known_share, typical_values
+from quantkit.recipe import DataSettings, EvaluateSettings, closest
+from quantkit.result import DataSource, Drift, Metric
+
+__all__ = ["AccuracyOptions", "Answered", "Contender", "measure_answers"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccuracyOptions:
+    """What to measure.
+
+    Attributes:
+        metric: One of `quantkit.recipe.METRICS`, or "module:function"; None: as labels suggest.
+        pairs: The data has two text columns; a label says how alike their texts are.
+        answer: The output that is judged; None: the first that fits.
+        confidence: Of all intervals.
+        seed: Of all redraws.
+        skip_bad: Leave out samples that cannot be read.
+        hold_out: Leave out samples that a candidate was calibrated with; "if possible": where others are left.
+    """
+
+    metric: str | None = None
+    pairs: bool = False
+    answer: str | None = None
+    confidence: float = 0.95
+    seed: int = 0
+    skip_bad: bool = False
+    hold_out: bool | Literal["if possible"] = False
+
+    def __post_init__(self) -> None:
+        # What these may be is said once, for a line of quantkit.toml and for a call.
+        EvaluateSettings(metric=self.metric, pairs=self.pairs, confidence=self.confidence)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """What came of it.
+
+    Attributes:
+        metrics: Of each model by name, float included; empty without labels.
+        drift: Of each candidate.
+        data: What the models were run on.
+        feeds: What the first runs were fed, for other measurements: one sample each, unless the model's batch is fixed.
+        notes: What a reader should know.
+        calibrated: How many of the samples each candidate was calibrated with, where its own record tells.
+    """
+
+    metrics: Mapping[str, tuple[Metric, ...]]
+    drift: Mapping[str, Drift]
+    data: DataSource
+    feeds: tuple[Mapping[str, NDArray[Any]], ...]
+    notes: tuple[str, ...]
+    calibrated: Mapping[str, int]
+
+
+def measure_answers(
+    models: Sequence[Contender],
+    data: object,
+    settings: DataSettings,
+    options: AccuracyOptions,
+    monitor: Monitor,
+) -> Answered:
+    """Run all models on the same samples and compare.
+
+    Args:
+        models: Float first.
+        data: A path, or a Python object that `quantkit.data.open_data` takes.
+        settings: Which samples, and how they are prepared. Without `batch` each is run alone, as a batch would
+            share one activation range of kernels that quantize at run time.
+        options: What to measure.
+        monitor: Is told how far it is.
+
+    Raises:
+        ModelError: A model cannot be loaded.
+        DataError: The data does not fit, cannot be read, or lacks labels.
+        UsageError: A candidate has other inputs or outputs than float, or a metric makes no sense.
+    """
+    if options.metric is not None and ":" in options.metric:
+        import_metric(options.metric)  # before minutes of work
+    monitor.stage("Loading the models")
+    opened, inputs = open_models(models)
+    _check_answer(options.answer, [o.name for o in opened[0].outputs])
+    monitor.stage("Looking at the data")
+    search = (*settings.text.search, models[0].path.parent)
+    settings = replace(settings, text=replace(settings.text, search=search))
+    rows = single_rows(inputs, opened[0].outputs)
+    source = open_source(data, rows, settings, pairs=options.pairs, skip_bad=options.skip_bad)
+    known = _calibrated(models, source)
+    if options.hold_out:
+        source = _held_out(source, frozenset().union(*known.values()), options)
+    monitor.described(source.description)
+    monitor.stage("Running the models")
+    monitor.start(source.count)
+    runner = Runner(opened, inputs, source)
+    measuring = _measured(runner, source, options, monitor)
+    monitor.stage("Comparing")
+    figures = () if measuring.scorer is None else measuring.scorer.figures()
+    metrics = {
+        model.name: _metrics(measuring, figures, number, options)
+        for number, model in enumerate(opened)
+    }
+    return Answered(
+        metrics=metrics,
+        drift={
+            model.name: _drift(measuring, figures, number, metrics[model.name], options)
+            for number, model in enumerate(opened)
+            if number
+        },
+        data=_data_source(source, runner),
+        feeds=tuple(runner.feeds),
+        notes=tuple(dict.fromkeys(notes_of(source, runner, measuring, metrics[opened[0].name]))),
+        calibrated={
+            model.name: _seen(model, known[model.name], source, runner) for model in models[1:]
+        },
+    )
+
+
+def _seen(model: Contender, used: frozenset[int], source: Source, runner: Runner) -> int:
+    """Return how many samples a candidate was calibrated with: by their places, or by what is in them.
+
+    The same samples in another folder have other places.
+    """
+    share = known_share(runner.digests, recorded_digests(model.path))
+    return max(len(used.intersection(source.places())), round(share * runner.samples))
+
+
+def _held_out(source: Source, used: frozenset[int], options: AccuracyOptions) -> Source:
+    """Return the source without the samples that were calibrated with."""
+    held = replace(source, without=used)
+    if held.count != 0:
+        return held
+    if options.hold_out == "if possible":
+        return source
+    raise DataError(
+        f"All {source.available} samples of '{source.location}' were calibrated with, and --hold-out leaves none: evaluate "
+        "on other data, or calibrate on some of these (--limit)."
+    )
+
+
+def _check_answer(answer: str | None, outputs: Sequence[str]) -> None:
+    if answer is not None and answer not in outputs:
+        raise UsageError(
+            f"The model has no output '{answer}'{closest(answer, outputs)}: it has {', '.join(outputs)}."
+        )
+
+
+def _calibrated(models: Sequence[Contender], source: Source) -> dict[str, frozenset[int]]:
+    """Return the samples that candidates were calibrated with, as far as known."""
+    name, available = source.fingerprint(), source.available
+    return {m.name: calibrated_samples(m.path, name, available) for m in models[1:]}
+
+
+def _measured(
+    runner: Runner, source: Source, options: AccuracyOptions, monitor: Monitor
+) -> Measuring:
+    measuring: Measuring | None = None
+    done, parts = 0, len(source.parts)
+    for chunk in runner.chunks():
+        if measuring is None:
+            measuring = Measuring(
+                chunk,
+                runner.outputs,
+                Wanted(metric=options.metric, pairs=options.pairs, text=source.settings.text),
+                source.description,
+                answer=options.answer,
+            )
+        measuring.observe(chunk)
+        monitor.tick(runner.samples // parts - done)
+        done = runner.samples // parts
+    if measuring is None:
+        raise DataError("None of the samples can be read: there is nothing to evaluate.")
+    return measuring
+
+
+def _metrics(
+    measuring: Measuring, figures: Sequence[Figure], model: int, options: AccuracyOptions
+) -> tuple[Metric, ...]:
+    if measuring.scorer is None:
+        return ()
+    return metrics_of(
+        figures,
+        model,
+        main=measuring.scorer.main,
+        confidence=options.confidence,
+        seed=options.seed,
+    )
+
+
+def _drift(
+    measuring: Measuring,
+    figures: Sequence[Figure],
+    model: int,
+    metrics: Sequence[Metric],
+    options: AccuracyOptions,
+) -> Drift:
+    tally = measuring.candidates[model - 1]
+    outputs = output_drifts(
+        tuple(tally.tallies.values()), confidence=options.confidence, seed=options.seed
+    )
+    decision = measuring.decision(model, options.confidence, options.seed)
+    main = next((m for m in metrics if m.main), None)
+    if main is None:
+        sentence = unlabelled_sentence(
+            decision,
+            outputs,
+            measuring.units,
+            apart=max(tally.other_shapes().values(), default=0),
+        )
+    else:
+        sentence = sentence_of(main, figures[0].samples)
+    return Drift(
+        outputs=outputs,
+        decision=decision,
+        slices=slices_of(
+            measuring, figures, model, confidence=options.confidence, seed=options.seed
+        ),
+        worst=tally.worst(measuring, model),
+        sentence=sentence,
+    )
+
+
+def _data_source(source: Source, runner: Runner) -> DataSource:
+    found = source.description
+    return DataSource(
+        kind=found.kind,
+        location=found.location,
+        samples=runner.samples // len(source.parts),
+        available=source.available,
+        labels=found.labels,
+        fingerprint=source.fingerprint(),
+        preprocessing=found.preprocessing,
+        settings=dict(found.settings),
+        values=typical_values(runner.values),
+        distinct=len(set(runner.digests)) if len(source.parts) == 1 and runner.large else None,
+        batch=runner.batch,
+        order=source.order,
+    )

@@ -1,6 +1,0 @@
-"""What onnxruntime really computes in integers, read from the graph that it optimized, and why not all of it."""
-
-from quantkit.fusion.counts import Fusion, fusion_of
-from quantkit.fusion.truth import runtime_of
-
-__all__ = ["Fusion", "fusion_of", "runtime_of"]

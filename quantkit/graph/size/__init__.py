@@ -1,0 +1,1 @@
+"""Where the bytes of a model file go, by cause."""

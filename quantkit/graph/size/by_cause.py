@@ -1,0 +1,237 @@
+"""Where the bytes of a model are. The parts add up to the size of its files exactly.
+
+Every cause takes ranges of bytes of a file that no cause before it has taken, and what is left of
+a file is a cause itself. So the sum is right and no part is negative, whatever the file holds.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from math import prod
+from pathlib import Path, PurePosixPath
+
+import onnx
+import onnx_ir as ir
+
+from quantkit.errors import ModelError
+from quantkit.graph._wire import Buffer, WireError
+from quantkit.graph.load import LoadedModel
+from quantkit.graph.mapping import MappedFile
+from quantkit.graph.size.byte_ranges import Claims
+from quantkit.graph.size.causes import DEAD, causes_of
+from quantkit.graph.size.file_map import MapTensor, Span, read_map
+from quantkit.result import Part
+
+__all__ = ["Accounts", "TensorBytes", "account", "account_of", "size_by_cause"]
+
+_HASHED_FROM = 256  # bytes; smaller tensors that are equal are not worth a line
+_BLOCK = 16 << 20  # bytes read before pages are given back
+# Tensors in external data start at a multiple of 4 KB, or of 64 KB, to be memory-mapped.
+_ALIGNMENT = 64 << 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorBytes:
+    """One tensor: its type ("float32"), why it is there, and the bytes that it takes alone."""
+
+    name: str
+    dtype: str
+    cause: str
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accounts:
+    """Every byte of a model.
+
+    Invariant: the parts add up to `nbytes`, the size of all files.
+
+    Attributes:
+        parts: By cause, the largest first.
+        tensors: One by one, in the order of the file.
+        files: The model file and its external data, each once; empty for a ModelProto.
+        nbytes: All of it.
+    """
+
+    parts: tuple[Part, ...]
+    tensors: tuple[TensorBytes, ...]
+    files: tuple[Path, ...]
+    nbytes: int
+
+
+def size_by_cause(loaded: LoadedModel) -> tuple[Part, ...]:
+    """Return the parts of `account_of`."""
+    return account_of(loaded).parts
+
+
+def account_of(loaded: LoadedModel) -> Accounts:
+    """Account for every byte of a model as it was given; see `account`."""
+    source = loaded.path or loaded.proto
+    assert source is not None  # noqa: S101 - it was loaded from one of them
+    return account(source)
+
+
+def account(source: Path | onnx.ModelProto) -> Accounts:
+    """Account for every byte.
+
+    Causes: "weights of <operator>" (the float operator that computes with them, biases included), "scales" (and zero
+    points), "shapes and indices" (int64 and bool constants), "constant outputs", "duplicates" (equal to a tensor
+    counted before), "dead" (no output depends on it), "metadata" (properties and doc strings), "padding" (before an
+    external tensor), "unused external data", and "structure" (nodes, names, types: the rest). Bytes of external data
+    that several tensors share are counted once, for the first.
+
+    Raises:
+        ModelError: It is no ONNX model.
+    """
+    files = _Files(source)
+    try:
+        found = read_map(files.model)
+    except WireError as e:
+        raise ModelError(f"{files.name} is not an ONNX model, or is truncated ({e}).") from e
+    placed = [(t, cause, *files.place(t)) for t, cause in causes_of(found.graphs)]
+    copies = _copies(placed, files)
+    rows: list[TensorBytes] = []
+    for i, (tensor, cause, claims, spans) in enumerate(placed):
+        taken = sum(claims.take(*span) for span in spans)
+        why = "duplicates" if i in copies and taken else cause
+        rows.append(
+            TensorBytes(name=tensor.name, dtype=_type_name(tensor.dtype), cause=why, nbytes=taken)
+        )
+    rest = files.rest(found.notes)
+    return Accounts(
+        parts=_parts(rows, rest),
+        tensors=tuple(rows),
+        files=tuple(files.external) if files.path is None else (files.path, *files.external),
+        nbytes=sum(row.nbytes for row in rows) + sum(rest.values()),
+    )
+
+
+def _parts(rows: Iterable[TensorBytes], rest: dict[str, int]) -> tuple[Part, ...]:
+    count: Counter[str] = Counter()
+    nbytes: Counter[str] = Counter(rest)
+    for row in rows:
+        count[row.cause] += 1
+        nbytes[row.cause] += row.nbytes
+    parts = [Part(cause=c, tensors=count[c], nbytes=n) for c, n in nbytes.items() if n]
+    return tuple(sorted(parts, key=lambda part: (-part.nbytes, part.cause)))
+
+
+_Placed = tuple[MapTensor, str, Claims, list[Span]]
+
+
+class _Files:
+    """The files of a model, and which of their bytes are taken."""
+
+    def __init__(self, source: Path | onnx.ModelProto) -> None:
+        self.path: Path | None = None
+        self.name = "The given ModelProto"
+        if isinstance(source, Path):
+            self.path, self.name = source, f"'{source}'"
+            if not source.is_file() or not source.stat().st_size:
+                raise ModelError(f"Model file '{source}' does not exist, or is empty.")
+            self.model: Buffer = MappedFile(source).view()
+        else:
+            self.model = source.SerializeToString()
+        self.inside = Claims(len(self.model))
+        self.external: dict[Path, Claims] = {}
+        self._resolved: dict[str, Claims | None] = {}
+        self._maps: dict[Path, MappedFile] = {}
+        self._views: dict[Path, memoryview] = {}
+
+    def place(self, tensor: MapTensor) -> tuple[Claims, list[Span]]:
+        """Return which bytes hold the tensor; none if its file is not there."""
+        if not tensor.external:
+            return self.inside, tensor.spans
+        claims = self._open(tensor.external.get("location", ""))
+        if claims is None:
+            return self.inside, []
+        start = _whole(tensor.external.get("offset")) or 0
+        length = _whole(tensor.external.get("length"))
+        length = _bytes_of(tensor) if length is None else length
+        end = claims.size if length is None else min(start + length, claims.size)
+        return claims, [(min(start, end), end)]
+
+    def _open(self, location: str) -> Claims | None:
+        if location not in self._resolved:
+            self._resolved[location] = self._claims(location)
+        return self._resolved[location]
+
+    def _claims(self, location: str) -> Claims | None:
+        relative = PurePosixPath(location)
+        if self.path is None or not location or relative.is_absolute() or ".." in relative.parts:
+            return None
+        path = self.path.parent / relative
+        if not path.is_file():
+            return None
+        if path.samefile(self.path):
+            return self.inside
+        same = next((p for p in self.external if p.samefile(path)), path)
+        return self.external.setdefault(same, Claims(path.stat().st_size))
+
+    def digest(self, claims: Claims, spans: list[Span]) -> bytes:
+        """Return a hash of the bytes; memory does not grow with their number."""
+        hashed = blake2b(digest_size=16)
+        mapped = self._mapped(claims)
+        view = self._views[mapped.path] if mapped else self.model
+        for start, end in spans:
+            for at in range(start, end, _BLOCK):
+                hashed.update(view[at : min(at + _BLOCK, end)])
+                if mapped and end - start >= _BLOCK:
+                    mapped.release()
+        return hashed.digest()
+
+    def _mapped(self, claims: Claims) -> MappedFile | None:
+        path = next((p for p, c in self.external.items() if c is claims), self.path)
+        if path is not None and path not in self._maps:
+            self._maps[path] = MappedFile(path)
+            self._views[path] = self._maps[path].view()
+        return self._maps[path] if path is not None else None
+
+    def rest(self, notes: Iterable[Span]) -> dict[str, int]:
+        """Return what is no tensor. Call it when every tensor has taken its bytes."""
+        metadata = sum(self.inside.take(*span) for span in notes)
+        padding = sum(claims.gaps(_ALIGNMENT) for claims in self.external.values())
+        free = sum(claims.free for claims in self.external.values())
+        found = {"metadata": metadata, "padding": padding, "unused external data": free - padding}
+        return found | {"structure": self.inside.free}
+
+
+def _copies(placed: list[_Placed], files: _Files) -> set[int]:
+    """Return the numbers of the live tensors that are equal to one before them."""
+    alike: dict[object, list[int]] = {}
+    for i, (tensor, cause, _, spans) in enumerate(placed):
+        length = sum(end - start for start, end in spans)
+        if cause != DEAD and length >= _HASHED_FROM:
+            alike.setdefault((tensor.dtype, tensor.dims, length), []).append(i)
+    return {i for group in alike.values() if len(group) > 1 for i in _equal(group, placed, files)}
+
+
+def _equal(group: list[int], placed: list[_Placed], files: _Files) -> Iterator[int]:
+    seen: set[bytes] = set()
+    for i in group:
+        _, _, claims, spans = placed[i]
+        digest = files.digest(claims, spans)
+        if digest in seen:
+            yield i
+        seen.add(digest)
+
+
+def _bytes_of(tensor: MapTensor) -> int | None:
+    """Return the size that type and shape ask for; None if the type is not known."""
+    try:
+        bits = ir.DataType(tensor.dtype).bitwidth
+    except (TypeError, ValueError):
+        return None
+    return -(-prod(tensor.dims) * bits // 8)
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() else None
+
+
+def _type_name(dtype: int) -> str:
+    try:
+        return str(ir.DataType(dtype).numpy()) if dtype != ir.DataType.STRING else "string"
+    except (TypeError, ValueError):
+        return f"type {dtype}"

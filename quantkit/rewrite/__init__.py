@@ -1,0 +1,1 @@
+"""Float model in, float model out: simplify, equalize, smooth."""

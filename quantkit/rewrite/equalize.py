@@ -1,0 +1,227 @@
+"""Cross-layer equalization: channels of one tensor brought to one magnitude.
+
+A tensor has one scale for all its channels; a channel that is a hundred times smaller than the largest keeps
+one or two bits. But a channel may be multiplied by any factor where it is made if it is divided by it where it
+is read:
+
+    y_i = (w_i x + b_i) / s_i        z = sum_i (v_i s_i) y_i
+
+Relu, pooling and Add let the factor through; tensors that an Add ties together share their factors. Weights have a
+scale for each output channel, so the maker pays nothing. A dense reader pays with columns of unequal size, so the
+factor is the geometric mean of both needs, as in SmoothQuant:
+
+    s_i = sqrt(a_i / max a),      a_i the observed magnitude
+
+A Clip to [0, c] stays where it is: a channel that is multiplied by 1 / s_i is then clipped at s_i c instead of c,
+which no calibration sample came near: a_i, observed behind the Clip, has a margin of `_MARGIN`. Where a channel was
+seen to reach c, nothing is known of what lies beyond, and the group is left alone.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import inf, isfinite
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from quantkit.analyze.network import Network, Step
+from quantkit.graph.channel_factors import Divisor, Divisors, rounded
+from quantkit.observe.requests import ExtremesAsk, Request
+from quantkit.plan.ranges import clip_bounds
+from quantkit.recover.products import Product
+
+__all__ = ["Group", "equalize", "extreme_requests", "groups_of"]
+
+_MARGIN = 1.25  # of what a clipped channel was seen to reach
+_SMALLEST = 1 / 64  # factor: a channel that is hardly ever on is not blown up without end
+_CHANNELS = 1  # axis of activations
+# A factor of each channel passes through them.
+_THROUGH = frozenset({"Add", "AveragePool", "GlobalAveragePool", "MaxPool", "Relu", "Clip"})
+_ONE_INPUT = _THROUGH - {"Add"}
+
+
+@dataclass(slots=True)
+class Group:
+    """Tensors whose channels must have the same factors, who makes them and who reads them.
+
+    `tensors` are those that may be quantized, `before` those that a Relu or Clip cuts off first.
+    """
+
+    tensors: list[str] = field(default_factory=list)
+    before: list[str] = field(default_factory=list)
+    makers: list[Product] = field(default_factory=list)
+    readers: list[Product] = field(default_factory=list)
+    bound: float = inf
+
+
+def _is_depthwise(product: Product) -> bool:
+    return product.layout.group > 1 and product.layout.shape[1] == 1
+
+
+def groups_of(network: Network, products: Iterable[Product]) -> list[Group]:
+    """Find the groups in which every maker and every reader can take factors."""
+    return _Grouping(network, products).found()
+
+
+class _Grouping:
+    """Union-find over tensors; one pass over the nodes."""
+
+    def __init__(self, network: Network, products: Iterable[Product]) -> None:
+        self.network = network
+        self.products = {p.node: p for p in products}
+        self.parent: dict[str, str] = {}
+        self.spoiled: set[str] = set()
+        self.clipped: dict[str, float] = {}
+        self.added: set[str] = set()
+        self.before: set[str] = set()
+
+    def found(self) -> list[Group]:
+        for step in self.network.steps:
+            self._tie(step)
+        groups: dict[str, Group] = {}
+        for tensor in self.parent:
+            group = groups.setdefault(self._root(tensor), Group())
+            (group.before if tensor in self.before else group.tensors).append(tensor)
+        bad = {self._root(t) for t in self.spoiled | (self.network.outputs & self.parent.keys())}
+        bad |= {self._root(t) for t in self.clipped} & {self._root(t) for t in self.added}
+        for step in self.network.steps:
+            product = self.products.get(step.name)
+            if product is None:
+                continue
+            groups[self._root(step.outputs[0])].makers.append(product)
+            if product.reads in self.parent:
+                groups[self._root(product.reads)].readers.append(product)
+        for tensor, bound in self.clipped.items():
+            group = groups[self._root(tensor)]
+            group.bound = min(group.bound, bound)
+        return [g for r, g in groups.items() if r not in bad and g.makers and g.readers]
+
+    def _tie(self, step: Step) -> None:
+        """Join what a step ties together; spoil what it cannot let a factor through."""
+        product = self.products.get(step.name)
+        if product is not None:
+            self._take_product(step, product)
+            return
+        bounds = clip_bounds(step, self.network.constants)
+        through = step.op_type in _THROUGH and not step.domain
+        if step.op_type in {"Relu", "Clip"} and (bounds is None or bounds[0] != 0):
+            through = False
+        read = step.inputs[:1] if step.op_type in _ONE_INPUT else step.inputs
+        known = [v for v in read if v in self.parent]
+        if through and known and len(known) == len(read) and len(set(read)) == len(read):
+            for value in known:
+                self._join(value, step.outputs[0])
+            if bounds is not None:
+                self.before.update(known)
+            if bounds is not None and isfinite(bounds[1]):
+                self.clipped[step.outputs[0]] = bounds[1]
+            if step.op_type == "Add":
+                self.added.add(step.outputs[0])
+            # A second output, the indices of a MaxPool, is the same whatever a channel is multiplied by.
+        else:
+            self.spoiled.update(known)
+            self.spoiled.update(v for v in step.inputs if v in self.parent)
+
+    def _take_product(self, step: Step, product: Product) -> None:
+        for slot, value in enumerate(step.inputs):
+            if slot and value in self.parent:
+                self.spoiled.add(value)
+        own = self._owns_constants(step, product)
+        if product.reads in self.parent and not (own and _takes_factors(product)):
+            self.spoiled.add(product.reads)
+        self.parent.setdefault(step.outputs[0], step.outputs[0])
+        if not own or step.op_type != "Conv":
+            self.spoiled.add(step.outputs[0])
+
+    def _owns_constants(self, step: Step, product: Product) -> bool:
+        """Say whether weight and bias are constants that nobody else reads: what is shared cannot be scaled."""
+        network = self.network
+        for name in filter(None, (product.weight, product.bias)):
+            reader = network.only_reader(name)
+            if name not in network.constants or name in network.producer or reader is None:
+                return False
+            if network.steps[reader] is not step:
+                return False
+        return True
+
+    def _root(self, tensor: str) -> str:
+        while self.parent[tensor] != tensor:
+            self.parent[tensor] = self.parent[self.parent[tensor]]
+            tensor = self.parent[tensor]
+        return tensor
+
+    def _join(self, one: str, other: str) -> None:
+        self.parent.setdefault(other, other)
+        self.parent[self._root(other)] = self._root(one)
+
+
+def _takes_factors(product: Product) -> bool:
+    """Say whether each input channel of a product has weights of its own."""
+    return bool(product.window.kernel) and (product.layout.group == 1 or _is_depthwise(product))
+
+
+def extreme_requests(groups: Iterable[Group]) -> tuple[Request, ...]:
+    """Ask for the extremes of each channel of all tensors of the groups."""
+    return tuple(
+        Request(tensor=tensor, what=ExtremesAsk(axis=_CHANNELS))
+        for group in groups
+        for tensor in group.tensors
+    )
+
+
+def equalize(
+    model: ir.Model, groups: Iterable[Group], largest: Mapping[str, NDArray[Any]]
+) -> tuple[Divisors, ...]:
+    """Rewrite weights and biases in place; return which tensors are now divided by what, a group each.
+
+    `largest`: the magnitude of each channel, by tensor.
+    """
+    values = {name: v for graph in model.graphs() for name, v in graph.initializers.items()}
+    done = []
+    for group in groups:
+        seen = [largest[t] for t in group.tensors if t in largest]
+        if not seen or len({len(a) for a in seen}) != 1:
+            continue
+        factors = _factors(np.max(seen, axis=0), group)
+        if not (np.isfinite(factors).all() and (factors < 1).any()):
+            continue
+        for product in group.makers:
+            _scale(values[product.weight], 1 / factors, axis=0)
+            if product.bias:
+                _scale(values[product.bias], 1 / factors, axis=0)
+        for product in group.readers:
+            _scale_inputs(values[product.weight], factors, product)
+        divided = Divisor(_CHANNELS, factors.astype(np.float32))
+        done.append(Divisors(tensors=(*group.before, *group.tensors), divisor=divided))
+    return tuple(done)
+
+
+def _factors(magnitude: NDArray[Any], group: Group) -> NDArray[np.float64]:
+    a = np.asarray(magnitude, np.float64)
+    peak = a.max(initial=0)
+    if not 0 < peak < group.bound:
+        return np.ones_like(a)
+    reach = a * _MARGIN if isfinite(group.bound) else a
+    return rounded(np.sqrt(np.clip(reach / peak, _SMALLEST, 1.0)))
+
+
+def _scale_inputs(value: ir.Value, factors: NDArray[np.float64], product: Product) -> None:
+    """Scale what a product multiplies each of its input channels by."""
+    if not _is_depthwise(product):
+        _scale(value, factors, axis=1)
+        return
+    # Each input channel may have several outputs of its own, one after another.
+    multiplier = product.layout.shape[0] // product.layout.group
+    _scale(value, np.repeat(factors, multiplier), axis=0)
+
+
+def _scale(value: ir.Value, factors: NDArray[np.float64], axis: int) -> None:
+    tensor = value.const_value
+    assert tensor is not None  # noqa: S101 - weights are constant
+    array = tensor.numpy()
+    shape = [-1 if i == axis else 1 for i in range(array.ndim)]
+    value.const_value = ir.Tensor(
+        (array * factors.reshape(shape)).astype(np.float32), name=value.name
+    )

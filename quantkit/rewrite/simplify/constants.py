@@ -1,0 +1,198 @@
+"""What does not depend on the inputs is computed now.
+
+1. `Constant` nodes become initializers.
+2. Shape and Size of a shape that is certain; Gather and Slice of those extents of it that are.
+3. Operators on constants, with onnx's reference implementation: those that move, compare and count, and
+   basic arithmetic, for which no kernel gives another result.
+
+Not folded: results above 1 MB, unless constants as large are then no longer needed; integers that become floats, which is how a weight
+is stored small; whatever overflows or divides by zero; outputs, which must stay outputs of a node.
+"""
+
+from math import prod
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from numpy.typing import NDArray
+from onnx.reference import ReferenceEvaluator
+
+from quantkit.graph._wire import LIMIT
+from quantkit.graph.known import constant, dims, dtype, is_op, static
+from quantkit.graph.names import Names
+from quantkit.graph.opset import opset_of
+from quantkit.rewrite.simplify._dimensions import dimensions
+from quantkit.rewrite.simplify._rewrite import (
+    add_initializer,
+    discard,
+    nodes_of,
+    redirect,
+    value_names,
+)
+
+__all__ = ["constants"]
+
+_LARGEST = 1 << 20  # bytes
+_GROWING = frozenset({"ConstantOfShape", "Expand", "Range", "Tile"})
+_FOLDED = _GROWING | {
+    "Abs",
+    "Add",
+    "And",
+    "Cast",
+    "Ceil",
+    "Concat",
+    "Div",
+    "Equal",
+    "Flatten",
+    "Floor",
+    "Gather",
+    "GatherElements",
+    "GatherND",
+    "Greater",
+    "GreaterOrEqual",
+    "Less",
+    "LessOrEqual",
+    "Max",
+    "Min",
+    "Mod",
+    "Mul",
+    "Neg",
+    "Not",
+    "Or",
+    "Reciprocal",
+    "ReduceMax",
+    "ReduceMin",
+    "ReduceProd",
+    "Reshape",
+    "Sign",
+    "Slice",
+    "Sqrt",
+    "Squeeze",
+    "Sub",
+    "Transpose",
+    "Unsqueeze",
+    "Where",
+    "Xor",
+}
+# What the reference implementation raises on nodes that are wrong, or of a version that it does not know.
+_REFUSALS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+Array = NDArray[Any]
+
+
+def constants(model: ir.Model) -> int:
+    """Fold what does not depend on the inputs; return how many nodes went."""
+    names, opset = value_names(model), opset_of(model)
+    return sum(_fold(node, names, opset) for node in nodes_of(model) if not node.domain)
+
+
+def _fold(node: ir.Node, names: Names, opset: int) -> bool:
+    if len(node.outputs) != 1 or node.outputs[0].is_graph_output() or not node.outputs[0].name:
+        return False
+    if is_op(node, "Constant"):
+        tensor = _held(node)
+    else:
+        found: Array | None = dimensions(node) if node.inputs else None
+        array = _computed(node, opset) if found is None else found
+        tensor = None if array is None else ir.tensor(array)
+    graph, out = node.graph, node.outputs[0]
+    if tensor is None or not isinstance(graph, ir.Graph):
+        return False
+    # Equal names in two subgraphs are allowed for values, but not for initializers of a quantkit graph.
+    value = add_initializer(graph, names.renew(out.name or ""), tensor)
+    redirect(out, value)
+    discard(node)
+    return True
+
+
+def _held(node: ir.Node) -> ir.TensorProtocol | None:
+    """Return what a Constant holds; None for strings and sparse tensors."""
+    attribute = next(iter(node.attributes.values()), None)
+    if attribute is None or attribute.is_ref():
+        return None
+    match attribute.type:  # not by its name: onnxruntime takes a number called "value", too
+        case ir.AttributeType.TENSOR:
+            tensor = attribute.as_tensor()
+            if tensor.dtype is ir.DataType.STRING:
+                return None
+            # A tensor of its own: the other one may be part of the caller's message, and gets a new name.
+            return ir.Tensor(tensor.numpy(), dtype=tensor.dtype)
+        case ir.AttributeType.INT | ir.AttributeType.INTS:
+            return ir.tensor(np.array(attribute.value, np.int64))
+        case ir.AttributeType.FLOAT | ir.AttributeType.FLOATS:
+            return ir.tensor(np.array(attribute.value, np.float32))
+    return None
+
+
+def _computed(node: ir.Node, opset: int) -> Array | None:
+    if node.op_type not in _FOLDED or dtype(node.outputs[0]) is ir.DataType.STRING:
+        return None
+    tensors = [constant(v) for v in node.inputs if v is not None]
+    held = [t for t in tensors if t is not None and t.dtype is not ir.DataType.STRING]
+    if len(held) < len(tensors) or not held or not _pays(node, held) or _is_stored(node, held):
+        return None
+    try:
+        with np.errstate(all="raise", under="ignore"):
+            array = _run(node, opset)
+        return array if _is_expected(array, node.outputs[0]) else None
+    except _REFUSALS:
+        return None
+
+
+def _pays(node: ir.Node, tensors: list[ir.TensorProtocol]) -> bool:
+    """Say whether the result is small, or replaces constants as large that nobody else reads."""
+    out, shape = node.outputs[0], static(node.outputs[0])
+    wanted = dtype(out)
+    if shape is None or wanted is None:
+        return node.op_type not in _GROWING and all(t.nbytes < LIMIT for t in tensors)
+    nbytes = prod(shape) * wanted.itemsize
+    return nbytes <= _LARGEST or nbytes <= _vanishing(node)
+
+
+def _vanishing(node: ir.Node) -> int:
+    """Return the bytes of the constants that only this node reads."""
+    sources = {v for v in node.inputs if v is not None and len(v.uses()) == 1}
+    return sum(t.nbytes for v in sources if (t := constant(v)) is not None)
+
+
+def _is_stored(node: ir.Node, tensors: list[ir.TensorProtocol]) -> bool:
+    """Say whether this is a weight stored in few bits that is made float where it is read."""
+    target = node.attributes.get_int("to")
+    if node.op_type != "Cast" or target is None or tensors[0].size * 4 < LIMIT:
+        return False
+    return tensors[0].dtype.is_integer() and ir.DataType(target).is_floating_point()
+
+
+def _run(node: ir.Node, opset: int) -> Array:
+    """Compute one node, in a model of its own: a node alone would be read as of the newest opset."""
+    proto = onnx.ModelProto(ir_version=onnx.IR_VERSION)
+    proto.opset_import.add(domain="", version=opset)
+    proto.graph.node.append(ir.serde.serialize_node(node))
+    feeds: dict[str, Any] = {}
+    for value in node.inputs:
+        tensor = constant(value)
+        if value is not None and value.name and tensor is not None and value.name not in feeds:
+            proto.graph.input.add(name=value.name)
+            feeds[value.name] = tensor.numpy()
+    proto.graph.output.add(name=node.outputs[0].name)
+    results: Any = ReferenceEvaluator(proto).run(None, feeds)
+    return np.asarray(results[0])
+
+
+def _is_expected(array: Array, out: ir.Value) -> bool:
+    """Compare a result with what inference says of it: a reference that errs is not believed."""
+    wanted, extents = dtype(out), dims(out)
+    if wanted is None or ir.DataType.from_numpy(array.dtype) != wanted:
+        return False
+    same_rank = extents is not None and len(extents) == array.ndim
+    return extents is None or (
+        same_rank and all(e in (None, n) for e, n in zip(extents, array.shape, strict=True))
+    )

@@ -1,0 +1,229 @@
+"""Smoothing: what a few channels of an activation have too much of goes into the weights.
+
+One scale for a whole activation is as wide as its widest channel. Dividing channel j by s_j and multiplying row j
+of every weight that reads it by s_j changes nothing in float,
+
+    x W = (x / s) (s W)            s_j = max|x_j|^a / max|w_j|^(1 - a)
+
+and lets all channels use the integers (SmoothQuant, Xiao et al. 2022). The division costs nothing where what makes
+the activation takes it (the vector of a normalization, the product before it), else one Mul in front of the weights.
+The strength a is chosen for each activation by the noise that is to be expected of its integers (`_noise`).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from calibrators import ChannelMoments, PatchMoments
+from quantkit.emit.canvas import Canvas, owner_of
+from quantkit.graph.channel_factors import Divisor, Divisors, rounded
+from quantkit.rewrite.smoothable import Fold, Smoothable
+
+__all__ = ["Smoothed", "smooth"]
+
+Floats = NDArray[np.float64]
+
+_STRENGTHS = tuple(n / 20 for n in range(21))
+_LEVELS = 255  # steps of an activation
+_PEAK = 127  # largest weight
+# A channel that was silent in the calibration may speak later: it counts as at least this share of the loudest.
+_QUIETEST = 0.01
+_MIN_GAIN = 1.0  # dB below which a Mul more is not worth its time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Smoothed:
+    """An activation that was divided by `scale`.
+
+    Attributes:
+        tensor: The activation.
+        made: The quotient; the same name where its maker took the division.
+        scale: s, one a channel.
+        strength: a.
+        gain: By how many dB less noise is to be expected.
+        before: Tensors between the maker that took the division and the activation, which are divided as well.
+    """
+
+    tensor: str
+    made: str
+    scale: Floats
+    strength: float
+    gain: float
+    before: tuple[str, ...] = ()
+
+    @property
+    def divisors(self) -> Divisors:
+        """Which tensors are now divided by what."""
+        divided = Divisor(-1, self.scale.astype(np.float32))
+        return Divisors(tensors=(*self.before, self.made), divisor=divided)
+
+    def range(self, seen: ChannelMoments) -> tuple[float, float]:
+        """Return the ends of the quotient, from those of each channel of the activation."""
+        return _Channels.of(seen).ends(self.scale)
+
+    def moments(self, seen: PatchMoments) -> PatchMoments:
+        """Return the moments of the quotient: ``E[x x^T] / (s s^T)``."""
+        return PatchMoments.of(
+            seen.window,
+            count=seen.count,
+            total=seen.total / self.scale,
+            matrix=seen.matrix / np.outer(self.scale, self.scale),
+        )
+
+
+def smooth(
+    model: ir.Model,
+    found: Sequence[Smoothable],
+    seen: Mapping[str, ChannelMoments],
+    strength: float | None = None,
+) -> tuple[Smoothed, ...]:
+    """Rewrite weights in place so that activations become even; return what was done.
+
+    The outputs stay what they are but for the rounding of float32. Ranges of tensors between a maker and its
+    activation (`Smoothable.stale`) no longer hold.
+
+    Args:
+        model: The float model.
+        found: What `smoothable` found in it.
+        seen: Moments of each of those activations, along its last axis; who is missing is left alone.
+        strength: a, for all; None chooses for each, and leaves alone what would not gain.
+    """
+    writer = _Writer(Canvas(model), {node.name or "": node for node in model.graph})
+    done = (writer.smooth(one, seen[one.tensor], strength) for one in found if one.tensor in seen)
+    return tuple(one for one in done if one is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Channels:
+    """Ends and power of each channel; moments are summed exactly, which takes long to read."""
+
+    low: Floats
+    high: Floats
+    power: Floats
+
+    @classmethod
+    def of(cls, seen: ChannelMoments) -> "_Channels":
+        power = seen.variance + seen.mean**2
+        return cls(seen.low.astype(np.float64), seen.high.astype(np.float64), power)
+
+    def ends(self, scale: Floats) -> tuple[float, float]:
+        """Return the ends of the quotient; 0 is always between them."""
+        return float(min((self.low / scale).min(), 0)), float(max((self.high / scale).max(), 0))
+
+
+@dataclass(slots=True)
+class _Writer:
+    canvas: Canvas
+    nodes: Mapping[str, ir.Node]
+
+    def smooth(
+        self, one: Smoothable, seen: ChannelMoments, strength: float | None
+    ) -> Smoothed | None:
+        weights = [
+            np.moveaxis(self._constant(fold).const_value.numpy(), fold.axis, 0)  # type: ignore[union-attr]
+            for fold in one.weights
+        ]
+        scale, chosen, gain = _balance(_Channels.of(seen), weights, strength)
+        if strength is None and gain < (0 if one.folds else _MIN_GAIN):
+            return None
+        for fold in one.weights:
+            self._multiply(fold, scale)
+        for fold in one.folds:
+            self._multiply(fold, 1 / scale)
+        made = one.tensor if one.folds else self._divided(one, scale)
+        return Smoothed(
+            tensor=one.tensor,
+            made=made,
+            scale=scale,
+            strength=chosen,
+            gain=gain,
+            before=one.stale,
+        )
+
+    def _constant(self, fold: Fold) -> ir.Value:
+        value = self.nodes[fold.node].inputs[fold.slot]
+        assert value is not None  # noqa: S101 - it was found there
+        if fold.turned:
+            value = value.producer().inputs[0]  # type: ignore[union-attr]
+        assert value is not None  # noqa: S101 - a Transpose has an input
+        return value
+
+    def _multiply(self, fold: Fold, factor: Floats) -> None:
+        """Scale a constant along an axis: in place, or a copy of it where others read it too."""
+        value = self._constant(fold)
+        array = value.const_value.numpy().astype(np.float64)  # type: ignore[union-attr]
+        shape = [1] * max(array.ndim, 1)
+        shape[fold.axis] = len(factor)
+        scaled = (array * factor.reshape(shape)).astype(np.float32)
+        node = self.nodes[fold.node]
+        if len(value.uses()) == 1:
+            value.const_value = ir.Tensor(scaled, name=value.name)
+            value.shape = ir.Shape(scaled.shape)
+            return
+        name = f"{value.name}_smooth"
+        node.replace_input_with(fold.slot, self.canvas.constant(owner_of(node), scaled, name))
+
+    def _divided(self, one: Smoothable, scale: Floats) -> str:
+        """Put a Mul in front of the weights; who else reads the activation reads it as it was."""
+        readers = [self.nodes[fold.node] for fold in one.weights]
+        value = readers[0].inputs[0]
+        assert value is not None  # noqa: S101 - a product has an input
+        factor = self.canvas.constant(
+            owner_of(readers[0]), (1 / scale).astype(np.float32), f"{one.tensor}_factor"
+        )
+        (made,) = self.canvas.node(
+            "Mul", [value, factor], before=readers[0], outputs=[f"{one.tensor}_smooth"]
+        )
+        made.type, made.shape = value.type, value.shape
+        for reader in readers:
+            reader.replace_input_with(0, made)
+        return made.name or ""
+
+
+def _balance(
+    seen: _Channels, weights: Sequence[NDArray[np.float32]], strength: float | None
+) -> tuple[Floats, float, float]:
+    """Return the scale, its strength, and by how many dB it lessens the noise."""
+    sizes = [np.abs(w) for w in weights]
+    channels = _heard(np.maximum(-seen.low, seen.high))
+    rows = _heard(np.max([size.max(axis=1) for size in sizes], axis=0))
+    plain = _noise(seen, sizes, np.ones_like(channels))
+
+    def tried() -> Iterator[tuple[float, float, Floats]]:
+        for a in _STRENGTHS if strength is None else (strength,):
+            scale = channels**a / rows ** (1 - a)
+            # A common factor changes nothing.
+            scale = rounded(scale / np.exp(np.log(scale).mean()))
+            yield _noise(seen, sizes, scale), a, scale
+
+    noise, chosen, scale = min(tried(), key=lambda one: one[:2])
+    return scale, chosen, float(10 * np.log10(plain / noise)) if noise > 0 < plain else 0.0
+
+
+def _heard(magnitudes: NDArray[np.floating]) -> Floats:
+    """Return magnitudes, none of them close to nothing."""
+    loudest = float(magnitudes.max(initial=0)) or 1.0
+    return np.maximum(magnitudes.astype(np.float64), _QUIETEST * loudest)
+
+
+def _noise(seen: _Channels, sizes: Sequence[NDArray[np.float32]], scale: Floats) -> float:
+    """Return the variance that rounding adds to the sum of all outputs, but for a factor of 1/12.
+
+        dx^2 sum_jn (s_j w_jn)^2  +  sum_n dw_n^2 sum_j E[x_j^2] / s_j^2
+
+    with dx the step of the quotient and dw_n that of column n of the scaled weight: both are rounded independently.
+    `sizes` are the magnitudes of the weights.
+    """
+    low, high = seen.ends(scale)
+    step = (high - low) / _LEVELS
+    power = float((seen.power / scale**2).sum())
+    factor = scale.astype(np.float32)[:, np.newaxis]
+    total = 0.0
+    for size in sizes:
+        scaled = size * factor
+        steps = scaled.max(axis=0).astype(np.float64) / _PEAK
+        total += step**2 * float(np.vdot(scaled, scaled)) + float((steps**2).sum()) * power
+    return total

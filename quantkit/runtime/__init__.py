@@ -1,0 +1,1 @@
+"""Everything that makes a session, and what a session really runs."""

@@ -1,0 +1,373 @@
+"""The never-invalid contract: before anything is written, the result is checked, loaded, run and compared."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf, isfinite, log10
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantkit.errors import RuntimeSupportError, VerifyError
+from quantkit.graph.load import LoadedModel
+from quantkit.graph.mapped_model import mapped_model
+from quantkit.runtime.session import (
+    RUNTIME_ERRORS,
+    first_line,
+    float_session,
+    make_session,
+    readable_ir_version,
+    run_session,
+    why_not_loaded,
+)
+from quantkit.runtime.synthetic_inputs import Feeds, made_up_feeds, strange_input
+
+__all__ = [
+    "CALIBRATED",
+    "GIVEN",
+    "HELD_OUT",
+    "LARGE",
+    "MADE_UP",
+    "NOISE_DB",
+    "Agreement",
+    "Reference",
+    "Verification",
+    "compare",
+    "run_float",
+]
+
+# Above this the float model is not run beside the quantized one, and the quantized one is mapped,
+# not copied: verification never needs more memory than quantization.
+LARGE = 1 << 30
+# Below this the output is more noise than signal, whatever the model is for.
+NOISE_DB = 5.0
+
+# What a model was judged on.
+MADE_UP, GIVEN = "made-up inputs", "a given sample"
+HELD_OUT = "samples that it was not calibrated with"
+CALIBRATED = "samples that it was calibrated with"
+
+_SHOWN = 3  # outputs, in a sentence
+_HELD_BYTES = 128 << 20  # of the float model's outputs; beyond, fewer samples are compared
+_NEGLIGIBLE = 1e-12  # share of the power about zero below which an output does not vary at all
+
+_SAMPLE_ERRORS: tuple[type[Exception], ...] = (*RUNTIME_ERRORS, ValueError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """Inputs that the float model accepts, and its outputs; or why there are none.
+
+    Attributes:
+        feeds: Inputs of the first run.
+        outputs: What it gave.
+        note: Why there are none.
+        others: Inputs and outputs of further runs.
+        on: What the inputs are: `MADE_UP`, `GIVEN`, `HELD_OUT` or `CALIBRATED`.
+    """
+
+    feeds: Feeds
+    outputs: Mapping[str, Any]
+    note: str = ""
+    others: tuple[tuple[Feeds, Mapping[str, Any]], ...] = ()
+    on: str = MADE_UP
+
+    @property
+    def runs(self) -> tuple[tuple[Feeds, Mapping[str, Any]], ...]:
+        """All runs; none if there is nothing to compare with."""
+        return ((self.feeds, self.outputs), *self.others) if self.outputs else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How many of the values of an output are those of the float model: integers, truth values, strings."""
+
+    equal: int
+    values: int
+
+    @property
+    def share(self) -> float:
+        """The part that is equal."""
+        return self.equal / max(1, self.values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """What was checked.
+
+    Attributes:
+        compared: Outputs that were compared with the float model, with their SQNR in dB over all samples. The signal
+            counts about its mean: a constant in front of it, which any model keeps, would make the figure look better.
+        note: What could not be checked, and why; empty if everything was.
+        ran: Whether it was run at all.
+        about_zero: The same with the signal as it is, mean included.
+        agreement: Outputs without floats, compared by equality.
+        samples: On how many samples.
+        on: What they are: `MADE_UP`, `GIVEN`, `HELD_OUT` or `CALIBRATED`.
+    """
+
+    compared: Mapping[str, float]
+    note: str
+    ran: bool
+    about_zero: Mapping[str, float] = field(default_factory=dict)
+    agreement: Mapping[str, Agreement] = field(default_factory=dict)
+    samples: int = 0
+    on: str = MADE_UP
+
+    def __str__(self) -> str:
+        done = "valid, loads and runs in onnxruntime" if self.ran else "valid, loads in onnxruntime"
+        found = self.figures(_SHOWN)
+        return f"verified: {done}" + (
+            f"; SQNR against float on {self.judged_on}: {found}" if found else ""
+        )
+
+    def figures(self, most: int | None = None) -> str:
+        """Return "y 33.1 dB, label 98.0 % equal"; of at most so many outputs."""
+        found = [
+            f"{name} {f'{db:.1f} dB' if isfinite(db) else 'identical'}"
+            for name, db in self.compared.items()
+        ]
+        found += [f"{name} {a.share:.1%} equal" for name, a in self.agreement.items()]
+        shown = found[:most]
+        more = f" and {len(found) - len(shown)} more" if len(found) > len(shown) else ""
+        return ", ".join(shown) + more
+
+    @property
+    def judged_on(self) -> str:
+        """What it was compared with float on, in words."""
+        if self.on in {MADE_UP, GIVEN}:
+            return self.on
+        return (
+            f"{self.samples} {self.on}"
+            if self.samples != 1
+            else f"1 {self.on}".replace("samples", "sample")
+        )
+
+    @property
+    def worst(self) -> float | None:
+        """The lowest SQNR; None if nothing was compared."""
+        return min(self.compared.values(), default=None)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        # Infinite where nothing changed at all, which JSON cannot say.
+        found = {k: v if isfinite(v) else None for k, v in self.compared.items()}
+        about_zero = {k: v if isfinite(v) else None for k, v in self.about_zero.items()}
+        return {
+            "sqnr_db": found,
+            "sqnr_about_zero_db": about_zero,
+            "equal": {k: {"equal": a.equal, "values": a.values} for k, a in self.agreement.items()},
+            "samples": self.samples,
+            "on": self.on,
+            "note": self.note,
+            "ran": self.ran,
+        }
+
+
+def run_float(
+    source: LoadedModel,
+    sample: Feeds | None = None,
+    ranges: Mapping[str, tuple[float, float]] = MappingProxyType({}),
+    *,
+    more: Sequence[Feeds] = (),
+    on: str = GIVEN,
+) -> Reference:
+    """Load and run the float model on samples, or on inputs made up from its signature.
+
+    Args:
+        source: The float model.
+        sample: A sample to run it on; it must take it.
+        ranges: Between which values made-up inputs lie, where that is known.
+        more: Further samples; those that it does not take are left out, and so are those whose outputs would take
+            too much memory.
+        on: What the samples are.
+
+    Raises:
+        RuntimeSupportError: onnxruntime does not load the float model; says why.
+    """
+    if source.nbytes > LARGE and sample is None:
+        size = source.nbytes / 2**30
+        return Reference(feeds={}, outputs={}, note=f"not compared with float ({size:.1f} GB)")
+    try:
+        session = float_session(source)
+    except RUNTIME_ERRORS as e:
+        raise RuntimeSupportError(why_not_loaded(source, str(e))) from e
+    if sample is not None:
+        return _run_samples(session, sample, more, on)
+    strange = strange_input(session.get_inputs())
+    if strange is not None:
+        why = f"no value can be made up for input '{strange.name}' of type {strange.type}"
+        return Reference(feeds={}, outputs={}, note=f"not run: {why}; pass a sample")
+    reason = ""
+    for feeds in made_up_feeds(session.get_inputs(), ranges):
+        try:
+            return Reference(feeds=feeds, outputs=run_session(session, feeds))
+        except RUNTIME_ERRORS as e:
+            reason = first_line(e)
+    return Reference(
+        feeds={},
+        outputs={},
+        note=f"not run: the float model accepts none of the inputs made up for it ({reason}); "
+        "pass a sample",
+    )
+
+
+def _run_samples(session: Any, sample: Feeds, more: Sequence[Feeds], on: str) -> Reference:
+    try:
+        outputs = run_session(session, sample)
+    except _SAMPLE_ERRORS as e:
+        raise VerifyError(
+            f"The float model does not run on the given sample: {first_line(e)}"
+        ) from e
+    others = []
+    each = sum(value.nbytes for value in outputs.values() if isinstance(value, np.ndarray))
+    for feeds in more[: _HELD_BYTES // max(1, each)]:
+        try:
+            others.append((feeds, run_session(session, feeds)))
+        except _SAMPLE_ERRORS:
+            continue
+    return Reference(feeds=sample, outputs=outputs, others=tuple(others), on=on)
+
+
+def compare(candidate: Path, reference: Reference, *, nbytes: int) -> Verification:
+    """Load the written candidate, run it on the reference's inputs, and compare.
+
+    Raises:
+        VerifyError: It does not load, does not run, or gives NaN where float does not.
+    """
+    try:
+        session = _candidate_session(candidate, nbytes)
+    except RUNTIME_ERRORS as e:
+        raise VerifyError(f"onnxruntime does not load the result: {first_line(e)}") from e
+    if not reference.outputs:
+        return _run_unseen(session, reference)
+    tallies = {output.name: _Tally() for output in session.get_outputs()}
+    for feeds, expected in reference.runs:
+        try:
+            outputs = run_session(session, feeds)
+        except RUNTIME_ERRORS as e:
+            raise VerifyError(f"The result loads but does not run: {first_line(e)}") from e
+        for output in session.get_outputs():
+            _check_form(output, expected[output.name], outputs[output.name])
+            tallies[output.name].add(expected[output.name], outputs[output.name])
+    return _verification(tallies, reference)
+
+
+def _verification(tallies: Mapping[str, "_Tally"], reference: Reference) -> Verification:
+    floats = {name: tally for name, tally in tallies.items() if tally.power > 0}
+    others = {name: tally for name, tally in tallies.items() if tally.values}
+    resized = [name for name, tally in tallies.items() if tally.resized]
+    seen = {*floats, *others, *resized}
+    skipped = [name for name in tallies if name not in seen]
+    notes = [f"not comparable: {', '.join(skipped)}"] if skipped else []
+    if resized:
+        some = f" on {max(t.resized for t in tallies.values())} of {len(reference.runs)} samples"
+        where = some if len(reference.runs) > 1 else ""
+        notes.append(f"not of float's shape, so not compared{where}: {', '.join(resized)}")
+    return Verification(
+        compared={name: tally.sqnr(centred=True) for name, tally in floats.items()},
+        note="; ".join(notes) or reference.note,
+        ran=True,
+        about_zero={name: tally.sqnr(centred=False) for name, tally in floats.items()},
+        agreement={name: Agreement(t.equal, t.values) for name, t in others.items()},
+        samples=len(reference.runs),
+        on=reference.on,
+    )
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Sums over all samples of one output.
+
+    Attributes:
+        count: Floats that are finite in the float model.
+        near: A value near their mean: sums about it keep their digits.
+        total: Sum of their distances from `near`; `spread` is that of the squares.
+        power: Sum of their squares.
+        noise: Sum of the squares of differences.
+        values: Values that are no floats; so many are `equal`.
+        resized: Samples on which the output has another shape than float's.
+    """
+
+    count: int = 0
+    near: float = 0.0
+    total: float = 0.0
+    spread: float = 0.0
+    power: float = 0.0
+    noise: float = 0.0
+    values: int = 0
+    equal: int = 0
+    resized: int = 0
+
+    def add(self, expected: Any, actual: Any) -> None:
+        if not isinstance(expected, np.ndarray):
+            return
+        if expected.shape != actual.shape:
+            self.resized += 1
+        elif expected.dtype.kind == "f":
+            finite = np.isfinite(expected)
+            self._add_floats(expected[finite].astype(np.float64), actual[finite])
+        else:
+            self.values += expected.size
+            self.equal += int(np.count_nonzero(expected == actual))
+
+    def _add_floats(self, expected: NDArray[np.float64], actual: NDArray[Any]) -> None:
+        if not expected.size:
+            return
+        if not self.count:
+            self.near = float(expected.mean())
+        distance = expected - self.near
+        self.count += expected.size
+        self.total += float(distance.sum())
+        self.spread += float(np.vdot(distance, distance))
+        self.power += float(np.vdot(expected, expected))
+        difference = expected - actual
+        self.noise += float(np.vdot(difference, difference))
+
+    def sqnr(self, *, centred: bool) -> float:
+        """Return signal over noise in dB; of an output that never varies the signal is all of it."""
+        about_mean = self.spread - self.total**2 / max(1, self.count)
+        signal = about_mean if centred and about_mean > _NEGLIGIBLE * self.power else self.power
+        return 10 * log10(signal / self.noise) if self.noise > 0 else inf
+
+
+def _check_form(output: Any, expected: Any, actual: Any) -> None:
+    """Raise if an output has another type or rank than float's, or values where float has none.
+
+    Extents that the model leaves free may differ: what a detector keeps depends on its scores.
+    """
+    if not isinstance(expected, np.ndarray):
+        return
+    wrong = expected.dtype != actual.dtype or expected.ndim != actual.ndim
+    # A declared extent counts only if the float model keeps it: some models declare wrong ones.
+    extents = zip(output.shape, expected.shape, actual.shape, strict=False)
+    if wrong or any(declared == e != a for declared, e, a in extents):
+        raise VerifyError(
+            f"Output '{output.name}' of the result is {actual.dtype}{list(actual.shape)}, "
+            f"not {expected.dtype}{list(expected.shape)}."
+        )
+    same = expected.shape == actual.shape and expected.dtype.kind == "f"
+    if same and not np.isfinite(actual[np.isfinite(expected)]).all():
+        raise VerifyError(f"Output '{output.name}' of the result holds NaN or infinity.")
+
+
+def _run_unseen(session: Any, reference: Reference) -> Verification:
+    """Run a result that cannot be compared, on the first made-up inputs that it takes."""
+    for feeds in made_up_feeds(session.get_inputs()):
+        try:
+            run_session(session, feeds)
+        except RUNTIME_ERRORS:
+            continue
+        return Verification(compared={}, note=reference.note, ran=True)
+    note = reference.note if "not run" in reference.note else f"{reference.note}; not run"
+    return Verification(compared={}, note=note, ran=False)
+
+
+def _candidate_session(path: Path, nbytes: int) -> Any:
+    """Load the result as users will; if it is large, mapped so that it is not in memory twice."""
+    if nbytes < LARGE // 4:
+        return make_session(str(path))
+    mapped = mapped_model(path, readable_ir_version)
+    return make_session(mapped.structure, folder=mapped.folder, prepack=False)

@@ -1,0 +1,248 @@
+"""Why a product stays float, and what would change it.
+
+Each check looks at the file for one thing that keeps onnxruntime from an integer kernel. A product that is known to stay
+float is given the first that applies. `tests/fusion/test_reasons.py` proves each against the installed onnxruntime:
+the product stays float with it, and runs in integers once it is mended.
+"""
+
+from collections.abc import Callable, Collection
+from itertools import islice
+
+import onnx_ir as ir
+
+from quantkit.runtime.kernels.parameters import axis_fault, bias_fault, gemm_fault
+from quantkit.runtime.kernels.reason import AGAIN, STATIC, Reason
+from quantkit.runtime.kernels.site import Readers, Site, type_of
+
+__all__ = ["why_float"]
+
+_WIDE = frozenset({ir.DataType.INT16, ir.DataType.UINT16})
+_BYTES = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
+_QUANTIZED = frozenset({"Conv", "FusedConv", "FusedGemm", "FusedMatMul", "Gemm", "MatMul"})
+_ATTENTIONS = frozenset({"Attention", "MultiHeadAttention"})
+_SHOWN = 3  # names
+_DYNAMIC = "`quantkit quantize dynamic`"
+_FOLD = "fold it first: `quantkit quantize static` does, or onnxruntime.quantization.shape_inference.quant_pre_process"
+
+
+def why_float(node: ir.Node | None, readers: Readers) -> Reason:
+    """Return why a product of the file stays float; None: one that the file does not name.
+
+    `readers` is one for all products of a file.
+    """
+    if node is None:
+        return Reason("onnxruntime made it while it optimized the graph, in float", "none known")
+    site = Site(node, readers)
+    if node.op_type not in _QUANTIZED:
+        return _other(site)
+    found = (check(site) for check in (*_CHECKS, _unknown))
+    return next(reason for reason in found if reason is not None)
+
+
+def _other(site: Site) -> Reason:
+    """Operators whose static patterns onnxruntime does not have."""
+    op = site.node.op_type
+    if op == "MatMulNBits":
+        return Reason(
+            "MatMulNBits turns its weights back into float unless accuracy_level is 4",
+            "set the attribute accuracy_level to 4, and check the outputs",
+        )
+    stored = _stored(site)
+    if stored is not None:
+        return stored
+    if op == "LSTM" or op in _ATTENTIONS:
+        return Reason(
+            f"{op} runs in integers only with ranges taken at run time",
+            f"{_DYNAMIC} uses the kernel for it where it fits",
+        )
+    return Reason(f"onnxruntime's CPU provider has no integer kernel for {op}", "none on this CPU")
+
+
+def _two_activations(site: Site) -> Reason | None:
+    x, w = site.operand(0), site.operand(1)
+    if x is None or w is None or x.is_constant or w.is_constant:
+        return None
+    if x.dtype is not None and w.dtype is not None:
+        return None
+    return Reason(
+        "a MatMul of two activations, of which not both are quantized",
+        "none as a rule: there is no weight to shrink; onnxruntime.quantization.quantize_static quantizes both, so measure "
+        "what that costs",
+    )
+
+
+def _stored(site: Site) -> Reason | None:
+    """Weights that are integers in the file alone."""
+    x, w = site.operand(0), site.operand(1)
+    if x is None or w is None or x.dtype is not None or w.stored is None:
+        return None
+    bits = w.stored.bitwidth
+    return Reason(
+        f"the weight has {bits} bits in the file and becomes float when it is loaded, which saves space, not time",
+        f"{STATIC}, with samples to calibrate on, runs it in integers"
+        if site.node.op_type in _QUANTIZED
+        else "none on this CPU",
+    )
+
+
+def _plain(site: Site) -> Reason | None:
+    x, w = site.operand(0), site.operand(1)
+    if x is None or w is None or (x.dtype is not None and w.dtype is not None):
+        return None
+    if x.dtype is None and w.dtype is None:
+        what = "weight and input are float in the file"
+    else:
+        what = f"the {'input' if x.dtype is None else 'weight'} is float in the file"
+    return Reason(what, f"{STATIC}, unless it was left in float on purpose")
+
+
+def _wide(site: Site) -> Reason | None:
+    made = _made_type(site)
+    types = [o.dtype for o in site.operands[:2] if o is not None]
+    if _WIDE.isdisjoint([*types, made]):
+        return None
+    return Reason("16-bit integers: onnxruntime's CPU provider multiplies only 8-bit ones", AGAIN)
+
+
+def _narrow(site: Site) -> Reason | None:
+    types = {o.dtype for o in site.operands[:2] if o is not None} - {None}
+    other = sorted(t.name.lower() for t in types - _BYTES if t is not None)
+    if not other:
+        return None
+    return Reason(f"{other[0]} beside 8-bit integers has no kernel", AGAIN)
+
+
+def _outside(site: Site) -> Reason | None:
+    """Patterns end at the graph that a node stands in."""
+    makers = [o.dequantizer for o in site.operands[:2] if o is not None]
+    if all(m is None or m.graph is site.node.graph for m in makers):
+        return None
+    return Reason(
+        "DequantizeLinear stands outside of the If, Loop or Scan with the layer",
+        f"{STATIC} puts it inside",
+    )
+
+
+def _shared_int8(site: Site) -> Reason | None:
+    """The rule of int8 activations on x86.
+
+    Kernels for x86 take uint8. Before patterns are matched, each pair of QuantizeLinear and DequantizeLinear in int8 is
+    rewritten to uint8, but only if the QuantizeLinear has one reader, once each reader has a DequantizeLinear of its
+    own. Where a tensor has several (a residual connection; query, key and value), it stays int8, and so every product
+    that reads or makes it stays float: int8 matches no pattern, and input and output must have one type.
+    """
+    x, quantizer = site.operand(0), site.exit.quantizer
+    read = x.integers if x is not None and x.dtype is ir.DataType.INT8 else None
+    made = None if quantizer is None else quantizer.outputs[0]
+    if quantizer is not None and type_of(quantizer) is not ir.DataType.INT8:
+        made = None
+    for verb, also, value in (("reads", "read too", read), ("makes", "read", made)):
+        readers = {} if value is None else site.readers.of(value)
+        if value is not None and (len(readers) > 1 or max(readers.values(), default=0) > 1):
+            others = _names(readers, site.node)
+            how = f", which {others} {also}" if others else " more than once"
+            return Reason(
+                "int8 activations that several nodes read: kernels for x86 take uint8, and onnxruntime turns int8 into "
+                "uint8 only where one node reads it",
+                AGAIN,
+                detail=f"it {verb} '{_float_name(value)}'{how}",
+            )
+    if read is not None and read.producer() is None:
+        return Reason("int8 inputs that no QuantizeLinear makes", AGAIN)
+    return None
+
+
+def _mixed(site: Site) -> Reason | None:
+    x, w, made = site.operand(0), site.operand(1), _made_type(site)
+    if x is None or w is None or x.dtype is None or w.dtype is None:
+        return None
+    if made is not None and made is not x.dtype:
+        return Reason(
+            f"the input is {x.dtype.name.lower()} and the output {made.name.lower()}: kernels need one type for both",
+            AGAIN,
+        )
+    if x.dtype is ir.DataType.INT8 and w.dtype is ir.DataType.UINT8:
+        return Reason("int8 activations with uint8 weights have no kernel", AGAIN)
+    return None
+
+
+def _way_out(site: Site) -> Reason | None:
+    """Conv needs QuantizeLinear behind it, and what stands between must vanish."""
+    way = site.exit
+    batch = next((n for n in way.between if n.op_type == "BatchNormalization"), None)
+    if batch is not None:
+        return Reason("BatchNormalization stands between the layer and QuantizeLinear", _FOLD)
+    if way.quantizer is not None:
+        return _bounds(site)
+    if site.node.op_type != "Conv" and not _quantized_too(site):
+        return None
+    if way.is_result:
+        what, detail = "the output is not quantized: it is an output of the model", ""
+    else:
+        what = "the output is not quantized, or not for all that read it"
+        detail = f"read by {_names(dict.fromkeys(way.readers), site.node)}"
+    return Reason(what, f"quantize the output too: {STATIC} does", detail=detail)
+
+
+def _quantized_too(site: Site) -> bool:
+    """Whether the output goes to QuantizeLinear and elsewhere."""
+    return any(node.op_type == "QuantizeLinear" for node in site.exit.readers)
+
+
+def _bounds(site: Site) -> Reason | None:
+    """Relu or Clip vanishes only if QuantizeLinear clips as much: its lowest integer must mean the lower bound."""
+    if not site.exit.between:
+        return None
+    op = site.exit.between[0].op_type
+    return Reason(
+        f"{op} between the layer and QuantizeLinear cannot be dropped: the quantized range goes beyond its bounds",
+        f"{STATIC} quantizes within the bounds; with onnxruntime.quantization leave ActivationSymmetric off and use "
+        "activation_type=QuantType.QUInt8",
+    )
+
+
+def _made_type(site: Site) -> ir.DataType | None:
+    return None if site.exit.quantizer is None else type_of(site.exit.quantizer)
+
+
+def _float_name(integers: ir.Value) -> str:
+    """Return the name of the tensor before it was quantized."""
+    maker = integers.producer()
+    source = None if maker is None else maker.inputs[0]
+    return (source.name if source is not None else integers.name) or ""
+
+
+def _names(nodes: Collection[ir.Node], own: ir.Node) -> str:
+    """Return the first of the nodes by name, and how many others there are beside `own`."""
+    others = (node for node in nodes if node is not own)
+    found = [node.name or node.op_type for node in islice(others, _SHOWN)]
+    more = len(nodes) - (own in nodes) - len(found)
+    return ", ".join(found) + (f" and {more} more" if more else "")
+
+
+def _unknown(site: Site) -> Reason:
+    """Say honestly that no rule is known, with what there is to see."""
+    makers = [v.producer() for v in site.node.inputs if v is not None]
+    before = ", ".join("a constant" if m is None else m.op_type for m in makers)
+    readers = sorted({use.node.op_type for use in site.node.outputs[0].uses()})
+    return Reason(
+        "onnxruntime's patterns do not match",
+        f"not known; {STATIC} writes patterns that it knows",
+        detail=f"it reads {before}; {', '.join(readers) or 'nothing'} reads it",
+    )
+
+
+_CHECKS: tuple[Callable[[Site], Reason | None], ...] = (
+    _two_activations,
+    _stored,
+    _plain,
+    _wide,
+    _narrow,
+    _outside,
+    _shared_int8,
+    _mixed,
+    _way_out,
+    bias_fault,
+    gemm_fault,
+    axis_fault,
+)

@@ -1,0 +1,146 @@
+"""Integers of one weight that keep its product's output, not the weight itself.
+
+    minimise  E |(W - Wq) x|^2 = tr (W - Wq) H (W - Wq)^T      H = E[x x^T], observed
+
+in three steps, each of which can be left out: the scale of each channel, second-order rounding, and coordinate
+descent on the integers, after which the scale is fitted again. Where a bias takes the mean away, H is the
+covariance instead.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrators import PatchMoments
+from quantkit.numerics.adaptive import improve
+from quantkit.numerics.pairs import FREE, PAIRED, Limits, round_pairs
+from quantkit.numerics.second_order import carries_of, damped, damping_share, round_carried
+from quantkit.numerics.weight_scale import choose_scale, refit_scale, safe_scale
+from quantkit.plan.integers import SolvedWeight
+from quantkit.recover.layout import Layout
+from quantkit.spec import PerAxis, QParams, QuantSpec
+
+__all__ = ["Rounding", "solve_weight", "solving_bytes"]
+
+Floats = NDArray[np.float64]
+
+_NUMBERS = 1 << 21  # weights that are in float64 at a time
+_COPIES = 8  # of them, while they are rounded
+_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rounding:
+    """What to do about a weight.
+
+    Attributes:
+        ranges: Choose each channel's scale by the error that it leaves; else no weight is clipped.
+        second_order: Let later weights make up for the errors of earlier ones; else round to nearest.
+        adaptive: Descend on the integers afterwards, and fit the scale again.
+    """
+
+    ranges: bool = False
+    second_order: bool = True
+    adaptive: bool = False
+
+
+def solving_bytes(layout: Layout) -> int:
+    """Return about what solving a weight takes: its matrix of moments, and a part of its channels in float64."""
+    numbers = prod(layout.shape)
+    return _BYTES * (layout.group * layout.inputs**2 + _COPIES * min(_NUMBERS, numbers) + numbers)
+
+
+def solve_weight(
+    array: NDArray[Any],
+    spec: QuantSpec,
+    layout: Layout,
+    moments: PatchMoments | None,
+    settings: Rounding,
+    *,
+    centred: bool,
+) -> tuple[SolvedWeight, NDArray[np.float32]]:
+    """Return the integers of a weight, and what they change the mean of each output channel by.
+
+    `centred`: that change will be taken off the bias.
+    """
+    rows = layout.rows(array)
+    limits = PAIRED if spec.pair_axes else FREE
+    h = _moments(rows, moments, centred=centred)
+    importance = np.diagonal(h, axis1=-2, axis2=-1).copy() if settings.ranges else None
+    carries = carries_of(h, own=not settings.adaptive) if settings.second_order else None
+    per_channel = isinstance(spec.granularity, PerAxis)
+    common = None if per_channel else _widest(rows, limits)
+    q = np.empty(rows.shape, np.int16)
+    scale, shift = np.empty(rows.shape[:2]), np.empty(rows.shape[:2], np.float32)
+    for some in _channels(rows):
+        part = rows[:, some].astype(np.float64)
+        own = (
+            _scale(part, importance, limits) if common is None else np.full(part.shape[:2], common)
+        )
+        if carries is not None:
+            integers = round_carried(part, own, carries, limits)
+        else:
+            integers = round_pairs(part / own[..., np.newaxis], limits)
+        if settings.adaptive:
+            integers = improve(integers, part, own, h, limits)
+            if per_channel:
+                own = refit_scale(integers, part, own, h)
+        q[:, some], scale[:, some] = integers, own
+        shift[:, some] = _shift(part - integers * own[..., np.newaxis], moments)
+    return _stored(q, scale, spec, layout), shift.reshape(-1)
+
+
+def _channels(rows: NDArray[Any]) -> Iterator[slice]:
+    """Cut channels into parts that take little memory in float64: each is rounded without the others."""
+    groups, channels, inputs = rows.shape
+    step = max(1, _NUMBERS // (groups * inputs))
+    return (slice(start, start + step) for start in range(0, channels, step))
+
+
+def _widest(rows: NDArray[Any], limits: Limits) -> float:
+    parts = (rows[:, some].astype(np.float64) for some in _channels(rows))
+    return max(float(safe_scale(part, limits).max()) for part in parts)
+
+
+def _moments(rows: NDArray[Any], moments: PatchMoments | None, *, centred: bool) -> Floats:
+    """Return H; without data, that of independent inputs whose mean is as large as their deviation."""
+    k = rows.shape[-1]
+    if moments is not None and moments.count:
+        seen = moments.covariance if centred else moments.second
+        return damped(seen, damping_share(k, moments.count), own=True)
+    one: Floats = np.ones((k, k))
+    one[np.arange(k), np.arange(k)] += 1
+    return one[np.newaxis] if rows.shape[0] == 1 else np.broadcast_to(one, (rows.shape[0], k, k))
+
+
+def _scale(rows: Floats, importance: Floats | None, limits: Limits) -> Floats:
+    if importance is None:
+        return safe_scale(rows, limits)
+    return choose_scale(rows, importance, limits)
+
+
+def _shift(error: Floats, moments: PatchMoments | None) -> Floats:
+    """Return E[(W - Wq) x] of each output channel; zero without data."""
+    if moments is None or not moments.count:
+        return np.zeros(error.shape[:2])
+    found: Floats = np.einsum("gnk,gk->gn", error, moments.mean)
+    return found
+
+
+def _stored(q: NDArray[np.int16], scale: Floats, spec: QuantSpec, layout: Layout) -> SolvedWeight:
+    zero = 0 if spec.dtype.signed else 1 << (spec.dtype.bits - 1)
+    flat = scale.reshape(-1).astype(np.float32)
+    per_channel = isinstance(spec.granularity, PerAxis)
+    scales = flat if per_channel else flat[0].reshape(())
+    return SolvedWeight(
+        integers=layout.back(q + zero, spec.dtype),
+        qparams=QParams(
+            spec=spec,
+            scale=scales,
+            zero_point=np.full(scales.shape, zero, spec.dtype.storage),
+        ),
+    )

@@ -1,0 +1,143 @@
+"""All weights of a plan, solved; biases with them."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from calibrators import PatchMoments
+from quantkit.observe.calibration import Calibration
+from quantkit.observe.forks import forked_map
+from quantkit.observe.monitor import Monitor, Silent
+from quantkit.plan import Mode, Plan
+from quantkit.plan.integers import Solved, SolvedWeight
+from quantkit.recover.products import Product
+from quantkit.solve.rounding import Rounding, solve_weight, solving_bytes
+
+__all__ = ["is_static", "solve"]
+
+# Without having seen what it multiplies, a weight larger than this is rounded while it is written instead:
+# solving holds all integers at once.
+_BLIND = 1 << 22
+_WIDEST = 8192  # K above which K x K numbers are too many
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    product: Product
+    moments: PatchMoments | None
+    corrects: bool  # the bias takes the mean of the error away
+
+    @property
+    def nbytes(self) -> int:
+        """What solving it takes."""
+        return solving_bytes(self.product.layout)
+
+
+def solve(  # noqa: PLR0913 - one parameter a question
+    model: ir.Model,
+    plan: Plan,
+    products: Iterable[Product],
+    calibration: Calibration | None,
+    settings: Rounding,
+    *,
+    bias: bool = True,
+    workers: int = 1,
+    memory: int = 1 << 30,
+    monitor: Monitor | None = None,
+) -> Solved:
+    """Find the integers of every weight that a calibrated product multiplies by.
+
+    Args:
+        model: The float model that was planned.
+        plan: What was decided.
+        products: Its products, or some of them.
+        calibration: Holds the moments that were asked for; None to do without.
+        settings: How weights are rounded.
+        bias: Take the mean of each channel's error off its bias.
+        workers: Processes.
+        memory: Bytes that they may take together; a weight that needs more is solved alone.
+        monitor: Told how many weights there are, and of each that is done.
+    """
+    import scipy.linalg  # noqa: F401 - before workers are forked, so that they find its BLAS
+
+    monitor = monitor or Silent()
+    static = [p for p in products if is_static(p, plan)]
+    shared = Counter(p.weight for p in static)
+    tasks = [
+        _Task(p, moments, bias and p.biased and moments is not None)
+        for p in static
+        if shared[p.weight] == 1
+        and ((moments := _moments(p, calibration)) is not None or _is_small(p))
+    ]
+    tasks.sort(key=lambda task: -task.nbytes)
+    arrays = _constants(model, {t.product.weight for t in tasks} | {t.product.bias for t in tasks})
+
+    def work(task: _Task) -> tuple[SolvedWeight, NDArray[np.float32]]:
+        p = task.product
+        spec = plan.weight[p.weight].spec
+        array = arrays[p.weight].numpy()
+        return solve_weight(array, spec, p.layout, task.moments, settings, centred=task.corrects)
+
+    monitor.name("Rounding weights")
+    monitor.start(len(tasks), "weights")
+    found: list[tuple[SolvedWeight, NDArray[np.float32]]] = []
+    for at_once, some in _waves(tasks, workers, memory):
+        found += forked_map(work, some, at_once, monitor.tick)
+    weights = {t.product.weight: w for t, (w, _) in zip(tasks, found, strict=True)}
+    biases = {
+        t.product.node: _bias(t.product, arrays, shift)
+        for t, (_, shift) in zip(tasks, found, strict=True)
+        if t.corrects
+    }
+    return Solved(weights=weights, biases=biases)
+
+
+def _waves(
+    tasks: Sequence[_Task], workers: int, memory: int
+) -> Iterator[tuple[int, Sequence[_Task]]]:
+    """Cut tasks, the largest first, by how many of them fit into memory at once."""
+    for at_once, some in groupby(tasks, lambda t: max(1, min(workers, memory // t.nbytes))):
+        yield at_once, tuple(some)
+
+
+def is_static(product: Product, plan: Plan) -> bool:
+    """Say whether a plan lets a product run in calibrated integers."""
+    decided = plan.node.get(product.node)
+    return decided is not None and decided.mode is Mode.STATIC and product.weight in plan.weight
+
+
+def _moments(product: Product, calibration: Calibration | None) -> PatchMoments | None:
+    if calibration is None:
+        return None
+    found = calibration.seen.answers.get(product.reads, {}).get(product.ask)
+    return found if isinstance(found, PatchMoments) and found.count else None
+
+
+def _is_small(product: Product) -> bool:
+    size = int(np.prod(product.layout.shape))
+    return size <= _BLIND and product.layout.inputs <= _WIDEST
+
+
+def _constants(model: ir.Model, names: set[str]) -> dict[str, ir.TensorProtocol]:
+    found = {}
+    for graph in model.graphs():
+        for name, value in graph.initializers.items():
+            if name in names and value.const_value is not None:
+                found[name] = value.const_value
+    return found
+
+
+def _bias(
+    product: Product, arrays: Mapping[str, Any], shift: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    shift = shift * np.float32(product.alpha)
+    if not product.bias:
+        return shift
+    own = arrays[product.bias].numpy().reshape(-1) * np.float32(product.beta)
+    return np.asarray(own + shift, np.float32)

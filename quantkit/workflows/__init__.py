@@ -1,0 +1,1 @@
+"""The lines of the product, each read from top to bottom."""

@@ -1,0 +1,266 @@
+"""Evaluation, in order: load, run on the same samples, weigh, time, look inside, judge."""
+
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+from quantkit.errors import ModelError, OutputError, QuantkitError, UsageError
+from quantkit.evaluate.changes import changes_of
+from quantkit.evaluate.cost.latency import Timed, measure_latency
+from quantkit.evaluate.cost.memory import measure_memory
+from quantkit.evaluate.cost.size import size_of
+from quantkit.evaluate.fidelity import fidelity_of
+from quantkit.evaluate.layers.ranking import layers_of
+from quantkit.evaluate.outputs import AccuracyOptions, Answered, Contender, measure_answers
+from quantkit.evaluate.warnings import doubts_of, otherwise_prepared, swapped
+from quantkit.gate import judged
+from quantkit.graph.half import half_type
+from quantkit.graph.load import LoadedModel
+from quantkit.graph.opset import opset_of
+from quantkit.observe.monitor import Monitor, Silent
+from quantkit.provenance import (
+    Provenance,
+    calibrated_of,
+    cpu_name,
+    model_digest,
+    read_provenance,
+    software,
+)
+from quantkit.recipe import DataSettings, closest
+from quantkit.report import write_report
+from quantkit.result import Evaluated, ModelFile, Origin, Result, Rule, save_result
+from quantkit.runtime.kernels import runtime_of
+from quantkit.runtime.session import RUNTIME_ERRORS, first_line, load_model
+from quantkit.targets import cores
+
+__all__ = ["PARTS", "WRITTEN", "EvaluateOptions", "evaluate", "named", "write_evaluation"]
+
+PARTS = ("latency", "memory", "layers", "runtime", "fidelity")
+"""What may be left out; answers and sizes are always measured."""
+
+WRITTEN = ("result.json", "report.html", "report.md")
+"""What `write_evaluation` writes into a folder."""
+
+_Found = TypeVar("_Found")
+_FAILURES: tuple[type[Exception], ...] = (QuantkitError, *RUNTIME_ERRORS)
+_INSIDE = 8  # samples that layers and fidelity are looked at with
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluateOptions:
+    """How to evaluate.
+
+    Attributes:
+        accuracy: Which metric, at which confidence.
+        batches: Sizes of batches that are timed.
+        threads: Numbers of threads that are timed; 0 is onnxruntime's choice.
+        skip: Parts that are left out, of `PARTS`.
+        rules: What candidates are judged by.
+        allow: Objections to an evaluation that do not count; of `quantkit.recipe.objections`.
+        title: For people; "": the float model's name.
+        command: How this was asked for, to do it again.
+        recipe: The text of quantkit.toml.
+    """
+
+    accuracy: AccuracyOptions = field(default_factory=AccuracyOptions)
+    batches: tuple[int, ...] = (1,)
+    threads: tuple[int, ...] = (0,)
+    skip: frozenset[str] = frozenset()
+    rules: tuple[Rule, ...] = ()
+    allow: tuple[str, ...] = ()
+    title: str = ""
+    command: str = ""
+    recipe: str = ""
+
+    def __post_init__(self) -> None:
+        for part in self.skip - set(PARTS):
+            raise UsageError(
+                f"There is no part '{part}' to skip{closest(part, PARTS)}: use {', '.join(PARTS)}."
+            )
+
+
+def evaluate(
+    models: Sequence[Contender],
+    data: object,
+    settings: DataSettings,
+    options: EvaluateOptions,
+    monitor: Monitor | None = None,
+) -> Result:
+    """Measure candidates against the float model, which is the first of `models`.
+
+    Raises:
+        QuantkitError: A model, the data or the metric is wrong; says what to do.
+    """
+    started = time.perf_counter()
+    monitor = monitor or Silent()
+    if len(models) < 2:  # noqa: PLR2004 - float and a candidate
+        raise UsageError("There is no candidate: quantkit evaluate FLOAT CANDIDATE... --data DIR.")
+    monitor.stage("Reading the models")
+    for model in models:
+        load_model(model.path).require_weights()
+    answered = measure_answers(models, data, settings, options.accuracy, monitor)
+    timed = Timed()
+    if "latency" not in options.skip:
+        timed = measure_latency(
+            [(model.name, model.path) for model in models],
+            answered.feeds,
+            batches=options.batches,
+            threads=options.threads,
+            progress=monitor.stage,
+        )
+    found = [
+        _evaluated(m, models[0], answered, timed, _Look(options=options, monitor=monitor))
+        for m in models
+    ]
+    result = Result(
+        title=options.title or models[0].path.stem,
+        data=answered.data,
+        models=tuple(found),
+        origin=_origin(options, time.perf_counter() - started),
+        notes=(*answered.notes, *timed.notes),
+    )
+    result = replace(result, notes=(*otherwise_prepared(result), *swapped(result), *result.notes))
+    return judged(result, options.rules, options.allow)
+
+
+def write_evaluation(result: Result, folder: Path) -> tuple[Path, Path, Path]:
+    """Write result.json, report.html and report.md.
+
+    Raises:
+        OutputError: They cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise OutputError(f"Cannot make the folder '{folder}': {e.strerror}.") from e
+    # First what took minutes to measure: the pages can be made from it again.
+    save_result(result, folder / "result.json")
+    page, text = write_report(result, folder)
+    return folder / "result.json", page, text
+
+
+def named(arguments: Sequence[str | Path]) -> tuple[Contender, ...]:
+    """Return models by the names that a report shows: "name=path", else the file's name without its ending.
+
+    Raises:
+        UsageError: Two models would have one name.
+    """
+    found: dict[str, Contender] = {}
+    for argument in arguments:
+        name, path = _name_and_path(argument)
+        if name in found:
+            raise UsageError(
+                f"Two models are called '{name}': give them names, as in 'first={path}'."
+            )
+        found[name] = Contender(name=name, path=path)
+    return tuple(found.values())
+
+
+def _name_and_path(argument: str | Path) -> tuple[str, Path]:
+    name, equals, path = str(argument).partition("=")
+    if equals and name and path and not Path(argument).exists():
+        return name, Path(path)
+    return Path(argument).name.removesuffix(".onnx"), Path(argument)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """What is looked at in one model, and what went wrong with it."""
+
+    options: EvaluateOptions
+    monitor: Monitor
+    warnings: list[str] = field(default_factory=list)
+
+    def at(self, part: str, text: str, measure: Callable[[], _Found]) -> _Found | None:
+        """Measure a part; one that fails is a warning in the report, not the end of it."""
+        if part in self.options.skip:
+            return None
+        self.monitor.stage(text)
+        try:
+            return measure()
+        except _FAILURES as e:
+            self.warnings.append(f"The part '{part}' could not be measured: {first_line(e)}")
+            return None
+
+    def record(self, loaded: LoadedModel) -> Provenance | None:
+        """Read where a model says it comes from."""
+        try:
+            return read_provenance(loaded.model)
+        except ModelError as e:
+            self.warnings.append(str(e))
+            return None
+
+
+def _evaluated(
+    model: Contender, base: Contender, answered: Answered, timed: Timed, look: _Look
+) -> Evaluated:
+    """Look at one model; `base` is float."""
+    name, path, is_float = model.name, model.path, model is base
+    few = answered.feeds[:_INSIDE]
+    stage = look.monitor.stage
+    loaded = load_model(path)
+    origin = look.record(loaded)
+    size = size_of(path, base.path)
+    runtime = look.at("runtime", f"What runs in integers: {name}", lambda: runtime_of(path))
+    memory = look.at("memory", f"Memory: {name}", lambda: measure_memory(path, few[0]))
+    fidelity = look.at(
+        "fidelity", f"Other CPUs: {name}", lambda: fidelity_of(path, few, progress=stage)
+    )
+    layers, changes = None, None
+    if not is_float:
+        if half := half_type(load_model(base.path).model):
+            look.warnings.append(
+                f"'{base.name}' is a {half} model: its layers are not compared one by one."
+            )
+        else:
+            layers = look.at(
+                "layers", f"Layers: {name}", lambda: layers_of(base.path, path, few, progress=stage)
+            )
+        changes = changes_of(base.path, path)
+    return Evaluated(
+        name=name,
+        role="float" if is_float else "candidate",
+        file=_file(loaded, path, origin, size.disk),
+        size=size,
+        metrics=answered.metrics.get(name, ()),
+        drift=answered.drift.get(name),
+        latency=timed.latency.get(name, ()),
+        memory=memory,
+        layers=layers,
+        runtime=runtime,
+        fidelity=fidelity,
+        changes=changes,
+        calibration=calibrated_of(origin, answered.data, answered.calibrated.get(name, 0)),
+        warnings=(*look.warnings, *doubts_of(model, base, answered, changes)),
+    )
+
+
+def _file(loaded: LoadedModel, path: Path, origin: Provenance | None, nbytes: int) -> ModelFile:
+    model = loaded.model
+    return ModelFile(
+        path=str(path),
+        sha256=model_digest(loaded)["sha256"],
+        nbytes=nbytes,
+        opset=opset_of(model),
+        ir_version=model.ir_version or 0,
+        producer=f"{model.producer_name or ''} {model.producer_version or ''}".strip(),
+        provenance=origin.to_json() if origin else {},
+    )
+
+
+def _origin(options: EvaluateOptions, seconds: float) -> Origin:
+    return Origin(
+        command=options.command,
+        created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        software=software(),
+        python=platform.python_version(),
+        system=f"{platform.system()} {platform.machine()}",
+        cpu=cpu_name(),
+        cores=cores(),
+        recipe=options.recipe,
+        seconds=round(seconds, 1),
+    )

@@ -1,0 +1,248 @@
+"""`inspect_model`: what is in a model, what it weighs, what would quantize, what is risky."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from quantkit.analyze.facts import ModelFacts
+from quantkit.analyze.view import facts_of
+from quantkit.files import human
+from quantkit.graph.half import half_type, widen
+from quantkit.graph.load import LoadedModel
+from quantkit.graph.opset import opset_of
+from quantkit.graph.size.by_cause import account_of
+from quantkit.numerics.weights import WeightAnalysis, analyze_weight
+from quantkit.ops import FACTS, QUANTIZED_OPS, channel_axis
+from quantkit.plan import DynamicOptions, Plan, plan_dynamic
+from quantkit.result import Part
+from quantkit.runtime.session import load_model, runtime_limits, runtime_version
+
+__all__ = ["Inspection", "Port", "WeightRow", "inspect_model"]
+
+_SHOWN = 5  # of a kind, when printed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Port:
+    """An input or output; a dynamic dimension is its name, or "?"."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.dtype}[{', '.join(str(n) for n in self.shape)}]"
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether any dimension is dynamic."""
+        return any(isinstance(n, str) for n in self.shape)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightRow:
+    """One weight and its analysis."""
+
+    tensor: str
+    shape: tuple[int, ...]
+    analysis: WeightAnalysis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspection:
+    """What `quantkit inspect` shows.
+
+    Attributes:
+        name: The model's path.
+        nbytes: Size of all its files.
+        ir_version: Its IR version.
+        opsets: Version by domain.
+        producer: Who wrote it.
+        inputs: Its inputs, without initializers.
+        outputs: Its outputs.
+        operators: How many nodes of each operator, subgraphs included.
+        size: Bytes by cause; they add up to `nbytes`.
+        plans: What each mode would do, by the mode's name.
+        weights: Analyses of the largest weights, if asked for.
+        hazards: What may go wrong.
+    """
+
+    name: str
+    nbytes: int
+    ir_version: int
+    opsets: Mapping[str, int]
+    producer: str
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    operators: Mapping[str, int]
+    size: tuple[Part, ...]
+    plans: Mapping[str, Plan]
+    weights: tuple[WeightRow, ...]
+    hazards: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """Say what counts, in a few lines."""
+        ports = [f"{kind} {port}" for kind, port in self._ports()]
+        more = [f"and {len(ports) - _SHOWN} more"] if len(ports) > _SHOWN else []
+        operators = [f"{n} {op}" for op, n in self.operators.items()]
+        rest = [f"{len(operators) - _SHOWN} other kinds"] if len(operators) > _SHOWN else []
+        lines = [self._head(), *ports[:_SHOWN], *more]
+        lines.append(f"operators: {', '.join(operators[:_SHOWN] + rest)}")
+        lines += [f"{mode}: {plan}" for mode, plan in self.plans.items()]
+        lines += [f"hazard: {text}" for text in self.hazards[:_SHOWN]]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"<Inspection: {self._head()}>"
+
+    def _head(self) -> str:
+        opset = self.opsets.get("", 0)
+        nodes = sum(self.operators.values())
+        return f"{self.name}, {human(self.nbytes)}, {nodes} nodes, opset {opset}"
+
+    def _ports(self) -> "list[tuple[str, Port]]":
+        return [("input", p) for p in self.inputs] + [("output", p) for p in self.outputs]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+
+        def port(p: Port) -> dict[str, Any]:
+            return {"name": p.name, "dtype": p.dtype, "shape": list(p.shape)}
+
+        return {
+            "name": self.name,
+            "nbytes": self.nbytes,
+            "ir_version": self.ir_version,
+            "opsets": dict(self.opsets),
+            "producer": self.producer,
+            "inputs": [port(p) for p in self.inputs],
+            "outputs": [port(p) for p in self.outputs],
+            "operators": dict(self.operators),
+            "size": [
+                {"cause": s.cause, "tensors": s.tensors, "nbytes": s.nbytes} for s in self.size
+            ],
+            "plans": {mode: plan.to_json() for mode, plan in self.plans.items()},
+            "weights": [
+                {"tensor": w.tensor, "shape": list(w.shape), **w.analysis.to_json()}
+                for w in self.weights
+            ],
+            "hazards": list(self.hazards),
+        }
+
+
+def inspect_model(source: str | Path | onnx.ModelProto, *, weights: int = 0) -> Inspection:
+    """Look at a model without changing anything.
+
+    Args:
+        source: A path, or a ModelProto.
+        weights: How many of the largest weights to analyze.
+    """
+    loaded = load_model(source)
+    model = loaded.model
+    inputs = tuple(_port(v) for v in model.graph.inputs if not v.is_initializer())
+    outputs = tuple(_port(v) for v in model.graph.outputs)
+    operators = dict(Counter(_operator(n) for n in model.graph.all_nodes()).most_common())
+    accounts = account_of(loaded)
+    if half := half_type(model):
+        widen(model)  # as quantizing does
+    facts = facts_of(model, read_weights=not loaded.missing)
+    return Inspection(
+        name=loaded.name.strip("'"),
+        nbytes=accounts.nbytes,
+        ir_version=model.ir_version or 0,
+        opsets=dict(model.opset_imports),
+        producer=f"{model.producer_name or ''} {model.producer_version or ''}".strip(),
+        inputs=inputs,
+        outputs=outputs,
+        operators=operators,
+        size=accounts.parts,
+        plans={
+            "dynamic": plan_dynamic(facts),
+            "stored": plan_dynamic(facts, DynamicOptions(integer=False)),
+        },
+        weights=_analyses(model, facts, weights) if not loaded.missing else (),
+        hazards=tuple(_hazards(loaded, facts, inputs, half)),
+    )
+
+
+def _operator(node: ir.Node) -> str:
+    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+
+
+def _port(value: ir.Value) -> Port:
+    shape: tuple[int | str, ...] = ()
+    if value.shape is not None:
+        shape = tuple(n if isinstance(n, int) else (n.value or "?") for n in value.shape.dims)
+    return Port(
+        name=value.name or "",
+        dtype=str(value.dtype.name).lower() if value.dtype is not None else "?",
+        shape=shape,
+    )
+
+
+def _analyses(model: ir.Model, facts: ModelFacts, limit: int) -> tuple[WeightRow, ...]:
+    largest = sorted(facts.weights.values(), key=lambda w: -w.size)[:limit]
+    nodes = {node.name: node for node in facts.nodes}
+    tensors = {
+        value.name: value.const_value
+        for graph in model.graphs()
+        for value in graph.initializers.values()
+    }
+    rows = []
+    for weight in largest:
+        axis = 0
+        use = next((u for u in weight.uses if u.known), None)
+        if use is not None:
+            node = nodes[use.node]
+            fact = FACTS[node.domain, node.op_type]
+            axis = channel_axis(fact, use.slot, len(weight.shape), node.attributes)
+            axis = 1 - axis if use.transposed else axis
+        tensor = tensors[weight.tensor]
+        assert tensor is not None  # noqa: S101 - weights have contents
+        rows.append(
+            WeightRow(
+                tensor=weight.tensor,
+                shape=weight.shape,
+                analysis=analyze_weight(tensor.numpy(), axis),
+            )
+        )
+    return tuple(rows)
+
+
+def _hazards(
+    loaded: LoadedModel, facts: ModelFacts, inputs: tuple[Port, ...], half: str
+) -> list[str]:
+    limits, version = runtime_limits(), f"onnxruntime {runtime_version()}"
+    model = loaded.model
+    found = [f"external data is missing: {name}" for name in loaded.missing]
+    if half:
+        found.append(
+            f"it is a {half} model: quantizing computes and stores in float32 what does not become integers"
+        )
+    if (model.ir_version or 0) > limits.ir_version:
+        found.append(
+            f"IR version {model.ir_version}: {version} reads up to {limits.ir_version}; "
+            "quantkit writes its result in a version that loads"
+        )
+    if opset_of(model) > limits.opset:
+        found.append(f"opset {opset_of(model)}: {version} supports up to {limits.opset}")
+    quantized = sorted({n.op_type for n in model.graph.all_nodes()} & QUANTIZED_OPS)
+    if quantized or "quantkit" in model.metadata_props:
+        how = ", ".join(quantized) or "weights in 8 bits"
+        found.append(f"it is quantized already ({how})")
+    found += [
+        f"input '{port.name}' has a fixed batch of {port.shape[0]}"
+        for port in inputs
+        if len(port.shape) > 1 and isinstance(port.shape[0], int)
+    ]
+    found += [
+        f"weight '{weight.tensor}' holds NaN or infinity"
+        for weight in facts.weights.values()
+        if not weight.finite
+    ]
+    return found

@@ -1,0 +1,229 @@
+"""`make_again`: quantize as a model's record says, and compare what comes out."""
+
+import filecmp
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from quantkit.calibration import CalibrateOptions
+from quantkit.emit import Format
+from quantkit.errors import ModelError, UsageError
+from quantkit.files import scratch
+from quantkit.graph.load import model_files
+from quantkit.job import StaticJob
+from quantkit.numerics.dtypes import IntType, int_type
+from quantkit.observe import Calibration, CalibratorAsk
+from quantkit.observe.container import is_calibration
+from quantkit.pipeline import dynamic, static
+from quantkit.plan import DynamicOptions, StaticOptions, TensorOverride
+from quantkit.provenance import Provenance, content_digest, data_settings_of, read_provenance
+from quantkit.recipe import DataSettings, RecoverSettings
+from quantkit.targets import target as target_named
+from quantkit.workflows.optimize import optimize_model
+from quantkit.workflows.verify_file import Check, require_provenance, version_changes
+
+__all__ = ["make_again"]
+
+
+def make_again(
+    model: Path,
+    float_model: Path,
+    *,
+    data: Path | None = None,
+    settings: DataSettings | None = None,
+    memory: int | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Check:
+    """Quantize again with the recorded options and compare the bytes.
+
+    Args:
+        model: A model that quantkit wrote.
+        float_model: What it was made from.
+        data: What it was calibrated with: data, or the file of a calibration.
+        settings: How samples are prepared; None is as the record says.
+        memory: Bytes that may be held at once, where settings do not say it.
+        progress: Called with what is being done.
+
+    Raises:
+        QuantkitError: The model carries no provenance, or float model or data cannot be read.
+    """
+    _, says = require_provenance(model)
+    if says.kind == "static" and data is None:
+        raise UsageError(
+            "It was calibrated: to make it again give the data, or the calibration, as --data."
+        )
+    obstacle = _obstacle(says, data)
+    if obstacle:
+        return Check("again", "unknown", f"Cannot be made again: {obstacle}.")
+    progress("Making it again")
+    with scratch() as folder:
+        made = folder / model.name  # external data is named after it
+        try:
+            if settings is None and says.kind == "static":
+                settings = replace(data_settings_of(says.options), memory=memory)
+            _make(says, float_model, made, data, settings or DataSettings())
+        except (KeyError, TypeError, msgspec.ValidationError) as e:
+            raise ModelError(f"The recorded options are not of this version: {e!r}.") from e
+        return _compared(model, made, says)
+
+
+def _obstacle(says: Provenance, data: Path | None) -> str:
+    """Return why the record does not suffice; "" if it does."""
+    if says.kind != "static":
+        return ""
+    if says.options.get("plan") is not None:
+        return "it follows a plan of which only the hash is recorded"
+    if says.calibration is not None and data is not None and not is_calibration(data):
+        return "it was made from a calibration; give that file as --data"
+    if says.calibration is None and data is not None and is_calibration(data):
+        return "it was made from data, not from a calibration"
+    return ""
+
+
+def _make(
+    says: Provenance, source: Path, target: Path, data: Path | None, settings: DataSettings
+) -> None:
+    given = says.options
+    verify, external = bool(given["verify"]), bool(given["external_data"])
+    if says.kind == "optimize":
+        optimize_model(
+            source, target, passes=given["passes"], verify=verify, external_data=external
+        )
+    elif says.kind == "dynamic":
+        dynamic(source, target, _dynamic(given), verify=verify, external_data=external)
+    else:
+        static(
+            _job(given, source, data, settings),
+            target,
+            output_format=Format(given["format"]),
+            verify=verify,
+            external_data=external,
+        )
+
+
+def _dynamic(given: Mapping[str, Any]) -> DynamicOptions:
+    return DynamicOptions(
+        weight_type=int_type(given["weight_type"]),
+        per_channel=given["per_channel"],
+        reduce_range=given["reduce_range"],
+        op_types=_names(given["op_types"]),
+        include=tuple(given["include"]),
+        exclude=tuple(given["exclude"]),
+        integer=given["integer"],
+        pair_safe=given["pair_safe"],
+    )
+
+
+def _job(
+    given: Mapping[str, Any], source: Path, data: Path | None, settings: DataSettings
+) -> StaticJob:
+    calibrate = given["calibrate"]
+    method = CalibratorAsk(
+        name=calibrate["method"]["name"],
+        settings=tuple((key, value) for key, value in calibrate["method"]["settings"]),
+    )
+    known = data is not None and is_calibration(data)
+    return StaticJob(
+        source=source,
+        data=Calibration.load(str(data)).by(method) if known else data,
+        options=_static(given["static"]),
+        recover=msgspec.convert(given["recover"], RecoverSettings),
+        calibrate=CalibrateOptions(
+            method=method,
+            minmax_only=calibrate["minmax_only"],
+            every_value=calibrate["every_value"],
+            skip_bad=calibrate["skip_bad"],
+        ),
+        settings=settings,
+        methods=given["methods"],
+    )
+
+
+def _static(given: Mapping[str, Any]) -> StaticOptions:
+    return StaticOptions(
+        target=target_named(given["target"]),
+        activation=_type(given["activation"]),
+        weight=_type(given["weight"]),
+        per_channel=given["per_channel"],
+        symmetric_activations=given["symmetric_activations"],
+        op_types=_names(given["op_types"]),
+        include=tuple(given["include"]),
+        exclude=tuple(given["exclude"]),
+        force=tuple(given["force"]),
+        overrides=tuple(_override(rule) for rule in given["overrides"]),
+    )
+
+
+def _override(rule: Mapping[str, Any]) -> TensorOverride:
+    ends = rule["range"]
+    return TensorOverride(
+        tensor=rule["tensor"],
+        range=None if ends is None else (ends[0], ends[1]),
+        dtype=_type(rule["dtype"]),
+        is_float=rule["is_float"],
+    )
+
+
+def _type(name: str | None) -> IntType | None:
+    return None if name is None else int_type(name)
+
+
+def _names(listed: list[str] | None) -> tuple[str, ...] | None:
+    return None if listed is None else tuple(listed)
+
+
+def _compared(model: Path, made: Path, says: Provenance) -> Check:
+    if _same_bytes(model, made):
+        return Check("again", "ok", "Made again from the same inputs, it has the same bytes.")
+    now = read_provenance(made)
+    assert now is not None  # noqa: S101 - it was just written
+    causes = _causes(says, now)
+    if content_digest(model) == now.content:
+        differ = f"; the record differs: {'; '.join(causes)}" if causes else ""
+        return Check("again", "ok", f"Made again, it is the same model{differ}.")
+    if not causes:
+        return Check("again", "wrong", "Made again from the same inputs, it is another model.")
+    inputs = says.float.sha256 != now.float.sha256 or _data_of(says) != _data_of(now)
+    return Check(
+        "again", "wrong" if inputs else "unknown", f"Made again, it differs: {'; '.join(causes)}."
+    )
+
+
+def _causes(was: Provenance, now: Provenance) -> list[str]:
+    """Return what explains a difference, most likely first."""
+    found = []
+    if was.float.sha256 != now.float.sha256:
+        found.append("the float model is another")
+    if _data_of(was) != _data_of(now):
+        found.append("the calibration data is another")
+    if was.options != now.options:
+        keys = (
+            k for k in {**was.options, **now.options} if was.options.get(k) != now.options.get(k)
+        )
+        found.append(f"other options ({', '.join(sorted(keys))})")
+    found += (f"made with {change}" for change in version_changes(was.software, now.software))
+    if was.cpu != now.cpu:
+        found.append(f"made on another CPU ({was.cpu})")
+    if was.options.get("sample"):
+        found.append("it was verified with a sample that is not recorded")
+    return found
+
+
+def _data_of(record: Provenance) -> tuple[str, str, int]:
+    data, calibration = record.data, record.calibration
+    return (
+        data.fingerprint if data else "",
+        calibration.sha256 if calibration else "",
+        data.samples if data else 0,
+    )
+
+
+def _same_bytes(one: Path, other: Path) -> bool:
+    """Say whether two models are the same, their external data included."""
+    files = model_files(one), model_files(other)
+    return len(files[0]) == len(files[1]) and all(
+        a.exists() and filecmp.cmp(a, b, shallow=False) for a, b in zip(*files, strict=True)
+    )

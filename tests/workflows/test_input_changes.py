@@ -1,0 +1,114 @@
+"""A model file that changes while it is read: one sentence, no file, and no signal."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from builders import graph, model, node, rng, weight
+
+from quantkit.calibration import CalibrateOptions, calibrate_model
+from quantkit.errors import ModelError
+from quantkit.job import StaticJob
+from quantkit.observe.monitor import Silent
+from quantkit.pipeline import dynamic, static
+from quantkit.plan import DynamicOptions
+from quantkit.recipe import DataSettings
+from quantkit.workflows.optimize import optimize_model
+
+K = 256
+DATA = rng(1).standard_normal((48, K)).astype(np.float32)
+
+
+def build(seed: int) -> bytes:
+    weights = {name: weight(K, K, seed=seed + i, scale=0.1) for i, name in enumerate("abc")}
+    nodes = [
+        node("MatMul", ["x", "a"], ["h"], "m1"),
+        node("Relu", ["h"], ["r"], "relu"),
+        node("MatMul", ["r", "b"], ["s"], "m2"),
+        node("MatMul", ["s", "c"], ["y"], "m3"),
+    ]
+    proto = model(graph(nodes, {"x": ["N", K]}, {"y": None}, weights))
+    return bytes(proto.SerializeToString())
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "cut short": lambda path: os.truncate(path, 5000),
+    "overwritten": lambda path: path.write_bytes(build(9)),
+    "replaced": lambda path: shutil.move(save_other(path), path),
+    "removed": lambda path: path.unlink(),
+}
+
+
+def save_other(path: Path) -> Path:
+    other = path.with_name("other.onnx")
+    other.write_bytes(build(9))
+    return other
+
+
+class Changing(Silent):
+    """Changes a file when a stage begins."""
+
+    def __init__(self, path: Path, stage: int, change: Callable[[Path], object]) -> None:
+        self.path, self.left, self.change = path, stage, change
+
+    def stage(self, text: str) -> None:
+        super().stage(text)
+        self(text)
+
+    def __call__(self, _: str) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self.change(self.path)
+
+
+def run_static(path: Path, out: Path, changing: Changing) -> None:
+    static(StaticJob(source=path, data=DATA), out, monitor=changing)
+
+
+def run_calibrate(path: Path, out: Path, changing: Changing) -> None:
+    calibrate_model(path, DATA, out, CalibrateOptions(), DataSettings(), changing)
+
+
+def run_dynamic(path: Path, out: Path, changing: Changing) -> None:
+    dynamic(path, out, DynamicOptions(), progress=changing)
+
+
+def run_optimize(path: Path, out: Path, changing: Changing) -> None:
+    optimize_model(path, out, progress=changing)
+
+
+COMMANDS = {
+    "static": (run_static, (3, 6, 8, 10)),
+    "dynamic": (run_dynamic, (2, 3)),
+    "optimize": (run_optimize, (2, 3, 4)),
+    "calibrate": (run_calibrate, (2, 3, 4)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize(
+    ("command", "stage"), [(name, n) for name, (_, stages) in COMMANDS.items() for n in stages]
+)
+def test_a_model_that_changes_meanwhile_is_an_error_and_nothing_is_written(
+    command: str, stage: int, change: str, tmp_path: Path
+) -> None:
+    path, out = tmp_path / "m.onnx", tmp_path / "out"
+    path.write_bytes(build(0))
+    changing = Changing(path, stage, CHANGES[change])
+    with pytest.raises(ModelError) as caught:
+        COMMANDS[command][0](path, out, changing)
+    assert "changed while it was being read; nothing was written" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert changing.left <= 0
+    assert not out.exists()
+
+
+def test_a_model_that_is_only_touched_by_its_reader_is_no_change(tmp_path: Path) -> None:
+    path, out = tmp_path / "m.onnx", tmp_path / "q.onnx"
+    path.write_bytes(build(0))
+    (tmp_path / "link.onnx").symlink_to(path)
+    dynamic(tmp_path / "link.onnx", out, DynamicOptions(), progress=lambda _: path.chmod(0o444))
+    assert out.exists()

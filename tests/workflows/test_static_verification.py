@@ -1,0 +1,167 @@
+"""What static quantization says of its result is true, and noise is not written."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from builders import Array, graph, model, node, rng, run, weight
+from onnx import TensorProto
+from static_cases import chain
+
+from quantkit import QuantizeResult, quantize_static
+from quantkit.api.evaluate import evaluate_models
+from quantkit.errors import VerifyError
+from quantkit.plan import Mode
+from quantkit.provenance import read_provenance
+from quantkit.recipe import DataSettings, RecoverSettings
+from quantkit.runtime.check_result import CALIBRATED, HELD_OUT, Verification
+from quantkit.workflows.verify_file import attest
+
+FAST = RecoverSettings(rounding=False, equalize=False, smooth=False)
+FEATURES = 12
+# Of wildly different size, as in a table that nobody scaled; weights make up for it.
+SIZES = np.logspace(-3, 5, FEATURES).astype(np.float32)
+
+
+def rows(count: int, seed: int) -> Array:
+    return (rng(seed).standard_normal((count, FEATURES)) * SIZES).astype(np.float32)
+
+
+def table(output: str) -> onnx.ModelProto:
+    """A perceptron on raw features: numbers y, or their largest as a label."""
+    weights = {
+        "w1": (weight(FEATURES, 32, seed=1, scale=1) / SIZES[:, np.newaxis]).astype(np.float32),
+        "w2": weight(32, 10, seed=2, scale=0.3),
+    }
+    nodes = [
+        node("MatMul", ["x", "w1"], ["h"], "first"),
+        node("Relu", ["h"], ["r"], "relu"),
+        node("MatMul", ["r", "w2"], ["y"], "second"),
+    ]
+    if output == "label":
+        nodes.append(node("ArgMax", ["y"], ["label"], "best", axis=1))
+    types = {"label": TensorProto.INT64}
+    return model(graph(nodes, {"x": ["N", FEATURES]}, {output: None}, weights, types=types))
+
+
+def checked(result: QuantizeResult) -> Verification:
+    assert result.verification is not None
+    return result.verification
+
+
+@pytest.mark.parametrize("recover", [RecoverSettings(), FAST], ids=["all", "fast"])
+def test_a_product_of_unscaled_features_stays_float_and_the_rest_is_right(
+    recover: RecoverSettings, tmp_path: Path
+) -> None:
+    proto = table("y")
+    result = quantize_static(proto, tmp_path / "q.onnx", rows(200, 1), recover=recover)
+    assert checked(result).compared["y"] > 20
+    assert any("which is noise" in text and "'first'" in text for text in result.warnings)
+    assert result.plan.node["first"].mode in {Mode.FLOAT, Mode.STORED}
+    assert "dB" in result.plan.node["first"].why
+    assert result.plan.node["second"].mode is Mode.STATIC
+
+
+def test_labels_decide_where_there_is_nothing_else(tmp_path: Path) -> None:
+    proto, out = table("label"), tmp_path / "q.onnx"
+    result = quantize_static(proto, out, rows(200, 1), recover=FAST)
+    assert checked(result).compared == {}
+    assert checked(result).agreement["label"].values == 16
+    assert any("are those of the float model" in text for text in result.warnings)
+    others = rows(64, 2)
+    same = run(proto, {"x": others})[0] == run(out, {"x": others})[0]
+    assert same.mean() > 0.9
+
+
+def test_noise_that_a_given_plan_makes_is_refused(tmp_path: Path) -> None:
+    proto, data = table("y"), rows(200, 1)
+    planned = quantize_static(proto, tmp_path / "q.onnx", data, verify=False, recover=FAST).plan
+    assert planned.node["first"].mode is Mode.STATIC
+    with pytest.raises(VerifyError, match=r"is noise\. Nothing was written: .*--exclude"):
+        quantize_static(proto, tmp_path / "p.onnx", data, plan=planned, recover=FAST)
+    assert not (tmp_path / "p.onnx").exists()
+
+
+def test_a_constant_in_front_of_the_signal_does_not_hide_noise(tmp_path: Path) -> None:
+    proto = chain(node("Relu", ["a"], ["b"], "relu"))
+    bias = next(t for t in proto.graph.initializer if t.name == "c2_b")
+    far = onnx.numpy_helper.to_array(bias) + np.float32(1e4)
+    bias.CopyFrom(onnx.numpy_helper.from_array(far, "c2_b"))
+    data = rng(1).standard_normal((48, 8, 6, 6)).astype(np.float32)
+    blind = quantize_static(proto, tmp_path / "b.onnx", data, verify=False, recover=FAST)
+    result = quantize_static(proto, tmp_path / "q.onnx", data, recover=FAST, plan=blind.plan)
+    assert checked(result).about_zero["y"] > 40
+    assert checked(result).compared["y"] < 5
+    assert any("what varies in it" in text for text in result.warnings)
+    mended = quantize_static(proto, tmp_path / "m.onnx", data, recover=FAST)
+    assert checked(mended).compared["y"] > 25
+    assert mended.plan.node["c2"].mode is Mode.STORED
+
+
+def images(folder: Path, count: int) -> Path:
+    np.save(folder / "x.npy", rng(1).standard_normal((count, 8, 6, 6)).astype(np.float32))
+    return folder / "x.npy"
+
+
+PLAIN = chain(node("Relu", ["a"], ["b"], "relu"))
+
+
+@pytest.mark.parametrize(
+    ("count", "limit", "used", "judged"),
+    [(100, None, 90, 10), (400, None, 384, 16), (100, 50, 50, 16), (20, None, 20, 16)],
+)
+def test_samples_are_held_out_where_there_are_enough(
+    count: int, limit: int | None, used: int, judged: int, tmp_path: Path
+) -> None:
+    data, out = images(tmp_path, count), tmp_path / "q.onnx"
+    found = checked(quantize_static(PLAIN, out, data, limit=limit, recover=FAST))
+    made = read_provenance(out)
+    assert made is not None
+    assert made.data is not None
+    assert made.data.samples == used
+    assert found.samples == judged
+    assert found.on == (HELD_OUT if count > 20 else CALIBRATED)
+    assert f"{judged} {found.on}" in str(found)
+    assert found.to_json()["on"] == found.on
+
+
+def test_what_was_held_out_counts_as_unseen_in_an_evaluation(tmp_path: Path) -> None:
+    source, data, out = tmp_path / "m.onnx", images(tmp_path, 100), tmp_path / "q.onnx"
+    source.write_bytes(PLAIN.SerializeToString())
+    quantize_static(source, out, data, recover=FAST)
+    skip = ["latency", "memory", "layers", "runtime", "fidelity"]
+    result = evaluate_models(source, out, data, hold_out=True, skip=skip)
+    assert result.data is not None
+    assert result.data.samples == 10
+    checks = {c.name: c for c in attest(out, float_model=source, data=data).checks}
+    assert "10 samples that it was not calibrated with" in checks["runs"].sentence
+
+
+def test_data_in_its_own_order_is_calibrated_with_whole(tmp_path: Path) -> None:
+    result = quantize_static(
+        PLAIN,
+        tmp_path / "q.onnx",
+        images(tmp_path, 100),
+        settings=DataSettings(shuffle=False),
+        recover=FAST,
+    )
+    assert checked(result).on == CALIBRATED
+
+
+@pytest.mark.parametrize(("count", "judged", "on"), [(30, 1, CALIBRATED), (100, 7, HELD_OUT)])
+def test_of_an_iterator_every_tenth_is_held_out_once_there_were_enough(
+    count: int, judged: int, on: str, tmp_path: Path
+) -> None:
+    arrays = rng(1).standard_normal((count, 1, 8, 6, 6)).astype(np.float32)
+    stream = ({"x": array} for array in arrays)
+    found = checked(quantize_static(PLAIN, tmp_path / "q.onnx", stream, recover=FAST))
+    assert (found.samples, found.on) == (judged, on)
+
+
+def test_a_model_with_a_fixed_batch_is_judged_on_whole_batches(tmp_path: Path) -> None:
+    proto = chain(node("Relu", ["a"], ["b"], "relu"))
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 4
+    found = checked(quantize_static(proto, tmp_path / "q.onnx", images(tmp_path, 400)))
+    assert found.on == HELD_OUT
+    assert found.compared["y"] > 25
