@@ -25,7 +25,7 @@ from worker import peak_bytes
 
 from quantkit.api import calibrate
 from quantkit.calibration import CalibrateOptions, calibrate_model
-from quantkit.data import InputSpec, images, npy, open_data, order  # noqa: F401 - not to be timed
+from quantkit.data import InputSpec, arrays, images, open_data, order  # noqa: F401 - not to be timed
 from quantkit.observe import CalibratorAsk
 from quantkit.recipe import DataSettings, ImageSettings
 

@@ -21,10 +21,10 @@ from quantkit.calibration import CalibrateOptions, calibrate_model
 from quantkit.data import InputSpec, Sample, Samples, collate, open_data, order
 from quantkit.errors import DataError, ModelError, NothingToQuantizeError, QuantkitError, UsageError
 from quantkit.files import scratch
-from quantkit.graph._proto import root_cause
 from quantkit.graph.channel_factors import Divisors
 from quantkit.graph.half import half_type, widen, widened_note
 from quantkit.graph.load import LoadedModel
+from quantkit.graph.messages import root_cause
 from quantkit.graph.normalize import fix_defaults
 from quantkit.graph.opset import opset_of, raise_opset
 from quantkit.graph.save import Stage

@@ -77,9 +77,9 @@ class QuantSpec:
         symmetric: Zero point fixed in the middle of the type's range.
         reduced: Use one bit less than the type has (onnxruntime's ``reduce_range``).
         pair_axes: The axes that products sum over, the fastest last, if their pair sums must not saturate
-            on x86 without VNNI (`quantkit.numerics.saturation`); several for a weight that is read both ways.
+            on x86 without VNNI (`quantkit.numerics.pairs`); several for a weight that is read both ways.
         sum_axis: The axis of channels that keep their sum when they are rounded
-            (`quantkit.numerics.rounding`); None to round to nearest.
+            (`quantkit.numerics.weights`); None to round to nearest.
     """
 
     dtype: IntType

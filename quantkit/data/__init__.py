@@ -103,11 +103,11 @@ def _open_path(path: Path, inputs: tuple[InputSpec, ...], settings: DataSettings
 
             return open_test_sets(found, inputs)
         case detect.NPZ:
-            from quantkit.data.npz import open_npz
+            from quantkit.data.arrays import open_npz
 
             return open_npz(found, inputs, settings)
         case detect.NPY:
-            from quantkit.data.npy import open_npy
+            from quantkit.data.arrays import open_npy
 
             return open_npy(found, inputs, settings)
         case detect.IMAGES:

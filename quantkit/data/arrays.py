@@ -1,20 +1,46 @@
-"""Samples of a list of blocks of arrays: what npz and npy files have in common."""
+"""Samples of a list of blocks of arrays: what npz and npy files have in common.
+
+`.npy` files: a file larger than memory costs the rows that are read.
+
+A model with one input takes every file as more rows, in the order of their names. A model with
+several takes one file for each input, named like it. `label.npy` (or labels, y, ...) holds one
+label for each sample.
+
+`.npz` files: each holds rows, or one sample, under the names of the model's inputs.
+
+Headers are read when the data is opened, values when a row is asked for (`quantkit.data.stored`).
+"""
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Protocol
 
-from quantkit.data.check import conform, first_good, input_lines
-from quantkit.data.fingerprint import file_fingerprint
-from quantkit.data.model import Array, Description, InputSpec, Sample
-from quantkit.data.rows import Block, plain_label
-from quantkit.data.stored import ArrayFiles, StoredArray
+from quantkit.data.check import (
+    LABEL_NAMES,
+    check_names,
+    check_unknown,
+    conform,
+    first_good,
+    input_lines,
+)
+from quantkit.data.detect import Found
+from quantkit.data.model import Array, Description, InputSpec, Sample, file_fingerprint
+from quantkit.data.rows import (
+    Block,
+    array_labels_line,
+    block_of,
+    labels_of,
+    mislabelled,
+    plain_label,
+)
+from quantkit.data.stored import ArrayFiles, StoredArray, npy_array, npz_arrays
 from quantkit.errors import DataError
+from quantkit.recipe import DataSettings
 
-__all__ = ["ArraySamples", "ArraySource", "FileSource"]
+__all__ = ["ArraySamples", "ArraySource", "FileSource", "open_npy", "open_npz"]
 
 
 class ArraySource(Protocol):
@@ -112,3 +138,160 @@ class ArraySamples:
     def fingerprint(self) -> str:
         """Return the digest of the files."""
         return self._source.fingerprint()
+
+
+def open_npy(found: Found, inputs: Sequence[InputSpec], settings: DataSettings) -> ArraySamples:
+    """Open the npy files of a directory, or one.
+
+    Args:
+        found: The files.
+        inputs: What the model wants.
+        settings: `label` is the stem of the file with the labels (None: one of the usual names),
+            `memory` the limit.
+    """
+    reader = ArrayFiles(settings.memory_limit)
+    label_file = _label_file(found, inputs, settings.label)
+    files = [file for file in found.files if file != label_file]
+    arrays, blocks = [], []
+    for group in _groups(files, inputs, found):
+        stored = {name: npy_array(file) for name, file in group.items()}
+        name = next(iter(group.values())).name if len(group) == 1 else found.root.name
+        headers = {name: array.header for name, array in stored.items()}
+        arrays.append(stored)
+        blocks.append(block_of(name, headers, {n: n for n in group}, inputs))
+    starts = list(accumulate((block.samples for block in blocks), initial=0))
+    labels: list[Array | None] = [None] * len(blocks)
+    warnings: tuple[str, ...] = ()
+    wrong = ""
+    if label_file is not None:
+        values = reader.whole(npy_array(label_file))
+        own = labels_of(values)
+        wrong = mislabelled(values, starts[-1], label_file.name)
+        if own is None or len(own) != starts[-1]:
+            warnings = (
+                f"{label_file.name} is not one label for each of {starts[-1]} samples: not used.",
+            )
+        else:
+            labels = [own[start:stop] for start, stop in pairwise(starts)]
+    description = Description(
+        kind=found.kind,
+        location=found.location,
+        samples=starts[-1],
+        labels=array_labels_line(labels, label_file.name) if label_file else "none",
+        mislabelled=wrong,
+        warnings=(*found.warnings, *warnings),
+    )
+    source = FileSource(
+        blocks=arrays,
+        files=found.files,
+        root=found.root,
+        settings=("npy", label_file.name if label_file else None),
+        reader=reader,
+    )
+    return ArraySamples(
+        source, blocks=blocks, labels=labels, inputs=inputs, description=description
+    )
+
+
+def _label_file(found: Found, inputs: Sequence[InputSpec], label: str | None) -> Path | None:
+    stems = {file.stem: file for file in found.files}
+    if label is not None:
+        if label not in stems:
+            raise DataError(f"'{found.root}' has no labels '{label}.npy': add the file.")
+        return stems[label]
+    taken = {spec.name for spec in inputs}
+    if len(stems) == 1:
+        return None
+    return next((stems[n] for n in LABEL_NAMES if n in stems and n not in taken), None)
+
+
+def _groups(
+    files: Sequence[Path], inputs: Sequence[InputSpec], found: Found
+) -> list[Mapping[str, Path]]:
+    if len(inputs) == 1:
+        return [{inputs[0].name: file} for file in files]
+    group = {file.stem: file for file in files}
+    check_names(tuple(group), inputs, found.location)
+    check_unknown(tuple(group), inputs, found.location)
+    return [group]
+
+
+def open_npz(found: Found, inputs: Sequence[InputSpec], settings: DataSettings) -> ArraySamples:
+    """Open the npz files of a directory, or one.
+
+    Args:
+        found: The files.
+        inputs: What the model wants.
+        settings: `label` is the key of the labels (None: one of the usual names), `memory` the limit.
+    """
+    reader = ArrayFiles(settings.memory_limit)
+    arrays: list[dict[str, StoredArray]] = []
+    blocks: list[Block] = []
+    labels: list[Array | None] = []
+    notes: dict[str, None] = {}
+    label_key, wrong = None, ""
+    for file in found.files:
+        stored = npz_arrays(file)
+        label_key = _label_key(stored, inputs, settings.label, file)
+        keys = _keys({k for k in stored if k != label_key}, inputs, file.name, notes)
+        block = block_of(file.name, {k: a.header for k, a in stored.items()}, keys, inputs)
+        blocks.append(block)
+        arrays.append({key: stored[key] for key in keys.values()})
+        own = None
+        if label_key:
+            values = reader.whole(stored[label_key])
+            own = labels_of(values)
+            if own is None or len(own) != block.samples:
+                where = f"'{label_key}' of {file.name}"
+                wrong = wrong or mislabelled(values, block.samples, where)
+                notes[f"{where} is not one label per sample: not used."] = None
+                own = None
+        labels.append(own)
+    description = Description(
+        kind=found.kind,
+        location=found.location,
+        samples=None,
+        labels=array_labels_line(labels, f"'{label_key}'"),
+        mislabelled=wrong,
+        warnings=(*found.warnings, *notes),
+    )
+    source = FileSource(
+        blocks=arrays,
+        files=found.files,
+        root=found.root,
+        settings=("npz", settings.label),
+        reader=reader,
+    )
+    return ArraySamples(
+        source, blocks=blocks, labels=labels, inputs=inputs, description=description
+    )
+
+
+def _label_key(
+    arrays: Mapping[str, StoredArray], inputs: Sequence[InputSpec], label: str | None, file: Path
+) -> str | None:
+    if label is not None:
+        if label not in arrays:
+            raise DataError(
+                f"'{file}' has no labels '{label}': it has {', '.join(sorted(arrays))}."
+            )
+        return label
+    taken = {spec.name for spec in inputs}
+    return next((n for n in LABEL_NAMES if n in arrays and n not in taken), None)
+
+
+def _keys(
+    names: set[str], inputs: Sequence[InputSpec], file: str, notes: dict[str, None]
+) -> dict[str, str]:
+    """Return input -> key, and note what had to be guessed or is left out."""
+    keys = {spec.name: spec.name for spec in inputs if spec.name in names}
+    unknown = sorted(names - set(keys))
+    if len(inputs) == 1 and not keys and len(unknown) == 1:
+        name = inputs[0].name
+        notes[f"'{unknown[0]}' is taken for the model's only input '{name}'."] = None
+        return {name: unknown[0]}
+    if len(keys) == len(inputs):
+        for name in unknown:
+            notes[f"'{name}' of {file} is no input of the model: not used."] = None
+        return keys
+    return keys | {name: name for name in unknown}

@@ -13,8 +13,7 @@ from pathlib import Path
 from quantkit.data.boxes import Boxes, boxes_file, read_boxes
 from quantkit.data.check import conform, first_good, input_lines, quoted
 from quantkit.data.detect import Found
-from quantkit.data.fingerprint import file_fingerprint
-from quantkit.data.model import Array, Description, InputSpec, Label, Sample
+from quantkit.data.model import Array, Description, InputSpec, Label, Sample, file_fingerprint
 from quantkit.data.pixels import place_in, read_image, stored_size, stored_turned
 from quantkit.data.preprocessing import Preprocessing, image_input, preprocessing
 from quantkit.data.rows import labels_line, plural

@@ -13,8 +13,16 @@ import numpy as np
 
 from quantkit.data.arrays import ArraySamples
 from quantkit.data.check import LABEL_NAMES, conform, input_lines, quoted
-from quantkit.data.fingerprint import digest
-from quantkit.data.model import Array, Description, InputSpec, Label, Sample, Samples, Stream
+from quantkit.data.model import (
+    Array,
+    Description,
+    InputSpec,
+    Label,
+    Sample,
+    Samples,
+    Stream,
+    digest,
+)
 from quantkit.data.rows import (
     Header,
     array_labels_line,

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from quantkit.data.check import conform, input_lines
 from quantkit.data.detect import Found, natural
-from quantkit.data.fingerprint import file_fingerprint
-from quantkit.data.model import Array, Description, InputSpec, Sample
+from quantkit.data.model import Array, Description, InputSpec, Sample, file_fingerprint
 from quantkit.errors import DataError
 
 __all__ = ["TestSetSamples", "open_test_sets"]

@@ -8,8 +8,8 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
-from quantkit.graph._proto import proto_graphs
 from quantkit.graph.load import read_structure
+from quantkit.graph.messages import proto_graphs
 from quantkit.graph.size.by_cause import Accounts, account
 from quantkit.graph.size.causes import WEIGHTS
 from quantkit.result import Changes, OperatorChange

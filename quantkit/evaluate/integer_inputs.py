@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from quantkit.graph.mapped_model import mapped_model
+from quantkit.graph.mapping import mapped_model
 from quantkit.runtime.saturation import IntegerProduct
 from quantkit.runtime.session import make_session, readable_ir_version
 from quantkit.runtime.synthetic_inputs import Feeds

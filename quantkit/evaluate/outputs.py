@@ -7,15 +7,19 @@ from typing import Any, Literal
 from numpy.typing import NDArray
 
 from quantkit.errors import DataError, UsageError
-from quantkit.evaluate.accuracy.calibration_overlap import calibrated_samples, recorded_digests
 from quantkit.evaluate.accuracy.choice import Wanted
 from quantkit.evaluate.accuracy.chunks import Runner
 from quantkit.evaluate.accuracy.contenders import Contender, open_models, single_rows
 from quantkit.evaluate.accuracy.drift import output_drifts
 from quantkit.evaluate.accuracy.figures import Figure, metrics_of
 from quantkit.evaluate.accuracy.measuring import Measuring
-from quantkit.evaluate.accuracy.notes import notes_of
-from quantkit.evaluate.accuracy.sentence import sentence_of, unlabelled_sentence
+from quantkit.evaluate.accuracy.notes import (
+    calibrated_samples,
+    notes_of,
+    recorded_digests,
+    sentence_of,
+    unlabelled_sentence,
+)
 from quantkit.evaluate.accuracy.slices import slices_of
 from quantkit.evaluate.accuracy.source import Source, open_source
 from quantkit.evaluate.accuracy.user_metric import import_metric

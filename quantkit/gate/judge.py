@@ -1,14 +1,75 @@
-"""Whether candidates keep the rules."""
+"""Whether candidates keep the rules.
+
+Rules, from settings and from rules that stand elsewhere.
+"""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from quantkit.errors import UsageError
 from quantkit.gate.figures import Figure, Missing, bad_end, figure_of, is_ceiling
 from quantkit.gate.objections import objections_of
 from quantkit.gate.wording import more_samples, room, sentence
+from quantkit.recipe import GateSettings, Percent, closest
 from quantkit.result import Evaluated, Judged, Outcome, Result, Rule, Verdict
 
-__all__ = ["judge", "judged", "overall"]
+__all__ = ["KEYS", "judge", "judged", "overall", "rules_for", "rules_of"]
+
+KEYS = (
+    "max_drop",
+    "min_size_reduction",
+    "max_latency_ratio",
+    "min_int8_share",
+    "max_flips",
+    "min_sqnr_db",
+)
+"""All rules there are, in the order in which they are shown."""
+
+
+def rules_of(settings: GateSettings) -> tuple[Rule, ...]:
+    """Return the rules that the settings name, judged at the bad end unless they ask for the estimate."""
+    limits = {key: getattr(settings, key) for key in KEYS}
+    return tuple(
+        Rule(
+            key=key,
+            limit=float(limit),
+            confidence=settings.judged_at,
+            relative=key == "max_drop" and isinstance(limit, Percent),
+        )
+        for key, limit in limits.items()
+        if limit is not None
+    )
+
+
+def rules_for(
+    stored: Sequence[Rule], recipe: GateSettings, flags: GateSettings, without: Collection[str] = ()
+) -> tuple[Rule, ...]:
+    """Return the rules that hold: flags over the recipe, the recipe over rules that a result holds.
+
+    Args:
+        stored: Of the result.
+        recipe: The table [gate].
+        flags: What the command line says.
+        without: Keys of rules that are left out.
+
+    Raises:
+        UsageError: A rule is to be left out that there is not.
+    """
+    base = {r.key: r for r in rules_of(recipe) or stored}
+    said = next((s for s in (flags, recipe) if s.estimate or s.confidence is not None), None)
+    usual = next((r.confidence for r in base.values()), flags.judged_at)
+    usual = usual if said is None else said.judged_at
+    found = base | {r.key: replace(r, confidence=usual) for r in rules_of(flags)}
+    for key in without:
+        if key not in found:
+            known = f"there are {', '.join(found)}" if found else "there is none"
+            raise UsageError(
+                f"There is no rule '{key}' to leave out{closest(key, found)}: {known}."
+            )
+        del found[key]
+    order = sorted(found, key=lambda key: KEYS.index(key) if key in KEYS else len(KEYS))
+    return tuple(found[k] if said is None else replace(found[k], confidence=usual) for k in order)
+
 
 _RELATIVE, _ABSOLUTE = 1e-9, 1e-12
 """By how much a limit may be missed: 0.912 - 0.902 is more than 0.01 in binary, and must not be."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 import onnx
 import onnx_ir as ir
 
-from quantkit.graph._proto import Part, described_values, parts_of, proto_graphs
+from quantkit.graph.messages import Part, described_values, parts_of, proto_graphs
 
 __all__ = ["DamageError", "complaint_of", "mend", "tensors_of", "validate"]
 

@@ -16,11 +16,10 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from quantkit.errors import ModelError, UsageError
-from quantkit.graph._proto import location_of, parts_of, proto_graphs, root_cause
 from quantkit.graph._wire import LIMIT, MARK, WireError, split
 from quantkit.graph.intake import DamageError, complaint_of, mend, validate
 from quantkit.graph.mapping import MappedFile
-from quantkit.graph.messages import to_ir
+from quantkit.graph.messages import location_of, parts_of, proto_graphs, root_cause, to_ir
 from quantkit.graph.normalize import inline_functions, normalize
 
 __all__ = ["LoadedModel", "external_files", "load", "model_files", "read_structure"]

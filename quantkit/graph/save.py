@@ -21,11 +21,10 @@ import onnx_ir as ir
 
 from quantkit.errors import ModelError, OutputError
 from quantkit.files import destination, put, scratch
-from quantkit.graph._proto import location_of, proto_graphs, root_cause
 from quantkit.graph._wire import LIMIT, MARK, Payload, join
 from quantkit.graph.intake import complaint_of
 from quantkit.graph.load import external_files, read_structure
-from quantkit.graph.messages import to_proto
+from quantkit.graph.messages import location_of, proto_graphs, root_cause, to_proto
 
 __all__ = ["Stage", "skeleton", "staged", "unchecked", "weightless"]
 

@@ -13,8 +13,8 @@ import onnx_ir as ir
 from onnx import shape_inference
 
 from quantkit.errors import ModelError
-from quantkit.graph._proto import proto_graphs
 from quantkit.graph.known import Known, known, learn
+from quantkit.graph.messages import proto_graphs
 from quantkit.graph.save import skeleton, weightless
 
 __all__ = ["infer", "infer_types", "shapes"]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from quantkit.graph.load import load
-from quantkit.graph.mapped_model import mapped_model
+from quantkit.graph.mapping import mapped_model
 from quantkit.graph.messages import to_proto
 from quantkit.runtime.session import readable_ir_version
 

@@ -1,13 +1,24 @@
 """Integers for pairs of weights that must not saturate together.
 
 On x86 without VNNI two neighbouring products are added in a saturating int16 (see
-`quantkit.numerics.saturation`). A pair (q0, q1) is safe iff positive parts and negative parts each
+`quantkit.numerics.pairs`). A pair (q0, q1) is safe iff positive parts and negative parts each
 add up to at most L. With |q| <= B <= L that is a hexagon, since opposite signs can never exceed B:
 
     |q0| <= B,   |q1| <= B,   |q0 + q1| <= L
 
 The set is convex, so the best pair of integers for a quadratic error lies next to the free optimum
 or next to the best point of a violated edge, and a handful of candidates is enough.
+
+Weights that cannot saturate AVX2's int16 pair sums.
+
+On x86 without VNNI, onnxruntime multiplies uint8 activations a by int8 weights w with an
+instruction that adds two neighbouring products into a *saturating* int16:
+
+    clip16(a[2j] w[2j] + a[2j+1] w[2j+1])        2j, 2j+1 neighbours in K
+
+With a in 0..255 it cannot saturate iff in each pair the positive parts add up to at most 128 and
+so do the negative parts: 255 * 128 = 32640 < 32767. Such weights give the same integers on every
+CPU.
 """
 
 from collections.abc import Iterable
@@ -17,9 +28,41 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantkit.numerics.saturation import PAIR_LIMIT
+__all__ = [
+    "FREE",
+    "PAIRED",
+    "PAIR_LIMIT",
+    "Limits",
+    "PairForm",
+    "is_pair_safe",
+    "is_within",
+    "nearest_pairs",
+    "pair_peak",
+    "round_pairs",
+]
 
-__all__ = ["FREE", "PAIRED", "Limits", "PairForm", "is_within", "nearest_pairs", "round_pairs"]
+PAIR_LIMIT = 128
+
+
+def pair_peak(weight: NDArray[Any]) -> NDArray[Any]:
+    """Return, for a (..., K, N) weight, each column's largest one-signed pair sum, (..., 1, N).
+
+    Odd K pairs the last row with zeros. If ``pair_peak(w) / s <= 127`` then ``rint(w / s)`` is
+    pair-safe: each of the two roundings adds at most 1/2.
+    """
+    even, odd = weight[..., 0::2, :], weight[..., 1::2, :]
+    peak = np.zeros((*weight.shape[:-2], 1, weight.shape[-1]), weight.dtype)
+    for sign in (1, -1):
+        sums = np.maximum(even * sign, 0)
+        sums[..., : odd.shape[-2], :] += np.maximum(odd * sign, 0)
+        np.maximum(peak, sums.max(axis=-2, keepdims=True, initial=0), out=peak)
+    return peak
+
+
+def is_pair_safe(q: NDArray[Any]) -> bool:
+    """Say whether no uint8 activation can saturate a pair sum of this (..., K, N) int8 weight."""
+    return bool((pair_peak(q.astype(np.int32)) <= PAIR_LIMIT).all())
+
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]

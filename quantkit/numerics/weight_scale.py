@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantkit.numerics.pairs import PAIRED, Limits, round_pairs
-from quantkit.numerics.saturation import pair_peak
+from quantkit.numerics.pairs import PAIRED, Limits, pair_peak, round_pairs
 
 __all__ = ["choose_scale", "peak_scale", "refit_scale", "safe_scale"]
 

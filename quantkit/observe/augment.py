@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 
 from quantkit.graph.load import LoadedModel
-from quantkit.graph.mapped_model import mapped_model
+from quantkit.graph.mapping import mapped_model
 from quantkit.graph.messages import to_proto
 from quantkit.observe.requests import Request
 from quantkit.runtime.session import readable_ir_version

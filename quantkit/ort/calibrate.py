@@ -1,11 +1,16 @@
-"""onnxruntime's calibraters, spelled as there: they run the model on data and give ranges."""
+"""onnxruntime's calibraters, spelled as there: they run the model on data and give ranges.
 
-from collections.abc import Mapping, Sequence
+onnxruntime's base class for calibration data.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 
 from quantkit.calibration import CalibrateOptions, calibrate_model
 from quantkit.errors import UsageError
@@ -13,14 +18,49 @@ from quantkit.observe import Calibration, CalibratorAsk
 from quantkit.ort.methods import method_of
 from quantkit.ort.missing import missing
 from quantkit.ort.quant_utils import CalibrationMethod
-from quantkit.ort.reader import CalibrationDataReader
 from quantkit.ort.tensors import TensorData, TensorsData, load_tensors_data, save_tensors_data
 from quantkit.recipe import DataSettings
 
-__all__ = ["CalibraterBase", "EntropyCalibrater", "MinMaxCalibrater", "PercentileCalibrater"]
-__all__ += ["DistributionCalibrater", "create_calibrator"]
-__all__ += ["CalibrationDataReader", "CalibrationMethod", "TensorData", "TensorsData"]
-__all__ += ["load_tensors_data", "save_tensors_data"]
+__all__ = [
+    "CalibraterBase",
+    "CalibrationDataReader",
+    "CalibrationMethod",
+    "DistributionCalibrater",
+    "EntropyCalibrater",
+    "MinMaxCalibrater",
+    "PercentileCalibrater",
+    "TensorData",
+    "TensorsData",
+    "create_calibrator",
+    "load_tensors_data",
+    "save_tensors_data",
+]
+
+
+class CalibrationDataReader(ABC):
+    """A stream of model inputs: subclass it and return a dict of arrays, or None at the end."""
+
+    @abstractmethod
+    def get_next(self) -> dict[str, NDArray[Any]] | None:
+        """Return the next inputs by name, or None."""
+
+    def __iter__(self) -> Iterator[dict[str, NDArray[Any]]]:
+        return self
+
+    def __next__(self) -> dict[str, NDArray[Any]]:
+        found = self.get_next()
+        if found is None:
+            raise StopIteration
+        return found
+
+    def __len__(self) -> int:
+        raise TypeError(f"{type(self).__name__} does not say how long it is.")
+
+    def set_range(self, start_index: int, end_index: int) -> None:  # noqa: ARG002
+        """Restrict the stream to a range of samples; a reader that can overrides this."""
+        raise TypeError(f"{type(self).__name__} cannot be restricted to a range of samples.")
+
+
 __path__: list[str] = []  # so that what is missing is said; see quantkit.ort.missing
 
 _AUGMENTED = "augmented_model.onnx"

@@ -2,16 +2,128 @@
 
 Every key that onnxruntime knows is either translated, or accepted because quantkit always does so, or refused with
 the reason. An unknown key is an error: onnxruntime ignores it, and a typing error with it.
+
+onnxruntime's `TensorQuantOverrides`, as rules for tensors.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from quantkit.errors import UsageError
-from quantkit.recipe import closest
+from quantkit.numerics.dtypes import IntType
+from quantkit.recipe import TensorRule, closest
+from quantkit.spec import named_int_type
 
-__all__ = ["ExtraOptions", "read_extra_options"]
+__all__ = ["ExtraOptions", "read_extra_options", "rules_of", "type_name"]
+
+_TYPES = ("int8", "uint8", "int16", "uint16")
+_KNOWN = ("quant_type", "scale", "zero_point", "rmin", "rmax", "symmetric")
+# Keys that there is nothing like, and why.
+_REFUSED = {
+    "axis": "activations have one scale, and scales of weights are chosen by what they multiply",
+    "convert": "a tensor has one type for all that read it",
+}
+
+
+def rules_of(
+    overrides: Mapping[str, Any], weights: Collection[str], default: IntType, *, symmetric: bool
+) -> list[TensorRule]:
+    """Return a rule for each tensor that is overridden.
+
+    Args:
+        overrides: By tensor a list of one dictionary: quant_type, scale and zero_point, rmin and rmax, symmetric.
+        weights: The model's constants, which have no rules.
+        default: The type of activations that name none.
+        symmetric: Whether activations have their zero points in the middle.
+
+    Raises:
+        UsageError: An override makes no sense, or asks for what quantkit does not do.
+    """
+    if not isinstance(overrides, Mapping):
+        raise UsageError("TensorQuantOverrides maps tensor names to lists of one dictionary.")
+    rules = []
+    for tensor, listed in overrides.items():
+        given = _only(tensor, listed)
+        if tensor in weights:
+            raise _refusal(
+                tensor, "it is a weight: use weight_type and per_channel, or edit a saved plan"
+            )
+        rule = _rule(tensor, given, default, symmetric=symmetric)
+        if rule is not None:
+            rules.append(rule)
+    return rules
+
+
+def type_name(quant_type: Any) -> Any:
+    """Return quantkit's name of an integer type: "uint8" for QUInt8."""
+    name = str(getattr(quant_type, "name", quant_type)).lower().removeprefix("q")
+    if name not in _TYPES:
+        raise UsageError(f"Type {quant_type} is not available: use {', '.join(_TYPES)}.")
+    return name
+
+
+def _refusal(tensor: str, why: str) -> UsageError:
+    return UsageError(f"TensorQuantOverrides of '{tensor}' is not available: {why}.")
+
+
+def _only(tensor: str, listed: Any) -> Mapping[str, Any]:
+    if not isinstance(listed, list | tuple) or not all(isinstance(g, Mapping) for g in listed):
+        raise UsageError(f"TensorQuantOverrides of '{tensor}' is no list of dictionaries.")
+    if len(listed) != 1:
+        raise _refusal(tensor, f"it has {len(listed)} entries, and an activation takes one")
+    given: Mapping[str, Any] = listed[0]
+    for key in given:
+        if key in _REFUSED:
+            raise _refusal(tensor, f"'{key}': {_REFUSED[key]}")
+        if key == "reduce_range" and not given[key]:
+            continue
+        if key not in _KNOWN:
+            raise _refusal(tensor, f"'{key}' has no meaning for an activation")
+    return given
+
+
+def _rule(
+    tensor: str, given: Mapping[str, Any], default: IntType, *, symmetric: bool
+) -> TensorRule | None:
+    dtype = type_name(given["quant_type"]) if given.get("quant_type") is not None else None
+    ends = _by_scale(tensor, given, named_int_type(dtype) if dtype else default)
+    ends = ends or _by_range(tensor, given)
+    wanted = given.get("symmetric")
+    if wanted is not None and bool(wanted) != symmetric:
+        if not wanted or ends is None:
+            raise _refusal(
+                tensor, f"symmetric={wanted}: set ActivationSymmetric for all, or rmin and rmax"
+            )
+        extent = max(-ends[0], ends[1])
+        ends = (-extent, extent)
+    if dtype is None and ends is None:
+        return None
+    return TensorRule(tensor=tensor, dtype=dtype, range=ends)
+
+
+def _by_scale(tensor: str, given: Mapping[str, Any], dtype: IntType) -> tuple[float, float] | None:
+    """Return the range of all integers: scale * (q - zero_point) for the lowest and the highest q."""
+    if ("scale" in given) != ("zero_point" in given):
+        raise _refusal(tensor, "scale and zero_point go together")
+    if "scale" not in given:
+        return None
+    if {"rmin", "rmax", "symmetric"} & set(given):
+        raise _refusal(tensor, "scale and zero_point leave nothing for rmin, rmax and symmetric")
+    scale, zero = float(given["scale"]), int(given["zero_point"])
+    if not scale > 0 or not dtype.qmin <= zero <= dtype.qmax:
+        raise _refusal(tensor, f"scale {scale} and zero point {zero} are none of {dtype.name}")
+    return scale * (dtype.qmin - zero), scale * (dtype.qmax - zero)
+
+
+def _by_range(tensor: str, given: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Return the range that is given, widened to hold 0 as onnxruntime does it."""
+    if ("rmin" in given) != ("rmax" in given):
+        raise _refusal(tensor, "rmin and rmax go together")
+    if "rmin" not in given:
+        return None
+    return min(float(given["rmin"]), 0.0), max(float(given["rmax"]), 0.0)
+
 
 # onnxruntime's default share of the newest batch in a moving average.
 _NEWEST = 0.01

@@ -1,21 +1,188 @@
-"""onnxruntime's configurations: the arguments of a call, kept for `quantize`."""
+"""onnxruntime's configurations: the arguments of a call, kept for `quantize`.
+
+onnxruntime's `quantize_dynamic`.
+
+onnxruntime's `quantize_static`.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import onnx
 
+from quantkit import api
+from quantkit.api.arguments import check_output, checked_names
+from quantkit.api.static import format_of, options_of, static_job
+from quantkit.calibration import CalibrateOptions
 from quantkit.errors import UsageError
-from quantkit.ort.dynamic import quantize_dynamic
+from quantkit.graph.load import load
+from quantkit.ort.extra_options import ExtraOptions, read_extra_options, rules_of, type_name
+from quantkit.ort.methods import method_of
 from quantkit.ort.missing import missing
 from quantkit.ort.quant_utils import CalibrationMethod, QuantFormat, QuantizationMode, QuantType
-from quantkit.ort.static import quantize_static
-from quantkit.pipeline import QuantizeResult
+from quantkit.ort.tensors import cached
+from quantkit.pipeline import QuantizeResult, static
+from quantkit.plan import Format, check_settings
+from quantkit.recipe import DataSettings, RecoverSettings, StaticSettings, TensorRule
+from quantkit.spec import named_int_type
+from quantkit.targets import DEFAULT
 
-__all__ = ["DynamicQuantConfig", "StaticQuantConfig", "get_qdq_config", "quantize"]
-__all__ += ["QuantizationMode", "quantize_dynamic", "quantize_static"]
+__all__ = [
+    "DynamicQuantConfig",
+    "QuantizationMode",
+    "StaticQuantConfig",
+    "get_qdq_config",
+    "quantize",
+    "quantize_dynamic",
+    "quantize_static",
+]
+
+_CPU = "CPUExecutionProvider"
+# Operators that go into the product before them, whatever is asked for.
+_ABSORBED = {"Clip", "Relu"}
+
+
+def quantize_static(  # noqa: PLR0913 - onnxruntime's signature
+    model_input: str | Path | onnx.ModelProto,
+    model_output: str | Path,
+    calibration_data_reader: Any = None,
+    quant_format: QuantFormat = QuantFormat.QDQ,
+    op_types_to_quantize: Sequence[str] | None = None,
+    per_channel: bool | None = None,  # noqa: FBT001 - onnxruntime's signature
+    reduce_range: bool = False,  # noqa: FBT001 - onnxruntime's signature
+    activation_type: QuantType | None = None,
+    weight_type: QuantType | None = None,
+    nodes_to_quantize: Sequence[str] | None = None,
+    nodes_to_exclude: Sequence[str] | None = None,
+    use_external_data_format: bool = False,  # noqa: FBT001 - onnxruntime's signature
+    calibrate_method: CalibrationMethod | None = None,
+    calibration_providers: Sequence[str] | None = None,
+    extra_options: Mapping[str, Any] | None = None,
+    calibration_cache_path: str | Path | None = None,
+) -> QuantizeResult:
+    """Quantize as `quantkit.quantize_static` does, called as onnxruntime's users do.
+
+    What is given is done. What is left out is quantkit's choice, not onnxruntime's: uint8 activations, int8
+    weights by channel, ranges by mean squared error. `reduce_range` is accepted and not needed: weights are
+    kept from saturating without losing a bit.
+
+    Args:
+        model_input: A path, or a ModelProto.
+        model_output: Where to write.
+        calibration_data_reader: An object with `get_next()`, or anything that `quantkit.calibrate` takes.
+        quant_format: QDQ or QOperator.
+        op_types_to_quantize: Only these operator types.
+        per_channel: One scale per output channel.
+        reduce_range: Accepted.
+        activation_type: Type of activations.
+        weight_type: Type of weights.
+        nodes_to_quantize: Only these nodes.
+        nodes_to_exclude: Never these nodes.
+        use_external_data_format: Write a ``.data`` file also below 2 GB.
+        calibrate_method: How ranges are estimated.
+        calibration_providers: None, or onnxruntime's CPU provider.
+        extra_options: onnxruntime's option dictionary: translated, or refused with the reason.
+        calibration_cache_path: A calibration of quantkit's, or onnxruntime's JSON table. If there is none yet,
+            one of quantkit's is written.
+    """
+    check_output(model_output)
+    if any(provider != _CPU for provider in calibration_providers or ()):
+        raise UsageError(f"calibration_providers: quantkit calibrates with {_CPU}; leave it out.")
+    extra = read_extra_options(extra_options)
+    ask = method_of(calibrate_method, extra.momentum, extra.percentile)
+    activation = None if activation_type is None else type_name(activation_type)
+    given = StaticSettings(
+        format=_format(quant_format),
+        activation_type=activation,
+        weight_type=None if weight_type is None else type_name(weight_type),
+        per_channel=per_channel is not False,
+        symmetric_activations=extra.symmetric,
+        op_types=_op_types(op_types_to_quantize),
+        include=checked_names(nodes_to_quantize, "nodes_to_quantize"),
+        exclude=checked_names(nodes_to_exclude, "nodes_to_exclude"),
+        recover=RecoverSettings(smooth="auto" if extra.smooth is None else extra.smooth),
+        tensors=_rules(model_input, extra, activation),
+    )
+    check_settings(options_of(given), Format(_format(quant_format)))  # a cache is filled from data
+    data = calibration_data_reader
+    if calibration_cache_path is not None:
+        data = cached(Path(calibration_cache_path), model_input, data, ask)
+    if data is None:
+        raise UsageError("Give calibration_data_reader, or a calibration_cache_path that exists.")
+    options = CalibrateOptions() if ask is None else CalibrateOptions(method=ask)
+    result = static(
+        static_job(model_input, data, given, DataSettings(), calibrate=options),
+        model_output,
+        output_format=format_of(given),
+        external_data=use_external_data_format,
+    )
+    notes = ("reduce_range is not needed: weights are safe from saturation in 8 bits.",)
+    return replace(result, warnings=(*result.warnings, *notes)) if reduce_range else result
+
+
+def _format(quant_format: Any) -> Any:
+    """Return quantkit's name of a format, of its own enumeration or of onnxruntime's."""
+    name = str(getattr(quant_format, "name", quant_format)).lower()
+    if name not in {"qdq", "qoperator"}:
+        raise UsageError(f"Unknown format {quant_format!r}: use QuantFormat.QDQ or QOperator.")
+    return name
+
+
+def _op_types(op_types: Sequence[str] | None) -> tuple[str, ...]:
+    """Leave out what no rule can choose: Relu goes into the product before it."""
+    chosen = checked_names(op_types, "op_types_to_quantize")
+    kept = tuple(op_type for op_type in chosen if op_type not in _ABSORBED)
+    return kept or chosen
+
+
+def _rules(
+    model: str | Path | onnx.ModelProto, extra: ExtraOptions, activation: str | None
+) -> tuple[TensorRule, ...]:
+    if extra.overrides is None:
+        return ()
+    symmetric = DEFAULT.symmetric_activations if extra.symmetric is None else extra.symmetric
+    return tuple(
+        rules_of(
+            extra.overrides,
+            frozenset(load(model).model.graph.initializers),
+            named_int_type(activation) if activation else DEFAULT.activation,
+            symmetric=symmetric,
+        )
+    )
+
+
+def quantize_dynamic(  # noqa: PLR0913 - onnxruntime's signature
+    model_input: str | Path | onnx.ModelProto,
+    model_output: str | Path,
+    op_types_to_quantize: Sequence[str] | None = None,
+    per_channel: bool | None = None,  # noqa: FBT001 - onnxruntime's signature
+    reduce_range: bool = False,  # noqa: FBT001 - onnxruntime's signature
+    weight_type: QuantType = QuantType.QInt8,
+    nodes_to_quantize: Sequence[str] | None = None,
+    nodes_to_exclude: Sequence[str] | None = None,
+    use_external_data_format: bool = False,  # noqa: FBT001 - onnxruntime's signature
+    extra_options: Mapping[str, Any] | None = None,
+) -> QuantizeResult:
+    """Quantize as `quantkit.quantize_dynamic` does, called as onnxruntime's users do.
+
+    `per_channel` left out is quantkit's choice, per channel; False is per tensor, as you ask.
+    """
+    return api.quantize_dynamic(
+        model_input,
+        model_output,
+        weight_type,  # type: ignore[arg-type]  # told apart by name
+        per_channel=True if per_channel is None else per_channel,
+        reduce_range=reduce_range,
+        op_types_to_quantize=op_types_to_quantize or None,
+        nodes_to_quantize=nodes_to_quantize,
+        nodes_to_exclude=nodes_to_exclude,
+        use_external_data_format=use_external_data_format,
+        extra_options=extra_options,
+    )
+
+
 __path__: list[str] = []  # so that what is missing is said; see quantkit.ort.missing
 
 # How `get_qdq_config` calls what `extra_options` calls otherwise.

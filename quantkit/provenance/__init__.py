@@ -5,8 +5,6 @@ digests -> record -> entry: what names a model, what is said about it, where tha
 
 from quantkit.provenance.calibrated import calibrated_of
 from quantkit.provenance.digests import KEY, content_digest, model_digest
-from quantkit.provenance.entry import read_entry, read_provenance, write_model
-from quantkit.provenance.environment import cpu_name, software
 from quantkit.provenance.options import data_settings_of, plain
 from quantkit.provenance.record import (
     SCHEMA,
@@ -14,9 +12,14 @@ from quantkit.provenance.record import (
     DataOrigin,
     ModelOrigin,
     Provenance,
+    cpu_name,
     is_sealed,
     json_digest,
     provenance_from_text,
+    read_entry,
+    read_provenance,
+    software,
+    write_model,
 )
 
 __all__ = [

@@ -19,9 +19,9 @@ from typing import Any, BinaryIO, Self
 import onnx
 
 from quantkit.errors import ModelError
-from quantkit.graph._proto import proto_graphs
 from quantkit.graph._wire import MARK
 from quantkit.graph.load import LoadedModel, read_structure
+from quantkit.graph.messages import proto_graphs
 
 __all__ = ["KEY", "content_digest", "model_digest"]
 

@@ -2,27 +2,63 @@
 
 It holds no time and no folder: the same inputs, options, software and CPU give the same line. Nobody signs it:
 `seal` and `content` show what was changed by accident or without care, not by somebody who computes them anew.
+
+The metadata entry that holds the record: written with the model, read from it.
+
+A model is written without the entry, and hashed; then the entry is put at the end of the file. Protobuf takes
+fields in any order, and entries of a list that stand apart as one list, so that nothing is written twice.
+
+What a result depends on besides its inputs: versions, and the CPU.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+import onnx
+import onnx_ir as ir
 
 from quantkit._version import __version__
 from quantkit.errors import ModelError
-from quantkit.provenance.environment import cpu_name, software
+from quantkit.graph.load import read_structure
+from quantkit.graph.save import Stage
+from quantkit.provenance.digests import KEY, content_digest
+from quantkit.targets import this_machine
 
-__all__ = ["SCHEMA", "CalibrationOrigin", "DataOrigin", "Kind", "ModelOrigin", "Provenance"]
-__all__ += [
+__all__ = [
+    "SCHEMA",
+    "CalibrationOrigin",
+    "DataOrigin",
+    "Kind",
+    "ModelOrigin",
+    "Provenance",
+    "cpu_name",
     "is_sealed",
     "json_digest",
     "provenance_from_text",
+    "read_entry",
+    "read_provenance",
     "sealed",
+    "software",
     "text_of",
+    "write_model",
 ]
+
+
+def software() -> dict[str, str]:
+    """Return the versions that the figures depend on."""
+    names = ("onnxruntime", "onnx", "numpy")
+    return {"quantkit": __version__} | {name: version(name) for name in names}
+
+
+def cpu_name() -> str:
+    """Return the CPU's name and the instructions that matter for arithmetic."""
+    return str(this_machine())
+
 
 SCHEMA = "quantkit.provenance/1"
 Kind = Literal["dynamic", "static", "optimize"]
@@ -177,3 +213,45 @@ def _seal(plain: Mapping[str, Any]) -> str:
 
 def _encoded(value: object) -> str:
     return msgspec.json.encode(value, order="sorted").decode()
+
+
+def write_model(stage: Stage, model: ir.Model, provenance: Provenance, *, external: bool) -> int:
+    """Write a model with its provenance; return its size in bytes, external data included.
+
+    Raises:
+        onnx.checker.ValidationError: The graph is not valid ONNX.
+        ModelError: A text in it is not UTF-8.
+    """
+    model.metadata_props.pop(KEY, None)  # of the model that was read
+    nbytes = stage.write(model, external=external)
+    done = sealed(provenance, content_digest(stage.model_path))
+    entry = onnx.StringStringEntryProto(key=KEY, value=text_of(done))
+    addition: bytes = onnx.ModelProto(metadata_props=[entry]).SerializeToString()
+    with stage.model_path.open("ab") as file:
+        file.write(addition)
+    return nbytes + len(addition)
+
+
+def read_entry(path: Path) -> str | None:
+    """Return the record that a model file holds, as it stands there; None if there is none.
+
+    Raises:
+        ModelError: The file cannot be read, or holds two.
+    """
+    found = [e.value for e in read_structure(path).metadata_props if e.key == KEY]
+    if len(found) > 1:
+        raise ModelError(f"'{path}' holds {len(found)} provenances; quantkit writes one.")
+    return found[0] if found else None
+
+
+def read_provenance(source: str | Path | ir.Model) -> Provenance | None:
+    """Return where a model says it comes from; None if it does not say.
+
+    Raises:
+        ModelError: The model cannot be read, or what it says is damaged or of another version.
+    """
+    if isinstance(source, ir.Model):
+        text, name = source.metadata_props.get(KEY), "the model"
+    else:
+        text, name = read_entry(Path(source)), f"'{source}'"
+    return None if text is None else provenance_from_text(text, name)

@@ -15,7 +15,7 @@ from markupsafe import Markup, escape
 
 from quantkit.report import numbers, plots
 from quantkit.report.palette import look, variables
-from quantkit.report.plots.size_bars import causes
+from quantkit.report.plots.bars import causes
 from quantkit.report.tables import embedded, tables_of
 from quantkit.report.verdicts import advice_of, cards, gists, headline
 from quantkit.result import Evaluated, Result, legible

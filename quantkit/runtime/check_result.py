@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from quantkit.errors import RuntimeSupportError, VerifyError
 from quantkit.graph.load import LoadedModel
-from quantkit.graph.mapped_model import mapped_model
+from quantkit.graph.mapping import mapped_model
 from quantkit.runtime.session import (
     RUNTIME_ERRORS,
     first_line,

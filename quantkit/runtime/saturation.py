@@ -1,7 +1,7 @@
 """Proof, from a quantized file alone, that its integers are the same on every CPU.
 
 x86 without VNNI adds two neighbouring uint8 x int8 products in a saturating int16. A weight is safe from that if no
-pair of neighbours, in the order in which the kernel sums, is too large together (`quantkit.numerics.saturation`).
+pair of neighbours, in the order in which the kernel sums, is too large together (`quantkit.numerics.pairs`).
 So it takes no data: only the weights are looked at, of every node that multiplies integers.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from quantkit.numerics.saturation import is_pair_safe
+from quantkit.numerics.pairs import is_pair_safe
 
 __all__ = ["IntegerProduct", "integer_products", "saturating_nodes"]
 

@@ -19,7 +19,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 
 from quantkit.errors import RuntimeSupportError
 from quantkit.graph.load import LoadedModel, load
-from quantkit.graph.mapped_model import mapped_model
+from quantkit.graph.mapping import mapped_model
 from quantkit.graph.save import unchecked
 
 if os.environ.get("ORT_DISABLE_TELEMETRY") == "1":

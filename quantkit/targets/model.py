@@ -34,7 +34,7 @@ class Target:
         per_channel: One scale for each output channel is run, and as fast as one for all.
         channelwise: The products whose weights may have a scale a channel; empty without `per_channel`.
         saturates: Sums of two uint8 x int8 products may clip at int16 on hardware that the target
-            stands for, so that weights must be pair-safe (`quantkit.numerics.saturation`).
+            stands for, so that weights must be pair-safe (`quantkit.numerics.pairs`).
         computes: Operators other than products that have an integer kernel, between DequantizeLinear on
             each input and QuantizeLinear on the output; scales and zero points are free.
         products: Operators with weights that run as integer products: Conv, Gemm, MatMul, ...

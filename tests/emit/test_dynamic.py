@@ -25,7 +25,7 @@ from builders import (
 from onnx import TensorProto, helper, numpy_helper
 
 from quantkit import QInt8, QuantizeResult, QUInt8, quantize_dynamic
-from quantkit.numerics.saturation import is_pair_safe
+from quantkit.numerics.pairs import is_pair_safe
 from quantkit.spec import PerAxis
 
 TYPES = pytest.mark.parametrize("weight_type", [QUInt8, QInt8], ids=["uint8", "int8"])

@@ -11,8 +11,8 @@ from scipy import stats
 
 from quantkit.evaluate.accuracy.f1 import F1
 from quantkit.evaluate.accuracy.figures import Mean, metrics_of
+from quantkit.evaluate.accuracy.notes import sentence_of, unlabelled_sentence
 from quantkit.evaluate.accuracy.rank import Spearman
-from quantkit.evaluate.accuracy.sentence import sentence_of, unlabelled_sentence
 from quantkit.evaluate.accuracy.slices import groups_by_class, groups_by_range, worst_slices
 from quantkit.result import Decision, Interval
 

@@ -13,7 +13,6 @@ from fusion_cases import Case
 
 from quantkit import quantize_dynamic, quantize_static
 from quantkit.evaluate import fidelity as subject
-from quantkit.evaluate import unoptimized as plain
 from quantkit.evaluate.fidelity import fidelity_of, saturates_here
 from quantkit.evaluate.integer_layers import integer_layers, layers_among
 from quantkit.graph.load import load
@@ -162,7 +161,6 @@ def test_what_runs_only_optimized_is_said(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, source: Path, samples: list[dict[str, Array]]
 ) -> None:
     from quantkit.evaluate import integer_inputs
-    from quantkit.evaluate import unoptimized as plain
     from quantkit.runtime.session import make_session
 
     def refusing(given: Any, *, level: int = 99, **options: Any) -> Any:
@@ -171,7 +169,7 @@ def test_what_runs_only_optimized_is_said(
         return make_session(given, level=level, **options)
 
     path = ort_static(source, tmp_path / "q.onnx", samples)
-    for module in (plain, integer_inputs):
+    for module in (subject, integer_inputs):
         monkeypatch.setattr(module, "make_session", refusing)
     found = fidelity_of(path, samples)
     assert found.sentence.startswith("It does not run with optimization off, so that was not")
@@ -204,9 +202,9 @@ def test_optimization_that_changes_a_file_is_told(tmp_path: Path) -> None:
 
 def test_values_that_one_session_alone_has_finite_are_told() -> None:
     """They enter no sum; without a word the two would seem equal."""
-    sums = plain._Sums()
+    sums = subject._Sums()
     sums.add(np.array([[1.0, 2.0, np.nan]]), np.array([[1.0, np.inf, np.nan]]))
-    found = plain._joined({"y": sums}, 1)
+    found = subject._joined({"y": sums}, 1)
     assert (found.db, found.largest) == (None, 0.0)
     assert found.note.startswith("Of output 'y', 1 values are finite in one only")
 

@@ -12,9 +12,15 @@ import numpy as np
 import pytest
 from builders import matmul_model, save
 
-from quantkit.evaluate.cost.latency import Lab, Session, measure_latency
-from quantkit.evaluate.cost.rounds import Pace, timed_rounds
-from quantkit.evaluate.cost.timed_feeds import batch_of, batches_of
+from quantkit.evaluate.cost.latency import (
+    Lab,
+    Pace,
+    Session,
+    batch_of,
+    batches_of,
+    measure_latency,
+    timed_rounds,
+)
 from quantkit.numerics.statistics import median_interval
 from quantkit.runtime.synthetic_inputs import Feeds
 

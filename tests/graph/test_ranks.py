@@ -8,8 +8,7 @@ from builders import Array, Shape, graph, model, node, rng, run
 from onnx import TensorProto
 
 from quantkit.graph.load import load
-from quantkit.graph.opset import raise_opset
-from quantkit.graph.ranks import ranks_of
+from quantkit.graph.opset import raise_opset, ranks_of
 
 SHAPE = (2, 3, 4, 5)
 

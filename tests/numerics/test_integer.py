@@ -21,7 +21,7 @@ from quantkit.numerics.integer import (
     qlinear_matmul,
     requantize,
 )
-from quantkit.numerics.saturation import is_pair_safe
+from quantkit.numerics.pairs import is_pair_safe
 from quantkit.numerics.weights import fit, quantize_weight
 from quantkit.spec import PerAxis, QuantSpec
 

@@ -13,11 +13,11 @@ from quantkit.numerics.pairs import (
     PAIRED,
     Limits,
     PairForm,
+    is_pair_safe,
     is_within,
     nearest_pairs,
     round_pairs,
 )
-from quantkit.numerics.saturation import is_pair_safe
 
 Array = NDArray[Any]
 

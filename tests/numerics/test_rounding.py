@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from quantkit.numerics import rounding
-from quantkit.numerics.rounding import round_keeping_sum
+from quantkit.numerics import weights as rounding
+from quantkit.numerics.weights import round_keeping_sum
 
 Array = NDArray[Any]
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from quantkit.numerics.saturation import PAIR_LIMIT, is_pair_safe, pair_peak
+from quantkit.numerics.pairs import PAIR_LIMIT, is_pair_safe, pair_peak
 
 Array = NDArray[Any]
 

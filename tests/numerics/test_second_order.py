@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from quantkit.numerics.adaptive import improve
 from quantkit.numerics.pairs import FREE, PAIRED, Limits, is_within, round_pairs
 from quantkit.numerics.second_order import (
     damped,
     damping_share,
+    improve,
     output_error,
     round_second_order,
 )

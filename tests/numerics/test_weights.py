@@ -13,7 +13,7 @@ from onnx import TensorProto
 from calibrators import RangeMethod
 from quantkit.numerics.affine import sqnr
 from quantkit.numerics.dtypes import INT4, INT8, UINT4, UINT8, IntType
-from quantkit.numerics.saturation import is_pair_safe
+from quantkit.numerics.pairs import is_pair_safe
 from quantkit.numerics.weights import (
     analyze_weight,
     dequantize_weight,

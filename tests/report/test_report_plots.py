@@ -21,14 +21,17 @@ from result_cases import candidate, example_result, float_model
 
 from quantkit.report import accuracy_size_svg
 from quantkit.report.palette import look
-from quantkit.report.plots import forest, latency, layers, operators, runs, size_bars
-from quantkit.report.plots.across import apart
+from quantkit.report.plots import intervals as forest
+from quantkit.report.plots import intervals as latency
+from quantkit.report.plots import bars as layers
+from quantkit.report.plots import bars as operators
+from quantkit.report.plots import bars as runs
+from quantkit.report.plots import bars as size_bars
+from quantkit.report.plots.frame import apart, window
 from quantkit.report.plots.intervals import Group, Row, interval_plot
 from quantkit.report.plots.labels import Box, place
 from quantkit.report.plots.points import points
-from quantkit.report.plots.scale import Scale, nice_step
-from quantkit.report.plots.svg import shorten, text_width
-from quantkit.report.plots.window import window
+from quantkit.report.plots.svg import Scale, nice_step, shorten, text_width
 from quantkit.result import Interval, Result
 
 _SVG = "{http://www.w3.org/2000/svg}"

@@ -6,7 +6,7 @@ from itertools import islice
 from pathlib import Path
 
 from quantkit.data import Description, InputSpec, Sample, Samples, Stream, open_data, order
-from quantkit.data.fingerprint import digest
+from quantkit.data.model import digest
 from quantkit.errors import DataError, UsageError
 from quantkit.recipe import DataSettings
 

@@ -2,8 +2,11 @@
 
 Every cause takes ranges of bytes of a file that no cause before it has taken, and what is left of
 a file is a cause itself. So the sum is right and no part is negative, whatever the file holds.
+
+Which bytes of a file are accounted for.
 """
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -18,12 +21,45 @@ from quantkit.errors import ModelError
 from quantkit.graph._wire import Buffer, WireError
 from quantkit.graph.load import LoadedModel
 from quantkit.graph.mapping import MappedFile
-from quantkit.graph.size.byte_ranges import Claims
 from quantkit.graph.size.causes import DEAD, causes_of
 from quantkit.graph.size.file_map import MapTensor, Span, read_map
 from quantkit.result import Part
 
-__all__ = ["Accounts", "TensorBytes", "account", "account_of", "size_by_cause"]
+__all__ = ["Accounts", "Claims", "TensorBytes", "account", "account_of", "size_by_cause"]
+
+
+class Claims:
+    """Ranges that are taken: disjoint, sorted, and never beyond the file.
+
+    Invariant: what all calls of `take` returned, and `free`, add up to `size`.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.free = size
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+
+    def take(self, start: int, end: int) -> int:
+        """Take the bytes from `start` to before `end`; return how many nobody had taken before."""
+        start, end = max(start, 0), min(end, self.size)
+        if start >= end:
+            return 0
+        asked = end - start
+        # All ranges that this one overlaps or touches become one.
+        first, last = bisect_left(self._ends, start), bisect_right(self._starts, end)
+        had = sum(min(self._ends[i], end) - max(self._starts[i], start) for i in range(first, last))
+        if first < last:
+            start, end = min(start, self._starts[first]), max(end, self._ends[last - 1])
+        self._starts[first:last], self._ends[first:last] = [start], [end]
+        self.free -= asked - had
+        return asked - had
+
+    def gaps(self, shorter_than: int) -> int:
+        """Return the bytes of all gaps before a taken range that are shorter than a length."""
+        lengths = (s - e for s, e in zip(self._starts, [0, *self._ends], strict=False))
+        return sum(length for length in lengths if length < shorter_than)
+
 
 _HASHED_FROM = 256  # bytes; smaller tensors that are equal are not worth a line
 _BLOCK = 16 << 20  # bytes read before pages are given back

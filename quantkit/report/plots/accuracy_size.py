@@ -5,10 +5,8 @@ from math import sqrt
 from typing import Literal
 
 from quantkit.report.palette import Theme, resolved
-from quantkit.report.plots.across import apart
-from quantkit.report.plots.frame import SIGN, Frame, frame_of, gate_words, ground
-from quantkit.report.plots.labels import SOLID, Box, Placed, place
-from quantkit.report.plots.legend import legend
+from quantkit.report.plots.frame import SIGN, Frame, apart, frame_of, gate_words, ground
+from quantkit.report.plots.labels import SOLID, Box, Placed, legend, place
 from quantkit.report.plots.points import Point, Points, points
 from quantkit.report.plots.svg import (
     NARROW,

@@ -1,15 +1,153 @@
-"""The ground of the picture: axes, lanes for what is off them, float's line and band, the gate's lines."""
+"""The ground of the picture: axes, lanes for what is off them, float's line and band, the gate's lines.
+
+Which part of the y axis is worth showing: one broken candidate must not flatten all others.
+
+The x axis of the picture: size. Candidates mostly lie close together, far from float, which then gets a lane of its own.
+"""
 
 from dataclasses import dataclass
 
-from quantkit.report.plots.across import Across, across
 from quantkit.report.plots.labels import Box
 from quantkit.report.plots.points import Point, Points
-from quantkit.report.plots.scale import Scale
-from quantkit.report.plots.svg import line, rect, text
-from quantkit.report.plots.window import Window, window
+from quantkit.report.plots.svg import Scale, line, rect, text
 
-__all__ = ["SIGN", "Frame", "frame_of", "gate_words", "ground"]
+__all__ = [
+    "SIGN",
+    "Across",
+    "Frame",
+    "Window",
+    "across",
+    "apart",
+    "frame_of",
+    "gate_words",
+    "ground",
+    "window",
+]
+
+_ACROSS_FAR = 0.6  # float stands apart if all candidates are smaller than this part of it
+_SPAN = 0.06  # at least so much of float's size is shown, or trifles would look large
+_NEXT = 13.0  # pixels between marks that would cover each other
+_TRIES = (0, 1, -1, 2, -2, 3, -3, 4, -4)
+
+
+@dataclass(frozen=True, slots=True)
+class Across:
+    """Where sizes lie.
+
+    Attributes:
+        scale: Of per cents of float's size.
+        reference: Where float stands.
+        gap: Where the axis is broken; None: it is not.
+    """
+
+    scale: Scale
+    reference: float
+    gap: float | None
+
+
+def across(found: Points, plot: Box, *, small: bool) -> Across:
+    """Choose the range."""
+    sizes = [100 * p.x for p in found.candidates]
+    right = plot.x + plot.width
+    if not sizes or max(sizes) > 100 * _ACROSS_FAR:
+        scale = Scale(0, 1.1 * max([100.0, *sizes]), plot.x, right)
+        return Across(scale, scale(100 * found.reference.x), None)
+    middle, span = (min(sizes) + max(sizes)) / 2, max(max(sizes) - min(sizes), 100 * _SPAN) * 1.5
+    low = max(0.0, middle - span / 2)
+    lane = 72.0 if small else 130.0
+    scale = Scale(low, low + span, plot.x, right - lane)
+    return Across(scale, right - lane / 2, right - lane)
+
+
+def apart(
+    spots: list[tuple[float, float]], extents: list[tuple[float, float]]
+) -> list[tuple[float, float]]:
+    """Move marks aside where they would cover each other: same place across, overlapping extents (top, bottom)."""
+    placed: list[tuple[float, float]] = []
+    for (x, y), (top, bottom) in zip(spots, extents, strict=True):
+        near = [
+            other
+            for (other, _), (above, below) in zip(placed, extents, strict=False)
+            if top < below and above < bottom
+        ]
+        tried = [x + _NEXT * step for step in _TRIES]
+        free = next((t for t in tried if all(abs(t - other) >= _NEXT - 0.1 for other in near)), x)
+        placed.append((free, y))
+    return placed
+
+
+_FAR = 3.0  # as many times the height of all better ones makes a candidate go off the scale
+_PAD = 0.12
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The range shown.
+
+    Attributes:
+        low: Its lower end.
+        high: Its upper end.
+        identical: Whether some model has no figure because nothing changed.
+        beyond: Whether some candidate lies off the scale.
+    """
+
+    low: float
+    high: float
+    identical: bool
+    beyond: bool
+
+    def outside(self, value: float) -> bool:
+        """Whether a figure lies off the scale."""
+        return not self.low <= value <= self.high
+
+    def shows(self, point: Point) -> bool:
+        """Whether a model lies on the scale."""
+        return point.y is not None and not self.outside(point.y)
+
+
+def window(found: Points) -> Window:
+    """Choose the range: float, the candidates that are not far worse than the rest, the gate's limit if it is near.
+
+    Float's band may reach beyond it: differences on the same samples are far smaller than what other samples would do.
+    """
+    everyone = [p for p in (found.reference, *found.candidates) if p.y is not None]
+    identical = len(everyone) <= len(found.candidates)
+    if not everyone:
+        return Window(0, 1, identical=True, beyond=False)
+    sign = 1 if found.upwards else -1
+    ends: list[float] = []
+    kept = 0
+    for point in sorted(everyone, key=lambda p: -sign * (p.y or 0)):
+        extent = _extent(point, whiskers=point is not found.reference)
+        if kept > 1 and _is_far(ends, extent):
+            break
+        ends += extent
+        kept += 1
+    if found.limit is not None and not _is_far(ends, [found.limit]):
+        ends.append(found.limit)
+    low, high = min(ends), max(ends)
+    pad = (high - low) * _PAD or abs(high) * 0.05 or 1.0
+    # Where an accuracy is nearly perfect, the scale must not promise more than all.
+    least, most = found.bounds
+    return Window(
+        max(low - pad, least),
+        min(high + pad, most),
+        identical=identical,
+        beyond=kept < len(everyone),
+    )
+
+
+def _is_far(ends: list[float], extent: list[float]) -> bool:
+    """Whether the gap between what is shown and what comes next is many times what is shown."""
+    gap = max(0.0, min(ends) - max(extent), min(extent) - max(ends))
+    height = max(ends) - min(ends)
+    return bool(height) and gap > _FAR * height
+
+
+def _extent(point: Point, *, whiskers: bool) -> list[float]:
+    ends = (point.low, point.high, point.y) if whiskers else (point.y,)
+    return [v for v in ends if v is not None]
+
 
 SIGN = 5.5  # radius of a model's sign
 _LANE = 46.0  # height of the lanes for what is not on the scale

@@ -1,16 +1,23 @@
-"""Dots with whiskers around a reference: one row a model, one scale a group."""
+"""Dots with whiskers around a reference: one row a model, one scale a group.
+
+How much worse each candidate is, metric by metric, around no difference at all.
+
+How long a run takes beside float's, for each batch size and number of threads.
+"""
 
 from dataclasses import dataclass
 from statistics import median_low
 
-from quantkit.report.palette import Look
-from quantkit.report.plots.scale import Scale, nice_step
+from quantkit.report import numbers
+from quantkit.report.palette import Look, look
 from quantkit.report.plots.svg import (
     NARROW,
+    Scale,
     arrow,
     line,
     mark,
     names_width,
+    nice_step,
     picture,
     rect,
     shape,
@@ -18,8 +25,9 @@ from quantkit.report.plots.svg import (
     text,
     text_width,
 )
+from quantkit.result import Evaluated, Latency, Metric, Result
 
-__all__ = ["Group", "Row", "interval_plot"]
+__all__ = ["Group", "Row", "forest", "interval_plot", "latency"]
 
 _PAD = 0.06
 _FAR = 3.0  # as many times the usual distance from the reference, and a figure is cut off
@@ -142,3 +150,91 @@ def _row(row: Row, scale: Scale, y: float, width: float, *, small: bool) -> str:
         parts += [text(0, y + 4, shorten(row.name, scale.start - 10, 13), "name")]
         parts += [text(width, y + 4, row.words, "figures", "end")]
     return mark("".join(parts), row.tip)
+
+
+def forest(result: Result, *, width: int) -> str:
+    """Draw the drops of all metrics; "" if none was measured."""
+    limits = {rule.key: rule.limit for rule in result.rules}
+    groups = []
+    for metric in result.float_model.metrics:
+        rows = tuple(
+            _forest_row(model, found, place)
+            for place, model in enumerate(result.models)
+            for found in model.metrics
+            if found.name == metric.name and found.drop is not None
+        )
+        if rows:
+            scale = numbers.metric_scale(metric)
+            limit = limits.get("max_drop") if metric.main else None
+            groups.append(
+                Group(
+                    title=f"{metric.name}, float {numbers.metric_value(metric)}",
+                    axis=f"drop in {numbers.drop_unit(metric)}; right of the line is worse than float",
+                    reference=0.0,
+                    rows=rows,
+                    limit=None if limit is None else limit * scale,
+                )
+            )
+    return interval_plot(tuple(groups), width=width, label="drops with intervals") if groups else ""
+
+
+def _forest_row(model: Evaluated, metric: Metric, place: int) -> Row:
+    scale, drop = numbers.metric_scale(metric), metric.drop or 0.0
+    found = metric.drop_interval
+    low, high = (found.low, found.high) if found else (drop, drop)
+    tip = [model.name, f"{metric.name}: {numbers.metric_value(metric)}"]
+    tip += [f"drop: {numbers.drop(metric)} {numbers.drop_unit(metric)}"]
+    if metric.detectable is not None:
+        hidden = numbers.difference(metric.detectable, metric)
+        tip += [f"a drop under {hidden} cannot be ruled out"]
+    return Row(
+        name=model.name,
+        look=look(place),
+        value=drop * scale,
+        low=low * scale,
+        high=high * scale,
+        words=numbers.drop(metric),
+        tip="\n".join(tip),
+    )
+
+
+def latency(result: Result, *, width: int) -> str:
+    """Draw the ratios; "" if nothing was timed."""
+    limits = {rule.key: rule.limit for rule in result.rules}
+    groups = []
+    for setting in result.float_model.latency:
+        rows = tuple(
+            _latency_row(model, found, place)
+            for place, model in enumerate(result.models)
+            for found in model.latency
+            if place and (found.batch, found.threads) == (setting.batch, setting.threads)
+        )
+        if rows:
+            groups.append(
+                Group(
+                    title=f"batch {setting.batch}, {numbers.threads(setting.threads)}, "
+                    f"float {numbers.significant(setting.median_ms)} ms",
+                    axis="time per run, float = 1; left of the line is faster",
+                    reference=1.0,
+                    rows=rows,
+                    limit=limits.get("max_latency_ratio"),
+                    floor=0.0,
+                )
+            )
+    return interval_plot(tuple(groups), width=width, label="latency ratios") if groups else ""
+
+
+def _latency_row(model: Evaluated, found: Latency, place: int) -> Row:
+    ends = found.ratio_interval
+    spread = f" ({numbers.interval(ends)})" if ends else ""
+    return Row(
+        name=model.name,
+        look=look(place),
+        value=found.ratio,
+        low=ends.low if ends else found.ratio,
+        high=ends.high if ends else found.ratio,
+        words=f"{numbers.ratio(found.ratio)}{spread}",
+        tip=f"{model.name}\n{numbers.significant(found.median_ms)} ms per run, 9 of 10 under "
+        f"{numbers.significant(found.p90_ms)} ms\n{numbers.ratio(found.ratio)} of float{spread}\n"
+        f"{found.runs} runs",
+    )

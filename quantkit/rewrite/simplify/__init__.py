@@ -17,12 +17,10 @@ from quantkit.errors import ModelError, UsageError
 from quantkit.graph.shapes import infer, shapes
 from quantkit.rewrite.simplify.batchnorm import batchnorm
 from quantkit.rewrite.simplify.constants import constants
-from quantkit.rewrite.simplify.identity import identity
 from quantkit.rewrite.simplify.initializers import initializers
 from quantkit.rewrite.simplify.matmul_add import matmul_add
-from quantkit.rewrite.simplify.noops import noops
+from quantkit.rewrite.simplify.noops import identity, noops, transposes
 from quantkit.rewrite.simplify.subexpressions import subexpressions
-from quantkit.rewrite.simplify.transposes import transposes
 
 __all__ = ["PASSES", "SimplifyReport", "select", "simplify"]
 

@@ -12,6 +12,16 @@
 | Add, Sub 0; Mul, Div 1 | broadcasting leaves the shape as it is |
 
 ``-0.0 + 0.0`` is ``0.0``: of a zero the sign may change, which no comparison sees.
+
+``y = Identity(x)``: whoever reads y reads x.
+
+Kept where y is an output that x cannot take the name of: x is an input, an initializer, an output itself, or
+lives in an outer graph.
+
+``Transpose(Transpose(x, p), q) = Transpose(x, r)`` with ``r[i] = p[q[i]]``; nothing if r is the identity.
+
+The inner one is fused only if nobody else reads it, so that work never grows; where r is the identity, x is
+there already and the inner one may have other readers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,11 +30,65 @@ from types import MappingProxyType
 import numpy as np
 import onnx_ir as ir
 
-from quantkit.graph.known import Dims, constant, dims, dtype, integers, static
+from quantkit.graph.known import Dims, constant, dims, dtype, integers, is_op, static
 from quantkit.graph.opset import opset_of
-from quantkit.rewrite.simplify._rewrite import bypass, nodes_of
+from quantkit.rewrite.simplify._rewrite import bypass, discard, nodes_of, sole_reader
 
-__all__ = ["noops"]
+__all__ = ["identity", "noops", "transposes"]
+
+
+def transposes(model: ir.Model) -> int:
+    """Fuse consecutive Transposes and remove those that cancel; return how many went."""
+    # In order: each one meets a chain that is one node already.
+    return sum(_fuse(node) for node in nodes_of(model) if is_op(node, "Transpose"))
+
+
+def _fuse(outer: ir.Node) -> bool:
+    middle = outer.inputs[0]
+    inner = None if middle is None else middle.producer()
+    if middle is None or inner is None or not is_op(inner, "Transpose"):
+        return False
+    source, composed = inner.inputs[0], _composed(inner, outer)
+    if source is None or composed is None:
+        return False
+    if list(composed) == sorted(composed):
+        cancelled = bypass(outer, source)
+        if _is_unread(middle):
+            discard(inner)
+        return cancelled
+    if sole_reader(middle) is not outer:
+        return False
+    outer.replace_input_with(0, source)
+    outer.attributes["perm"] = ir.AttrInt64s("perm", composed)
+    discard(inner)
+    return True
+
+
+def _is_unread(value: ir.Value) -> bool:
+    """Say whether nobody needs a value any more."""
+    return not value.uses() and not value.is_graph_output()
+
+
+def _composed(inner: ir.Node, outer: ir.Node) -> Sequence[int] | None:
+    """Return r; None if a permutation is the default one and the rank is not known."""
+    p, q = (integers(node, -1, "perm") for node in (inner, outer))
+    if p is None and q is None:
+        return ()  # twice reversed, whatever the rank
+    rank = len(q or ()) if p is None else len(p)
+    p = tuple(range(rank))[::-1] if p is None else p
+    q = tuple(range(rank))[::-1] if q is None else q
+    return [p[i] for i in q] if len(p) == len(q) else None
+
+
+def identity(model: ir.Model) -> int:
+    """Remove Identity nodes; return how many."""
+    return sum(_identity_remove(node) for node in nodes_of(model) if is_op(node, "Identity"))
+
+
+def _identity_remove(node: ir.Node) -> bool:
+    source = node.inputs[0] if len(node.inputs) == 1 else None
+    return source is not None and bypass(node, source)
+
 
 _TO_THE_END = (1 << 31) - 1  # what exporters write for "no end", or more
 _MODERN = 7  # before it, broadcasting and Dropout were a matter of attributes

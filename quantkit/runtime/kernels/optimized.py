@@ -6,8 +6,8 @@ from pathlib import Path
 import onnx
 
 from quantkit.files import scratch
-from quantkit.graph._proto import proto_graphs
 from quantkit.graph.load import read_structure
+from quantkit.graph.messages import proto_graphs
 from quantkit.result import Runs
 from quantkit.runtime.session import make_session
 

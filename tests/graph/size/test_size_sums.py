@@ -18,8 +18,7 @@ from onnxruntime.quantization import quantize_dynamic as ort_dynamic
 
 from quantkit.errors import ModelError
 from quantkit.graph.load import load
-from quantkit.graph.size.by_cause import Accounts, account
-from quantkit.graph.size.byte_ranges import Claims
+from quantkit.graph.size.by_cause import Accounts, Claims, account
 from quantkit.workflows.inspect import inspect_model
 
 MODELS_FOLDER = Path(__file__).resolve().parents[3] / "shared" / "models"
