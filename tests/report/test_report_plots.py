@@ -21,12 +21,7 @@ from result_cases import candidate, example_result, float_model
 
 from quantkit.report import accuracy_size_svg
 from quantkit.report.palette import look
-from quantkit.report.plots import intervals as forest
-from quantkit.report.plots import intervals as latency
-from quantkit.report.plots import bars as layers
-from quantkit.report.plots import bars as operators
-from quantkit.report.plots import bars as runs
-from quantkit.report.plots import bars as size_bars
+from quantkit.report.plots import forest, latency, layers, operators, runs, size_bars
 from quantkit.report.plots.frame import apart, window
 from quantkit.report.plots.intervals import Group, Row, interval_plot
 from quantkit.report.plots.labels import Box, place
