@@ -28,7 +28,7 @@ GRAPHS = 210
 ABORTS = {
     147
 }  # onnxruntime ends the process when it loads what is written: a MaxPool behind a DequantizeLinear, read by an If
-EVERYWHERE = 42  # of the graphs are tried whenever the tests are run, all if QUANTKIT_GOLDEN=all
+EVERYWHERE = 35  # of the graphs are tried whenever the tests are run, all if QUANTKIT_GOLDEN=all
 SHARED = Path(__file__).parents[3] / "shared"
 ALL_ON = RecoverSettings(
     equalize=True, smooth=True, bias=True, empirical=True, ranges=True, rounding=True, adaptive=True
