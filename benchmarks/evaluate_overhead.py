@@ -55,17 +55,17 @@ class Cifar:
 
 def work(job: dict[str, Any]) -> dict[str, Any]:
     """Do one measurement; everything is imported before the clock starts."""
-    from quantkit.evaluate.outputs import AccuracyOptions, Contender, measure_answers
+    from quantkit.evaluate.outputs import AccuracyOptions, NamedModel, measure_outputs
     from quantkit.observe.monitor import Silent
     from quantkit.recipe import DataSettings
 
-    models = [Contender(name=Path(path).stem, path=Path(path)) for path in job["models"]]
+    models = [NamedModel(name=Path(path).stem, path=Path(path)) for path in job["models"]]
     data = Cifar(Path(job["data"]), job["images"])
     started, used = time.perf_counter(), time.process_time()
     if job["do"] == "plain":
         plain(models, data)
     else:
-        measure_answers(models, data, DataSettings(), AccuracyOptions(), Silent())
+        measure_outputs(models, data, DataSettings(), AccuracyOptions(), Silent())
     return {
         "seconds": time.perf_counter() - started,
         "cpu_seconds": time.process_time() - used,

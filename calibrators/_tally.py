@@ -34,7 +34,7 @@ def as_float32(array: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def rows_of(array: NDArray[Any], axis: int) -> NDArray[np.float32]:
-    """Return the values as contiguous float32 rows, one a channel.
+    """Return the values as contiguous float32 rows, one per channel.
 
     Raises:
         ValueError: The array has no such axis.
@@ -101,7 +101,7 @@ class Tally:
         self.high = np.maximum(self.high, high + np.float32(0))
 
     def add(self, rows: NDArray[np.float32]) -> None:
-        """Add finite values, a row a channel, to the sums and sums of squares."""
+        """Add finite values, one row per channel, to the sums and sums of squares."""
         channels, width = rows.shape
         for start in range(0, width, RUN):
             run = rows[:, start : start + RUN]

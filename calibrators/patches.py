@@ -78,7 +78,7 @@ class Window:
         return tuple(found)
 
     def patches(self, array: NDArray[Any], most: int) -> NDArray[Any]:
-        """Cut patches out of a batch, of at most `most` evenly spaced positions a sample: (groups, patches, K)."""
+        """Cut patches out of a batch, of at most `most` evenly spaced positions per sample: (groups, patches, K)."""
         if not self.kernel:
             rows = array.reshape(-1, array.shape[-1])
             return rows[_spread(len(rows), most * len(array))][np.newaxis]
@@ -93,7 +93,7 @@ class Window:
 
 
 class PatchMoments:
-    """Sum, sum of products and count of patches, of at most `rows` positions a sample.
+    """Sum, sum of products and count of patches, of at most `rows` positions per sample.
 
     Patches with a NaN or an infinity are left out. Positions are evenly spaced, so that a large image costs no
     more than a small one. Exact to rounding only, as `SecondMoment`.

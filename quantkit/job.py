@@ -12,7 +12,7 @@ from quantkit.graph.load import LoadedModel
 from quantkit.observe import Calibration
 from quantkit.observe.origin import calibration_origin, data_origin
 from quantkit.plan import DynamicOptions, StaticOptions
-from quantkit.provenance import ModelOrigin, Provenance, model_digest, plain
+from quantkit.provenance import ModelOrigin, Provenance, model_digest, to_record
 from quantkit.recipe import DataSettings, RecoverSettings
 
 __all__ = ["StaticJob", "dynamic_origin", "static_origin"]
@@ -48,7 +48,7 @@ def dynamic_origin(
     return Provenance(
         kind="dynamic",
         float=ModelOrigin(**model_digest(loaded)),
-        options=plain(options) | how,
+        options=to_record(options) | how,
     )
 
 
@@ -63,7 +63,7 @@ def static_origin(
         float=ModelOrigin(**model_digest(loaded)),
         data=data_origin(seen, [value.name or "" for value in loaded.model.graph.inputs]),
         calibration=calibration_origin(seen) if isinstance(job.data, Calibration) else None,
-        options=plain(
+        options=to_record(
             {
                 "static": job.options,
                 "recover": job.recover,

@@ -46,7 +46,7 @@ _POINT = 1e-4
 class MeanSquaredError:
     """The range with the least squared error after rounding to `levels` steps.
 
-    `symmetric` searches grids [-t, t] of levels // 2 steps a side, 127 for 255. What is returned is the part of
+    `symmetric` searches grids [-t, t] of levels // 2 steps per side, 127 for 255. What is returned is the part of
     it that has values, so that t = max(-low, high).
 
     Invariants: never worse than min-max, by the error of the bins; of equal ranges the widest.

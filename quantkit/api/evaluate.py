@@ -5,7 +5,7 @@ from pathlib import Path
 
 from quantkit.api.arguments import checked_names, sample_settings
 from quantkit.errors import UsageError
-from quantkit.evaluate.outputs import AccuracyOptions, Contender
+from quantkit.evaluate.outputs import AccuracyOptions, NamedModel
 from quantkit.files import check_folder
 from quantkit.gate import rules_of
 from quantkit.graph.load import model_files
@@ -77,7 +77,7 @@ def evaluate_models(  # noqa: PLR0913 - one parameter per question
         title=title,
         command=_call(float_model, candidates, data),
     )
-    models = _contenders(float_model, candidates)
+    models = _named_models(float_model, candidates)
     if output is not None:
         read = [file for model in models for file in model_files(model.path)]
         read += [Path(data)] if isinstance(data, str | Path) else []
@@ -99,7 +99,7 @@ def _call(float_model: str | Path, candidates: Candidates, data: object) -> str:
     return f"quantkit.evaluate_models({base!r}, {others!r}, {samples}, ...)"
 
 
-def _contenders(float_model: str | Path, candidates: Candidates) -> tuple[Contender, ...]:
+def _named_models(float_model: str | Path, candidates: Candidates) -> tuple[NamedModel, ...]:
     given = list(candidates.values()) if isinstance(candidates, Mapping) else candidates
     for path in (float_model, *([given] if isinstance(given, str | Path) else given)):
         if not isinstance(path, str | Path):
@@ -110,5 +110,5 @@ def _contenders(float_model: str | Path, candidates: Candidates) -> tuple[Conten
     base = named([float_model])[0]
     if base.name in candidates:
         raise UsageError(f"Two models are called '{base.name}': call the candidate differently.")
-    found = (Contender(name=name, path=Path(path)) for name, path in candidates.items())
+    found = (NamedModel(name=name, path=Path(path)) for name, path in candidates.items())
     return (base, *found)

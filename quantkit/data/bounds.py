@@ -46,7 +46,9 @@ def _check_json(file: Path, memory: int, *, lines: bool) -> None:
         lines = lines and stream.read(1) != b"["  # else it is one document, whatever its name
         stream.seek(0)
         if not lines and file.stat().st_size > most:
-            raise _too_large(file, file.stat().st_size, memory, "save it as .jsonl, a row a line")
+            raise _too_large(
+                file, file.stat().st_size, memory, "save it as .jsonl, one row per line"
+            )
         while line := stream.readline(most + 1) if lines else stream.read():
             if len(line) > most:
                 raise _too_large(file, len(line), memory, "its lines are too long")

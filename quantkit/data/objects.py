@@ -93,7 +93,7 @@ class SequenceSamples:
             location=type(source).__name__,
             samples=len(source),
             inputs=input_lines(first),
-            labels="none" if first.label is None else "one a sample",
+            labels="none" if first.label is None else "one per sample",
         )
 
     def __len__(self) -> int:
@@ -141,7 +141,7 @@ class ObjectStream:
         self.description = replace(
             description,
             inputs=input_lines(sample),
-            labels="none" if sample.label is None else "one a sample",
+            labels="none" if sample.label is None else "one per sample",
         )
 
     def __iter__(self) -> Iterator[Sample]:

@@ -27,7 +27,7 @@ __all__ = ["Distance", "distance", "same_bytes"]
 
 _MATRIX = 2
 _GAINS, _VARIANCES = 1, 4  # inputs of BatchNormalization
-_UNLIKE_DB = 25.0  # 8 bits a tensor, rounded with care for the output, are above it
+_UNLIKE_DB = 25.0  # 8 bits per tensor, rounded with care for the output, are above it
 _EXPLAINED_DB = 6.0  # by so much must factors help to be the explanation
 _STEPS = 4  # Cast, Sub, Mul and the Conv itself
 

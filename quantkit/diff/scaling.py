@@ -31,8 +31,8 @@ class Scaling:
     Attributes:
         scales: Constants whose product is the scale.
         zero: The zero point; None: 0.
-        axis: Along which there is one scale a channel; None: they broadcast as they are.
-        block: Values along `axis` that share a scale; 0: one a channel.
+        axis: Along which there is one scale per channel; None: they broadcast as they are.
+        block: Values along `axis` that share a scale; 0: one per channel.
     """
 
     scales: tuple[ir.Value, ...]

@@ -125,7 +125,7 @@ def _note(output: str, found: _Sums) -> str:
     if found.other_shape:
         return f"Output '{output}' has another shape with optimization off."
     if found.broken:
-        return f"Of output '{output}', {found.broken} values are finite in one only of the session as users make it and one with optimization off."
+        return f"Output '{output}': {found.broken} values are finite in only one of the two sessions (default, optimization off)."
     return ""
 
 
@@ -141,7 +141,7 @@ def _session(path: Path, level: int) -> Any:
 
 _MOST = 8  # products that are computed by the reference
 _POSITIONS = 32  # of each sample
-_WORK = 1 << 27  # multiplications a product
+_WORK = 1 << 27  # multiplications per product
 _PROBE = (16, 64)  # rows and summands: enough for the kernel that real products get
 # Rounding once more or less in an integer kernel leaves more than this; so does another order of sums.
 _ROUNDING_DB = 20.0

@@ -17,7 +17,7 @@ from quantkit.runtime.synthetic_inputs import Feeds
 __all__ = ["Taps", "activation_type", "becomes_uint8", "constant", "tapped", "zero_point"]
 
 Taps = Mapping[str, Sequence[NDArray[Any]]]
-"""Values by name, one a sample."""
+"""Values by name, one map per sample."""
 
 # They read floats, and quantize them on their own.
 _READ_FLOATS = frozenset({"DynamicQuantizeLSTM", "DynamicQuantizeMatMul"})

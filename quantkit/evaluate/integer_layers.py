@@ -72,7 +72,7 @@ def layers_among(
     positions: int,
     work: int | None = None,
 ) -> list[IntegerLayer]:
-    """Compute these products of a file; `work`: with at most so many multiplications each, but one row a sample.
+    """Compute these products of a file; `work`: with at most so many multiplications each, but at least one row per sample.
 
     One that quantizes what it reads on its own, or that stands in a subgraph, is judged by its weight alone.
 

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from quantkit.errors import DataError, UsageError
 from quantkit.evaluate.accuracy.choice import Wanted
 from quantkit.evaluate.accuracy.chunks import Runner
-from quantkit.evaluate.accuracy.contenders import Contender, open_models, single_rows
 from quantkit.evaluate.accuracy.drift import output_drifts
 from quantkit.evaluate.accuracy.figures import Figure, metrics_of
 from quantkit.evaluate.accuracy.measuring import Measuring
+from quantkit.evaluate.accuracy.models import NamedModel, open_models, single_rows
 from quantkit.evaluate.accuracy.notes import (
     calibrated_samples,
     notes_of,
@@ -28,7 +28,7 @@ from quantkit.observe.origin import known_share, typical_values
 from quantkit.recipe import DataSettings, EvaluateSettings, closest
 from quantkit.result import DataSource, Drift, Metric
 
-__all__ = ["AccuracyOptions", "Answered", "Contender", "measure_answers"]
+__all__ = ["AccuracyOptions", "MeasuredOutputs", "NamedModel", "measure_outputs"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +59,8 @@ class AccuracyOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
-    """What came of it.
+class MeasuredOutputs:
+    """What running all models on the same samples showed.
 
     Attributes:
         metrics: Of each model by name, float included; empty without labels.
@@ -79,13 +79,13 @@ class Answered:
     calibrated: Mapping[str, int]
 
 
-def measure_answers(
-    models: Sequence[Contender],
+def measure_outputs(
+    models: Sequence[NamedModel],
     data: object,
     settings: DataSettings,
     options: AccuracyOptions,
     monitor: Monitor,
-) -> Answered:
+) -> MeasuredOutputs:
     """Run all models on the same samples and compare.
 
     Args:
@@ -125,7 +125,7 @@ def measure_answers(
         model.name: _metrics(measuring, figures, number, options)
         for number, model in enumerate(opened)
     }
-    return Answered(
+    return MeasuredOutputs(
         metrics=metrics,
         drift={
             model.name: _drift(measuring, figures, number, metrics[model.name], options)
@@ -141,7 +141,7 @@ def measure_answers(
     )
 
 
-def _seen(model: Contender, used: frozenset[int], source: Source, runner: Runner) -> int:
+def _seen(model: NamedModel, used: frozenset[int], source: Source, runner: Runner) -> int:
     """Return how many samples a candidate was calibrated with: by their places, or by what is in them.
 
     The same samples in another folder have other places.
@@ -170,7 +170,7 @@ def _check_answer(answer: str | None, outputs: Sequence[str]) -> None:
         )
 
 
-def _calibrated(models: Sequence[Contender], source: Source) -> dict[str, frozenset[int]]:
+def _calibrated(models: Sequence[NamedModel], source: Source) -> dict[str, frozenset[int]]:
     """Return the samples that candidates were calibrated with, as far as known."""
     name, available = source.fingerprint(), source.available
     return {m.name: calibrated_samples(m.path, name, available) for m in models[1:]}

@@ -2,14 +2,14 @@
 
 import filecmp
 
-from quantkit.evaluate.outputs import Answered, Contender
+from quantkit.evaluate.outputs import MeasuredOutputs, NamedModel
 from quantkit.result import Changes, Result
 
-__all__ = ["doubts_of", "otherwise_prepared", "swapped"]
+__all__ = ["candidate_warnings", "otherwise_prepared", "swapped"]
 
 
-def doubts_of(
-    model: Contender, base: Contender, answered: Answered, changes: Changes | None
+def candidate_warnings(
+    model: NamedModel, base: NamedModel, answered: MeasuredOutputs, changes: Changes | None
 ) -> list[str]:
     """Return what makes a candidate's figures mean less than they seem to."""
     found = []
@@ -47,7 +47,7 @@ def otherwise_prepared(result: Result) -> tuple[str, ...]:
 
 
 def swapped(result: Result) -> tuple[str, ...]:
-    """Return a doubt about the order of the arguments."""
+    """Return a warning about the order of the arguments."""
     first = result.float_model
     quantized = first.runtime is not None and first.runtime.integer > 0
     if quantized or first.file.provenance.get("kind") in {"dynamic", "static"}:

@@ -28,7 +28,7 @@ def matmul_integer(
     *,
     saturate: bool = False,
 ) -> NDArray[np.int32]:
-    """ONNX MatMulInteger of (..., M, K) and (K, N); `b_zero` may be one a column."""
+    """ONNX MatMulInteger of (..., M, K) and (K, N); `b_zero` may be one per column."""
     a64, b64 = a.astype(np.int64), b.astype(np.int64)
     az, bz = np.asarray(a_zero, np.int64), np.asarray(b_zero, np.int64)
     product = _pair_sums(a64, b64) if saturate else a64 @ b64
@@ -63,7 +63,7 @@ def requantize(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantized:
-    """An integer tensor with its scale and zero point (each a scalar or one a channel)."""
+    """An integer tensor with its scale and zero point (each a scalar or one per channel)."""
 
     values: Integers
     scale: NDArray[np.float32]

@@ -236,7 +236,7 @@ class WeightAnalysis:
 
     Attributes:
         sqnr_tensor: SQNR in dB with one scale.
-        sqnr_channel: SQNR with one scale a channel.
+        sqnr_channel: SQNR with one scale per channel.
         sqnr_block: SQNR with one scale for 64 neighbours along the summed axis.
         outlier_share: Share of values further than 6 sigma from the mean.
         dead_channels: Channels that are all zero.

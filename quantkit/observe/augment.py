@@ -26,7 +26,7 @@ _SPAN = ("ReduceMin", "ReduceMax")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tap:
-    """Where a tensor comes out: a name a value; two (minimum, maximum) if it stays inside.
+    """Where a tensor comes out: one name per value; two (minimum, maximum) if it stays inside.
 
     An input of the graph is its own tap: `outputs` is empty.
     """

@@ -59,7 +59,7 @@ class Job:
         model: The float model; `model_key` is its digest.
         samples: The data; None if it comes as a stream, so that shards carry their samples.
         groups: The requests; more than one group if the tensors of all do not fit into memory at once, and
-            then the data is run once a group.
+            then the data is run once per group.
         batch: Samples in a batch.
         limit: How many samples are used; all if None.
         shuffle: Whether their order is shuffled.
@@ -93,7 +93,7 @@ class Shard:
     """Batches `first` to `last` (excluded) of one group and segment.
 
     Attributes:
-        carried: The samples themselves, a list a batch, if they come from a stream.
+        carried: The samples themselves, one list per batch, if they come from a stream.
     """
 
     group: int

@@ -1,6 +1,6 @@
 """Shards on this machine: forked processes where that is safe, else threads.
 
-Counting is thousands of short numpy calls an image, and on threads these wait for the interpreter: two threads
+Counting is thousands of short numpy calls per image, and on threads these wait for the interpreter: two threads
 are slower than one (ARCHITECTURE.md has the figures). A forked process shares the session and its weights with
 its parent and starts at once.
 """

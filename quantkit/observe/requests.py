@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 # About so many values of a tensor are counted in its histogram, evenly spaced; minimum and maximum are always
-# those of all values. Counting all 7 million values an image of MobileNetV2 takes numpy longer than the
+# those of all values. Counting all 7 million values per image of MobileNetV2 takes numpy longer than the
 # inference itself, and moves ranges less than taking other images does (benchmarks/results/calibrate.md).
 _VALUES = 1 << 20
 _A_SAMPLE = 1 << 13  # at least
@@ -81,7 +81,7 @@ class _Ask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SketchAsk(_Ask):
-    """The distribution of the values, of `most` a sample or of all: every range method reads it."""
+    """The distribution of the values, of `most` per sample or of all: every range method reads it."""
 
     most: int | None = None
 
@@ -111,7 +111,7 @@ class ChannelsAsk(_Ask):
     axis: int
 
     def create(self, rows: int) -> Statistic:  # noqa: ARG002 - one question, one signature
-        """Return an empty sketch a channel."""
+        """Return an empty sketch per channel."""
         return Sketch(axis=self.axis)
 
 
@@ -155,7 +155,7 @@ class ProductsAsk(_Ask):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatchesAsk(_Ask):
-    """Moments of the patches that a product reads, of at most `rows` positions a sample: for rounding and bias.
+    """Moments of the patches that a product reads, of at most `rows` positions per sample: for rounding and bias.
 
     `inputs`: values in a patch of one group, so that memory for their moments can be had before any is seen; 0 if
     nobody knows.

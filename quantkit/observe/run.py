@@ -71,7 +71,7 @@ def in_parts(request: Request) -> bool:
     return not request.what.once
 
 
-def observe(  # noqa: PLR0913 - one parameter a question
+def observe(  # noqa: PLR0913 - one parameter per question
     job: Job,
     *,
     workers: int,

@@ -5,7 +5,7 @@ digests -> record -> entry: what names a model, what is said about it, where tha
 
 from quantkit.provenance.calibrated import calibrated_of
 from quantkit.provenance.digests import KEY, content_digest, model_digest
-from quantkit.provenance.options import data_settings_of, plain
+from quantkit.provenance.options import data_settings_of, to_record
 from quantkit.provenance.record import (
     SCHEMA,
     CalibrationOrigin,
@@ -36,10 +36,10 @@ __all__ = [
     "is_sealed",
     "json_digest",
     "model_digest",
-    "plain",
     "provenance_from_text",
     "read_entry",
     "read_provenance",
     "software",
+    "to_record",
     "write_model",
 ]

@@ -13,10 +13,10 @@ from quantkit.numerics.dtypes import IntType
 from quantkit.recipe import DataSettings
 from quantkit.targets import Target
 
-__all__ = ["data_settings_of", "plain"]
+__all__ = ["data_settings_of", "to_record"]
 
 
-def plain(value: object) -> Any:
+def to_record(value: object) -> Any:
     """Return JSON data for a tree of frozen dataclasses.
 
     Types and targets become their names, by which they are found again; files become names without folders,
@@ -30,13 +30,13 @@ def plain(value: object) -> Any:
     if isinstance(value, IntType | Target | Path):
         return value.name
     if isinstance(value, Enum):
-        return plain(value.value)
+        return to_record(value.value)
     if isinstance(value, Mapping):
-        return {str(key): plain(inner) for key, inner in value.items()}
+        return {str(key): to_record(inner) for key, inner in value.items()}
     if is_dataclass(value):
-        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
+        return {f.name: to_record(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, Sequence):
-        return [plain(inner) for inner in value]
+        return [to_record(inner) for inner in value]
     raise TypeError(f"{type(value).__name__} has no place in a record.")
 
 

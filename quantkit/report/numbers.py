@@ -17,7 +17,7 @@ __all__ = [
     "integer",
     "interval",
 ]
-__all__ += ["metric_scale", "metric_value", "p_value", "percent", "plain", "ratio"]
+__all__ += ["as_text", "metric_scale", "metric_value", "p_value", "percent", "ratio"]
 __all__ += ["seconds", "significant", "size", "spread", "sqnr", "threads", "value_interval"]
 
 ABSENT = "—"
@@ -63,7 +63,7 @@ def integer(value: float) -> str:
     return f"{value:,.0f}".replace(",", _NBSP).replace("-", MINUS)
 
 
-def plain(value: float | None, digits: int = 2) -> str:
+def as_text(value: float | None, digits: int = 2) -> str:
     """Write with so many decimals; a dash for nothing."""
     return ABSENT if value is None or not isfinite(value) else decimals(value, digits)
 

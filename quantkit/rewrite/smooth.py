@@ -41,7 +41,7 @@ class Smoothed:
     Attributes:
         tensor: The activation.
         made: The quotient; the same name where its maker took the division.
-        scale: s, one a channel.
+        scale: s, one per channel.
         strength: a.
         gain: By how many dB less noise is to be expected.
         before: Tensors between the maker that took the division and the activation, which are divided as well.

@@ -78,7 +78,7 @@ class IntegerProduct:
 
 
 def saturating_nodes(model: ir.Model) -> tuple[str, ...]:
-    """Return the names of the nodes whose sums may saturate on x86 without VNNI; none: the file is proof.
+    """Return the names of the nodes whose sums may saturate on x86 without VNNI; empty if the file is safe on every CPU.
 
     Activations of int8 count like uint8: onnxruntime turns them into uint8 on x86.
     """

@@ -96,7 +96,7 @@ def _loads(ir_version: int, opset: int) -> bool:
     return True
 
 
-def make_session(  # noqa: PLR0913 - one parameter a question
+def make_session(  # noqa: PLR0913 - one parameter per question
     model: str | bytes,
     *,
     folder: Path | None = None,
@@ -147,7 +147,7 @@ def run_session(session: Any, feeds: Mapping[str, Any]) -> dict[str, Any]:
 def as_array(output: Any) -> Any:
     """Return an output as one array; as it is if it is one, or cannot be one.
 
-    A list of maps, a classifier's probabilities by class, has a row a map and a column a key, in the order of keys. A list of
+    A list of maps, a classifier's probabilities by class, has one row per map and one column per key, in the order of keys. A list of
     arrays is one more axis, or, where their shapes differ, all their values in a row.
     """
     if isinstance(output, dict):

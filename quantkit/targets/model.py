@@ -11,7 +11,7 @@ from quantkit.numerics.dtypes import INT8, INT16, INT32, UINT8, UINT16, IntType
 
 __all__ = ["Target", "check_target"]
 
-# QuantizeLinear and DequantizeLinear take one scale a channel from this opset on.
+# QuantizeLinear and DequantizeLinear take one scale per channel from this opset on.
 _PER_CHANNEL_OPSET = 13
 _FORMATS = frozenset({"qdq", "qoperator"})
 _SETS = ("products", "channelwise", "needs_output", "computes", "moves", "fixed_outputs")
@@ -32,7 +32,7 @@ class Target:
         symmetric_activations: Zero points of activations are fixed in the middle: 0 for INT8, 128 for UINT8.
         symmetric_weights: Zero points of weights likewise.
         per_channel: One scale for each output channel is run, and as fast as one for all.
-        channelwise: The products whose weights may have a scale a channel; empty without `per_channel`.
+        channelwise: The products whose weights may have a scale per channel; empty without `per_channel`.
         saturates: Sums of two uint8 x int8 products may clip at int16 on hardware that the target
             stands for, so that weights must be pair-safe (`quantkit.numerics.pairs`).
         computes: Operators other than products that have an integer kernel, between DequantizeLinear on

@@ -104,7 +104,7 @@ OPENVINO = Target(
     ),
 )
 
-# The provider's list of operators, and onnxruntime's own settings for it: every tensor is quantized; a scale a channel for
+# The provider's list of operators, and onnxruntime's own settings for it: every tensor is quantized; a scale per channel for
 # the weights of Conv and ConvTranspose, not of MatMul.
 QNN = Target(
     name="qnn",

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from quantkit.errors import OutputError, UsageError
-from quantkit.evaluate.outputs import Contender
+from quantkit.evaluate.outputs import NamedModel
 from quantkit.files import replacing
 from quantkit.gate import rules_of
 from quantkit.job import StaticJob
@@ -68,7 +68,7 @@ def run_demo(folder: Path, monitor: Monitor | None = None) -> DemoResult:
         recipe=_RECIPE,
     )
     data = DataSettings(path=folder / "images.npz", shuffle=False)
-    models = (Contender(name="float32", path=source), *candidates)
+    models = (NamedModel(name="float32", path=source), *candidates)
     result = evaluate(models, folder / "images.npz", data, options, monitor)
     return DemoResult(result=result, files=write_evaluation(result, folder))
 
@@ -94,15 +94,15 @@ def _write_inputs(folder: Path) -> Path:
     return folder / "fashion.onnx"
 
 
-def _quantized(folder: Path, source: Path, monitor: Monitor) -> list[Contender]:
+def _quantized(folder: Path, source: Path, monitor: Monitor) -> list[NamedModel]:
     """Quantize in three ways."""
     found = []
     for weight_type in (QUInt8, QInt8):
         monitor.stage(f"Quantizing to {weight_type.value}")
         target = folder / f"fashion.{weight_type.value}.onnx"
         dynamic(source, target, DynamicOptions(weight_type=weight_int_type(weight_type)))
-        found.append(Contender(name=f"dynamic {weight_type.value}", path=target))
+        found.append(NamedModel(name=f"dynamic {weight_type.value}", path=target))
     monitor.stage("Calibrating, and quantizing to static int8")
     target = folder / "fashion.static.onnx"
     static(StaticJob(source=source, data=folder / "calibration.npz"), target)
-    return [*found, Contender(name="static int8", path=target)]
+    return [*found, NamedModel(name="static int8", path=target)]

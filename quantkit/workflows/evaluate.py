@@ -15,8 +15,8 @@ from quantkit.evaluate.cost.memory import measure_memory
 from quantkit.evaluate.cost.size import size_of
 from quantkit.evaluate.fidelity import fidelity_of
 from quantkit.evaluate.layers.ranking import layers_of
-from quantkit.evaluate.outputs import AccuracyOptions, Answered, Contender, measure_answers
-from quantkit.evaluate.warnings import doubts_of, otherwise_prepared, swapped
+from quantkit.evaluate.outputs import AccuracyOptions, MeasuredOutputs, NamedModel, measure_outputs
+from quantkit.evaluate.warnings import candidate_warnings, otherwise_prepared, swapped
 from quantkit.gate import judged
 from quantkit.graph.half import half_type
 from quantkit.graph.load import LoadedModel
@@ -84,7 +84,7 @@ class EvaluateOptions:
 
 
 def evaluate(
-    models: Sequence[Contender],
+    models: Sequence[NamedModel],
     data: object,
     settings: DataSettings,
     options: EvaluateOptions,
@@ -102,7 +102,7 @@ def evaluate(
     monitor.stage("Reading the models")
     for model in models:
         load_model(model.path).require_weights()
-    answered = measure_answers(models, data, settings, options.accuracy, monitor)
+    answered = measure_outputs(models, data, settings, options.accuracy, monitor)
     timed = Timed()
     if "latency" not in options.skip:
         timed = measure_latency(
@@ -143,20 +143,20 @@ def write_evaluation(result: Result, folder: Path) -> tuple[Path, Path, Path]:
     return folder / "result.json", page, text
 
 
-def named(arguments: Sequence[str | Path]) -> tuple[Contender, ...]:
+def named(arguments: Sequence[str | Path]) -> tuple[NamedModel, ...]:
     """Return models by the names that a report shows: "name=path", else the file's name without its ending.
 
     Raises:
         UsageError: Two models would have one name.
     """
-    found: dict[str, Contender] = {}
+    found: dict[str, NamedModel] = {}
     for argument in arguments:
         name, path = _name_and_path(argument)
         if name in found:
             raise UsageError(
                 f"Two models are called '{name}': give them names, as in 'first={path}'."
             )
-        found[name] = Contender(name=name, path=path)
+        found[name] = NamedModel(name=name, path=path)
     return tuple(found.values())
 
 
@@ -196,7 +196,7 @@ class _Look:
 
 
 def _evaluated(
-    model: Contender, base: Contender, answered: Answered, timed: Timed, look: _Look
+    model: NamedModel, base: NamedModel, answered: MeasuredOutputs, timed: Timed, look: _Look
 ) -> Evaluated:
     """Look at one model; `base` is float."""
     name, path, is_float = model.name, model.path, model is base
@@ -235,7 +235,7 @@ def _evaluated(
         fidelity=fidelity,
         changes=changes,
         calibration=calibrated_of(origin, answered.data, answered.calibrated.get(name, 0)),
-        warnings=(*look.warnings, *doubts_of(model, base, answered, changes)),
+        warnings=(*look.warnings, *candidate_warnings(model, base, answered, changes)),
     )
 
 

@@ -17,7 +17,7 @@ from quantkit.graph.load import LoadedModel
 from quantkit.graph.save import Stage, staged
 from quantkit.numerics.affine import sqnr
 from quantkit.outcome import require_same
-from quantkit.provenance import ModelOrigin, Provenance, model_digest, plain, write_model
+from quantkit.provenance import ModelOrigin, Provenance, model_digest, to_record, write_model
 from quantkit.rewrite.simplify import SimplifyReport, select, simplify
 from quantkit.runtime.check_result import LARGE, Reference, Verification, compare, run_float
 from quantkit.runtime.session import load_model, make_session, readable_ir_version, run_session
@@ -116,7 +116,7 @@ def optimize_model(  # noqa: PLR0913 - one parameter a question
     origin = Provenance(
         kind="optimize",
         float=ModelOrigin(**model_digest(loaded)),
-        options={"passes": plain(chosen), "verify": verify, "external_data": external_data},
+        options={"passes": to_record(chosen), "verify": verify, "external_data": external_data},
     )
     with loaded.watched(), staged(target) as stage:
         reference = None

@@ -62,7 +62,7 @@ def test_depth_is_that_of_the_values(content: bytes, depth: int) -> None:
 def test_a_document_and_a_line_must_fit_into_memory(tmp_path: Path) -> None:
     rows = json.dumps([{"x": [1.0] * 4}] * 20_000)
     (tmp_path / "a.json").write_text(rows)
-    assert "save it as .jsonl, a row a line, or allow more with --memory" in refusal(
+    assert "save it as .jsonl, one row per line, or allow more with --memory" in refusal(
         tmp_path, SMALL
     )
     (tmp_path / "a.json").rename(tmp_path / "a.jsonl")

@@ -11,7 +11,7 @@ import onnx
 from builders import Array, graph, model, node, rng, save, weight
 from onnx import TensorProto
 
-from quantkit.evaluate.outputs import AccuracyOptions, Answered, Contender, measure_answers
+from quantkit.evaluate.outputs import AccuracyOptions, MeasuredOutputs, NamedModel, measure_outputs
 from quantkit.observe.monitor import Silent
 from quantkit.recipe import DataSettings
 
@@ -58,11 +58,11 @@ def text_encoder(*, noise: float = 0.0, mask: bool = True) -> onnx.ModelProto:
     return model(graph(nodes, inputs, {"hidden": ["N", "L", 5]}, weights, types=types))
 
 
-def contenders(folder: Path, *models: onnx.ModelProto) -> list[Contender]:
+def contenders(folder: Path, *models: onnx.ModelProto) -> list[NamedModel]:
     """Save models; float is the first, candidates are c1, c2, ..."""
     names = ["float", *(f"c{i}" for i in range(1, len(models)))]
     return [
-        Contender(name=name, path=save(proto, folder / f"{name}.onnx"))
+        NamedModel(name=name, path=save(proto, folder / f"{name}.onnx"))
         for name, proto in zip(names, models, strict=True)
     ]
 
@@ -82,12 +82,12 @@ def labelled(count: int, proto: onnx.ModelProto, *, wrong: float = 0.2) -> dict[
 
 
 def evaluated(
-    models: list[Contender],
+    models: list[NamedModel],
     data: object,
     settings: DataSettings | None = None,
     **options: Any,
-) -> Answered:
-    found = measure_answers(
+) -> MeasuredOutputs:
+    found = measure_outputs(
         models, data, settings or DataSettings(), AccuracyOptions(**options), Silent()
     )
     # What a result holds are plain numbers: numpy's own are refused.

@@ -21,13 +21,13 @@ from scipy import stats
 
 from quantkit.errors import ModelError
 from quantkit.evaluate.accuracy import chunks
-from quantkit.evaluate.outputs import Answered
+from quantkit.evaluate.outputs import MeasuredOutputs
 from quantkit.recipe import DataSettings
 from quantkit.samples import fashion_mnist
 
 
 @pytest.fixture
-def found(tmp_path: Path) -> tuple[Answered, dict[str, Array], Array, Array]:
+def found(tmp_path: Path) -> tuple[MeasuredOutputs, dict[str, Array], Array, Array]:
     first, second = classifier(), classifier(noise=0.3)
     data = labelled(300, first)
     x = {"x": data["x"]}
@@ -36,7 +36,7 @@ def found(tmp_path: Path) -> tuple[Answered, dict[str, Array], Array, Array]:
 
 
 def test_drift_is_that_of_all_outputs_together(
-    found: tuple[Answered, dict[str, Array], Array, Array],
+    found: tuple[MeasuredOutputs, dict[str, Array], Array, Array],
 ) -> None:
     answered, _, before, now = found
     drift = answered.drift["c1"].outputs[0]
@@ -56,7 +56,7 @@ def test_drift_is_that_of_all_outputs_together(
 
 
 def test_decisions_are_counted_and_tested(
-    found: tuple[Answered, dict[str, Array], Array, Array],
+    found: tuple[MeasuredOutputs, dict[str, Array], Array, Array],
 ) -> None:
     answered, data, before, now = found
     decision = answered.drift["c1"].decision
@@ -70,7 +70,7 @@ def test_decisions_are_counted_and_tested(
     assert decision.interval.low < decision.flip_rate < decision.interval.high
 
 
-def test_metrics_of_classes(found: tuple[Answered, dict[str, Array], Array, Array]) -> None:
+def test_metrics_of_classes(found: tuple[MeasuredOutputs, dict[str, Array], Array, Array]) -> None:
     answered, data, before, now = found
     labels = data["label"]
     top_1, top_5, f1 = answered.metrics["c1"]
@@ -87,7 +87,7 @@ def test_metrics_of_classes(found: tuple[Answered, dict[str, Array], Array, Arra
 
 
 def test_an_identical_candidate_has_no_drift(
-    found: tuple[Answered, dict[str, Array], Array, Array],
+    found: tuple[MeasuredOutputs, dict[str, Array], Array, Array],
 ) -> None:
     answered = found[0]
     drift = answered.drift["c2"]
@@ -107,7 +107,7 @@ def test_an_identical_candidate_has_no_drift(
 
 
 def test_the_worst_samples_have_names_labels_and_answers(
-    found: tuple[Answered, dict[str, Array], Array, Array],
+    found: tuple[MeasuredOutputs, dict[str, Array], Array, Array],
 ) -> None:
     answered, data, before, now = found
     ratio = (before**2).sum(1) / ((before - now) ** 2).sum(1)

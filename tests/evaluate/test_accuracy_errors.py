@@ -12,7 +12,7 @@ from evaluate.accuracy_cases import classifier, contenders, evaluated, labelled,
 from onnx import TensorProto
 
 from quantkit.errors import DataError, ModelError, QuantkitError, RuntimeSupportError, UsageError
-from quantkit.evaluate.outputs import AccuracyOptions, Contender
+from quantkit.evaluate.outputs import AccuracyOptions, NamedModel
 from quantkit.recipe import DataSettings
 
 
@@ -79,16 +79,16 @@ def test_candidates_that_do_not_load(tmp_path: Path) -> None:
     (first,) = contenders(tmp_path, classifier())
     data = {"x": rows(3)}
     with pytest.raises(ModelError, match="does not exist"):
-        evaluated([first, Contender(name="c", path=tmp_path / "gone.onnx")], data)
+        evaluated([first, NamedModel(name="c", path=tmp_path / "gone.onnx")], data)
     (tmp_path / "bad.onnx").write_bytes(b"no model")
     with pytest.raises(ModelError, match="is not an ONNX model"):
-        evaluated([first, Contender(name="c", path=tmp_path / "bad.onnx")], data)
+        evaluated([first, NamedModel(name="c", path=tmp_path / "bad.onnx")], data)
     strange = classifier()
     strange.graph.node[0].domain = "my.own"
     strange.opset_import.append(onnx.helper.make_opsetid("my.own", 1))
     path = save(strange, tmp_path / "strange.onnx")
     with pytest.raises(RuntimeSupportError, match=r"custom domain 'my\.own'"):
-        evaluated([first, Contender(name="c", path=path)], data)
+        evaluated([first, NamedModel(name="c", path=path)], data)
 
 
 def test_no_candidate_and_twice_the_same_name(tmp_path: Path) -> None:

@@ -206,7 +206,7 @@ def test_values_that_one_session_alone_has_finite_are_told() -> None:
     sums.add(np.array([[1.0, 2.0, np.nan]]), np.array([[1.0, np.inf, np.nan]]))
     found = subject._joined({"y": sums}, 1)
     assert (found.db, found.largest) == (None, 0.0)
-    assert found.note.startswith("Of output 'y', 1 values are finite in one only")
+    assert found.note.startswith("Output 'y': 1 values are finite in only one of the two sessions")
 
 
 def test_the_probe_agrees_with_what_the_cpu_says_of_itself() -> None:

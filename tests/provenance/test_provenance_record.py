@@ -22,10 +22,10 @@ from quantkit.provenance import (
     content_digest,
     data_settings_of,
     is_sealed,
-    plain,
     provenance_from_text,
     read_entry,
     read_provenance,
+    to_record,
 )
 from quantkit.recipe import DataSettings, ImageSettings, TextSettings
 from quantkit.result import DataSource
@@ -222,7 +222,7 @@ def test_data_settings_come_back_without_their_folders() -> None:
         image=ImageSettings(resize=(20, 30), crop=12, mean=(0.5, 0.25, 0.125), layout="NHWC"),
         text=TextSettings(column=("a", "b"), tokenizer=Path("/far/tokenizer.json"), max_length=9),
     )
-    recorded = plain({"data": settings})
+    recorded = to_record({"data": settings})
     assert "/far" not in json.dumps(recorded)
     bare = replace(settings, path=None, text=replace(settings.text, tokenizer=None))
     assert data_settings_of(json.loads(json.dumps(recorded))) == bare
@@ -232,4 +232,4 @@ def test_data_settings_come_back_without_their_folders() -> None:
 
 def test_a_record_takes_plain_things_only() -> None:
     with pytest.raises(TypeError, match="object has no place"):
-        plain({"x": object()})
+        to_record({"x": object()})

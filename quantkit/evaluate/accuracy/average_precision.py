@@ -54,7 +54,7 @@ class Found:
         image: The number of each one's image.
         hit: (limits, detections).
         counts: (limits, detections): False for what is neither hit nor mistake.
-        wanted: The images of the boxes that are to be found, one entry a box.
+        wanted: The images of the boxes that are to be found, one entry per box.
     """
 
     image: Indices

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from quantkit.data import Boxes, Label
 from quantkit.errors import DataError
 from quantkit.evaluate.accuracy.chunks import Chunk
-from quantkit.evaluate.accuracy.contenders import OutputSpec
 from quantkit.evaluate.accuracy.decisions import Decisions, is_embedding
 from quantkit.evaluate.accuracy.detection import BoxScorer, detector_outputs
 from quantkit.evaluate.accuracy.labels import is_class, is_number
+from quantkit.evaluate.accuracy.models import OutputSpec
 from quantkit.evaluate.accuracy.scorers import ClassScorer, NumberScorer, PairScorer, Scorer
 from quantkit.evaluate.accuracy.user_metric import UserScorer, import_metric
 from quantkit.evaluate.accuracy.words import (

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from calibrators import Sketch
 from quantkit.data import InputSpec, Label, Sample, collate, fixed_batch
 from quantkit.errors import DataError
-from quantkit.evaluate.accuracy.contenders import OpenModel, OutputSpec
+from quantkit.evaluate.accuracy.models import OpenModel, OutputSpec
 from quantkit.evaluate.accuracy.source import Source
 from quantkit.observe.job import sample_digest
 from quantkit.observe.prepare import batch_for
@@ -250,7 +250,7 @@ def _divided(
 ) -> Iterator[Array]:
     """Yield each unit's part of an output, without what padding added to it.
 
-    An output that has not one row a row is counted with the run's first unit.
+    An output that has not one row per row of the batch is counted with the run's first unit.
     """
     if len(spans) == 1:
         yield array

@@ -22,8 +22,8 @@ from quantkit.evaluate.accuracy.average_precision import (
     overlaps,
 )
 from quantkit.evaluate.accuracy.chunks import Array, Chunk
-from quantkit.evaluate.accuracy.contenders import OutputSpec
 from quantkit.evaluate.accuracy.figures import Figure, Floats, Indices, Mean
+from quantkit.evaluate.accuracy.models import OutputSpec
 
 __all__ = ["BoxScorer", "DetectorOutputs", "detector_outputs"]
 
@@ -155,7 +155,7 @@ class BoxScorer:
         self._notes: tuple[str, ...] = ()
 
     def observe(self, chunk: Chunk) -> None:
-        """Take in a chunk; a few hundred numbers an image are kept.
+        """Take in a chunk; a few hundred numbers per image are kept.
 
         Raises:
             DataError: A label is no list of boxes.

@@ -11,8 +11,8 @@ from pathlib import Path
 from quantkit.data import order
 from quantkit.errors import ModelError
 from quantkit.evaluate.accuracy.chunks import Runner
-from quantkit.evaluate.accuracy.contenders import OpenModel
 from quantkit.evaluate.accuracy.measuring import Measuring
+from quantkit.evaluate.accuracy.models import OpenModel
 from quantkit.evaluate.accuracy.source import Source
 from quantkit.provenance import DataOrigin, read_provenance
 from quantkit.result import Decision, Interval, Metric, OutputDrift

@@ -24,7 +24,7 @@ class Spearman:
     """The rank correlation of a model's answers with the labels.
 
     Attributes:
-        labels: One number a sample.
+        labels: One number per sample.
         answers: (models, samples).
     """
 

@@ -1,4 +1,4 @@
-"""What each sample scores: by class, by number, by pair of texts. A few bytes a sample are kept."""
+"""What each sample scores: by class, by number, by pair of texts. A few bytes per sample are kept."""
 
 from collections.abc import Sequence
 from typing import Protocol

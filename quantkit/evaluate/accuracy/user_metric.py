@@ -65,7 +65,7 @@ def _from_file(path: str) -> ModuleType:
 class UserScorer:
     """The mean of the scores that a user's function gives.
 
-    The function gets ``outputs`` (name -> array, a row a sample) and ``labels`` (an array of numbers, or a list of
+    The function gets ``outputs`` (name -> array, one row per sample) and ``labels`` (an array of numbers, or a list of
     texts), and returns one score a sample. Higher is better unless it has an attribute ``higher_is_better = False``;
     it is called with labels None only if it has ``needs_labels = False``. Samples of different shapes, or of several
     rows, are given one by one.
@@ -157,7 +157,7 @@ def _is_a_row_each(arrays: Sequence[Array]) -> bool:
 
 
 def _joined(arrays: Sequence[Array]) -> Array:
-    """Return one array, a row a sample; what has no batch axis gets one."""
+    """Return one array, one row per sample; what has no batch axis gets one."""
     if not arrays[0].ndim:
         return np.stack(arrays)
     return np.concatenate(arrays)

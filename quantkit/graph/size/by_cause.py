@@ -2,8 +2,6 @@
 
 Every cause takes ranges of bytes of a file that no cause before it has taken, and what is left of
 a file is a cause itself. So the sum is right and no part is negative, whatever the file holds.
-
-Which bytes of a file are accounted for.
 """
 
 from bisect import bisect_left, bisect_right
@@ -25,11 +23,11 @@ from quantkit.graph.size.causes import DEAD, causes_of
 from quantkit.graph.size.file_map import MapTensor, Span, read_map
 from quantkit.result import Part
 
-__all__ = ["Accounts", "Claims", "TensorBytes", "account", "account_of", "size_by_cause"]
+__all__ = ["Accounts", "ByteRanges", "TensorBytes", "account", "account_of", "size_by_cause"]
 
 
-class Claims:
-    """Ranges that are taken: disjoint, sorted, and never beyond the file.
+class ByteRanges:
+    """The ranges of a file's bytes that are accounted for: disjoint, sorted, and never beyond the file.
 
     Invariant: what all calls of `take` returned, and `free`, add up to `size`.
     """
@@ -128,8 +126,8 @@ def account(source: Path | onnx.ModelProto) -> Accounts:
     placed = [(t, cause, *files.place(t)) for t, cause in causes_of(found.graphs)]
     copies = _copies(placed, files)
     rows: list[TensorBytes] = []
-    for i, (tensor, cause, claims, spans) in enumerate(placed):
-        taken = sum(claims.take(*span) for span in spans)
+    for i, (tensor, cause, ranges, spans) in enumerate(placed):
+        taken = sum(ranges.take(*span) for span in spans)
         why = "duplicates" if i in copies and taken else cause
         rows.append(
             TensorBytes(name=tensor.name, dtype=_type_name(tensor.dtype), cause=why, nbytes=taken)
@@ -153,7 +151,7 @@ def _parts(rows: Iterable[TensorBytes], rest: dict[str, int]) -> tuple[Part, ...
     return tuple(sorted(parts, key=lambda part: (-part.nbytes, part.cause)))
 
 
-_Placed = tuple[MapTensor, str, Claims, list[Span]]
+_Placed = tuple[MapTensor, str, ByteRanges, list[Span]]
 
 
 class _Files:
@@ -169,31 +167,31 @@ class _Files:
             self.model: Buffer = MappedFile(source).view()
         else:
             self.model = source.SerializeToString()
-        self.inside = Claims(len(self.model))
-        self.external: dict[Path, Claims] = {}
-        self._resolved: dict[str, Claims | None] = {}
+        self.inside = ByteRanges(len(self.model))
+        self.external: dict[Path, ByteRanges] = {}
+        self._resolved: dict[str, ByteRanges | None] = {}
         self._maps: dict[Path, MappedFile] = {}
         self._views: dict[Path, memoryview] = {}
 
-    def place(self, tensor: MapTensor) -> tuple[Claims, list[Span]]:
+    def place(self, tensor: MapTensor) -> tuple[ByteRanges, list[Span]]:
         """Return which bytes hold the tensor; none if its file is not there."""
         if not tensor.external:
             return self.inside, tensor.spans
-        claims = self._open(tensor.external.get("location", ""))
-        if claims is None:
+        ranges = self._open(tensor.external.get("location", ""))
+        if ranges is None:
             return self.inside, []
         start = _whole(tensor.external.get("offset")) or 0
         length = _whole(tensor.external.get("length"))
         length = _bytes_of(tensor) if length is None else length
-        end = claims.size if length is None else min(start + length, claims.size)
-        return claims, [(min(start, end), end)]
+        end = ranges.size if length is None else min(start + length, ranges.size)
+        return ranges, [(min(start, end), end)]
 
-    def _open(self, location: str) -> Claims | None:
+    def _open(self, location: str) -> ByteRanges | None:
         if location not in self._resolved:
-            self._resolved[location] = self._claims(location)
+            self._resolved[location] = self._ranges_of(location)
         return self._resolved[location]
 
-    def _claims(self, location: str) -> Claims | None:
+    def _ranges_of(self, location: str) -> ByteRanges | None:
         relative = PurePosixPath(location)
         if self.path is None or not location or relative.is_absolute() or ".." in relative.parts:
             return None
@@ -203,12 +201,12 @@ class _Files:
         if path.samefile(self.path):
             return self.inside
         same = next((p for p in self.external if p.samefile(path)), path)
-        return self.external.setdefault(same, Claims(path.stat().st_size))
+        return self.external.setdefault(same, ByteRanges(path.stat().st_size))
 
-    def digest(self, claims: Claims, spans: list[Span]) -> bytes:
+    def digest(self, ranges: ByteRanges, spans: list[Span]) -> bytes:
         """Return a hash of the bytes; memory does not grow with their number."""
         hashed = blake2b(digest_size=16)
-        mapped = self._mapped(claims)
+        mapped = self._mapped(ranges)
         view = self._views[mapped.path] if mapped else self.model
         for start, end in spans:
             for at in range(start, end, _BLOCK):
@@ -217,8 +215,8 @@ class _Files:
                     mapped.release()
         return hashed.digest()
 
-    def _mapped(self, claims: Claims) -> MappedFile | None:
-        path = next((p for p, c in self.external.items() if c is claims), self.path)
+    def _mapped(self, ranges: ByteRanges) -> MappedFile | None:
+        path = next((p for p, c in self.external.items() if c is ranges), self.path)
         if path is not None and path not in self._maps:
             self._maps[path] = MappedFile(path)
             self._views[path] = self._maps[path].view()
@@ -227,8 +225,8 @@ class _Files:
     def rest(self, notes: Iterable[Span]) -> dict[str, int]:
         """Return what is no tensor. Call it when every tensor has taken its bytes."""
         metadata = sum(self.inside.take(*span) for span in notes)
-        padding = sum(claims.gaps(_ALIGNMENT) for claims in self.external.values())
-        free = sum(claims.free for claims in self.external.values())
+        padding = sum(ranges.gaps(_ALIGNMENT) for ranges in self.external.values())
+        free = sum(ranges.free for ranges in self.external.values())
         found = {"metadata": metadata, "padding": padding, "unused external data": free - padding}
         return found | {"structure": self.inside.free}
 
@@ -246,8 +244,8 @@ def _copies(placed: list[_Placed], files: _Files) -> set[int]:
 def _equal(group: list[int], placed: list[_Placed], files: _Files) -> Iterator[int]:
     seen: set[bytes] = set()
     for i in group:
-        _, _, claims, spans = placed[i]
-        digest = files.digest(claims, spans)
+        _, _, ranges, spans = placed[i]
+        digest = files.digest(ranges, spans)
         if digest in seen:
             yield i
         seen.add(digest)

@@ -1,4 +1,4 @@
-"""Dots with whiskers around a reference: one row a model, one scale a group.
+"""Dots with whiskers around a reference: one row per model, one scale per group.
 
 How much worse each candidate is, metric by metric, around no difference at all.
 

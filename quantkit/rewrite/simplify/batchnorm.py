@@ -41,7 +41,7 @@ _BIAS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Affine:
-    """y = (x - mean) f + shift, a number a channel each."""
+    """y = (x - mean) f + shift, one number per channel each."""
 
     f: Array
     mean: Array
@@ -122,7 +122,7 @@ def _scaled(weight: ir.TensorProtocol, scale: Callable[[Array], Array]) -> ir.Te
 
 
 def _bias(node: ir.Node, channels: int) -> Array | None:
-    """Return the bias, a number a channel; zeros if there is none, None if it is something else."""
+    """Return the bias, one number per channel; zeros if there is none, None if it is something else."""
     value = node.inputs[_BIAS] if len(node.inputs) > _BIAS else None
     if value is None:
         return np.zeros(channels)

@@ -18,7 +18,7 @@ from onnxruntime.quantization import quantize_dynamic as ort_dynamic
 
 from quantkit.errors import ModelError
 from quantkit.graph.load import load
-from quantkit.graph.size.by_cause import Accounts, Claims, account
+from quantkit.graph.size.by_cause import Accounts, ByteRanges, account
 from quantkit.workflows.inspect import inspect_model
 
 MODELS_FOLDER = Path(__file__).resolve().parents[3] / "shared" / "models"
@@ -118,17 +118,17 @@ def _move_out(proto: onnx.ModelProto, file: Path, location: str) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(-5, 60), st.integers(-5, 60)), max_size=30))
-def test_claims_count_every_byte_once(ranges: list[tuple[int, int]]) -> None:
-    claims, taken = Claims(50), set[int]()
+def test_byte_ranges_count_every_byte_once(ranges: list[tuple[int, int]]) -> None:
+    file, taken = ByteRanges(50), set[int]()
     for start, end in ranges:
         new = set(range(max(start, 0), min(end, 50))) - taken
-        assert claims.take(start, end) == len(new)
+        assert file.take(start, end) == len(new)
         taken |= new
-        assert claims.free == 50 - len(taken)
+        assert file.free == 50 - len(taken)
     lengths, run = 0, 0
     for i in range(50):
         run, lengths = (0, lengths + (run if run < 7 else 0)) if i in taken else (run + 1, lengths)
-    assert claims.gaps(7) == lengths
+    assert file.gaps(7) == lengths
 
 
 @pytest.mark.parametrize("build", MODELS.values(), ids=MODELS.keys())

@@ -10,7 +10,7 @@ from quantkit.errors import ModelError, RuntimeSupportError, UsageError
 from quantkit.observe.prepare import inputs_of
 from quantkit.runtime.session import RUNTIME_ERRORS, load_model, make_session, why_not_loaded
 
-__all__ = ["Contender", "OpenModel", "OutputSpec", "open_models", "single_rows"]
+__all__ = ["NamedModel", "OpenModel", "OutputSpec", "open_models", "single_rows"]
 
 _FLOATS = frozenset(f"tensor({name})" for name in ("float", "double", "float16", "bfloat16"))
 
@@ -18,7 +18,7 @@ Extents = tuple[int | None, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contender:
+class NamedModel:
     """A model to evaluate; the first of several is the float model.
 
     Attributes:
@@ -65,7 +65,7 @@ class OpenModel:
 
 
 def open_models(
-    models: Sequence[Contender],
+    models: Sequence[NamedModel],
 ) -> tuple[tuple[OpenModel, ...], tuple[InputSpec, ...]]:
     """Load all models; return them with the inputs that fit every one.
 
@@ -120,7 +120,7 @@ def single_rows(
     )
 
 
-def _check_names(models: Sequence[Contender]) -> None:
+def _check_names(models: Sequence[NamedModel]) -> None:
     if len(models) <= 1:
         raise UsageError("There is no candidate: name at least one model beside the float model.")
     names = [model.name for model in models]
@@ -129,7 +129,7 @@ def _check_names(models: Sequence[Contender]) -> None:
         raise UsageError(f"Two models are called '{twice}': give each a name of its own.")
 
 
-def _open(model: Contender) -> OpenModel:
+def _open(model: NamedModel) -> OpenModel:
     try:
         # Several sessions take turns: none may spin on the cores of the others.
         session = make_session(str(model.path), spinning=False)
