@@ -149,6 +149,10 @@ def open_npy(found: Found, inputs: Sequence[InputSpec], settings: DataSettings) 
         settings: `label` is the stem of the file with the labels (None: one of the usual names),
             `memory` the limit.
     """
+    # Three layouts: one input, and every file holds samples of it; several inputs, and each file is all samples of
+    # the one that it is named after; either with a file of labels beside it. Only headers are read here; the labels
+    # alone are read whole. They are one array over all files, in their natural order, cut at the files' ends; if it
+    # has another length it labels something else and none of it is used, for a shifted label is worse than none.
     reader = ArrayFiles(settings.memory_limit)
     label_file = _label_file(found, inputs, settings.label)
     files = [file for file in found.files if file != label_file]

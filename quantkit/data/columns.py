@@ -200,6 +200,11 @@ def row_reader(
         settings: The columns chosen, and the preparation.
         beside: The folder of the data, for tokenizer.json.
     """
+    # The surest reading first: 1. columns named as the inputs, unless --column asks for text; 2. texts, if the inputs
+    # look like those of a tokenizer and none is a column; 3. the only column of images; 4. as many columns of numbers
+    # as the only input has features, in the order of the table. A reading that could be wrong without anyone noticing
+    # is refused: two columns of images, or one number too few, end in an error that names the columns. The label's
+    # column feeds nothing, whatever its type.
     names = {spec.name for spec in inputs}
     label = label_column(features, inputs, settings.label)
     columns = [column for column in features if column != label]

@@ -217,6 +217,11 @@ def _nested_images(path: Path) -> tuple[list[Path], list[str], list[str]]:
     for folder, subfolders, names in os.walk(path, onerror=closed.append):
         count += len(names) + len(subfolders)
         _check_count(count, path)
+        # Assigned in place, as os.walk reads this very list to go on: hidden folders, __MACOSX and test sets are
+        # never entered. It does not enter links to folders on its own, but lists them, so that they can be named.
+        # Files in the folder itself are left to `_by_suffix`, which sees every kind of data; here only images count,
+        # since folders of images are the one layout that nests. The count is checked while walking: --data / must end
+        # in a sentence and not in an hour.
         subfolders[:] = sorted(
             s for s in subfolders if not s.startswith((".", "__", "test_data_set_"))
         )

@@ -92,6 +92,11 @@ def open_images(found: Found, inputs: Sequence[InputSpec], settings: DataSetting
     table = found.root / "labels.csv"
     warnings, classes = [*found.warnings, *steps.warnings], tuple[str, ...]()
     labels: Mapping[str, Label]
+    # Labels come from one source only: 1. a COCO file that --label names, or that lies there where no labels.csv
+    # does; 2. labels.csv; 3. the folders' names. Two sources are never mixed: an image that the chosen one does not
+    # name has no label, and that is said. A labels.csv that names not one image is an error and no warning: it was
+    # written for another folder, and a run of an hour without a metric would be the answer. A single image
+    # (`found.single`) makes every other row absent, which means nothing.
     boxes = boxes_file(found.root, settings.label)
     if boxes is not None and (settings.label is not None or not table.is_file()):
         labels, classes = read_boxes(boxes, names, memory_of(settings.memory))

@@ -107,6 +107,11 @@ def preprocessing(settings: ImageSettings, spec: InputSpec) -> Preprocessing:
     Raises:
         UsageError: A setting contradicts the model, or is needed and not given.
     """
+    # Resolved in the order in which one needs the other: 1. the layout, as all else reads its axes; 2. channels; 3.
+    # sizes, where a letterbox replaces crop and resize (it does both); 4. values. A free channel axis is taken for
+    # colour. The model's own size wins over a preset's, and contradicts what was set by hand with an error. The range
+    # of values is printed as well as checked: "gives -2.1 to 2.6" tells a user who knows the model that mean or std
+    # is wrong.
     resolved = _for_dtype(settings, spec).resolved()
     layout = _layout(settings, spec)
     channels, height, width = (

@@ -87,6 +87,11 @@ def distance(
         kept: The nodes that both models have.
         factors: What each model says about its channels.
     """
+    # The order is that of what a quantizer did, undone from the outside in: a BatchNormalization is folded before
+    # channels are equalized, so factors are taken off what holds it already. Only a BatchNormalization that one model
+    # alone has is folded in: of one that both kept the weights are compared as they are. A transposed matrix is tried
+    # for matrices only: of a Conv's weight another order of axes is another weight. Without a known scale integers
+    # have no distance, and a figure would be made up.
     if not _is_number(x) or not _is_number(y):
         known = x.tensor.dtype.is_integer() and y.tensor.dtype.is_integer()
         return Distance(note="other integers" if known else "integers of unknown scale")

@@ -108,6 +108,10 @@ def _factor(
         and (attribute := product.attributes.get("transB")) is not None
         and attribute.as_int()
     )
+    # w = w' e[o] / d[i]: multiplied by what its result was divided by, divided by what its input was. Which axis is
+    # which depends on the operator alone: [O, I, ...] for Conv and for Gemm with transB, [..., I, O] for the others.
+    # Divisors that do not have as many entries as the axis are of another tensor of the same name and are ignored:
+    # undoing the wrong ones would show two equal weights as unlike.
     out, inner = (0, 1) if conv or turned else (len(shape) - 1, len(shape) - 2)
     factor = np.ones([n if i in {out, inner} else 1 for i, n in enumerate(shape)], np.float32)
     known = False

@@ -110,6 +110,10 @@ def judge(a: Figure | None, b: Figure | None, *, same_samples: bool = True) -> V
     A change is within noise if each value lies in the other's interval; where only one has an interval, in that. Of
     other samples it is already if the intervals overlap: both figures are then drawn anew.
     """
+    # A value of None is an SQNR without noise (infinite), so it beats any number. Intervals describe how far a figure
+    # moves with other samples. On the same samples both values share that luck, so each must lie in the other's
+    # interval: asking for overlap only would hide real changes. On other samples the luck is drawn twice, and overlap
+    # is all that can be asked. A figure without any interval (a size) has no noise: then every difference counts.
     if a is None or b is None:
         return "new" if a is None else "gone"
     if a.value == b.value:

@@ -169,6 +169,10 @@ def _candidate(
     *,
     same_samples: bool,
 ) -> CandidateDiff:
+    # Figures are joined by name, so one that only one result has shows as new or gone instead of vanishing. Warnings
+    # are compared as text: they hold names and numbers, and one with another number is another warning. Layers count
+    # as moved by more than the noise of measuring them; those that improved are a number only, as nobody acts on
+    # them.
     left, right = figures_of(a), figures_of(b)
     layers = list(_layers(a, b))
     worse = [c for c in layers if _db(c.b) < _db(c.a)]

@@ -38,6 +38,10 @@ def tapped(path: Path, products: Sequence[IntegerProduct], samples: Sequence[Fee
     computed = {v.name or "" for v in values if ir.convenience.get_const_tensor(v) is None}
     mapped = mapped_model(path, readable_ir_version)
     proto = onnx.ModelProto.FromString(mapped.structure)
+    # Three places where a product's integers come from: the model's inputs (they are in the sample already), nodes of
+    # the main graph (they become outputs), and constants (the caller has them). Optimization is off, since
+    # onnxruntime would fuse the very tensor away that is asked for. What an If or Loop makes cannot be an output of
+    # the main graph, and is left out.
     fed = {value.name for value in proto.graph.input} & computed
     listed = {value.name for value in proto.graph.output}
     names = sorted({name for node in proto.graph.node for name in node.output} & computed)

@@ -55,6 +55,11 @@ def rules_for(
     Raises:
         UsageError: A rule is to be left out that there is not.
     """
+    # A recipe with any rule replaces the stored rules as a whole, since a rule that was deleted from it must not live
+    # on in an old result; flags are added one by one. How surely rules are judged is one choice for all of them:
+    # flags, then recipe, then what the stored rules were judged at, so that a flag that adds a rule to a result does
+    # not silently judge the new rule more mildly than the others. Unknown keys sort last, and are refused when they
+    # are judged.
     base = {r.key: r for r in rules_of(recipe) or stored}
     said = next((s for s in (flags, recipe) if s.estimate or s.confidence is not None), None)
     usual = next((r.confidence for r in base.values()), flags.judged_at)

@@ -39,6 +39,10 @@ def fold_weights(model: ir.Model, new_name: Callable[[str], str]) -> None:
 
 def _is_movement(node: ir.Node) -> bool:
     """Say whether the node only moves the contents of constants, at least one of them a weight."""
+    # Worth folding is only what is large and float: what exporters leave behind are transposed or reshaped weights,
+    # and every planner asks for a weight as an initializer. Small constants are axes and shapes, which onnxruntime
+    # folds as well. An output of the graph must keep its maker, and an external tensor that could not be found has no
+    # contents to move.
     if node.op_type not in _MOVES or node.domain or len(node.outputs) != 1:
         return False
     out = node.outputs[0]
@@ -109,6 +113,10 @@ def _fold(
         arrays = [None if t is None else t.numpy() for t in tensors]
         return np.ascontiguousarray(move(arrays, attributes))
 
+    # The moved weight is never kept: `read` moves it anew each time, so that a weight of 2 GB is not in memory beside
+    # its source. Its shape must be known now, and comes from moving stand-ins. A node that contradicts its own shapes
+    # is left as it is: onnxruntime's message about it is better than any of ours. Sources go only when nobody reads
+    # them any more, in the graph that owns them, which may be an outer one.
     first = next(t for t in tensors if t is not None)
     try:
         shape = _moved_shape(tensors, attributes, move)

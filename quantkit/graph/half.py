@@ -40,6 +40,11 @@ def widen(model: ir.Model) -> dict[str, str]:
     Raises:
         ModelError: A sequence of halves is an input or output.
     """
+    # Types first, as a half inside the graph may be declared nowhere, and would stay one. Inputs and outputs are
+    # noted before anything is widened, because afterwards no one can tell which they were. An input that is an
+    # initializer too, or that nobody reads, needs no Cast and keeps its type; an output that is itself an input has
+    # the input's type already. Casts that turn a half into the float it now is already go last, when all types are
+    # final.
     infer_types(model)
     names = Names(v.name for v in _values(model) if v.name)
     inputs = {v: half for v in model.graph.inputs if (half := _half_of(v)) is not None}

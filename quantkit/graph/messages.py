@@ -92,6 +92,9 @@ def to_ir(proto: onnx.ModelProto) -> ir.Model:
 
 def to_proto(model: ir.Model) -> onnx.ModelProto:
     """Return the message of a model, with its weights."""
+    # Two things that onnx-ir does not hand back as it took them. It adds a value_info for every initializer, of whose
+    # type the tensor itself tells. And it has no maps and opaque types (a classifier's probabilities by class): `to_ir`
+    # sets these aside in the value's meta, and they are put back by name, only where nothing else was declared since.
     proto: onnx.ModelProto = ir.serde.serialize_model(model)
     for graph in proto_graphs(proto.graph):
         # onnx-ir describes initializers once more, which say themselves what they are.

@@ -138,6 +138,11 @@ def _name_nodes(model: ir.Model) -> None:
 
 def _name_initializers(model: ir.Model) -> Names:
     """Give no initializer the name of another value, in whatever graph; return all names in use."""
+    # ONNX lets a subgraph shadow an outer name, and two branches of an If may use one name for two weights. Every
+    # later stage keys weights by name alone (a plan's weights, moments, the tables of the rewrites), so names are
+    # made unique over all graphs once, here. Three cases keep their name: what the caller feeds or fetches by it
+    # (inputs and outputs of the main graph), the first initializer of a name, and whatever nodes make. Names of
+    # initializers are held before any is renewed: a new one must not hit one that comes later.
     graphs = list(model.graphs())
     others = [out for node in _nodes(model) for out in node.outputs]
     others += [v for graph in graphs for v in graph.inputs if not v.is_initializer()]

@@ -52,6 +52,11 @@ def _note(value: ir.Value, found: dict[ir.Value, int]) -> None:
 
 
 def _rank(node: ir.Node, found: dict[ir.Value, int]) -> int | None:
+    # Shape inference stops at a Reshape to a computed shape, which is how attention is exported; everything behind it
+    # has no rank, and the slow Softmax would stay. Only rules that hold whatever the extents are: a permutation has
+    # as many entries as axes; a broadcast has the larger rank, and is known only if both are; MatMul by a vector has
+    # one axis fewer than this says, but then no axis fits the Flatten, and nothing is changed. None is always safe:
+    # the caller then changes nothing.
     ranks = [found.get(v) for v in node.inputs if v is not None]
     if node.domain or not node.outputs or not ranks:
         return None
@@ -171,6 +176,11 @@ def _keep_softmax(model: ir.Model) -> None:
 
     ``Reshape(Softmax(Flatten(x)), Shape(x))`` is neither fused nor fast.
     """
+    # Softmax meant "flatten to a matrix at axis, then over all of it" until opset 12, and means "over this axis" from
+    # 13 on. The two differ unless the axis is the last one, so only where Flatten cuts in front of the last axis of a
+    # known rank can all three helper nodes go. Each test below is one way in which a Flatten, Reshape or Shape could
+    # be the model's own and no helper of the converter: read by others, of another tensor, cut elsewhere. Where the
+    # rank is not known the slow form stays, which is right.
     ranks = ranks_of(model)
     for node in list(model.graph.all_nodes()):
         if node.op_type not in {"Softmax", "LogSoftmax"} or node.domain or node.inputs[0] is None:

@@ -97,6 +97,10 @@ def part_of(
     """
     if not outputs:
         return Part(None, {}, ())
+    # A tensor that is fed gets another name on the side of those who read it. Its maker may still be needed, for
+    # another output of the part or because it is an output itself, and a name cannot be both an input and a node's
+    # result. Inputs of the model are never cut: they are fed anyway. What nobody in the part reads is not declared:
+    # onnxruntime refuses a missing feed, and callers give one mapping to many parts.
     cut = {name: kind for name, kind in fed.items() if name not in model.inputs}
     kept, read = needed(model, outputs, cut.keys())
     graph = onnx.GraphProto(name="part")

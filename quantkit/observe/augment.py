@@ -52,6 +52,10 @@ def augment(source: LoadedModel, requests: Sequence[Request]) -> Augmented:
     listed = {o.name for o in proto.graph.output}
     dtypes = {v.name: v.dtype for node in source.model.graph for v in node.outputs}
     taps = []
+    # Four cases per tensor: an input of the graph is in the sample already; one that the model puts out is not listed
+    # twice; one that is not float32 is cast, as statistics are of float32; one of which only minimum and maximum are
+    # asked is reduced inside the graph, so that two numbers leave it instead of megabytes. If anybody asks more of a
+    # tensor, it leaves whole, and its minimum is taken outside: once is enough.
     for tensor in dict.fromkeys(r.tensor for r in requests):
         if tensor in inputs:
             taps.append(Tap(tensor=tensor, outputs=()))

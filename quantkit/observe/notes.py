@@ -35,6 +35,9 @@ def names_of(job: Job, audit: Audit) -> dict[str, str]:
 
 def warnings_of(points: Points, seen: Observations, audit: Audit, found: Description) -> list[str]:
     """Say what may make the ranges worse than they need be."""
+    # Each warning is something that a range cannot show by itself: a tensor that nobody looked at, samples that are
+    # not in it, values that are not in it, energy that the method cuts off on purpose, copies that make few samples
+    # look like many.
     warnings = list(found.warnings)
     if points.hidden:
         warnings.append(
@@ -54,6 +57,8 @@ def warnings_of(points: Points, seen: Observations, audit: Audit, found: Descrip
             f"{len(strange)} tensors hold NaN or infinity, which ranges leave out; most in "
             f"'{worst.tensor}': {worst.nan} NaN, {worst.inf} infinite of {worst.seen}."
         )
+    # Sketches count NaN and infinity apart, and the audit has them; what was reduced to minimum and maximum inside
+    # the graph only knows that there was some (a count of arrays), so there is a second, poorer sentence for it.
     spans = [
         s for answers in seen.answers.values() for s in answers.values() if isinstance(s, Span)
     ]

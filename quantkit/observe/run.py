@@ -98,6 +98,9 @@ def observe(  # noqa: PLR0913 - one parameter per question
         parts |= earlier[0]
         schedule.resume(earlier[1])
         resumed(_samples(job, schedule))
+    # Groups one after the other, each a pass over all data: their moments do not fit into memory together. Sharing
+    # moments between processes and resuming exclude each other: shared sums hold shards that are half done, and a
+    # checkpoint must know exactly which are in it. So with a checkpoint each shard brings its own.
     with _interruptible() as stopped:
         for group, own in enumerate(job.groups):
             run = engine

@@ -66,6 +66,10 @@ class Card:
 
 def headline(result: Result) -> Headline:
     """Sum up: fail if any candidate fails, else invalid or undecided if any is, else pass."""
+    # A difference of preprocessing outranks a missing gate: without rules nobody objects, and the page would open
+    # with figures that mean nothing. With rules the same fact is an objection already and comes as `invalid` below. A
+    # failure outranks `invalid`: where one candidate fails for sure, that is the news. Then doubt before praise: one
+    # undecided candidate of five makes no passing headline.
     prepared = [m.calibration.differs for m in result.candidates if m.calibration]
     differs = next(filter(None, prepared), ())
     if differs and not result.verdicts:
@@ -254,6 +258,10 @@ def advice_of(result: Result) -> list[tuple[str, list[str]]]:
 
 def gists(result: Result) -> dict[str, str]:
     """Return what each section of the page found, in a few words; "" for one that found nothing."""
+    # A gist stands beside a folded section, so that a reader need not open it to know that nothing is in it. Each
+    # part of a result may be missing (a run without timing, a file of an older version): then the gist is empty, and
+    # never a zero. Several candidates are one range, from least to most; of what cannot be ranged (which layer, which
+    # share) the worst or the distinct ones.
     models, base = result.candidates, result.float_model
     timed = base.typical_latency
     ratios = [m.typical_latency.ratio for m in models if m.typical_latency]

@@ -256,6 +256,11 @@ def compare(candidate: Path, reference: Reference, *, nbytes: int) -> Verificati
 
 
 def _verification(tallies: Mapping[str, "_Tally"], reference: Reference) -> Verification:
+    # Four kinds of outputs, and each is named in the result: floats with a signal have an SQNR; integers, booleans
+    # and texts the share that is equal; those of another shape on some samples are not compared there (a detector
+    # that keeps one box more is not broken, but no value stands beside its own); the rest is not comparable:
+    # sequences, and floats that are zero everywhere, of which no ratio exists. An output may be in two of them. A
+    # verification that compared nothing must not read like one that found nothing.
     floats = {name: tally for name, tally in tallies.items() if tally.power > 0}
     others = {name: tally for name, tally in tallies.items() if tally.values}
     resized = [name for name, tally in tallies.items() if tally.resized]

@@ -62,6 +62,11 @@ def chosen_scorer(
     Raises:
         DataError: Labels, or an output, that the metric needs are not there.
     """
+    # 1. Labels or metrics with a format of their own (boxes, texts, a user's function) choose the scorer by
+    # themselves. 2. Without labels an asked metric is an error, no metric a note: drift needs none. 3. Pairs of texts
+    # are scored by their embeddings. 4. Else the metric that was asked for, or the one that fits label and outputs.
+    # The first label alone decides: that all others are of its kind is checked as they come, by `check_complete` and
+    # the scorers.
     models, label = len(first.answers), first.units[0].label
     metric, pairs, warnings = asked.metric, asked.pairs, asked.warnings
     own = _own_format(asked, first, outputs)

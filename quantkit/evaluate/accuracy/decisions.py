@@ -64,6 +64,10 @@ def deciding_output(
     the highest label that was seen, and sooner one that is called logits or the like. Else the first of one integer
     for each unit.
     """
+    # A model with several outputs of shape [1, n] gives no sign which of them is the class: features and scores look
+    # alike. So: a name that says scores, with room for the highest label seen; then any with room; then any at all
+    # (labels may start at 1, or the data be wrong, which the metric will show). Integers come last: an exported
+    # ArgMax is a decision, but so looks a count.
     rows = [o.name for o in outputs if o.is_float and _is_row_of_scores(answers[o.name][0])]
     fitting = [name for name in rows if answers[name][0].shape[1] > highest]
     called = [name for name in fitting if any(word in name.lower() for word in _CALLED)]

@@ -86,6 +86,11 @@ def detector_outputs(
     Raises:
         DataError: There are none.
     """
+    # There is no standard for what a detector puts out; names are tried before shapes. 1. Three outputs called boxes,
+    # scores and classes with one number per box (torchvision, TensorFlow: there y comes first). 2. One table of 6 or
+    # 7 columns and at most 300 rows: a head of one or two classes has as many columns, but thousands of rows. 3. A
+    # head before suppression, [1, 4 + classes, places] or [1, places, 5 + classes]: places are always more than
+    # columns, which tells the two apart. Suppression is then done here.
     shapes = {o.name: first[o.name][0].shape for o in outputs}
     boxes = _called(shapes, ("box", "dets", "loc"), last=4)
     scores = _called(shapes, ("score", "conf", "prob"))

@@ -105,6 +105,11 @@ class Measuring:
     ) -> None:
         self._outputs = tuple(outputs)
         models, label = len(first.answers), first.units[0].label
+        # Everything that is decided about outputs is decided by the first chunk, before any is counted: which output
+        # decides, which metric it is, what drift is shown of. Deciding later would need the answers of all samples in
+        # memory. `answer` narrows what is judged, never what is compared: drift is of all outputs. `rivals` are other
+        # outputs that could have decided as well; they are named in a note, as a wrong guess here makes every figure
+        # about the wrong thing.
         judged = [o for o in outputs if answer in {None, o.name}]
         decider = None
         if decides(asked.metric, label, pairs=asked.pairs):

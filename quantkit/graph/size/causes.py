@@ -99,6 +99,11 @@ class _Linked:
         for value in op.args:
             if value is not None:
                 value.readers.append(op)
+        # Three kinds of constants: a Constant node's own tensor, initializers, and what a node computes of constants
+        # only. The third is why a DequantizeLinear of a stored weight is followed through to who multiplies by it. A
+        # node with subgraphs is never constant, even if its inputs are: its branches may read anything. Tensors in
+        # attributes of other nodes (a sparse value, a custom operator's table) belong to the node itself, hence
+        # `value` None.
         is_constant = node.op_type == "Constant" and bool(op.results)
         known = [value for value in op.args if value is not None]
         op.constant = is_constant or (
