@@ -6,9 +6,9 @@ from pathlib import Path
 
 from quantkit import RecoverSettings
 from quantkit.graph.load import load
+from quantkit.graph.products import products_of
 from quantkit.plan import StaticOptions
 from quantkit.preparation import prepare
-from quantkit.recover.products import products_of
 from quantkit.rewrite.equalize import groups_of
 from quantkit.rewrite.smoothable import smoothable
 
@@ -85,11 +85,11 @@ def steps_of(model: Path) -> tuple[str, ...]:
     """Return the steps that find something to do in a model."""
     ready = prepare(load(model), StaticOptions())
     idle = set()
-    products = products_of(ready.network, ready.facts)
+    products = products_of(ready.view)
     if not any(product.biased for product in products):
         idle.add("bias")
-    if not groups_of(ready.network, products):
+    if not groups_of(ready.view, products):
         idle.add("equalize")
-    if not smoothable(ready.network, ready.facts):
+    if not smoothable(ready.view):
         idle.add("smooth")
     return tuple(step for step in STEPS if step not in idle)

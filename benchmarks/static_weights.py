@@ -22,13 +22,14 @@ from calibrators import PatchMoments
 from quantkit import DataSettings
 from quantkit.calibration import CalibrateOptions
 from quantkit.graph.load import load
+from quantkit.graph.products import Product, products_of
 from quantkit.numerics.pairs import FREE, PAIRED, round_pairs
 from quantkit.numerics.second_order import output_error
 from quantkit.numerics.weight_scale import peak_scale, safe_scale
 from quantkit.observe.monitor import Silent
 from quantkit.plan import StaticOptions
 from quantkit.preparation import Prepared, observe_model, prepare
-from quantkit.recover.products import Product, moment_requests, products_of
+from quantkit.solve.weights import moment_request, moment_requests
 
 Array = NDArray[Any]
 Report = dict[str, Any]
@@ -43,13 +44,13 @@ def moments_of(
     options = CalibrateOptions(ranges=False, requests=moment_requests(products))
     settings = DataSettings(limit=len(samples))
     seen = observe_model(ready, list(samples), options, settings, Silent())
-    found = [seen.seen.answers[p.reads][p.ask] for p in products]
+    found = [seen.seen.answers[p.reads][moment_request(p).what] for p in products]
     return [m for m in found if isinstance(m, PatchMoments)]
 
 
 def layers_of(ready: Prepared, count: int | None, samples: Sequence[Any]) -> list[Layer]:
     """Return the first `count` products (None: all) with their weights and moments."""
-    products = products_of(ready.network, ready.facts)
+    products = products_of(ready.view)
     named = {p.node: p for p in products}
     chosen = products[:count]
     return [
@@ -57,7 +58,7 @@ def layers_of(ready: Prepared, count: int | None, samples: Sequence[Any]) -> lis
             product=product,
             weight=_constant(ready, product.weight),
             moments=moments,
-            reorderable=is_reorderable(product, ready.network, named),
+            reorderable=is_reorderable(product, ready.view, named),
         )
         for product, moments in zip(chosen, moments_of(ready, chosen, samples), strict=True)
     ]

@@ -9,12 +9,11 @@ from numpy.typing import NDArray
 from pairing import pairing
 
 from calibrators import PatchMoments
-from quantkit.analyze.network import Network
+from quantkit.graph.products import Layout, Product
 from quantkit.numerics.dtypes import INT8
 from quantkit.numerics.pairs import FREE, PAIRED, Limits, is_within, round_pairs
 from quantkit.numerics.weight_scale import peak_scale
-from quantkit.recover.layout import Layout
-from quantkit.recover.products import Product
+from quantkit.ops.view import View
 from quantkit.solve.rounding import Rounding, solve_weight
 from quantkit.spec import PerAxis, QuantSpec
 
@@ -75,7 +74,7 @@ class Rounded:
         return self.integers.astype(np.float32) * self.scale.astype(np.float32).reshape(shape)
 
 
-def is_reorderable(product: Product, network: Network, products: Mapping[str, Product]) -> bool:
+def is_reorderable(product: Product, view: View, products: Mapping[str, Product]) -> bool:
     """Say whether one dense product makes what this one reads, for nobody else.
 
     Then the maker's output channels can be put in any order. A depthwise Conv between them, or a Relu, comes along. A
@@ -85,13 +84,13 @@ def is_reorderable(product: Product, network: Network, products: Mapping[str, Pr
     if layout.group > 1 or layout.inputs != layout.shape[layout.summed[-1]]:
         return False
     value = product.reads
-    while (step := network.maker(value)) is not None and network.only_reader(value) is not None:
-        maker = products.get(step.name)
+    while (node := view.maker(value)) is not None and view.only_reader(value) is not None:
+        maker = products.get(node.name)
         if maker is not None and maker.layout.group == 1:
             return True
-        if maker is None and step.op_type not in _THROUGH:
+        if maker is None and node.op_type not in _THROUGH:
             return False
-        value = step.inputs[0]
+        value = node.inputs[0]
     return False
 
 

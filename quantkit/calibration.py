@@ -11,8 +11,6 @@ import onnx
 import onnx_ir as ir
 
 from calibrators import Entropy, MeanSquaredError, MinMax, Percentile
-from quantkit.analyze.network_view import network_of
-from quantkit.analyze.view import facts_of
 from quantkit.data import InputSpec, Sample, Samples, Stream, collate, fixed_batch, open_data
 from quantkit.errors import DataError, ModelError, NothingToQuantizeError, UsageError
 from quantkit.files import check_outputs
@@ -20,6 +18,8 @@ from quantkit.graph.half import half_type, widen, widened_note
 from quantkit.graph.load import LoadedModel
 from quantkit.graph.normalize import fix_defaults
 from quantkit.graph.opset import raise_opset
+from quantkit.graph.shapes import infer_types
+from quantkit.graph.view import view_of
 from quantkit.observe.audit import Audit, audit_of, glanced_at
 from quantkit.observe.calibration import Calibration, sketch_method
 from quantkit.observe.checkpoint import Checkpoint
@@ -117,8 +117,7 @@ def calibrate_model(
     loaded = load_model(source)
     _check_target(target, loaded, data)
     loaded.require_weights()
-    points = points_of(loaded.model, _needed(loaded, options))
-    _require_points(points, loaded)
+    points = _points(loaded, options)
     monitor.stage("Looking at the data")
     inputs = inputs_of(loaded)
     samples = open_data(
@@ -208,8 +207,8 @@ def needed_by_any(model: ir.Model) -> tuple[str, ...]:
     except ModelError:  # then no plan can be made either
         return ()
     simplify(copy)
-    network, facts = network_of(copy), facts_of(copy, read_weights=False)
-    asked = (ranges_needed(network, facts, StaticOptions(target=t)) for t in registered())
+    view = view_of(copy, read_weights=False)
+    asked = (ranges_needed(view, StaticOptions(target=t)) for t in registered())
     return tuple(dict.fromkeys(renamed.get(name, name) for names in asked for name in names))
 
 
@@ -299,10 +298,15 @@ def _check_target(target: Path | None, loaded: LoadedModel, data: object) -> Non
             )
 
 
-def _require_points(points: Points, loaded: LoadedModel) -> None:
+def _points(loaded: LoadedModel, options: CalibrateOptions) -> Points:
+    infer_types(loaded.model)
+    view = view_of(loaded.model, read_weights=False)
+    points = points_of(view, _needed(loaded, options))
     if points.tensors:
-        return
-    where = f": all {points.hidden} stand inside If, Loop or Scan" if points.hidden else ""
+        return points
+    where = (
+        f": all {points.in_subgraph} stand inside If, Loop or Scan" if points.in_subgraph else ""
+    )
     raise NothingToQuantizeError(
         f"No activation of {loaded.name} could be quantized{where}; there is nothing to calibrate."
     )

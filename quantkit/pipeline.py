@@ -15,7 +15,6 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from quantkit._version import __version__
-from quantkit.analyze.view import facts_of
 from quantkit.calibration import with_model_folder
 from quantkit.emit import Format, emit_dynamic, emit_static
 from quantkit.errors import ModelError, VerifyError
@@ -25,7 +24,9 @@ from quantkit.graph.half import half_type, widen, widened_note
 from quantkit.graph.load import LoadedModel
 from quantkit.graph.normalize import fix_defaults
 from quantkit.graph.opset import raise_opset
+from quantkit.graph.products import products_of
 from quantkit.graph.save import Stage, staged
+from quantkit.graph.view import view_of
 from quantkit.job import StaticJob, dynamic_origin, static_origin
 from quantkit.observe import Calibration
 from quantkit.observe.monitor import Monitor, Silent
@@ -78,7 +79,6 @@ from quantkit.preparation import (
 )
 from quantkit.provenance import Provenance, json_digest, write_model
 from quantkit.recipe import DataSettings, memory_text
-from quantkit.recover.products import products_of
 from quantkit.runtime.check_result import (
     LARGE,
     MADE_UP,
@@ -92,7 +92,7 @@ from quantkit.runtime.session import load_model, readable_ir_version
 from quantkit.solve.empirical_bias import SAMPLES, correct_biases
 from quantkit.solve.losses import lossy
 from quantkit.solve.rounding import Rounding
-from quantkit.solve.weights import is_static, solve
+from quantkit.solve.weights import is_static, moment_request, solve
 from quantkit.targets import cores
 
 __all__ = ["QuantizeResult", "dynamic", "plan_model", "static"]
@@ -165,20 +165,20 @@ def _draft(model: ir.Model, options: DynamicOptions) -> _Draft:
     if half := half_type(model):
         widen(model)
         notes += (widened_note(half),)
-    facts = facts_of(model)
-    plan = plan_dynamic(facts, options)
-    if facts.opset >= plan.min_opset or not plan.weights:
+    view = view_of(model)
+    plan = plan_dynamic(view, options)
+    if view.opset >= plan.min_opset or not plan.weights:
         return _Draft(model=model, plan=plan, warnings=notes)
     try:
         raised = raise_opset(model, plan.min_opset)
     except ModelError as e:
-        plan = plan_dynamic(facts, _stored_only(options))
+        plan = plan_dynamic(view, _stored_only(options))
         notes += (
             f"{e}; only their weights are quantized, which makes the file smaller and not faster.",
         )
         return _Draft(model=model, plan=plan, warnings=notes)
-    notes += (f"Opset raised from {facts.opset} to {plan.min_opset}.",)
-    return _Draft(model=raised, plan=plan_dynamic(facts_of(raised), options), warnings=notes)
+    notes += (f"Opset raised from {view.opset} to {plan.min_opset}.",)
+    return _Draft(model=raised, plan=plan_dynamic(view_of(raised), options), warnings=notes)
 
 
 def _second_draft(
@@ -437,10 +437,10 @@ class _StaticWriter:
     ) -> _Planned | None:
         """Return another plan; None if there is nothing to leave out."""
         ready = planned.prepare()
-        products = products_of(ready.network, ready.facts)
-        small = sum(w.size for w in ready.facts.weights.values()) < LARGE
+        products = products_of(ready.view)
+        small = sum(w.size for w in ready.view.weights.values()) < LARGE
         feeds = planned.judged if small else ()
-        kept = lossy(ready.model, ready.network, planned.plan, products, feeds)
+        kept = lossy(ready.model, ready.view, planned.plan, products, feeds)
         if not measured:
             all_of_it = Kept("in integers the whole model would give noise")
             kept = {p.node: all_of_it for p in products} | kept
@@ -448,11 +448,10 @@ class _StaticWriter:
         if kept == planned.kept:
             return None
         plan = plan_static(
-            ready.network,
-            ready.facts,
+            ready.view,
             ranges_of(planned.seen, self.job.methods),
             self.job.options,
-            powers_of(planned.seen, ready.network),
+            powers_of(planned.seen, ready.view),
             kept=kept,
         )
         some = f"{len(kept)} nodes" if len(kept) > 1 else f"Node '{next(iter(kept))}'"
@@ -485,9 +484,9 @@ def _planned(
     def prepared(source: LoadedModel) -> Prepared:
         ready = prepare(source, job.options, 0 if given is None else opset_for(given))
         if given is not None:  # what can be known before data is opened
-            check_operators(given, ready.network, ready.facts, target, output_format)
+            check_operators(given, ready.view, target, output_format)
             if not given.evened:
-                check_fits(given, ready.network, ready.facts)
+                check_fits(given, ready.view)
         return ready
 
     ready = prepared(loaded)
@@ -506,15 +505,15 @@ def _planned(
         if was in ranges:
             ranges.setdefault(tensor, ranges[was])
     if given is None:
-        powers = powers_of(found["seen"], ready.network)
-        plan = plan_static(ready.network, ready.facts, ranges, job.options, powers)
+        powers = powers_of(found["seen"], ready.view)
+        plan = plan_static(ready.view, ranges, job.options, powers)
         plan = replace(plan, evened=ready.evened)
         if isinstance(job.data, Calibration):
             found["warnings"] += tuple(_without_ranges(ready, ranges, job.options))
     else:
         plan = given
-        check_fits(plan, ready.network, ready.facts, ready.evened)
-    check_operators(plan, ready.network, ready.facts, target, output_format)
+        check_fits(plan, ready.view, ready.evened)
+    check_operators(plan, ready.view, target, output_format)
     return _Planned(ready=ready, plan=replace(plan, output_format=output_format), **found)
 
 
@@ -522,7 +521,7 @@ def _without_ranges(
     ready: Prepared, ranges: Mapping[str, tuple[float, float]], options: StaticOptions
 ) -> list[str]:
     """Say that a calibration lacks ranges: it was made with another model, or before its target was known."""
-    missing = missing_ranges(ready.network, ready.facts, ranges, options)
+    missing = missing_ranges(ready.view, ranges, options)
     if not missing:
         return []
     count = "1 tensor" if len(missing) == 1 else f"{len(missing)} tensors"
@@ -547,7 +546,7 @@ def _observed(
     wanted = job.recover.rounding is not False or job.recover.bias is True
     now, later = moments_of(ready, data, settings) if moments and wanted else ((), ())
     monitor.step(3, STEPS, "Observing ranges and moments" if now else "Observing ranges")
-    needed = ranges_needed(ready.network, ready.facts, job.options)
+    needed = ranges_needed(ready.view, job.options)
     how = replace(job.calibrate, needed=needed)
     seen = observe_model(ready, data, how, settings, monitor, now)
     samples: Sequence[Mapping[str, NDArray[Any]]] = ()
@@ -579,7 +578,7 @@ def _solved(planned: _Planned, job: StaticJob, monitor: Monitor) -> Solved:
         return Solved()
     monitor.step(4, STEPS, "Rounding weights")
     ready, later = planned.ready, planned.later
-    products = products_of(ready.network, ready.facts)
+    products = products_of(ready.view)
     work = partial(
         solve,
         ready.model,
@@ -595,13 +594,13 @@ def _solved(planned: _Planned, job: StaticJob, monitor: Monitor) -> Solved:
         monitor=monitor,
     )
     waiting = {request for group in later for request in group}
-    solved = work([p for p in products if p.request not in waiting], planned.seen)
+    solved = work([p for p in products if moment_request(p) not in waiting], planned.seen)
     if not isinstance(job.data, Calibration):  # the caller's stays as it is
         planned.seen.seen.forget_moments()
     for number, group in enumerate(later, 2):
-        own = [p for p in products if p.request in group and is_static(p, planned.plan)]
+        own = [p for p in products if moment_request(p) in group and is_static(p, planned.plan)]
         monitor.name(f"Observing moments, group {number} of {len(later) + 1}")
-        asked = tuple(dict.fromkeys(p.request for p in own))
+        asked = tuple(dict.fromkeys(moment_request(p) for p in own))
         seen = observe_moments(ready, job.data, asked, job.calibrate, planned.settings, monitor)
         solved = solved.with_more(work(own, seen))
     return solved
@@ -610,7 +609,7 @@ def _solved(planned: _Planned, job: StaticJob, monitor: Monitor) -> Solved:
 def _still_static(solved: Solved, planned: _Planned) -> Solved:
     """Return what was solved for products that another plan leaves in integers, as they were."""
     ready, plan = planned.ready, planned.plan
-    left = [p for p in products_of(ready.network, ready.facts) if is_static(p, plan)]
+    left = [p for p in products_of(ready.view) if is_static(p, plan)]
     found = {p.weight: solved.weights[p.weight] for p in left if p.weight in solved.weights}
     return Solved(
         weights={n: w for n, w in found.items() if w.qparams.spec == plan.weight[n].spec},

@@ -13,10 +13,6 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from calibrators import ChannelExtremes, ChannelMoments
-from quantkit.analyze.facts import ModelFacts
-from quantkit.analyze.network import Network
-from quantkit.analyze.network_view import network_of
-from quantkit.analyze.view import facts_of
 from quantkit.calibration import CalibrateOptions, calibrate_model
 from quantkit.data import InputSpec, Sample, Samples, collate, open_data, order
 from quantkit.errors import DataError, ModelError, NothingToQuantizeError, QuantkitError, UsageError
@@ -27,21 +23,24 @@ from quantkit.graph.load import LoadedModel
 from quantkit.graph.messages import root_cause
 from quantkit.graph.normalize import fix_defaults
 from quantkit.graph.opset import opset_of, raise_opset
+from quantkit.graph.products import products_of
 from quantkit.graph.save import Stage
+from quantkit.graph.view import view_of
 from quantkit.observe.calibration import Calibration
 from quantkit.observe.monitor import Monitor
 from quantkit.observe.prepare import batch_for, inputs_of
 from quantkit.observe.requests import CalibratorAsk, Request
+from quantkit.ops.view import View
 from quantkit.plan import StaticOptions
 from quantkit.plan.selection import resolve_tensors
 from quantkit.provenance import model_digest
 from quantkit.recipe import DataSettings, RecoverSettings, resident
-from quantkit.recover.products import in_groups, moment_requests, products_of
 from quantkit.rewrite.equalize import equalize, extreme_requests, groups_of
 from quantkit.rewrite.simplify import simplify
 from quantkit.rewrite.smooth import smooth
 from quantkit.rewrite.smoothable import smoothable, smoothing_requests
 from quantkit.runtime.check_result import CALIBRATED, HELD_OUT, LARGE
+from quantkit.solve.weights import in_groups, moment_requests
 from quantkit.targets import cores
 
 __all__ = [
@@ -83,8 +82,7 @@ class Prepared:
     """A float model ready to be planned, its description, and what was done to it."""
 
     model: ir.Model
-    network: Network
-    facts: ModelFacts
+    view: View
     notes: tuple[str, ...]
     name: str  # of the file, for messages
     known: frozenset[str]  # nodes that rules may name: also those that simplifying took away
@@ -117,11 +115,10 @@ def described(
     model: ir.Model, notes: tuple[str, ...], name: str, known: frozenset[str]
 ) -> Prepared:
     """Describe a model as it is now."""
-    facts = facts_of(model)
+    view = view_of(model)
     return Prepared(
         model=model,
-        network=network_of(model),
-        facts=replace(facts, names=facts.names | known),
+        view=replace(view, names=view.names | known),
         notes=notes,
         name=name,
         known=known,
@@ -147,11 +144,9 @@ def evened(
 
     That takes a look at some samples of its own: the extremes of each channel.
     """
-    network, facts = ready.network, ready.facts
-    groups = (
-        groups_of(network, products_of(network, facts)) if recover.equalize is not False else []
-    )
-    smooths = smoothable(network, facts) if recover.smooth is not False else ()
+    view = ready.view
+    groups = groups_of(view, products_of(view)) if recover.equalize is not False else []
+    smooths = smoothable(view) if recover.smooth is not False else ()
     if not (groups or smooths) or isinstance(data, KeptFirst):
         return ready
     monitor.step(2, STEPS, "Observing channel extremes for equalization")
@@ -230,7 +225,7 @@ def moments_of(
     Where they do not fit into memory all at once the data is run again for each group; of data that can be read once only,
     what does not fit is never seen.
     """
-    asked = moment_requests(products_of(ready.network, ready.facts))
+    asked = moment_requests(products_of(ready.view))
     groups = in_groups(asked, memory_left(ready, settings) // 2)
     if not groups:
         return (), ()
@@ -253,7 +248,7 @@ def observe_moments(
 
 def memory_left(ready: Prepared, settings: DataSettings) -> int:
     """Return what the limit leaves for moments and for solving, beside the model and its session."""
-    weights = sum(weight.size for weight in ready.facts.weights.values()) * _FLOAT
+    weights = sum(weight.size for weight in ready.view.weights.values()) * _FLOAT
     # A session maps the weights, and may copy them. Where nobody set a limit, the model comes on top of it.
     session = 2 * weights if settings.memory is not None else 0
     return max(settings.memory_limit - resident() - session - _WORKERS, _LEAST)
@@ -261,7 +256,7 @@ def memory_left(ready: Prepared, settings: DataSettings) -> int:
 
 def _fitting(options: CalibrateOptions, ready: Prepared) -> CalibrateOptions:
     """Run a model that is too large to be in memory once a core in one process, with all cores for each operator."""
-    nbytes = sum(weight.size for weight in ready.facts.weights.values()) * _FLOAT
+    nbytes = sum(weight.size for weight in ready.view.weights.values()) * _FLOAT
     many = options.scheduler is not None or options.workers is not None
     return options if many or nbytes < LARGE else replace(options, workers=1, threads=cores())
 
@@ -419,9 +414,9 @@ def ranges_of(seen: Calibration, methods: Mapping[str, str]) -> dict[str, tuple[
     return found
 
 
-def powers_of(seen: Calibration, network: Network) -> dict[str, float]:
+def powers_of(seen: Calibration, view: View) -> dict[str, float]:
     """Return the mean square of what each Softmax makes, where its distribution was observed."""
-    made = [step.outputs[0] for step in network.steps if step.op_type == "Softmax"]
+    made = [node.outputs[0] for node in view.nodes if node.op_type == "Softmax"]
     known = set(seen.tensors)
     sketches = {name: seen.sketch(name) for name in made if name in known}
     return {

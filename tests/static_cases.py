@@ -10,15 +10,13 @@ import onnx
 import onnx_ir as ir
 from builders import Array, Shape, graph, model, node, rng, run, sqnr, weight
 
-from quantkit.analyze.facts import ModelFacts
-from quantkit.analyze.network import Network
-from quantkit.analyze.network_view import network_of
-from quantkit.analyze.view import facts_of
 from quantkit.emit.static import Format, emit_static
 from quantkit.graph.load import load
 from quantkit.graph.opset import raise_opset
 from quantkit.graph.save import staged
+from quantkit.graph.view import view_of
 from quantkit.observe.points import points_of
+from quantkit.ops.view import View
 from quantkit.plan import (
     Mode,
     Plan,
@@ -40,23 +38,22 @@ class Ready:
     """A prepared float model, described."""
 
     model: ir.Model
-    network: Network
-    facts: ModelFacts
+    view: View
 
     def plan(self, ranges: OpenRanges, options: StaticOptions | None = None) -> Plan:
-        return plan_static(self.network, self.facts, ranges, options)
+        return plan_static(self.view, ranges, options)
 
 
 def ready(proto: onnx.ModelProto | Path, opset: int = 13) -> Ready:
     raised = raise_opset(load(proto).model, opset)
     simplify(raised)
-    return Ready(raised, network_of(raised), facts_of(raised))
+    return Ready(raised, view_of(raised))
 
 
 def observed(prepared: Ready, options: StaticOptions | None = None) -> tuple[str, ...]:
     """The tensors that calibration looks at for a target, and no others."""
-    needed = ranges_needed(prepared.network, prepared.facts, options or StaticOptions())
-    return points_of(prepared.model, needed).tensors
+    needed = ranges_needed(prepared.view, options or StaticOptions())
+    return points_of(prepared.view, needed).tensors
 
 
 def open_ranges(
@@ -112,7 +109,7 @@ def write(
     )
     prepared = ready(proto, 21 if wide else 13)
     plan = prepared.plan({**seen_ranges(prepared, feeds, options), **(more or {})}, options)
-    check_fits(plan, prepared.network, prepared.facts)
+    check_fits(plan, prepared.view)
     return _emitted(prepared, plan, path, output_format)
 
 
@@ -126,14 +123,12 @@ def write_plan_of(
     """Apply a plan, or the one that would be made."""
     prepared = ready(proto)
     plan = plan or prepared.plan(seen_ranges(prepared, feeds))
-    check_fits(plan, prepared.network, prepared.facts)
+    check_fits(plan, prepared.view)
     return _emitted(prepared, plan, path, output_format)
 
 
 def _emitted(prepared: Ready, plan: Plan, path: Path, output_format: Format) -> Written:
-    check_operators(
-        plan, prepared.network, prepared.facts, target(plan.target or ""), output_format
-    )
+    check_operators(plan, prepared.view, target(plan.target or ""), output_format)
     emit_static(prepared.model, plan, Solved(), output_format)
     prepared.model.ir_version = max(prepared.model.ir_version or 0, 10)
     with staged(path) as stage:
@@ -178,7 +173,7 @@ def planned(
     given = {**open_ranges(prepared, options=options), **ranges}
     found = {k: v for k, v in given.items() if v is not None}
     plan = prepared.plan(found, options)
-    check_fits(plan, prepared.network, prepared.facts)
+    check_fits(plan, prepared.view)
     return plan
 
 

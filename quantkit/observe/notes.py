@@ -39,9 +39,9 @@ def warnings_of(points: Points, seen: Observations, audit: Audit, found: Descrip
     # not in it, values that are not in it, energy that the method cuts off on purpose, copies that make few samples
     # look like many.
     warnings = list(found.warnings)
-    if points.hidden:
+    if points.in_subgraph:
         warnings.append(
-            f"{points.hidden} tensors inside If, Loop or Scan are not observed; they stay float."
+            f"{points.in_subgraph} tensors inside If, Loop or Scan are not observed; they stay float."
         )
     if seen.bad:
         first = next(iter(sorted(seen.bad)))

@@ -12,17 +12,11 @@ short, and the run fast:
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-import onnx_ir as ir
-
-from quantkit.analyze.network import Constant, Step
-from quantkit.analyze.network_view import constant_of, step_of
-from quantkit.graph.shapes import infer_types
 from quantkit.ops.activations import ABSORBED_BY, BY_CONSTANT, COMPUTES, MOVES, PRODUCTS
+from quantkit.ops.view import Node, View
 from quantkit.plan.ranges import clip_bounds, fills_in
 
 __all__ = ["Points", "points_of"]
-
-_FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,103 +25,79 @@ class Points:
 
     Attributes:
         tensors: Of the main graph, to be observed; in graph order, those that only a plan asks for behind the others.
-        hidden: How many stand inside If, Loop or Scan, where a run does not show them.
+        in_subgraph: How many stand inside If, Loop or Scan, where a run does not show them.
     """
 
     tensors: tuple[str, ...]
-    hidden: int
+    in_subgraph: int
 
 
-def points_of(model: ir.Model, needed: Collection[str] = ()) -> Points:
-    """Find the tensors to observe. Linear in the number of nodes; infers types in place.
+def points_of(view: View, needed: Collection[str] = ()) -> Points:
+    """Find the tensors to observe, in time linear in the number of nodes.
 
     `needed`: those that a plan will ask for; names that the main graph does not have are passed over.
     """
-    infer_types(model)
     found: dict[str, None] = {}
-    hidden = 0
-    for node in model.graph.all_nodes():
-        if not _computes(node):
+    in_subgraph = 0
+    for node in view.nodes:
+        if not _computes(node, view):
             continue
-        if node.graph is not model.graph:
-            hidden += sum(_is_float(o) for o in node.outputs)
+        if node.in_subgraph:
+            in_subgraph += sum(name not in view.not_float for name in node.outputs)
             continue
-        for value in _around(node):
-            if value.name and _is_float(value):
-                found[value.name] = None
+        found.update(dict.fromkeys(_around(node, view)))
+    made = (name for node in view.nodes if not node.in_subgraph for name in node.outputs)
     more = set(needed) - found.keys()
-    values = (*model.graph.inputs, *(out for node in model.graph for out in node.outputs))
-    found.update({v.name or "": None for v in values if v.name in more and _is_float(v)})
-    return Points(tensors=tuple(found), hidden=hidden)
+    found.update({name: None for name in (*view.inputs, *made) if name in more})
+    tensors = tuple(name for name in found if name and name not in view.not_float)
+    return Points(tensors=tensors, in_subgraph=in_subgraph)
 
 
-def _computes(node: ir.Node) -> bool:
+def _computes(node: Node, view: View) -> bool:
     """Say whether a node may run in integers.
 
     Scaling or shifting by a constant does only behind a product, whose bias it is: elsewhere (inside a
     LayerNormalization or a Gelu that was taken apart) its neighbours are float, and so is it.
     """
-    if node.op_type not in BY_CONSTANT or not any(v and _is_constant(v) for v in node.inputs):
+    if node.op_type not in BY_CONSTANT or not any(_is_constant(name, view) for name in node.inputs):
         return node.op_type in COMPUTES
-    producers = (v.producer() for v in node.inputs if v is not None)
-    return any(p is not None and p.op_type in PRODUCTS for p in producers)
+    makers = (view.maker(name) for name in node.inputs)
+    return any(maker is not None and maker.op_type in PRODUCTS for maker in makers)
 
 
-def _around(node: ir.Node) -> Iterator[ir.Value]:
-    for value in node.inputs:
-        source = _moved_from(value)
-        if source is not None and not _is_constant(source):
+def _around(node: Node, view: View) -> Iterator[str]:
+    for name in node.inputs:
+        source = _moved_from(name, view)
+        if not _is_constant(source, view):
             yield source
-    for value in node.outputs:
-        yield _after_absorption(value)
+    for name in node.outputs:
+        yield _after_absorption(name, view)
 
 
-def _moved_from(value: ir.Value | None) -> ir.Value | None:
+def _moved_from(name: str, view: View) -> str:
     """Follow data movement back to where the values were computed; not if other values were added on the way."""
-    read = value
-    while value is not None:
-        producer = value.producer()
-        if producer is None or producer.op_type not in MOVES:
-            return value
-        if producer.op_type == "Pad" and fills_in(*_described(producer)):
+    read = name
+    while (maker := view.maker(name)) is not None and maker.op_type in MOVES:
+        if maker.op_type == "Pad" and fills_in(maker, view.constants):
             return read
-        value = producer.inputs[0] if producer.inputs else None
-    return None
+        name = maker.inputs[0] if maker.inputs else ""
+    return name
 
 
-def _after_absorption(value: ir.Value) -> ir.Value:
+def _after_absorption(name: str, view: View) -> str:
     """Follow a result through what its kernel absorbs."""
-    producer = value.producer()
-    while producer is not None and not value.is_graph_output():
-        uses = tuple(value.uses())
-        if len(uses) != 1:
+    while (maker := view.maker(name)) is not None and (
+        reader := view.only_reader(name)
+    ) is not None:
+        node = view.nodes[reader]
+        if node.inputs[0] != name or maker.op_type not in ABSORBED_BY.get(node.op_type, ()):
             break
-        consumer, slot = uses[0].node, uses[0].idx
-        if slot != 0 or producer.op_type not in ABSORBED_BY.get(consumer.op_type, ()):
-            break
-        if consumer.op_type == "Clip" and (clip_bounds(*_described(consumer)) or (None,))[0] != 0:
+        if node.op_type == "Clip" and (clip_bounds(node, view.constants) or (None,))[0] != 0:
             break  # the kernel cannot clip there (`quantkit.plan.islands`), so both outputs are needed
-        producer, value = consumer, consumer.outputs[0]
-    return value
+        name = node.outputs[0]
+    return name
 
 
-def _described(node: ir.Node) -> tuple[Step, dict[str, Constant]]:
-    """Return a node and the constants among its inputs, as the planner sees them."""
-    constants = {}
-    for value in node.inputs:
-        tensor = None if value is None else ir.convenience.get_const_tensor(value)
-        if value is not None and tensor is not None:
-            constants[value.name or ""] = constant_of(tensor)
-    return step_of(node), constants
-
-
-def _is_constant(value: ir.Value) -> bool:
-    producer = value.producer()
-    return value.const_value is not None or (
-        producer is not None and producer.op_type == "Constant"
-    )
-
-
-def _is_float(value: ir.Value) -> bool:
-    """Say whether a value is, or for all that is known may be, a float tensor."""
-    return value.dtype is None or value.dtype in _FLOATS
+def _is_constant(name: str, view: View) -> bool:
+    """Say whether a value is in the file, also if it is a default that can be fed."""
+    return name in view.initializers or name in view.constants

@@ -1,6 +1,6 @@
 """Decisions: which node runs how, which tensor is quantized how, and why. Pure functions, frozen data.
 
-May import ops, spec, targets and the facts of analyze; neither onnx nor onnxruntime.
+May import ops, with the view of a graph that it plans, spec and targets; neither onnx nor onnxruntime.
 """
 
 from quantkit.plan.check_format import check_operators, check_settings, check_target_of

@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping
 
-from quantkit.analyze.facts import ModelFacts
-from quantkit.analyze.network import Network, Step
 from quantkit.errors import UsageError
 from quantkit.numerics.dtypes import IntType
 from quantkit.ops.activations import PRODUCTS, activation_slots
+from quantkit.ops.view import Node, View
 from quantkit.plan.check_plan import handed_on
 from quantkit.plan.model import ActivationPlan, Format, Mode, NodePlan, Plan
 from quantkit.plan.options import StaticOptions
@@ -102,17 +101,14 @@ def check_target_of(plan: Plan, target: Target) -> None:
         )
 
 
-def check_operators(
-    plan: Plan, network: Network, facts: ModelFacts, target: Target, output_format: Format
-) -> None:
+def check_operators(plan: Plan, view: View, target: Target, output_format: Format) -> None:
     """Check that every node which a plan runs in calibrated integers can be written in a format.
 
     What the plan names and the model lacks is not looked at: that is for `quantkit.plan.check_fits`.
 
     Args:
         plan: What was decided.
-        network: The graph.
-        facts: Its weights.
+        view: The graph.
         target: What the plan is for.
         output_format: QDQ can say everything; QLinear operators are few, and take few types.
 
@@ -127,54 +123,53 @@ def check_operators(
                 f"Tensor '{decided.tensor}' has {decided.dtype.bits} bits, for which there are no QLinear "
                 "operators: use the QDQ format."
             )
-    held = {node.name: node.weights.get(1, "") for node in facts.nodes}
-    for step in network.steps:
-        node = plan.node.get(step.name)
-        if node is None or node.mode is not Mode.STATIC:
+    for node in view.nodes:
+        planned = plan.node.get(node.name)
+        if planned is None or planned.mode is not Mode.STATIC:
             continue
-        if step.op_type in _CLIPS and step.inputs[0] not in plan.activation:
+        if node.op_type in _CLIPS and node.inputs[0] not in plan.activation:
             continue  # clips the integers of the kernel before it
-        weight = held.get(step.name, "") if step.op_type in PRODUCTS else ""
-        _check_kernel(step, node, target, weighted=bool(weight))
-        slots = activation_slots(step.op_type, len(step.inputs), product=bool(weight))
-        results = [handed_on(step, plan, network), *step.outputs[1:]]
-        if step.op_type in _QLINEAR:
-            names = [*(step.inputs[slot] for slot in slots), *results]
+        weight = node.weights.get(1, "") if node.op_type in PRODUCTS else ""
+        _check_kernel(node, planned, target, weighted=bool(weight))
+        slots = activation_slots(node.op_type, len(node.inputs), product=bool(weight))
+        results = [handed_on(node, plan, view), *node.outputs[1:]]
+        if node.op_type in _QLINEAR:
+            names = [*(node.inputs[slot] for slot in slots), *results]
             found = [plan.activation[name] for name in names if name in plan.activation]
-            _check_node_types(step, {a.dtype for a in found}, plan, weight)
+            _check_node_types(node, {a.dtype for a in found}, plan, weight)
         else:
-            _check_moved(step, plan, [plan.activation[n] for n in results if n in plan.activation])
+            _check_moved(node, plan, [plan.activation[n] for n in results if n in plan.activation])
 
 
-def _check_kernel(step: Step, node: NodePlan, target: Target, *, weighted: bool) -> None:
-    if step.op_type not in _QLINEAR | target.moves:
+def _check_kernel(node: Node, planned: NodePlan, target: Target, *, weighted: bool) -> None:
+    if node.op_type not in _QLINEAR | target.moves:
         raise UsageError(
-            f"There is no QLinear operator for {step.op_type} '{step.name}': use the QDQ format."
+            f"There is no QLinear operator for {node.op_type} '{node.name}': use the QDQ format."
         )
-    if node.float_output and not (weighted and step.op_type in _TO_FLOAT):
+    if planned.float_output and not (weighted and node.op_type in _TO_FLOAT):
         raise UsageError(
-            f"There is no QLinear operator for {step.op_type} '{step.name}' with a float result: use the QDQ format."
+            f"There is no QLinear operator for {node.op_type} '{node.name}' with a float result: use the QDQ format."
         )
 
 
-def _check_node_types(step: Step, types: set[IntType], plan: Plan, weight: str) -> None:
+def _check_node_types(node: Node, types: set[IntType], plan: Plan, weight: str) -> None:
     if len(types) > 1:
         names = " and ".join(sorted(t.name for t in types))
         raise UsageError(
-            f"{step.op_type} '{step.name}' reads and writes {names}, for which there is no QLinear operator: use "
+            f"{node.op_type} '{node.name}' reads and writes {names}, for which there is no QLinear operator: use "
             "one type, or the QDQ format."
         )
     stored = plan.weight[weight].spec.dtype if weight in plan.weight else None
     if stored is not None and not stored.signed and any(t.signed for t in types):
         raise UsageError(
-            f"{step.op_type} '{step.name}' would multiply int8 by {stored.name} weights, for which there is no "
+            f"{node.op_type} '{node.name}' would multiply int8 by {stored.name} weights, for which there is no "
             "QLinear operator: use int8 weights, uint8 activations, or the QDQ format."
         )
 
 
-def _check_moved(step: Step, plan: Plan, results: list[ActivationPlan]) -> None:
+def _check_moved(node: Node, plan: Plan, results: list[ActivationPlan]) -> None:
     """What is moved keeps its numbers; a plan can be edited."""
-    source = plan.activation.get(step.inputs[0])
+    source = plan.activation.get(node.inputs[0])
     for found in results:
         if source is not None and (found.scale, found.zero_point, found.dtype) != (
             source.scale,
@@ -182,6 +177,6 @@ def _check_moved(step: Step, plan: Plan, results: list[ActivationPlan]) -> None:
             source.dtype,
         ):
             raise UsageError(
-                f"{step.op_type} '{step.name}' moves '{source.tensor}' to '{found.tensor}', which has another "
+                f"{node.op_type} '{node.name}' moves '{source.tensor}' to '{found.tensor}', which has another "
                 "scale or zero point: give both the same, or use the QDQ format."
             )

@@ -4,11 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import isfinite
 
-from quantkit.analyze.facts import ModelFacts
-from quantkit.analyze.network import Network, Step
 from quantkit.errors import UsageError
-from quantkit.ops import FACTS, Kernel
+from quantkit.ops import Kernel
 from quantkit.ops.activations import activation_slots
+from quantkit.ops.view import Node, View
 from quantkit.plan.model import ActivationPlan, Mode, NodePlan, Plan, WeightPlan
 from quantkit.plan.ranges import clip_bounds, clips_alike
 from quantkit.plan.selection import near
@@ -21,7 +20,7 @@ _BYTE = 8
 _WIDE_OPSET = 21  # QuantizeLinear to 16 bits
 
 
-def check_fits(plan: Plan, network: Network, facts: ModelFacts, evened: str = "") -> None:
+def check_fits(plan: Plan, view: View, evened: str = "") -> None:
     """Check that a plan names what the model has, and gives each kernel what it needs.
 
     `evened` names the factors by which the model's channels were evened out.
@@ -34,24 +33,23 @@ def check_fits(plan: Plan, network: Network, facts: ModelFacts, evened: str = ""
             "The plan's scales are for a model whose channels were equalized with other data, or not at all: apply it "
             "with the data that it was made with, or make it with --no-equalize --no-smooth."
         )
-    steps = {step.name: step for step in network.steps}
-    values = frozenset(network.producer) | frozenset(network.readers)
-    _known((n.node for n in plan.nodes), frozenset(steps), "node")
-    _known((w.tensor for w in plan.weights), frozenset(facts.weights), "weight")
-    _known((a.tensor for a in plan.activations), values, "tensor")
+    nodes = {node.name: node for node in view.nodes}
+    _known((n.node for n in plan.nodes), frozenset(nodes), "node")
+    _known((w.tensor for w in plan.weights), frozenset(view.weights), "weight")
+    _known((a.tensor for a in plan.activations), view.tensors, "tensor")
     for decided in plan.activations:
         _check_numbers(decided)
     for weight in plan.weights:
-        _check_weight(weight, len(facts.weights[weight.tensor].shape))
-    _check_opset(plan, facts)
-    checks = _Checks(plan, network, {n.name: n.weights.get(1, "") for n in facts.nodes})
-    for node in plan.nodes:
-        step = steps[node.node]
-        if step.op_type != node.op_type:
+        _check_weight(weight, len(view.weights[weight.tensor].shape))
+    _check_opset(plan, view)
+    checks = _Checks(plan, view)
+    for planned in plan.nodes:
+        node = nodes[planned.node]
+        if node.op_type != planned.op_type:
             raise UsageError(
-                f"The plan takes node '{step.name}' for {node.op_type}; in the model it is {step.op_type}."
+                f"The plan takes node '{node.name}' for {planned.op_type}; in the model it is {node.op_type}."
             )
-        checks.check(step, node)
+        checks.check(node, planned)
 
 
 def _known(named: Iterable[str], known: frozenset[str], kind: str) -> None:
@@ -107,22 +105,22 @@ def opset_for(plan: Plan) -> int:
     return max(plan.min_opset, _WIDE_OPSET if wide else 0)
 
 
-def _check_opset(plan: Plan, facts: ModelFacts) -> None:
+def _check_opset(plan: Plan, view: View) -> None:
     wide = next((a for a in plan.activations if a.dtype.bits > _BYTE), None)
-    if wide is not None and facts.opset < _WIDE_OPSET:
+    if wide is not None and view.opset < _WIDE_OPSET:
         raise UsageError(
             f"The plan gives '{wide.tensor}' {wide.dtype.bits} bits, which needs opset {_WIDE_OPSET}, and the model "
-            f"has {facts.opset}: ask for that activation type as well, or convert the model."
+            f"has {view.opset}: ask for that activation type as well, or convert the model."
         )
 
 
-def handed_on(step: Step, plan: Plan, network: Network) -> str:
-    """Return what a step hands on: its result, behind Relu and Clip that are planned with it."""
-    result = step.outputs[0]
-    while (reader := network.only_reader(result)) is not None:
-        clip = network.steps[reader]
-        node = plan.node.get(clip.name)
-        if clip.op_type not in _CLIPS or node is None or node.mode is Mode.FLOAT:
+def handed_on(node: Node, plan: Plan, view: View) -> str:
+    """Return what a node hands on: its result, behind Relu and Clip that are planned with it."""
+    result = node.outputs[0]
+    while (reader := view.only_reader(result)) is not None:
+        clip = view.nodes[reader]
+        planned = plan.node.get(clip.name)
+        if clip.op_type not in _CLIPS or planned is None or planned.mode is Mode.FLOAT:
             break
         result = clip.outputs[0]
     return result
@@ -130,60 +128,58 @@ def handed_on(step: Step, plan: Plan, network: Network) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Checks:
-    """Checks of one node; `weights`: the constant that a node multiplies by, or ""."""
+    """Checks of one node."""
 
     plan: Plan
-    network: Network
-    weights: dict[str, str]
+    view: View
 
-    def check(self, step: Step, node: NodePlan) -> None:
-        fact = FACTS.get((step.domain, step.op_type))
-        if node.mode is Mode.ABSORBED:
-            self._absorbed(step)
-        elif node.mode is Mode.STATIC:
-            self._static(step, node)
-        elif node.mode is Mode.INTEGER and (fact is None or fact.kernel is Kernel.NONE):
+    def check(self, node: Node, planned: NodePlan) -> None:
+        if planned.mode is Mode.ABSORBED:
+            self._absorbed(node)
+        elif planned.mode is Mode.STATIC:
+            self._static(node, planned)
+        elif planned.mode is Mode.INTEGER and node.kernel is Kernel.NONE:
             raise UsageError(
-                f"The plan runs node '{step.name}' as \"integer\", for which {step.op_type} has no kernel: "
+                f"The plan runs node '{node.name}' as \"integer\", for which {node.op_type} has no kernel: "
                 'use "static", "stored" or "float".'
             )
 
-    def _static(self, step: Step, node: NodePlan) -> None:
-        weight = self.weights.get(step.name, "")
+    def _static(self, node: Node, planned: NodePlan) -> None:
+        weight = node.weights.get(1, "")
         if weight and weight not in self.plan.weight:
             raise UsageError(
-                f"The plan runs node '{step.name}' in integers, but not its weight '{weight}': add it under "
+                f"The plan runs node '{node.name}' in integers, but not its weight '{weight}': add it under "
                 '"weights", or set the node\'s mode to "float".'
             )
-        clip = step.op_type in _CLIPS
-        slots = activation_slots(step.op_type, len(step.inputs), product=bool(weight))
-        needed = [] if clip else [step.inputs[slot] for slot in slots]
-        if not node.float_output:
-            needed.append(handed_on(step, self.plan, self.network))
+        clip = node.op_type in _CLIPS
+        slots = activation_slots(node.op_type, len(node.inputs), product=bool(weight))
+        needed = [] if clip else [node.inputs[slot] for slot in slots]
+        if not planned.float_output:
+            needed.append(handed_on(node, self.plan, self.view))
         for name in needed:
             if name and name not in self.plan.activation:
                 raise UsageError(
-                    f"The plan runs node '{step.name}' in integers, but has no scale for '{name}'; add it "
+                    f"The plan runs node '{node.name}' in integers, but has no scale for '{name}'; add it "
                     'under "activations", or set the node\'s mode to "float".'
                 )
 
-    def _absorbed(self, step: Step) -> None:
+    def _absorbed(self, node: Node) -> None:
         """What is gone must be done by the scale of an integer kernel's result."""
-        maker = self.network.maker(step.inputs[0]) if step.inputs else None
+        maker = self.view.maker(node.inputs[0]) if node.inputs else None
         while maker is not None and maker.op_type in _CLIPS:
-            maker = self.network.maker(maker.inputs[0])
+            maker = self.view.maker(maker.inputs[0])
         made_by = None if maker is None else self.plan.node.get(maker.name)
-        result = self.plan.activation.get(handed_on(step, self.plan, self.network))
+        result = self.plan.activation.get(handed_on(node, self.plan, self.view))
         if (
-            clip_bounds(step, self.network.constants) is None
-            or self.network.only_reader(step.inputs[0]) is None
+            clip_bounds(node, self.view.constants) is None
+            or self.view.only_reader(node.inputs[0]) is None
             or made_by is None
             or made_by.mode is not Mode.STATIC
             or made_by.float_output
             or result is None
-            or not clips_alike(step, self.network, result)
+            or not clips_alike(node, self.view, result)
         ):
             raise UsageError(
-                f"The plan leaves out node '{step.name}' (\"absorbed\"), but no integer kernel before it clips as it "
+                f"The plan leaves out node '{node.name}' (\"absorbed\"), but no integer kernel before it clips as it "
                 'does: set its mode to "float".'
             )

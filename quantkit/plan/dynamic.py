@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from quantkit.analyze.facts import ModelFacts, NodeFact, WeightFact, WeightUse
 from quantkit.numerics.dtypes import INT8, UINT8, IntType
-from quantkit.ops import FACTS, Kernel, OpFact, channel_axis
+from quantkit.ops import Kernel
+from quantkit.ops.view import Node, View, Weight, WeightUse
 from quantkit.plan.kernels import obstacle
 from quantkit.plan.model import Mode, NodePlan, Plan, WeightPlan
 from quantkit.plan.selection import check_op_types, resolve_names
@@ -60,7 +60,7 @@ class DynamicOptions:
 
 
 def plan_dynamic(
-    facts: ModelFacts,
+    view: View,
     options: DynamicOptions | None = None,
     decided: Mapping[str, NodePlan] = MappingProxyType({}),
 ) -> Plan:
@@ -69,22 +69,20 @@ def plan_dynamic(
     `decided`: nodes that run in calibrated integers, whatever dynamic quantization would do.
     """
     options = options or DynamicOptions()
-    chooser = _Chooser(facts, options, decided)
-    chosen = {node.name: chooser.first_choice(node) for node in facts.nodes}
-    chosen = _spread(facts, chosen)
-    nodes = {node.name: node for node in facts.nodes}
+    chooser = _Chooser(view, options, decided)
+    nodes = {node.name: node for node in view.weighted}
+    chosen = _spread(view, {name: chooser.first_choice(node) for name, node in nodes.items()})
     weights = tuple(
-        _weight_plan(fact, nodes, chosen, options)
-        for fact in facts.weights.values()
-        if _is_quantized(fact, chosen)
+        _weight_plan(weight, nodes, chosen, options)
+        for weight in view.weights.values()
+        if _is_quantized(weight, chosen)
     )
     quantizes_inputs = any(
-        chosen[node.name].mode is Mode.INTEGER
-        and FACTS[node.domain, node.op_type].kernel in {Kernel.MATMUL, Kernel.ATTENTION}
-        for node in facts.nodes
+        chosen[name].mode is Mode.INTEGER and node.kernel in {Kernel.MATMUL, Kernel.ATTENTION}
+        for name, node in nodes.items()
     )
     return Plan(
-        nodes=tuple(chosen[node.name] for node in facts.nodes),
+        nodes=tuple(chosen[name] for name in nodes),
         weights=weights,
         min_opset=_INTEGER_OPSET if quantizes_inputs else _STORED_OPSET,
     )
@@ -94,36 +92,35 @@ class _Chooser:
     """Decides one node at a time, knowing what the user asked for."""
 
     def __init__(
-        self, facts: ModelFacts, options: DynamicOptions, decided: Mapping[str, NodePlan]
+        self, view: View, options: DynamicOptions, decided: Mapping[str, NodePlan]
     ) -> None:
-        self.facts = facts
+        self.view = view
         self.options = options
         self.decided = decided
-        self.shared = {w for n in facts.nodes if n.name in decided for w in n.weights.values()}
+        self.shared = {w for n in view.weighted if n.name in decided for w in n.weights.values()}
         self.op_types = check_op_types(options.op_types)
-        self.include = resolve_names(options.include, facts.names)
-        self.exclude = resolve_names(options.exclude, facts.names)
+        self.include = resolve_names(options.include, view.names)
+        self.exclude = resolve_names(options.exclude, view.names)
 
-    def first_choice(self, node: NodeFact) -> NodePlan:
+    def first_choice(self, node: Node) -> NodePlan:
         """Return the mode this node would have if it shared no weight with others."""
         if node.name in self.decided:
             return self.decided[node.name]
         why = self._why_float(node)
         if why:
             return _node_plan(node, Mode.FLOAT, why)
-        fact = FACTS[node.domain, node.op_type]
-        why = fact.why or self._why_not_integer(node, fact)
+        assert node.fact is not None  # noqa: S101 - it holds weights
+        why = node.fact.why or self._why_not_integer(node)
         if why:
             return _node_plan(node, Mode.STORED, f"{why}; computed in float, its weight in 8 bits")
-        return _node_plan(node, Mode.INTEGER, f"runs as {fact.kernel.value}")
+        return _node_plan(node, Mode.INTEGER, f"runs as {node.kernel.value}")
 
-    def _why_not_integer(self, node: NodeFact, fact: OpFact) -> str:
+    def _why_not_integer(self, node: Node) -> str:
         if not self.options.integer:
             return "integer arithmetic is switched off"
-        weights = {slot: self.facts.weights[name] for slot, name in node.weights.items()}
-        return obstacle(node, fact, weights, named=node.name in self.include)
+        return obstacle(node, self.view, named=node.name in self.include)
 
-    def _why_float(self, node: NodeFact) -> str:
+    def _why_float(self, node: Node) -> str:
         if node.name in self.exclude:
             return "excluded"
         if self.include and node.name not in self.include:
@@ -132,58 +129,54 @@ class _Chooser:
             return f"operator type {node.op_type} not asked for"
         return self._why_weights_stay(node)
 
-    def _why_weights_stay(self, node: NodeFact) -> str:
-        weights = [self.facts.weights[name] for name in node.weights.values()]
+    def _why_weights_stay(self, node: Node) -> str:
+        weights = self.view.weights_of(node)
         if not weights:
             return "has no constant float32 weight"
-        if not all(w.finite for w in weights):
+        if not all(w.finite for w in weights.values()):
             return "its weight holds NaN or infinity"
         if self.shared.issuperset(node.weights.values()):
             return ""
-        if not any(self._saves_bytes(node, slot) for slot in node.weights):
+        if not any(self._saves_bytes(node, *slot) for slot in weights.items()):
             return "its weight is too small for 8 bits to save anything"
         return ""
 
-    def _saves_bytes(self, node: NodeFact, slot: int) -> bool:
-        weight = self.facts.weights[node.weights[slot]]
+    def _saves_bytes(self, node: Node, slot: int, weight: Weight) -> bool:
         channels = 1
         if self.options.per_channel:
-            fact = FACTS[node.domain, node.op_type]
-            axis = channel_axis(fact, slot, len(weight.shape), node.attributes)
-            through_transpose = node.inputs[slot] != weight.tensor
-            channels = weight.shape[1 - axis if through_transpose else axis]
+            channels = weight.shape[node.channel_axis(slot, len(weight.shape))]
         return 3 * weight.size > 8 * channels + _STORED_OVERHEAD
 
 
-def _node_plan(node: NodeFact, mode: Mode, why: str) -> NodePlan:
+def _node_plan(node: Node, mode: Mode, why: str) -> NodePlan:
     return NodePlan(node=node.name, op_type=node.op_type, mode=mode, why=why)
 
 
-def _is_quantized(weight: WeightFact, chosen: Mapping[str, NodePlan]) -> bool:
+def _is_quantized(weight: Weight, chosen: Mapping[str, NodePlan]) -> bool:
     """Say whether every reader of the weight can take it as integers."""
     if weight.exposed or not weight.finite or not weight.uses:
         return False
     return all(use.known and chosen[use.node].mode is not Mode.FLOAT for use in weight.uses)
 
 
-def _spread(facts: ModelFacts, chosen: dict[str, NodePlan]) -> dict[str, NodePlan]:
+def _spread(view: View, chosen: dict[str, NodePlan]) -> dict[str, NodePlan]:
     """Take back modes whose weights must stay float for another node's sake.
 
     One pass is enough: a node made FLOAT here has only weights that stay float anyway.
     """
     result = dict(chosen)
-    kept = {name for name, fact in facts.weights.items() if not _is_quantized(fact, chosen)}
-    for node in facts.nodes:
+    kept = {name for name, weight in view.weights.items() if not _is_quantized(weight, chosen)}
+    for node in view.weighted:
         own = set(node.weights.values())
         if chosen[node.name].mode is Mode.FLOAT or not own & kept:
             continue
-        why = _why_kept(facts.weights[min(own & kept)], chosen)
+        why = _why_kept(view.weights[min(own & kept)], chosen)
         mode = Mode.FLOAT if own <= kept else Mode.STORED
         result[node.name] = replace(chosen[node.name], mode=mode, why=why)
     return result
 
 
-def _why_kept(weight: WeightFact, chosen: Mapping[str, NodePlan]) -> str:
+def _why_kept(weight: Weight, chosen: Mapping[str, NodePlan]) -> str:
     if weight.exposed:
         return (
             f"weight '{weight.tensor}' is an input or output of the graph; export the model with "
@@ -198,37 +191,29 @@ class _Reader:
     """One node that reads a weight, with all that is known of it."""
 
     use: WeightUse
-    node: NodeFact
-    fact: OpFact
+    node: Node
     mode: Mode
 
     def axis(self, rank: int) -> int:
         """Return the axis of output channels in the weight as it is stored."""
-        axis = channel_axis(self.fact, self.use.slot, rank, self.node.attributes)
-        return 1 - axis if self.use.transposed else axis
+        return self.node.channel_axis(self.use.slot, rank)
 
     @property
     def kernel(self) -> Kernel:
         """Return the kernel that reads the integers; NONE if they are turned into float at load."""
         if self.mode is Mode.STATIC:
             return Kernel.STATIC
-        return self.fact.kernel if self.mode is Mode.INTEGER else Kernel.NONE
+        return self.node.kernel if self.mode is Mode.INTEGER else Kernel.NONE
 
 
 def _weight_plan(
-    weight: WeightFact,
-    nodes: Mapping[str, NodeFact],
+    weight: Weight,
+    nodes: Mapping[str, Node],
     chosen: Mapping[str, NodePlan],
     options: DynamicOptions,
 ) -> WeightPlan:
     readers = [
-        _Reader(
-            use=use,
-            node=nodes[use.node],
-            fact=FACTS[nodes[use.node].domain, nodes[use.node].op_type],
-            mode=chosen[use.node].mode,
-        )
-        for use in weight.uses
+        _Reader(use=use, node=nodes[use.node], mode=chosen[use.node].mode) for use in weight.uses
     ]
     kernels = {reader.kernel for reader in readers}
     dtype = options.weight_type
@@ -257,9 +242,7 @@ def _wants_transposed(reader: _Reader) -> bool:
     return reader.kernel is Kernel.MATMUL and flag != reader.use.transposed
 
 
-def _granularity(
-    weight: WeightFact, readers: list[_Reader], options: DynamicOptions
-) -> Granularity:
+def _granularity(weight: Weight, readers: list[_Reader], options: DynamicOptions) -> Granularity:
     rank = len(weight.shape)
     if not options.per_channel or any(r.kernel is Kernel.EMBED for r in readers):
         return PerTensor()  # QEmbedLayerNormalization takes one scale a table
@@ -270,14 +253,14 @@ def _granularity(
     return PerAxis(axes.pop()) if len(axes) == 1 else PerTensor()
 
 
-def _summed_axes(weight: WeightFact, readers: list[_Reader]) -> tuple[tuple[int, ...], ...]:
+def _summed_axes(weight: Weight, readers: list[_Reader]) -> tuple[tuple[int, ...], ...]:
     """Return the axes that integer products sum over, the fastest last; one tuple for each way of reading."""
     rank = len(weight.shape)
     multiplied = [r for r in readers if r.kernel in _MULTIPLIED]
     return tuple(sorted({axes for r in multiplied if (axes := _summed(weight, r, rank))}))
 
 
-def _summed(weight: WeightFact, reader: _Reader, rank: int) -> tuple[int, ...]:
+def _summed(weight: Weight, reader: _Reader, rank: int) -> tuple[int, ...]:
     """Conv (M, C, kh, kw) sums over (kh, kw, C); a matrix over the one of its last two axes without channels."""
     if reader.node.op_type == "Conv":
         # A depthwise Conv, one channel in and one out a group, has a kernel of its own, which does not saturate.

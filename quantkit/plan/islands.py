@@ -14,8 +14,8 @@ Two passes over the nodes, back and forth: linear.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from quantkit.analyze.network import Network, Step
 from quantkit.ops.activations import activation_slots
+from quantkit.ops.view import Node, View
 from quantkit.plan.options import StaticOptions
 from quantkit.plan.ranges import Ranges, clip_bounds, fills_in
 
@@ -30,7 +30,7 @@ _COARSE = 25.0  # dB
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the user says about steps, by index.
+    """What the user says about nodes, by index.
 
     Attributes:
         forced: They run in integers whatever their neighbours do.
@@ -43,14 +43,14 @@ class Rules:
 
 @dataclass(slots=True)
 class Islands:
-    """What was found, by index of the step.
+    """What was found, by index of the node.
 
     Attributes:
-        static: The steps that run in integers, and why.
-        floats: The steps that could have and do not, and why.
-        absorbed: Relu and Clip right behind a step that may run in integers, and that step.
+        static: The nodes that run in integers, and why.
+        floats: The nodes that could have and do not, and why.
+        absorbed: Relu and Clip right behind a node that may run in integers, and that node.
         made: Values that come out of an integer kernel as integers.
-        results: The values that a step hands on, after absorption.
+        results: The values that a node hands on, after absorption.
         quantized: Values that need a scale; in graph order.
         moved: A value that shares the numbers of another, which was moved into it.
         asked: Values whose range a decision depended on; in graph order.
@@ -67,34 +67,34 @@ class Islands:
 
 
 def find_islands(
-    network: Network,
+    view: View,
     products: dict[int, str],
     rules: Rules,
     ranges: Ranges,
     options: StaticOptions,
 ) -> Islands:
-    """Decide which steps run in integers.
+    """Decide which nodes run in integers.
 
     Args:
-        network: The graph.
+        view: The graph.
         products: Every product with a constant weight by index, with the reason against it or "".
-        rules: What the user says about single steps.
+        rules: What the user says about single nodes.
         ranges: What is known of each tensor.
         options: Target and types.
     """
-    return _Finder(network, products, rules, ranges, options).find()
+    return _Finder(view, products, rules, ranges, options).find()
 
 
 class _Finder:
     def __init__(
         self,
-        network: Network,
+        view: View,
         products: dict[int, str],
         rules: Rules,
         ranges: Ranges,
         options: StaticOptions,
     ) -> None:
-        self.network = network
+        self.view = view
         self.products = products
         self.rules = rules
         self.ranges = ranges
@@ -104,36 +104,36 @@ class _Finder:
     def find(self) -> Islands:
         self._absorb()
         useful = self._useful()
-        for index, step in enumerate(self.network.steps):
+        for index, node in enumerate(self.view.nodes):
             if index in self.found.absorbed:
                 continue
             if index in self.products:
-                self._product(index, step, useful)
-            elif step.op_type in self.target.operators:
-                self._between(index, step, useful)
+                self._product(index, node, useful)
+            elif node.op_type in self.target.operators:
+                self._between(index, node, useful)
         return self.found
 
     def _absorb(self) -> None:
-        """Find each step's results, looking through Relu and Clip from 0."""
+        """Find each node's results, looking through Relu and Clip from 0."""
         makers = self.target.products | self.target.computes
-        for index, step in enumerate(self.network.steps):
-            self.found.results[index] = tuple(name for name in step.outputs if name)
-            maker = self.network.producer.get(step.inputs[0]) if step.inputs else None
-            if maker is None or self.network.steps[maker].op_type not in makers:
+        for index, node in enumerate(self.view.nodes):
+            self.found.results[index] = tuple(name for name in node.outputs if name)
+            maker = self.view.producer.get(node.inputs[0]) if node.inputs else None
+            if maker is None or self.view.nodes[maker].op_type not in makers:
                 maker = None if maker is None else self.found.absorbed.get(maker)
-            bounds = clip_bounds(step, self.network.constants)
-            alone = bool(step.inputs) and self.network.only_reader(step.inputs[0]) == index
+            bounds = clip_bounds(node, self.view.constants)
+            alone = bool(node.inputs) and self.view.only_reader(node.inputs[0]) == index
             if maker is None or bounds is None or bounds[0] != 0 or bounds[1] <= 0 or not alone:
                 continue
             self.found.absorbed[index] = maker
             self.found.results[maker] = self.found.results[index]
 
     def _useful(self) -> set[int]:
-        """Return the steps whose integers reach a product, through steps that have a kernel."""
+        """Return the nodes whose integers reach a product, through nodes that have a kernel."""
         useful: set[int] = set(self.rules.forced)
-        for index in range(len(self.network.steps) - 1, -1, -1):
-            step = self.network.steps[index]
-            if step.op_type not in self.target.operators or index in self.products:
+        for index in range(len(self.view.nodes) - 1, -1, -1):
+            node = self.view.nodes[index]
+            if node.op_type not in self.target.operators or index in self.products:
                 continue
             if index in self.rules.against:
                 continue
@@ -147,14 +147,14 @@ class _Finder:
         return reader in useful or self.products.get(reader) == ""
 
     def _readers(self, value: str) -> tuple[int, ...]:
-        return self.network.readers.get(value, ())
+        return self.view.readers.get(value, ())
 
-    def _product(self, index: int, step: Step, useful: set[int]) -> None:
-        why = self.products[index] or self._unknown(step.inputs[:1])
+    def _product(self, index: int, node: Node, useful: set[int]) -> None:
+        why = self.products[index] or self._unknown(node.inputs[:1])
         results = self.found.results[index]
-        needs = step.op_type in self.target.needs_output
+        needs = node.op_type in self.target.needs_output
         readers = self._readers(results[0])
-        wanted = bool(readers) and results[0] not in self.network.outputs
+        wanted = bool(readers) and results[0] not in self.view.outputs
         wanted = wanted and all(self._wants(reader, useful) for reader in readers)
         if not why and needs:
             why = self._unknown(results)
@@ -162,58 +162,58 @@ class _Finder:
             self.found.floats[index] = why
             return
         quantized = needs or (wanted and not self._unknown(results))
-        self._take(step.inputs[:1], results if quantized else ())
+        self._take(node.inputs[:1], results if quantized else ())
         self.found.static[index] = "int8 in, int8 out" if quantized else "int8 in, float out"
 
-    def _between(self, index: int, step: Step, useful: set[int]) -> None:
-        slots = activation_slots(step.op_type, len(step.inputs), product=False)
-        inputs = tuple(step.inputs[slot] for slot in slots)
-        why = self._why_float(index, step, inputs, useful)
+    def _between(self, index: int, node: Node, useful: set[int]) -> None:
+        slots = activation_slots(node.op_type, len(node.inputs), product=False)
+        inputs = tuple(node.inputs[slot] for slot in slots)
+        why = self._why_float(index, node, inputs, useful)
         results = self.found.results[index]
         if why:
             # What has no range was never a float activation: shapes and indices are not listed.
             if any(self.ranges.of(v) is not None for v in (*inputs[:1], *results) if v):
                 self.found.floats[index] = why
             return
-        if step.op_type in self.target.moves:
-            self.found.moved.update(dict.fromkeys(results, step.inputs[0]))
+        if node.op_type in self.target.moves:
+            self.found.moved.update(dict.fromkeys(results, node.inputs[0]))
         self._take(inputs, results)
         self.found.static[index] = "between int8 nodes"
 
-    def _why_float(self, index: int, step: Step, inputs: tuple[str, ...], useful: set[int]) -> str:
+    def _why_float(self, index: int, node: Node, inputs: tuple[str, ...], useful: set[int]) -> str:
         if index in self.rules.against:
             return self.rules.against[index]
         if index not in useful:
             return "no layer in integers reads it"
-        constants = self.network.constants
+        constants = self.view.constants
         computed = [v for v in inputs if v not in constants]
         if not computed or not inputs[0]:
             return "its input is constant"
         if index not in self.rules.forced and not all(v in self.found.made for v in computed):
             return "its input is float"
         results = self.found.results[index]
-        why = _form(step, self.network)
-        if step.op_type in self.target.moves:
+        why = _form(node, self.view)
+        if node.op_type in self.target.moves:
             return why or self._unknown(inputs) or self._kept(results)
         return (
             why
             or self._unknown((*inputs, *results))
-            or self._drowned(step, inputs, results)
-            or self._coarse(step, results[0])
+            or self._drowned(node, inputs, results)
+            or self._coarse(node, results[0])
         )
 
-    def _coarse(self, step: Step, result: str) -> str:
+    def _coarse(self, node: Node, result: str) -> str:
         """Say whether 8 bits are too few for the result of a Softmax."""
-        found = self.ranges.sqnr(result) if step.op_type == "Softmax" else None
+        found = self.ranges.sqnr(result) if node.op_type == "Softmax" else None
         if found is None or found >= _COARSE:
             return ""
         return f"of most of its values 8 bits would keep little ({found:.0f} dB)"
 
-    def _drowned(self, step: Step, inputs: tuple[str, ...], results: tuple[str, ...]) -> str:
+    def _drowned(self, node: Node, inputs: tuple[str, ...], results: tuple[str, ...]) -> str:
         """Say which constant leaves too few integers for what it is added to, as the mask of an attention does."""
-        constants = [v for v in inputs if v in self.network.constants]
+        constants = [v for v in inputs if v in self.view.constants]
         result = self.ranges.plan(results[0])
-        if step.op_type not in _SUMS or not constants or result is None:
+        if node.op_type not in _SUMS or not constants or result is None:
             return ""
         for value in inputs:
             known = self.ranges.of(value)
@@ -242,25 +242,25 @@ class _Finder:
         self.found.made.update(results)
 
 
-def _form(step: Step, network: Network) -> str:
+def _form(node: Node, view: View) -> str:
     """Say which form of an operator has no integer kernel, or one that computes something else."""
-    match step.op_type:
+    match node.op_type:
         case "AveragePool" | "Resize":
-            return _window_form(step)
-        case "Pad" if fills_in(step, network.constants):
+            return _window_form(node)
+        case "Pad" if fills_in(node, view.constants):
             return "it pads with values that its input does not have"
-        case "MaxPool" if len([o for o in step.outputs if o]) > 1:
+        case "MaxPool" if len([o for o in node.outputs if o]) > 1:
             return "its indices are read"
-        case _ if step.domain:
+        case _ if node.domain:
             return "not of the standard operators"
         case _:
             return ""
 
 
-def _window_form(step: Step) -> str:
+def _window_form(node: Node) -> str:
     """Say the same of an AveragePool or Resize, by its attributes."""
-    given = step.attributes
-    if step.op_type == "Resize":
+    given = node.attributes
+    if node.op_type == "Resize":
         mode = given.get("mode", "nearest")
         if given.get("coordinate_transformation_mode") == "tf_crop_and_resize":
             return "its extrapolation_value would be taken for an integer"

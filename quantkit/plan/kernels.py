@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from quantkit.analyze.facts import NodeFact, WeightFact
-from quantkit.ops import Kernel, OpFact
+from quantkit.ops import Kernel
+from quantkit.ops.view import Node, View, Weight
 
 __all__ = ["obstacle"]
 
@@ -19,19 +19,19 @@ _MIN_TABLE = 1 << 20
 _ATTENTION_WEIGHT_BIAS, _ATTENTION_BIAS = 2, 5  # input slots
 _EMBED_CONSTANTS, _EMBED_POSITIONS, _EMBED_OUTPUTS = (2, 3, 4, 5, 6), 8, 2
 
-Weights = Mapping[int, WeightFact]
+Weights = Mapping[int, Weight]
 
 
-def obstacle(node: NodeFact, fact: OpFact, weights: Weights, *, named: bool) -> str:
-    """Return why the kernel cannot or should not run this node; "" if it should.
+def obstacle(node: Node, view: View, *, named: bool) -> str:
+    """Return why the kernel of its operator cannot or should not run this node; "" if it should.
 
     `named`: the user asked for this very node, so its size does not matter.
     """
-    turned = any(node.inputs[slot] != weight.tensor for slot, weight in weights.items())
-    match fact.kernel:
+    weights = view.weights_of(node)
+    match node.kernel:
         case Kernel.MATMUL:
             return _matmul(weights) or ("" if named else _too_small(weights))
-        case _ if turned:
+        case _ if any(map(node.transposes, weights)):
             return "its weight is read through a Transpose"
         case Kernel.LOOKUP:
             return _lookup(node, weights) or ("" if named else _small_table(weights))
@@ -40,7 +40,7 @@ def obstacle(node: NodeFact, fact: OpFact, weights: Weights, *, named: bool) -> 
         case Kernel.ATTENTION:
             return _attention(node)
         case _:
-            return _embed(node)
+            return _embed(node, view)
 
 
 def _matmul(weights: Weights) -> str:
@@ -58,7 +58,7 @@ def _too_small(weights: Weights) -> str:
     return ""
 
 
-def _lookup(node: NodeFact, weights: Weights) -> str:
+def _lookup(node: Node, weights: Weights) -> str:
     if node.attributes.get("axis", 0) != 0 or len(weights[0].shape) != _MATRIX:
         return "only rows of a matrix are looked up as integers"
     return ""
@@ -70,7 +70,7 @@ def _small_table(weights: Weights) -> str:
     return ""
 
 
-def _lstm(node: NodeFact, weights: Weights) -> str:
+def _lstm(node: Node, weights: Weights) -> str:
     if set(weights) != {1, 2}:
         return "one of its weights is computed at run time"
     if node.attributes.get("layout"):
@@ -78,7 +78,7 @@ def _lstm(node: NodeFact, weights: Weights) -> str:
     return ""
 
 
-def _attention(node: NodeFact) -> str:
+def _attention(node: Node) -> str:
     missing = [
         name for name in ("do_rotary", "past_present_share_buffer") if node.attributes.get(name)
     ]
@@ -94,10 +94,10 @@ def _attention(node: NodeFact) -> str:
     return ""
 
 
-def _embed(node: NodeFact) -> str:
-    used = {slot for slot in _EMBED_CONSTANTS if slot < len(node.inputs) and node.inputs[slot]}
-    if not used <= node.constants:
+def _embed(node: Node, view: View) -> str:
+    used = {node.inputs[slot] for slot in _EMBED_CONSTANTS if slot < len(node.inputs)} - {""}
+    if not used <= view.initializers:
         return "one of its tables, or gamma or beta, is computed at run time"
-    if any(node.inputs[_EMBED_POSITIONS:]) or node.output_count > _EMBED_OUTPUTS:
+    if any(node.inputs[_EMBED_POSITIONS:]) or view.used_outputs(node) > _EMBED_OUTPUTS:
         return "QEmbedLayerNormalization has neither position ids nor the embedding sum"
     return ""

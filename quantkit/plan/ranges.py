@@ -10,9 +10,9 @@ from math import inf, isfinite, log10
 
 import numpy as np
 
-from quantkit.analyze.network import Constant, Network, Step
 from quantkit.numerics.affine import affine_from_range
 from quantkit.ops.activations import FIXED_RANGES, MOVES
+from quantkit.ops.view import Constant, Node, View
 from quantkit.plan.model import ActivationPlan
 from quantkit.plan.options import StaticOptions, TensorOverride
 from quantkit.plan.selection import resolve_tensors
@@ -42,12 +42,12 @@ class KnownRange:
 
 @dataclass(slots=True)
 class Ranges:
-    """Answers for one network; a tensor is looked up once.
+    """Answers for one graph; a tensor is looked up once.
 
     `powers`: the mean square of single tensors, as far as it is known.
     """
 
-    network: Network
+    view: View
     observed: Mapping[str, tuple[float, float]]
     options: StaticOptions
     powers: Mapping[str, float] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Ranges:
     _known: dict[str, KnownRange | None] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        names = frozenset(self.network.producer) | frozenset(self.network.readers)
+        names = frozenset(self.view.producer) | frozenset(self.view.readers)
         self._said = {}
         for override in self.options.overrides:
             for name in resolve_tensors(override.tensor, names):
@@ -85,32 +85,32 @@ class Ranges:
         said = self._said.get(tensor)
         if said is not None and said.range is not None:
             return KnownRange(*said.range, "given"), None
-        maker = self.network.maker(tensor)
+        maker = self.view.maker(tensor)
         fixed = None if maker is None else self._fixed(maker, tensor)
         if fixed is not None:
             return fixed, None
         if tensor in self.observed:
             return self._seen(maker, *self.observed[tensor]), None
-        constant = self.network.constants.get(tensor)
+        constant = self.view.constants.get(tensor)
         if constant is not None and constant.low is not None and constant.high is not None:
             finite = isfinite(constant.low) and isfinite(constant.high)
             low, high = min(constant.low, 0.0), max(constant.high, 0.0)
             return (KnownRange(low, high, "constant") if finite else None), None
-        return None, _moved_from(maker, self.network.constants)
+        return None, _moved_from(maker, self.view.constants)
 
     def source(self, tensor: str) -> str | None:
         """Return the tensor that must be observed for the range of this one; None if constants tell it."""
         read = tensor
-        while tensor not in self.network.constants:
-            before = _moved_from(self.network.maker(tensor), self.network.constants)
+        while tensor not in self.view.constants:
+            before = _moved_from(self.view.maker(tensor), self.view.constants)
             if before is None:
                 return tensor
             tensor = before
         # A large constant is not looked into: of an embedding the rows that are read tell the range.
-        unknown = self.network.constants[tensor].low is None and read != tensor
+        unknown = self.view.constants[tensor].low is None and read != tensor
         return read if unknown else None
 
-    def _fixed(self, maker: Step, tensor: str) -> KnownRange | None:
+    def _fixed(self, maker: Node, tensor: str) -> KnownRange | None:
         """Return what a formula bounds, unless all that was observed lies far below it."""
         bounds = FIXED_RANGES.get(maker.op_type)
         if bounds is None:
@@ -121,11 +121,11 @@ class Ranges:
             return KnownRange(bounds[0], seen[1], "observed")
         return KnownRange(*bounds, f"{maker.op_type} cannot leave it")
 
-    def _seen(self, maker: Step | None, low: float, high: float) -> KnownRange | None:
+    def _seen(self, maker: Node | None, low: float, high: float) -> KnownRange | None:
         """Return what was observed, within the bounds of a Clip; None if NaN or infinity was."""
         if not (isfinite(low) and isfinite(high)):
             return None
-        bounds = None if maker is None else clip_bounds(maker, self.network.constants)
+        bounds = None if maker is None else clip_bounds(maker, self.view.constants)
         if bounds is not None:
             low, high = max(low, bounds[0]), min(high, bounds[1])
         return KnownRange(low, high, "observed")
@@ -169,23 +169,23 @@ class OpenRanges(Ranges):
         return KnownRange(-1.0, 1.0, "assumed"), None
 
 
-def _moved_from(maker: Step | None, constants: Mapping[str, Constant]) -> str | None:
-    """Return the tensor whose values a step hands on; None if it computes, or adds values of its own."""
+def _moved_from(maker: Node | None, constants: Mapping[str, Constant]) -> str | None:
+    """Return the tensor whose values a node hands on; None if it computes, or adds values of its own."""
     if maker is None or maker.op_type not in MOVES or not maker.inputs:
         return None
     return None if fills_in(maker, constants) else maker.inputs[0]
 
 
-def clip_bounds(step: Step, constants: Mapping[str, Constant]) -> tuple[float, float] | None:
-    """Return between which constants a step clips; None if it does not, or they are computed."""
-    if step.op_type == "Relu":
+def clip_bounds(node: Node, constants: Mapping[str, Constant]) -> tuple[float, float] | None:
+    """Return between which constants a node clips; None if it does not, or they are computed."""
+    if node.op_type == "Relu":
         return 0.0, inf
-    if step.op_type != "Clip":
+    if node.op_type != "Clip":
         return None
     bounds = []
     for slot, name, default in ((1, "min", -inf), (2, "max", inf)):
-        given = step.inputs[slot] if slot < len(step.inputs) else ""
-        value = step.attributes.get(name, default)
+        given = node.inputs[slot] if slot < len(node.inputs) else ""
+        value = node.attributes.get(name, default)
         if given:
             constant = constants.get(given)
             if constant is None or constant.low is None:
@@ -195,23 +195,23 @@ def clip_bounds(step: Step, constants: Mapping[str, Constant]) -> tuple[float, f
     return bounds[0], bounds[1]
 
 
-def fills_in(step: Step, constants: Mapping[str, Constant]) -> bool:
-    """Say whether a step that moves data adds values of its own, other than 0, which every range holds."""
-    if step.op_type != "Pad" or step.attributes.get("mode", "constant") != "constant":
+def fills_in(node: Node, constants: Mapping[str, Constant]) -> bool:
+    """Say whether a node that moves data adds values of its own, other than 0, which every range holds."""
+    if node.op_type != "Pad" or node.attributes.get("mode", "constant") != "constant":
         return False
-    given = step.inputs[_PAD_VALUE] if len(step.inputs) > _PAD_VALUE else ""
+    given = node.inputs[_PAD_VALUE] if len(node.inputs) > _PAD_VALUE else ""
     if not given:
-        return step.attributes.get("value", 0.0) != 0  # before opset 11 an attribute
+        return node.attributes.get("value", 0.0) != 0  # before opset 11 an attribute
     constant = constants.get(given)
     return constant is None or constant.low != 0
 
 
-def clips_alike(step: Step, network: Network, result: ActivationPlan) -> bool:
+def clips_alike(node: Node, view: View, result: ActivationPlan) -> bool:
     """Say whether no integer of `result` lies outside the bounds of a Relu or Clip.
 
     Those of a symmetric range do, and of one that the user gave.
     """
-    bounds = clip_bounds(step, network.constants)
+    bounds = clip_bounds(node, view.constants)
     if bounds is None:
         return False
     return result.low >= bounds[0] and result.high <= bounds[1] + _ROUNDING * result.scale

@@ -7,8 +7,8 @@ front and leaves no node in integers that only floats read.
 
 from collections.abc import Collection
 
-from quantkit.analyze.network import Network
 from quantkit.ops.activations import activation_slots
+from quantkit.ops.view import View
 from quantkit.plan.islands import Islands
 
 __all__ = ["retract"]
@@ -16,37 +16,37 @@ __all__ = ["retract"]
 
 def retract(
     found: Islands,
-    network: Network,
+    view: View,
     products: Collection[int],
     *,
     forced: Collection[int],
     needs_output: Collection[str],
 ) -> None:
-    """Change `found` in place. `forced` steps stay, and products whose kernel needs a quantized output."""
+    """Change `found` in place. `forced` nodes stay, and products whose kernel needs a quantized output."""
     for index in sorted(found.static, reverse=True):
         results = found.results[index]
-        readers = [r for value in results for r in network.readers.get(value, ())]
+        readers = [r for value in results for r in view.readers.get(value, ())]
         integer = [r for r in readers if r in found.static]
         if index not in products:
             if not integer and index not in forced:
                 del found.static[index]
                 found.floats[index] = "nothing that reads it runs in integers"
                 found.made.difference_update(results)
-        elif results[0] in found.made and network.steps[index].op_type not in needs_output:
+        elif results[0] in found.made and view.nodes[index].op_type not in needs_output:
             between = any(r not in products for r in integer)
             if len(integer) < len(readers) and not between:
                 found.static[index] = "int8 in, float out"
                 found.made.difference_update(results)
-    _count_again(found, network, products)
+    _count_again(found, view, products)
 
 
-def _count_again(found: Islands, network: Network, products: Collection[int]) -> None:
+def _count_again(found: Islands, view: View, products: Collection[int]) -> None:
     """Find the values that need a scale now."""
     found.quantized.clear()
     for index in sorted(found.static):
-        step = network.steps[index]
-        slots = activation_slots(step.op_type, len(step.inputs), product=index in products)
-        values = [step.inputs[slot] for slot in slots]
+        node = view.nodes[index]
+        slots = activation_slots(node.op_type, len(node.inputs), product=index in products)
+        values = [node.inputs[slot] for slot in slots]
         values += [value for value in found.results[index] if value in found.made]
         found.quantized.update(dict.fromkeys(values))
     for value in [v for v in found.moved if v not in found.made]:

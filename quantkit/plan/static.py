@@ -11,10 +11,9 @@
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from quantkit.analyze.facts import ModelFacts, NodeFact, WeightFact
-from quantkit.analyze.network import Network, Step
 from quantkit.errors import UsageError
 from quantkit.numerics.dtypes import INT8
+from quantkit.ops.view import Node, View, Weight
 from quantkit.plan.dynamic import DynamicOptions, plan_dynamic
 from quantkit.plan.islands import Islands, Rules, find_islands
 from quantkit.plan.model import ActivationPlan, Mode, NodePlan, Plan
@@ -31,8 +30,7 @@ _BYTE = 8
 
 
 def plan_static(
-    network: Network,
-    facts: ModelFacts,
+    view: View,
     observed: Mapping[str, tuple[float, float]],
     options: StaticOptions | None = None,
     powers: Mapping[str, float] | None = None,
@@ -42,35 +40,34 @@ def plan_static(
     """Decide how each node runs and how each tensor is quantized.
 
     Args:
-        network: The graph.
-        facts: Its weights.
+        view: The graph.
         observed: Lower and upper end of each tensor that was calibrated.
         options: What the user chose.
         powers: The mean square of tensors that a Softmax makes, where it is known.
         kept: Nodes that compute in float because integers were tried and lose too much.
     """
     options = options or StaticOptions()
-    ranges = Ranges(network, observed, options, powers or {})
-    chosen = _Chosen(facts, options, kept)
-    products = _products(network, facts, chosen)
-    rules = chosen.rules(network)
-    islands = _islands(network, products, rules, ranges)
+    ranges = Ranges(view, observed, options, powers or {})
+    chosen = _Chosen(view, options, kept)
+    products = _products(view, chosen)
+    rules = chosen.rules()
+    islands = _islands(view, products, rules, ranges)
     if chosen.exclude:
-        freed = _freed(network, facts, ranges, islands, products.keys() - rules.forced)
+        freed = _freed(view, ranges, islands, products.keys() - rules.forced)
         # Where nothing else runs in integers, integers rounded once more are better than none.
         if freed and islands.static.keys() & products.keys() > freed.keys():
             products |= freed
-            islands = _islands(network, products, rules, ranges)
+            islands = _islands(view, products, rules, ranges)
     activations = _activations(islands, ranges)
-    decided = _node_plans(network, islands, {a.tensor: a for a in activations})
-    _check_forced(decided, facts, options)
-    rest = plan_dynamic(facts, _rest_options(options, chosen), _with_weights(decided, facts))
+    decided = _node_plans(view, islands, {a.tensor: a for a in activations})
+    _check_forced(decided, view, options)
+    rest = plan_dynamic(view, _rest_options(options, chosen), _with_weights(decided, view))
     wide = any(a.dtype.bits > _BYTE for a in activations)
     static = any(n.mode is Mode.STATIC for n in decided.values())
     opset = max(options.target.min_opset, _WIDE_OPSET if wide else 0) if static else 0
     nodes = {**decided, **{name: _merged(n, decided.get(name)) for name, n in rest.node.items()}}
     return Plan(
-        nodes=tuple(nodes[s.name] for s in network.steps if s.name in nodes),
+        nodes=tuple(nodes[n.name] for n in view.nodes if n.name in nodes),
         weights=rest.weights,
         min_opset=max(rest.min_opset, opset),
         activations=activations,
@@ -79,60 +76,57 @@ def plan_static(
     )
 
 
-def ranges_needed(network: Network, facts: ModelFacts, options: StaticOptions) -> tuple[str, ...]:
+def ranges_needed(view: View, options: StaticOptions) -> tuple[str, ...]:
     """Return the tensors to observe, so that `plan_static` finds every range that it asks for; in graph order.
 
     It is the planner's own answer: it plans as if all ranges were known and nothing were left out, and what it asks
     for on the way is needed. Excluding nodes or leaving tensors in float only asks for less; forcing asks for more.
 
     Args:
-        network: The graph.
-        facts: Its weights.
+        view: The graph.
         options: The target, and the nodes that are forced; the rest is not looked at.
     """
     most = StaticOptions(target=options.target, force=options.force)
-    ranges = OpenRanges(network, {}, most)
-    chosen = _Chosen(facts, most)
+    ranges = OpenRanges(view, {}, most)
+    chosen = _Chosen(view, most)
     # A run does not show what is inside If, Loop or Scan, so nothing is asked for there.
-    inside = {i: "in a subgraph" for i, step in enumerate(network.steps) if step.hidden}
-    products = _products(network, facts, chosen)
+    inside = {i: "in a subgraph" for i, node in enumerate(view.nodes) if node.in_subgraph}
+    products = _products(view, chosen)
     products |= {i: why for i, why in inside.items() if i in products}
-    rules = Rules(chosen.rules(network).forced - inside.keys(), inside)
-    found = _islands(network, products, rules, ranges)
+    rules = Rules(chosen.rules().forced - inside.keys(), inside)
+    found = _islands(view, products, rules, ranges)
     sources = (ranges.source(tensor) for tensor in found.asked if tensor)
     return tuple(dict.fromkeys(source for source in sources if source is not None))
 
 
 def missing_ranges(
-    network: Network,
-    facts: ModelFacts,
+    view: View,
     observed: Mapping[str, tuple[float, float]],
     options: StaticOptions,
 ) -> tuple[str, ...]:
     """Return the tensors whose ranges the target needs, and that nobody observed or gave; in graph order.
 
     Args:
-        network: The graph.
-        facts: Its weights.
+        view: The graph.
         observed: Lower and upper end of each tensor that was calibrated.
         options: What the user chose.
     """
-    ranges = Ranges(network, observed, options)
+    ranges = Ranges(view, observed, options)
     return tuple(
         tensor
-        for tensor in ranges_needed(network, facts, options)
+        for tensor in ranges_needed(view, options)
         if tensor not in observed
         if ranges.of(tensor) is None and not ranges.is_float(tensor)
     )
 
 
-def _islands(network: Network, products: dict[int, str], rules: Rules, ranges: Ranges) -> Islands:
+def _islands(view: View, products: dict[int, str], rules: Rules, ranges: Ranges) -> Islands:
     """Return what runs in integers, without integers that only floats read."""
     options = ranges.options
-    found = find_islands(network, products, rules, ranges, options)
+    found = find_islands(view, products, rules, ranges, options)
     retract(
         found,
-        network,
+        view,
         products,
         forced=rules.forced,
         needs_output=options.target.needs_output,
@@ -141,8 +135,7 @@ def _islands(network: Network, products: dict[int, str], rules: Rules, ranges: R
 
 
 def _freed(
-    network: Network,
-    facts: ModelFacts,
+    view: View,
     ranges: Ranges,
     found: Islands,
     products: Collection[int],
@@ -153,20 +146,20 @@ def _freed(
     spoil what the user wants exact, so such a Conv is computed in float as well. It goes no further: what *it* reads
     may be rounded.
     """
-    target, exclude = ranges.options.target, resolve_names(ranges.options.exclude, facts.names)
-    chosen = _Chosen(facts, replace(ranges.options, exclude=()))
-    before = _islands(network, _products(network, facts, chosen), chosen.rules(network), ranges)
+    target, exclude = ranges.options.target, resolve_names(ranges.options.exclude, view.names)
+    chosen = _Chosen(view, replace(ranges.options, exclude=()))
+    before = _islands(view, _products(view, chosen), chosen.rules(), ranges)
     # Excluded nodes, and what stands between a product and nothing but them.
-    behind = {i for i, step in enumerate(network.steps) if step.name in exclude}
+    behind = {i for i, node in enumerate(view.nodes) if node.name in exclude}
     freed = {}
     for index in sorted(before.static, reverse=True):
-        readers = {r for v in before.results[index] for r in network.readers.get(v, ())}
+        readers = {r for v in before.results[index] for r in view.readers.get(v, ())}
         others = (readers - behind) & before.static.keys()
         if others or not readers & behind or any(r in found.static for r in readers):
             continue
         if index not in found.static:
             behind.add(index)
-        elif index in products and network.steps[index].op_type in target.needs_output:
+        elif index in products and view.nodes[index].op_type in target.needs_output:
             freed[index] = (
                 "it feeds excluded nodes only, for which an int8 kernel would round what it makes"
             )
@@ -185,15 +178,16 @@ class _Chosen:
     """What the user's rules select; a rule that matches nothing is an error."""
 
     def __init__(
-        self, facts: ModelFacts, options: StaticOptions, kept: Mapping[str, Kept] | None = None
+        self, view: View, options: StaticOptions, kept: Mapping[str, Kept] | None = None
     ) -> None:
+        self.view = view
         self.options = options
         self.kept = kept or {}
         self.op_types = check_op_types(options.op_types, options.target.operators)
-        self.include = resolve_names(options.include, facts.names)
-        self.exclude = resolve_names(options.exclude, facts.names)
-        self.force = resolve_names(options.force, facts.names)
-        against = ((node.name, self.against(node.name, node.op_type)) for node in facts.nodes)
+        self.include = resolve_names(options.include, view.names)
+        self.exclude = resolve_names(options.exclude, view.names)
+        self.force = resolve_names(options.force, view.names)
+        against = ((node.name, self.against(node.name, node.op_type)) for node in view.weighted)
         self.left = {name: why for name, why in against if why}
         self.left |= {name: one.why for name, one in self.kept.items() if not one.stored}
 
@@ -211,25 +205,23 @@ class _Chosen:
         """Return what a node loses in integers; "" if that was not tried, or not much."""
         return self.kept[name].why if name in self.kept else ""
 
-    def rules(self, network: Network) -> Rules:
-        """Return what is said about single steps; of data movement, which computes nothing, only who is excluded."""
-        steps, moves = network.steps, self.options.target.moves
+    def rules(self) -> Rules:
+        """Return what is said about single nodes; of data movement, which computes nothing, only who is excluded."""
+        moves = self.options.target.moves
         against = {
             index: why
-            for index, step in enumerate(steps)
-            if (why := self.against(step.name, step.op_type) or self.lost(step.name))
-            and (step.op_type not in moves or step.name in self.exclude)
+            for index, node in enumerate(self.view.nodes)
+            if (why := self.against(node.name, node.op_type) or self.lost(node.name))
+            and (node.op_type not in moves or node.name in self.exclude)
         }
-        forced = frozenset(i for i, step in enumerate(steps) if step.name in self.force)
+        forced = frozenset(i for i, n in enumerate(self.view.nodes) if n.name in self.force)
         return Rules(forced - against.keys(), against)
 
 
-def _check_forced(
-    decided: Mapping[str, NodePlan], facts: ModelFacts, options: StaticOptions
-) -> None:
+def _check_forced(decided: Mapping[str, NodePlan], view: View, options: StaticOptions) -> None:
     """Refuse a rule that asks for integers where no node that it names can have them."""
     for rule in options.force:
-        named = sorted(resolve_names([rule], facts.names))
+        named = sorted(resolve_names([rule], view.names))
         plans = [decided.get(name) for name in named]
         if any(p is not None and p.mode in {Mode.STATIC, Mode.ABSORBED} for p in plans):
             continue
@@ -237,22 +229,20 @@ def _check_forced(
         raise UsageError(f"Node '{named[0]}' cannot run in integers: {why}.")
 
 
-def _products(network: Network, facts: ModelFacts, chosen: _Chosen) -> dict[int, str]:
+def _products(view: View, chosen: _Chosen) -> dict[int, str]:
     """Return every product with a constant weight, and the reason against it or ""."""
-    nodes = {node.name: node for node in facts.nodes}
     found: dict[int, str] = {}
-    for index, step in enumerate(network.steps):
-        node = nodes.get(step.name)
-        if node is None or step.domain or step.op_type not in _PRODUCTS:
+    for index, node in enumerate(view.nodes):
+        if node.domain or node.op_type not in _PRODUCTS:
             continue
-        if step.op_type == "MatMul" and not node.weights:
+        if node.op_type == "MatMul" and not node.weights:
             continue  # a product of two activations
         found[index] = (
-            chosen.against(step.name, step.op_type)
-            or chosen.lost(step.name)
-            or _no_kernel(step, chosen.options)
-            or _obstacle(node, step, facts, chosen)
-            or _bias_obstacle(step, network)
+            chosen.against(node.name, node.op_type)
+            or chosen.lost(node.name)
+            or _no_kernel(node, chosen.options)
+            or _obstacle(node, view, chosen)
+            or _bias_obstacle(node, view)
         )
     return found
 
@@ -260,30 +250,29 @@ def _products(network: Network, facts: ModelFacts, chosen: _Chosen) -> dict[int,
 _PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
 
-def _no_kernel(step: Step, options: StaticOptions) -> str:
-    if step.op_type not in options.target.products:
-        return f"{options.target.name} has no integer kernel for {step.op_type}"
+def _no_kernel(node: Node, options: StaticOptions) -> str:
+    if node.op_type not in options.target.products:
+        return f"{options.target.name} has no integer kernel for {node.op_type}"
     return ""
 
 
-def _obstacle(node: NodeFact, step: Step, facts: ModelFacts, chosen: _Chosen) -> str:
+def _obstacle(node: Node, view: View, chosen: _Chosen) -> str:
     """Return what keeps a product with these operands from running in integers."""
     if 1 not in node.weights or 0 in node.weights:
         return "the constant is the left operand" if 0 in node.weights else "its weight is computed"
-    weight = facts.weights[node.weights[1]]
-    turned = node.inputs[1] != weight.tensor
-    if step.op_type == "MatMul" and len(weight.shape) != _MATRIX:
+    weight = view.weights[node.weights[1]]
+    if node.op_type == "MatMul" and len(weight.shape) != _MATRIX:
         return f"its weight has {len(weight.shape)} axes, not 2"
-    if step.op_type == "Gemm" and step.attributes.get("transA"):
+    if node.op_type == "Gemm" and node.attributes.get("transA"):
         return "its input is transposed (transA)"
-    if step.op_type == "Gemm" and not float(step.attributes.get("alpha", 1.0)) > 0:  # type: ignore[arg-type]
+    if node.op_type == "Gemm" and not float(node.attributes.get("alpha", 1.0)) > 0:  # type: ignore[arg-type]
         return "its factor alpha is not positive"  # it goes into the scale
-    if turned and step.op_type != "MatMul":
+    if node.transposes(1) and node.op_type != "MatMul":
         return "its weight is read through a Transpose"
     return _shared_obstacle(weight, chosen)
 
 
-def _shared_obstacle(weight: WeightFact, chosen: _Chosen) -> str:
+def _shared_obstacle(weight: Weight, chosen: _Chosen) -> str:
     """Return what keeps a weight from being stored as integers: then its reader stays float."""
     if not weight.finite:
         return "its weight holds NaN or infinity"
@@ -298,51 +287,51 @@ def _shared_obstacle(weight: WeightFact, chosen: _Chosen) -> str:
     return ""
 
 
-def _bias_obstacle(step: Step, network: Network) -> str:
+def _bias_obstacle(node: Node, view: View) -> str:
     """A bias must be a constant vector: it becomes int32 in the scale of the product."""
-    bias = step.inputs[2] if len(step.inputs) > _MATRIX else ""
+    bias = node.inputs[2] if len(node.inputs) > _MATRIX else ""
     if not bias:
         return ""
-    constant = network.constants.get(bias)
+    constant = view.constants.get(bias)
     if constant is None or not constant.is_float:
         return f"its bias '{bias}' is computed"
     extents = constant.shape
-    if step.op_type == "Gemm" and any(n != 1 for n in extents[:-1]):
+    if node.op_type == "Gemm" and any(n != 1 for n in extents[:-1]):
         return f"its bias '{bias}' is not a vector"
     return ""
 
 
 def _node_plans(
-    network: Network, islands: Islands, activations: Mapping[str, ActivationPlan]
+    view: View, islands: Islands, activations: Mapping[str, ActivationPlan]
 ) -> dict[str, NodePlan]:
     plans: dict[str, NodePlan] = {}
 
-    def put(step: Step, mode: Mode, why: str, *, float_output: bool = False) -> None:
-        plans[step.name] = NodePlan(
-            node=step.name, op_type=step.op_type, mode=mode, why=why, float_output=float_output
+    def put(node: Node, mode: Mode, why: str, *, float_output: bool = False) -> None:
+        plans[node.name] = NodePlan(
+            node=node.name, op_type=node.op_type, mode=mode, why=why, float_output=float_output
         )
 
     for index, why in islands.static.items():
-        step, made = network.steps[index], islands.made.issuperset(islands.results[index])
-        put(step, Mode.STATIC, why, float_output=not made)
+        made = islands.made.issuperset(islands.results[index])
+        put(view.nodes[index], Mode.STATIC, why, float_output=not made)
     for index, why in islands.floats.items():
-        put(network.steps[index], Mode.FLOAT, why)
+        put(view.nodes[index], Mode.FLOAT, why)
     for index, maker in islands.absorbed.items():
         result = islands.results[maker][0]
         if maker in islands.static and result in islands.made:
-            step, name = network.steps[index], network.steps[maker].name
-            if clips_alike(step, network, activations[result]):
-                put(step, Mode.ABSORBED, f"the range of {name} ends where it clips")
+            node, name = view.nodes[index], view.nodes[maker].name
+            if clips_alike(node, view, activations[result]):
+                put(node, Mode.ABSORBED, f"the range of {name} ends where it clips")
             else:
-                put(step, Mode.STATIC, f"one kernel with {name}")
+                put(node, Mode.STATIC, f"one kernel with {name}")
     return plans
 
 
-def _with_weights(decided: Mapping[str, NodePlan], facts: ModelFacts) -> dict[str, NodePlan]:
+def _with_weights(decided: Mapping[str, NodePlan], view: View) -> dict[str, NodePlan]:
     """Return the plans of static nodes that hold weights."""
     return {
         node.name: decided[node.name]
-        for node in facts.nodes
+        for node in view.weighted
         if node.name in decided and decided[node.name].mode is Mode.STATIC
     }
 

@@ -26,11 +26,11 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from quantkit.analyze.network import Network, Step
 from quantkit.graph.channel_factors import Divisor, Divisors, rounded
+from quantkit.graph.products import Product
 from quantkit.observe.requests import ExtremesAsk, Request
+from quantkit.ops.view import Node, View
 from quantkit.plan.ranges import clip_bounds
-from quantkit.recover.products import Product
 
 __all__ = ["Group", "equalize", "extreme_requests", "groups_of"]
 
@@ -60,16 +60,16 @@ def _is_depthwise(product: Product) -> bool:
     return product.layout.group > 1 and product.layout.shape[1] == 1
 
 
-def groups_of(network: Network, products: Iterable[Product]) -> list[Group]:
+def groups_of(view: View, products: Iterable[Product]) -> list[Group]:
     """Find the groups in which every maker and every reader can take factors."""
-    return _Grouping(network, products).found()
+    return _Grouping(view, products).found()
 
 
 class _Grouping:
     """Union-find over tensors; one pass over the nodes."""
 
-    def __init__(self, network: Network, products: Iterable[Product]) -> None:
-        self.network = network
+    def __init__(self, view: View, products: Iterable[Product]) -> None:
+        self.view = view
         self.products = {p.node: p for p in products}
         self.parent: dict[str, str] = {}
         self.spoiled: set[str] = set()
@@ -78,19 +78,19 @@ class _Grouping:
         self.before: set[str] = set()
 
     def found(self) -> list[Group]:
-        for step in self.network.steps:
-            self._tie(step)
+        for node in self.view.nodes:
+            self._tie(node)
         groups: dict[str, Group] = {}
         for tensor in self.parent:
             group = groups.setdefault(self._root(tensor), Group())
             (group.before if tensor in self.before else group.tensors).append(tensor)
-        bad = {self._root(t) for t in self.spoiled | (self.network.outputs & self.parent.keys())}
+        bad = {self._root(t) for t in self.spoiled | (self.view.outputs & self.parent.keys())}
         bad |= {self._root(t) for t in self.clipped} & {self._root(t) for t in self.added}
-        for step in self.network.steps:
-            product = self.products.get(step.name)
+        for node in self.view.nodes:
+            product = self.products.get(node.name)
             if product is None:
                 continue
-            groups[self._root(step.outputs[0])].makers.append(product)
+            groups[self._root(node.outputs[0])].makers.append(product)
             if product.reads in self.parent:
                 groups[self._root(product.reads)].readers.append(product)
         for tensor, bound in self.clipped.items():
@@ -98,51 +98,51 @@ class _Grouping:
             group.bound = min(group.bound, bound)
         return [g for r, g in groups.items() if r not in bad and g.makers and g.readers]
 
-    def _tie(self, step: Step) -> None:
-        """Join what a step ties together; spoil what it cannot let a factor through."""
-        product = self.products.get(step.name)
+    def _tie(self, node: Node) -> None:
+        """Join what a node ties together; spoil what it cannot let a factor through."""
+        product = self.products.get(node.name)
         if product is not None:
-            self._take_product(step, product)
+            self._take_product(node, product)
             return
-        bounds = clip_bounds(step, self.network.constants)
-        through = step.op_type in _THROUGH and not step.domain
-        if step.op_type in {"Relu", "Clip"} and (bounds is None or bounds[0] != 0):
+        bounds = clip_bounds(node, self.view.constants)
+        through = node.op_type in _THROUGH and not node.domain
+        if node.op_type in {"Relu", "Clip"} and (bounds is None or bounds[0] != 0):
             through = False
-        read = step.inputs[:1] if step.op_type in _ONE_INPUT else step.inputs
+        read = node.inputs[:1] if node.op_type in _ONE_INPUT else node.inputs
         known = [v for v in read if v in self.parent]
         if through and known and len(known) == len(read) and len(set(read)) == len(read):
             for value in known:
-                self._join(value, step.outputs[0])
+                self._join(value, node.outputs[0])
             if bounds is not None:
                 self.before.update(known)
             if bounds is not None and isfinite(bounds[1]):
-                self.clipped[step.outputs[0]] = bounds[1]
-            if step.op_type == "Add":
-                self.added.add(step.outputs[0])
+                self.clipped[node.outputs[0]] = bounds[1]
+            if node.op_type == "Add":
+                self.added.add(node.outputs[0])
             # A second output, the indices of a MaxPool, is the same whatever a channel is multiplied by.
         else:
             self.spoiled.update(known)
-            self.spoiled.update(v for v in step.inputs if v in self.parent)
+            self.spoiled.update(v for v in node.inputs if v in self.parent)
 
-    def _take_product(self, step: Step, product: Product) -> None:
-        for slot, value in enumerate(step.inputs):
+    def _take_product(self, node: Node, product: Product) -> None:
+        for slot, value in enumerate(node.inputs):
             if slot and value in self.parent:
                 self.spoiled.add(value)
-        own = self._owns_constants(step, product)
+        own = self._owns_constants(node, product)
         if product.reads in self.parent and not (own and _takes_factors(product)):
             self.spoiled.add(product.reads)
-        self.parent.setdefault(step.outputs[0], step.outputs[0])
-        if not own or step.op_type != "Conv":
-            self.spoiled.add(step.outputs[0])
+        self.parent.setdefault(node.outputs[0], node.outputs[0])
+        if not own or node.op_type != "Conv":
+            self.spoiled.add(node.outputs[0])
 
-    def _owns_constants(self, step: Step, product: Product) -> bool:
+    def _owns_constants(self, node: Node, product: Product) -> bool:
         """Say whether weight and bias are constants that nobody else reads: what is shared cannot be scaled."""
-        network = self.network
+        view = self.view
         for name in filter(None, (product.weight, product.bias)):
-            reader = network.only_reader(name)
-            if name not in network.constants or name in network.producer or reader is None:
+            reader = view.only_reader(name)
+            if name not in view.constants or name in view.producer or reader is None:
                 return False
-            if network.steps[reader] is not step:
+            if view.nodes[reader] is not node:
                 return False
         return True
 

@@ -146,7 +146,7 @@ class _Writer:
     def _constant(self, fold: Fold) -> ir.Value:
         value = self.nodes[fold.node].inputs[fold.slot]
         assert value is not None  # noqa: S101 - it was found there
-        if fold.turned:
+        if fold.transposed:
             value = value.producer().inputs[0]  # type: ignore[union-attr]
         assert value is not None  # noqa: S101 - a Transpose has an input
         return value

@@ -11,9 +11,8 @@ Weights read the quotient multiplied back. The division itself
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from quantkit.analyze.facts import ModelFacts, NodeFact
-from quantkit.analyze.network import Network, Step
 from quantkit.observe.requests import MomentsAsk, Request
+from quantkit.ops.view import Node, View
 
 __all__ = ["Fold", "Smoothable", "smoothable", "smoothing_requests"]
 
@@ -32,13 +31,13 @@ class Fold:
         node: Who reads it.
         slot: As which input.
         axis: The axis of channels; -1 for a vector that is broadcast.
-        turned: It is read through a Transpose.
+        transposed: It is read through a Transpose.
     """
 
     node: str
     slot: int
     axis: int = -1
-    turned: bool = False
+    transposed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,16 +57,14 @@ class Smoothable:
     stale: tuple[str, ...] = ()
 
 
-def smoothable(network: Network, facts: ModelFacts) -> tuple[Smoothable, ...]:
+def smoothable(view: View) -> tuple[Smoothable, ...]:
     """Find the activations that may be smoothed, in graph order; linear in the number of nodes."""
-    nodes = {node.name: node for node in facts.nodes}
     products: dict[str, list[tuple[Fold, int]]] = {}
-    for step in network.steps:
-        node = nodes.get(step.name)
-        found = None if node is None else _weight(step, node, facts)
+    for node in view.nodes:
+        found = _weight(node, view)
         if found is not None:
-            products.setdefault(step.inputs[0], []).append(found)
-    found_all = (_group(network, nodes, tensor, read) for tensor, read in products.items())
+            products.setdefault(node.inputs[0], []).append(found)
+    found_all = (_group(view, tensor, read) for tensor, read in products.items())
     return tuple(one for one in found_all if one is not None)
 
 
@@ -76,107 +73,103 @@ def smoothing_requests(found: tuple[Smoothable, ...]) -> tuple[Request, ...]:
     return tuple(Request(tensor=one.tensor, what=MomentsAsk(axis=-1)) for one in found)
 
 
-def _weight(step: Step, node: NodeFact, facts: ModelFacts) -> tuple[Fold, int] | None:
+def _weight(node: Node, view: View) -> tuple[Fold, int] | None:
     """Return a product's weight along the axis that is summed, and the length of that axis."""
-    if step.domain or step.hidden or step.op_type not in {"MatMul", "Gemm"}:
+    if node.domain or node.in_subgraph or node.op_type not in {"MatMul", "Gemm"}:
         return None
-    weight = facts.weights.get(node.weights.get(1, ""))
+    weight = view.weights.get(node.weights.get(1, ""))
     if weight is None or len(weight.shape) != _MATRIX or not weight.finite or weight.exposed:
         return None
     # A shared weight would have to be stored twice.
-    if len(weight.uses) != 1 or 0 in node.weights or step.attributes.get("transA"):
+    if len(weight.uses) != 1 or 0 in node.weights or node.attributes.get("transA"):
         return None
-    turned = node.inputs[1] != weight.tensor
-    rows_last = bool(step.attributes.get("transB")) != turned
+    transposed = node.transposes(1)
+    rows_last = bool(node.attributes.get("transB")) != transposed
     axis = 1 if rows_last else 0
-    return Fold(node=step.name, slot=1, axis=axis, turned=turned), weight.shape[axis]
+    return Fold(node=node.name, slot=1, axis=axis, transposed=transposed), weight.shape[axis]
 
 
-def _group(
-    network: Network, nodes: dict[str, NodeFact], tensor: str, read: list[tuple[Fold, int]]
-) -> Smoothable | None:
-    maker = network.maker(tensor)
-    if maker is None or maker.hidden or len({length for _, length in read}) != 1:
+def _group(view: View, tensor: str, read: list[tuple[Fold, int]]) -> Smoothable | None:
+    maker = view.maker(tensor)
+    if maker is None or maker.in_subgraph or len({length for _, length in read}) != 1:
         return None
     weights, channels = tuple(fold for fold, _ in read), read[0][1]
-    if len(network.readers[tensor]) == len(weights) and tensor not in network.outputs:
-        folded = _folded(network, nodes, tensor, channels)
+    if len(view.readers[tensor]) == len(weights) and tensor not in view.outputs:
+        folded = _folded(view, tensor, channels)
         if folded is not None:
             return Smoothable(tensor=tensor, weights=weights, folds=folded[0], stale=folded[1])
     if maker.op_type in _FLOAT_MAKERS or (
-        maker.op_type == "Add" and _vector(network, maker, channels) is not None
+        maker.op_type == "Add" and _vector(view, maker, channels) is not None
     ):
         return Smoothable(tensor=tensor, weights=weights)
     return None
 
 
 def _folded(
-    network: Network, nodes: dict[str, NodeFact], tensor: str, channels: int
+    view: View, tensor: str, channels: int
 ) -> tuple[tuple[Fold, ...], tuple[str, ...]] | None:
     """Walk back to a maker with a number a channel; None if there is none."""
     folds: list[Fold] = []
     stale: list[str] = []
-    while (step := network.maker(tensor)) is not None and not step.domain and not step.hidden:
-        taken = tuple(_taken(network, nodes, step, channels))
+    while (node := view.maker(tensor)) is not None and not node.domain and not node.in_subgraph:
+        taken = tuple(_taken(view, node, channels))
         if taken:
             return (*folds, *taken), tuple(stale)
-        slot = _vector(network, step, channels)
-        if step.op_type == "Add" and slot is not None:
-            folds.append(Fold(node=step.name, slot=slot))
-            tensor = step.inputs[1 - slot]
-        elif step.op_type == "Relu":
-            tensor = step.inputs[0]
+        slot = _vector(view, node, channels)
+        if node.op_type == "Add" and slot is not None:
+            folds.append(Fold(node=node.name, slot=slot))
+            tensor = node.inputs[1 - slot]
+        elif node.op_type == "Relu":
+            tensor = node.inputs[0]
         else:
             return None
-        if network.only_reader(tensor) is None:
+        if view.only_reader(tensor) is None:
             return None
         stale.append(tensor)
     return None
 
 
-def _taken(
-    network: Network, nodes: dict[str, NodeFact], step: Step, channels: int
-) -> Iterator[Fold]:
+def _taken(view: View, node: Node, channels: int) -> Iterator[Fold]:
     """Return the constants of a maker that take a division of its output; none if it cannot."""
-    if step.op_type == "Mul":
-        slot = _vector(network, step, channels)
+    if node.op_type == "Mul":
+        slot = _vector(view, node, channels)
         if slot is not None:
-            yield Fold(node=step.name, slot=slot)
-    elif step.op_type in _NORMALIZATIONS:
-        given = [slot for slot in (1, 2) if slot < len(step.inputs) and step.inputs[slot]]
-        if all(_is_vector(network, step.inputs[slot], channels) for slot in given):
-            yield from (Fold(node=step.name, slot=slot) for slot in given)
-    elif step.op_type in {"MatMul", "Gemm"} and step.name in nodes:
-        yield from _columns(network, nodes[step.name], step, channels)
+            yield Fold(node=node.name, slot=slot)
+    elif node.op_type in _NORMALIZATIONS:
+        given = [slot for slot in (1, 2) if slot < len(node.inputs) and node.inputs[slot]]
+        if all(_is_vector(view, node.inputs[slot], channels) for slot in given):
+            yield from (Fold(node=node.name, slot=slot) for slot in given)
+    elif node.op_type in {"MatMul", "Gemm"}:
+        yield from _columns(view, node, channels)
 
 
-def _columns(network: Network, node: NodeFact, step: Step, channels: int) -> Iterator[Fold]:
+def _columns(view: View, node: Node, channels: int) -> Iterator[Fold]:
     """Return weight and bias of a product whose output is divided."""
     name = node.weights.get(1, "")
-    constant = network.constants.get(name)
+    constant = view.constants.get(name)
     # A weight that is shared or read through a Transpose is left alone.
-    if constant is None or node.inputs[1] != name or len(network.readers[name]) != 1:
+    if constant is None or node.transposes(1) or len(view.readers[name]) != 1:
         return
-    axis = 0 if step.attributes.get("transB") else 1
+    axis = 0 if node.attributes.get("transB") else 1
     if len(constant.shape) != _MATRIX or constant.shape[axis] != channels:
         return
-    bias = step.inputs[2] if len(step.inputs) > _MATRIX else ""
-    if bias and not _is_vector(network, bias, channels):
+    bias = node.inputs[2] if len(node.inputs) > _MATRIX else ""
+    if bias and not _is_vector(view, bias, channels):
         return
-    yield Fold(node=step.name, slot=1, axis=axis)
+    yield Fold(node=node.name, slot=1, axis=axis)
     if bias:
-        yield Fold(node=step.name, slot=2)
+        yield Fold(node=node.name, slot=2)
 
 
-def _vector(network: Network, step: Step, channels: int) -> int | None:
+def _vector(view: View, node: Node, channels: int) -> int | None:
     """Return which of two operands is a constant with one number a channel."""
-    found = [i for i, name in enumerate(step.inputs[:2]) if _is_vector(network, name, channels)]
+    found = [i for i, name in enumerate(node.inputs[:2]) if _is_vector(view, name, channels)]
     return found[0] if len(found) == 1 else None
 
 
-def _is_vector(network: Network, name: str, channels: int) -> bool:
-    constant = network.constants.get(name)
-    if constant is None or name in network.producer or not constant.is_float:
+def _is_vector(view: View, name: str, channels: int) -> bool:
+    constant = view.constants.get(name)
+    if constant is None or name in view.producer or not constant.is_float:
         return False
     *outer, last = constant.shape or (0,)
     return last == channels and all(n == 1 for n in outer)

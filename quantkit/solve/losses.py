@@ -15,12 +15,12 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from quantkit.analyze.network import Network, Step
+from quantkit.graph.products import Product
 from quantkit.numerics.weights import dequantize_weight, fit, quantize_weight
+from quantkit.ops.view import Node, View
 from quantkit.plan import Mode, Plan
 from quantkit.plan.model import ActivationPlan
 from quantkit.plan.options import Kept
-from quantkit.recover.products import Product
 from quantkit.runtime.session import make_session
 
 __all__ = ["lossy"]
@@ -34,13 +34,13 @@ _THROUGH = frozenset(
 
 
 def lossy(
-    model: ir.Model, network: Network, plan: Plan, products: Sequence[Product], feeds: Feeds
+    model: ir.Model, view: View, plan: Plan, products: Sequence[Product], feeds: Feeds
 ) -> dict[str, Kept]:
     """Return the nodes that should rather compute in float, and why.
 
     Args:
         model: The float model that was planned; it is left as it is.
-        network: The same, described.
+        view: The same, described.
         plan: What was decided.
         products: Its products.
         feeds: Samples.
@@ -51,7 +51,7 @@ def lossy(
     seen = _observed(model, plan, static, feeds)
     found: dict[str, Kept] = {}
     constants = {n: v for g in model.graphs() for n, v in g.initializers.items()}
-    steps = {step.name: step for step in network.steps}
+    nodes = {node.name: node for node in view.nodes}
     for product in static:
         tensor = constants[product.weight].const_value
         assert tensor is not None  # noqa: S101 - it was planned as a weight
@@ -62,13 +62,13 @@ def lossy(
         stored = seen[product.reads].weight_sqnr(
             _power(product, array), _power(product, array - rounded)
         )
-        name = _made(steps[product.node], network, plan)
+        name = _made(nodes[product.node], view, plan)
         made = seen[name].sqnr() if name in seen else inf
         least = min(read, made, stored)
         if least < _LITTLE:
             why = f"in 8 bits {least:.0f} dB of what it computes are left"
             found[product.node] = Kept(why, stored >= _LITTLE)
-        maker = _maker(product.reads, network)
+        maker = _maker(product.reads, view)
         if read < _LITTLE and maker in plan.node:
             found.setdefault(
                 maker, Kept(f"'{product.node}' needs more than 8 bits of what it makes")
@@ -121,23 +121,23 @@ def _is_static(product: Product, plan: Plan) -> bool:
     return decided is not None and decided.mode is Mode.STATIC and product.reads in plan.activation
 
 
-def _made(step: Step, network: Network, plan: Plan) -> str:
+def _made(node: Node, view: View, plan: Plan) -> str:
     """Return the quantized tensor that a product hands on; "" if it hands on floats."""
-    name = step.outputs[0]
+    name = node.outputs[0]
     while name not in plan.activation:
-        reader = network.only_reader(name)
-        if reader is None or network.steps[reader].op_type not in {"Clip", "Relu"}:
+        reader = view.only_reader(name)
+        if reader is None or view.nodes[reader].op_type not in {"Clip", "Relu"}:
             return ""
-        name = network.steps[reader].outputs[0]
-    return "" if plan.node[step.name].float_output else name
+        name = view.nodes[reader].outputs[0]
+    return "" if plan.node[node.name].float_output else name
 
 
-def _maker(tensor: str, network: Network) -> str:
+def _maker(tensor: str, view: View) -> str:
     """Return the node that computed a tensor, behind data movement, Relu and Clip; "" for an input."""
-    step = network.maker(tensor)
-    while step is not None and step.op_type in _THROUGH:
-        step = network.maker(step.inputs[0])
-    return "" if step is None else step.name
+    node = view.maker(tensor)
+    while node is not None and node.op_type in _THROUGH:
+        node = view.maker(node.inputs[0])
+    return "" if node is None else node.name
 
 
 def _power(product: Product, weight: NDArray[Any]) -> NDArray[np.float64]:

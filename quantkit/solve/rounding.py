@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrators import PatchMoments
+from quantkit.graph.products import Layout
 from quantkit.numerics.pairs import FREE, PAIRED, Limits, round_pairs
 from quantkit.numerics.second_order import carries_of, damped, damping_share, improve, round_carried
 from quantkit.numerics.weight_scale import choose_scale, refit_scale, safe_scale
 from quantkit.plan.integers import SolvedWeight
-from quantkit.recover.layout import Layout
 from quantkit.spec import PerAxis, QParams, QuantSpec
 
 __all__ = ["Rounding", "solve_weight", "solving_bytes"]

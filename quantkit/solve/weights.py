@@ -1,4 +1,4 @@
-"""All weights of a plan, solved; biases with them."""
+"""All weights of a plan, solved from the moments of what they multiply; biases with them."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,20 +11,72 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from calibrators import PatchMoments
+from quantkit.graph.products import Product
 from quantkit.observe.calibration import Calibration
 from quantkit.observe.forks import forked_map
 from quantkit.observe.monitor import Monitor, Silent
+from quantkit.observe.requests import PatchesAsk, Request
 from quantkit.plan import Mode, Plan
 from quantkit.plan.integers import Solved, SolvedWeight
-from quantkit.recover.products import Product
 from quantkit.solve.rounding import Rounding, solve_weight, solving_bytes
 
-__all__ = ["is_static", "solve"]
+__all__ = ["in_groups", "is_static", "moment_request", "moment_requests", "solve"]
 
 # Without having seen what it multiplies, a weight larger than this is rounded while it is written instead:
 # solving holds all integers at once.
 _BLIND = 1 << 22
 _WIDEST = 8192  # K above which K x K numbers are too many
+# Numbers that all matrices of moments together may have: making and factoring them takes time. Beyond that, weights are
+# rounded without having seen what they multiply. ResNet-50 has 125 million.
+_BUDGET = 1 << 27
+# Multiplications that rounding with them may take: those of two layers of 5120 x 5120, or of ResNet-50 five times.
+_WORK = 3 * 10**11
+# Positions of a sample that are looked at: neighbours are alike, and a few inputs have few moments.
+_NARROW, _FEW, _MANY = 64, 16, 64
+
+
+def moment_request(product: Product) -> Request:
+    """Return what must be observed of a product's input."""
+    k = product.layout.inputs
+    rows = _FEW if k <= _NARROW else _MANY
+    return Request(
+        tensor=product.reads, what=PatchesAsk(window=product.window, rows=rows, inputs=k)
+    )
+
+
+def moment_requests(products: Iterable[Product], budget: int = _BUDGET) -> tuple[Request, ...]:
+    """Ask for the moments of what products read, the cheapest first, as far as the budget goes."""
+    asked: dict[Request, None] = {}
+    work = _WORK
+    for product in sorted(products, key=_moment_count):
+        request, layout = moment_request(product), product.layout
+        if request in asked:
+            continue
+        budget -= _moment_count(product)
+        work -= _moment_count(product) * (layout.shape[layout.channel] // layout.group)
+        if budget < 0 or work < 0:
+            break
+        asked[request] = None
+    return tuple(asked)
+
+
+def _moment_count(product: Product) -> int:
+    """Return how many numbers the moments of a product's input have."""
+    return product.layout.group * product.layout.inputs**2
+
+
+def in_groups(requests: Iterable[Request], memory: int) -> tuple[tuple[Request, ...], ...]:
+    """Cut requests for moments into groups that take so many bytes each, or have one request; most models need one."""
+    groups: list[list[Request]] = []
+    used = 0
+    for request in requests:
+        assert isinstance(request.what, PatchesAsk)  # noqa: S101 - moments are asked so
+        used += request.what.nbytes
+        if not groups or used > memory:
+            groups.append([])
+            used = request.what.nbytes
+        groups[-1].append(request)
+    return tuple(map(tuple, groups))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +167,7 @@ def is_static(product: Product, plan: Plan) -> bool:
 def _moments(product: Product, calibration: Calibration | None) -> PatchMoments | None:
     if calibration is None:
         return None
-    found = calibration.seen.answers.get(product.reads, {}).get(product.ask)
+    found = calibration.seen.answers.get(product.reads, {}).get(moment_request(product).what)
     return found if isinstance(found, PatchMoments) and found.count else None
 
 

@@ -9,15 +9,15 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from quantkit.analyze.facts import ModelFacts
-from quantkit.analyze.view import facts_of
 from quantkit.files import human
 from quantkit.graph.half import half_type, widen
 from quantkit.graph.load import LoadedModel
 from quantkit.graph.opset import opset_of
 from quantkit.graph.size.by_cause import account_of
+from quantkit.graph.view import view_of
 from quantkit.numerics.weights import WeightAnalysis, analyze_weight
-from quantkit.ops import FACTS, QUANTIZED_OPS, channel_axis
+from quantkit.ops import QUANTIZED_OPS
+from quantkit.ops.view import View
 from quantkit.plan import DynamicOptions, Plan, plan_dynamic
 from quantkit.result import Part
 from quantkit.runtime.session import load_model, runtime_limits, runtime_version
@@ -150,7 +150,7 @@ def inspect_model(source: str | Path | onnx.ModelProto, *, weights: int = 0) -> 
     accounts = account_of(loaded)
     if half := half_type(model):
         widen(model)  # as quantizing does
-    facts = facts_of(model, read_weights=not loaded.missing)
+    view = view_of(model, read_weights=not loaded.missing)
     return Inspection(
         name=loaded.name.strip("'"),
         nbytes=accounts.nbytes,
@@ -162,11 +162,11 @@ def inspect_model(source: str | Path | onnx.ModelProto, *, weights: int = 0) -> 
         operators=operators,
         size=accounts.parts,
         plans={
-            "dynamic": plan_dynamic(facts),
-            "stored": plan_dynamic(facts, DynamicOptions(integer=False)),
+            "dynamic": plan_dynamic(view),
+            "stored": plan_dynamic(view, DynamicOptions(integer=False)),
         },
-        weights=_analyses(model, facts, weights) if not loaded.missing else (),
-        hazards=tuple(_hazards(loaded, facts, inputs, half)),
+        weights=_analyses(model, view, weights) if not loaded.missing else (),
+        hazards=tuple(_hazards(loaded, view, inputs, half)),
     )
 
 
@@ -185,9 +185,9 @@ def _port(value: ir.Value) -> Port:
     )
 
 
-def _analyses(model: ir.Model, facts: ModelFacts, limit: int) -> tuple[WeightRow, ...]:
-    largest = sorted(facts.weights.values(), key=lambda w: -w.size)[:limit]
-    nodes = {node.name: node for node in facts.nodes}
+def _analyses(model: ir.Model, view: View, limit: int) -> tuple[WeightRow, ...]:
+    largest = sorted(view.weights.values(), key=lambda w: -w.size)[:limit]
+    nodes = {node.name: node for node in view.nodes}
     tensors = {
         value.name: value.const_value
         for graph in model.graphs()
@@ -198,10 +198,7 @@ def _analyses(model: ir.Model, facts: ModelFacts, limit: int) -> tuple[WeightRow
         axis = 0
         use = next((u for u in weight.uses if u.known), None)
         if use is not None:
-            node = nodes[use.node]
-            fact = FACTS[node.domain, node.op_type]
-            axis = channel_axis(fact, use.slot, len(weight.shape), node.attributes)
-            axis = 1 - axis if use.transposed else axis
+            axis = nodes[use.node].channel_axis(use.slot, len(weight.shape))
         tensor = tensors[weight.tensor]
         assert tensor is not None  # noqa: S101 - weights have contents
         rows.append(
@@ -214,9 +211,7 @@ def _analyses(model: ir.Model, facts: ModelFacts, limit: int) -> tuple[WeightRow
     return tuple(rows)
 
 
-def _hazards(
-    loaded: LoadedModel, facts: ModelFacts, inputs: tuple[Port, ...], half: str
-) -> list[str]:
+def _hazards(loaded: LoadedModel, view: View, inputs: tuple[Port, ...], half: str) -> list[str]:
     limits, version = runtime_limits(), f"onnxruntime {runtime_version()}"
     model = loaded.model
     found = [f"external data is missing: {name}" for name in loaded.missing]
@@ -242,7 +237,7 @@ def _hazards(
     ]
     found += [
         f"weight '{weight.tensor}' holds NaN or infinity"
-        for weight in facts.weights.values()
+        for weight in view.weights.values()
         if not weight.finite
     ]
     return found

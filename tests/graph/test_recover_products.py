@@ -11,18 +11,18 @@ from builders import Array, graph, model, node, rng, run, weight
 
 from calibrators import ChannelExtremes, PatchMoments, Window
 from quantkit import api
-from quantkit.analyze.network_view import network_of
-from quantkit.analyze.view import facts_of
+from quantkit.graph.products import Product, products_of
+from quantkit.graph.view import view_of
 from quantkit.numerics.dtypes import INT8
 from quantkit.observe import Calibration, Request
 from quantkit.observe.requests import ExtremesAsk, PatchesAsk
-from quantkit.recover.products import Product, moment_requests, products_of
+from quantkit.solve.weights import moment_requests
 
 
 def products(*nodes: onnx.NodeProto, weights: dict[str, Array], **inputs: Any) -> list[Product]:
     proto = model(graph(nodes, inputs or {"x": [1, 8, 6, 6]}, {"y": None}, weights))
     loaded = ir.from_proto(proto)
-    return list(products_of(network_of(loaded), facts_of(loaded)))
+    return list(products_of(view_of(loaded)))
 
 
 def product(*nodes: onnx.NodeProto, weights: dict[str, Array], **inputs: Any) -> Product:
@@ -139,7 +139,7 @@ def test_moments_and_extremes_come_back_from_a_file(tmp_path: Path) -> None:
     proto = model(graph([conv], {"x": ["N", 8, 6, 6]}, {"y": None}, {"w": weight(4, 4, 2, 2)}))
     loaded = ir.from_proto(proto)
     asked = (
-        *moment_requests(products_of(network_of(loaded), facts_of(loaded))),
+        *moment_requests(products_of(view_of(loaded))),
         Request(tensor="y", what=ExtremesAsk(axis=1)),
     )
     data = {"x": rng().standard_normal((6, 8, 6, 6)).astype(np.float32)}

@@ -10,11 +10,15 @@ import pytest
 from builders import Array, graph, model, node, weight
 from onnx import TensorProto
 
+from quantkit.graph.shapes import infer_types
+from quantkit.graph.view import view_of
 from quantkit.observe.points import Points, points_of
 
 
 def points(proto: onnx.ModelProto) -> Points:
-    return points_of(ir.serde.deserialize_model(proto))
+    loaded = ir.serde.deserialize_model(proto)
+    infer_types(loaded)
+    return points_of(view_of(loaded))
 
 
 def chain(*ops: tuple[str, Sequence[str]], k: int = 4) -> onnx.ModelProto:
@@ -124,7 +128,7 @@ def test_tensors_inside_if_are_counted_as_hidden() -> None:
     types = {"c": TensorProto.BOOL}
     inputs = {"x": [1, 4], "c": []}
     proto = model(graph(nodes, inputs, {"y": [1, 4]}, {"w": weight(4, 4)}, types=types))
-    assert points(proto) == Points(tensors=("x", "h"), hidden=2)
+    assert points(proto) == Points(tensors=("x", "h"), in_subgraph=2)
 
 
 def test_long_graphs_take_work_in_proportion() -> None:
@@ -140,7 +144,7 @@ def test_long_graphs_take_work_in_proportion() -> None:
 
         sys.setprofile(counted)
         try:
-            found = points_of(loaded)
+            found = points_of(view_of(loaded))
         finally:
             sys.setprofile(None)
         assert len(found.tensors) > count // 2

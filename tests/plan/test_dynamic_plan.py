@@ -5,21 +5,21 @@ from typing import Any
 import pytest
 from builders import graph, matmul_model, model, node, weight
 
-from quantkit.analyze.facts import ModelFacts
-from quantkit.analyze.view import facts_of
 from quantkit.errors import UnknownNodeError, UsageError
 from quantkit.graph.load import load
+from quantkit.graph.view import view_of
 from quantkit.numerics.dtypes import INT8, UINT8
+from quantkit.ops.view import View
 from quantkit.plan import DynamicOptions, Mode, Plan, plan_dynamic
 from quantkit.spec import PerAxis, PerTensor
 
 
-def facts(proto: Any) -> ModelFacts:
-    return facts_of(load(proto).model)
+def view(proto: Any) -> View:
+    return view_of(load(proto).model)
 
 
 def plan_of(proto: Any, **options: Any) -> Plan:
-    return plan_dynamic(facts(proto), DynamicOptions(**options))
+    return plan_dynamic(view(proto), DynamicOptions(**options))
 
 
 def test_large_matmul_runs_in_integers_per_output_channel() -> None:

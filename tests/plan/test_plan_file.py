@@ -165,7 +165,7 @@ def test_an_edit_that_does_not_fit_says_where(edit: Edit, message: str, tmp_path
     prepared, plan = base()
     wrong = edited(plan, tmp_path / "plan.json", edit)
     with pytest.raises(UsageError, match=message):
-        check_fits(wrong, prepared.network, prepared.facts)
+        check_fits(wrong, prepared.view)
 
 
 def test_an_operand_without_a_scale_is_found(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_an_operand_without_a_scale_is_found(tmp_path: Path) -> None:
     plan = prepared.plan(open_ranges(prepared))
     wrong = edited(plan, tmp_path / "plan.json", drop("activations", "k"))
     with pytest.raises(UsageError, match="no scale for 'k'"):
-        check_fits(wrong, prepared.network, prepared.facts)
+        check_fits(wrong, prepared.view)
 
 
 def to_float(*names: str) -> Edit:

@@ -12,10 +12,9 @@ from builders import Array, Shape, graph, model, node, rng, weight
 from static_cases import Ready, chain, conv, conv_weights, open_ranges, planned, ready
 
 from quantkit import RecoverSettings, calibrate, quantize_static
-from quantkit.analyze.network_view import network_of
-from quantkit.analyze.view import facts_of
 from quantkit.calibration import needed_by_any
 from quantkit.graph.load import load
+from quantkit.graph.view import view_of
 from quantkit.observe.points import points_of
 from quantkit.plan import Mode, Plan, StaticOptions
 from quantkit.targets import TARGETS, Target
@@ -116,7 +115,7 @@ DISTINCT = {(t.products, t.computes, t.moves, t.needs_output): n for n, t in TAR
 def test_what_is_observed_is_all_that_a_plan_asks_for_in_every_pair(name: str) -> None:
     target = TARGETS[name]
     loaded = load(side_by_side(list(product(forms(target), forms(target))))).model
-    prepared = Ready(loaded, network_of(loaded), facts_of(loaded))
+    prepared = Ready(loaded, view_of(loaded))
     options = StaticOptions(target=target)
     plan = prepared.plan(open_ranges(prepared, options=options), options)
     assert not unknown(plan)
@@ -129,7 +128,7 @@ def test_ranges_of_the_model_as_it_is_serve_a_plan_for_any_target(name: str) -> 
     found = forms(target)
     proto = side_by_side([*zip(found, found, strict=True), *pairwise(found)])
     raw = load(proto).model
-    ranges = dict.fromkeys(points_of(raw, needed_by_any(raw)).tensors, (-4.0, 4.0))
+    ranges = dict.fromkeys(points_of(view_of(raw), needed_by_any(raw)).tensors, (-4.0, 4.0))
     plan = ready(proto).plan(ranges, StaticOptions(target=target))
     assert not unknown(plan)
     assert convs(plan) == {Mode.STATIC}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from static_cases import IMAGE, X, conv, conv_weights, ready
 
 from calibrators import ChannelExtremes
-from quantkit.recover.products import products_of
+from quantkit.graph.products import products_of
 from quantkit.rewrite.equalize import Group, equalize, extreme_requests, groups_of
 
 BOUNDS = {"low": np.array(0, np.float32), "high": np.array(6, np.float32)}
@@ -35,7 +35,7 @@ def net(
 
 def groups(proto: onnx.ModelProto) -> list[Group]:
     prepared = ready(proto)
-    return groups_of(prepared.network, products_of(prepared.network, prepared.facts))
+    return groups_of(prepared.view, products_of(prepared.view))
 
 
 def names(proto: onnx.ModelProto) -> list[tuple[str, str, str]]:
@@ -52,7 +52,7 @@ def names(proto: onnx.ModelProto) -> list[tuple[str, str, str]]:
 
 def equalized(proto: onnx.ModelProto, x: Array) -> tuple[onnx.ModelProto, int]:
     prepared = ready(proto)
-    found = groups_of(prepared.network, products_of(prepared.network, prepared.facts))
+    found = groups_of(prepared.view, products_of(prepared.view))
     tapped = ir.to_proto(prepared.model)
     asked = [r.tensor for r in extreme_requests(found)]
     tapped.graph.output.extend(onnx.ValueInfoProto(name=name) for name in asked)

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibrators import ChannelMoments, PatchMoments, Window
-from quantkit.analyze.network_view import network_of
-from quantkit.analyze.view import facts_of
+from quantkit.graph.view import view_of
 from quantkit.observe.requests import MomentsAsk
 from quantkit.rewrite.smooth import Smoothed, smooth
 from quantkit.rewrite.smoothable import Smoothable, smoothable, smoothing_requests
@@ -29,7 +28,7 @@ def loud(seed: int = 0, channel: int = 3) -> Array:
 
 def found_in(proto: onnx.ModelProto) -> tuple[Smoothable, ...]:
     loaded = ir.from_proto(proto)
-    return smoothable(network_of(loaded), facts_of(loaded))
+    return smoothable(view_of(loaded))
 
 
 def observed(proto: onnx.ModelProto, x: Array) -> dict[str, ChannelMoments]:
@@ -49,7 +48,7 @@ def smoothed(
     proto: onnx.ModelProto, x: Array, strength: float | None = None
 ) -> tuple[onnx.ModelProto, tuple[Smoothed, ...]]:
     loaded = ir.from_proto(proto)
-    found = smoothable(network_of(loaded), facts_of(loaded))
+    found = smoothable(view_of(loaded))
     done = smooth(loaded, found, observed(proto, x), strength)
     result = ir.to_proto(loaded)
     return result, done
@@ -225,7 +224,7 @@ def test_what_would_not_gain_is_left_alone() -> None:
 
 def test_what_was_not_observed_is_left_alone() -> None:
     loaded = ir.from_proto(of(projections(), {**gains(), **QK}))
-    found = smoothable(network_of(loaded), facts_of(loaded))
+    found = smoothable(view_of(loaded))
     assert smooth(loaded, found, {}) == ()
     (request,) = smoothing_requests(found)
     assert (request.tensor, request.what) == ("n", MomentsAsk(axis=-1))

@@ -15,17 +15,16 @@ from static_cases import IMAGE, Ready, X, conv, conv_weights, ready, seen_ranges
 from calibrators import PatchMoments, Window
 from quantkit import api
 from quantkit.emit import emit_static
+from quantkit.graph.products import Layout, Product, products_of
 from quantkit.numerics.dtypes import INT8, UINT8
 from quantkit.numerics.pairs import FREE, PAIRED, is_within
 from quantkit.numerics.second_order import output_error
 from quantkit.numerics.weights import dequantize_weight
 from quantkit.observe import Calibration
 from quantkit.plan import Plan
-from quantkit.recover.layout import Layout
-from quantkit.recover.products import Product, moment_requests, products_of
 from quantkit.solve.empirical_bias import correct_biases
 from quantkit.solve.rounding import Rounding, solve_weight
-from quantkit.solve.weights import solve
+from quantkit.solve.weights import moment_requests, solve
 from quantkit.spec import PerAxis, PerTensor, QuantSpec
 
 CONV = Layout(shape=(6, 3, 3, 3), channel=0, summed=(2, 3, 1))
@@ -166,7 +165,7 @@ def case(
     proto: onnx.ModelProto, feed: Array, folder: Path
 ) -> tuple[Ready, Plan, tuple[Product, ...], Calibration]:
     prepared = ready(proto)
-    found = products_of(prepared.network, prepared.facts)
+    found = products_of(prepared.view)
     samples = {"x": np.concatenate([feed, feed[:, ::-1]])} if feed.ndim > 2 else {"x": feed}
     seen = api.calibrate(
         proto, samples, folder / "c.calibration", requests=moment_requests(found), workers=1

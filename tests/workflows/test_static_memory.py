@@ -14,7 +14,7 @@ from builders import Array, graph, model, node, rng, save, weight
 from quantkit import api
 from quantkit.outcome import QuantizeResult
 from quantkit.recipe import DataSettings, RecoverSettings
-from quantkit.recover.products import in_groups, moment_requests
+from quantkit.solve.weights import in_groups, moment_requests
 
 WIDE = 1024
 BRANCHES = 24
@@ -113,13 +113,12 @@ def test_a_limit_is_kept_by_all_processes_together(tmp_path: Path) -> None:
 
 
 def test_moments_are_cut_into_groups_that_fit() -> None:
-    from quantkit.analyze.network_view import network_of
-    from quantkit.analyze.view import facts_of
     from quantkit.graph.load import load
-    from quantkit.recover.products import products_of
+    from quantkit.graph.products import products_of
+    from quantkit.graph.view import view_of
 
     loaded = load(tower(7, 16)).model
-    asked = moment_requests(products_of(network_of(loaded), facts_of(loaded)))
+    asked = moment_requests(products_of(view_of(loaded)))
     nbytes = asked[0].what.nbytes  # type: ignore[attr-defined]
     assert [len(g) for g in in_groups(asked, 3 * nbytes)] == [3, 3, 1]
     assert [len(g) for g in in_groups(asked, 1)] == [1] * 7
