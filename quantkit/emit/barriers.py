@@ -17,7 +17,7 @@ provider's. A target that reads the file itself needs none of it, and would not 
 
 import onnx_ir as ir
 
-from quantkit.emit.canvas import Canvas
+from quantkit.graph.edit import Canvas
 from quantkit.ops.activations import activation_slots
 from quantkit.plan.model import Mode, Plan
 from quantkit.targets import Target

@@ -3,7 +3,7 @@
 import numpy as np
 import onnx_ir as ir
 
-from quantkit.emit.canvas import Canvas, owner_of
+from quantkit.graph.edit import Canvas, owner_of
 from quantkit.plan.model import ActivationPlan, Mode, Plan
 
 __all__ = ["Bounds", "integer_bounds", "lift_clips"]

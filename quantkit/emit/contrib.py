@@ -7,8 +7,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from quantkit.emit.canvas import Canvas, owner_of
 from quantkit.emit.weights import EmittedWeight, Weights
+from quantkit.graph.edit import Canvas, owner_of
 from quantkit.numerics.weights import fit, quantize_weight
 from quantkit.ops import MICROSOFT
 from quantkit.spec import PerTensor, QParams, QuantSpec

@@ -5,11 +5,11 @@ from types import MappingProxyType
 
 import onnx_ir as ir
 
-from quantkit.emit.canvas import Canvas
 from quantkit.emit.contrib import emit_attention, emit_embed, emit_lstm
 from quantkit.emit.matmul import emit_matmul
 from quantkit.emit.stored import emit_lookup, emit_stored
 from quantkit.emit.weights import Weights
+from quantkit.graph.edit import Canvas
 from quantkit.ops import Kernel, fact_of
 from quantkit.plan.model import Mode, Plan
 

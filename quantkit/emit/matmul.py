@@ -11,8 +11,8 @@ axis, explicit zero points.
 import numpy as np
 import onnx_ir as ir
 
-from quantkit.emit.canvas import Canvas, owner_of
 from quantkit.emit.weights import EmittedWeight, Weights
+from quantkit.graph.edit import Canvas, owner_of
 
 __all__ = ["emit_matmul"]
 

@@ -8,8 +8,8 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from quantkit.emit.bias_room import needed_scale, widened
-from quantkit.emit.canvas import Canvas, owner_of
 from quantkit.emit.weights import EmittedWeight, Weights
+from quantkit.graph.edit import Canvas, owner_of
 from quantkit.numerics.affine import Affine, bias_scale, quantize
 from quantkit.ops.activations import PRODUCTS, activation_slots
 from quantkit.plan.integers import Solved

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from quantkit.emit.canvas import Canvas, owner_of
 from quantkit.emit.parts import Parts, quantized_constant
+from quantkit.graph.edit import Canvas, owner_of
 from quantkit.plan.model import ActivationPlan, Mode, NodePlan, Plan
 
 __all__ = ["emit_qdq"]

@@ -7,10 +7,10 @@ from types import MappingProxyType
 import numpy as np
 import onnx_ir as ir
 
-from quantkit.emit.canvas import Canvas, owner_of
 from quantkit.emit.clips import Bounds, integer_bounds, lift_clips
 from quantkit.emit.parts import Parts, ProductParts, quantized_constant
 from quantkit.errors import UsageError
+from quantkit.graph.edit import Canvas, owner_of
 from quantkit.ops import MICROSOFT
 from quantkit.plan.model import ActivationPlan, Mode, NodePlan, Plan
 

@@ -3,12 +3,12 @@
 import onnx_ir as ir
 
 from quantkit.emit.barriers import shield
-from quantkit.emit.canvas import Canvas
 from quantkit.emit.dynamic import emit_rest
 from quantkit.emit.parts import Parts, drop_absorbed, drop_unread
 from quantkit.emit.qdq import emit_qdq
 from quantkit.emit.qlinear import emit_qoperator
 from quantkit.emit.weights import Weights
+from quantkit.graph.edit import Canvas
 from quantkit.plan.integers import Solved
 from quantkit.plan.model import Format, Plan
 from quantkit.targets import target as target_named

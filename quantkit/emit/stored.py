@@ -14,8 +14,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from quantkit.emit.canvas import Canvas, owner_of
 from quantkit.emit.weights import EmittedWeight, Weights
+from quantkit.graph.edit import Canvas, owner_of
 from quantkit.spec import PerAxis
 
 __all__ = ["emit_lookup", "emit_stored"]

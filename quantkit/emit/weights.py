@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from quantkit.emit.canvas import Canvas
+from quantkit.graph.edit import Canvas
 from quantkit.graph.mapping import lazy
 from quantkit.numerics.weights import fit, quantize_weight
 from quantkit.plan.integers import Solved

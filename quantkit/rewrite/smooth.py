@@ -18,8 +18,8 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from calibrators import ChannelMoments, PatchMoments
-from quantkit.emit.canvas import Canvas, owner_of
 from quantkit.graph.channel_factors import Divisor, Divisors, rounded
+from quantkit.graph.edit import Canvas, owner_of
 from quantkit.rewrite.smoothable import Fold, Smoothable
 
 __all__ = ["Smoothed", "smooth"]

@@ -17,11 +17,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from quantkit.graph.known import constant, is_op
-from quantkit.graph.mapping import lazy
-from quantkit.graph.names import Names
-from quantkit.graph.opset import opset_of
-from quantkit.rewrite.simplify._rewrite import (
+from quantkit.graph.edit import (
     add_initializer,
     discard,
     nodes_of,
@@ -29,6 +25,10 @@ from quantkit.rewrite.simplify._rewrite import (
     succeed,
     value_names,
 )
+from quantkit.graph.known import constant, is_op
+from quantkit.graph.mapping import lazy
+from quantkit.graph.names import Names
+from quantkit.graph.opset import opset_of
 
 __all__ = ["batchnorm"]
 

@@ -21,16 +21,16 @@ from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 
 from quantkit.graph._wire import LIMIT
-from quantkit.graph.known import Dims, constant, dims, dtype, integers, is_op, static
-from quantkit.graph.names import Names
-from quantkit.graph.opset import opset_of
-from quantkit.rewrite.simplify._rewrite import (
+from quantkit.graph.edit import (
     add_initializer,
     discard,
     nodes_of,
     redirect,
     value_names,
 )
+from quantkit.graph.known import Dims, constant, dims, dtype, integers, is_op, static
+from quantkit.graph.names import Names
+from quantkit.graph.opset import opset_of
 
 __all__ = ["constants", "dimensions"]
 

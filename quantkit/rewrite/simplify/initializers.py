@@ -10,8 +10,8 @@ from hashlib import blake2b
 import numpy as np
 import onnx_ir as ir
 
+from quantkit.graph.edit import discard
 from quantkit.graph.known import constant
-from quantkit.rewrite.simplify._rewrite import discard
 
 __all__ = ["initializers"]
 

@@ -8,8 +8,8 @@ from collections.abc import Hashable
 
 import onnx_ir as ir
 
+from quantkit.graph.edit import can_redirect, discard, redirect
 from quantkit.graph.known import is_op
-from quantkit.rewrite.simplify._rewrite import can_redirect, discard, redirect
 
 __all__ = ["subexpressions"]
 
