@@ -342,7 +342,7 @@ def _fitted(
         together = _first(job, rows_for(first, nbytes, len(job.order())))
         batch = len(together) if runs_together(opened(job), together) else 1
         nbytes = {tensor: n * batch for tensor, n in nbytes.items()}
-    opened(job).rest()
+    opened(job).session.rest()
     groups = grouped(job.groups[0], nbytes, memory=room // _workers(options))
     job = replace(job, batch=batch, groups=groups)
     return replace(job, key=job_key(job, fingerprint))

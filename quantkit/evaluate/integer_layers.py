@@ -5,7 +5,7 @@ int8 activations between QuantizeLinear and DequantizeLinear, products are compu
 to the integers and to their zero point.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,24 +15,19 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from calibrators import Window
-from quantkit.evaluate.integer_inputs import (
-    Taps,
-    activation_type,
-    becomes_uint8,
-    constant,
-    tapped,
-    zero_point,
-)
 from quantkit.graph.load import load
 from quantkit.numerics.integer import matmul_integer
 from quantkit.runtime.saturation import IntegerProduct, integer_products
 from quantkit.runtime.synthetic_inputs import Feeds
+from quantkit.runtime.taps import read_tensors
 
 __all__ = ["IntegerLayer", "clips", "integer_layers", "layers_among", "share", "worst_db"]
 
 _INT16 = np.iinfo(np.int16)
 _TO_UINT8 = 128
 _QDQ = frozenset({"Conv", "Gemm", "MatMul"})
+# The slot of the activation's zero point, where it is not 2.
+_ZERO_SLOTS: Mapping[str, int] = {"MatMulIntegerToFloat": 4, "QAttention": 6}
 _AT_ONCE = 1 << 24  # pair sums
 
 
@@ -79,7 +74,9 @@ def layers_among(
     Raises:
         An exception in `quantkit.runtime.session.RUNTIME_ERRORS`: it does not run with optimization off.
     """
-    seen = tapped(path, products, samples)
+    values = [v for p in products for v in (p.reads, _zero_point(p)) if v is not None]
+    computed = [v.name or "" for v in values if ir.convenience.get_const_tensor(v) is None]
+    seen = list(read_tensors(path, computed, samples, optimized=False))
     found = []
     for product in products:
         fitting = work // max(1, product.weight.size * len(samples)) if work else positions
@@ -93,7 +90,7 @@ def clips(product: IntegerProduct) -> bool:
     int8 activations of a QLinear or Integer operator are multiplied as they are, by a kernel that widens first; between
     QuantizeLinear and DequantizeLinear they become uint8.
     """
-    exact = product.node.op_type not in _QDQ and activation_type(product) is ir.DataType.INT8
+    exact = product.node.op_type not in _QDQ and _activation_type(product) is ir.DataType.INT8
     return not exact and product.may_saturate
 
 
@@ -107,10 +104,10 @@ def worst_db(layers: Sequence[IntegerLayer]) -> float | None:
     return max((layer.noise_db for layer in layers if layer.noise_db is not None), default=None)
 
 
-def _layer(product: IntegerProduct, seen: Taps, positions: int) -> IntegerLayer:
+def _layer(product: IntegerProduct, seen: Sequence[Feeds], positions: int) -> IntegerLayer:
     columns, window = product.columns, _window(product)
     grouped = columns.reshape(len(columns), window.group, -1).swapaxes(0, 1)
-    scale = constant(product.scale, np.float32(1)).reshape(-1)
+    scale = _constant(product.scale, np.float32(1)).reshape(-1)
     scales = np.broadcast_to(scale, columns.shape[1]).reshape(window.group, 1, -1)
     depthwise = window.group > 1 and window.group == grouped.shape[0] * grouped.shape[2]
     patches, zeros = _patches(product, window, seen, positions)
@@ -146,18 +143,21 @@ def _product(
 
 
 def _patches(
-    product: IntegerProduct, window: Window, seen: Taps, positions: int
+    product: IntegerProduct, window: Window, seen: Sequence[Feeds], positions: int
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Return (groups, patches, K), and the zero point of each patch; what lies outside an image is zero."""
-    zero = zero_point(product)
-    shift = _TO_UINT8 if becomes_uint8(product) else 0
-    fixed = constant(zero, np.uint8(0)).astype(np.int32)
-    arrays = seen.get(product.reads.name or "", ())
-    computed = () if zero is None else seen.get(zero.name or "", ())
+    zero = _zero_point(product)
+    shift = _TO_UINT8 if _becomes_uint8(product) else 0
+    fixed = _constant(zero, np.uint8(0)).astype(np.int32)
     found = [np.zeros((window.group, 0, len(product.columns)), np.int32)]
     zeros = [np.zeros(0, np.int32)]
-    for i, array in enumerate(arrays):
-        at = int((computed[i] if computed else fixed).reshape(-1)[0]) + shift
+    for one in seen:
+        array = one.get(product.reads.name or "")
+        if array is None:
+            continue
+        at = (
+            int((fixed if zero is None else one.get(zero.name or "", fixed)).reshape(-1)[0]) + shift
+        )
         cut = window.patches(array.astype(np.int32) + shift - at, positions) + at
         found.append(cut)
         zeros.append(np.full(cut.shape[1], at, np.int32))
@@ -184,3 +184,30 @@ def _clipped(patches: NDArray[np.int32], weights: NDArray[Any]) -> int:
         sums = some[:, :, 0::2] * even[:, np.newaxis] + some[:, :, 1::2] * odd[:, np.newaxis]
         total += int(((sums > _INT16.max) | (sums < _INT16.min)).sum())
     return total
+
+
+def _becomes_uint8(product: IntegerProduct) -> bool:
+    """Say whether onnxruntime computes it with uint8 on x86 though the file says int8."""
+    return product.node.op_type in _QDQ and _activation_type(product) is ir.DataType.INT8
+
+
+def _activation_type(product: IntegerProduct) -> ir.DataType:
+    """Return the type of the activation: that of its zero point, uint8 without one."""
+    zero = _zero_point(product)
+    tensor = None if zero is None else ir.convenience.get_const_tensor(zero)
+    return ir.DataType.UINT8 if tensor is None else tensor.dtype
+
+
+def _zero_point(product: IntegerProduct) -> ir.Value | None:
+    """Return the activation's: beside it, or in the DequantizeLinear that a QDQ operator reads."""
+    source = product.node.inputs[0]
+    maker = None if source is None or source is product.reads else source.producer()
+    node = product.node if maker is None else maker
+    slot = _ZERO_SLOTS.get(node.op_type, 2)
+    return node.inputs[slot] if len(node.inputs) > slot else None
+
+
+def _constant(value: ir.Value | None, default: Any) -> NDArray[Any]:
+    """Return a constant, or a default for what is left out or computed."""
+    tensor = None if value is None else ir.convenience.get_const_tensor(value)
+    return np.asarray(default) if tensor is None else tensor.numpy()

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock, local
+from threading import Lock
 from types import MappingProxyType
 from typing import Any
 
@@ -22,12 +22,11 @@ from quantkit.data import Sample, Samples, collate, order
 from quantkit.errors import DataError, RuntimeSupportError
 from quantkit.graph.load import load
 from quantkit.graph.shapes import infer_types
-from quantkit.observe.augment import augment
 from quantkit.observe.min_max import Span
 from quantkit.observe.observations import Extremes, Observations
 from quantkit.observe.requests import PatchesAsk, Request
-from quantkit.observe.runner import Runner
-from quantkit.runtime.session import RUNTIME_ERRORS, first_line, make_session, why_not_loaded
+from quantkit.runtime.session import RUNTIME_ERRORS, first_line, why_not_loaded
+from quantkit.runtime.taps import TappedSession
 
 __all__ = [
     "NOTHING_SHARED",
@@ -121,37 +120,19 @@ class OpenJob:
         source.require_weights()
         self.requests = job.groups[group]
         infer_types(source.model)
-        augmented = augment(source, self.requests)
-        source.release()
+        # If anybody asks more of a tensor than its ends, it leaves the graph whole, and these are taken outside.
+        whole = {r.tensor for r in self.requests if not r.what.in_graph}
+        tensors = {r.tensor: None for r in self.requests}
         try:
-            self.session = make_session(
-                augmented.model,
-                folder=augmented.folder,
+            self.session = TappedSession(
+                source,
+                tensors,
+                only_ends=tensors.keys() - whole,
                 threads=job.threads,
                 arena=_moments(self.requests) < _LARGE_MOMENTS,
             )
         except RUNTIME_ERRORS as e:
             raise RuntimeSupportError(why_not_loaded(source, str(e))) from e
-        self.taps = augmented.taps
-        self._local = local()
-
-    def rest(self) -> None:
-        """Give the memory of the last run back: what is forked now need not have it."""
-        self._local = local()
-
-    def run(self, feeds: dict[str, NDArray[Any]]) -> Iterator[tuple[str, NDArray[Any]]]:
-        """Run one batch; yield each tensor with its values, or with its minimum and maximum."""
-        if not hasattr(self._local, "runner"):
-            names = [name for tap in self.taps for name in tap.outputs]
-            self._local.runner = Runner(self.session, names)
-        arrays = iter(self._local.runner.run(feeds))
-        for tap in self.taps:
-            if not tap.outputs:
-                yield tap.tensor, feeds[tap.tensor]
-            elif len(tap.outputs) == 1:
-                yield tap.tensor, next(arrays)
-            else:
-                yield tap.tensor, np.array([next(arrays), next(arrays)])
 
 
 def _moments(requests: Iterable[Request]) -> int:
@@ -261,7 +242,7 @@ def _observe(
     work: OpenJob, feeds: dict[str, NDArray[Any]], rows: list[int], seen: Observations, advice: str
 ) -> None:
     try:
-        for tensor, array in work.run(feeds):
+        for tensor, array in work.session.run(feeds):
             if array.dtype.kind not in "fV":  # a type that inference did not know
                 continue
             for statistic in seen.answers[tensor].values():

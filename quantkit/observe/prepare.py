@@ -80,7 +80,7 @@ def try_out(work: OpenJob, feeds: Mapping[str, Any], first: Sample) -> dict[str,
         DataError: The model does not run on it.
     """
     try:
-        return {tensor: array.nbytes for tensor, array in work.run(dict(feeds))}
+        return {tensor: array.nbytes for tensor, array in work.session.run(dict(feeds))}
     except RUNTIME_ERRORS as e:
         raise DataError(
             f"The model does not run on '{first.name}': {first_line(e)}{first.advice}"

@@ -17,10 +17,9 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from quantkit.emit import emit_static
-from quantkit.graph.messages import to_proto
 from quantkit.plan import Plan
 from quantkit.plan.integers import Solved
-from quantkit.runtime.session import make_session
+from quantkit.runtime.taps import read_tensors
 
 __all__ = ["SAMPLES", "correct_biases"]
 
@@ -72,20 +71,12 @@ def _results(model: ir.Model, solved: Solved) -> dict[str, str]:
 
 def _means(model: ir.Model, tensors: Sequence[str], feeds: Feeds) -> Means:
     """Run a model; return the mean of each channel of these tensors, as whoever reads them sees them."""
-    watched = model.clone()
-    values = {o.name: o for node in watched.graph for o in node.outputs}
-    outputs = [_as_read(values[name]) for name in tensors]
-    names = [value.name or "" for value in outputs]
-    known = {value.name for value in watched.graph.outputs}
-    for value in outputs:
-        if value.name not in known:
-            value.type = value.type or ir.TensorType(ir.DataType.FLOAT)
-            watched.graph.outputs.append(value)
-            known.add(value.name)
-    session = make_session(to_proto(watched).SerializeToString())
+    values = {o.name: o for node in model.graph for o in node.outputs}
+    read = {name: _as_read(values[name]).name or "" for name in tensors}
     totals: Means = {}
-    for feed in feeds:
-        for tensor, array in zip(tensors, session.run(names, dict(feed)), strict=True):
+    for found in read_tensors(model, read.values(), feeds):
+        for tensor, name in read.items():
+            array = found[name]
             axis = 1 if array.ndim > 2 else array.ndim - 1  # noqa: PLR2004 - images or rows
             others = tuple(i for i in range(array.ndim) if i != axis)
             mean = array.mean(axis=others, dtype=np.float64) / len(feeds)

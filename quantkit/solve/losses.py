@@ -21,7 +21,7 @@ from quantkit.ops.view import Node, View
 from quantkit.plan import Mode, Plan
 from quantkit.plan.model import ActivationPlan
 from quantkit.plan.options import Kept
-from quantkit.runtime.session import make_session
+from quantkit.runtime.taps import read_tensors
 
 __all__ = ["lossy"]
 
@@ -154,25 +154,12 @@ def _observed(
     model: ir.Model, plan: Plan, products: Sequence[Product], feeds: Feeds
 ) -> dict[str, _Seen]:
     """Run the float model; return the sums of every planned tensor that a product may read or make."""
-    watched = model.clone()
-    values = {o.name: o for node in watched.graph for o in node.outputs}
-    inputs = {v.name for v in watched.graph.inputs}
     images = {p.reads for p in products if p.window.kernel}
+    planned = {n: _Seen(1 if n in images else -1, d) for n, d in plan.activation.items()}
     seen: dict[str, _Seen] = {}
-    for name, decided in plan.activation.items():
-        if name not in values and name not in inputs:
-            continue
-        value = values.get(name)
-        if value is not None and not value.is_graph_output():
-            value.type = value.type or ir.TensorType(ir.DataType.FLOAT)
-            watched.graph.outputs.append(value)
-        seen[name] = _Seen(1 if name in images else -1, decided)
-    made = [name for name in seen if name not in inputs]
-    session = make_session(ir.serde.serialize_model(watched).SerializeToString())
-    for feed in feeds:
-        arrays = dict(zip(made, session.run(made, dict(feed)), strict=True)) if made else {}
-        for name, sums in seen.items():
-            array = arrays[name] if name in arrays else feed[name]
+    for found in read_tensors(model, planned, feeds):
+        seen = {name: planned[name] for name in found}
+        for name, array in found.items():
             if array.ndim > 1:
-                sums.add(array)
+                seen[name].add(array)
     return seen

@@ -160,7 +160,7 @@ def test_without_samples_only_weights_are_judged(
 def test_what_runs_only_optimized_is_said(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, source: Path, samples: list[dict[str, Array]]
 ) -> None:
-    from quantkit.evaluate import integer_inputs
+    from quantkit.runtime import taps
     from quantkit.runtime.session import make_session
 
     def refusing(given: Any, *, level: int = 99, **options: Any) -> Any:
@@ -169,7 +169,7 @@ def test_what_runs_only_optimized_is_said(
         return make_session(given, level=level, **options)
 
     path = ort_static(source, tmp_path / "q.onnx", samples)
-    for module in (subject, integer_inputs):
+    for module in (subject, taps):
         monkeypatch.setattr(module, "make_session", refusing)
     found = fidelity_of(path, samples)
     assert found.sentence.startswith("It does not run with optimization off, so that was not")

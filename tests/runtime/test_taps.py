@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from builders import Array, graph, model, node, rng, run, save, weight
 from onnx import TensorProto, helper
@@ -14,8 +15,8 @@ from quantkit.graph.load import load
 from quantkit.observe import Request, SketchAsk, SpanAsk
 from quantkit.observe.job import Job, OpenJob
 from quantkit.observe.requests import What
-from quantkit.observe.runner import Runner
 from quantkit.runtime.session import make_session
+from quantkit.runtime.taps import Runner, read_tensors
 
 K = 8
 
@@ -68,7 +69,7 @@ def test_taps_are_what_onnxruntime_computes() -> None:
     proto = convolution()
     tensors = ("x", "t", "n", "r", "y")
     feeds = {"x": rng().standard_normal((2, 2, 4, 4)).astype(np.float32)}
-    found = dict(opened(proto, tensors, SketchAsk()).run(feeds))
+    found = dict(opened(proto, tensors, SketchAsk()).session.run(feeds))
     assert tuple(found) == tensors
     np.testing.assert_array_equal(found["x"], feeds["x"])
     for tensor in tensors[1:]:
@@ -80,7 +81,7 @@ def test_taps_are_what_onnxruntime_computes() -> None:
 def test_one_tap_gives_the_very_bits(tensor: str) -> None:
     proto = convolution()
     feeds = {"x": rng(1).standard_normal((1, 2, 4, 4)).astype(np.float32)}
-    (found,) = dict(opened(proto, (tensor,), SketchAsk()).run(feeds)).values()
+    (found,) = dict(opened(proto, (tensor,), SketchAsk()).session.run(feeds)).values()
     np.testing.assert_array_equal(found, by_hand(proto, feeds, tensor))
 
 
@@ -92,7 +93,7 @@ def test_taps_of_a_half_precision_model_are_single(what: What, *, typed: bool) -
         info = helper.make_tensor_value_info("m", TensorProto.FLOAT16, ["N", K])
         proto.graph.value_info.append(info)
     feeds = {"x": rng().standard_normal((2, K)).astype(np.float16)}
-    found = dict(opened(proto, ("m", "y"), what).run(feeds))
+    found = dict(opened(proto, ("m", "y"), what).session.run(feeds))
     assert {a.dtype for a in found.values()} == {np.dtype(np.float32)}
     expected = by_hand(proto, feeds, "m").astype(np.float32)
     if isinstance(what, SpanAsk):
@@ -121,7 +122,7 @@ def test_every_way_to_give_a_model(make: Any, tmp_path: Path) -> None:
     source = make(tmp_path)
     before = {p: p.read_bytes() for p in tmp_path.iterdir()}
     feeds = {"x": rng().standard_normal((2, K)).astype(np.float32)}
-    found = dict(opened(source, ("m",), SketchAsk()).run(feeds))
+    found = dict(opened(source, ("m",), SketchAsk()).session.run(feeds))
     np.testing.assert_array_equal(found["m"], by_hand(product(), feeds, "m"))
     assert {p: p.read_bytes() for p in tmp_path.iterdir()} == before
 
@@ -146,7 +147,7 @@ def test_tensors_inside_a_local_function_are_seen(tmp_path: Path, *, on_disk: bo
     inner = next(n for n in load(source).model.graph if n.op_type == "MatMul").outputs[0].name
     assert inner is not None
     x = rng().standard_normal((1, K)).astype(np.float32)
-    found = dict(opened(source, (inner, "y"), SketchAsk()).run({"x": x}))
+    found = dict(opened(source, (inner, "y"), SketchAsk()).session.run({"x": x}))
     np.testing.assert_allclose(found[inner], x @ weight(K, K), rtol=1e-5, atol=1e-6)
 
 
@@ -154,9 +155,9 @@ def test_a_span_is_taken_inside_the_graph_and_is_numpys() -> None:
     proto = convolution()
     feeds = {"x": rng().standard_normal((2, 2, 4, 4)).astype(np.float32)}
     work = opened(proto, ("x", "t", "n"), SpanAsk())
-    assert [len(t.outputs) for t in work.taps] == [0, 2, 2]
-    found = dict(work.run(feeds))
-    whole = dict(opened(proto, ("x", "t", "n"), SketchAsk()).run(feeds))
+    assert [len(t.outputs) for t in work.session.taps] == [0, 2, 2]
+    found = dict(work.session.run(feeds))
+    whole = dict(opened(proto, ("x", "t", "n"), SketchAsk()).session.run(feeds))
     for tensor in ("t", "n"):
         assert found[tensor].shape == (2,)
         np.testing.assert_array_equal(found[tensor], [whole[tensor].min(), whole[tensor].max()])
@@ -169,7 +170,7 @@ def test_a_tensor_that_someone_needs_whole_does_not_stay_inside() -> None:
         Request(tensor="y", what=SpanAsk()),
     )
     work = OpenJob(Job(key="", model=product(), samples=None, groups=(requests,)), 0)
-    assert [len(t.outputs) for t in work.taps] == [1, 2]
+    assert [len(t.outputs) for t in work.session.taps] == [1, 2]
 
 
 def selecting() -> onnx.ModelProto:
@@ -189,7 +190,7 @@ def test_shapes_that_depend_on_values_do_not_break_later_runs() -> None:
     for kept in (3, 3, 5, 5, 2, 0, 0, 4):
         x = np.zeros(K, np.float32)
         x[:kept] = np.arange(1, kept + 1)
-        found = dict(work.run({"x": x}))
+        found = dict(work.session.run({"x": x}))
         np.testing.assert_array_equal(found["y"], 2 * np.arange(1, kept + 1, dtype=np.float32))
 
 
@@ -214,3 +215,31 @@ def test_a_feed_that_is_not_contiguous_is_fed_right() -> None:
     for _ in range(3):
         (y,) = runner.run({"x": x})
         np.testing.assert_array_equal(y, run(product(), {"x": np.ascontiguousarray(x)})[0])
+
+
+@pytest.mark.parametrize("in_memory", [True, False], ids=["memory", "file"])
+def test_tensors_of_samples_are_read_and_the_model_stays_as_it_is(
+    tmp_path: Path, *, in_memory: bool
+) -> None:
+    path = save(convolution(), tmp_path / "m.onnx")
+    loaded = load(path).model
+    before = ir.to_proto(loaded).SerializeToString(), path.read_bytes()
+    samples = [{"x": rng(i).standard_normal((1, 2, 4, 4)).astype(np.float32)} for i in range(2)]
+    source = loaded if in_memory else path
+    found = list(read_tensors(source, ["x", "r", "y", "nobody"], samples, optimized=False))
+    assert [set(one) for one in found] == [{"x", "r", "y"}] * 2
+    for one, feeds in zip(found, samples, strict=True):
+        np.testing.assert_array_equal(one["x"], feeds["x"])
+        expected = by_hand(convolution(), feeds, "r")
+        np.testing.assert_allclose(one["r"], expected, rtol=1e-5, atol=1e-6)
+    assert (ir.to_proto(loaded).SerializeToString(), path.read_bytes()) == before
+
+
+def test_without_samples_or_inner_tensors_no_session_is_made(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("quantkit.runtime.taps.make_session", None)
+    path = save(convolution(), tmp_path / "m.onnx")
+    assert list(read_tensors(path, ["r"], [])) == []
+    x = np.ones((1, 2, 4, 4), np.float32)
+    assert list(read_tensors(path, ["x"], [{"x": x}])) == [{"x": x}]
