@@ -58,7 +58,13 @@ def table(rows: int) -> NDArray[np.int64]:
 
 
 def occupied(row: NDArray[np.int64], low: float, high: float) -> NDArray[np.intp]:
-    """Return the bins in use of a row whose values lie in [low, high], looking no further than these."""
+    """Return the bins in use of a row whose values lie in [low, high], looking no further than these.
+
+    Args:
+        row: Counts by bin.
+        low: The smallest value seen.
+        high: The largest value seen.
+    """
     up = np.flatnonzero(row[: _bin(high) + 1])
     down = np.flatnonzero(row[_HALF : _HALF + _bin(-low) + 1])
     return np.concatenate([up, down + _HALF])
@@ -73,6 +79,11 @@ def values(row: NDArray[np.int64], low: float, high: float) -> Histogram:
     """Return the bins of one row of counts, which may end early, clipped to the exact extremes.
 
     +0, -0 and what shares their bins (magnitudes below 2^-133) are one entry at zero.
+
+    Args:
+        row: Counts by bin.
+        low: The smallest value seen.
+        high: The largest value seen.
     """
     used = occupied(row, low, high)
     up = used[(used > 0) & (used < _HALF)]

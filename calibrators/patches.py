@@ -140,6 +140,13 @@ class PatchMoments:
         """Return moments whose sums are kept in `sums`, which others may add to as well, and changed under `lock` alone.
 
         `sums` takes `nbytes(groups, inputs)`, and is zero at first.
+
+        Args:
+            window: What a product reads at once.
+            rows: Positions per sample at most.
+            inputs: K, the values of a patch of one group.
+            sums: Zeros at first, of `nbytes(groups, inputs)` bytes; others may add to it as well.
+            lock: Held while `sums` is changed.
         """
         found = cls(window, rows)
         found._shape, found._sums, found._lock = (window.group, inputs), sums, lock
@@ -157,6 +164,9 @@ class PatchMoments:
         """
         if array.size == 0:
             return
+        # One sum over all patches tells that all values are finite, which is the rule, without an array of answers. Large
+        # finite values may make it overflow: then each is asked, and none is left out. A patch with a hole goes in all
+        # groups: `count` is one number for all of them.
         patches = self.window.patches(as_float32(array), self.rows)
         with np.errstate(invalid="ignore", over="ignore"):
             is_clean = bool(np.isfinite(patches.sum()))
@@ -307,7 +317,14 @@ class PatchMoments:
 
     @classmethod
     def of(cls, window: Window, *, count: int, total: Floats, matrix: Floats) -> Self:
-        """Build moments from their sums."""
+        """Build moments from their sums.
+
+        Args:
+            window: What a product reads at once.
+            count: Patches.
+            total: Their sum, (groups, K).
+            matrix: The sum of their products, (groups, K, K).
+        """
         found = cls(window)
         found._shape = (total.shape[0], total.shape[1])
         found._sums = _zeros(found._shape)

@@ -50,7 +50,13 @@ def minmax(array: NDArray[Any], axes: Axes = None) -> Range:
 
 
 def percentile(array: NDArray[Any], axes: Axes = None, *, keep: float = 99.99) -> Range:
-    """Return the central `keep` per cent of the values."""
+    """Return the central `keep` per cent of the values.
+
+    Args:
+        array: Values.
+        axes: Over which a range is taken; None: all.
+        keep: Per cent, 99.9 for example.
+    """
     if array.size == 0:
         return minmax(array, axes)
     x = np.where(np.isfinite(array), array, np.nan).astype(np.float32)
@@ -72,6 +78,12 @@ def mse(
         argmin_c  sum (x - Q_c(x))^2,   Q_c rounds to `levels` steps of c [low, high]
 
     26 values of c from 1 down to 0.5; ties keep the wider range.
+
+    Args:
+        array: Values.
+        axes: Over which a range is taken; None: all.
+        levels: Steps of the grid, 255 for 8 bits.
+        symmetric: Zero is in the middle of the grid.
     """
     x = np.where(np.isfinite(array), array, 0).astype(np.float32)
     full = minmax(x, axes)
@@ -100,7 +112,15 @@ def estimate(
     levels: int = 255,
     symmetric: bool = False,
 ) -> Range:
-    """Estimate a range by the method's name."""
+    """Estimate a range by the method's name.
+
+    Args:
+        array: Values.
+        axes: Over which a range is taken; None: all.
+        method: Its name.
+        levels: Steps of the grid, for methods that round.
+        symmetric: Zero is in the middle of the grid.
+    """
     match method:
         case RangeMethod.MINMAX:
             return minmax(array, axes)

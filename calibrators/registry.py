@@ -63,6 +63,12 @@ def create(
 
     `axis` and `most` are the sketch's; a calibrator that reads no sketch gets them as settings if they are given.
 
+    Args:
+        name: A calibrator's, built in or of a plug-in.
+        axis: That of the channels; None: one range for the whole tensor.
+        most: Values that are counted per batch; None: all.
+        **settings: The calibrator's own.
+
     Raises:
         ValueError: No such calibrator, or no such setting.
     """

@@ -47,7 +47,13 @@ class ArraySource(Protocol):
     """Where the arrays of each block are; picklable, and safe to use from several threads."""
 
     def rows(self, block: int, key: str, rows: slice | None) -> Array:
-        """Return a copy of some rows of one of the block's arrays; None: of all."""
+        """Return a copy of some rows of one of the block's arrays; None: of all.
+
+        Args:
+            block: Number of the block.
+            key: Which of the block's arrays.
+            rows: The rows to copy; None: all.
+        """
 
     def fingerprint(self) -> str:
         """Return the digest of the files."""

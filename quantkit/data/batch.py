@@ -22,6 +22,12 @@ def order(
     The first `limit` of a mixed order are a fair draw, also from data sorted by class; the same
     arguments give the same indices on every machine.
 
+    Args:
+        n: How many samples there are.
+        limit: At most so many; None: all.
+        shuffle: Mix them before the first `limit` are taken.
+        seed: Of the mixing.
+
     Raises:
         UsageError: There are so many that the list of them would take gigabytes.
     """
@@ -47,6 +53,13 @@ def batches(
     """Yield lists of `size` samples (the last may be shorter), read as they are needed.
 
     A stream has no order to mix: `shuffle` is for random access only.
+
+    Args:
+        samples: What to read.
+        size: Samples per batch.
+        limit: At most so many samples; None: all.
+        shuffle: Read them in a mixed order.
+        seed: Of the mixing.
     """
     if isinstance(samples, Samples):
         indices = order(len(samples), limit=limit, shuffle=shuffle, seed=seed)

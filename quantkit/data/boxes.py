@@ -52,6 +52,11 @@ class Boxes:
         """Return the boxes of the image scaled, then shifted, then cut to (width, height): x and y each.
 
         What is cut off altogether cannot be found and is left out.
+
+        Args:
+            scale: What x and y are multiplied by.
+            shift: What is added then, in pixels.
+            size: Width and height that boxes are cut to, in pixels.
         """
         found = [_cut(box, scale, shift, size) for box in self.boxes]
         kept = [i for i, (x1, y1, x2, y2) in enumerate(found) if x2 > x1 and y2 > y1]

@@ -61,7 +61,13 @@ def check_names(names: Sequence[str], inputs: Sequence[InputSpec], where: str) -
 
 
 def check_unknown(names: Sequence[str], inputs: Sequence[InputSpec], where: str) -> None:
-    """Raise if an array belongs to no input."""
+    """Raise if an array belongs to no input.
+
+    Args:
+        names: What the data's arrays are called.
+        inputs: What the model takes.
+        where: The file or object, for the message.
+    """
     wanted = [spec.name for spec in inputs]
     for name in names:
         if name not in wanted:

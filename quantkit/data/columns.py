@@ -241,7 +241,13 @@ def row_reader(
 def label_column(
     features: Mapping[str, Any], inputs: Sequence[InputSpec], label: str | None
 ) -> str | None:
-    """Return the column of labels: the one that is set, else the first of the usual names."""
+    """Return the column of labels: the one that is set, else the first of the usual names.
+
+    Args:
+        features: Column -> its type.
+        inputs: What the model takes: a column of an input's name is no label.
+        label: The column that the user named; None: look for a usual name.
+    """
     if label is not None:
         if label not in features:
             raise UsageError(

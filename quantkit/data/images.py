@@ -85,7 +85,16 @@ def _read(file: Path, steps: Preprocessing, memory: int) -> Array:
 
 
 def open_images(found: Found, inputs: Sequence[InputSpec], settings: DataSettings) -> ImageSamples:
-    """Open the image files of a folder, or one, and read the first."""
+    """Open the image files of a folder, or one, and read the first.
+
+    Args:
+        found: The files, and what was passed over.
+        inputs: What the model takes: one input of rank 4.
+        settings: `image` says how pixels become values, `label` where labels are (None: look), `memory` the limit.
+
+    Raises:
+        DataError: The first image, or the file of labels, cannot be read.
+    """
     spec = image_input(inputs)
     steps = preprocessing(settings.image, spec)
     names = [file.relative_to(found.root).as_posix() for file in found.files]

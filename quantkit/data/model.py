@@ -53,6 +53,11 @@ def file_fingerprint(files: Sequence[Path], root: Path, settings: object) -> str
     """Return the digest of files, named relative to `root`, and of settings by their repr.
 
     The settings must hold no absolute path.
+
+    Args:
+        files: Whose contents count, in this order.
+        root: What their names are relative to, so that a moved folder has the same digest.
+        settings: What else makes the samples what they are.
     """
     parts: list[str | bytes] = [repr(settings)]
     for file in files:

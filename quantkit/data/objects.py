@@ -159,7 +159,13 @@ class ObjectStream:
 def open_object(
     source: object, inputs: Sequence[InputSpec], settings: DataSettings
 ) -> Samples | Stream:
-    """Open a Python object and read its first sample."""
+    """Open a Python object and read its first sample.
+
+    Args:
+        source: Arrays by name, a sequence or iterable of samples, or an object with get_next().
+        inputs: What the model takes.
+        settings: How samples are prepared and which column is the label.
+    """
     elements = _Elements(inputs=tuple(inputs), label=settings.label)
     if isinstance(source, np.ndarray) and len(inputs) == 1:
         source = {inputs[0].name: source}

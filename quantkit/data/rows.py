@@ -140,6 +140,11 @@ def mislabelled(labels: Array, samples: int, where: str) -> str:
     """Return that labels are of another length than samples; "" if they are not, or are masks or vectors.
 
     `where`: The file or key, for the message.
+
+    Args:
+        labels: As they are stored.
+        samples: How many there should be.
+        where: The file or key, for the message.
     """
     found = labels_of(labels)
     if found is None or len(found) in {0, samples}:
@@ -169,5 +174,11 @@ def labels_line(labels: Sequence[Label], source: str) -> str:
 
 
 def plural(count: int, one: str, many: str) -> str:
-    """Return "1 class", "2 classes"."""
+    """Return "1 class", "2 classes".
+
+    Args:
+        count: How many.
+        one: The word for one of them.
+        many: The word for any other number.
+    """
     return f"{count} {one if count == 1 else many}"

@@ -231,6 +231,11 @@ class ArrayFiles:
     def rows(self, array: StoredArray, start: int, stop: int) -> Array:
         """Return a copy of some rows.
 
+        Args:
+            array: Where in which file it is.
+            start: The first row.
+            stop: The row behind the last.
+
         Raises:
             DataError: They cannot be read, or not within the memory.
         """

@@ -180,7 +180,13 @@ class TableSamples:
 
 
 def open_table(found: Found, inputs: Sequence[InputSpec], settings: DataSettings) -> TableSamples:
-    """Open the tables of a folder, or one, and read the first row."""
+    """Open the tables of a folder, or one, and read the first row.
+
+    Args:
+        found: The files.
+        inputs: What the model takes.
+        settings: Which columns are text and label, and how they are prepared.
+    """
     check_tables(found, settings.memory_limit)
     single = len(found.files) == 1 and found.kind != SAVED
     description = Description(
@@ -195,7 +201,13 @@ def open_table(found: Found, inputs: Sequence[InputSpec], settings: DataSettings
 
 
 def open_dataset(dataset: Any, inputs: Sequence[InputSpec], settings: DataSettings) -> TableSamples:
-    """Open a `datasets.Dataset` and read the first row."""
+    """Open a `datasets.Dataset` and read the first row.
+
+    Args:
+        dataset: A `datasets.Dataset`, not a dictionary of splits.
+        inputs: What the model takes.
+        settings: Which columns are text and label, and how they are prepared.
+    """
     description = Description(kind="Dataset object", location="datasets.Dataset", samples=None)
     return _open(
         _Object(dataset),

@@ -109,6 +109,11 @@ def judge(a: Figure | None, b: Figure | None, *, same_samples: bool = True) -> V
 
     A change is within noise if each value lies in the other's interval; where only one has an interval, in that. Of
     other samples it is already if the intervals overlap: both figures are then drawn anew.
+
+    Args:
+        a: The earlier figure; None: there is none.
+        b: The later figure; None: there is none.
+        same_samples: Both are of the same samples, so that they share their luck.
     """
     # A value of None is an SQNR without noise (infinite), so it beats any number. Intervals describe how far a figure
     # moves with other samples. On the same samples both values share that luck, so each must lie in the other's

@@ -71,7 +71,13 @@ class NodesDiff:
 
 
 def nodes_diff(a: ir.Model, b: ir.Model, pairs: Nodes) -> NodesDiff:
-    """Say what differs, in the order of the first model."""
+    """Say what differs, in the order of the first model.
+
+    Args:
+        a: The first model.
+        b: The second model.
+        pairs: Which node of one is which of the other.
+    """
     left, right = list(a.graph.all_nodes()), list(b.graph.all_nodes())
     taken = set(pairs.values())
     sources = _Sources(pairs, _constant_values(left) | _constant_values(right))

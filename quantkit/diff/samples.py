@@ -24,6 +24,11 @@ def read_samples(
 ) -> list[Feeds]:
     """Return the inputs of one run after the other; `described` is told what the data is.
 
+    Args:
+        model: Whose inputs are fed.
+        settings: Which samples, and how they are prepared.
+        described: Is told what the data is, before it is read.
+
     Raises:
         DataError: The data cannot be read, does not fit the model, or holds no whole batch.
     """

@@ -70,6 +70,12 @@ def tensor_errors(
 ) -> TensorErrors:
     """Run both models and compare every tensor that corresponds.
 
+    Args:
+        a: The first model, from a file.
+        b: The second model, from a file.
+        samples: What both are run on, one run each.
+        progress: Is told what is being done.
+
     Raises:
         DataError: A model does not run on the given samples.
     """

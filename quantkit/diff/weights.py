@@ -66,7 +66,13 @@ class WeightsDiff:
 
 
 def weights_diff(a: ir.Model, b: ir.Model, nodes: Nodes) -> WeightsDiff:
-    """Compare all weights, one pair in memory at a time."""
+    """Compare all weights, one pair in memory at a time.
+
+    Args:
+        a: The first model.
+        b: The second model.
+        nodes: Which node of one is which of the other: weights correspond as their readers do.
+    """
     left, right = stored_constants(a), stored_constants(b)
     pairs = _pairs(left, right, nodes)
     kept = frozenset(nodes) | frozenset(nodes.values())

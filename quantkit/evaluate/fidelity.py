@@ -156,6 +156,11 @@ def fidelity_of(
     Of the products that could saturate at most 8 are computed, those with the largest pairs, on 32 positions of each
     sample or fewer.
 
+    Args:
+        path: The candidate.
+        samples: What to run; fewer are faster, and none only reads the weights.
+        progress: Is told what is being done.
+
     Raises:
         An exception in `quantkit.runtime.session.RUNTIME_ERRORS`: onnxruntime does not load or run the model as users do.
     """

@@ -55,7 +55,13 @@ class IntegerLayer:
 
 
 def integer_layers(path: Path, samples: Sequence[Feeds], positions: int) -> list[IntegerLayer]:
-    """Compute every product with int8 weights on at most `positions` positions of each sample."""
+    """Compute every product with int8 weights on at most `positions` positions of each sample.
+
+    Args:
+        path: The candidate.
+        samples: What to run.
+        positions: Of each sample, evenly spaced.
+    """
     model = load(path).model
     return layers_among(path, list(integer_products(model)), samples, positions)
 
@@ -70,6 +76,13 @@ def layers_among(
     """Compute these products of a file; `work`: with at most so many multiplications each, but at least one row per sample.
 
     One that quantizes what it reads on its own, or that stands in a subgraph, is judged by its weight alone.
+
+    Args:
+        path: The file.
+        products: Those to compute.
+        samples: What to run.
+        positions: At most so many of each sample.
+        work: At most so many multiplications per product; None: as many as the positions need.
 
     Raises:
         An exception in `quantkit.runtime.session.RUNTIME_ERRORS`: it does not run with optimization off.

@@ -11,7 +11,14 @@ __all__ = ["candidate_warnings", "otherwise_prepared", "swapped"]
 def candidate_warnings(
     model: NamedModel, base: NamedModel, answered: MeasuredOutputs, changes: Changes | None
 ) -> list[str]:
-    """Return what makes a candidate's figures mean less than they seem to."""
+    """Return what makes a candidate's figures mean less than they seem to.
+
+    Args:
+        model: The candidate.
+        base: The float model.
+        answered: What running both showed.
+        changes: What differs between the two files; None: not looked at.
+    """
     found = []
     if count := answered.calibrated.get(model.name, 0):
         found.append(

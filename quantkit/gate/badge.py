@@ -32,6 +32,11 @@ def badge(result: Result, verdicts: Sequence[Verdict], *, allow_undecided: bool 
     One candidate: ``quantkit gate: passed (static: drop 0.3 points, 73 % smaller)``; the figures are estimates. Several:
     ``quantkit gate: failed (passed static; failed ort default: max_drop)``. Of figures that mean nothing none is
     shown: ``quantkit gate: invalid (static: Float itself is guessing)``.
+
+    Args:
+        result: What was measured.
+        verdicts: One per candidate.
+        allow_undecided: An undecided verdict passes.
     """
     outcome = _WORDS[overall(verdicts, allow_undecided=allow_undecided)]
     models = {m.name: m for m in result.candidates}

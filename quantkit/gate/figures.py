@@ -53,6 +53,11 @@ class Missing:
 def figure_of(rule: Rule, model: Evaluated, result: Result) -> Figure | Missing:
     """Return the figure of a candidate that a rule judges.
 
+    Args:
+        rule: What is judged.
+        model: The candidate.
+        result: Holds the float model that it is compared with.
+
     Raises:
         UsageError: There is no such rule, or it makes no sense for the metric.
     """

@@ -85,6 +85,11 @@ def judge(
 ) -> tuple[Verdict, ...]:
     """Return one verdict for each candidate, in the result's order; `allow` are objections that do not count.
 
+    Args:
+        result: What was measured.
+        rules: What candidates must keep.
+        allow: Kinds of objections that do not count.
+
     Raises:
         UsageError: There is no such rule.
     """
@@ -92,7 +97,13 @@ def judge(
 
 
 def judged(result: Result, rules: Sequence[Rule], allow: Collection[str] = ()) -> Result:
-    """Return the result with the rules and what came of them; without rules, with neither."""
+    """Return the result with the rules and what came of them; without rules, with neither.
+
+    Args:
+        result: What was measured.
+        rules: What candidates must keep; none: nothing is judged.
+        allow: Kinds of objections that do not count.
+    """
     verdicts = judge(result, rules, allow) if rules else ()
     return replace(result, rules=tuple(rules), verdicts=verdicts, allowed=tuple(allow))
 

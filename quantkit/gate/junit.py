@@ -21,6 +21,11 @@ def junit_xml(result: Result, verdicts: Sequence[Verdict], *, allow_undecided: b
 
     A rule that fails is a ``failure``; one that is undecided an ``error``, or ``skipped`` where that is allowed. So is
     an objection to the evaluation. The same result and verdicts give the same text.
+
+    Args:
+        result: What was measured.
+        verdicts: One per candidate.
+        allow_undecided: An undecided rule is skipped, and no error.
     """
     tags = _TAGS | ({"undecided": "skipped"} if allow_undecided else {})
     models = {m.name: m for m in result.candidates}

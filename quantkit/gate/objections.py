@@ -12,7 +12,13 @@ _NOISE_DB = 5.0  # below it an output is more noise than signal, whatever the mo
 
 
 def objections_of(model: Evaluated, result: Result, *, fails: bool) -> tuple[Objection, ...]:
-    """Return the objections to a candidate's figures, the gravest first; `fails`: a rule already says no."""
+    """Return the objections to a candidate's figures, the gravest first; `fails`: a rule already says no.
+
+    Args:
+        model: The candidate.
+        result: The evaluation.
+        fails: A rule is broken: then nothing contradicts that all are kept.
+    """
     found = [
         *_outdated(result),
         *_wrong_files(model, result),

@@ -18,6 +18,11 @@ def sentence(figure: Figure, rule: Rule, bad: float | None) -> str:
     """Say what was found and what is allowed.
 
     "drop of top-1 is 0.3 points (at most 0.7 points with 95 % confidence), allowed 0.6 points"
+
+    Args:
+        figure: What was found.
+        rule: What is allowed.
+        bad: The end of the interval that is judged; None: there is no interval.
     """
     found = f"{figure.what} is {figure_text(figure.estimate, figure.unit)}"
     if rule.confidence is not None and not figure.exact and bad is not None:
@@ -28,7 +33,13 @@ def sentence(figure: Figure, rule: Rule, bad: float | None) -> str:
 
 
 def room(figure: Figure, rule: Rule, margin: float) -> str:
-    """Say how much room is left, or how much is missing: "0.1 points too much"."""
+    """Say how much room is left, or how much is missing: "0.1 points too much".
+
+    Args:
+        figure: What was found.
+        rule: What is allowed.
+        margin: From the figure to the limit; below zero: missing.
+    """
     lacking = "too much" if is_ceiling(rule) else "too little"
     if isinf(margin):
         return lacking if margin < 0 else "kept"
@@ -40,6 +51,11 @@ def more_samples(figure: Figure, rule: Rule, bad: float | None) -> str:
 
     Half-widths shrink with the root of the number of samples: ``n (half-width / room)^2``, rounded up to two
     digits. (Of rare flips they shrink faster: fewer will do.)
+
+    Args:
+        figure: What was found.
+        rule: What is allowed.
+        bad: The end of the interval that is judged; None: there is no interval.
     """
     if bad is None:
         return f"too few {figure.counted} for an interval with {_confidence(rule)}: evaluate more"
@@ -52,7 +68,13 @@ def more_samples(figure: Figure, rule: Rule, bad: float | None) -> str:
 
 
 def figure_text(value: float, unit: Unit, *, short: bool = False) -> str:
-    """Write a figure or a limit: ``0.3 points`` (short: ``0.3 pt``), ``73 %``, ``0.65``."""
+    """Write a figure or a limit: ``0.3 points`` (short: ``0.3 pt``), ``73 %``, ``0.65``.
+
+    Args:
+        value: As it is computed: a fraction for percent and points.
+        unit: What it is shown in.
+        short: For a badge.
+    """
     number = _number(value * 100 if unit in _PARTS else value)
     if unit == "points":
         return f"{number} {'pt' if short else 'point' if number == '1' else 'points'}"
@@ -60,12 +82,24 @@ def figure_text(value: float, unit: Unit, *, short: bool = False) -> str:
 
 
 def room_text(margin: float, unit: Unit, *, short: bool = False) -> str:
-    """Write a margin: what lies between two percentages are points."""
+    """Write a margin: what lies between two percentages are points.
+
+    Args:
+        margin: As it is computed.
+        unit: Of the figure.
+        short: For a badge.
+    """
     return figure_text(margin, "points" if unit == "percent" else unit, short=short)
 
 
 def bound_text(rule: Rule, unit: Unit, *, short: bool = False) -> str:
-    """Write a limit with its direction: ``<= 1 point``."""
+    """Write a limit with its direction: ``<= 1 point``.
+
+    Args:
+        rule: The limit, and whether it is a ceiling.
+        unit: Of the figure.
+        short: For a badge.
+    """
     return f"{'<=' if is_ceiling(rule) else '>='} {figure_text(rule.limit, unit, short=short)}"
 
 

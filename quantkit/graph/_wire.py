@@ -177,7 +177,16 @@ def _put_in(tensor: bytes) -> list[Piece]:
 
 
 def fields_of(buffer: Buffer, position: int, end: int) -> Iterator[Field]:
-    """Yield the fields of the message that lies between `position` and `end`."""
+    """Yield the fields of the message that lies between `position` and `end`.
+
+    Args:
+        buffer: The file.
+        position: Of the message's first byte.
+        end: The byte behind its last.
+
+    Raises:
+        WireError: It is cut off, or no protobuf.
+    """
     while position < end:
         start = position
         tag, position = varint(buffer, position, end)
@@ -199,7 +208,13 @@ def fields_of(buffer: Buffer, position: int, end: int) -> Iterator[Field]:
 
 
 def varint(buffer: Buffer, position: int, end: int) -> tuple[int, int]:
-    """Read a number of variable length; return it and where it ends."""
+    """Read a number of variable length; return it and where it ends.
+
+    Args:
+        buffer: The file.
+        position: Of the number's first byte.
+        end: The byte behind the message that holds it.
+    """
     result = shift = 0
     while position < end and shift < _VARINT_END:
         byte = buffer[position]

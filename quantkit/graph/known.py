@@ -101,6 +101,11 @@ def integers(node: ir.Node, slot: int, attribute: str) -> tuple[int, ...] | None
     """Return a list that older opsets hold in an attribute, newer ones in an input.
 
     None if it is absent, or computed; `slot` below zero if no opset has it as an input.
+
+    Args:
+        node: Whose list it is.
+        slot: The input that holds it in newer opsets; below zero: none does.
+        attribute: The attribute that holds it in older ones.
     """
     if 0 <= slot < len(node.inputs) and node.inputs[slot] is not None:
         tensor = constant(node.inputs[slot])

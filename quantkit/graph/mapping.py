@@ -107,7 +107,14 @@ def lazy(
     shape: tuple[int, ...],
     name: str | None,
 ) -> ir.LazyTensor:
-    """Return a tensor whose contents are computed each time they are read, and never kept."""
+    """Return a tensor whose contents are computed each time they are read, and never kept.
+
+    Args:
+        read: Computes the contents; called each time.
+        dtype: Of the contents.
+        shape: Of the contents, which must be known before.
+        name: The tensor's.
+    """
     return ir.LazyTensor(
         lambda: ir.Tensor(read(), dtype=dtype, name=name),
         dtype=dtype,

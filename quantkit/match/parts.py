@@ -127,6 +127,11 @@ def parts_of(model: Structure, outputs: Sequence[str], fed: Mapping[str, Kind]) 
     """Cut many small parts out of a model, some to a session.
 
     onnxruntime takes 30 s to load one of a thousand inputs, and two seconds for 16 of 64 each.
+
+    Args:
+        model: The model.
+        outputs: What comes out, some of them per session.
+        fed: Tensors that are given to those who read them.
     """
     chunks = [outputs[i : i + _TOGETHER] for i in range(0, len(outputs), _TOGETHER)]
     return Parts(tuple(part_of(model, chunk, fed) for chunk in chunks))
@@ -172,7 +177,13 @@ def _rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
 def needed(
     model: Structure, outputs: Iterable[str], fed: Iterable[str]
 ) -> tuple[list[int], set[str]]:
-    """Return the nodes that outputs need, in order, and all that these read."""
+    """Return the nodes that outputs need, in order, and all that these read.
+
+    Args:
+        model: The model.
+        outputs: The tensors that are wanted.
+        fed: Tensors whose makers are not needed, as they are given.
+    """
     stops = set(fed)
     read: set[str] = set()
     kept: set[int] = set()

@@ -113,7 +113,13 @@ _NOTHING = _Since()
 def regions_of(
     reference: Structure, candidate: Structure, matches: Mapping[str, Match]
 ) -> tuple[Region, ...]:
-    """Return the quantized layers in the candidate's order. Linear in the number of nodes."""
+    """Return the quantized layers in the candidate's order. Linear in the number of nodes.
+
+    Args:
+        reference: The float model.
+        candidate: The quantized model.
+        matches: The candidate's tensors that have one in the float model.
+    """
     walk = _Walk(reference, candidate, matches)
     found = []
     for names in walk.ends():

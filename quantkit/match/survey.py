@@ -33,7 +33,13 @@ class Survey:
 
 
 def survey(model: Structure, tensors: Iterable[str], feeds: Feeds) -> Survey:
-    """Look at tensors that nodes make, and at the inputs."""
+    """Look at tensors that nodes make, and at the inputs.
+
+    Args:
+        model: The model, which is run once with optimization off.
+        tensors: Those to look at.
+        feeds: One sample.
+    """
     made = [name for name in dict.fromkeys(tensors) if name in model.maker]
     types = types_of(part_of(model, made, {}))
     shapes = dict(_shapes(model, types, feeds))
@@ -72,6 +78,12 @@ def surveyed(
     """Find the layers between tensors that have the same shape in both models.
 
     Return them, what the tensors of both models are, and how many tensors have the same name but another shape.
+
+    Args:
+        reference: The float model.
+        candidate: The quantized model.
+        matches: The candidate's tensors that have one in the float model, by name.
+        feeds: One sample.
     """
     left, dropped = dict(matches), 0
     for _ in range(_ROUNDS):
@@ -94,7 +106,13 @@ def _names(region: Region) -> Iterable[str]:
 
 
 def same_form(match: Match, theirs: Survey, ours: Survey) -> bool:
-    """Say whether the two tensors of a match have one shape, and types that can be compared."""
+    """Say whether the two tensors of a match have one shape, and types that can be compared.
+
+    Args:
+        match: A tensor of the candidate and its float one.
+        theirs: What the float model's tensors are.
+        ours: What the candidate's are.
+    """
     shape = theirs.shapes.get(match.tensor)
     if shape is None or shape != ours.shapes.get(match.candidate):
         return False

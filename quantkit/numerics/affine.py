@@ -54,6 +54,13 @@ def affine_from_range(
     Symmetric: ``s = max(|low|, |high|) / h`` with ``h = (qmax - qmin) // 2`` and z in the middle, so
     that +x and -x get opposite values (int8 uses -127..127, uint8 1..255 around 128).
     An empty range (all zeros) gets scale 1: zero stays zero.
+
+    Args:
+        low: Lower ends, one per scale; above zero counts as zero.
+        high: Upper ends, of the same shape; below zero counts as zero.
+        qmin: The least integer.
+        qmax: The greatest integer.
+        symmetric: Zero is in the middle of the integers.
     """
     low64 = np.minimum(np.asarray(low, np.float64), 0)
     high64 = np.maximum(np.asarray(high, np.float64), 0)
@@ -76,7 +83,15 @@ def _safe_scale(scale: NDArray[np.float64]) -> Floats:
 def quantize(
     array: NDArray[Any], affine: Affine, dtype: IntType, *, qmin: int, qmax: int
 ) -> Integers:
-    """Quantize in blocks; the only temporary is `_CHUNK` elements."""
+    """Quantize in blocks; the only temporary is `_CHUNK` elements.
+
+    Args:
+        array: Floats.
+        affine: Scale and zero point, which broadcast against `array`.
+        dtype: Of the integers.
+        qmin: The least integer, which may be above the type's own.
+        qmax: The greatest integer, which may be below the type's own.
+    """
     if array.ndim == 0:
         return quantize(array[None], affine, dtype, qmin=qmin, qmax=qmax).reshape(())
     out = np.empty(array.shape, dtype.storage)
@@ -125,6 +140,11 @@ def blocks(array: NDArray[Any], axis: int, size: int) -> NDArray[Any]:
     """View `array` with `axis` cut into blocks: ``(..., n, ...) -> (..., ceil(n / size), size, ...)``.
 
     A last block that is not full is padded with zeros, which never widen a range.
+
+    Args:
+        array: Any.
+        axis: That is cut.
+        size: Of a block.
     """
     axis %= array.ndim
     n = array.shape[axis]
@@ -137,7 +157,13 @@ def blocks(array: NDArray[Any], axis: int, size: int) -> NDArray[Any]:
 
 
 def unblocks(array: NDArray[Any], axis: int, n: int) -> NDArray[Any]:
-    """Undo `blocks`: join `axis` and the one after it, and cut to `n`."""
+    """Undo `blocks`: join `axis` and the one after it, and cut to `n`.
+
+    Args:
+        array: As `blocks` returned it.
+        axis: That was cut.
+        n: Its extent before.
+    """
     axis %= array.ndim - 1
     joined = array.reshape(*array.shape[:axis], -1, *array.shape[axis + 2 :])
     return joined[(slice(None),) * axis + (slice(n),)]

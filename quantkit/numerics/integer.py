@@ -28,7 +28,15 @@ def matmul_integer(
     *,
     saturate: bool = False,
 ) -> NDArray[np.int32]:
-    """ONNX MatMulInteger of (..., M, K) and (K, N); `b_zero` may be one per column."""
+    """ONNX MatMulInteger of (..., M, K) and (K, N); `b_zero` may be one per column.
+
+    Args:
+        a: (..., M, K), the activation.
+        b: (K, N), the weight.
+        a_zero: Of the activation.
+        b_zero: Of the weight; one, or one per column.
+        saturate: Clip sums of two products at int16, as x86 without VNNI does for uint8 times int8.
+    """
     a64, b64 = a.astype(np.int64), b.astype(np.int64)
     az, bz = np.asarray(a_zero, np.int64), np.asarray(b_zero, np.int64)
     product = _pair_sums(a64, b64) if saturate else a64 @ b64
@@ -55,7 +63,14 @@ def requantize(
     zero_point: int,
     dtype: IntType,
 ) -> Integers:
-    """Return ``clip(rint(acc * scale) + z)``; `scale` is ``s_a * s_b / s_y``, in float32."""
+    """Return ``clip(rint(acc * scale) + z)``; `scale` is ``s_a * s_b / s_y``, in float32.
+
+    Args:
+        accumulator: Sums of products.
+        scale: ``s_a * s_b / s_y``; one, or one per channel.
+        zero_point: Of the result.
+        dtype: Of the result.
+    """
     y = np.rint(accumulator.astype(np.float32) * np.asarray(scale, np.float32)) + zero_point
     result: Integers = np.clip(y, dtype.qmin, dtype.qmax).astype(dtype.storage)
     return result
@@ -83,7 +98,14 @@ __all__ += ["Output", "Quantized"]
 
 
 def qlinear_matmul(a: Quantized, b: Quantized, y: Output, *, saturate: bool = False) -> Integers:
-    """ONNX QLinearMatMul of (..., M, K) and (K, N); `b` per tensor or per column."""
+    """ONNX QLinearMatMul of (..., M, K) and (K, N); `b` per tensor or per column.
+
+    Args:
+        a: (..., M, K), the activation.
+        b: (K, N), the weight, per tensor or per column.
+        y: Scale, zero point and type of the result.
+        saturate: Clip sums of two products at int16, as x86 without VNNI does.
+    """
     acc = matmul_integer(a.values, b.values, a.zero_point, b.zero_point, saturate=saturate)
     scale = np.float32(a.scale) * b.scale.astype(np.float32) / np.float32(y.scale)
     return requantize(acc, scale, y.zero_point, y.dtype)
@@ -111,6 +133,14 @@ def qlinear_conv(
     """ONNX QLinearConv in two dimensions, (N, C, H, W) by (M, C/group, kh, kw).
 
     The columns are laid out (kh, kw, c) with c fastest, the order in which onnxruntime pairs them.
+
+    Args:
+        x: (N, C, H, W), the activation.
+        w: (M, C / group, kh, kw), the weight, per tensor or per output channel.
+        y: Scale, zero point and type of the result.
+        bias: (M,), of the scale ``s_x * s_w``; None: zero.
+        geometry: Strides, pads, dilations and groups; None: those of a plain Conv.
+        saturate: Clip sums of two products at int16, as x86 without VNNI does.
     """
     geo = geometry or ConvGeometry()
     out_channels, _, kh, kw = w.values.shape

@@ -28,7 +28,13 @@ def pack(q: NDArray[Any], dtype: IntType) -> NDArray[np.uint8]:
 
 
 def unpack(packed: NDArray[np.uint8], dtype: IntType, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Undo `pack`."""
+    """Undo `pack`.
+
+    Args:
+        packed: Bytes, the first value in the low bits.
+        dtype: Of the values, below 8 bits.
+        shape: Of the result.
+    """
     per_byte = _BYTE // dtype.bits
     mask = (1 << dtype.bits) - 1
     flat = np.empty(packed.size * per_byte, np.uint8)

@@ -130,7 +130,17 @@ def nearest_pairs(
 
     Exact where `coupling` is 0; with a coupling, exact among q0 next to an optimum (of the free
     problem and of each edge of the hexagon), each with its best q1.
+
+    Args:
+        first: Targets t0 of the first of each pair.
+        second: Targets t1 of the second; of the same shape.
+        form: What an error costs; broadcasts against the targets.
+        limits: Which integers are allowed.
     """
+    # The allowed region is a hexagon: |q0|, |q1| <= peak cut by |q0 + q1| <= pair. Nearly all pairs round freely into
+    # it, so these are done first, all at once; the hexagon is looked at for the few that are outside. A constrained
+    # optimum lies on an edge, but integer points of the edge need not be next to the real optimum of one edge alone,
+    # so both neighbours of the free target and of both edges' optima compete.
     low = np.floor(first)
     q0, q1 = _best([low, low + 1], first, second, form, _UNBOUNDED)
     # The free optimum, where it is allowed, is also the optimum within the limits.
@@ -188,6 +198,11 @@ def round_pairs(
 
     Minimises ``sum_k weights_k (scaled_k - q_k)^2`` exactly: only pairs that break the limit after
     plain rounding move. An odd K leaves the last one alone with a zero.
+
+    Args:
+        scaled: (..., K): weights divided by their scale.
+        limits: Which integers are allowed.
+        weights: What a squared error costs; broadcasts against `scaled`.
     """
     q = np.clip(np.rint(np.asarray(scaled, np.float64)), -limits.peak, limits.peak)
     even, odd = q[..., 0 : q.shape[-1] // 2 * 2 : 2], q[..., 1::2]

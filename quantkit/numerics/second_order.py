@@ -73,6 +73,11 @@ def damped(moments: Array, share: float = 0.2, *, own: bool = False) -> Floats:
 
     Few samples leave directions of the input unseen. An input that is always zero gets the identity. `own`: the moments
     may be changed in their place, where they are float64.
+
+    Args:
+        moments: H, (..., K, K), symmetric.
+        share: Of the mean of the diagonal that is added to it (`damping_share`).
+        own: The caller needs the moments no more: a matrix of thousands of inputs is not copied.
     """
     h = np.asarray(moments, np.float64) if own else np.array(moments, np.float64)
     k = h.shape[-1]
@@ -95,6 +100,12 @@ def round_second_order(
 
     `moments` must be positive definite (see `damped`). Pairs go in order of falling
     H_00 + H_11: the largest inputs are rounded while all the others can still make up for them.
+
+    Args:
+        weight: (..., N, K).
+        scale: (..., N).
+        moments: H = E[x x^T], (..., K, K), positive definite.
+        limits: Which integers are allowed.
     """
     return round_carried(weight, scale, carries_of(moments), limits)
 
@@ -116,6 +127,10 @@ class Carries:
 
 def carries_of(moments: Array, *, own: bool = False) -> Carries:
     """Factor moments; `own`: in their place, where they are large."""
+    # Two ways to the same factor. Small moments, or those of many groups, are copied into order and factored in one
+    # call. One large matrix (from 512 inputs on: 4,608 inputs are 170 MB) is reordered, factored and reversed where
+    # it lies, block by block; peak memory is then one matrix and not three, which is what decides how many weights
+    # can be solved at once.
     h = _padded(np.asarray(moments, np.float64))
     order = _pair_order(h)
     if h.shape[-1] >= _LARGE and h.size == h.shape[-1] ** 2:
@@ -155,7 +170,18 @@ def _carry_in_place(h: Floats, order: NDArray[np.intp]) -> Floats:
 
 
 def round_carried(weight: Array, scale: Array, carries: Carries, limits: Limits = PAIRED) -> Floats:
-    """Return integers (..., N, K) within `limits`, as `round_second_order` does."""
+    """Return integers (..., N, K) within `limits`, as `round_second_order` does.
+
+    Args:
+        weight: (..., N, K), or some of its channels.
+        scale: (..., N).
+        carries: The factored moments, used for as many channels as one likes.
+        limits: Which integers are allowed.
+    """
+    # Rounding runs along K, so weights lie (..., K, N) here: each step then works on rows that are contiguous over
+    # all channels. The order is by pairs, never by single inputs: neighbours 2j, 2j + 1 share an int16 sum in the
+    # kernel, and must be rounded together. K is padded to be even with an input that is not correlated with any
+    # other, so that it takes and passes on no error.
     k = weight.shape[-1]
     order = carries.order
     columns = np.swapaxes(weight / scale[..., np.newaxis], -1, -2)
@@ -205,6 +231,9 @@ def _round_rows(rows: Floats, carries: Carries, limits: Limits) -> Floats:
     weights, carry = carries.weights, carries.carry
     k = rows.shape[-2]
     for start in range(0, k, _BLOCK):
+        # Errors of earlier blocks are carried over by one matrix product per block; inside a block by one per pair.
+        # Without the blocks it would be a product with all that came before per pair: the same sums, but bound by
+        # memory instead of by the processor.
         stop = min(start + _BLOCK, k)
         targets = rows[..., start:stop, :].copy()
         if start:
@@ -240,6 +269,14 @@ def improve(
 
     `q` must be within `limits`, `moments` positive definite (see `second_order.damped`). Stops early
     when a sweep moves nothing.
+
+    Args:
+        q: The integers to begin with, (..., N, K).
+        weight: (..., N, K).
+        scale: (..., N).
+        moments: H = E[x x^T], (..., K, K).
+        limits: Which integers are allowed.
+        sweeps: At most so many passes over all pairs.
     """
     k = q.shape[-1]
     rows, h = pad_to_even(np.swapaxes(q, -1, -2), moments)

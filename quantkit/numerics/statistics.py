@@ -30,6 +30,11 @@ def wilson(count: int, n: int, confidence: float = 0.95) -> Bounds:
 
     The rates p with ``|count/n - p| <= z sqrt(p (1 - p) / n)``. Never of zero width: with a count of 0 it ends at
     ``z^2 / (n + z^2)``, about 3.8 / n at 95 %.
+
+    Args:
+        count: How often it was seen.
+        n: Of how many, at least 1.
+        confidence: 0.95 for example.
     """
     z2, rate = _z(confidence) ** 2, count / n
     middle = (rate + z2 / (2 * n)) / (1 + z2 / n)
@@ -45,6 +50,12 @@ def flips_interval(gained: int, lost: int, n: int, confidence: float = 0.95) -> 
     likeliest rate of gains if the drop is d. Covers also where flips are rare; redrawing the samples does not (no flip
     seen: no draw has one), and covers 20 to 60 % instead of 95 % with one flip to be expected. Never of zero
     width: without flips it is ``+-z^2 / (n + z^2)``.
+
+    Args:
+        gained: Samples that float gets wrong and the candidate right.
+        lost: Samples that float gets right and the candidate wrong.
+        n: All samples.
+        confidence: 0.95 for example.
     """
     z, seen = _z(confidence), (lost - gained) / n
     # d lies inside as long as its score is within +-z; the score falls as d grows.
@@ -78,7 +89,13 @@ def redrawn_means(values: ArrayLike, *, draws: int = 1000, seed: int = 0) -> NDA
 
 
 def redrawn_counts(n: int, *, draws: int = 1000, seed: int = 0) -> Iterator[NDArray[np.float64]]:
-    """Yield how often each of n samples is drawn with replacement, n times in all: (some draws, n)."""
+    """Yield how often each of n samples is drawn with replacement, n times in all: (some draws, n).
+
+    Args:
+        n: Samples.
+        draws: How many times all are drawn.
+        seed: The same gives the same draws.
+    """
     rng, size = np.random.default_rng(seed), max(_BLOCK // n, 1)
     for start in range(0, draws, size):
         block = min(size, draws - start)
@@ -102,6 +119,12 @@ def bootstrap_mean(
     over the draws, which follows skewed values, hulled with Student's interval, which holds where draws of rare
     values see too little. The spread s* of a draw counts as at least ``s / sqrt(n)``: a draw of one
     value only would have none. (Plain percentiles of the mean cover 88 to 90 % instead of 95 % for skewed values and n = 50.)
+
+    Args:
+        values: One per sample.
+        draws: How many times samples are redrawn.
+        seed: The same gives the same interval.
+        confidence: 0.95 for example.
     """
     column = np.asarray(values, np.float64)
     n = len(column)
@@ -124,6 +147,12 @@ def mean_interval(
     """Return the interval of a mean: Wilson's for hits (0 and 1), else the bootstrap's.
 
     None for fewer than 2 values that are no hits.
+
+    Args:
+        values: One per sample; only 0 and 1 are hits.
+        draws: How many times samples are redrawn.
+        seed: The same gives the same interval.
+        confidence: 0.95 for example.
     """
     column = np.asarray(values, np.float64)
     if np.isin(column, (0.0, 1.0)).all():

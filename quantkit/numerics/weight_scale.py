@@ -46,7 +46,16 @@ def choose_scale(weight: Array, importance: Array | float, limits: Limits = PAIR
     q are the integers that `round_pairs` gives at that scale. Scales tried are evenly spaced in
     logarithm from half of `peak_scale` to `safe_scale`; the first of equals wins, so the result is
     never worse than `safe_scale`, which is tried first.
+
+    Args:
+        weight: (..., N, K).
+        importance: Of each input, (..., K); one number: all alike.
+        limits: Which integers are allowed.
     """
+    # Searched, not solved: the error as a function of the scale jumps at every rounding and has many minima. Scales
+    # below the one of the peak clip the largest weights, which is worth it where few are large; scales above it are
+    # needed where two large neighbours break the limit of pairs. Scales are float32 from the start, as the file
+    # stores them, so that the error found is the error had.
     weight = np.asarray(weight, np.float64)
     widest = safe_scale(weight, limits)
     narrowest = _NARROWEST * peak_scale(weight, limits)
@@ -76,6 +85,12 @@ def refit_scale(q: Array, weight: Array, scale: Array, moments: Array) -> Floats
 
     It minimises ``(w - s q) H (w - s q)^T``. Where that is not a scale (all integers zero, or a
     sign turned around) the old one stays.
+
+    Args:
+        q: The integers, (..., N, K).
+        weight: (..., N, K).
+        scale: The old one, (..., N).
+        moments: H = E[x x^T], (..., K, K).
     """
     through = q @ np.asarray(moments, np.float64)
     along = np.einsum("...nk,...nk->...n", through, weight)

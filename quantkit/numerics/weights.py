@@ -58,6 +58,11 @@ def round_keeping_sum(
 
     Invariant, for values inside the bounds: ``|result - scaled| < 1`` everywhere, and
     ``|sum(result - scaled)| <= 1/2`` a row unless all values that could move are at a bound.
+
+    Args:
+        scaled: (channels, k): weights divided by their scale.
+        low: The least integer; one, or one per value.
+        high: The greatest integer; one, or one per value.
     """
     lows, highs = (np.broadcast_to(np.float32(bound), scaled.shape) for bound in (low, high))
     out = np.clip(np.rint(scaled), lows, highs)
@@ -103,6 +108,11 @@ def fit(array: Array, spec: QuantSpec, method: RangeMethod = RangeMethod.MINMAX)
 
     With `pair_axes` set, each scale is widened just enough for every adjacent pair of weights to fit
     AVX2's int16 (see `quantkit.numerics.pairs`).
+
+    Args:
+        array: The weight.
+        spec: Type, granularity, symmetry.
+        method: How ranges are found: "minmax", "mse" and so on.
     """
     work = _blocked(array, spec.granularity)
     axes = _reduced_axes(work.ndim, spec.granularity)
@@ -267,7 +277,14 @@ def analyze_weight(
     dtype: IntType = INT8,
     method: RangeMethod = RangeMethod.MINMAX,
 ) -> WeightAnalysis:
-    """Measure `array` under the three granularities."""
+    """Measure `array` under the three granularities.
+
+    Args:
+        array: The weight.
+        channel_axis: That of the output channels.
+        dtype: Of the integers.
+        method: How ranges are found.
+    """
     block_axis = next((i for i in range(array.ndim) if i != channel_axis % array.ndim), 0)
 
     def measured(granularity: Granularity) -> float:

@@ -98,6 +98,14 @@ def audit_of(
     """Judge what a pass over the data gave, for a method; compare the others.
 
     `whole` is what all segments together showed. `most`: look at so many tensors, evenly spaced.
+
+    Args:
+        segments: What was seen up to an eighth of the data, from there to a quarter, to a half, and to the end.
+        whole: What all segments together showed.
+        method: That gives the ranges.
+        methods: Those to compare it with.
+        workers: Processes.
+        most: Look at so many tensors, evenly spaced; None: at all.
     """
     study = _Study(segments, whole, method, methods)
     names = glanced_at([tensor for tensor, _ in _sketches(whole)], most)

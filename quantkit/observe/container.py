@@ -61,6 +61,11 @@ def write_container(
 ) -> None:
     """Write the file, whole or not at all.
 
+    Args:
+        path: Where to.
+        header: Plain data, written as JSON.
+        arrays: By name; each is a member of a ZIP file, in numpy's format.
+
     Raises:
         OutputError: It cannot be written; what was there before is untouched.
     """

@@ -108,6 +108,14 @@ def run_on(
 ) -> Iterator[ShardResult]:
     """Yield results as they come. An `Engine` when `client` is bound.
 
+    Args:
+        client: Of dask.distributed.
+        job: What is to be observed; it travels with every shard, so it holds paths and no data.
+        shards: The work.
+        workers: Of the cluster.
+        tick: Told how many samples are done.
+        stopped: Says that the user wants to stop.
+
     Raises:
         UsageError: The data is in memory, and too large to be sent.
         QuantkitError: A worker failed, or the cluster is gone.

@@ -259,6 +259,12 @@ def forked_map(
     """Return the function of each item, in order; computed here where forking is not safe or not possible.
 
     Items are inherited, not sent. `tick` is told each time that one more is done.
+
+    Args:
+        function: May be a closure: it is inherited.
+        items: What it is called with.
+        workers: Processes.
+        tick: Told each time that one more is done.
     """
     found: dict[int, Result] = {}
     if workers > 1 and len(items) >= workers and can_fork():

@@ -170,6 +170,13 @@ def observe_shard(
     """Observe a shard's batches; after each, say how many samples it had, and stop if told to.
 
     `parts` are added to where they are, and are no part of the result.
+
+    Args:
+        job: What is to be observed.
+        shard: Which batches, and which group of requests.
+        tick: Told how many samples each batch had.
+        stopped: Asked after each batch.
+        parts: Moments that lie in shared memory, by request.
     """
     started = time.perf_counter()
     work = opened(job, shard.group)

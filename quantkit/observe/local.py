@@ -46,6 +46,14 @@ def run_locally(
 ) -> Iterator[ShardResult]:
     """Yield results as they come; what is `shared` has been added to, and is in none of them.
 
+    Args:
+        job: What is to be observed.
+        shards: The work.
+        workers: Processes, or threads where forking is not safe.
+        tick: Told how many samples each batch had.
+        stopped: Says that the user wants to stop.
+        shared: Moments in memory that all workers share.
+
     Raises:
         QuantkitError: A worker process was killed, most likely for want of memory.
     """

@@ -11,7 +11,13 @@ class Monitor(Protocol):
     """What a caller is told while it runs."""
 
     def step(self, number: int, of: int, text: str) -> None:
-        """Say which of the main steps begins; what follows is part of it."""
+        """Say which of the main steps begins; what follows is part of it.
+
+        Args:
+            number: From 1.
+            of: How many there are.
+            text: What it does.
+        """
 
     def name(self, text: str) -> None:
         """Say what is done when samples, or whatever is counted, move the bar."""

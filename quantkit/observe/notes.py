@@ -34,7 +34,14 @@ def names_of(job: Job, audit: Audit) -> dict[str, str]:
 
 
 def warnings_of(points: Points, seen: Observations, audit: Audit, found: Description) -> list[str]:
-    """Say what may make the ranges worse than they need be."""
+    """Say what may make the ranges worse than they need be.
+
+    Args:
+        points: What is observed, and what is not.
+        seen: The answers.
+        audit: What was made of them.
+        found: The data, with warnings of its own.
+    """
     # Each warning is something that a range cannot show by itself: a tensor that nobody looked at, samples that are
     # not in it, values that are not in it, energy that the method cuts off on purpose, copies that make few samples
     # look like many.

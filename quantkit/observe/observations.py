@@ -150,7 +150,13 @@ class Observations:
     def from_arrays(
         cls, arrays: Mapping[str, NDArray[Any]], requests: Sequence[Request], reasons: Sequence[str]
     ) -> Self:
-        """Restore observations; `reasons` are those of the bad samples, in their order."""
+        """Restore observations; `reasons` are those of the bad samples, in their order.
+
+        Args:
+            arrays: As `to_arrays` gave them.
+            requests: What was asked, which the arrays do not say.
+            reasons: Why samples were bad, in the order of their numbers.
+        """
         found = cls.empty(requests, rows=1)
         for kind, group in _by_kind(requests).items():
             prefix = f"{kind}/"

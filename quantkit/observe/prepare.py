@@ -58,6 +58,11 @@ def inputs_of(source: LoadedModel) -> tuple[InputSpec, ...]:
 def batch_for(inputs: Sequence[InputSpec], sample: Sample, wanted: int) -> int:
     """Return how many samples make a batch: as many as asked, or as the model is built for.
 
+    Args:
+        inputs: What the model takes.
+        sample: The first.
+        wanted: As the user asked.
+
     Raises:
         DataError: The model's batch is not a multiple of the sample's.
     """
@@ -76,6 +81,11 @@ def batch_for(inputs: Sequence[InputSpec], sample: Sample, wanted: int) -> int:
 def try_out(work: OpenJob, feeds: Mapping[str, Any], first: Sample) -> dict[str, int]:
     """Run samples together, of which `first` is the first; return the bytes that each tensor takes.
 
+    Args:
+        work: The opened model.
+        feeds: Some samples as one batch.
+        first: The first of them, for the message.
+
     Raises:
         DataError: The model does not run on it.
     """
@@ -91,6 +101,11 @@ def rows_for(sample: Sample, nbytes: Mapping[str, int], samples: int) -> int:
     """Return how many of so many samples to run together: small ones many, for each run costs something.
 
     Text alone: padding would be observed too. Never so many that there are too few batches to share out.
+
+    Args:
+        sample: The first: text or not.
+        nbytes: What each observed tensor of a sample takes.
+        samples: How many there are.
     """
     if sample.padding is not None:
         return 1
@@ -113,7 +128,13 @@ def runs_together(work: OpenJob, samples: Sequence[Sample]) -> bool:
 def grouped(
     requests: Sequence[Request], nbytes: Mapping[str, int], *, memory: int
 ) -> tuple[tuple[Request, ...], ...]:
-    """Cut requests into groups whose tensors and counts fit into `memory`; most models need one."""
+    """Cut requests into groups whose tensors and counts fit into `memory`; most models need one.
+
+    Args:
+        requests: What is asked.
+        nbytes: What each tensor takes for one batch.
+        memory: Bytes that a pass may take.
+    """
     groups: list[list[Request]] = [[]]
     taken: set[str] = set()
     used = 0

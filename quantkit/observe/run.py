@@ -86,6 +86,15 @@ def observe(  # noqa: PLR0913 - one parameter per question
     `parted` says which requests are answered for each segment as well. Without an engine, processes of this machine
     observe, and add moments to memory that they share, unless a checkpoint must know what came from which shard.
 
+    Args:
+        job: What is to be observed.
+        workers: Processes.
+        parted: Which requests are answered for each segment as well.
+        checkpoint: Where progress is kept; None: nowhere.
+        tick: Told how many samples are done.
+        resumed: Told how many were done before.
+        engine: Runs shards elsewhere; None: on this machine.
+
     Raises:
         Stopped: The user pressed Ctrl-C; the checkpoint holds everything that was seen.
     """
@@ -162,7 +171,15 @@ def observe_stream(
     parted: Callable[[Request], bool] = in_parts,
     tick: Tick = lambda _: None,
 ) -> Pass:
-    """Observe samples that come from a Python iterator: once through, nothing to resume."""
+    """Observe samples that come from a Python iterator: once through, nothing to resume.
+
+    Args:
+        job: What is to be observed, without samples.
+        samples: Read once, batch by batch.
+        workers: Processes.
+        parted: Which requests are answered for each segment as well.
+        tick: Told how many samples are done.
+    """
     requests = job.groups[0]
     asked = _asked(requests, parted)
     rest = Observations.empty(asked[REST], job.batch)

@@ -218,6 +218,12 @@ def _encoded(value: object) -> str:
 def write_model(stage: Stage, model: ir.Model, provenance: Provenance, *, external: bool) -> int:
     """Write a model with its provenance; return its size in bytes, external data included.
 
+    Args:
+        stage: Where files are prepared before they take their place.
+        model: What to write; the entry is added to its metadata.
+        provenance: What the file says about how it was made.
+        external: Weights go into a file beside it.
+
     Raises:
         onnx.checker.ValidationError: The graph is not valid ONNX.
         ModelError: A text in it is not UTF-8.

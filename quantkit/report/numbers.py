@@ -115,7 +115,13 @@ def p_value(value: float | None) -> str:
 
 
 def interval(found: Interval | None, scale: float = 1.0, digits: int = 2) -> str:
-    """Write where a figure lies: ``-0.10 to 0.70``."""
+    """Write where a figure lies: ``-0.10 to 0.70``.
+
+    Args:
+        found: The interval; None: there is none.
+        scale: What its ends are multiplied by to be shown.
+        digits: Decimals.
+    """
     if found is None:
         return ABSENT
     return f"{decimals(found.low * scale, digits)} to {decimals(found.high * scale, digits)}"
@@ -139,6 +145,11 @@ def difference(value: float | None, metric: Metric | None, within: Interval | No
     """Write a difference of a metric without its unit, points of a fraction: ``0.30``.
 
     `within` is the interval that it stands beside: both get as many decimals as three digits of its width need.
+
+    Args:
+        value: In the metric's own units; None: not known.
+        metric: Whose difference it is; None: a plain number.
+        within: The interval that it stands beside; None: none does.
     """
     if value is None:
         return ABSENT
@@ -151,7 +162,13 @@ def difference(value: float | None, metric: Metric | None, within: Interval | No
 
 
 def fall(value: float | None, metric: Metric | None, within: Interval | None = None) -> str:
-    """Write a drop; one below zero is a gain, and is called so."""
+    """Write a drop; one below zero is a gain, and is called so.
+
+    Args:
+        value: The drop, in the metric's own units; None: not known.
+        metric: Whose drop it is.
+        within: The interval that it stands beside; None: none does.
+    """
     text = difference(value, metric, within)
     return f"gain{_NBSP}{text.removeprefix(MINUS)}" if text.startswith(MINUS) else text
 

@@ -234,6 +234,11 @@ def _run_samples(session: Any, sample: Feeds, more: Sequence[Feeds], on: str) ->
 def compare(candidate: Path, reference: Reference, *, nbytes: int) -> Verification:
     """Load the written candidate, run it on the reference's inputs, and compare.
 
+    Args:
+        candidate: The written file.
+        reference: What the float model made of which inputs.
+        nbytes: Of the candidate and its external data: a large one is mapped.
+
     Raises:
         VerifyError: It does not load, does not run, or gives NaN where float does not.
     """

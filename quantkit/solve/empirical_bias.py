@@ -40,6 +40,13 @@ def correct_biases(
     """Return the same integers with biases that keep each channel's mean.
 
     `model` is the float model of the plan; it is left as it is. Only biases that `solved` holds are moved.
+
+    Args:
+        model: The float model of the plan; it is left as it is.
+        plan: What was decided.
+        solved: Integers, and the biases that may be moved.
+        feeds: The samples whose means are kept.
+        progress: Is told what is being done.
     """
     results = _results(model, solved)
     if not results or not feeds:

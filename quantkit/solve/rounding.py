@@ -65,6 +65,14 @@ def solve_weight(
     """Return the integers of a weight, and what they change the mean of each output channel by.
 
     `centred`: that change will be taken off the bias.
+
+    Args:
+        array: The weight, as the graph holds it.
+        spec: Type, granularity and limits of its integers.
+        layout: How it is a matrix of output channels by inputs.
+        moments: Of what the product reads; None: inputs are taken to be all alike.
+        settings: How weights are rounded.
+        centred: The change of the mean will be taken off the bias, so only the variance of the error counts.
     """
     rows = layout.rows(array)
     limits = PAIRED if spec.pair_axes else FREE

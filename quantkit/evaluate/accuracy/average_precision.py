@@ -191,7 +191,13 @@ def _precision(found: Found, weights: Floats) -> float | None:
 def matched(
     images: Sequence[Image], labels: Sequence[Boxes], limits: Sequence[float] = LIMITS
 ) -> tuple[Found, ...]:
-    """Return the detections of each class that the labels know, matched with the boxes."""
+    """Return the detections of each class that the labels know, matched with the boxes.
+
+    Args:
+        images: What a model found, one per image.
+        labels: What is to be found, one per image.
+        limits: Overlaps (intersection over union) from which a detection is a hit.
+    """
     known = labels[0].known if labels else ()
     return tuple(_class_of(kind, images, labels, limits) for kind in known)
 
@@ -263,7 +269,13 @@ def _best(
 
 
 def overlaps(a: Floats, b: Floats, crowd: NDArray[np.bool_] | None = None) -> Floats:
-    """Return intersection over union of each of `a` with each of `b`; over `a` alone where `b` is a crowd."""
+    """Return intersection over union of each of `a` with each of `b`; over `a` alone where `b` is a crowd.
+
+    Args:
+        a: Boxes (n, 4): x1, y1, x2, y2.
+        b: Boxes (m, 4).
+        crowd: (m,): which of `b` mark a crowd; None: none does.
+    """
     low, high = (
         np.maximum(a[:, None, :2], b[None, :, :2]),
         np.minimum(a[:, None, 2:], b[None, :, 2:]),

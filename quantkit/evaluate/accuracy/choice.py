@@ -31,7 +31,13 @@ _EMBEDDING = (2, 3)  # axes of [batch, features], and of [batch, tokens, feature
 
 
 def decides(metric: str | None, label: Label, *, pairs: bool) -> bool:
-    """Return whether the highest score can be a decision: not where the answers are numbers."""
+    """Return whether the highest score can be a decision: not where the answers are numbers.
+
+    Args:
+        metric: What was asked for; None: nothing.
+        label: The first sample's.
+        pairs: Two texts are one sample.
+    """
     fractional = isinstance(label, float) and not label.is_integer()
     listed = isinstance(label, Boxes) or metric in _BOXES
     return not pairs and metric not in _UNDECIDED and not fractional and not listed
@@ -58,6 +64,12 @@ def chosen_scorer(
     asked: Wanted, first: Chunk, outputs: Sequence[OutputSpec], decisions: Decisions | None
 ) -> tuple[Scorer | None, str]:
     """Return what scores the samples, or None and why there is no metric.
+
+    Args:
+        asked: The metric, and what choosing one needs to know.
+        first: The first chunk: its answers show what the outputs are, its first label what labels are.
+        outputs: Those that may be judged.
+        decisions: The models' decisions; None where no output decides.
 
     Raises:
         DataError: Labels, or an output, that the metric needs are not there.

@@ -63,6 +63,11 @@ def deciding_output(
     That is one of real numbers with a row of at least two for each unit: of several the first that has a class for
     the highest label that was seen, and sooner one that is called logits or the like. Else the first of one integer
     for each unit.
+
+    Args:
+        outputs: Those that may decide.
+        answers: Of the float model, by output, one array per unit.
+        highest: The highest label that was seen; -1: none.
     """
     # A model with several outputs of shape [1, n] gives no sign which of them is the class: features and scores look
     # alike. So: a name that says scores, with room for the highest label seen; then any with room; then any at all
@@ -103,7 +108,13 @@ class Decisions:
     def compared(
         self, model: int, labels: NDArray[np.int64] | None, confidence: float
     ) -> Decision | None:
-        """Return how often a candidate decides differently from float, and with what gain; None if float never decides."""
+        """Return how often a candidate decides differently from float, and with what gain; None if float never decides.
+
+        Args:
+            model: Its number; 0 is float.
+            labels: The right classes, one per unit; None: not known.
+            confidence: Of the intervals.
+        """
         before, now = self.of(0), self.of(model)
         if self.decider.scores:  # what float cannot decide, nobody can decide differently
             decided = before >= 0

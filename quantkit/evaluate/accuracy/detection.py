@@ -83,6 +83,11 @@ def detector_outputs(
 ) -> DetectorOutputs:
     """Return where the detections are: three outputs that are called so, or one of 6 or 7 columns.
 
+    Args:
+        outputs: Of the model, in its order.
+        first: The answers to the first units, by output.
+        metric: For the message.
+
     Raises:
         DataError: There are none.
     """

@@ -179,7 +179,13 @@ def decibels(ratio: float) -> float:
 def output_drifts(
     tallies: Sequence[OutputTally], *, confidence: float, seed: int
 ) -> tuple[OutputDrift, ...]:
-    """Return the drift of each output; for the intervals all are redrawn together, samples as a whole."""
+    """Return the drift of each output; for the intervals all are redrawn together, samples as a whole.
+
+    Args:
+        tallies: One per output, of the same samples.
+        confidence: Of the intervals.
+        seed: Of the redraws.
+    """
     changed = [t for t in tallies if t.noise.values.any()]
     bounds: dict[str, Interval] = {}
     if changed and changed[0].noise.values.size > 1:

@@ -51,10 +51,22 @@ class Figure(Protocol):
         """Return the metric of a model."""
 
     def interval(self, model: int, confidence: float, seed: int) -> Bounds | None:
-        """Return the interval of the metric."""
+        """Return the interval of the metric.
+
+        Args:
+            model: Its number; 0 is float.
+            confidence: Of the interval, 0.95 for example.
+            seed: Of the redraws.
+        """
 
     def drop_interval(self, model: int, confidence: float, seed: int) -> Bounds | None:
-        """Return the interval of the drop against float."""
+        """Return the interval of the drop against float.
+
+        Args:
+            model: The candidate's number.
+            confidence: Of the interval.
+            seed: Of the redraws, which are the same for both models.
+        """
 
     def contributions(self, model: int) -> Floats:
         """Return what each sample adds to the drop; their mean is the drop."""
@@ -166,7 +178,15 @@ class Ratio:
 def metrics_of(
     figures: Sequence[Figure], model: int, *, main: str, confidence: float, seed: int
 ) -> tuple[Metric, ...]:
-    """Return all metrics of a model, the main one first."""
+    """Return all metrics of a model, the main one first.
+
+    Args:
+        figures: What was measured.
+        model: Its number; 0 is float.
+        main: The name of the metric that comes first.
+        confidence: Of all intervals.
+        seed: Of all redraws.
+    """
     ordered = sorted(figures, key=lambda figure: figure.name != main)
     return tuple(
         _metric(figure, model, main=figure.name == main, confidence=confidence, seed=seed)

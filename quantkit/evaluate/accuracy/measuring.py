@@ -44,7 +44,13 @@ class CandidateTally:
     def observe(
         self, chunk: Chunk, expected: Mapping[str, Flat], own: Mapping[str, Sequence[Array]]
     ) -> None:
-        """Take in a chunk."""
+        """Take in a chunk.
+
+        Args:
+            chunk: The units, with names and labels.
+            expected: Float's answers, by output.
+            own: The candidate's, by output, one array per unit.
+        """
         for name, tally in self.tallies.items():
             ratio = tally.observe(expected[name], Flat.of(own[name]))
             if name == self._shown:
@@ -194,7 +200,13 @@ class Measuring:
         return None if label is None else str(label)
 
     def decision(self, model: int, confidence: float, seed: int) -> Decision | None:
-        """Return how the decisions of a candidate differ; the values of an only output count as such."""
+        """Return how the decisions of a candidate differ; the values of an only output count as such.
+
+        Args:
+            model: The candidate's number.
+            confidence: Of the interval.
+            seed: Of the redraws.
+        """
         if self.decisions is not None:
             return self.decisions.compared(model, self.labels(), confidence)
         agreements = self.candidates[model - 1].agreements

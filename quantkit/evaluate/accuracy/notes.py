@@ -30,6 +30,11 @@ def calibrated_samples(path: Path, fingerprint: str, available: int | None) -> f
     """Return the places, in the evaluated data, of the samples that a model's own record says it was calibrated with.
 
     None are known where the data is another (told by its fingerprint), or the model has no record.
+
+    Args:
+        path: The candidate, whose provenance is read.
+        fingerprint: Of the data that it is evaluated on.
+        available: How many samples that data has; None: not known.
     """
     data = _recorded(path)
     if data is None or not fingerprint or available is None:
@@ -78,7 +83,14 @@ def sentence_of(metric: Metric, samples: int) -> str:
 def unlabelled_sentence(
     decision: Decision | None, outputs: tuple[OutputDrift, ...], samples: int, *, apart: int = 0
 ) -> str:
-    """Return what is known without labels; on `apart` samples an output's shape is not float's."""
+    """Return what is known without labels; on `apart` samples an output's shape is not float's.
+
+    Args:
+        decision: How decisions differ; None where no output decides.
+        outputs: How far outputs are from float's.
+        samples: How many were compared.
+        apart: On how many an output's shape is not float's.
+    """
     changed = [o for o in outputs if o.sqnr_db is not None or o.not_finite]
     if apart:
         return (
@@ -134,7 +146,14 @@ _ENOUGH = 50  # samples to suspect labels with
 def notes_of(
     source: Source, runner: Runner, measuring: Measuring, metrics: Sequence[Metric]
 ) -> Iterator[str]:
-    """Yield the notes; `metrics` are float's."""
+    """Yield the notes; `metrics` are float's.
+
+    Args:
+        source: The data.
+        runner: What ran, and on how many samples.
+        measuring: What was counted.
+        metrics: Float's.
+    """
     yield from source.description.warnings
     if source.bad:
         yield f"{len(source.bad)} samples could not be read and were left out: {source.bad[0]}"

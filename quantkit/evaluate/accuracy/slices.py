@@ -41,7 +41,15 @@ class Group:
 def slices_of(
     measuring: Measuring, figures: Sequence[Figure], model: int, *, confidence: float, seed: int
 ) -> tuple[Slice, ...]:
-    """Return where the main metric drops most; of classes, where hits do; without labels, where answers change."""
+    """Return where the main metric drops most; of classes, where hits do; without labels, where answers change.
+
+    Args:
+        measuring: What was counted.
+        figures: The metrics, the main one first.
+        model: The candidate's number.
+        confidence: Of the intervals.
+        seed: Of the redraws.
+    """
     scorer, decisions = measuring.scorer, measuring.decisions
     groups = list(_groups(measuring))
     common: dict[str, Any] = {"confidence": confidence, "seed": seed}
@@ -87,6 +95,11 @@ def groups_by_range(by: str, values: NDArray[np.float64], unit: str = "") -> Ite
     """Yield up to four groups of about as many samples, by ascending value; none where all are the same.
 
     Equal values are never divided.
+
+    Args:
+        by: What is grouped by, in a word.
+        values: One number per sample.
+        unit: Of the values, for the groups' names.
     """
     edges = np.unique(np.quantile(values, np.arange(1, _BINS) / _BINS, method="higher"))
     least = values.min()
@@ -105,7 +118,15 @@ def groups_by_range(by: str, values: NDArray[np.float64], unit: str = "") -> Ite
 def worst_slices(
     figure: Figure, model: int, groups: Sequence[Group], *, confidence: float, seed: int
 ) -> tuple[Slice, ...]:
-    """Return the ten slices with the largest drop, worst first; those under five samples are left out."""
+    """Return the ten slices with the largest drop, worst first; those under five samples are left out.
+
+    Args:
+        figure: What drops.
+        model: The candidate's number.
+        groups: Which samples make a slice; they may overlap.
+        confidence: Of the intervals.
+        seed: Of the redraws.
+    """
     large = [group for group in groups if group.chosen.size >= _FEWEST]
     parts = [figure.only(group.chosen) for group in large]
     corrected = holm([_p_value(part, model) for part in parts]) if parts else ()

@@ -119,6 +119,13 @@ def open_source(
 ) -> Source:
     """Open the data; for pairs once for each of the two text columns.
 
+    Args:
+        data: A path, or a Python object that `open_data` takes.
+        inputs: What the models take.
+        settings: Which samples, and how they are prepared.
+        pairs: Two text columns make one sample.
+        skip_bad: Leave out samples that cannot be read.
+
     Raises:
         DataError: The data cannot be read or does not fit the model, or has more or fewer labels than samples.
         UsageError: Pairs are asked for without two columns.

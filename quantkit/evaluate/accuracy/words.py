@@ -131,6 +131,11 @@ def text_output(
 ) -> str:
     """Return the output that holds the text: one of texts, of ids [batch, tokens], or of scores [batch, time, tokens].
 
+    Args:
+        outputs: Of the model.
+        first: The answers to the first units, by output.
+        metric: For the message.
+
     Raises:
         DataError: There is none.
     """

@@ -51,6 +51,11 @@ def batches_of(
 
     That is the one that the model is built for if its batch is fixed; and one sample if its inputs have no
     leading extent in common, so that samples cannot be put together.
+
+    Args:
+        feeds: Some samples.
+        asked: The batches that the user wants.
+        inputs: What the model takes: name, type, shape.
     """
     able = tuple(dict.fromkeys(asked))
     if _extent(feeds[0]) is None:
@@ -129,6 +134,11 @@ def timed_rounds(turns: Sequence[Turn], pace: Pace, clock: Clock) -> list[list[f
     In each round the order is drawn anew, by a seed, so that nobody always follows the same neighbour. Work that is
     over within milliseconds runs once untimed before: what it finds in the caches is its own, as it is when it runs
     alone, not its neighbour's.
+
+    Args:
+        turns: The pieces of work, each of which runs once per round.
+        pace: How many rounds, and how long at most.
+        clock: Seconds; another one in tests.
     """
     repeats, primed = _warm_up(turns, pace, clock)
     order = list(range(len(turns)))

@@ -35,6 +35,11 @@ def compressed_size(path: Path, *, whole: int = _WHOLE, sampled: int = _SAMPLED)
 
     Of a file longer than `whole` bytes, `sampled` evenly spaced blocks are compressed and the result is scaled by
     size / bytes compressed: an estimate (16 blocks of a 90 MB encoder gave 1.6 % less than all 87).
+
+    Args:
+        path: The file.
+        whole: Bytes up to which all of it is compressed.
+        sampled: How many blocks of a longer one are.
     """
     size = path.stat().st_size
     if not size:

@@ -101,7 +101,15 @@ class Errors:
 def measure(
     models: Models, regions: Sequence[Region], samples: Sequence[Arrays], *, alone: bool = True
 ) -> list[Errors]:
-    """Measure layers that are in graph order; without `alone` nothing is said about the outputs."""
+    """Measure layers that are in graph order; without `alone` nothing is said about the outputs.
+
+    Args:
+        models: The two, and which tensors correspond.
+        regions: The layers.
+        samples: What to run.
+        alone: Also find what each layer, alone in integers, does to the outputs: one run of the rest of the model
+            per layer.
+    """
     work = _Work(models, [Errors(region) for region in regions])
     suffixes: list[Suffix] = []
     if alone:

@@ -50,7 +50,13 @@ class Suffix:
     def run(
         self, feeds: Mapping[str, Array], layer: int | None, given: Mapping[str, Array]
     ) -> list[Array]:
-        """Run with the tensors of one layer replaced by those that are given; with those of none if it is None."""
+        """Run with the tensors of one layer replaced by those that are given; with those of none if it is None.
+
+        Args:
+            feeds: What the rest of the model reads.
+            layer: Whose tensors are replaced; None: nobody's.
+            given: The tensors to put there, by name.
+        """
         switches = {switch_of(i): np.asarray(i == layer) for i in self.layers}
         chosen = self.tensors[layer] if layer is not None else ()
         replaced = {given_as(name): given[name] for name in chosen}
@@ -99,7 +105,13 @@ def _behind(model: Structure, tensors: set[str]) -> set[str]:
 def switched(
     model: Structure, layers: Mapping[int, tuple[str, ...]], kinds: Mapping[str, Kind]
 ) -> Structure:
-    """Return a model in which each layer's tensors go through a switch, fed as `switch_of` and `given_as` it."""
+    """Return a model in which each layer's tensors go through a switch, fed as `switch_of` and `given_as` it.
+
+    Args:
+        model: The model.
+        layers: Tensors by the number of their layer.
+        kinds: Type and rank of each tensor.
+    """
     owner = {name: i for i, names in layers.items() for name in names}
     names = {name: result_of(name) for name in owner}
     proto = onnx.ModelProto(ir_version=model.proto.ir_version)

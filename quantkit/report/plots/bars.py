@@ -35,7 +35,13 @@ __all__ = ["Bar", "Segment", "causes", "layers", "operators", "runs", "size_bars
 
 
 def layers(found: Layers, look: Look, *, width: int) -> str:
-    """Draw the share of the noise that each of the worst layers brings alone; "" if nothing drifts."""
+    """Draw the share of the noise that each of the worst layers brings alone; "" if nothing drifts.
+
+    Args:
+        found: The layers, the noisiest first.
+        look: The model's colour and sign.
+        width: Of the picture, in pixels.
+    """
     worst = [layer for layer in found.layers if layer.share > 0][:_SHOWN]
     if not worst:
         return ""
@@ -78,7 +84,13 @@ _SHOWN = 16
 
 
 def operators(changes: Changes, look: Look, *, width: int) -> str:
-    """Draw before and after for the operators whose number changed most; "" if none did."""
+    """Draw before and after for the operators whose number changed most; "" if none did.
+
+    Args:
+        changes: How many of each operator there are before and after.
+        look: The model's colour and sign.
+        width: Of the picture, in pixels.
+    """
     most = sorted(changes.operators, key=lambda o: (-abs(o.after - o.before), o.op_type))[:_SHOWN]
     if not most:
         return ""
@@ -146,7 +158,14 @@ class Bar:
 def stacked_bars(
     bars: tuple[Bar, ...], legend: tuple[tuple[str, str], ...], *, width: int, label: str
 ) -> str:
-    """Draw the bars; `legend` gives words for classes."""
+    """Draw the bars; `legend` gives words for classes.
+
+    Args:
+        bars: From top to bottom.
+        legend: CSS class and word of each part.
+        width: Of the picture, in pixels.
+        label: For those who do not see it.
+    """
     small = width < NARROW
     left = 0.0 if small else names_width((bar.name for bar in bars), width, 0.19) + 26
     room = float(width) if small else width * 0.84 - left

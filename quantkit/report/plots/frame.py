@@ -46,7 +46,13 @@ class Across:
 
 
 def across(found: Points, plot: Box, *, small: bool) -> Across:
-    """Choose the range."""
+    """Choose the range.
+
+    Args:
+        found: What is drawn.
+        plot: Where, in pixels.
+        small: For a narrow page.
+    """
     sizes = [100 * p.x for p in found.candidates]
     right = plot.x + plot.width
     if not sizes or max(sizes) > 100 * _ACROSS_FAR:
@@ -184,7 +190,14 @@ class Frame:
 
 
 def frame_of(found: Points, width: float, edge: float, *, small: bool) -> Frame:
-    """Lay out the picture within its width, `edge` away from it."""
+    """Lay out the picture within its width, `edge` away from it.
+
+    Args:
+        found: What is drawn.
+        width: Of the picture, in pixels.
+        edge: Left free at both sides, in pixels.
+        small: For a narrow page.
+    """
     shown = window(found)
     left, top = (40.0 if small else 48.0) + edge, 30.0 + 2 * edge
     plot = Box(left, top, width - left - edge - 2, 330.0 if small else 400.0)
@@ -199,7 +212,13 @@ def frame_of(found: Points, width: float, edge: float, *, small: bool) -> Frame:
 
 
 def ground(found: Points, frame: Frame, edge: float) -> str:
-    """Draw all that lies below the marks; `edge` is where the words at the left begin."""
+    """Draw all that lies below the marks; `edge` is where the words at the left begin.
+
+    Args:
+        found: What is drawn.
+        frame: Where, and with which scales.
+        edge: Where the words at the left begin, in pixels.
+    """
     return _band(found, frame) + _grid(found, frame, edge) + _limits(found, frame)
 
 

@@ -68,7 +68,13 @@ class Group:
 
 
 def interval_plot(groups: tuple[Group, ...], *, width: int, label: str) -> str:
-    """Draw the groups below each other."""
+    """Draw the groups below each other.
+
+    Args:
+        groups: Each with a scale of its own.
+        width: Of the picture, in pixels.
+        label: For those who do not see it.
+    """
     y, parts = 4.0, []
     for group in groups:
         drawn, y = _group(group, float(width), y)

@@ -24,6 +24,13 @@ def legend(
     """Draw the keys that the picture needs, in as many rows as the width asks for; return where they end.
 
     `listed`: the candidates too, because the picture has no room for their names.
+
+    Args:
+        found: What is drawn.
+        left: Where it begins, in pixels.
+        top: Where its first row is, in pixels.
+        width: Where a row ends, in pixels.
+        listed: The candidates too, because the picture has no room for their names.
     """
     names, y = _names(found, left, top, width) if listed else ("", top)
     x, parts = left, [names]
@@ -172,6 +179,11 @@ def place(
 
     The cheapest place wins. It costs the area of what is covered, times how bad that is (`taken` says so), the way from
     the mark, and dearly to cover a name or a line that leads to one, or to lead a line across a name.
+
+    Args:
+        wanted: x, y and radius of each mark, width and height of its name, in pixels.
+        taken: What is there already, and how bad it is to cover it.
+        inside: Where names may stand.
     """
     blocked, placed = list(taken), []
     marks = [Wanted(*each) for each in wanted]

@@ -94,19 +94,43 @@ def tag(name: str, content: str = "", **attributes: float | str | None) -> str:
 
 
 def text(x: float, y: float, content: str, css: str = "", anchor: str = "start") -> str:
-    """Return words."""
+    """Return words.
+
+    Args:
+        x: Of the anchor, in pixels.
+        y: Of the line that letters stand on.
+        content: The words; they are escaped.
+        css: Its class.
+        anchor: Which part of the words is at x: "start", "middle" or "end".
+    """
     where = None if anchor == "start" else anchor
     words = escape(printable(content), quote=False)
     return tag("text", words, x=x, y=y, class_=css or None, text_anchor=where)
 
 
 def line(x1: float, y1: float, x2: float, y2: float, css: str) -> str:
-    """Return a line."""
+    """Return a line.
+
+    Args:
+        x1: Where it begins, in pixels.
+        y1: Where it begins.
+        x2: Where it ends.
+        y2: Where it ends.
+        css: Its class.
+    """
     return tag("line", x1=x1, y1=y1, x2=x2, y2=y2, class_=css)
 
 
 def rect(x: float, y: float, width: float, height: float, css: str) -> str:
-    """Return a rectangle; one of negative width has none."""
+    """Return a rectangle; one of negative width has none.
+
+    Args:
+        x: Its left, in pixels.
+        y: Its top.
+        width: Below zero: 0.
+        height: In pixels.
+        css: Its class.
+    """
     return tag("rect", x=x, y=y, width=max(0.0, width), height=max(0.0, height), class_=css)
 
 
@@ -115,7 +139,15 @@ def _polygon(points: list[tuple[float, float]], css: str) -> str:
 
 
 def shape(kind: Shape, x: float, y: float, r: float, css: str) -> str:
-    """Return a sign; all kinds look equally large at the same `r`."""
+    """Return a sign; all kinds look equally large at the same `r`.
+
+    Args:
+        kind: Which sign.
+        x: Of its middle, in pixels.
+        y: Of its middle.
+        r: Its radius.
+        css: Its class.
+    """
     if kind == "circle":
         return tag("circle", cx=x, cy=y, r=r, class_=css)
     if kind == "square":
@@ -145,14 +177,28 @@ def key(look: Look) -> str:
 
 
 def arrow(x: float, y: float, dx: float, dy: float, css: str) -> str:
-    """Return the head of an arrow that points out of the picture, for what ends beyond it; one of dx, dy is 0."""
+    """Return the head of an arrow that points out of the picture, for what ends beyond it; one of dx, dy is 0.
+
+    Args:
+        x: Of its tip, in pixels.
+        y: Of its tip.
+        dx: -1, 0 or 1: where it points.
+        dy: -1, 0 or 1.
+        css: Its class.
+    """
     return "".join(
         line(x, y, x - 6 * dx + side * dy * 4, y - 6 * dy + side * dx * 4, css) for side in (-1, 1)
     )
 
 
 def mark(content: str, tip: str, css: str = "") -> str:
-    """Return something that tells more when pointed at or reached by keyboard."""
+    """Return something that tells more when pointed at or reached by keyboard.
+
+    Args:
+        content: SVG.
+        tip: What it tells, in words.
+        css: Its class.
+    """
     return tag(
         "g",
         content,
@@ -168,6 +214,12 @@ def picture(width: float, height: float, label: str, content: str) -> str:
     """Return the whole, with a label for those who do not see it.
 
     It is no single image to assistive technology: its marks have labels of their own.
+
+    Args:
+        width: In pixels.
+        height: In pixels.
+        label: What it shows, in words.
+        content: SVG.
     """
     return tag(
         "svg",
@@ -194,7 +246,13 @@ def _letter_width(letter: str) -> float:
 
 
 def shorten(content: str, width: float, size: float = 13) -> str:
-    """Cut the middle out of a long text: names of nodes differ at both ends."""
+    """Cut the middle out of a long text: names of nodes differ at both ends.
+
+    Args:
+        content: The text.
+        width: What it may take, in pixels.
+        size: Of the letters, in pixels.
+    """
     whole = text_width(content, size)
     if whole <= width or len(content) <= _SHORTEST + 1:
         return content
@@ -205,7 +263,14 @@ def shorten(content: str, width: float, size: float = 13) -> str:
 
 
 def names_width(names: Iterable[str], width: float, least: float, size: float = 13) -> float:
-    """Return how much of a picture's width its names take: what the longest needs, within bounds."""
+    """Return how much of a picture's width its names take: what the longest needs, within bounds.
+
+    Args:
+        names: Of the rows.
+        width: Of the picture, in pixels.
+        least: What is given to names at least, in pixels.
+        size: Of the letters, in pixels.
+    """
     longest = max((text_width(name, size) for name in names), default=0.0)
     return min(max(longest, width * least), width * _NAMES)
 

@@ -161,7 +161,13 @@ def _readers(value: ir.Value) -> tuple[ir.Node, ...]:
 
 
 def int_attribute(node: ir.Node, name: str, default: int) -> int:
-    """Return an attribute that is a whole number."""
+    """Return an attribute that is a whole number.
+
+    Args:
+        node: Whose attribute.
+        name: The attribute.
+        default: Where it is left out.
+    """
     return int(node.attributes.get_int(name, default))
 
 
