@@ -1,4 +1,4 @@
-"""onnxruntime's CPU execution provider. `tests/test_targets_runtime.py` proves every operator listed here."""
+"""onnxruntime's CPU execution provider. `tests/targets/test_targets_runtime.py` proves every operator listed here."""
 
 from dataclasses import replace
 

@@ -9,7 +9,7 @@ import pytest
 from builders import Array, Shape, graph, model, node, rng, run, sqnr, weight
 from integer_cases import CASES, FLOAT_CASES, Case, resize
 from static_cases import IMAGE, X, chain, check_formats, conv, conv_weights, write
-from test_targets_runtime import with_axes
+from targets.test_targets_runtime import with_axes
 
 from quantkit import quantize_static
 from quantkit.emit.static import Format
