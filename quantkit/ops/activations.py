@@ -88,11 +88,15 @@ def activation_slots(op_type: str, inputs: int, *, product: bool) -> range:
     `product`: it multiplies by a weight, which is not one of them.
     """
     match op_type:
-        case "Add" | "Mul" | "Concat":
+        case "Add" | "Mul" | "Concat" | "Max" | "Min":
             return range(inputs)
         case "MatMul" if not product:
             return range(inputs)
         case "Where":
             return range(1, inputs)
+        case "ScatterElements" | "ScatterND":
+            return range(
+                0, inputs, 2
+            )  # data, and what is written into it; between them are indices
         case _:
             return range(1)

@@ -17,12 +17,10 @@ from dataclasses import dataclass, field
 from quantkit.ops.activations import activation_slots
 from quantkit.ops.view import Node, View
 from quantkit.plan.options import StaticOptions
-from quantkit.plan.ranges import Ranges, clip_bounds, fills_in
+from quantkit.plan.ranges import FEWEST_STEPS, Ranges, Sharing, clip_bounds, fills_in
 
 __all__ = ["Islands", "Rules", "find_islands"]
 
-# Steps of the result that an operand must at least extend over, beside a constant that extends over more: five bits.
-_FEWEST_STEPS = 32
 _SUMS = frozenset({"Add", "Where"})
 # A Softmax over many values has few large ones, for which the steps are made, and whose mean is far below a step.
 _COARSE = 25.0  # dB
@@ -52,7 +50,7 @@ class Islands:
         made: Values that come out of an integer kernel as integers.
         results: The values that a node hands on, after absorption.
         quantized: Values that need a scale; in graph order.
-        moved: A value that shares the numbers of another, which was moved into it.
+        moved: A value that shares the numbers of others, which were moved into it.
         asked: Values whose range a decision depended on; in graph order.
     """
 
@@ -61,7 +59,7 @@ class Islands:
     absorbed: dict[int, int] = field(default_factory=dict)
     results: dict[int, tuple[str, ...]] = field(default_factory=dict)
     quantized: dict[str, None] = field(default_factory=dict)
-    moved: dict[str, str] = field(default_factory=dict)
+    moved: dict[str, tuple[str, ...]] = field(default_factory=dict)
     made: set[str] = field(default_factory=set)
     asked: dict[str, None] = field(default_factory=dict)
 
@@ -100,6 +98,7 @@ class _Finder:
         self.ranges = ranges
         self.target = options.target
         self.found = Islands()
+        self.sharing = Sharing(ranges)
 
     def find(self) -> Islands:
         self._absorb()
@@ -176,7 +175,8 @@ class _Finder:
                 self.found.floats[index] = why
             return
         if node.op_type in self.target.moves:
-            self.found.moved.update(dict.fromkeys(results, node.inputs[0]))
+            self.found.moved.update(dict.fromkeys(results, inputs))
+            self.sharing.join(inputs, results)
         self._take(inputs, results)
         self.found.static[index] = "between int8 nodes"
 
@@ -194,7 +194,8 @@ class _Finder:
         results = self.found.results[index]
         why = _form(node, self.view)
         if node.op_type in self.target.moves:
-            return why or self._unknown(inputs) or self._kept(results)
+            why = why or self._unknown(inputs) or self._kept(results)
+            return why or self.sharing.against(inputs)
         return (
             why
             or self._unknown((*inputs, *results))
@@ -219,7 +220,7 @@ class _Finder:
             known = self.ranges.of(value)
             if value in constants or known is None:
                 continue
-            if known.high - known.low < _FEWEST_STEPS * result.scale:
+            if known.high - known.low < FEWEST_STEPS * result.scale:
                 return f"beside constant '{constants[0]}' too few integers are left for '{value}'"
         return ""
 

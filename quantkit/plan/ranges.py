@@ -1,29 +1,42 @@
 """Which range a tensor has, and which scale and zero point follow from it.
 
 In this order: what the user says, what the operator's formula says (a Softmax lies in [0, 1]) unless far less was
-observed, what was observed, and for data movement the range of what is moved.
+observed, what was observed, and for data movement the range of what is moved. Where several tensors are moved into one,
+as by a Concat, all have one scale, for the hull of their ranges (`Sharing`).
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from math import inf, isfinite, log10
 
 import numpy as np
 
 from quantkit.numerics.affine import affine_from_range
+from quantkit.numerics.dtypes import IntType
 from quantkit.ops.activations import FIXED_RANGES, MOVES
 from quantkit.ops.view import Constant, Node, View
 from quantkit.plan.model import ActivationPlan
 from quantkit.plan.options import StaticOptions, TensorOverride
 from quantkit.plan.selection import resolve_tensors
 
-__all__ = ["KnownRange", "OpenRanges", "Ranges", "clip_bounds", "clips_alike", "fills_in"]
+__all__ = [
+    "FEWEST_STEPS",
+    "KnownRange",
+    "OpenRanges",
+    "Ranges",
+    "Sharing",
+    "clip_bounds",
+    "clips_alike",
+    "fills_in",
+]
 
 _PAD_VALUE = 2  # input slot
 _ROUNDING = 1e-3  # of a step, by which float32 may miss the end of a range
 # Of what a formula bounds, observed values that stay below this share have a range of their own: each half of it
 # would cost a bit. A Softmax over many values is far below 1.
 _FAR_BELOW = 0.5
+# Steps of a shared scale that a tensor must at least extend over, beside others that extend over more: five bits.
+FEWEST_STEPS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,13 +150,17 @@ class Ranges:
             return None
         return 10 * log10(12 * power / decided.scale**2)
 
-    def plan(self, tensor: str) -> ActivationPlan | None:
-        """Return scale and zero point of a tensor; None if its range is not known."""
-        found = self.of(tensor)
+    def dtype(self, tensor: str) -> IntType:
+        """Return the type of a tensor's integers."""
+        said = self._said.get(tensor)
+        return (said.dtype if said else None) or self.options.activation_type
+
+    def plan(self, tensor: str, within: KnownRange | None = None) -> ActivationPlan | None:
+        """Return scale and zero point of a tensor for its range, or for the one given; None if it is not known."""
+        found = within or self.of(tensor)
         if found is None:
             return None
-        said = self._said.get(tensor)
-        dtype = (said.dtype if said else None) or self.options.activation_type
+        dtype = self.dtype(tensor)
         affine = affine_from_range(
             np.asarray([found.low]),
             np.asarray([found.high]),
@@ -167,6 +184,122 @@ class OpenRanges(Ranges):
 
     def _lookup(self, tensor: str) -> tuple[KnownRange | None, str | None]:  # noqa: ARG002 - the same for all
         return KnownRange(-1.0, 1.0, "assumed"), None
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Tensors that share one scale.
+
+    Attributes:
+        low: The lower end of the hull of their ranges.
+        high: The upper end.
+        first: The first tensor in it.
+        several: Whether they come from more than one; else all have the range of the first.
+        fixed: One whose range its formula gives, and the target wants so; "" if there is none.
+        narrow: Width and name of the narrowest one that is also read by others than what moves it.
+    """
+
+    low: float
+    high: float
+    first: str
+    several: bool = False
+    fixed: str = ""
+    narrow: tuple[float, str] = (inf, "")
+
+
+class Sharing:
+    """Which tensors share one scale, because integers are moved between them as they are.
+
+    A scale that is shared costs nothing where only the result is read: its reader would have rounded to the same
+    steps. It does cost where one of the parts is read by others, too.
+    """
+
+    __slots__ = ("_groups", "_parents", "_ranges")
+
+    def __init__(self, ranges: Ranges) -> None:
+        self._ranges = ranges
+        self._parents: dict[str, str] = {}
+        self._groups: dict[str, _Group] = {}
+
+    def against(self, sources: Iterable[str]) -> str:
+        """Return why these tensors, whose ranges are known, cannot share one scale; "" if they can."""
+        groups = self._groups_of(sources)
+        if len(groups) == 1:
+            return ""
+        whole = _merged(groups)
+        for group in groups:
+            if self._ranges.dtype(group.first) != self._ranges.dtype(whole.first):
+                return f"'{whole.first}' and '{group.first}', which it joins, have different types"
+            if group.fixed and (group.low, group.high) != (whole.low, whole.high):
+                return f"the scale of '{group.fixed}' is fixed, and cannot hold all that it joins"
+        width, name = whole.narrow
+        shared = self._ranges.plan(whole.first, KnownRange(whole.low, whole.high, ""))
+        if shared is not None and width < FEWEST_STEPS * shared.scale:
+            return f"one scale for all that it joins leaves too few integers for '{name}', which others read as well"
+        return ""
+
+    def join(self, sources: Iterable[str], results: Iterable[str]) -> None:
+        """Let what is moved, and what it is moved to, share one scale from now on."""
+        groups = self._groups_of(sources)
+        whole = _merged(groups)
+        for group in groups:
+            self._parents[group.first] = whole.first
+        self._parents.update(dict.fromkeys(results, whole.first))
+        self._groups[whole.first] = whole
+
+    def plan(self, tensor: str) -> ActivationPlan | None:
+        """Return the scale that a tensor shares with others of other ranges; None if there are none."""
+        group = self._groups.get(self._root(tensor))
+        if group is None or not group.several:
+            return None
+        why = "shared with all that is joined with it"
+        plan = self._ranges.plan(group.first, KnownRange(group.low, group.high, why))
+        return None if plan is None else replace(plan, tensor=tensor)
+
+    def _groups_of(self, sources: Iterable[str]) -> list[_Group]:
+        """Return the groups of what is moved, each once; a tensor that is in none begins one."""
+        found: dict[str, _Group] = {}
+        for source in sources:
+            root = self._root(source)
+            if root not in self._groups:
+                self._groups[root] = self._alone(root)
+            group = self._groups[root] = _with_reader(self._groups[root], source, self._ranges)
+            found[root] = group
+        return list(found.values())
+
+    def _alone(self, tensor: str) -> _Group:
+        known, maker = self._ranges.of(tensor), self._ranges.view.maker(tensor)
+        low, high = (known.low, known.high) if known is not None else (0.0, 0.0)
+        fixed = maker is not None and maker.op_type in self._ranges.options.target.fixed_outputs
+        return _Group(low, high, tensor, fixed=tensor if fixed else "")
+
+    def _root(self, tensor: str) -> str:
+        root = tensor
+        while (parent := self._parents.get(root, root)) != root:
+            root = parent
+        while self._parents.get(tensor, root) != root:  # next time it is one step
+            self._parents[tensor], tensor = root, self._parents[tensor]
+        return root
+
+
+def _with_reader(group: _Group, tensor: str, ranges: Ranges) -> _Group:
+    """Return the group of a tensor that is moved, knowing how narrow it is if something else reads it as well."""
+    view, known = ranges.view, ranges.of(tensor)
+    others = len(set(view.readers.get(tensor, ()))) > 1 or tensor in view.outputs
+    if not others or known is None:
+        return group
+    return replace(group, narrow=min(group.narrow, (known.high - known.low, tensor)))
+
+
+def _merged(groups: list[_Group]) -> _Group:
+    return _Group(
+        low=min(g.low for g in groups),
+        high=max(g.high for g in groups),
+        first=groups[0].first,
+        several=len(groups) > 1 or groups[0].several,
+        fixed=next((g.fixed for g in groups if g.fixed), ""),
+        narrow=min(g.narrow for g in groups),
+    )
 
 
 def _moved_from(maker: Node | None, constants: Mapping[str, Constant]) -> str | None:

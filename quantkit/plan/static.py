@@ -18,7 +18,7 @@ from quantkit.plan.dynamic import DynamicOptions, plan_dynamic
 from quantkit.plan.islands import Islands, Rules, find_islands
 from quantkit.plan.model import ActivationPlan, Mode, NodePlan, Plan
 from quantkit.plan.options import Kept, StaticOptions
-from quantkit.plan.ranges import OpenRanges, Ranges, clips_alike
+from quantkit.plan.ranges import OpenRanges, Ranges, Sharing, clips_alike
 from quantkit.plan.retract import retract
 from quantkit.plan.selection import check_op_types, resolve_names
 
@@ -348,12 +348,16 @@ def _rest_options(options: StaticOptions, chosen: _Chosen) -> DynamicOptions:
 
 def _activations(islands: Islands, ranges: Ranges) -> tuple[ActivationPlan, ...]:
     plans: dict[str, ActivationPlan] = {}
+    # Anew: of what was joined at first, some may have been taken back.
+    sharing = Sharing(ranges)
+    for result, sources in islands.moved.items():
+        sharing.join(sources, [result])
     for tensor in islands.quantized:
-        source = islands.moved.get(tensor)
-        if source is not None and source in plans:
-            plans[tensor] = replace(plans[source], tensor=tensor, why=f"as '{source}'")
-            continue
-        plan = ranges.plan(tensor)
+        source = islands.moved.get(tensor, ("",))[0]
+        plan = sharing.plan(tensor)
+        if plan is None and source in plans:
+            plan = replace(plans[source], tensor=tensor, why=f"as '{source}'")
+        plan = plan or ranges.plan(tensor)
         assert plan is not None  # noqa: S101 - islands hold known ranges only
         plans[tensor] = plan
     return tuple(plans.values())
