@@ -103,7 +103,7 @@ def read_boxes(
     Raises:
         DataError: It cannot be read, or is something else.
     """
-    plain = _read(file, memory)
+    plain = _read_json(file, memory)
     try:
         categories = {int(c["id"]): str(c.get("name", c["id"])) for c in plain["categories"]}
         known = tuple(sorted(categories))
@@ -125,7 +125,7 @@ def read_boxes(
     return found, tuple(categories[i] for i in known)
 
 
-def _read(file: Path, memory: int) -> dict[str, Any]:
+def _read_json(file: Path, memory: int) -> dict[str, Any]:
     try:
         if not file.is_file():
             raise DataError(f"There is no file of boxes '{file}': give --label FILE.")

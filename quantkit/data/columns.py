@@ -37,7 +37,7 @@ class RowReader(Protocol):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns it reads."""
+        """The columns that are read."""
 
     @property
     def inputs(self) -> tuple[InputSpec, ...]:
@@ -49,11 +49,11 @@ class RowReader(Protocol):
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The steps in words."""
+        """The steps of preparing a row, in words."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What may be wrong."""
+        """What may be wrong with how rows are read."""
 
     @property
     def advice(self) -> str:

@@ -58,7 +58,7 @@ class ImageSamples:
         name = file.relative_to(self._found.root).as_posix()
         label = self._labels.get(name)
         sample = Sample(
-            feeds={self._spec.name: _read(file, self._steps, self._memory)},
+            feeds={self._spec.name: _read_image(file, self._steps, self._memory)},
             name=name,
             label=place_in(label, self._steps) if isinstance(label, Boxes) else label,
             advice=self._steps.advice,
@@ -77,7 +77,7 @@ def one_at_a_time(spec: InputSpec) -> InputSpec:
     return InputSpec(name=spec.name, dtype=spec.dtype, shape=(leading, *spec.shape[1:]))
 
 
-def _read(file: Path, steps: Preprocessing, memory: int) -> Array:
+def _read_image(file: Path, steps: Preprocessing, memory: int) -> Array:
     try:
         return read_image(file, steps, memory)
     except ValueError as e:

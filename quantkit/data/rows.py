@@ -37,7 +37,7 @@ class Header:
 
     @property
     def nbytes(self) -> int:
-        """What its values take."""
+        """How many bytes the array's values take."""
         return prod(self.shape) * self.dtype.itemsize
 
 

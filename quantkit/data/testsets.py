@@ -44,7 +44,7 @@ class TestSetSamples:
         if not 0 <= index < len(self):
             raise IndexError(index)
         name, files = self._groups[index]
-        tensors = [_read(file) for file in files]
+        tensors = [_read_tensor(file) for file in files]
         known = {spec.name for spec in self._inputs}
         feeds = {tensor: array for tensor, array in tensors if tensor in known}
         free = iter([spec.name for spec in self._inputs if spec.name not in feeds])
@@ -63,7 +63,7 @@ def open_test_sets(found: Found, inputs: Sequence[InputSpec]) -> TestSetSamples:
     return TestSetSamples(found, inputs)
 
 
-def _read(file: Path) -> tuple[str, Array]:
+def _read_tensor(file: Path) -> tuple[str, Array]:
     """Return the tensor's name and values."""
     import onnx
     from google.protobuf.message import DecodeError

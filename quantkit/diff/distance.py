@@ -121,14 +121,16 @@ def distance(
 
 def _explained(p: Floats, q: Floats, db: float) -> str:
     """Say how alike the two are once the channels of one axis are rescaled; "" if that does not explain much."""
-    found = [(sqnr(_evened(p, q, axis), q), axis) for axis in range(min(p.ndim, _MATRIX))]
+    found = [
+        (sqnr(_rescaled_channels(p, q, axis), q), axis) for axis in range(min(p.ndim, _MATRIX))
+    ]
     best, axis = max(found, key=lambda f: f[0], default=(db, 0))
     if best <= db + _EXPLAINED_DB:
         return ""
     return f"{f'{best:.1f} dB' if isfinite(best) else 'equal'} once axis {axis} is rescaled"
 
 
-def _evened(p: Floats, q: Floats, axis: int) -> Floats:
+def _rescaled_channels(p: Floats, q: Floats, axis: int) -> Floats:
     """Return p with each channel along `axis` multiplied by the factor that brings it closest to q."""
     others = tuple(i for i in range(p.ndim) if i != axis)
     power = (p * p).sum(others, keepdims=True)

@@ -38,18 +38,18 @@ class Factors:
         product, own = _product(constant.value) if self._divisors else (None, "")
         if product is None:
             return weight, False
-        made = self._made(product.outputs[0])
+        made = self._output_divisors(product.outputs[0])
         if weight.ndim == 1:
             if own != "bias" or made is None or made.size != weight.size:
                 return weight, False
             return np.asarray(weight * made, np.float32), True
-        read = self._read(product.inputs[0])
+        read = self._input_divisors(product.inputs[0])
         factor = _factor(weight.shape, product, read, made)
         return (
             (weight, False) if factor is None else (np.asarray(weight * factor, np.float32), True)
         )
 
-    def _made(self, value: ir.Value) -> Floats | None:
+    def _output_divisors(self, value: ir.Value) -> Floats | None:
         """Return the divisors of what a product makes, looking on to the tensor that is named."""
         for _ in range(_STEPS):
             if (found := self._of(value)) is not None:
@@ -61,7 +61,7 @@ class Factors:
             value = follows.outputs[0]
         return None
 
-    def _read(self, value: ir.Value | None) -> Floats | None:
+    def _input_divisors(self, value: ir.Value | None) -> Floats | None:
         """Return the divisors of what a product reads, looking back to the tensor that is named."""
         for _ in range(_STEPS):
             if value is None:

@@ -58,7 +58,7 @@ class ScalesDiff:
 
 def scales_diff(a: ir.Model, b: ir.Model) -> ScalesDiff:
     """Compare what QuantizeLinear and integer kernels say of the tensors that they make."""
-    left, right = dict(_fixed(a)), dict(_fixed(b))
+    left, right = dict(_fixed_scales(a)), dict(_fixed_scales(b))
     both = [tensor for tensor in left if tensor in right]
     changed = [
         ScaleChange(
@@ -78,9 +78,9 @@ def scales_diff(a: ir.Model, b: ir.Model) -> ScalesDiff:
     )
 
 
-def _fixed(model: ir.Model) -> Iterator[tuple[str, Fixed]]:
+def _fixed_scales(model: ir.Model) -> Iterator[tuple[str, Fixed]]:
     for node in model.graph.all_nodes():
-        found = _made(node)
+        found = _quantized_tensor(node)
         if found is None:
             continue
         tensor, scale, zero = found
@@ -97,7 +97,7 @@ def _fixed(model: ir.Model) -> Iterator[tuple[str, Fixed]]:
             )
 
 
-def _made(node: ir.Node) -> tuple[str, ir.Value | None, ir.Value | None] | None:
+def _quantized_tensor(node: ir.Node) -> tuple[str, ir.Value | None, ir.Value | None] | None:
     """Return the tensor that a node quantizes, its scale and its zero point; None if it quantizes none."""
     slots = scale_slots(node.op_type, len(node.inputs))
     if node.op_type == "QuantizeLinear":

@@ -37,17 +37,17 @@ class Stored:
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The name of the constant."""
         return self.value.name or ""
 
     @property
     def dtype(self) -> str:
-        """Its type: "float", "int8"."""
+        """The type in which it is stored: "float", "int8"."""
         return dtype_name(self.tensor.dtype)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its shape."""
+        """The shape in which it is stored."""
         return tuple(int(n) for n in self.tensor.shape.numpy())
 
     def floats(self) -> Floats:

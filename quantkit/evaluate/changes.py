@@ -33,7 +33,7 @@ def changes_of(base: Path, candidate: Path) -> Changes:
     return Changes(
         nodes_before=had.total(),
         nodes_after=has.total(),
-        operators=_changed(had, has),
+        operators=_changed_operators(had, has),
         weights=weights,
         kept=sum(n for dtype, n in weights.items() if dtype in _FLOATS),
         notes=(
@@ -57,7 +57,9 @@ def _operator(node: onnx.NodeProto) -> str:
     return node.op_type if node.domain in {"", "ai.onnx"} else f"{node.domain}.{node.op_type}"
 
 
-def _changed(had: Mapping[str, int], has: Mapping[str, int]) -> tuple[OperatorChange, ...]:
+def _changed_operators(
+    had: Mapping[str, int], has: Mapping[str, int]
+) -> tuple[OperatorChange, ...]:
     """Return the operators whose number changed, the largest change first."""
     changes = [
         OperatorChange(op_type=op, before=had.get(op, 0), after=has.get(op, 0))
@@ -102,8 +104,8 @@ def _ports(kind: str, before: onnx.GraphProto, after: onnx.GraphProto) -> Iterat
     for was, now in zip(old, new, strict=True):
         if was.name != now.name:
             yield f"{kind} '{was.name}' is called '{now.name}'"
-        if _described(was) != _described(now):
-            yield f"{kind} '{now.name}': {_described(was)} -> {_described(now)}"
+        if _port_text(was) != _port_text(now):
+            yield f"{kind} '{now.name}': {_port_text(was)} -> {_port_text(now)}"
 
 
 def _listed(kind: str, graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
@@ -113,7 +115,7 @@ def _listed(kind: str, graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
     return [port for port in ports if kind == "output" or port.name not in weights]
 
 
-def _described(port: onnx.ValueInfoProto) -> str:
+def _port_text(port: onnx.ValueInfoProto) -> str:
     if not port.type.HasField("tensor_type"):
         return str(port.type.WhichOneof("value"))
     tensor = port.type.tensor_type

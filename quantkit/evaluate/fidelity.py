@@ -183,7 +183,7 @@ def fidelity_of(
         this_cpu=_this_cpu(),
         portable=not unsafe,
         sentence=" ".join(
-            filter(None, (_changed(plain), _sentence(len(products), len(unsafe), worst)))
+            filter(None, (_optimization_text(plain), _sentence(len(products), len(unsafe), worst)))
         ),
     )
 
@@ -252,7 +252,7 @@ def _excess(product: IntegerProduct) -> float:
     return float(np.maximum(peaks - PAIR_LIMIT, 0).mean())
 
 
-def _changed(plain: Plain) -> str:
+def _optimization_text(plain: Plain) -> str:
     """Say what optimization changed, if that is more than rounding."""
     if plain.note or plain.db is None or plain.db >= _ROUNDING_DB:
         return plain.note

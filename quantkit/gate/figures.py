@@ -143,7 +143,7 @@ def _size_reduction(_: Rule, model: Evaluated, __: Result) -> Figure:
 
 def _latency_ratio(rule: Rule, model: Evaluated, _: Result) -> Figure | Missing:
     """Return the ratio that is worst for the rule, of all batch sizes and numbers of threads."""
-    figures = [_timed(latency) for latency in model.latency]
+    figures = [_latency_figure(latency) for latency in model.latency]
     if not figures:
         return Missing("latency was not measured: evaluate without --skip latency")
     ends = [bad_end(figure, rule) for figure in figures]
@@ -154,7 +154,7 @@ def _latency_ratio(rule: Rule, model: Evaluated, _: Result) -> Figure | Missing:
     return figures[worst]
 
 
-def _timed(latency: Latency) -> Figure:
+def _latency_figure(latency: Latency) -> Figure:
     threads = f", {latency.threads} threads" if latency.threads else ""
     return Figure(
         what=f"latency ratio at batch {latency.batch}{threads}",

@@ -157,7 +157,7 @@ def _refuse_references(graph: onnx.GraphProto) -> None:
 
 def _sort(part: Part) -> set[str]:
     """Put the nodes of a graph, and of those inside it, in order; return what it reads and does not make."""
-    given = _given(part)
+    given = _given_names(part)
     makers = _makers(part, given)
     reads = [_reads(node) for node in part.node]
     needs = [{makers[name] for name in found if name in makers} for found in reads]
@@ -185,7 +185,7 @@ def _reads(node: onnx.NodeProto) -> set[str]:
     return found
 
 
-def _given(part: Part) -> set[str]:
+def _given_names(part: Part) -> set[str]:
     """Return the names that a graph has without computing them."""
     if isinstance(part, onnx.FunctionProto):
         return set(part.input)

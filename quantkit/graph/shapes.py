@@ -91,7 +91,7 @@ def _forget_shapes(proto: onnx.ModelProto) -> None:
 
 def _keep(graph: ir.Graph, inferred: onnx.GraphProto) -> None:
     """Take over what was found, graph by graph: names are unique only within one."""
-    found = {v.name: k for v in _described(inferred) if (k := _known(v)) is not None}
+    found = {v.name: k for v in _described_values(inferred) if (k := _known(v)) is not None}
     for value in _values(graph):
         if value.name in found:
             learn(value, found[value.name])
@@ -106,7 +106,7 @@ def _keep(graph: ir.Graph, inferred: onnx.GraphProto) -> None:
                     _keep(body, described_body)
 
 
-def _described(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
+def _described_values(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
     yield from graph.input
     yield from graph.value_info
     yield from graph.output

@@ -88,7 +88,7 @@ def correspondence(reference: Structure, candidate: Structure) -> Correspondence
         for name in candidate.inputs
         if name in reference.inputs
     }
-    for match in _made(reference, candidate):
+    for match in _same_named(reference, candidate):
         divisor = divisors.get(match.candidate) or divisors.get(match.tensor)
         found[match.candidate] = Match(
             tensor=match.tensor,
@@ -99,7 +99,7 @@ def correspondence(reference: Structure, candidate: Structure) -> Correspondence
     return Correspondence(matches=found | _inserted(candidate, found, divisors))
 
 
-def _made(reference: Structure, candidate: Structure) -> Iterator[Match]:
+def _same_named(reference: Structure, candidate: Structure) -> Iterator[Match]:
     activations = reference.activations
     for node in candidate.nodes:
         quantizer = made_by(candidate, node)

@@ -66,14 +66,14 @@ def _by_key(nodes: Iterable[ir.Node], key: Key) -> dict[Hashable, ir.Node]:
     return {k: node for k, node in found.items() if k not in several}
 
 
-def _made(node: ir.Node) -> str | None:
+def _made_tensor(node: ir.Node) -> str | None:
     """Return the base name of the first tensor that a node makes."""
     name = next((out.name for out in node.outputs if out.name), None)
     return base_name(name) if name else None
 
 
 def _operator_and_tensor(node: ir.Node) -> Hashable | None:
-    made = _made(node)
+    made = _made_tensor(node)
     return (node.op_type, made) if made else None
 
 
@@ -119,7 +119,7 @@ def _constant_behind(value: ir.Value | None) -> ir.Value | None:
 
 
 def _made_names(nodes: Iterable[ir.Node]) -> set[str]:
-    return {made for node in nodes if (made := _made(node)) is not None}
+    return {made for node in nodes if (made := _made_tensor(node)) is not None}
 
 
 def _stands_for(nodes: Iterable[ir.Node], elsewhere: set[str]) -> dict[ir.Node, Hashable]:
@@ -129,7 +129,7 @@ def _stands_for(nodes: Iterable[ir.Node], elsewhere: set[str]) -> dict[ir.Node, 
     """
     keys: dict[ir.Node, Hashable] = {}
     for node in nodes:
-        made = _made(node)
+        made = _made_tensor(node)
         if made not in elsewhere or node.op_type in CONVERSIONS:
             continue
         keys.setdefault(_integer_product_behind(node) or node, made)

@@ -44,7 +44,7 @@ class Noise:
             signal, difference = expected.reshape(-1), (actual - expected).reshape(-1)
             powers = _powers(signal, difference)
             if not all(isfinite(p) for p in powers):
-                powers = _checked(signal, difference)
+                powers = _finite_powers(signal, difference)
         self.signal += powers[0]
         self.error += powers[1]
         self.shared += powers[2]
@@ -69,7 +69,7 @@ def _powers(signal: Array, difference: Array) -> tuple[float, float, float]:
     return float(signal @ signal), float(difference @ difference), float(signal @ difference)
 
 
-def _checked(signal: Array, difference: Array) -> tuple[float, float, float]:
+def _finite_powers(signal: Array, difference: Array) -> tuple[float, float, float]:
     """Return the powers without what is no number, in float64, where squares of float32 do not overflow."""
     seen = np.isfinite(signal)
     errors = np.nan_to_num(difference[seen].astype(np.float64), nan=_LARGEST, posinf=_LARGEST)

@@ -50,7 +50,7 @@ class Quantizer:
 
     @property
     def bits(self) -> int:
-        """Of the integers."""
+        """How many bits its integers have."""
         return 8 * np.dtype(self.dtype).itemsize
 
     @property
@@ -100,16 +100,18 @@ def quantizer_of(model: Structure, node: onnx.NodeProto) -> Quantizer | None:
         return DYNAMIC
     if node.op_type not in {"QuantizeLinear", "DequantizeLinear"}:
         return None
-    return _read(model, node, (1, 2))
+    return _quantizer_at(model, node, (1, 2))
 
 
 def made_by(model: Structure, node: onnx.NodeProto) -> Quantizer | None:
     """Return scale and zero point of the integers that a QLinear operator makes; None for other nodes."""
     slots = _RESULT.get(node.op_type)
-    return None if slots is None else _read(model, node, slots)
+    return None if slots is None else _quantizer_at(model, node, slots)
 
 
-def _read(model: Structure, node: onnx.NodeProto, slots: tuple[int, int]) -> Quantizer | None:
+def _quantizer_at(
+    model: Structure, node: onnx.NodeProto, slots: tuple[int, int]
+) -> Quantizer | None:
     scale, zero = (
         model.constant(node.input[i]) if i < len(node.input) and node.input[i] else None
         for i in slots

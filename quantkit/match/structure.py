@@ -48,7 +48,7 @@ class Structure:
     @cached_property
     def reads(self) -> list[tuple[str, ...]]:
         """What each node reads, what its subgraphs capture included."""
-        return [tuple(dict.fromkeys(_read(node))) for node in self.nodes]
+        return [tuple(dict.fromkeys(_names_read(node))) for node in self.nodes]
 
     @cached_property
     def maker(self) -> dict[str, int]:
@@ -71,12 +71,12 @@ class Structure:
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
-        """What is fed."""
+        """The inputs that a caller feeds."""
         return tuple(i.name for i in self.proto.graph.input if i.name not in self.initializers)
 
     @cached_property
     def outputs(self) -> tuple[str, ...]:
-        """What comes out."""
+        """The outputs of the model."""
         return tuple(o.name for o in self.proto.graph.output)
 
     @cached_property
@@ -131,7 +131,7 @@ def read_structure(path: Path) -> Structure:
     return Structure(proto=proto, folder=folder, nbytes=loaded.nbytes, names=names)
 
 
-def _read(node: onnx.NodeProto) -> Iterator[str]:
+def _names_read(node: onnx.NodeProto) -> Iterator[str]:
     yield from (name for name in node.input if name)
     for graph in subgraphs(node):
         yield from _captured(graph)
@@ -149,6 +149,6 @@ def _captured(graph: onnx.GraphProto) -> Iterable[str]:
     """Return what a graph reads from the graphs around it."""
     own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
     own.update(name for node in graph.node for name in node.output)
-    read = [name for node in graph.node for name in _read(node)]
+    read = [name for node in graph.node for name in _names_read(node)]
     read += [output.name for output in graph.output]
     return [name for name in read if name not in own]

@@ -14,7 +14,7 @@ from quantkit.match.parts import Kind, part_of, types_of
 from quantkit.match.regions import Region, regions_of
 from quantkit.match.structure import Structure
 
-__all__ = ["Survey", "same_form", "survey", "surveyed"]
+__all__ = ["Survey", "find_layers", "same_form", "survey"]
 
 Feeds = Mapping[str, NDArray[Any]]
 _ROUNDS = 4
@@ -72,7 +72,7 @@ def _shapes(
         yield name, tuple(int(extent) for extent in found[shape])
 
 
-def surveyed(
+def find_layers(
     reference: Structure, candidate: Structure, matches: Mapping[str, Match], feeds: Feeds
 ) -> tuple[tuple[Region, ...], Survey, Survey, int]:
     """Find the layers between tensors that have the same shape in both models.

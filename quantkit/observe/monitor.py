@@ -42,22 +42,22 @@ class Silent:
     """A monitor that says nothing."""
 
     def step(self, number: int, of: int, text: str) -> None:
-        """Nothing."""
+        """Say nothing."""
 
     def name(self, text: str) -> None:
-        """Nothing."""
+        """Say nothing."""
 
     def stage(self, text: str) -> None:
-        """Nothing."""
+        """Say nothing."""
 
     def described(self, found: Description) -> None:
-        """Nothing."""
+        """Say nothing."""
 
     def start(self, count: int | None, what: str = "samples") -> None:
-        """Nothing."""
+        """Say nothing."""
 
     def resumed(self, samples: int) -> None:
-        """Nothing."""
+        """Say nothing."""
 
     def tick(self, samples: int) -> None:
-        """Nothing."""
+        """Say nothing."""

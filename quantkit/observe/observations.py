@@ -78,7 +78,7 @@ class Observations:
 
     @property
     def requests(self) -> list[Request]:
-        """Everything that was asked."""
+        """All requests that it answers."""
         return [Request(tensor=t, what=w) for t, whats in self.answers.items() for w in whats]
 
     def merge(self, other: Self, rest: Self | None = None) -> None:

@@ -138,7 +138,7 @@ def _cells(model: Evaluated, sign: str, *, with_metric: bool) -> list[str]:
     return cells
 
 
-def _listed(title: str, lines: list[str]) -> str:
+def _titled_list(title: str, lines: list[str]) -> str:
     """Return a list under a title, "" for an empty one."""
     if not lines:
         return ""
@@ -160,8 +160,8 @@ def _failing(result: Result) -> str:
         for o in verdict.objections
     ]
     blocks = (
-        _listed("Why these figures prove nothing", proofless),
-        _listed("Rules not kept, or not to be decided", lines),
+        _titled_list("Why these figures prove nothing", proofless),
+        _titled_list("Rules not kept, or not to be decided", lines),
     )
     return "\n\n".join(b for b in blocks if b)
 
@@ -171,7 +171,7 @@ def _advice(result: Result) -> str:
         f"- {', '.join(f'**{_safe(name)}**' for name in names)}: {_prose(advice)}"
         for advice, names in advice_of(result)
     ]
-    return _listed("What would help", lines)
+    return _titled_list("What would help", lines)
 
 
 def _notes(result: Result) -> str:
@@ -187,7 +187,7 @@ def _notes(result: Result) -> str:
         for m in result.candidates
         if m.drift is not None and m.drift.sentence
     ]
-    return _listed("Please note", lines)
+    return _titled_list("Please note", lines)
 
 
 def _layers(result: Result) -> list[str]:

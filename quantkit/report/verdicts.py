@@ -85,16 +85,18 @@ def headline(result: Result) -> Headline:
         sentence = "The candidate breaks the gate."
         if count > 1:
             broke = f"{len(by['fail'])} of {count} candidates {_verb(by['fail'], 'break')} the gate"
-            sentence = f"{broke}: {_listed(by['fail'])}."
+            sentence = f"{broke}: {_names_text(by['fail'])}."
         kept = (
-            f" {_listed(by['pass'])} {_verb(by['pass'], 'keep')} every rule." if by["pass"] else ""
+            f" {_names_text(by['pass'])} {_verb(by['pass'], 'keep')} every rule."
+            if by["pass"]
+            else ""
         )
         return Headline("fail", "Fail", sentence + kept)
     if by["invalid"]:
         return _invalid(result, by["invalid"])
     if by["undecided"]:
         word = _undecided_word([r for v in result.verdicts for r in v.rules])
-        whom = "It" if count == 1 else _listed(by["undecided"])
+        whom = "It" if count == 1 else _names_text(by["undecided"])
         return Headline(
             "undecided", word, f"{whom} can neither be passed nor failed on this evidence."
         )
@@ -106,7 +108,7 @@ def _invalid(result: Result, names: list[str]) -> Headline:
     """Open with what stands against the evidence, and what to do about it."""
     first = next(v for v in result.verdicts if v.candidate in names)
     gravest = next(o for o in first.objections if not o.allowed)
-    whom = "" if len(result.verdicts) == 1 else f"{_listed(names)}: "
+    whom = "" if len(result.verdicts) == 1 else f"{_names_text(names)}: "
     sentence = gravest.sentence[:1].upper() + gravest.sentence[1:]
     return Headline("invalid", gravest.title, f"{whom}{sentence}.")
 
@@ -115,7 +117,7 @@ def _verb(names: list[str], verb: str) -> str:
     return verb if len(names) > 1 else f"{verb}s"
 
 
-def _listed(names: list[str]) -> str:
+def _names_text(names: list[str]) -> str:
     if len(names) > _NAMED:
         return f"{len(names)} candidates"
     short = [shorten(name, _LONG) for name in names]
@@ -318,4 +320,4 @@ def _portable(models: Sequence[Evaluated]) -> str:
     if not checked:
         return ""
     names = [m.name for m in checked if m.fidelity and not m.fidelity.portable]
-    return f"not on every CPU: {_listed(names)}" if names else "the same on every CPU"
+    return f"not on every CPU: {_names_text(names)}" if names else "the same on every CPU"

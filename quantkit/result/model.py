@@ -267,10 +267,10 @@ class Result:
 
     @property
     def float_model(self) -> Evaluated:
-        """The reference."""
+        """The float model that candidates are compared with."""
         return self.models[0]
 
     @property
     def candidates(self) -> tuple[Evaluated, ...]:
-        """All but the reference."""
+        """All models but the float model."""
         return self.models[1:]

@@ -51,7 +51,7 @@ def read_tensors(
     # Inputs are in the sample already; what nodes of the main graph make becomes an output. What an If or Loop makes
     # cannot be one, and constants the caller has: both are left out.
     proto, folder = _structure(model)
-    inputs, made = _named(proto)
+    inputs, made = _names_in(proto)
     wanted = dict.fromkeys(tensors)
     fed, inner = [n for n in wanted if n in inputs], [n for n in wanted if n in made]
     session = None
@@ -105,9 +105,9 @@ class TappedSession:
         """
         tensors = tuple(dict.fromkeys(tensors))
         proto, folder = _structure(source.model if source.path is None else source.path)
-        if not set().union(*_named(proto)) >= set(tensors):  # the insides of functions
+        if not set().union(*_names_in(proto)) >= set(tensors):  # the insides of functions
             proto, folder = _structure(source.model)
-        inputs, _ = _named(proto)
+        inputs, _ = _names_in(proto)
         dtypes = {v.name: v.dtype for node in source.model.graph for v in node.outputs}
         # Four cases per tensor: an input of the graph is in the sample already; one that the model puts out is not
         # listed twice; one that is not float32 is cast, as statistics are of float32; one of which only minimum and
@@ -157,7 +157,7 @@ def _structure(model: Path | ir.Model) -> tuple[onnx.ModelProto, Path | None]:
     return proto, None
 
 
-def _named(proto: onnx.ModelProto) -> tuple[set[str], set[str]]:
+def _names_in(proto: onnx.ModelProto) -> tuple[set[str], set[str]]:
     """Return the names of a graph's inputs, and of what its nodes make."""
     inputs = {value.name for value in proto.graph.input}
     return inputs, {name for node in proto.graph.node for name in node.output}

@@ -48,7 +48,7 @@ def lossy(
     static = [p for p in products if _is_static(p, plan)]
     if not static or not feeds:
         return {}
-    seen = _observed(model, plan, static, feeds)
+    seen = _observe_planned(model, plan, static, feeds)
     found: dict[str, Kept] = {}
     constants = {n: v for g in model.graphs() for n, v in g.initializers.items()}
     nodes = {node.name: node for node in view.nodes}
@@ -62,7 +62,7 @@ def lossy(
         stored = seen[product.reads].weight_sqnr(
             _power(product, array), _power(product, array - rounded)
         )
-        name = _made(nodes[product.node], view, plan)
+        name = _handed_on(nodes[product.node], view, plan)
         made = seen[name].sqnr() if name in seen else inf
         least = min(read, made, stored)
         if least < _LITTLE:
@@ -121,7 +121,7 @@ def _is_static(product: Product, plan: Plan) -> bool:
     return decided is not None and decided.mode is Mode.STATIC and product.reads in plan.activation
 
 
-def _made(node: Node, view: View, plan: Plan) -> str:
+def _handed_on(node: Node, view: View, plan: Plan) -> str:
     """Return the quantized tensor that a product hands on; "" if it hands on floats."""
     name = node.outputs[0]
     while name not in plan.activation:
@@ -150,7 +150,7 @@ def _power(product: Product, weight: NDArray[Any]) -> NDArray[np.float64]:
     return np.asarray(cut.sum(axis=(1, 3))).reshape(-1)
 
 
-def _observed(
+def _observe_planned(
     model: ir.Model, plan: Plan, products: Sequence[Product], feeds: Feeds
 ) -> dict[str, _Seen]:
     """Run the float model; return the sums of every planned tensor that a product may read or make."""

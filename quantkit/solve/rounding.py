@@ -98,7 +98,7 @@ def solve_weight(
                 own = refit_scale(integers, part, own, h)
         q[:, some], scale[:, some] = integers, own
         shift[:, some] = _shift(part - integers * own[..., np.newaxis], moments)
-    return _stored(q, scale, spec, layout), shift.reshape(-1)
+    return _solved_weight(q, scale, spec, layout), shift.reshape(-1)
 
 
 def _channels(rows: NDArray[Any]) -> Iterator[slice]:
@@ -138,7 +138,9 @@ def _shift(error: Floats, moments: PatchMoments | None) -> Floats:
     return found
 
 
-def _stored(q: NDArray[np.int16], scale: Floats, spec: QuantSpec, layout: Layout) -> SolvedWeight:
+def _solved_weight(
+    q: NDArray[np.int16], scale: Floats, spec: QuantSpec, layout: Layout
+) -> SolvedWeight:
     zero = 0 if spec.dtype.signed else 1 << (spec.dtype.bits - 1)
     flat = scale.reshape(-1).astype(np.float32)
     per_channel = isinstance(spec.granularity, PerAxis)

@@ -87,7 +87,7 @@ class _Task:
 
     @property
     def nbytes(self) -> int:
-        """What solving it takes."""
+        """The memory that solving it takes."""
         return solving_bytes(self.product.layout)
 
 

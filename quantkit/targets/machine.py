@@ -74,7 +74,7 @@ def this_machine() -> Machine:
     """Return the CPU that this process runs on."""
     system = platform.system()
     if system == "Linux":
-        return from_cpuinfo(_read(Path("/proc/cpuinfo")), platform.machine())
+        return from_cpuinfo(_read_text(Path("/proc/cpuinfo")), platform.machine())
     if system == "Darwin":
         return from_sysctl(_sysctl(), platform.machine())
     return Machine(
@@ -127,7 +127,7 @@ def _pairs(text: str) -> dict[str, str]:
     return {key.strip(): value.strip() for key, colon, value in pairs if colon}
 
 
-def _read(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:

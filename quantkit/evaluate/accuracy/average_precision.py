@@ -83,7 +83,7 @@ class AveragePrecision:
 
     @property
     def samples(self) -> int:
-        """How many images."""
+        """How many images were scored."""
         return self.images
 
     def value(self, model: int) -> float:
@@ -100,7 +100,7 @@ class AveragePrecision:
         Where hits differ on few images, most redraws see none of them: then hulled with the interval of what these
         images add. Never of zero width.
         """
-        changed = np.flatnonzero(self._changed(model))
+        changed = np.flatnonzero(self._changed_images(model))
         if self.images <= 1:
             return None if changed.size else drop_interval(np.zeros(1), confidence=confidence)
         found = percentiles(self._redrawn(0, seed) - self._redrawn(model, seed), confidence)
@@ -133,7 +133,7 @@ class AveragePrecision:
         found = tuple(tuple(_only(one, chosen) for one in classes) for classes in self.found)
         return replace(self, found=found, images=chosen.size, chance=None, _drawn={})
 
-    def _changed(self, model: int) -> NDArray[np.bool_]:
+    def _changed_images(self, model: int) -> NDArray[np.bool_]:
         """Return on which images the models do not have as many hits and mistakes of every class."""
         changed = np.zeros(self.images, np.bool_)
         for a, b in zip(self.found[0], self.found[model], strict=True):

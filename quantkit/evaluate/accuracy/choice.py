@@ -102,13 +102,13 @@ def chosen_scorer(
         if decisions is None:
             raise DataError(
                 f"{wanted} needs an output [batch, classes], or one class per sample; the model has "
-                f"{_described(first, outputs)}."
+                f"{_shapes_text(first, outputs)}."
             )
         return ClassScorer(decisions, models, wanted), ""
     if number is None:
         raise DataError(
             f"{wanted} needs an output with one number per sample; the model has "
-            f"{_described(first, outputs)}."
+            f"{_shapes_text(first, outputs)}."
         )
     return NumberScorer(number, models, wanted), ""
 
@@ -178,11 +178,11 @@ def _embedding_output(first: Chunk, outputs: Sequence[OutputSpec]) -> str:
     if not fitting:
         raise DataError(
             "Pairs need an output [batch, features] or [batch, tokens, features]; the model has "
-            f"{_described(first, outputs)}."
+            f"{_shapes_text(first, outputs)}."
         )
     return next(filter(is_embedding, fitting), fitting[0])
 
 
-def _described(first: Chunk, outputs: Sequence[OutputSpec]) -> str:
+def _shapes_text(first: Chunk, outputs: Sequence[OutputSpec]) -> str:
     shapes = (f"'{o.name}' {list(first.answers[0][o.name][0].shape)}" for o in outputs)
     return ", ".join(shapes)

@@ -23,7 +23,7 @@ class Column:
 
     @property
     def values(self) -> NDArray[Any]:
-        """All values, in order."""
+        """All values that were added, in order."""
         if len(self._parts) != 1:
             self._parts = [np.concatenate([np.empty(0, self._dtype), *self._parts])]
         return self._parts[0]

@@ -97,9 +97,9 @@ def detector_outputs(
     # head before suppression, [1, 4 + classes, places] or [1, places, 5 + classes]: places are always more than
     # columns, which tells the two apart. Suppression is then done here.
     shapes = {o.name: first[o.name][0].shape for o in outputs}
-    boxes = _called(shapes, ("box", "dets", "loc"), last=4)
-    scores = _called(shapes, ("score", "conf", "prob"))
-    classes = _called(shapes, ("label", "class", "cls", "categor"), other=scores)
+    boxes = _output_called(shapes, ("box", "dets", "loc"), last=4)
+    scores = _output_called(shapes, ("score", "conf", "prob"))
+    classes = _output_called(shapes, ("label", "class", "cls", "categor"), other=scores)
     if boxes and scores and classes:
         rows = int(np.prod(shapes[boxes])) // 4
         if all(int(np.prod(shapes[name])) == rows for name in (scores, classes)):
@@ -122,7 +122,7 @@ def detector_outputs(
     )
 
 
-def _called(
+def _output_called(
     shapes: Mapping[str, tuple[int, ...]], words: Sequence[str], *, last: int = 0, other: str = ""
 ) -> str:
     fitting = (n for n, s in shapes.items() if n != other and (not last or s[-1:] == (last,)))
@@ -242,7 +242,7 @@ class BoxScorer:
         return None
 
     def numbers(self) -> NDArray[np.float64] | None:
-        """Nothing: labels are boxes."""
+        """Return None: labels are boxes."""
         return None
 
     def answer(self, model: int, unit: int) -> str | None:

@@ -30,7 +30,7 @@ class F1:
 
     @property
     def samples(self) -> int:
-        """How many."""
+        """How many samples were scored."""
         return self.labels.size
 
     @property

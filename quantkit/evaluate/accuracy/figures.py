@@ -33,15 +33,15 @@ class Figure(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """What the metric is called."""
 
     @property
     def higher_is_better(self) -> bool:
-        """False for errors."""
+        """Whether more is better: not for errors."""
 
     @property
     def samples(self) -> int:
-        """How many."""
+        """How many samples were scored."""
 
     @property
     def chance(self) -> float | None:
@@ -93,7 +93,7 @@ class Mean:
 
     @property
     def samples(self) -> int:
-        """How many."""
+        """How many samples were scored."""
         return int(self.scores.shape[1])
 
     def value(self, model: int) -> float:
@@ -142,7 +142,7 @@ class Ratio:
 
     @property
     def samples(self) -> int:
-        """How many."""
+        """How many samples were scored."""
         return int(self.wholes.size)
 
     def value(self, model: int) -> float:

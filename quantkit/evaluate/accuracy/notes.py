@@ -36,7 +36,7 @@ def calibrated_samples(path: Path, fingerprint: str, available: int | None) -> f
         fingerprint: Of the data that it is evaluated on.
         available: How many samples that data has; None: not known.
     """
-    data = _recorded(path)
+    data = _calibration_record(path)
     if data is None or not fingerprint or available is None:
         return frozenset()
     if data.fingerprint != fingerprint or not {"limit", "shuffle", "seed"} <= set(data.order):
@@ -48,11 +48,11 @@ def calibrated_samples(path: Path, fingerprint: str, available: int | None) -> f
 
 def recorded_digests(path: Path) -> str:
     """Return the names of the samples that a model was calibrated with, as its record holds them; "" if it has none."""
-    data = _recorded(path)
+    data = _calibration_record(path)
     return "" if data is None else data.digests
 
 
-def _recorded(path: Path) -> DataOrigin | None:
+def _calibration_record(path: Path) -> DataOrigin | None:
     try:
         made = read_provenance(path)
     except ModelError:  # a damaged record tells nothing

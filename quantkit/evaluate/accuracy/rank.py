@@ -36,7 +36,7 @@ class Spearman:
 
     @property
     def samples(self) -> int:
-        """How many."""
+        """How many samples were scored."""
         return self.labels.size
 
     def value(self, model: int) -> float:

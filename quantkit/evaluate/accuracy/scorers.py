@@ -103,11 +103,11 @@ class ClassScorer:
         return self._labels.values
 
     def numbers(self) -> NDArray[np.float64] | None:
-        """Nothing: labels are classes."""
+        """Return None: labels are classes."""
         return None
 
     def notes(self) -> tuple[str, ...]:
-        """Nothing."""
+        """Return no note: a class is right or wrong."""
         return ()
 
     def answer(self, model: int, unit: int) -> str | None:
@@ -175,7 +175,7 @@ class NumberScorer:
         )
 
     def classes(self) -> NDArray[np.int64] | None:
-        """Nothing: labels are numbers."""
+        """Return None: labels are numbers."""
         return None
 
     def numbers(self) -> NDArray[np.float64] | None:
@@ -183,7 +183,7 @@ class NumberScorer:
         return self._labels.values
 
     def notes(self) -> tuple[str, ...]:
-        """Nothing."""
+        """Return no note."""
         return ()
 
     def answer(self, model: int, unit: int) -> str | None:
@@ -221,7 +221,7 @@ class PairScorer:
         return (Spearman(labels=self._labels.values, answers=cosines),)
 
     def classes(self) -> NDArray[np.int64] | None:
-        """Nothing: labels are numbers."""
+        """Return None: labels are numbers."""
         return None
 
     def numbers(self) -> NDArray[np.float64] | None:
@@ -229,7 +229,7 @@ class PairScorer:
         return self._labels.values
 
     def notes(self) -> tuple[str, ...]:
-        """Nothing."""
+        """Return no note."""
         return ()
 
     def answer(self, model: int, unit: int) -> str | None:

@@ -67,7 +67,7 @@ class Source:
 
     @property
     def order(self) -> str:
-        """Which samples, in words."""
+        """Which samples of the data are evaluated, in words."""
         held = f", {len(self.without)} held out" if self.without else ""
         if self.drawn:
             return f"{self.count} drawn with seed {self.settings.seed}{held}"

@@ -143,7 +143,7 @@ class UserScorer:
         return self._kinds.values if known else None
 
     def notes(self) -> tuple[str, ...]:
-        """Nothing."""
+        """Return no note: the metric is its author's."""
         return ()
 
     def answer(self, model: int, unit: int) -> str | None:

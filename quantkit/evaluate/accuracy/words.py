@@ -90,10 +90,10 @@ def find_vocabulary(settings: TextSettings, metric: str) -> Vocabulary:
             f"{metric} needs to know what token ids stand for: put {', '.join(_FILES[:3])} beside the model, or give "
             "--tokenizer FILE (tokenizer.json, a JSON of tokens and ids, or a text with one token per line)."
         )
-    return _read(file)
+    return _read_vocabulary(file)
 
 
-def _read(file: Path) -> Vocabulary:
+def _read_vocabulary(file: Path) -> Vocabulary:
     try:
         content = file.read_text(encoding="utf-8")
         plain = json.loads(content) if file.suffix == ".json" else None
@@ -254,11 +254,11 @@ class WordScorer:
         )
 
     def classes(self) -> NDArray[np.int64] | None:
-        """Nothing: labels are texts."""
+        """Return None: labels are texts."""
         return None
 
     def numbers(self) -> NDArray[np.float64] | None:
-        """Nothing: labels are texts."""
+        """Return None: labels are texts."""
         return None
 
     def notes(self) -> tuple[str, ...]:
@@ -417,7 +417,7 @@ class Perplexity:
 
     @property
     def samples(self) -> int:
-        """How many texts."""
+        """How many texts were scored."""
         return self.wholes.size
 
     def value(self, model: int) -> float:

@@ -151,7 +151,7 @@ def timed_rounds(turns: Sequence[Turn], pace: Pace, clock: Clock) -> list[list[f
         for i in order:
             if primed[i]:
                 turns[i]()
-            row[i] = _timed(turns[i], repeats[i], clock)
+            row[i] = _seconds_per_run(turns[i], repeats[i], clock)
         rows.append(row)
     return rows
 
@@ -161,12 +161,12 @@ def _warm_up(turns: Sequence[Turn], pace: Pace, clock: Clock) -> tuple[list[int]
     fastest = [float("inf")] * len(turns)
     for _ in range(pace.warm_up):
         for i, turn in enumerate(turns):
-            fastest[i] = min(fastest[i], _timed(turn, 1, clock))
+            fastest[i] = min(fastest[i], _seconds_per_run(turn, 1, clock))
     repeats = [min(max(1, ceil(_SHORT / max(t, 1e-9))), _MOST_REPEATS) for t in fastest]
     return repeats, [t < _PRIMED for t in fastest]
 
 
-def _timed(turn: Turn, repeats: int, clock: Clock) -> float:
+def _seconds_per_run(turn: Turn, repeats: int, clock: Clock) -> float:
     start = clock()
     for _ in range(repeats):
         turn()
@@ -258,7 +258,7 @@ def measure_latency(
         able, note = batches_of(feeds, batches, sessions[reference].get_inputs())
         notes += [note] if note else []
         for batch in able:
-            progress(f"Timing {len(sessions)} models, {_described(batch, count)}")
+            progress(f"Timing {len(sessions)} models, {_setup_text(batch, count)}")
             _time_all(sessions, reference, _Run(feeds, batch, count, lab), found, notes)
     latency = {name: tuple(rows) for name, rows in found.items()}
     return Timed(latency=latency, notes=tuple(dict.fromkeys(notes)))
@@ -272,7 +272,7 @@ class _Run:
     lab: Lab
 
 
-def _described(batch: int, threads: int) -> str:
+def _setup_text(batch: int, threads: int) -> str:
     return f"batch {batch}" + (f", {threads} threads" if threads else "")
 
 

@@ -74,7 +74,7 @@ class Seen:
 
     @property
     def clipped(self) -> float:
-        """The share outside."""
+        """The share of values outside of the quantizer's range."""
         return self.outside / self.count if self.count else 0.0
 
 

@@ -18,7 +18,7 @@ from quantkit.match.correspondence import correspondence
 from quantkit.match.noise import decibels
 from quantkit.match.regions import Region
 from quantkit.match.structure import Structure, read_structure, subgraphs
-from quantkit.match.survey import surveyed
+from quantkit.match.survey import find_layers
 from quantkit.result import Advice, Layer, Layers
 
 __all__ = ["layers_of"]
@@ -55,7 +55,7 @@ def layers_of(
     found = correspondence(reference, quantized)
     if not samples or not found.matches:
         return Layers(layers=(), samples=len(samples), note=found.note)
-    regions, theirs, ours, dropped = surveyed(reference, quantized, found.matches, samples[0])
+    regions, theirs, ours, dropped = find_layers(reference, quantized, found.matches, samples[0])
     models = Models(
         reference=reference, candidate=quantized, matches=found.matches, theirs=theirs, ours=ours
     )

@@ -167,12 +167,12 @@ class _Trial:
         taps = dict.fromkeys([*self.ends.values(), *(self.names.get(b, b) for b in inside)])
         graph = switched(models.candidate, layers, kinds)
         self.whole: Part = part_of(graph, list(taps), {}, level=99)
-        self.rounded = self._rounded(everyone)
+        self.rounded = self._shared_roundings(everyone)
         self.floats = [self._float(region) for region in regions]
         self.reference = part_of(models.reference, models.outputs, {}, level=99)
         self.expected = [self.reference.run(feeds) for feeds in samples]
 
-    def _rounded(self, regions: Sequence[Region]) -> dict[str, tuple[Quantizer, int]]:
+    def _shared_roundings(self, regions: Sequence[Region]) -> dict[str, tuple[Quantizer, int]]:
         """Return tensors that an integer kernel makes for several layers, how, and how many read them.
 
         They stay rounded as long as one of these is in integers. A Gemm or MatMul hands on floats as well.
@@ -219,21 +219,23 @@ class _Trial:
         switches = {switch_of(i): np.asarray(False) for i in range(len(self.regions))}
         values = self.whole.run(feeds, switches, self.empty)
         for i in sorted(group, key=self.order.__getitem__):
-            given |= self._made(i, {**feeds, **values}, group)
+            given |= self._run_float_layer(i, {**feeds, **values}, group)
             switches[switch_of(i)] = np.asarray(True)
             values = self.whole.run(feeds, switches, {**self.empty, **given})
         return values
 
-    def _made(self, layer: int, values: Arrays, group: Collection[int]) -> dict[str, Array]:
+    def _run_float_layer(
+        self, layer: int, values: Arrays, group: Collection[int]
+    ) -> dict[str, Array]:
         """Return what the float layer makes of the candidate's values, as the candidate would hold it."""
-        made = self.floats[layer].run(values, self._read(layer, values, group))
+        made = self.floats[layer].run(values, self._layer_inputs(layer, values, group))
         kinds = self.models.ours.kinds
         return {
             given_as(m.candidate): m.given(made[m.tensor]).astype(kinds[m.candidate].dtype.numpy())
             for m in self.regions[layer].makes
         }
 
-    def _read(self, layer: int, values: Arrays, group: Collection[int]) -> dict[str, Array]:
+    def _layer_inputs(self, layer: int, values: Arrays, group: Collection[int]) -> dict[str, Array]:
         kinds, found = self.models.theirs.kinds, {}
         for name in self.regions[layer].boundary:
             match, value = self.models.matches[name], values[self.names.get(name, name)]
@@ -257,18 +259,21 @@ class _Trial:
         now, then = _seconds(whole, feeds), _seconds(self.reference, feeds)
         saved = max(0.0, 1 - now / then)
         inside = self._values(
-            [r for i in range(len(self.regions)) for r in self._freed(i, regions)]
+            [r for i in range(len(self.regions)) for r in self._layers_read_only_by(i, regions)]
         )
         found = []
         for i, region in enumerate(self.regions):
-            taken = sum(self._taken(r, inside) for r in (region, *self._freed(i, regions)))
+            taken = sum(
+                self._float_seconds(r, inside)
+                for r in (region, *self._layers_read_only_by(i, regions))
+            )
             # A part alone pays for its session: more than the whole it cannot take.
             found.append(
                 (min(taken, then) * saved / now, self._weight(i) / max(candidate.nbytes, 1))
             )
         return found
 
-    def _freed(self, layer: int, regions: Sequence[Region]) -> list[Region]:
+    def _layers_read_only_by(self, layer: int, regions: Sequence[Region]) -> list[Region]:
         """Return the Conv layers that only this one reads."""
         wanted = self.regions[layer].boundary
         readers = Counter(name for region in regions for name in region.boundary)
@@ -287,7 +292,7 @@ class _Trial:
         made = [name for name in names if name in self.models.reference.maker]
         return {**self.samples[0], **part_of(self.models.reference, made, {}).run(self.samples[0])}
 
-    def _taken(self, region: Region, values: Arrays) -> float:
+    def _float_seconds(self, region: Region, values: Arrays) -> float:
         return _seconds(self._float(region), values)
 
     def _weight(self, layer: int) -> float:

@@ -162,7 +162,7 @@ _NAMED_SMALL, _NAMED = 3, 9  # as many candidates have their names in a narrow a
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Where things are."""
+    """Where the parts of the picture are, and its scales."""
 
     plot: Box
     across: Across

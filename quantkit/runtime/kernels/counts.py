@@ -55,7 +55,7 @@ class Fusion:
 
     @property
     def product_count(self) -> int:
-        """All products."""
+        """How many products the model has, in whatever type."""
         return self.integer_count + sum(self.float.values())
 
     def to_json(self) -> dict[str, object]:

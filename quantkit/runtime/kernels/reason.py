@@ -25,5 +25,5 @@ class Reason:
 
     @property
     def why(self) -> str:
-        """Rule and particulars."""
+        """The rule, and what in this model breaks it."""
         return f"{self.cause} ({self.detail})" if self.detail else self.cause

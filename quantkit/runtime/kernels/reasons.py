@@ -47,7 +47,7 @@ def _other(site: Site) -> Reason:
             "MatMulNBits turns its weights back into float unless accuracy_level is 4",
             "set the attribute accuracy_level to 4, and check the outputs",
         )
-    stored = _stored(site)
+    stored = _integers_in_file_only(site)
     if stored is not None:
         return stored
     if op == "LSTM" or op in _ATTENTIONS:
@@ -71,7 +71,7 @@ def _two_activations(site: Site) -> Reason | None:
     )
 
 
-def _stored(site: Site) -> Reason | None:
+def _integers_in_file_only(site: Site) -> Reason | None:
     """Weights that are integers in the file alone."""
     x, w = site.operand(0), site.operand(1)
     if x is None or w is None or x.dtype is not None or w.stored is None:
@@ -234,7 +234,7 @@ def _unknown(site: Site) -> Reason:
 
 _CHECKS: tuple[Callable[[Site], Reason | None], ...] = (
     _two_activations,
-    _stored,
+    _integers_in_file_only,
     _plain,
     _wide,
     _narrow,

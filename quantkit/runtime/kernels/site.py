@@ -38,7 +38,7 @@ class Operand:
 
     @property
     def integers(self) -> ir.Value | None:
-        """What is dequantized."""
+        """The integers that are dequantized to it."""
         return None if self.dequantizer is None else self.dequantizer.inputs[0]
 
     @property
@@ -54,7 +54,7 @@ class Operand:
     @property
     def stored(self) -> ir.DataType | None:
         """The type of a constant that is restored to float at load; None: it is stored as float, or no constant."""
-        return _stored(self.value) if self.is_constant else None
+        return _stored_type(self.value) if self.is_constant else None
 
     def parameter(self, slot: int) -> ir.TensorProtocol | None:
         """Return scale (1) or zero point (2) of its DequantizeLinear, if it is there and constant."""
@@ -112,7 +112,7 @@ class Site:
 
     @cached_property
     def exit(self) -> Exit:
-        """Where its result goes."""
+        """Where the product's result goes."""
         value = self.node.outputs[0]
         between: list[ir.Node] = []
         for _ in range(_DEEP):
@@ -182,7 +182,7 @@ def _is_constant(value: ir.Value, deep: int) -> bool:
     return all(v is None or _is_constant(v, deep - 1) for v in node.inputs)
 
 
-def _stored(value: ir.Value) -> ir.DataType | None:
+def _stored_type(value: ir.Value) -> ir.DataType | None:
     """Return the integer type of the constant that a value is restored from."""
     for _ in range(_DEEP):
         tensor = ir.convenience.get_const_tensor(value)

@@ -134,11 +134,11 @@ def _advice(judged: Iterable[_Judged]) -> tuple[str, ...]:
         if reason is not None and not reason.fix.startswith(NOTHING):
             causes[reason.cause, reason.fix][node.op_type] += 1
     return tuple(
-        f"{_listed(ops)} {'stays' if ops.total() == 1 else 'stay'} float: {cause}; fix: {fix}."
+        f"{_counts_text(ops)} {'stays' if ops.total() == 1 else 'stay'} float: {cause}; fix: {fix}."
         for (cause, fix), ops in sorted(causes.items(), key=lambda item: -item[1].total())
     )
 
 
-def _listed(ops: Counter[str]) -> str:
+def _counts_text(ops: Counter[str]) -> str:
     """Return "3 Conv and 2 Gemm"."""
     return " and ".join(f"{n} {op}" for op, n in ops.most_common())
