@@ -23,7 +23,7 @@ import onnxruntime as ort
 from measure import RESULTS, ROOT, SHARED, describe, machine, table, write_results
 from worker import peak_bytes
 
-from quantkit.api import calibrate
+from quantkit import calibrate
 from quantkit.calibration import CalibrateOptions, calibrate_model
 from quantkit.data import InputSpec, arrays, images, open_data, order  # noqa: F401 - not to be timed
 from quantkit.observe import CalibratorAsk

@@ -16,14 +16,17 @@ from typing import TYPE_CHECKING, Any
 from quantkit._version import __version__
 
 if TYPE_CHECKING:
-    from quantkit.api import (
-        calibrate,
-        evaluate_models,
-        optimize,
-        plan_static,
-        quantize_dynamic,
-        quantize_static,
-    )
+    from quantkit.api.calibrate import calibrate
+    from quantkit.api.diff import diff_models, diff_results
+    from quantkit.api.dynamic import quantize_dynamic
+    from quantkit.api.evaluate import evaluate_models
+    from quantkit.api.gate import GateVerdict, gate_result
+    from quantkit.api.optimize import optimize
+    from quantkit.api.plan import plan_static
+    from quantkit.api.report import ReportFiles, write_report
+    from quantkit.api.static import quantize_static
+    from quantkit.api.verify import verify_file
+    from quantkit.diff import ModelDiff, ResultDiff
     from quantkit.errors import QuantkitError
     from quantkit.observe import Calibration
     from quantkit.pipeline import QuantizeResult
@@ -41,17 +44,21 @@ if TYPE_CHECKING:
     from quantkit.result import Result, load_result
     from quantkit.spec import QInt8, QuantType, QUInt8
     from quantkit.workflows.inspect import Inspection, inspect_model
+    from quantkit.workflows.verify_file import Attestation
 
 # onnxruntime tells its makers of sessions, and keeps a number for this machine in the user's cache, unless this is set when
 # it is imported. Who wants that sets it to 0.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 _HOME = {
+    "Attestation": "quantkit.workflows.verify_file",
     "Calibration": "quantkit.observe",
     "DataSettings": "quantkit.recipe",
     "GateSettings": "quantkit.recipe",
+    "GateVerdict": "quantkit.api.gate",
     "ImageSettings": "quantkit.recipe",
     "Inspection": "quantkit.workflows.inspect",
+    "ModelDiff": "quantkit.diff",
     "NodeRule": "quantkit.recipe",
     "Plan": "quantkit.plan",
     "QInt8": "quantkit.spec",
@@ -60,26 +67,36 @@ _HOME = {
     "QuantizeResult": "quantkit.pipeline",
     "QuantkitError": "quantkit.errors",
     "RecoverSettings": "quantkit.recipe",
+    "ReportFiles": "quantkit.api.report",
     "Result": "quantkit.result",
+    "ResultDiff": "quantkit.diff",
     "StaticSettings": "quantkit.recipe",
     "TensorRule": "quantkit.recipe",
     "TextSettings": "quantkit.recipe",
-    "calibrate": "quantkit.api",
-    "evaluate_models": "quantkit.api",
+    "calibrate": "quantkit.api.calibrate",
+    "diff_models": "quantkit.api.diff",
+    "diff_results": "quantkit.api.diff",
+    "evaluate_models": "quantkit.api.evaluate",
+    "gate_result": "quantkit.api.gate",
     "inspect_model": "quantkit.workflows.inspect",
     "load_result": "quantkit.result",
-    "optimize": "quantkit.api",
-    "plan_static": "quantkit.api",
-    "quantize_dynamic": "quantkit.api",
-    "quantize_static": "quantkit.api",
+    "optimize": "quantkit.api.optimize",
+    "plan_static": "quantkit.api.plan",
+    "quantize_dynamic": "quantkit.api.dynamic",
+    "quantize_static": "quantkit.api.static",
+    "verify_file": "quantkit.api.verify",
+    "write_report": "quantkit.api.report",
 }
 
 __all__ = [
+    "Attestation",
     "Calibration",
     "DataSettings",
     "GateSettings",
+    "GateVerdict",
     "ImageSettings",
     "Inspection",
+    "ModelDiff",
     "NodeRule",
     "Plan",
     "QInt8",
@@ -88,19 +105,26 @@ __all__ = [
     "QuantizeResult",
     "QuantkitError",
     "RecoverSettings",
+    "ReportFiles",
     "Result",
+    "ResultDiff",
     "StaticSettings",
     "TensorRule",
     "TextSettings",
     "__version__",
     "calibrate",
+    "diff_models",
+    "diff_results",
     "evaluate_models",
+    "gate_result",
     "inspect_model",
     "load_result",
     "optimize",
     "plan_static",
     "quantize_dynamic",
     "quantize_static",
+    "verify_file",
+    "write_report",
 ]
 
 

@@ -1,18 +1,5 @@
-"""The calls of the public API, one file each."""
+"""The calls of the public API, one file each.
 
-from quantkit.api.calibrate import calibrate
-from quantkit.api.dynamic import check_extra_options, quantize_dynamic
-from quantkit.api.evaluate import evaluate_models
-from quantkit.api.optimize import optimize
-from quantkit.api.plan import plan_static
-from quantkit.api.static import quantize_static
-
-__all__ = [
-    "calibrate",
-    "check_extra_options",
-    "evaluate_models",
-    "optimize",
-    "plan_static",
-    "quantize_dynamic",
-    "quantize_static",
-]
+`quantkit` names the module of each call and imports it when the call is first used: to judge a result.json needs
+neither onnx nor onnxruntime.
+"""

@@ -3,13 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quantkit.errors import UsageError
-from quantkit.observe import CalibratorAsk
 from quantkit.recipe import DataSettings, parse_memory
+from quantkit.result import Result, load_result, result_file
 
-__all__ = ["check_output", "checked_names", "range_method", "sample_settings"]
+if TYPE_CHECKING:
+    from quantkit.observe import CalibratorAsk
+
+__all__ = ["as_path", "check_output", "checked_names", "range_method", "read_result"]
+__all__ += ["sample_settings"]
 
 
 def check_output(model_output: object) -> None:
@@ -29,6 +33,26 @@ def checked_names(names: Sequence[str] | None, parameter: str) -> tuple[str, ...
     return chosen
 
 
+def as_path(given: object, parameter: str) -> Path:
+    """Return what is a path as one; anything else is an error."""
+    if not isinstance(given, str | Path) or not str(given):
+        shown = repr(given) if isinstance(given, str) else type(given).__name__  # a model is long
+        raise UsageError(f"{parameter} is a path, not {shown}.")
+    return Path(given)
+
+
+def read_result(given: object) -> tuple[Result, Path | None]:
+    """Return a result and its file; what was measured just now has none.
+
+    Raises:
+        UsageError: It is neither a result nor the path of one, or cannot be read.
+    """
+    if isinstance(given, Result):
+        return given, None
+    path = result_file(as_path(given, "result"))
+    return load_result(path), path
+
+
 def sample_settings(
     settings: DataSettings | None,
     *,
@@ -42,12 +66,16 @@ def sample_settings(
     return replace(settings or DataSettings(), **{k: v for k, v in given.items() if v is not None})
 
 
-def range_method(method: str | None, percentile: float | None = None) -> CalibratorAsk:
+def range_method(method: str | None, percentile: float | None = None) -> "CalibratorAsk":
     """Return the calibrator of that name; without one, the percentile if that is given, else MSE.
 
     Raises:
         UsageError: There is none, or its setting makes no sense.
     """
+    from quantkit.observe import (
+        CalibratorAsk,  # numpy and more, which judging a result does not need
+    )
+
     if percentile is not None and method not in {None, "percentile"}:
         raise UsageError(f"percentile is for the method 'percentile', not '{method}'.")
     keep: Any = (("keep", percentile),) if percentile is not None else ()

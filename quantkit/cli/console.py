@@ -75,9 +75,17 @@ def progress() -> Iterator["Callable[[str], None]"]:
 
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     console = errors()
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as p:
-        task = p.add_task("Starting", total=None)
-        yield lambda text: p.update(task, description=printable(text))
+    live = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    task = live.add_task("Starting", total=None)
+
+    def show(text: str) -> None:
+        live.start()  # not before: what is printed until then stays above it
+        live.update(task, description=printable(text))
+
+    try:
+        yield show
+    finally:
+        live.stop()
 
 
 # How a column of the table is called, and its colour.

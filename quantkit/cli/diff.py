@@ -11,8 +11,7 @@ from quantkit.cli.flags import expanded
 from quantkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from quantkit.diff import ModelDiff
-    from quantkit.runtime.synthetic_inputs import Feeds
+    from quantkit.recipe import DataSettings
 
 __all__ = ["diff"]
 
@@ -65,12 +64,16 @@ def diff(
 
 
 def _models(a: Path, b: Path, flags: DataFlags, most: int | None, *, as_json: bool) -> bool:
+    from quantkit import diff_models
+    from quantkit.cli.calibration_view import watching
     from quantkit.cli.diff_view import print_models
-    from quantkit.diff import diff_models
 
-    feeds = _feeds(a, flags, quiet=as_json)
-    with progress() as show:
-        found: ModelDiff = diff_models(a, b, samples=feeds, progress=show)
+    settings = _settings(flags)
+    data = None if settings is None else settings.path
+    with watching(quiet=as_json) as monitor, progress() as show:
+        found = diff_models(
+            a, b, data, settings=settings, progress=show, described=monitor.described
+        )
     if as_json:
         write_json(found.to_json())
     else:
@@ -78,26 +81,22 @@ def _models(a: Path, b: Path, flags: DataFlags, most: int | None, *, as_json: bo
     return found.same
 
 
-def _feeds(model: Path, flags: DataFlags, *, quiet: bool) -> "list[Feeds]":
-    """Return a few samples of --data; none without it."""
-    if flags.data is None:
-        if flags.used():
-            raise UsageError(f"{flags.used()} needs --data.")
-        return []
-    from quantkit.cli.calibration_view import watching
-    from quantkit.diff import read_samples
+def _settings(flags: DataFlags) -> "DataSettings | None":
+    """Return what --data says, over quantkit.toml; None without it: then nothing of the data is read."""
     from quantkit.recipe import load_recipe
 
-    with watching(quiet=quiet) as monitor:
-        return read_samples(model, data_settings(load_recipe().data, flags), monitor.described)
+    if flags.data is not None:
+        return data_settings(load_recipe().data, flags)
+    if flags.used():
+        raise UsageError(f"{flags.used()} needs --data.")
+    return None
 
 
 def _results(a: Path, b: Path, most: int | None, *, as_json: bool) -> bool:
+    from quantkit import diff_results
     from quantkit.cli.diff_results_view import print_results
-    from quantkit.diff import diff_results
-    from quantkit.result import load_result
 
-    found = diff_results(load_result(a), load_result(b))
+    found = diff_results(a, b)
     if as_json:
         write_json(found.to_json())
     else:

@@ -56,29 +56,12 @@ def report(
     ] = False,
 ) -> None:
     """Show a result: a page that opens from disk, and Markdown for a pull request. Reads nothing else."""
-    from quantkit.files import check_folder, check_outputs
-    from quantkit.report import accuracy_size_svg, write_html, write_markdown
-    from quantkit.result import load_result
+    from quantkit import write_report
 
     if view and form is Format.MD:
         raise UsageError("--open shows the page: it needs --format html or both.")
-    if picture is not None and picture.suffix != ".svg":
-        raise UsageError(f"--picture writes an SVG: call it '{picture.with_suffix('.svg')}'.")
-    shown = result / "result.json" if result.is_dir() else result
-    target = folder or shown.parent
-    names = ["report.html"] if form is not Format.MD else []
-    names += ["report.md"] if form is not Format.HTML else []
-    check_folder(target, names, [shown])
-    check_outputs([picture, *(target / name for name in names if target.is_dir())], [shown])
-    found = load_result(result)
-    written = [write_html(found, target)] if form is not Format.MD else []
-    written += [write_markdown(found, target)] if form is not Format.HTML else []
-    if picture is not None:
-        from quantkit.files import replace_text
-
-        replace_text(picture, accuracy_size_svg(found))
-        written.append(picture)
-    for path in written:
+    files = write_report(result, folder, form=form.value, picture=picture)
+    for path in files.written:
         output().print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
     if view:
-        typer.launch(str(written[0]))
+        typer.launch(str(files.html))

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -42,20 +42,21 @@ def verify(
     Data is prepared as recorded, unless flags or quantkit.toml say otherwise.
     --data may be a calibration file.
     """
-    from quantkit.workflows.verify_file import attest
+    from quantkit import verify_file
 
     if again and float_model is None:
         raise UsageError("--again needs the float model: add --float FILE.")
     data, settings, memory = _data(samples)
-    given: dict[str, Any] = {"data": data, "settings": settings, "memory": memory}
     with progress() as show:
-        show(f"Reading {model}")
-        found = attest(model, float_model=float_model, progress=show, **given)
-        if again and float_model is not None:
-            from quantkit.workflows.reproduce import make_again
-
-            check = make_again(model, float_model, progress=show, **given)
-            found = replace(found, checks=(*found.checks, check))
+        found = verify_file(
+            model,
+            float_model,
+            data,
+            again=again,
+            settings=settings,
+            memory=memory,
+            progress=show,
+        )
     if as_json:
         write_json({"model": str(model), **found.to_json()})
     else:

@@ -1,4 +1,4 @@
-"""`diff_models`: what differs between two model files."""
+"""`compare_models`: what differs between two model files."""
 
 import filecmp
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from quantkit.match.nodes import pair_nodes
 from quantkit.runtime.session import load_model
 from quantkit.runtime.synthetic_inputs import Feeds
 
-__all__ = ["ModelDiff", "SizeChange", "diff_models"]
+__all__ = ["ModelDiff", "SizeChange", "compare_models"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ class ModelDiff:
         return {"kind": "models", "same": self.same, **plain}
 
 
-def diff_models(
+def compare_models(
     a: Path,
     b: Path,
     *,

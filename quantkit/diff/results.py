@@ -1,4 +1,4 @@
-"""`diff_results`: this release against the last."""
+"""`compare_results`: this release against the last."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ __all__ = [
     "LayerChange",
     "ResultDiff",
     "RuleChange",
-    "diff_results",
+    "compare_results",
 ]
 
 # A layer's SQNR on a few samples moves by some tenths of a dB with the samples.
@@ -134,7 +134,7 @@ class ResultDiff:
         return {"kind": "results", "same": self.same, **plain}
 
 
-def diff_results(a: Result, b: Result) -> ResultDiff:
+def compare_results(a: Result, b: Result) -> ResultDiff:
     """Compare two results; candidates are matched by name, the float models with each other."""
     before, after = ({m.name: m for m in result.candidates} for result in (a, b))
     verdicts = [{v.candidate: v for v in result.verdicts} for result in (a, b)]

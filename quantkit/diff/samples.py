@@ -20,9 +20,18 @@ SAMPLES = 8
 
 
 def read_samples(
-    model: Path, settings: DataSettings, described: Callable[[Description], None]
+    model: Path,
+    data: object,
+    settings: DataSettings,
+    described: Callable[[Description], None],
 ) -> list[Feeds]:
-    """Return the inputs of one run after the other; `described` is told what the data is.
+    """Return the inputs of one run after the other.
+
+    Args:
+        model: Whose inputs the samples become.
+        data: A path, or a Python object that `quantkit.data.open_data` takes.
+        settings: Which samples, and how they are prepared; without a limit so many as `SAMPLES` runs take.
+        described: Told what the data is.
 
     Args:
         model: Whose inputs are fed.
@@ -35,7 +44,7 @@ def read_samples(
     loaded = load_model(model)
     inputs = inputs_of(loaded)
     settings = with_model_folder(settings, loaded)
-    found = open_data(settings.path, inputs, settings)
+    found = open_data(data, inputs, settings)
     described(found.description)
     size = fixed_batch(inputs) or settings.batch or 1
     settings = replace(settings, limit=settings.limit or SAMPLES * size)
@@ -45,5 +54,6 @@ def read_samples(
     fixed = fixed_batch(inputs)
     feeds = [feed for run in runs if not fixed or len(run) == size for feed in collate(run)]
     if not feeds:
-        raise DataError(f"'{settings.path}' holds no {size} samples, which one run takes.")
+        shown = data if isinstance(data, str | Path) else found.description.location
+        raise DataError(f"'{shown}' holds no {size} samples, which one run takes.")
     return list(islice(feeds, settings.limit))

@@ -12,7 +12,7 @@ from typing import Any
 
 import onnx
 
-from quantkit import api
+from quantkit.api.dynamic import quantize_dynamic as quantize_weights
 from quantkit.api.arguments import check_output, checked_names
 from quantkit.api.static import format_of, options_of, static_job
 from quantkit.calibration import CalibrateOptions
@@ -169,7 +169,7 @@ def quantize_dynamic(  # noqa: PLR0913 - onnxruntime's signature
 
     `per_channel` left out is quantkit's choice, per channel; False is per tensor, as you ask.
     """
-    return api.quantize_dynamic(
+    return quantize_weights(
         model_input,
         model_output,
         weight_type,  # type: ignore[arg-type]  # told apart by name

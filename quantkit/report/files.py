@@ -8,10 +8,10 @@ from quantkit.report.html import render_html
 from quantkit.report.markdown import render_markdown
 from quantkit.result import Result
 
-__all__ = ["write_html", "write_markdown", "write_report"]
+__all__ = ["write_html", "write_markdown", "write_pages"]
 
 
-def write_report(result: Result, folder: Path) -> tuple[Path, Path]:
+def write_pages(result: Result, folder: Path) -> tuple[Path, Path]:
     """Write report.html and report.md; return their paths.
 
     Raises:

@@ -21,6 +21,7 @@ __all__ = [
     "json_schema",
     "legible",
     "load_result",
+    "result_file",
     "result_from_json",
     "result_text",
     "save_result",
@@ -48,13 +49,19 @@ def save_result(result: Result, path: Path) -> None:
     replace_text(path, result_text(result))
 
 
-def load_result(path: Path) -> Result:
+def result_file(path: str | Path) -> Path:
+    """Return the file of a result: a folder stands for the result.json in it."""
+    path = Path(path)
+    return path / "result.json" if path.is_dir() else path
+
+
+def load_result(path: str | Path) -> Result:
     """Read a result; a folder stands for the result.json in it.
 
     Raises:
         UsageError: It cannot be read, is no result, one of a newer quantkit, or not as quantkit wrote it.
     """
-    path = path / "result.json" if path.is_dir() else path
+    path = result_file(path)
     try:
         content = path.read_bytes()
     except OSError as e:

@@ -31,7 +31,7 @@ from quantkit.provenance import (
     software,
 )
 from quantkit.recipe import DataSettings, closest
-from quantkit.report import write_report
+from quantkit.report import write_pages
 from quantkit.result import Evaluated, ModelFile, Origin, Result, Rule, save_result
 from quantkit.runtime.kernels import runtime_of
 from quantkit.runtime.session import RUNTIME_ERRORS, first_line, load_model
@@ -139,7 +139,7 @@ def write_evaluation(result: Result, folder: Path) -> tuple[Path, Path, Path]:
         raise OutputError(f"Cannot make the folder '{folder}': {e.strerror}.") from e
     # First what took minutes to measure: the pages can be made from it again.
     save_result(result, folder / "result.json")
-    page, text = write_report(result, folder)
+    page, text = write_pages(result, folder)
     return folder / "result.json", page, text
 
 

@@ -12,7 +12,7 @@ from layer_cases import float_model, quantized, rescaled
 from onnx import numpy_helper
 
 from quantkit import quantize_dynamic, quantize_static
-from quantkit.diff import ModelDiff, diff_models
+from quantkit.diff import ModelDiff, compare_models
 from quantkit.errors import DataError, ModelError
 
 
@@ -51,7 +51,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def test_a_file_and_its_copy_are_the_same(tmp_path: Path) -> None:
     a = save(matmul_model(), tmp_path / "a.onnx")
     b = save(matmul_model(), tmp_path / "b.onnx")
-    found = diff_models(a, b)
+    found = compare_models(a, b)
     assert found.identical
     assert found.same
     assert found.errors.samples == 0
@@ -61,7 +61,7 @@ def test_a_file_and_its_copy_are_the_same(tmp_path: Path) -> None:
 
 def test_every_kind_of_model_is_the_same_as_itself(pair: tuple[Path, Path]) -> None:
     for path in pair:
-        found = diff_models(path, path)
+        found = compare_models(path, path)
         assert found.same
         assert found.computes_the_same
         assert not found.nodes.renamed
@@ -74,7 +74,7 @@ def test_another_weight_is_found_with_its_distance(tmp_path: Path) -> None:
     w[3, 4] += 0.25
     proto.graph.initializer[0].CopyFrom(numpy_helper.from_array(w, "w"))
     b = save(proto, tmp_path / "b.onnx")
-    found = diff_models(a, b)
+    found = compare_models(a, b)
     assert not found.same
     assert found.weights.equal == 1
     (change,) = found.weights.changed
@@ -86,7 +86,7 @@ def test_another_weight_is_found_with_its_distance(tmp_path: Path) -> None:
 
 
 def test_static_against_float(pair: tuple[Path, Path]) -> None:
-    found = diff_models(*pair, samples=images(3))
+    found = compare_models(*pair, samples=images(3))
     assert {r.op_type for r in found.nodes.only_a} == {"BatchNormalization", "Relu"}
     assert {r.op_type for r in found.nodes.only_b} == {"QuantizeLinear", "DequantizeLinear"}
     assert not found.nodes.changed
@@ -104,7 +104,7 @@ def test_static_against_float(pair: tuple[Path, Path]) -> None:
 
 def test_errors_of_outputs_are_those_of_running_both(pair: tuple[Path, Path]) -> None:
     feeds = images(4)
-    found = diff_models(*pair, samples=feeds)
+    found = compare_models(*pair, samples=feeds)
     expected, actual = (np.concatenate([run(p, f, optimize=False)[0] for f in feeds]) for p in pair)
     errors = {e.a: e.sqnr_db for e in found.errors.tensors}
     assert errors["y"] == pytest.approx(sqnr(expected, actual), abs=1e-3)
@@ -113,8 +113,8 @@ def test_errors_of_outputs_are_those_of_running_both(pair: tuple[Path, Path]) ->
 
 
 def test_either_may_be_the_first(pair: tuple[Path, Path]) -> None:
-    forth = diff_models(*pair, samples=images(2))
-    back = diff_models(*reversed(pair), samples=images(2))
+    forth = compare_models(*pair, samples=images(2))
+    back = compare_models(*reversed(pair), samples=images(2))
     assert forth.nodes.only_a == back.nodes.only_b
     assert {e.a for e in forth.errors.tensors} == {e.b for e in back.errors.tensors}
     worst = forth.errors.tensors[0].sqnr_db, back.errors.tensors[0].sqnr_db
@@ -125,7 +125,7 @@ def test_dynamic_against_float_matches_products(tmp_path: Path) -> None:
     source = save(matmul_model(), tmp_path / "f.onnx")
     dynamic = tmp_path / "d.onnx"
     quantize_dynamic(source, dynamic)
-    found = diff_models(source, dynamic)
+    found = compare_models(source, dynamic)
     (changed,) = found.nodes.changed
     assert (changed.a.op_type, changed.b.op_type) == ("MatMul", "MatMulInteger")
     assert found.weights.equal == 1  # the bias
@@ -141,7 +141,7 @@ def test_both_forms_of_static_hold_the_same(
 ) -> None:
     target = tmp_path / f"{form}.onnx"
     quantize_static(pair[0], target, images(16), quant_format=form)
-    found = diff_models(pair[1], target, samples=images(2))
+    found = compare_models(pair[1], target, samples=images(2))
     assert not found.weights.changed
     assert not found.scales.changed
     if form == "qoperator":
@@ -159,7 +159,7 @@ def test_a_scale_times_4_is_found(pair: tuple[Path, Path], tmp_path: Path) -> No
     tensor = next(t for t in proto.graph.initializer if t.name == maker.input[1])
     scale = numpy_helper.to_array(tensor) * np.float32(4)
     tensor.CopyFrom(numpy_helper.from_array(scale, tensor.name))
-    found = diff_models(pair[1], save(proto, tmp_path / "b.onnx"), samples=images(2))
+    found = compare_models(pair[1], save(proto, tmp_path / "b.onnx"), samples=images(2))
     changed = {c.tensor: c.ratio for c in found.scales.changed}
     assert changed["x"] == pytest.approx(4)
     assert found.errors.differ
@@ -172,7 +172,7 @@ def test_types_versions_metadata_and_ports(tmp_path: Path) -> None:
     proto.producer_name = "somebody"
     proto.metadata_props.add(key="made", value='{"by": {"whom": "me"}, "with": [1, 2]}')
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
-    found = diff_models(a, save(proto, tmp_path / "b.onnx"))
+    found = compare_models(a, save(proto, tmp_path / "b.onnx"))
     header = {c.what: (c.a, c.b) for c in found.header}
     assert header == {
         "IR version": ("8", "9"),
@@ -191,7 +191,7 @@ def test_only_metadata_differs(tmp_path: Path) -> None:
     proto = matmul_model()
     a = save(proto, tmp_path / "a.onnx")
     proto.producer_name = "somebody"
-    found = diff_models(a, save(proto, tmp_path / "b.onnx"))
+    found = compare_models(a, save(proto, tmp_path / "b.onnx"))
     assert found.computes_the_same
     assert not found.same
 
@@ -199,31 +199,31 @@ def test_only_metadata_differs(tmp_path: Path) -> None:
 def test_other_inputs_are_not_run(tmp_path: Path) -> None:
     a = save(matmul_model(), tmp_path / "a.onnx")
     other = model(graph([node("Relu", ["z"], ["y"])], {"z": [2]}, {"y": [2]}))
-    found = diff_models(a, save(other, tmp_path / "b.onnx"))
+    found = compare_models(a, save(other, tmp_path / "b.onnx"))
     assert "other inputs" in found.errors.note
     assert found.errors.samples == 0
 
 
 def test_json_is_strict(pair: tuple[Path, Path]) -> None:
-    plain = json.loads(json.dumps(diff_models(*pair).to_json(), allow_nan=False))
+    plain = json.loads(json.dumps(compare_models(*pair).to_json(), allow_nan=False))
     assert plain["kind"] == "models"
     assert plain["same"] is False
     assert plain["nodes"]["same"] == 2
-    assert isinstance(diff_models(*pair), ModelDiff)
+    assert isinstance(compare_models(*pair), ModelDiff)
 
 
 def test_data_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
     a = save(matmul_model(bias=True), tmp_path / "a.onnx")
     b = save(matmul_model(bias=False), tmp_path / "b.onnx")
     with pytest.raises(DataError, match="do not both run"):
-        diff_models(a, b, samples=[{"x": np.zeros((1, 5), np.float32)}])
+        compare_models(a, b, samples=[{"x": np.zeros((1, 5), np.float32)}])
 
 
 def test_what_is_no_model_is_an_error(tmp_path: Path) -> None:
     a = save(matmul_model(), tmp_path / "a.onnx")
     (tmp_path / "b.onnx").write_bytes(b"nothing")
     with pytest.raises(ModelError, match=r"b\.onnx"):
-        diff_models(a, tmp_path / "b.onnx")
+        compare_models(a, tmp_path / "b.onnx")
 
 
 def chain(length: int, *, skip: int = -1) -> onnx.ModelProto:
@@ -241,7 +241,7 @@ def chain(length: int, *, skip: int = -1) -> onnx.ModelProto:
 
 def test_thousands_of_nodes(tmp_path: Path) -> None:
     a = save(chain(5000), tmp_path / "a.onnx")
-    found = diff_models(a, save(chain(5000, skip=2500), tmp_path / "b.onnx"))
+    found = compare_models(a, save(chain(5000, skip=2500), tmp_path / "b.onnx"))
     assert [r.name for r in found.nodes.only_a] == ["n2500"]
     assert not found.nodes.only_b
     assert found.nodes.same == 4999
@@ -255,7 +255,7 @@ def test_of_very_many_tensors_some_are_compared_and_that_is_said(
 ) -> None:
     monkeypatch.setattr("quantkit.diff.tensor_errors._TENSORS", 10)
     a, b = (save(chain(99, skip=s), tmp_path / f"{s}.onnx") for s in (-1, 50))
-    errors = diff_models(a, b).errors
+    errors = compare_models(a, b).errors
     assert errors.note == f"of 99 that correspond, {len(errors.tensors)} were compared"
     assert 10 <= len(errors.tensors) <= 11
     assert errors.outputs == ("y",)
@@ -264,7 +264,7 @@ def test_of_very_many_tensors_some_are_compared_and_that_is_said(
 @pytest.mark.parametrize("kind", ["qdq", "qoperator"])
 def test_equalized_channels_are_no_error_of_the_weights(kind: str, tmp_path: Path) -> None:
     source, feeds = float_model("cnn", tmp_path)
-    found = diff_models(source, quantized(kind, source, tmp_path, feeds), samples=feeds[:2])
+    found = compare_models(source, quantized(kind, source, tmp_path, feeds), samples=feeds[:2])
     weights = [c for c in found.weights.changed if len(c.a.shape) > 1]
     assert len(weights) == 5
     assert any("equalization undone" in c.note for c in weights)
@@ -276,6 +276,6 @@ def test_a_wrong_scale_is_still_found_behind_equalization(tmp_path: Path) -> Non
     source, feeds = float_model("cnn", tmp_path)
     good = quantized("qdq", source, tmp_path, feeds)
     wrong = rescaled(good, tmp_path / "wrong.onnx", "w2_scale", 1.5)
-    found = diff_models(source, wrong, samples=feeds[:2])
+    found = compare_models(source, wrong, samples=feeds[:2])
     assert found.weights.changed[0].a.name == "w2"
     assert (found.weights.changed[0].sqnr_db or 99) < 10

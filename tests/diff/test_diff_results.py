@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from result_cases import candidate, example_result
 
-from quantkit.diff import ResultDiff, diff_results
+from quantkit.diff import ResultDiff, compare_results
 from quantkit.diff.figures import Figure, judge
 from quantkit.diff.results import CandidateDiff
 from quantkit.result import (
@@ -38,7 +38,7 @@ def verdicts(found: ResultDiff, name: str = "static") -> dict[str, str]:
 
 
 def test_a_result_is_itself() -> None:
-    found = diff_results(example_result(), example_result())
+    found = compare_results(example_result(), example_result())
     assert found.same
     assert not found.worse
     assert [c.name for c in found.candidates] == ["float", "static", "ort default"]
@@ -46,7 +46,7 @@ def test_a_result_is_itself() -> None:
 
 
 def test_every_figure_is_there() -> None:
-    names = set(verdicts(diff_results(example_result(), example_result())))
+    names = set(verdicts(compare_results(example_result(), example_result())))
     assert names == {
         "top-1",
         "drop of top-1",
@@ -65,23 +65,23 @@ def test_every_figure_is_there() -> None:
 
 def test_a_small_drop_is_noise_and_a_large_one_is_worse() -> None:
     before = example_result()
-    small = diff_results(before, with_candidate(before, candidate(drop=0.005)))
+    small = compare_results(before, with_candidate(before, candidate(drop=0.005)))
     assert verdicts(small)["drop of top-1"] == "within noise"
     assert not small.same
     assert not small.worse
-    large = diff_results(before, with_candidate(before, candidate(drop=0.05)))
+    large = compare_results(before, with_candidate(before, candidate(drop=0.05)))
     assert verdicts(large)["drop of top-1"] == "worse"
     assert [(name, f.figure) for name, f in large.worse] == [
         ("static", "top-1"),
         ("static", "drop of top-1"),
     ]
-    back = diff_results(with_candidate(before, candidate(drop=0.05)), before)
+    back = compare_results(with_candidate(before, candidate(drop=0.05)), before)
     assert verdicts(back)["drop of top-1"] == "better"
 
 
 def test_size_is_exact() -> None:
     before = example_result()
-    found = diff_results(before, with_candidate(before, candidate(ratio=0.271)))
+    found = compare_results(before, with_candidate(before, candidate(ratio=0.271)))
     assert verdicts(found)["size"] == "worse"
 
 
@@ -91,7 +91,7 @@ def test_memory_moves_by_itself() -> None:
     for resident, expected in ((8_200_000, "within noise"), (9_000_000, "worse")):
         moved = replace(own, memory=Memory(resident=resident, peak=11_000_000))
         assert (
-            verdicts(diff_results(before, with_candidate(before, moved)))["resident memory"]
+            verdicts(compare_results(before, with_candidate(before, moved)))["resident memory"]
             == expected
         )
 
@@ -99,14 +99,14 @@ def test_memory_moves_by_itself() -> None:
 def test_figures_that_came_and_went() -> None:
     before = example_result()
     bare = replace(candidate(), latency=(), runtime=None)
-    assert verdicts(diff_results(before, with_candidate(before, bare)))["int8 share"] == "gone"
-    assert verdicts(diff_results(with_candidate(before, bare), before))["int8 share"] == "new"
+    assert verdicts(compare_results(before, with_candidate(before, bare)))["int8 share"] == "gone"
+    assert verdicts(compare_results(with_candidate(before, bare), before))["int8 share"] == "new"
 
 
 def test_candidates_that_came_and_went() -> None:
     before = example_result()
     after = replace(before, models=(*before.models[:2], candidate("third")))
-    found = diff_results(before, after)
+    found = compare_results(before, after)
     assert found.only_a == ("ort default",)
     assert found.only_b == ("third",)
     assert not found.same
@@ -115,7 +115,7 @@ def test_candidates_that_came_and_went() -> None:
 def test_warnings_that_came_and_went() -> None:
     before = example_result()
     after = with_candidate(before, replace(before.models[2], warnings=("It is worse.",)))
-    found = of(diff_results(before, after), "ort default")
+    found = of(compare_results(before, after), "ort default")
     assert found.warnings_new == ("It is worse.",)
     assert found.warnings_gone == ("Something is odd.",)
 
@@ -134,7 +134,7 @@ def test_layers_that_got_worse() -> None:
         ),
         samples=8,
     )
-    found = of(diff_results(before, with_candidate(before, replace(own, layers=layers))))
+    found = of(compare_results(before, with_candidate(before, replace(own, layers=layers))))
     assert [(c.node, c.a, c.b) for c in found.layers_worse] == [(first.node, 25.0, 20.0)]
     assert found.layers_better == 1
 
@@ -168,7 +168,7 @@ def test_rules_that_changed(before: Judged | None, after: Judged | None, changed
         verdict = Verdict(candidate="static", outcome=rule.outcome, rules=(rule,))
         return replace(example_result(), rules=(rule.rule,), verdicts=(verdict,))
 
-    found = of(diff_results(gated(before), gated(after)))
+    found = of(compare_results(gated(before), gated(after)))
     assert bool(found.rules) == changed
     outcomes = [j.outcome if j else "" for j in (before, after)]
     if outcomes[0] != outcomes[1]:
@@ -189,14 +189,16 @@ def test_what_does_not_compare_is_said() -> None:
         ),
         models=(replace(before.models[0], file=file), *before.models[1:]),
     )
-    found = {c.what: c for c in diff_results(before, after).caveats}
+    found = {c.what: c for c in compare_results(before, after).caveats}
     assert list(found) == ["float model", "data fingerprint", "samples", "CPU", "onnxruntime"]
     assert "other samples" in found["data fingerprint"].spoils
     assert "latency" in found["CPU"].spoils
 
 
 def test_json_is_strict() -> None:
-    found = diff_results(example_result(), with_candidate(example_result(), candidate(drop=0.05)))
+    found = compare_results(
+        example_result(), with_candidate(example_result(), candidate(drop=0.05))
+    )
     plain = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert plain["kind"] == "results"
     assert plain["same"] is False
@@ -235,7 +237,7 @@ def test_swapping_swaps_better_and_worse(
 def test_a_candidate_may_be_called_float() -> None:
     base = example_result()
     named = replace(base, models=(base.models[0], candidate("float"), candidate("other")))
-    found = diff_results(named, replace(named, models=named.models[:2]))
+    found = compare_results(named, replace(named, models=named.models[:2]))
     assert [c.name for c in found.candidates] == ["float", "float"]
     assert found.only_a == ("other",)
     assert all(c.same for c in found.candidates)
@@ -245,7 +247,7 @@ def test_results_without_a_candidate_in_common() -> None:
     base = example_result()
     a = replace(base, models=(base.models[0], candidate("old")))
     b = replace(base, models=(base.models[0], candidate("new")))
-    found = diff_results(a, b)
+    found = compare_results(a, b)
     assert (found.only_a, found.only_b) == (("old",), ("new",))
     assert not found.same
     assert not found.worse
@@ -257,7 +259,7 @@ def test_an_output_that_is_no_longer_finite_is_worse() -> None:
     assert model.drift is not None
     lost = replace(model.drift.outputs[0], sqnr_db=None, not_finite=3)
     broken = with_candidate(base, replace(model, drift=replace(model.drift, outputs=(lost,))))
-    found = diff_results(base, broken)
+    found = compare_results(base, broken)
     assert verdicts(found)["SQNR of logits"] == "worse"
-    assert verdicts(diff_results(broken, base))["SQNR of logits"] == "better"
+    assert verdicts(compare_results(broken, base))["SQNR of logits"] == "better"
     json.dumps(found.to_json(), allow_nan=False)

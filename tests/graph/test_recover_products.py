@@ -9,8 +9,8 @@ import onnx_ir as ir
 import pytest
 from builders import Array, graph, model, node, rng, run, weight
 
+import quantkit
 from calibrators import ChannelExtremes, PatchMoments, Window
-from quantkit import api
 from quantkit.graph.products import Product, products_of
 from quantkit.graph.view import view_of
 from quantkit.numerics.dtypes import INT8
@@ -143,7 +143,7 @@ def test_moments_and_extremes_come_back_from_a_file(tmp_path: Path) -> None:
         Request(tensor="y", what=ExtremesAsk(axis=1)),
     )
     data = {"x": rng().standard_normal((6, 8, 6, 6)).astype(np.float32)}
-    made = api.calibrate(proto, data, tmp_path / "c.calibration", requests=asked, workers=1)
+    made = quantkit.calibrate(proto, data, tmp_path / "c.calibration", requests=asked, workers=1)
     found = Calibration.load(tmp_path / "c.calibration")
     for request, kind in zip(asked, (PatchMoments, ChannelExtremes), strict=True):
         mine = made.seen.answers[request.tensor][request.what]

@@ -8,7 +8,7 @@ import onnx
 import pytest
 from builders import Array, graph, model, node, rng, weight
 
-from quantkit import api
+import quantkit
 from quantkit.calibration import CalibrateOptions, calibrate_model
 from quantkit.errors import DataError
 from quantkit.observe import Calibration, CalibratorAsk, MomentsAsk, Request
@@ -30,7 +30,7 @@ def roots() -> onnx.ModelProto:
 
 def calibrated(rows: Array, proto: onnx.ModelProto | None = None, **given: Any) -> Calibration:
     settings = DataSettings(shuffle=False)
-    return api.calibrate(proto or product(), {"x": rows}, settings=settings, **given)
+    return quantkit.calibrate(proto or product(), {"x": rows}, settings=settings, **given)
 
 
 def noise(samples: int, seed: int = 0) -> Array:

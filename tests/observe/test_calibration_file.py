@@ -8,6 +8,7 @@ import onnx
 import pytest
 from builders import graph, model, node, rng, weight
 
+import quantkit
 from calibrators import (
     ChannelMoments,
     Entropy,
@@ -18,7 +19,6 @@ from calibrators import (
     SecondMoment,
 )
 from calibrators import Sketch as Distribution
-from quantkit import api
 from quantkit.calibration import CalibrateOptions, calibrate_model
 from quantkit.errors import DataError, OutputError, QuantkitError, UsageError
 from quantkit.observe import (
@@ -63,7 +63,7 @@ def hidden_layers() -> tuple[Request, ...]:
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("calibration") / "c.calibration"
-    made = api.calibrate(product(), {"x": ROWS}, target, requests=hidden_layers(), workers=1)
+    made = quantkit.calibrate(product(), {"x": ROWS}, target, requests=hidden_layers(), workers=1)
     assert made.tensors == ("x", "relu_out", "m")
     return target
 
@@ -125,7 +125,7 @@ def test_what_else_was_asked_comes_back(path: Path) -> None:
 def test_a_tensor_asked_for_only_otherwise_has_no_range_of_the_method(tmp_path: Path) -> None:
     """`ranges()` is for the tensors that a plan can need; a request beside them must not break it."""
     target = tmp_path / "c"
-    api.calibrate(product(), {"x": ROWS}, target, requests=hidden_layers(), workers=1)
+    quantkit.calibrate(product(), {"x": ROWS}, target, requests=hidden_layers(), workers=1)
     assert Calibration.load(target).ranges().keys() >= {"x", "relu_out"}
 
 
@@ -139,7 +139,7 @@ def test_minima_and_maxima_alone_refuse_other_methods(tmp_path: Path) -> None:
     found = Calibration.load(tmp_path / "c")
     low, high = found.ranges()["x"]
     assert (low, high) == (ROWS.min(), ROWS.max())
-    whole = api.calibrate(product(), {"x": ROWS}, method="minmax")
+    whole = quantkit.calibrate(product(), {"x": ROWS}, method="minmax")
     assert found.ranges() == whole.ranges()
     for method in METHODS[1:]:
         with pytest.raises(UsageError, match="--minmax-only"):
@@ -150,7 +150,7 @@ def test_minima_and_maxima_alone_refuse_other_methods(tmp_path: Path) -> None:
 def test_onnxruntime_reads_the_exported_table(tmp_path: Path) -> None:
     from onnxruntime.quantization.calibrate import load_tensors_data
 
-    found = api.calibrate(product(), {"x": ROWS})
+    found = quantkit.calibrate(product(), {"x": ROWS})
     table = tmp_path / "table.json"
     table.write_text(onnxruntime_table(found))
     read = load_tensors_data(table)
@@ -188,7 +188,7 @@ def test_saving_into_an_unwritable_folder_is_an_output_error(path: Path) -> None
 
 
 def test_a_method_that_collects_its_own_is_kept_in_the_file(tmp_path: Path) -> None:
-    made = api.calibrate(product(), {"x": ROWS}, tmp_path / "c", method="moving_average")
+    made = quantkit.calibrate(product(), {"x": ROWS}, tmp_path / "c", method="moving_average")
     found = Calibration.load(tmp_path / "c")
     assert found.ranges() == made.ranges()
     assert found.ranges(MinMax())["x"] == (ROWS.min(), ROWS.max())
@@ -198,7 +198,7 @@ def test_a_method_that_collects_its_own_is_kept_in_the_file(tmp_path: Path) -> N
 def test_a_request_for_an_unknown_tensor_is_refused_by_name() -> None:
     request = Request(tensor="nosuch", what=SpanAsk())
     with pytest.raises(QuantkitError, match="nosuch"):
-        api.calibrate(product(), {"x": ROWS}, requests=[request])
+        quantkit.calibrate(product(), {"x": ROWS}, requests=[request])
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_a_request_for_an_unknown_tensor_is_refused_by_name() -> None:
 )
 def test_a_header_that_makes_no_sense_is_one_clear_line(part: Any, tmp_path: Path) -> None:
     file = tmp_path / "c.calibration"
-    api.calibrate(product(), {"x": ROWS}, file)
+    quantkit.calibrate(product(), {"x": ROWS}, file)
     header, arrays = read_container(file)
     write_container(file, {**header, **part}, arrays)
     with pytest.raises(DataError, match=r"is damaged \(.*\); calibrate again") as e:
@@ -234,7 +234,7 @@ def test_a_header_that_makes_no_sense_is_one_clear_line(part: Any, tmp_path: Pat
 
 def test_arrays_that_are_not_those_of_the_requests_are_one_clear_line(tmp_path: Path) -> None:
     file = tmp_path / "c.calibration"
-    api.calibrate(product(), {"x": ROWS}, file)
+    quantkit.calibrate(product(), {"x": ROWS}, file)
     header, arrays = read_container(file)
     for name, array in arrays.items():
         for wrong in (array[:-1], array[..., None], None):

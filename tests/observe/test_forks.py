@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from builders import graph, model, node, rng, weight
 
-from quantkit import api
+import quantkit
 from quantkit.errors import QuantkitError
 from quantkit.observe.forks import Crew, can_fork, forked_map
 
@@ -109,7 +109,7 @@ def ranges(*, workers: int) -> dict[str, tuple[float, float]]:
     nodes = [node("MatMul", ["x", "w"], ["y"], "mm")]
     proto = model(graph(nodes, {"x": ["N", 6]}, {"y": ["N", 6]}, {"w": weight(6, 6)}))
     rows = rng().standard_normal((150, 6)).astype(np.float32)
-    return api.calibrate(proto, {"x": rows}, workers=workers).ranges()
+    return quantkit.calibrate(proto, {"x": rows}, workers=workers).ranges()
 
 
 def few_forks(count: int, call: str) -> str:

@@ -16,7 +16,7 @@ import onnx
 import pytest
 from builders import graph, model, node, rng, weight
 
-from quantkit import api
+import quantkit
 from quantkit.calibration import CalibrateOptions, calibrate_model
 from quantkit.errors import DataError
 from quantkit.observe import CalibratorAsk, Request
@@ -123,7 +123,7 @@ def reference(values: np.ndarray[Any, Any]) -> tuple[float, float]:
 def test_a_moving_average_sees_the_samples_in_their_order() -> None:
     rows = ROWS * np.linspace(1, 20, len(ROWS), dtype=np.float32)[:, None]
     settings = DataSettings(shuffle=False)
-    found = api.calibrate(product(), {"x": rows}, method="moving_average", settings=settings)
+    found = quantkit.calibrate(product(), {"x": rows}, method="moving_average", settings=settings)
     assert found.ranges()["x"] == pytest.approx(reference(rows), rel=1e-5)
 
 
@@ -163,5 +163,5 @@ def test_a_request_that_depends_on_the_order_runs_on_one_worker(
 
     monkeypatch.setattr(calibration, "observe", watched)
     request = Request(tensor="x", what=CalibratorAsk(name="moving_average"))
-    api.calibrate(product(), {"x": ROWS}, requests=[request], workers=2)
+    quantkit.calibrate(product(), {"x": ROWS}, requests=[request], workers=2)
     assert asked == [1]

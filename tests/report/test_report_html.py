@@ -27,7 +27,7 @@ from report_cases import (
 from result_cases import candidate, example_result, float_model
 
 from quantkit.errors import OutputError
-from quantkit.report import accuracy_size_svg, render_html, render_markdown, write_report
+from quantkit.report import accuracy_size_svg, render_html, render_markdown, write_pages
 from quantkit.result import (
     Evaluated,
     Interval,
@@ -329,13 +329,13 @@ def test_any_name_leaves_the_page_whole(name: str, title: str) -> None:
     assert sum(tag == "h1" for tag, _ in page.tags) == 1
 
 
-def test_write_report(tmp_path: Path) -> None:
-    page, text = write_report(example_result(), tmp_path / "new" / "folder")
+def test_write_pages(tmp_path: Path) -> None:
+    page, text = write_pages(example_result(), tmp_path / "new" / "folder")
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert text.read_text(encoding="utf-8").startswith("## ")
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="Cannot make the folder"):
-        write_report(example_result(), tmp_path / "file")
+        write_pages(example_result(), tmp_path / "file")
 
 
 def test_nothing_but_files() -> None:

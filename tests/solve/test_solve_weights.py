@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from static_cases import IMAGE, Ready, X, conv, conv_weights, ready, seen_ranges
 
+import quantkit
 from calibrators import PatchMoments, Window
-from quantkit import api
 from quantkit.emit import emit_static
 from quantkit.graph.products import Layout, Product, products_of
 from quantkit.numerics.dtypes import INT8, UINT8
@@ -167,7 +167,7 @@ def case(
     prepared = ready(proto)
     found = products_of(prepared.view)
     samples = {"x": np.concatenate([feed, feed[:, ::-1]])} if feed.ndim > 2 else {"x": feed}
-    seen = api.calibrate(
+    seen = quantkit.calibrate(
         proto, samples, folder / "c.calibration", requests=moment_requests(found), workers=1
     )
     return prepared, prepared.plan(seen_ranges(prepared, {"x": feed})), found, seen

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from builders import Array, graph, model, node, rng, save, weight
 
-from quantkit import api
+import quantkit
 from quantkit.outcome import QuantizeResult
 from quantkit.recipe import DataSettings, RecoverSettings
 from quantkit.solve.weights import in_groups, moment_requests
@@ -47,7 +47,7 @@ def quantized(folder: Path, name: str, *, groups: bool) -> tuple[QuantizeResult,
         target = folder / name
         recover = RecoverSettings(equalize=False)
         data = {"x": rows(64, 40)}
-        result = api.quantize_static(tower(5, 40), target, data, recover=recover, verify=False)
+        result = quantkit.quantize_static(tower(5, 40), target, data, recover=recover, verify=False)
     return result, integers(target)
 
 
@@ -55,7 +55,9 @@ def test_a_limit_below_the_model_itself_is_said_to_be_exceeded(tmp_path: Path) -
     data, recover = {"x": rows(8, 512)}, RecoverSettings(equalize=False)
     for limit, said in ((1_000_000, True), (10_000_000, False)):
         target = tmp_path / "q.onnx"
-        result = api.quantize_static(tower(2, 512), target, data, recover=recover, memory=limit)
+        result = quantkit.quantize_static(
+            tower(2, 512), target, data, recover=recover, memory=limit
+        )
         assert any("cannot be kept" in text for text in result.warnings) is said
 
 

@@ -1,0 +1,133 @@
+"""`gate_result`: may these candidates be released?"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from quantkit.api.arguments import checked_names, read_result
+from quantkit.errors import UsageError
+from quantkit.files import check_outputs, replace_text
+from quantkit.gate import badge as badge_text
+from quantkit.gate import judge, junit_xml, overall, rules_for, rules_of
+from quantkit.recipe import GateSettings, closest, load_recipe
+from quantkit.result import Outcome, Result, Verdict
+
+__all__ = ["GateVerdict", "gate_result"]
+
+_EXAMPLE = "[gate] with a line such as max_drop = 0.01 in quantkit.toml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateVerdict:
+    """What came of the rules, for all candidates together.
+
+    Attributes:
+        outcome: Of all: "pass" only if every candidate passes.
+        verdicts: One per candidate: what came of each rule, and the objections to the evidence.
+        allow_undecided: Whether too few samples to decide passed.
+        result: What was judged: the float model and the candidates that were chosen.
+    """
+
+    outcome: Outcome
+    verdicts: tuple[Verdict, ...]
+    allow_undecided: bool
+    result: Result
+
+    @property
+    def passed(self) -> bool:
+        """Whether all candidates may be released."""
+        return self.outcome == "pass"
+
+    def __str__(self) -> str:
+        """Say it in one line, as a badge does."""
+        return badge_text(self.result, self.verdicts, allow_undecided=self.allow_undecided)
+
+    def __repr__(self) -> str:
+        return f"<GateVerdict: {self}>"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {
+            "outcome": self.outcome,
+            "allow_undecided": self.allow_undecided,
+            "verdicts": msgspec.json.decode(msgspec.json.encode(self.verdicts)),  # no NaN
+        }
+
+
+def gate_result(  # noqa: PLR0913 - one parameter per question
+    result: Result | str | Path,
+    gate: GateSettings | None = None,
+    *,
+    candidates: Sequence[str] = (),
+    drop_rules: Sequence[str] = (),
+    recipe: str | Path | None = None,
+    junit: str | Path | None = None,
+    badge: str | Path | None = None,
+) -> GateVerdict:
+    """Judge the candidates of an evaluation by the rules of a release.
+
+        verdict = gate_result("report/", GateSettings(max_drop=0.01, min_size_reduction=0.7))
+        if not verdict.passed:
+            sys.exit(str(verdict))
+
+    Args:
+        result: What `evaluate_models` returned, its result.json, or the folder of that.
+        gate: The rules, over those of `recipe`, which are over those that the result holds.
+        candidates: Only these, by name; all if none is named.
+        drop_rules: Rules to leave out, such as "max_latency_ratio".
+        recipe: A quantkit.toml whose table [gate] is read; None: none is.
+        junit: Where to write JUnit XML for CI.
+        badge: Where to write the verdict as one line of text.
+
+    Returns:
+        The outcome, and for each candidate every rule with its figure and margin, and what stands against the
+        evidence.
+
+    Raises:
+        QuantkitError: With one line that says what is wrong and what to do: no such candidate or rule, no rule at all,
+            a result that cannot be read. Nothing is written then.
+    """
+    found, file = read_result(result)
+    written = [None if path is None else Path(path) for path in (junit, badge)]
+    recipe = None if recipe is None else Path(recipe)
+    check_outputs(written, [file, recipe])
+    shown = "The result" if file is None else f"'{result}'"
+    held = _chosen(found, checked_names(candidates, "candidates"), shown)
+    base = GateSettings() if recipe is None else load_recipe(recipe).gate
+    given = gate or GateSettings()
+    rules = rules_for(held.rules, base, given, checked_names(drop_rules, "drop_rules"))
+    if not rules:
+        raise UsageError(f"There is no rule to judge by: add --max-drop 0.01, or {_EXAMPLE}.")
+    # What the evaluation was told to allow goes with the rules that it was told.
+    stored = () if rules_of(base) else held.allowed
+    verdicts = judge(held, rules, {*stored, *base.allow, *given.allow})
+    allowed = given.allow_undecided or base.allow_undecided
+    verdict = GateVerdict(
+        outcome=overall(verdicts, allow_undecided=allowed),
+        verdicts=verdicts,
+        allow_undecided=allowed,
+        result=held,
+    )
+    if written[0] is not None:
+        replace_text(written[0], junit_xml(held, verdicts, allow_undecided=allowed))
+    if written[1] is not None:
+        replace_text(written[1], f"{verdict}\n")
+    return verdict
+
+
+def _chosen(result: Result, names: Sequence[str], shown: str) -> Result:
+    """Return the result with only the candidates named, if any are; messages call it `shown`."""
+    known = [m.name for m in result.candidates]
+    if not known:
+        raise UsageError(f"{shown} holds no candidate: evaluate one against the float model.")
+    for name in names:
+        if name not in known:
+            raise UsageError(
+                f"{shown} holds no candidate '{name}'{closest(name, known)}: "
+                f"it holds {', '.join(known)}."
+            )
+    wanted = tuple(m for m in result.candidates if not names or m.name in names)
+    return replace(result, models=(result.float_model, *wanted))
