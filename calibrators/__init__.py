@@ -7,6 +7,7 @@ numpy only; they know arrays and nothing of graphs, so weights and activations u
     methods     ranges from a sketch
     moments     what rounding, smoothing and bias correction need of channels
     registry    calibrators by name, plug-ins included
+    plugins     what other packages add, read in one way for all kinds
     extremes    minimum and maximum of each channel, for smoothing and equalization
     patches     moments of what a Conv or a matrix product reads, for rounding and bias correction
     testing     the laws, for anyone's calibrator

@@ -8,12 +8,12 @@ likes). It is imported only when asked for by name. `calibrators.testing` checks
 import difflib
 import inspect
 from collections.abc import Callable
-from importlib.metadata import EntryPoint, entry_points
 from typing import Any, cast
 
 from calibrators.calibrator import SketchCalibrator
 from calibrators.methods import Entropy, MeanSquaredError, MinMax, Percentile
 from calibrators.moving_average import MovingAverage
+from calibrators.plugins import Plugins
 from calibrators.protocol import Calibrator, Method
 
 __all__ = ["GROUP", "create", "method", "names"]
@@ -30,6 +30,7 @@ _BUILT_IN: dict[str, Factory] = {
     "mse": MeanSquaredError,
     "moving_average": MovingAverage,
 }
+_PLUGINS = Plugins(group=GROUP, kind="calibrator", built_in=_BUILT_IN)
 
 
 def names() -> tuple[str, ...]:
@@ -38,7 +39,7 @@ def names() -> tuple[str, ...]:
     Raises:
         ValueError: A plug-in takes a name that is already in use.
     """
-    return (*_BUILT_IN, *sorted(_plugins()))
+    return _PLUGINS.names()
 
 
 def method(name: str, **settings: Setting) -> Method:
@@ -89,26 +90,12 @@ def _factory(name: str) -> Factory:
     """Return what makes a calibrator. Built-in names never look for plug-ins, which takes milliseconds."""
     if name in _BUILT_IN:
         return _BUILT_IN[name]
-    plugins = _plugins()
-    if name not in plugins:
-        known = [*_BUILT_IN, *sorted(plugins)]
+    known = names()
+    if name not in known:
         close = difflib.get_close_matches(name, known, n=1)
         hint = f" Did you mean '{close[0]}'?" if close else ""
         raise ValueError(f"No calibrator is called '{name}'; there are {', '.join(known)}.{hint}")
-    return cast("Factory", plugins[name].load())
-
-
-def _plugins() -> dict[str, EntryPoint]:
-    """Return the entry points by name."""
-    found: dict[str, EntryPoint] = {}
-    for point in entry_points(group=GROUP):
-        if point.name in _BUILT_IN or point.name in found:
-            raise ValueError(
-                f"The plug-in '{point.value}' takes the name '{point.name}', which is already in use; "
-                "it needs another, or to be uninstalled."
-            )
-        found[point.name] = point
-    return found
+    return cast("Factory", _PLUGINS.load(name))
 
 
 def _call(name: str, factory: Factory, settings: dict[str, Any]) -> Method | Calibrator:

@@ -7,9 +7,9 @@ It is imported only when asked for by name. `check_target` checks it.
 from collections.abc import Mapping
 from contextlib import suppress
 from difflib import get_close_matches
-from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 
+from calibrators.plugins import Plugins
 from quantkit.errors import UsageError
 from quantkit.targets.cpu import ARM64, AVX2, CPU, VNNI
 from quantkit.targets.model import Target
@@ -25,6 +25,7 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
 """The built-in targets, the default first."""
 
 DEFAULT = TARGETS["cpu"]
+_PLUGINS = Plugins(group=GROUP, kind="target", built_in=TARGETS, error=UsageError)
 
 
 def names() -> tuple[str, ...]:
@@ -33,16 +34,17 @@ def names() -> tuple[str, ...]:
     Raises:
         UsageError: A plug-in takes a name that is already in use.
     """
-    return (*TARGETS, *sorted(_plugins()))
+    return _PLUGINS.names()
 
 
 def registered() -> tuple[Target, ...]:
     """Return every target, the built-in ones first; plug-ins that cannot be loaded are left to whom asks for them."""
     found = list(TARGETS.values())
-    for point in entry_points(group=GROUP):
-        with suppress(Exception):  # someone else's code, which this run does not use
-            found.append(target(point.name))
-    return tuple(dict.fromkeys(found))
+    with suppress(UsageError):  # two of one name
+        for name in names()[len(TARGETS) :]:
+            with suppress(UsageError):  # someone else's code, which this run does not use
+                found.append(target(name))
+    return tuple(found)
 
 
 def target(name: str) -> Target:
@@ -53,28 +55,14 @@ def target(name: str) -> Target:
     """
     if name in TARGETS:
         return TARGETS[name]
-    plugins = _plugins()
-    if name not in plugins:
-        known = [*TARGETS, *sorted(plugins)]
+    known = names()
+    if name not in known:
         near = get_close_matches(name.lower(), known, n=1)
         hint = f" (did you mean '{near[0]}'?)" if near else ""
         raise UsageError(f"target '{name}' is unknown{hint}: use one of {', '.join(known)}.")
-    found = plugins[name].load()
+    found = _PLUGINS.load(name)
     if not isinstance(found, Target) or found.name != name:
         raise UsageError(
-            f"The plug-in '{plugins[name].value}' is no Target called '{name}': it must name one."
+            f"The plug-in '{_PLUGINS.where(name)}' is no Target called '{name}': it must name one."
         )
-    return found
-
-
-def _plugins() -> dict[str, EntryPoint]:
-    """Return the entry points by name."""
-    found: dict[str, EntryPoint] = {}
-    for point in entry_points(group=GROUP):
-        if point.name in TARGETS or point.name in found:
-            raise UsageError(
-                f"The plug-in '{point.value}' takes the target name '{point.name}', which is already in use; "
-                "it needs another, or to be uninstalled."
-            )
-        found[point.name] = point
     return found

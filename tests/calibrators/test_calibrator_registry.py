@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 import calibrators
-from calibrators import MeanSquaredError, MovingAverage, Percentile, SketchCalibrator, registry
+from calibrators import (
+    MeanSquaredError,
+    MovingAverage,
+    Percentile,
+    SketchCalibrator,
+    plugins,
+    registry,
+)
 from calibrators.testing import check_calibrator
 
 BUILT_IN = ("minmax", "percentile", "entropy", "mse", "moving_average")
@@ -17,7 +24,7 @@ BUILT_IN = ("minmax", "percentile", "entropy", "mse", "moving_average")
 def plug_in(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     """Pretend that a package with calibrators of these names is installed."""
     points = [EntryPoint(name, "fake_plugin:Chosen", registry.GROUP) for name in names]
-    monkeypatch.setattr(registry, "entry_points", lambda *, group: points if group else [])
+    monkeypatch.setattr(plugins, "entry_points", lambda *, group: points if group else [])
 
 
 def provide(monkeypatch: pytest.MonkeyPatch, chosen: object) -> None:
@@ -94,7 +101,9 @@ def test_a_plug_in_is_imported_only_when_asked_for(monkeypatch: pytest.MonkeyPat
     plug_in(monkeypatch, "absent")
     assert "absent" in registry.names()
     assert registry.create("minmax")
-    with pytest.raises(ModuleNotFoundError):
+    with pytest.raises(
+        ValueError, match=r"'fake_plugin:Chosen' for the calibrator 'absent' cannot be"
+    ):
         registry.create("absent")
 
 

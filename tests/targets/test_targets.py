@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import quantkit.targets
+from calibrators import plugins
 from quantkit.errors import UsageError
 from quantkit.numerics.dtypes import INT8, INT16, INT32, UINT8
 from quantkit.targets import (
@@ -33,7 +34,7 @@ MINE = replace(DEFAULT, name="mine")
 def plug_in(monkeypatch: pytest.MonkeyPatch, chosen: object, *called: str) -> None:
     """Pretend that a package with a target of these names is installed."""
     points = [EntryPoint(name, "fake_targets:CHOSEN", registry.GROUP) for name in called]
-    monkeypatch.setattr(registry, "entry_points", lambda *, group: points if group else [])
+    monkeypatch.setattr(plugins, "entry_points", lambda *, group: points if group else [])
     module = ModuleType("fake_targets")
     module.__dict__["CHOSEN"] = chosen
     monkeypatch.setitem(sys.modules, "fake_targets", module)
@@ -109,6 +110,15 @@ def test_a_plug_in_that_is_no_target_is_an_error(
 ) -> None:
     plug_in(monkeypatch, chosen, "mine")
     with pytest.raises(UsageError, match=r"'fake_targets:CHOSEN' is no Target called 'mine'"):
+        target("mine")
+
+
+def test_a_plug_in_that_cannot_be_imported_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    plug_in(monkeypatch, MINE, "mine")
+    monkeypatch.delitem(sys.modules, "fake_targets")
+    with pytest.raises(
+        UsageError, match="for the target 'mine' cannot be imported: ModuleNotFound"
+    ):
         target("mine")
 
 
