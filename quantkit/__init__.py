@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from quantkit.api.verify import verify_file
     from quantkit.diff import ModelDiff, ResultDiff
     from quantkit.errors import QuantkitError
+    from quantkit.evaluate.accuracy.user_metric import MetricFunction, check_metric
     from quantkit.observe import Calibration
     from quantkit.pipeline import QuantizeResult
     from quantkit.plan import Plan
@@ -58,6 +59,7 @@ _HOME = {
     "GateVerdict": "quantkit.api.gate",
     "ImageSettings": "quantkit.recipe",
     "Inspection": "quantkit.workflows.inspect",
+    "MetricFunction": "quantkit.evaluate.accuracy.user_metric",
     "ModelDiff": "quantkit.diff",
     "NodeRule": "quantkit.recipe",
     "Plan": "quantkit.plan",
@@ -74,6 +76,7 @@ _HOME = {
     "TensorRule": "quantkit.recipe",
     "TextSettings": "quantkit.recipe",
     "calibrate": "quantkit.api.calibrate",
+    "check_metric": "quantkit.evaluate.accuracy.user_metric",
     "diff_models": "quantkit.api.diff",
     "diff_results": "quantkit.api.diff",
     "evaluate_models": "quantkit.api.evaluate",
@@ -96,6 +99,7 @@ __all__ = [
     "GateVerdict",
     "ImageSettings",
     "Inspection",
+    "MetricFunction",
     "ModelDiff",
     "NodeRule",
     "Plan",
@@ -113,6 +117,7 @@ __all__ = [
     "TextSettings",
     "__version__",
     "calibrate",
+    "check_metric",
     "diff_models",
     "diff_results",
     "evaluate_models",

@@ -25,7 +25,7 @@ from quantkit.evaluate.accuracy.source import Source, open_source
 from quantkit.evaluate.accuracy.user_metric import import_metric
 from quantkit.observe.monitor import Monitor
 from quantkit.observe.origin import known_share, typical_values
-from quantkit.recipe import DataSettings, EvaluateSettings, closest
+from quantkit.recipe import METRICS, DataSettings, EvaluateSettings, closest
 from quantkit.result import DataSource, Drift, Metric
 
 __all__ = ["AccuracyOptions", "MeasuredOutputs", "NamedModel", "measure_outputs"]
@@ -36,7 +36,7 @@ class AccuracyOptions:
     """What to measure.
 
     Attributes:
-        metric: One of `quantkit.recipe.METRICS`, or "module:function"; None: as labels suggest.
+        metric: One of `quantkit.recipe.METRICS`, a plug-in's name, or "module:function"; None: as labels suggest.
         pairs: The data has two text columns; a label says how alike their texts are.
         answer: The output that is judged; None: the first that fits.
         confidence: Of all intervals.
@@ -101,7 +101,7 @@ def measure_outputs(
         DataError: The data does not fit, cannot be read, or lacks labels.
         UsageError: A candidate has other inputs or outputs than float, or a metric makes no sense.
     """
-    if options.metric is not None and ":" in options.metric:
+    if options.metric is not None and options.metric not in METRICS:
         import_metric(options.metric)  # before minutes of work
     monitor.stage("Loading the models")
     opened, inputs = open_models(models)

@@ -12,8 +12,8 @@ from typing import Any
 
 import onnx
 
-from quantkit.api.dynamic import quantize_dynamic as quantize_weights
 from quantkit.api.arguments import check_output, checked_names
+from quantkit.api.dynamic import quantize_dynamic as quantize_weights
 from quantkit.api.static import format_of, options_of, static_job
 from quantkit.calibration import CalibrateOptions
 from quantkit.errors import UsageError

@@ -21,7 +21,7 @@ from quantkit.recipe.data import (
     TextSettings,
     preset_keys,
 )
-from quantkit.recipe.evaluate import METRICS, EvaluateSettings
+from quantkit.recipe.evaluate import METRICS, EvaluateSettings, metric_plugins
 from quantkit.recipe.file import RECIPE_NAME, Recipe, load_recipe
 from quantkit.recipe.gate import GateSettings, objections
 from quantkit.recipe.memory import memory_of, memory_text, parse_memory, resident
@@ -63,6 +63,7 @@ __all__ = [
     "load_recipe",
     "memory_of",
     "memory_text",
+    "metric_plugins",
     "objections",
     "parse_memory",
     "preset_keys",

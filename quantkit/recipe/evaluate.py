@@ -2,12 +2,16 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from quantkit.errors import UsageError
 from quantkit.recipe.checks import check_at_least, closest
 from quantkit.recipe.values import Values, flag, number, path, text, wholes
 
-__all__ = ["METRICS", "EvaluateSettings"]
+if TYPE_CHECKING:
+    from calibrators.plugins import Plugins
+
+__all__ = ["METRICS", "EvaluateSettings", "metric_plugins"]
 
 METRICS = (
     "top-1",
@@ -22,7 +26,7 @@ METRICS = (
     "cer",
     "perplexity",
 )
-"""The metrics that have a name; any other is a function of the user's, "module:function"."""
+"""The built-in metrics; any other is a plug-in's name, or a function of the user's, "module:function"."""
 
 # More is a slip that would time for hours, or a batch that no memory holds.
 _MOST_BATCH = 4096
@@ -45,7 +49,7 @@ class EvaluateSettings:
     """How candidates are measured.
 
     Attributes:
-        metric: One of `METRICS`, or "module:function"; None: as the labels suggest.
+        metric: One of `METRICS`, a plug-in's name, or "module:function"; None: as the labels suggest.
         pairs: The two columns of `[data.text]` are embedded one by one, and the label is their likeness.
         answer: The output that is judged; None: the first that fits.
         confidence: Of all intervals.
@@ -63,11 +67,7 @@ class EvaluateSettings:
     output: Path | None = None
 
     def __post_init__(self) -> None:
-        if self.metric is not None and self.metric not in METRICS and ":" not in self.metric:
-            raise UsageError(
-                f"metric '{self.metric}' is unknown{closest(self.metric, METRICS)}: use one of "
-                f"{', '.join(METRICS)}, or module:function."
-            )
+        _check_metric(self.metric)
         if self.pairs and self.metric not in {None, "spearman"}:
             raise UsageError(
                 f"pairs are judged by spearman, not by '{self.metric}': leave out one of the two."
@@ -85,3 +85,22 @@ class EvaluateSettings:
                 raise UsageError(f"{key} '[]' is empty: give at least one number.")
             if len(values) > _MOST_TIMED:
                 raise UsageError(f"{key} has {len(values)} numbers: give at most {_MOST_TIMED}.")
+
+
+def metric_plugins() -> "Plugins":
+    """Return the metrics of other packages: entry points of the group "quantkit.metrics"."""
+    from calibrators.plugins import Plugins  # brings numpy, which settings need not
+
+    return Plugins(group="quantkit.metrics", kind="metric", built_in=METRICS, error=UsageError)
+
+
+def _check_metric(name: str | None) -> None:
+    """Refuse a name that is nobody's. Entry points are read for names that are not built in only."""
+    if name is None or name in METRICS or ":" in name:
+        return
+    known = metric_plugins().names()
+    if name not in known:
+        raise UsageError(
+            f"metric '{name}' is unknown{closest(name, known)}: use one of "
+            f"{', '.join(known)}, or module:function."
+        )

@@ -19,7 +19,7 @@ from quantkit.evaluate.accuracy.words import (
     logits_output,
     text_output,
 )
-from quantkit.recipe import TextSettings
+from quantkit.recipe import METRICS, TextSettings
 
 __all__ = ["Wanted", "chosen_scorer", "decides"]
 
@@ -116,7 +116,7 @@ def chosen_scorer(
 def _own_format(asked: Wanted, first: Chunk, outputs: Sequence[OutputSpec]) -> Scorer | None:
     """Return what scores labels of a format of their own; None where labels are classes or numbers, or missing."""
     metric, models, label = asked.metric, len(first.answers), first.units[0].label
-    if metric is not None and ":" in metric:
+    if metric is not None and metric not in METRICS:
         return _own(metric, models, label)
     if metric == "perplexity":
         return LogitScorer(logits_output(outputs, first), models)
@@ -141,7 +141,7 @@ def _own(metric: str, models: int, label: Label) -> UserScorer:
     if label is None and scorer.needs_labels:
         raise DataError(
             f"metric '{metric}' gets no labels, for the data has none; if it needs none, say so: "
-            f"{metric.partition(':')[2]}.needs_labels = False."
+            f"{metric.rpartition(':')[2]}.needs_labels = False."
         )
     return scorer
 

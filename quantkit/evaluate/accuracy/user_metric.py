@@ -1,16 +1,13 @@
-"""A metric of the user's own: `module:function`, called with outputs and labels of a batch."""
+"""A metric of the user's own, called with outputs and labels of a batch: `module:function`, or an entry point.
 
-import importlib
-import os
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
-from types import ModuleType
-from typing import Any
+An entry point of the group "quantkit.metrics" names the function, and its own name is the metric's. `check_metric` checks one.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from quantkit.data import Label
 from quantkit.errors import UsageError
@@ -18,62 +15,136 @@ from quantkit.evaluate.accuracy.chunks import Array, Chunk, Unit
 from quantkit.evaluate.accuracy.columns import Column
 from quantkit.evaluate.accuracy.figures import Figure, Mean
 from quantkit.evaluate.accuracy.labels import is_class, is_number
+from quantkit.recipe import metric_plugins
 
-__all__ = ["UserScorer", "import_metric"]
-
-UserMetric = Callable[[dict[str, Array], Any], Any]
+__all__ = ["MetricFunction", "UserScorer", "check_metric", "import_metric"]
 
 
-def import_metric(name: str) -> UserMetric:
-    """Return the function that `module:function` names, or `file.py:function`; modules are also looked for in the working directory.
+class MetricFunction(Protocol):
+    """One score per sample.
+
+    It may have two attributes: ``higher_is_better = False`` for an error, and ``needs_labels = False`` if it can be called
+    with labels None.
+    """
+
+    def __call__(self, outputs: dict[str, Array], labels: Any, /) -> ArrayLike:
+        """Return one score per sample.
+
+        Args:
+            outputs: Arrays by the names of the model's outputs, one row per sample.
+            labels: An array of numbers, or a list of texts; None without labels.
+        """
+
+
+def import_metric(name: str) -> MetricFunction:
+    """Return the function that `module:function` names, or `file.py:function`, or the plug-in of that name.
 
     Raises:
-        UsageError: There is no such module or function, or the module cannot be imported.
+        UsageError: There is none, or it cannot be imported.
     """
-    module, _, function = name.rpartition(":")
-    if not module or not function:
-        raise UsageError(f"metric '{name}' is no function: write module:function.")
-    folder = os.getcwd()  # noqa: PTH109 sys.path holds texts
-    added = folder not in sys.path
-    if added:
-        sys.path.insert(0, folder)
-    try:
-        found = _from_file(module) if module.endswith(".py") else importlib.import_module(module)
-    except Exception as e:  # whatever the user's module raises when it is run
+    plugins = metric_plugins()
+    found = plugins.import_named(name) if ":" in name else plugins.load(name)
+    if not callable(found):
         raise UsageError(
-            f"metric '{name}': the module '{module}' cannot be imported: {type(e).__name__}: {e}"
+            f"The plug-in '{plugins.where(name)}' is no metric: it must name a function of outputs and labels."
+        )
+    metric: MetricFunction = found
+    return metric
+
+
+def check_metric(metric: MetricFunction, outputs: Mapping[str, Array], labels: Any = None) -> None:
+    """Check the laws of a metric; for the tests of anyone's.
+
+        check_metric(margin, {"logits": np.eye(4)}, np.arange(4))
+
+    Args:
+        metric: The function.
+        outputs: What a model could give for a few samples, by output name: at least two rows each.
+        labels: One per sample, an array of numbers or a list of texts; None only if the metric needs none.
+
+    Raises:
+        AssertionError: A law is broken; the message names it.
+    """
+    counts = {len(array) for array in outputs.values()}
+    if len(counts) != 1 or counts == {1}:
+        raise ValueError(
+            "The laws need outputs of as many rows as there are samples, at least two."
+        )
+    for key in ("higher_is_better", "needs_labels"):
+        _hold(isinstance(getattr(metric, key, True), bool), f"{key} is True or False")
+    needs = bool(getattr(metric, "needs_labels", True))
+    _hold(labels is not None or not needs, "needs_labels is False where there are no labels")
+    given = {name: array.copy() for name, array in outputs.items()}
+    kept = list(labels) if labels is not None else None
+    together = _lawful(metric, given, labels)
+    same = all(given[name].tobytes() == array.tobytes() for name, array in outputs.items())
+    _hold(same and (kept is None or kept == list(labels)), "outputs and labels are not changed")
+    _hold(np.array_equal(together, _lawful(metric, given, labels)), "a second call gives the same")
+    alone = [
+        _lawful(
+            metric,
+            {name: array[i : i + 1] for name, array in outputs.items()},
+            None if labels is None else labels[i : i + 1],
+        )
+        for i in range(counts.pop())
+    ]
+    # Which samples come together is not the metric's to know.
+    _hold(
+        np.allclose(together, np.concatenate(alone), rtol=1e-5, atol=1e-8),
+        "a sample's score does not depend on the samples beside it",
+    )
+
+
+def _lawful(metric: MetricFunction, outputs: dict[str, Array], labels: Any) -> NDArray[np.float64]:
+    count = len(next(iter(outputs.values())))
+    try:
+        scores = _scores(metric, outputs, labels, count, "it")
+    except UsageError as e:
+        raise AssertionError(f"Broken law: a metric returns one number per sample; {e}") from e
+    _hold(bool(np.isfinite(scores).all()), "scores are finite")
+    return scores
+
+
+def _hold(condition: bool, law: str) -> None:  # noqa: FBT001 - an assertion with a name
+    if not condition:
+        raise AssertionError(f"Broken law: {law}.")
+
+
+def _scores(
+    metric: MetricFunction, outputs: Mapping[str, Array], labels: Any, count: int, where: str
+) -> NDArray[np.float64]:
+    """Call a metric.
+
+    Raises:
+        UsageError: It fails, or does not return one number per sample.
+    """
+    try:
+        found = metric(dict(outputs), labels)
+    except Exception as e:  # whatever the user's function raises
+        raise UsageError(f"{where} failed: {type(e).__name__}: {e}") from e
+    try:
+        scores = np.asarray(found, np.float64)
+    except (TypeError, ValueError) as e:
+        raise UsageError(
+            f"{where} returned {type(found).__name__}: one number per sample is needed."
         ) from e
-    finally:
-        if added:
-            sys.path.remove(folder)
-    metric = getattr(found, function, None)
-    if not callable(metric):
-        raise UsageError(f"metric '{name}': the module '{module}' has no function '{function}'.")
-    called: UserMetric = metric
-    return called
-
-
-def _from_file(path: str) -> ModuleType:
-    spec = spec_from_file_location(Path(path).stem, path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"'{path}' is no Python file")
-    found = module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
+    if scores.shape != (count,):
+        raise UsageError(
+            f"{where} returned an array of shape {scores.shape} for {count} samples: one "
+            "number per sample is needed."
+        )
+    return scores
 
 
 class UserScorer:
     """The mean of the scores that a user's function gives.
 
-    The function gets ``outputs`` (name -> array, one row per sample) and ``labels`` (an array of numbers, or a list of
-    texts), and returns one score a sample. Higher is better unless it has an attribute ``higher_is_better = False``;
-    it is called with labels None only if it has ``needs_labels = False``. Samples of different shapes, or of several
-    rows, are given one by one.
+    Samples of different shapes, or of several rows, are given to it one by one.
     """
 
     together = 1
 
-    def __init__(self, name: str, metric: UserMetric, models: int) -> None:
+    def __init__(self, name: str, metric: MetricFunction, models: int) -> None:
         self.main = name
         self._metric = metric
         self._scores = [Column() for _ in range(models)]
@@ -103,21 +174,7 @@ class UserScorer:
     def _call(self, outputs: Mapping[str, Array], units: Sequence[Unit]) -> NDArray[np.float64]:
         last = f" to '{units[-1].name}'" if len(units) > 1 else ""
         where = f"metric '{self.main}' on '{units[0].name}'{last}"
-        try:
-            found = self._metric(dict(outputs), _as_given(units))
-        except Exception as e:  # whatever the user's function raises
-            raise UsageError(f"{where} failed: {type(e).__name__}: {e}") from e
-        try:
-            scores = np.asarray(found, np.float64)
-        except (TypeError, ValueError) as e:
-            raise UsageError(
-                f"{where} returned {type(found).__name__}: one number per sample is needed."
-            ) from e
-        if scores.shape != (len(units),):
-            raise UsageError(
-                f"{where} returned an array of shape {scores.shape} for {len(units)} samples: one "
-                "number per sample is needed."
-            )
+        scores = _scores(self._metric, outputs, _as_given(units), len(units), where)
         for unit, score in zip(units, scores.tolist(), strict=True):
             if not np.isfinite(score):
                 raise UsageError(f"metric '{self.main}' gave {score} for '{unit.name}'.")
