@@ -43,8 +43,10 @@ if TYPE_CHECKING:
         TextSettings,
     )
     from quantkit.result import Result, load_result
+    from quantkit.rewrite.simplify import ModelPass
     from quantkit.spec import QInt8, QuantType, QUInt8
     from quantkit.workflows.inspect import Inspection, inspect_model
+    from quantkit.workflows.optimize import check_pass
     from quantkit.workflows.verify_file import Attestation
 
 # onnxruntime tells its makers of sessions, and keeps a number for this machine in the user's cache, unless this is set when
@@ -61,6 +63,7 @@ _HOME = {
     "Inspection": "quantkit.workflows.inspect",
     "MetricFunction": "quantkit.evaluate.accuracy.user_metric",
     "ModelDiff": "quantkit.diff",
+    "ModelPass": "quantkit.rewrite.simplify",
     "NodeRule": "quantkit.recipe",
     "Plan": "quantkit.plan",
     "QInt8": "quantkit.spec",
@@ -77,6 +80,7 @@ _HOME = {
     "TextSettings": "quantkit.recipe",
     "calibrate": "quantkit.api.calibrate",
     "check_metric": "quantkit.evaluate.accuracy.user_metric",
+    "check_pass": "quantkit.workflows.optimize",
     "diff_models": "quantkit.api.diff",
     "diff_results": "quantkit.api.diff",
     "evaluate_models": "quantkit.api.evaluate",
@@ -101,6 +105,7 @@ __all__ = [
     "Inspection",
     "MetricFunction",
     "ModelDiff",
+    "ModelPass",
     "NodeRule",
     "Plan",
     "QInt8",
@@ -118,6 +123,7 @@ __all__ = [
     "__version__",
     "calibrate",
     "check_metric",
+    "check_pass",
     "diff_models",
     "diff_results",
     "evaluate_models",

@@ -19,6 +19,7 @@ def optimize(  # noqa: PLR0913 - one parameter per question
     *,
     passes: Sequence[str] | None = None,
     exclude: Sequence[str] = (),
+    extra_passes: Sequence[str] = (),
     use_external_data_format: bool = False,
     verify: bool = True,
     sample: Mapping[str, NDArray[Any]] | None = None,
@@ -30,6 +31,8 @@ def optimize(  # noqa: PLR0913 - one parameter per question
         model_output: Where to write.
         passes: Only these; ``quantkit optimize --list`` names them.
         exclude: All but these.
+        extra_passes: Passes of other packages, run after these: names of entry points of the group "quantkit.passes", or
+            "module:attribute". An `onnx_ir` pass is one as it is.
         use_external_data_format: Write a ``.data`` file also below 2 GB.
         verify: Compare the result with the input before writing.
         sample: Inputs to verify with; made up from the model's signature if not given.
@@ -46,6 +49,7 @@ def optimize(  # noqa: PLR0913 - one parameter per question
         model_output,
         passes=None if passes is None else checked_names(passes, "passes"),
         exclude=checked_names(exclude, "exclude"),
+        extra_passes=checked_names(extra_passes, "extra_passes"),
         verify=verify,
         external_data=use_external_data_format,
         sample=sample,

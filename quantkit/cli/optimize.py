@@ -22,16 +22,18 @@ __all__ = ["optimize"]
 def _show_passes(value: bool) -> None:  # noqa: FBT001 - typer's signature of a callback
     if not value:
         return
-    from quantkit.rewrite.simplify import PASSES
+    from quantkit.rewrite.simplify import PASSES, PLUGINS
 
     for name, run in PASSES.items():
         what = (run.__doc__ or "").partition(";")[0].strip()
         typer.echo(f"{name:15} {what}.")
+    for name in PLUGINS.names()[len(PASSES) :]:
+        typer.echo(f"{name:15} Plug-in {PLUGINS.where(name)}; runs with --pass {name}.")
     raise typer.Exit
 
 
 @expanded
-def optimize(
+def optimize(  # noqa: PLR0913 - one parameter a flag
     model: Annotated[Path, typer.Argument(help="The float32 model.", metavar="IN")],
     target: Annotated[Path, typer.Argument(help="Where to write the result.", metavar="OUT")],
     only: Annotated[
@@ -39,6 +41,14 @@ def optimize(
     ] = None,
     skip: Annotated[
         list[str] | None, typer.Option(metavar="PASS", help="Not this pass. May be repeated.")
+    ] = None,
+    extra: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--pass",
+            metavar="NAME",
+            help="Then run this pass of another package: a plug-in, or module:attribute. May be repeated.",
+        ),
     ] = None,
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Load, run and compare before writing.")
@@ -54,7 +64,13 @@ def optimize(
 
     with progress() as show:
         result = optimize_model(
-            model, target, passes=only, exclude=skip or (), verify=verify, progress=show
+            model,
+            target,
+            passes=only,
+            exclude=skip or (),
+            extra_passes=extra or (),
+            verify=verify,
+            progress=show,
         )
     if as_json:
         write_json({"input": str(model), "output": str(target), **result.to_json()})

@@ -1,7 +1,7 @@
 """`make_again`: quantize as a model's record says, and compare what comes out."""
 
 import filecmp
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from quantkit.pipeline import dynamic, static
 from quantkit.plan import DynamicOptions, StaticOptions, TensorOverride
 from quantkit.provenance import Provenance, content_digest, data_settings_of, read_provenance
 from quantkit.recipe import DataSettings, RecoverSettings
+from quantkit.rewrite.simplify import PLUGINS
 from quantkit.targets import target as target_named
 from quantkit.workflows.optimize import optimize_model
 from quantkit.workflows.verify_file import Check, require_provenance, version_changes
@@ -72,6 +73,8 @@ def make_again(
 
 def _obstacle(says: Provenance, data: Path | None) -> str:
     """Return why the record does not suffice; "" if it does."""
+    if says.kind == "optimize":
+        return _foreign(says.options.get("extra_passes", ()))
     if says.kind != "static":
         return ""
     if says.options.get("plan") is not None:
@@ -83,6 +86,16 @@ def _obstacle(says: Provenance, data: Path | None) -> str:
     return ""
 
 
+def _foreign(passes: Sequence[str]) -> str:
+    """Return why passes of other packages are not run again: a file from elsewhere must not choose what is imported."""
+    installed = PLUGINS.names()
+    for name in passes:
+        if name not in installed:
+            code = "code that only its maker names" if ":" in name else "which is not installed"
+            return f"it ran the pass '{name}', {code}"
+    return ""
+
+
 def _make(
     says: Provenance, source: Path, target: Path, data: Path | None, settings: DataSettings
 ) -> None:
@@ -90,7 +103,12 @@ def _make(
     verify, external = bool(given["verify"]), bool(given["external_data"])
     if says.kind == "optimize":
         optimize_model(
-            source, target, passes=given["passes"], verify=verify, external_data=external
+            source,
+            target,
+            passes=given["passes"],
+            extra_passes=given.get("extra_passes", ()),
+            verify=verify,
+            external_data=external,
         )
     elif says.kind == "dynamic":
         dynamic(source, target, _dynamic(given), verify=verify, external_data=external)
