@@ -22,6 +22,7 @@ def diff_models(  # noqa: PLR0913 - one parameter per question
     limit: int | None = None,
     batch: int | None = None,
     memory: int | str | None = None,
+    skip_bad: bool = False,
     progress: Callable[[str], None] = lambda _: None,
     described: Callable[[Description], None] = lambda _: None,
 ) -> ModelDiff:
@@ -38,6 +39,7 @@ def diff_models(  # noqa: PLR0913 - one parameter per question
         limit: Use so many samples; overrides the settings. 8 runs if neither says it.
         batch: Samples per run; overrides the settings.
         memory: Bytes that may be held at once (or "500MB", "1GB"); overrides the settings.
+        skip_bad: Leave out samples that cannot be read, instead of failing.
         progress: Called with what is being done.
         described: Called with what the data was taken for, before it is run.
 
@@ -52,7 +54,9 @@ def diff_models(  # noqa: PLR0913 - one parameter per question
     chosen = sample_settings(settings, limit=limit, batch=batch, memory=memory)
     if data is None and chosen != DataSettings():
         raise UsageError("Settings of samples say how data is read: give the data as well.")
-    samples = [] if data is None else read_samples(first, data, chosen, described)
+    samples = (
+        [] if data is None else read_samples(first, data, chosen, described, skip_bad=skip_bad)
+    )
     return compare_models(first, second, samples=samples, progress=progress)
 
 

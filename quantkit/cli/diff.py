@@ -72,7 +72,13 @@ def _models(a: Path, b: Path, flags: DataFlags, most: int | None, *, as_json: bo
     data = None if settings is None else settings.path
     with watching(quiet=as_json) as monitor, progress() as show:
         found = diff_models(
-            a, b, data, settings=settings, progress=show, described=monitor.described
+            a,
+            b,
+            data,
+            settings=settings,
+            skip_bad=flags.skip_bad,
+            progress=show,
+            described=monitor.described,
         )
     if as_json:
         write_json(found.to_json())

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantkit.data.model import Array, InputSpec, Sample, Samples, Stream
-from quantkit.errors import UsageError
+from quantkit.errors import DataError, UsageError
 
 __all__ = ["batches", "collate", "fixed_batch", "order"]
 
@@ -49,6 +49,7 @@ def batches(
     limit: int | None = None,
     shuffle: bool = False,
     seed: int = 0,
+    skip_bad: bool = False,
 ) -> Iterator[list[Sample]]:
     """Yield lists of `size` samples (the last may be shorter), read as they are needed.
 
@@ -60,14 +61,24 @@ def batches(
         limit: At most so many samples; None: all.
         shuffle: Read them in a mixed order.
         seed: Of the mixing.
+        skip_bad: Leave out samples that cannot be read, instead of failing; not those of a stream.
     """
     if isinstance(samples, Samples):
         indices = order(len(samples), limit=limit, shuffle=shuffle, seed=seed)
-        stream = (samples[int(i)] for i in indices)
+        stream = _read(samples, indices, skip_bad=skip_bad)
     else:
-        stream = (sample for sample in islice(iter(samples), limit))
+        stream = islice(iter(samples), limit)
     while batch := list(islice(stream, size)):
         yield batch
+
+
+def _read(samples: Samples, indices: NDArray[np.int64], *, skip_bad: bool) -> Iterator[Sample]:
+    for index in indices:
+        try:
+            yield samples[int(index)]
+        except DataError:
+            if not skip_bad:
+                raise
 
 
 def fixed_batch(inputs: Sequence[InputSpec]) -> int | None:

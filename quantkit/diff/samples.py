@@ -24,6 +24,8 @@ def read_samples(
     data: object,
     settings: DataSettings,
     described: Callable[[Description], None],
+    *,
+    skip_bad: bool = False,
 ) -> list[Feeds]:
     """Return the inputs of one run after the other.
 
@@ -32,6 +34,7 @@ def read_samples(
         data: A path, or a Python object that `quantkit.data.open_data` takes.
         settings: Which samples, and how they are prepared; without a limit so many as `SAMPLES` runs take.
         described: Told what the data is.
+        skip_bad: Leave out samples that cannot be read, instead of failing.
 
     Args:
         model: Whose inputs are fed.
@@ -49,7 +52,12 @@ def read_samples(
     size = fixed_batch(inputs) or settings.batch or 1
     settings = replace(settings, limit=settings.limit or SAMPLES * size)
     runs = batches(
-        found, size=size, limit=settings.limit, shuffle=settings.shuffle, seed=settings.seed
+        found,
+        size=size,
+        limit=settings.limit,
+        shuffle=settings.shuffle,
+        seed=settings.seed,
+        skip_bad=skip_bad,
     )
     fixed = fixed_batch(inputs)
     feeds = [feed for run in runs if not fixed or len(run) == size for feed in collate(run)]

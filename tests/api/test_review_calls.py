@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import shutil
 import textwrap
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, replace
@@ -18,7 +19,7 @@ from result_cases import candidate, example_result
 import quantkit
 from quantkit import GateSettings, QuantkitError
 from quantkit.cli.app import run
-from quantkit.errors import OutputError, UsageError
+from quantkit.errors import DataError, OutputError, UsageError
 from quantkit.result import Result, save_result
 
 CALLS = ("gate_result", "write_report", "diff_models", "diff_results", "verify_file")
@@ -214,6 +215,18 @@ def test_models_are_compared_on_arrays_as_well() -> None:
     found = quantkit.diff_models("model.onnx", "model.int8.onnx", {"x": x})
     assert found.errors.tensors
     assert quantkit.diff_models("model.onnx", Path("model.onnx")).same
+
+
+def test_samples_that_cannot_be_read_are_left_out_on_request(here: Path, tmp_path: Path) -> None:
+    shutil.copytree(here / "images", tmp_path / "images")
+    (tmp_path / "images" / "bad.png").write_bytes(b"no image")
+    pair, data = ("model.onnx", "model.int8.onnx"), tmp_path / "images"
+    with pytest.raises(DataError, match="Cannot read the image"):
+        quantkit.diff_models(*pair, data, limit=13)
+    found = quantkit.diff_models(*pair, data, limit=13, skip_bad=True)
+    assert found.errors.tensors
+    assert run(["diff", *pair, "--data", str(data), "--limit", "13"]) == 2
+    assert run(["diff", *pair, "--data", str(data), "--limit", "13", "--skip-bad"]) == 0
 
 
 @pytest.mark.usefixtures("here")
