@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from quantkit.api.evaluate import evaluate_models
     from quantkit.api.gate import GateVerdict, gate_result
     from quantkit.api.optimize import optimize
-    from quantkit.api.plan import plan_static
     from quantkit.api.report import ReportFiles, write_report
-    from quantkit.api.static import quantize_static
+    from quantkit.api.static import plan_static, quantize_static
     from quantkit.api.verify import verify_file
     from quantkit.diff import ModelDiff, ResultDiff
     from quantkit.errors import QuantkitError
@@ -88,7 +87,7 @@ _HOME = {
     "inspect_model": "quantkit.workflows.inspect",
     "load_result": "quantkit.result",
     "optimize": "quantkit.api.optimize",
-    "plan_static": "quantkit.api.plan",
+    "plan_static": "quantkit.api.static",
     "quantize_dynamic": "quantkit.api.dynamic",
     "quantize_static": "quantkit.api.static",
     "verify_file": "quantkit.api.verify",

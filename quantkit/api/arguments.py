@@ -1,4 +1,4 @@
-"""What calls check about their arguments."""
+"""How the calls of the API read their arguments: paths, names, results, settings of samples, methods by name."""
 
 from collections.abc import Sequence
 from dataclasses import replace

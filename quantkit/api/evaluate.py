@@ -36,6 +36,7 @@ def evaluate_models(  # noqa: PLR0913 - one parameter per question
     settings: DataSettings | None = None,
     limit: int | None = None,
     memory: int | str | None = None,
+    skip_bad: bool = False,
     title: str = "",
 ) -> Result:
     """Measure how far candidates are from the float model, what they cost, and what really runs.
@@ -57,6 +58,7 @@ def evaluate_models(  # noqa: PLR0913 - one parameter per question
         settings: How samples are prepared and ordered.
         limit: Use so many samples; overrides the settings.
         memory: Bytes that may be held at once (or "500MB", "1GB"); overrides the settings.
+        skip_bad: Leave out samples that cannot be read, instead of failing.
         title: Of the report.
 
     Raises:
@@ -67,7 +69,12 @@ def evaluate_models(  # noqa: PLR0913 - one parameter per question
     chosen = sample_settings(settings, limit=limit, memory=memory)
     options = EvaluateOptions(
         accuracy=AccuracyOptions(
-            metric=metric, pairs=pairs, answer=answer, confidence=confidence, hold_out=hold_out
+            metric=metric,
+            pairs=pairs,
+            answer=answer,
+            confidence=confidence,
+            hold_out=hold_out,
+            skip_bad=skip_bad,
         ),
         batches=tuple(batches),
         threads=tuple(threads),

@@ -1,4 +1,4 @@
-"""`quantize_static`: calibrated integers, and how its arguments become a job."""
+"""`quantize_static` and `plan_static`: calibrated integers, and how their arguments become a job."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,14 +14,14 @@ from quantkit.errors import UsageError
 from quantkit.job import StaticJob
 from quantkit.observe import Calibration
 from quantkit.observe.container import is_calibration
-from quantkit.pipeline import QuantizeResult, static
+from quantkit.pipeline import QuantizeResult, plan_model, static
 from quantkit.plan import Plan, StaticOptions, TensorOverride, read_plan
 from quantkit.recipe import DataSettings, NodeRule, RecoverSettings, StaticSettings, TensorRule
 from quantkit.spec import named_int_type
 from quantkit.targets import DEFAULT
 from quantkit.targets import target as target_named
 
-__all__ = ["for_plan", "format_of", "options_of", "quantize_static", "static_job"]
+__all__ = ["for_plan", "format_of", "options_of", "plan_static", "quantize_static", "static_job"]
 
 
 def quantize_static(  # noqa: PLR0913 - one parameter per question
@@ -46,6 +46,7 @@ def quantize_static(  # noqa: PLR0913 - one parameter per question
     settings: DataSettings | None = None,
     limit: int | None = None,
     memory: int | str | None = None,
+    skip_bad: bool = False,
     plan: Plan | str | Path | None = None,
     use_external_data_format: bool = False,
     verify: bool = True,
@@ -79,6 +80,7 @@ def quantize_static(  # noqa: PLR0913 - one parameter per question
         settings: How samples are prepared and ordered.
         limit: Use so many samples; overrides the settings.
         memory: Bytes that may be held at once (or "500MB", "1GB"); overrides the settings.
+        skip_bad: Leave out samples that cannot be read, instead of failing.
         plan: A plan to apply, or the path of one that was saved and perhaps edited.
         use_external_data_format: Write a ``.data`` file also below 2 GB.
         verify: Check the result before writing.
@@ -110,13 +112,54 @@ def quantize_static(  # noqa: PLR0913 - one parameter per question
     applied = read_plan(plan) if isinstance(plan, str | Path) else plan
     given = for_plan(given, applied)
     return static(
-        static_job(model_input, data_or_calibration, given, samples, percentile=percentile),
+        static_job(
+            model_input,
+            data_or_calibration,
+            given,
+            samples,
+            percentile=percentile,
+            calibrate=CalibrateOptions(skip_bad=skip_bad),
+        ),
         model_output,
         plan=applied,
         output_format=format_of(given),
         verify=verify,
         external_data=use_external_data_format,
     )
+
+
+def plan_static(
+    model: str | Path | onnx.ModelProto,
+    data_or_calibration: object,
+    static: StaticSettings | None = None,
+    settings: DataSettings | None = None,
+    *,
+    skip_bad: bool = False,
+) -> Plan:
+    """Decide how each node and tensor of a model would be quantized; write nothing.
+
+    Args:
+        model: A path, or a ModelProto.
+        data_or_calibration: As for `quantize_static`.
+        static: What is chosen about nodes and tensors.
+        settings: How samples are prepared and ordered.
+        skip_bad: Leave out samples that cannot be read, instead of failing.
+
+    Returns:
+        The plan: it can be saved, edited, compared, and given to `quantize_static`.
+
+    Raises:
+        QuantkitError: With one line that says what is wrong and what to do.
+    """
+    given = static or StaticSettings()
+    job = static_job(
+        model,
+        data_or_calibration,
+        given,
+        settings or DataSettings(),
+        calibrate=CalibrateOptions(skip_bad=skip_bad),
+    )
+    return plan_model(job, output_format=format_of(given))
 
 
 def for_plan(given: StaticSettings, plan: Plan | None) -> StaticSettings:

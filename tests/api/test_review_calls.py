@@ -225,6 +225,10 @@ def test_samples_that_cannot_be_read_are_left_out_on_request(here: Path, tmp_pat
         quantkit.diff_models(*pair, data, limit=13)
     found = quantkit.diff_models(*pair, data, limit=13, skip_bad=True)
     assert found.errors.tensors
+    quantkit.quantize_static(pair[0], tmp_path / "q.onnx", data, skip_bad=True)
+    assert quantkit.plan_static(pair[0], data, skip_bad=True).nodes
+    result = quantkit.evaluate_models(*pair, data, skip=["latency", "memory"], skip_bad=True)
+    assert result.data.samples == 12
     assert run(["diff", *pair, "--data", str(data), "--limit", "13"]) == 2
     assert run(["diff", *pair, "--data", str(data), "--limit", "13", "--skip-bad"]) == 0
 
