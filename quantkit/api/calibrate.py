@@ -7,6 +7,7 @@ import onnx
 
 from quantkit.api.arguments import range_method, sample_settings
 from quantkit.calibration import CalibrateOptions, calibrate_model
+from quantkit.errors import UsageError
 from quantkit.observe import Calibration, Request
 from quantkit.recipe import DataSettings
 
@@ -24,10 +25,13 @@ def calibrate(  # noqa: PLR0913 - one parameter per question
     limit: int | None = None,
     memory: int | str | None = None,
     batch: int | None = None,
+    minmax_only: bool = False,
+    every_value: bool = False,
     requests: Sequence[Request] = (),
     skip_bad: bool = False,
     workers: int | None = None,
     scheduler: str | None = None,
+    threads: int = 1,
 ) -> Calibration:
     """Learn the ranges of a model's activations from real data, in one pass.
 
@@ -45,10 +49,13 @@ def calibrate(  # noqa: PLR0913 - one parameter per question
         limit: Use so many samples; overrides the settings.
         memory: Bytes that may be held at once (or "500MB", "1GB"); overrides the settings.
         batch: Samples in one run; overrides the settings.
+        minmax_only: Take only minima and maxima, inside the graph: fastest, no other method afterwards.
+        every_value: Count every value of each tensor, not about a million evenly spaced ones.
         requests: What else later stages must see.
         skip_bad: Leave out samples that cannot be read, instead of failing.
         workers: Processes; None is one a core.
         scheduler: Address of a dask scheduler, to run on a cluster.
+        threads: Per operator; more than one only for models too large to run twice at a time.
 
     Returns:
         Sketches and ranges of every tensor that can be quantized, the audit of the data, provenance.
@@ -56,16 +63,23 @@ def calibrate(  # noqa: PLR0913 - one parameter per question
     Raises:
         QuantkitError: With one line that says what is wrong and what to do.
     """
+    if minmax_only:
+        method = method or ("minmax" if percentile is None else "percentile")
+        if method != "minmax":
+            raise UsageError(f"minmax_only takes what the method 'minmax' needs, not '{method}'.")
     return calibrate_model(
         model,
         data,
         None if output is None else Path(output),
         CalibrateOptions(
             method=range_method(method, percentile),
+            minmax_only=minmax_only,
+            every_value=every_value,
             requests=tuple(requests),
             skip_bad=skip_bad,
             workers=workers,
             scheduler=scheduler,
+            threads=threads,
         ),
         sample_settings(settings, limit=limit, batch=batch, memory=memory),
     )

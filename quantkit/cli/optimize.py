@@ -53,6 +53,9 @@ def optimize(  # noqa: PLR0913 - one parameter a flag
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Load, run and compare before writing.")
     ] = True,
+    external_data: Annotated[
+        bool, typer.Option("--external-data", help="Write weights to a .data file beside OUT.")
+    ] = False,
     as_json: JsonOption = False,
     _list: Annotated[
         bool,
@@ -70,6 +73,7 @@ def optimize(  # noqa: PLR0913 - one parameter a flag
             exclude=skip or (),
             extra_passes=extra or (),
             verify=verify,
+            external_data=external_data,
             progress=show,
         )
     if as_json:

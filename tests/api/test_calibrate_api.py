@@ -298,3 +298,23 @@ def test_a_detector_that_takes_any_size_says_which_size_to_set(tmp_path: Path) -
         quantkit.calibrate(detector, tmp_path)
     boxed = quantkit.DataSettings(image=quantkit.ImageSettings(preset="unit", letterbox=32))
     assert quantkit.calibrate(detector, tmp_path, settings=boxed).ranges()
+
+
+def test_only_minima_and_maxima_as_on_the_command_line() -> None:
+    found = quantkit.calibrate(product(), {"x": ROWS}, minmax_only=True, threads=2)
+    assert_ranges(found)
+    with pytest.raises(UsageError, match="minmax_only takes what the method 'minmax' needs, not"):
+        quantkit.calibrate(product(), {"x": ROWS}, minmax_only=True, method="mse")
+    with pytest.raises(UsageError, match="not 'percentile'"):
+        quantkit.calibrate(product(), {"x": ROWS}, minmax_only=True, percentile=99.0)
+
+
+def test_every_value_is_counted_on_request() -> None:
+    rows = rng().standard_normal((4, 3_000_000 // K)).astype(np.float32)
+    nodes = [node("MatMul", ["x", "w"], ["y"], "mm")]
+    size = rows.shape[1]
+    wide = model(graph(nodes, {"x": ["N", size]}, {"y": ["N", 2]}, {"w": weight(size, 2)}))
+    for every in (False, True):
+        found = quantkit.calibrate(wide, {"x": rows}, every_value=every)
+        seen = next(t for t in found.header["audit"]["tensors"] if t["tensor"] == "x")
+        assert (seen["counted"] == seen["seen"]) == every

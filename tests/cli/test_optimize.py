@@ -93,3 +93,11 @@ def test_overwriting_the_input_is_refused(
 ) -> None:
     assert call(float_model, float_model) == 2
     assert "overwrite the input" in capsys.readouterr().err
+
+
+def test_external_data(tmp_path: Path) -> None:
+    held = {"w": weight(64, 64)}
+    nodes = [node("MatMul", ["x", "w"], ["y"])]
+    source = save(model(graph(nodes, {"x": [2, 64]}, {"y": [2, 64]}, held)), tmp_path / "i.onnx")
+    assert call(source, tmp_path / "o.onnx", "--external-data") == 0
+    assert len(list(tmp_path.glob("o.onnx.*.data"))) == 1
