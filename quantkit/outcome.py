@@ -10,7 +10,7 @@ import onnx_ir as ir
 from quantkit.errors import ModelError, NothingToQuantizeError, VerifyError
 from quantkit.files import human
 from quantkit.graph.load import LoadedModel
-from quantkit.ops import QUANTIZED_OPS
+from quantkit.ops.integer_ops import quantized_among
 from quantkit.plan import Mode, Plan
 from quantkit.provenance import Provenance, model_digest
 from quantkit.runtime.check_result import MADE_UP, NOISE_DB, Verification
@@ -107,9 +107,8 @@ def require_change(plan: Plan, loaded: LoadedModel) -> None:
         return
     reasons = Counter(f"{n.op_type}: {n.why}" for n in plan.nodes).most_common(2)
     listed = "; ".join(f"{count} {reason}" for reason, count in reasons)
-    present = {node.op_type for node in loaded.model.graph.all_nodes()}
-    if present & QUANTIZED_OPS:
-        listed = f"it is quantized already ({', '.join(sorted(present & QUANTIZED_OPS))})"
+    if quantized := quantized_among(n.op_type for n in loaded.model.graph.all_nodes()):
+        listed = f"it is quantized already ({', '.join(quantized)})"
     raise NothingToQuantizeError(
         f"Nothing to quantize in {loaded.name}: "
         + (listed or "no operator in it holds weights")
@@ -123,9 +122,8 @@ def require_static(plan: Plan, loaded: LoadedModel) -> None:
         return
     reasons = Counter(f"{n.op_type}: {n.why}" for n in plan.nodes).most_common(2)
     listed = "; ".join(f"{count} {reason}" for reason, count in reasons)
-    present = {node.op_type for node in loaded.model.graph.all_nodes()} & QUANTIZED_OPS
-    if present:
-        listed = f"it is quantized already ({', '.join(sorted(present))})"
+    if quantized := quantized_among(n.op_type for n in loaded.model.graph.all_nodes()):
+        listed = f"it is quantized already ({', '.join(quantized)})"
     raise NothingToQuantizeError(
         f"Nothing in {loaded.name} can run in calibrated integers: "
         + (listed or "it has no Conv, Gemm or MatMul")

@@ -11,18 +11,16 @@ import onnx_ir as ir
 from quantkit.diff.scaling import Floats
 from quantkit.diff.stored import Stored
 from quantkit.graph.channel_factors import read_divisors
+from quantkit.ops.float_ops import KEEPS_FACTORS
+from quantkit.ops.integer_ops import CONVERSIONS, INTEGER_OPS, QUANTIZED_PRODUCTS, STATIC_OPS
 
 __all__ = ["Factors"]
 
-# What changes nothing but the type, or lets a factor through.
-_THROUGH = frozenset(
-    {"Cast", "Clip", "DequantizeLinear", "Identity", "Max", "MaxPool", "Mul", "QuantizeLinear"}
-)
-_THROUGH |= {"Flatten", "GlobalAveragePool", "QLinearGlobalAveragePool", "Relu", "Reshape", "Sub"}
-_CONVS = frozenset({"Conv", "FusedConv", "QLinearConv"})
-_MATRICES = frozenset(
-    {"Gemm", "MatMul", "QGemm", "QLinearMatMul", "MatMulInteger", "MatMulIntegerToFloat"}
-)
+# What changes nothing but type or shape, or lets a factor through; and how stored weights are restored.
+_KEEPS = KEEPS_FACTORS - {"Add"}
+_THROUGH = CONVERSIONS | _KEEPS | {STATIC_OPS[op].op_type for op in _KEEPS & STATIC_OPS.keys()}
+_THROUGH |= {"Cast", "Flatten", "Identity", "Max", "Mul", "Reshape", "Sub"}
+_BIAS = 2  # input slot of float products
 _STEPS = 6  # nodes between a weight and its product, or a product and a tensor that is named
 _MATRIX = 2
 
@@ -87,22 +85,28 @@ def _product(value: ir.Value) -> tuple[ir.Node | None, str]:
         if len(uses) != 1:
             return None, ""
         node, slot = uses[0].node, uses[0].idx
-        if node.op_type in _CONVS | _MATRICES:
-            is_bias = slot == (
-                8 if node.op_type == "QLinearConv" else 6 if node.op_type == "QGemm" else 2
-            )
-            return node, "bias" if is_bias else "weight"
+        if _is_product(node.op_type):
+            row = INTEGER_OPS.get(node.op_type)
+            return node, "bias" if slot == (row.bias if row else _BIAS) else "weight"
         if node.op_type not in _THROUGH:
             return None, ""
         value = node.outputs[0]
     return None, ""
 
 
+def _is_product(op_type: str) -> bool:
+    """Say whether an operator multiplies by a weight that is stored as a matrix, or as windows."""
+    row = INTEGER_OPS.get(op_type)
+    if row is None:
+        return op_type in QUANTIZED_PRODUCTS | {"FusedConv"}
+    return row.float_op in QUANTIZED_PRODUCTS and row.weights[0].axis is not None
+
+
 def _factor(
     shape: tuple[int, ...], product: ir.Node, read: Floats | None, made: Floats | None
 ) -> Floats | None:
     """Return by what to multiply a weight; None if nothing is known that fits it."""
-    conv = product.op_type in _CONVS
+    conv = "Conv" in product.op_type
     turned = (
         not conv
         and (attribute := product.attributes.get("transB")) is not None

@@ -8,7 +8,8 @@ import onnx_ir as ir
 
 from quantkit.diff.attributes import Change, attribute_changes
 from quantkit.match.names import base_name
-from quantkit.match.nodes import CONVERSIONS, Nodes
+from quantkit.match.nodes import Nodes
+from quantkit.ops.integer_ops import CONVERSIONS
 from quantkit.result import OperatorChange
 
 __all__ = ["NodeChange", "NodeRef", "NodesDiff", "nodes_diff"]

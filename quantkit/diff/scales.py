@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from quantkit.diff.stored import dtype_name
 from quantkit.match.names import base_name
-from quantkit.ops.quantized_slots import scale_slots
+from quantkit.ops.integer_ops import INTEGER_OPS, Role
 
 __all__ = ["Fixed", "ScaleChange", "ScalesDiff", "scales_diff"]
 
@@ -99,28 +99,22 @@ def _fixed_scales(model: ir.Model) -> Iterator[tuple[str, Fixed]]:
 
 def _quantized_tensor(node: ir.Node) -> tuple[str, ir.Value | None, ir.Value | None] | None:
     """Return the tensor that a node quantizes, its scale and its zero point; None if it quantizes none."""
-    slots = scale_slots(node.op_type, len(node.inputs))
-    if node.op_type == "QuantizeLinear":
+    row = INTEGER_OPS.get(node.op_type)
+    if row is None or row.result is None or len(node.inputs) <= row.result[0]:
+        return None  # a QGemm without a scale for its result makes floats
+    value = node.outputs[0]
+    if row.role is Role.CONVERTS:
         if node.inputs[0] is None or node.inputs[0].is_initializer():
             return None  # a weight that is quantized at run time
         # The integers are named after the tensor; what is read may have a name of its own, if it is an output.
         named = base_name(node.outputs[0].name or "") != node.outputs[0].name
-        value = node.outputs[0] if named else node.inputs[0]
-    elif node.op_type.startswith("QLinear") or node.op_type == "QGemm":
-        value = node.outputs[0]
-        # Those of the result come last, but first for Concat. A QGemm without them makes floats.
-        slots = slots[:2] if node.op_type == "QLinearConcat" else slots[-2:]
-        if node.op_type == "QGemm" and len(node.inputs) <= _QGEMM_RESULT:
-            return None
-    else:
-        return None
-    if not slots:
-        return None
-    zero = node.inputs[slots[1]] if len(slots) > 1 else None
-    return value.name or "", node.inputs[slots[0]], zero
-
-
-_QGEMM_RESULT = 7  # the slot of the result's scale
+        value = value if named else node.inputs[0]
+    scale, zero = row.result
+    return (
+        value.name or "",
+        node.inputs[scale],
+        node.inputs[zero] if zero < len(node.inputs) else None,
+    )
 
 
 def _number(value: ir.Value | None) -> float | None:

@@ -7,21 +7,11 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from quantkit.ops.integer_ops import INTEGER_OPS, Operand
+
 __all__ = ["Floats", "Scaling", "array_of", "scaling_of"]
 
 Floats = NDArray[np.float32]
-# Of operators that read integers: input slots of weight, scale and zero point, and the axis of the scales.
-_READERS: dict[str, tuple[int, int, int, int]] = {
-    "QLinearConv": (3, 4, 5, 0),
-    "QLinearMatMul": (3, 4, 5, -1),
-    "QGemm": (3, 4, 5, 1),
-    "DynamicQuantizeMatMul": (1, 2, 3, -1),
-    "MatMulIntegerToFloat": (1, 3, 5, -1),
-}
-# Slots of a bias, and of the scales whose product is its scale.
-_BIASES: dict[str, tuple[int, int, int]] = {"QLinearConv": (8, 1, 4), "QGemm": (6, 1, 4)}
-_PRODUCT_AXIS = {"MatMulInteger": -1, "ConvInteger": 0}
-_PRODUCT_ZERO = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +71,6 @@ def _by_reader(node: ir.Node, slot: int) -> Scaling | None:
         case "DequantizeLinear", 0:
             axis, block = _integer(node, "axis", 1), _integer(node, "block_size", 0)
             found = _of_slots(node, 1, 2, axis, block)
-        case (("MatMulInteger" | "ConvInteger"), 1):
-            found = _behind_product(node)
         case "Cast", _:
             found = _behind_cast(node)
         case "Gather", 0:
@@ -93,14 +81,18 @@ def _by_reader(node: ir.Node, slot: int) -> Scaling | None:
 
 
 def _of_operator(node: ir.Node, slot: int) -> Scaling | None:
-    """Return what an operator on integers says of its weight or bias."""
-    kind = node.op_type
-    if kind in _READERS and slot == _READERS[kind][0]:
-        _, scale, zero, axis = _READERS[kind]
-        axis = 0 if kind == "QGemm" and _integer(node, "transB", 0) else axis
-        return _of_slots(node, scale, zero, axis)
-    if kind in _BIASES and slot == _BIASES[kind][0]:
-        scales = [_constant(node, i) for i in _BIASES[kind][1:]]
+    """Return what an operator on integers says of its weight, or of a bias in the scale of its sums."""
+    row = INTEGER_OPS.get(node.op_type)
+    weight = row.weights[0] if row is not None and row.weights else None
+    if row is None or weight is None or weight.axis is None:
+        return None
+    if slot == weight.values and row.makes_sums:
+        return _behind_product(node, weight)
+    if slot == weight.values:
+        axis = 0 if _integer(node, "transB", 0) else weight.axis
+        return _of_slots(node, weight.scale, weight.zero_point, axis)
+    if slot == row.bias and row.reads:
+        scales = [_constant(node, operand.scale) for operand in (row.reads[0], weight)]
         known = tuple(s for s in scales if s is not None)
         return Scaling(scales=known) if len(known) == len(scales) else None
     return None
@@ -111,14 +103,16 @@ def _integer(node: ir.Node, name: str, default: int) -> int:
     return default if attribute is None else attribute.as_int()
 
 
-def _of_slots(node: ir.Node, scale: int, zero: int, axis: int, block: int = 0) -> Scaling | None:
+def _of_slots(
+    node: ir.Node, scale: int | None, zero: int | None, axis: int, block: int = 0
+) -> Scaling | None:
     s, z = _constant(node, scale), _constant(node, zero)
     return None if s is None else Scaling(scales=(s,), zero=z, axis=axis, block=block)
 
 
-def _constant(node: ir.Node, slot: int) -> ir.Value | None:
+def _constant(node: ir.Node, slot: int | None) -> ir.Value | None:
     """Return a constant input; where rows of one are looked up, that one."""
-    value = node.inputs[slot] if slot < len(node.inputs) else None
+    value = node.inputs[slot] if slot is not None and slot < len(node.inputs) else None
     producer = value.producer() if value is not None else None
     if producer is not None and producer.op_type == "Gather":
         value = producer.inputs[0]
@@ -139,7 +133,7 @@ def _behind_cast(cast: ir.Node) -> Scaling | None:
     return None if scale is None else Scaling(scales=(scale,), zero=zero)
 
 
-def _behind_product(product: ir.Node) -> Scaling | None:
+def _behind_product(product: ir.Node, weight: Operand) -> Scaling | None:
     """Read ``Mul(Cast(MatMulInteger(x, q, zx, z)), Mul(sx, s))``."""
     cast = _only_reader(product, "Cast")
     scaled = _only_reader(cast, "Mul") if cast is not None else None
@@ -148,5 +142,5 @@ def _behind_product(product: ir.Node) -> Scaling | None:
     if factor is None:
         return None
     scale = _constant(factor, 1) or _constant(factor, 0)
-    axis, zero = _PRODUCT_AXIS[product.op_type], _constant(product, _PRODUCT_ZERO)
-    return None if scale is None else Scaling(scales=(scale,), zero=zero, axis=axis)
+    zero = _constant(product, weight.zero_point)
+    return None if scale is None else Scaling(scales=(scale,), zero=zero, axis=weight.axis)

@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from quantkit.diff.scaling import Floats, Scaling, scaling_of
-from quantkit.ops.quantized_slots import scale_slots
+from quantkit.ops.integer_ops import scale_slots
 
 __all__ = ["Stored", "dtype_name", "stored_constants"]
 

@@ -15,11 +15,9 @@ from quantkit.match.correspondence import Match, correspondence
 from quantkit.match.names import base_name
 from quantkit.match.quantizer import made_by
 from quantkit.match.structure import Structure
+from quantkit.ops.integer_ops import INTEGER_OPS, is_quantized
 
 __all__ = ["Pairs", "TensorPair", "tensor_pairs"]
-
-_ON_INTEGERS = ("QLinear", "QGemm", "MatMulInteger", "ConvInteger")
-_CONVERTS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantize", "MatMulNBits")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +50,10 @@ def tensor_pairs(a: Structure, b: Structure) -> Pairs:
 
 def _quantized(model: Structure) -> tuple[int, int]:
     """Return how far a model is from float: operators on integers first, then anything that quantizes."""
-    integers = sum(node.op_type.startswith(_ON_INTEGERS) for node in model.nodes)
-    return integers, sum(node.op_type.startswith(_CONVERTS) for node in model.nodes)
+    found = [node.op_type for node in model.nodes if is_quantized(node.op_type)]
+    rows = [INTEGER_OPS.get(op_type) for op_type in found]
+    integers = sum(row is None or (row.in_integers and not row.dynamic) for row in rows)
+    return integers, len(rows) - integers
 
 
 def _pairs(reference: Structure, candidate: Structure) -> Pairs:

@@ -18,20 +18,19 @@ provider's. A target that reads the file itself needs none of it, and would not 
 import onnx_ir as ir
 
 from quantkit.graph.edit import Canvas
-from quantkit.ops.activations import activation_slots
+from quantkit.ops.float_ops import BIASED, CLIPS, activation_slots
 from quantkit.plan.model import Mode, Plan
 from quantkit.targets import Target
 
 __all__ = ["shield"]
 
-_QUANTIZED_AT_LOAD = frozenset({"Conv", "ConvTranspose", "Gemm"})
 _MATRIX = 2
-_CLIPS = frozenset({"Clip", "Relu"})
 
 
 def shield(canvas: Canvas, plan: Plan, target: Target) -> None:
     """Insert the nodes, in place. Linear in the number of nodes."""
-    fused = _QUANTIZED_AT_LOAD | target.computes | {"Resize"}
+    # Products with a bias are quantized at load; for the others there is an integer kernel.
+    fused = BIASED | target.computes | {"Resize"}
     for node in list(canvas.model.graph.all_nodes()):
         decided = plan.node.get(node.name or "")
         static = decided is not None and decided.mode is Mode.STATIC
@@ -53,7 +52,7 @@ def _would_be_quantized(node: ir.Node, moves: frozenset[str]) -> bool:
         if source is None or source.op_type != "DequantizeLinear" or node.domain:
             return False
     reader = _only_reader(node)
-    while reader is not None and reader.op_type in _CLIPS | moves:
+    while reader is not None and reader.op_type in CLIPS | moves:
         reader = _only_reader(reader)
     return reader is not None and reader.op_type == "QuantizeLinear"
 
@@ -93,12 +92,12 @@ def _behind(canvas: Canvas, node: ir.Node) -> None:
 
 def _is_fused_early(node: ir.Node, reader: ir.Node) -> bool:
     """Say whether onnxruntime 1.31 makes one float node of a product and its only reader, or takes no kernel for both."""
-    if node.op_type == "MatMul" and reader.op_type in _CLIPS:
+    if node.op_type == "MatMul" and reader.op_type in CLIPS:
         return bool(reader.outputs[0].uses())  # as a result of the model it does no harm
     if _only_reader(node) is not reader or reader.domain:
         return False
     if node.op_type == "Gemm":
-        return reader.op_type in _CLIPS
+        return reader.op_type in CLIPS
     shape = node.inputs[0].shape if node.inputs[0] is not None else None
     if reader.op_type != "Add" or shape is None:
         return False

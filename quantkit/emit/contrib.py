@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from quantkit.emit.weights import EmittedWeight, Weights
 from quantkit.graph.edit import Canvas, owner_of
 from quantkit.numerics.weights import fit, quantize_weight
-from quantkit.ops import MICROSOFT
+from quantkit.ops import MICROSOFT, Kernel
 from quantkit.spec import PerTensor, QParams, QuantSpec
 
 __all__ = ["emit_attention", "emit_embed", "emit_lstm"]
@@ -34,7 +34,7 @@ def emit_lstm(canvas: Canvas, weights: Weights, node: ir.Node) -> None:
         )
     ]
     inputs[1], inputs[2] = (_by_input(canvas, weight, node) for weight in (w, r))
-    _replace_all(canvas, node, "DynamicQuantizeLSTM", [*inputs, *parameters], drop={"layout"})
+    _replace_all(canvas, node, Kernel.LSTM, [*inputs, *parameters], drop={"layout"})
 
 
 def _by_input(canvas: Canvas, weight: EmittedWeight, node: ir.Node) -> ir.Value:
@@ -54,7 +54,7 @@ def emit_attention(canvas: Canvas, weights: Weights, node: ir.Node) -> None:
     zero = canvas.constant(weight.graph, weight.qparams.zero_point, f"{weight.tensor}_zero_point")
     inputs = [x.values, weight.values, bias, x.scale, scale, mask, x.zero_point, zero, past]
     drop = {"qkv_hidden_sizes", "rotary_embedding_dim"}
-    _replace_all(canvas, node, "QAttention", inputs, drop=drop)
+    _replace_all(canvas, node, Kernel.ATTENTION, inputs, drop=drop)
 
 
 def emit_embed(canvas: Canvas, weights: Weights, node: ir.Node) -> None:
@@ -80,7 +80,7 @@ def emit_embed(canvas: Canvas, weights: Weights, node: ir.Node) -> None:
 
     inputs = [ids, segments, *values, mask, *parameters("scale"), *parameters("zero_point")]
     drop = {"mask_index_type"}
-    _replace_all(canvas, node, "QEmbedLayerNormalization", inputs, drop=drop, output_count=2)
+    _replace_all(canvas, node, Kernel.EMBED, inputs, drop=drop, output_count=2)
 
 
 def _vector(

@@ -11,7 +11,7 @@ from quantkit.emit.bias_room import needed_scale, widened
 from quantkit.emit.weights import EmittedWeight, Weights
 from quantkit.graph.edit import Canvas, owner_of
 from quantkit.numerics.affine import Affine, bias_scale, quantize
-from quantkit.ops.activations import PRODUCTS, activation_slots
+from quantkit.ops.float_ops import PRODUCTS, activation_slots
 from quantkit.plan.integers import Solved
 from quantkit.plan.model import ActivationPlan, Mode, Plan
 from quantkit.spec import PerAxis

@@ -1,27 +1,46 @@
 """The calibrated plan as QLinear operators: what runs is what is written, whatever a runtime fuses."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import numpy as np
 import onnx_ir as ir
 
-from quantkit.emit.clips import Bounds, integer_bounds, lift_clips
 from quantkit.emit.parts import Parts, ProductParts, quantized_constant
 from quantkit.errors import UsageError
 from quantkit.graph.edit import Canvas, owner_of
-from quantkit.ops import MICROSOFT
+from quantkit.ops.float_ops import CLIPS
+from quantkit.ops.integer_ops import INTEGER_OPS, STATIC_OPS, IntegerOp
 from quantkit.plan.model import ActivationPlan, Mode, NodePlan, Plan
 
 __all__ = ["emit_qoperator"]
 
-_SHAPE_ONLY = frozenset({"auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"})
+_Bounds = tuple[float, float]
+_WINDOW = frozenset({"auto_pad", "kernel_shape", "pads", "strides"})
+_NONE: frozenset[str] = frozenset()
+# Operators that are written as QLinear operators, and the attributes that these take over.
+_TAKEN: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "Add": _NONE,
+        "AveragePool": _WINDOW | {"ceil_mode", "count_include_pad"},
+        "Concat": frozenset({"axis"}),
+        "Conv": _WINDOW | {"dilations", "group"},
+        "Gemm": frozenset({"transB"}),
+        "GlobalAveragePool": _NONE,
+        "LeakyRelu": frozenset({"alpha"}),
+        "MatMul": _NONE,
+        "Mul": _NONE,
+        "Sigmoid": _NONE,
+        "Softmax": frozenset({"axis"}),
+        "Where": _NONE,
+    }
+)
 
 
 def emit_qoperator(parts: Parts, moves: frozenset[str]) -> None:
     """Replace the nodes that the plan runs in calibrated integers, in place; `moves`: those that the target moves."""
-    clips = lift_clips(parts.canvas, parts.plan)
+    clips = _lift_clips(parts.canvas, parts.plan)
     _Writer(parts, clips, moves).write()
 
 
@@ -41,7 +60,7 @@ class _Integers:
 @dataclass(slots=True)
 class _Writer:
     parts: Parts
-    clips: Mapping[ir.Value, Bounds]
+    clips: Mapping[ir.Value, _Bounds]
     moves: frozenset[str]
     _integers: dict[str, _Integers] = field(default_factory=dict)
     _first: dict[ir.Graph, ir.Node] = field(default_factory=dict)
@@ -72,7 +91,7 @@ class _Writer:
             assert value is not None  # noqa: S101 - a required input
             made = self.parts.product(node, self.plan.activation[value.name or ""])
             self._product(node, decided, read[0], made)
-        elif node.op_type in _KERNELS:
+        elif node.op_type in _TAKEN:
             self._computed(node, read)
         elif node.op_type in self.moves:
             self._moved(node, read[0])
@@ -118,7 +137,7 @@ class _Writer:
         scale, zero = self._parameters(owner_of(node), name)
         if old in self.clips:
             values = self._clipped(
-                node, values, integer_bounds(self.clips[old], self.plan.activation[name])
+                node, values, _integer_bounds(self.clips[old], self.plan.activation[name])
             )
         self._integers[name] = _Integers(values, scale, zero)
         wanted = old.is_graph_output() or any(
@@ -149,44 +168,31 @@ class _Writer:
         return slot in self.parts.read_slots(reader)
 
     def _product(self, node: ir.Node, decided: NodePlan, x: _Integers, made: ProductParts) -> None:
+        row = STATIC_OPS.get(node.op_type) if node.op_type in _TAKEN else None
+        if node.op_type == "MatMul" and decided.float_output:
+            row = INTEGER_OPS["MatMulIntegerToFloat"]
+        if row is None:
+            raise _no_kernel(node)
         name = node.outputs[0].name or "product"
-        inputs = [*x.inputs, made.weight, made.scale, made.zero_point]
-        output = [] if decided.float_output else self._parameters(owner_of(node), name)
-        match node.op_type:
-            case "Conv":
-                kept = {k: v for k, v in node.attributes.items() if k in _SHAPE_ONLY}
-                values = self._node("QLinearConv", [*inputs, *output, made.bias], node, kept)
-            case "Gemm":
-                kept = {k: v for k, v in node.attributes.items() if k == "transB"}
-                values = self._node(
-                    "QGemm", [*inputs, made.bias, *output], node, kept, domain=MICROSOFT
-                )
-            case "MatMul" if decided.float_output:
-                inputs = [x.values, made.weight, x.scale, made.scale, x.zero_point, made.zero_point]
-                values = self._node("MatMulIntegerToFloat", inputs, node, {}, domain=MICROSOFT)
-            case "MatMul":
-                values = self._node("QLinearMatMul", [*inputs, *output], node, {})
-            case _:
-                raise _no_kernel(node)
+        result = () if decided.float_output else self._parameters(owner_of(node), name)
+        weight = _Integers(made.weight, made.scale, made.zero_point)
+        bias = {} if row.bias is None else {row.bias: made.bias}
+        values = self._node(row, _placed(row, [x, weight], result, bias), node, {})
         if decided.float_output:
             self.canvas.replace(node, values)
         else:
             self._hand_on(node, values)
 
     def _computed(self, node: ir.Node, read: Sequence[_Integers]) -> None:
-        kernel, order, kept, added = _KERNELS[node.op_type]
-        scale, zero = self._parameters(owner_of(node), node.outputs[0].name or "")
-        inputs = order(node, [r.inputs for r in read], [scale, zero])
-        attributes: dict[str, ir.Attr | int | float | str] = {
-            k: v for k, v in node.attributes.items() if k in kept
-        }
-        for name, value in added.items():
-            attributes.setdefault(name, value)
+        row = STATIC_OPS[node.op_type]
+        result = self._parameters(owner_of(node), node.outputs[0].name or "")
+        inputs = _placed(row, read, result, {slot: node.inputs[slot] for slot in row.passed})
+        added: dict[str, int] = {}
         if node.op_type == "Softmax":
-            attributes["opset"] = self.canvas.model.opset_imports.get("", 13)
-            attributes.setdefault("axis", -1)
-        domain = "" if kernel == "QLinearMatMul" else MICROSOFT
-        self._hand_on(node, self._node(kernel, inputs, node, attributes, domain=domain))
+            added = {"opset": self.canvas.model.opset_imports.get("", 13), "axis": -1}
+        elif node.op_type.endswith("AveragePool"):
+            added = {"channels_last": 0}
+        self._hand_on(node, self._node(row, inputs, node, added))
 
     def _moved(self, node: ir.Node, x: _Integers) -> None:
         """Let data movement work on the integers as they are."""
@@ -204,21 +210,19 @@ class _Writer:
 
     def _node(
         self,
-        op_type: str,
+        row: IntegerOp,
         inputs: Sequence[ir.Value | None],
         node: ir.Node,
-        attributes: Mapping[str, ir.Attr | int | float | str],
-        *,
-        domain: str = "",
+        added: Mapping[str, int],
     ) -> ir.Value:
-        while inputs and inputs[-1] is None:
-            inputs = inputs[:-1]
+        """Write the operator of a row in front of `node`; attributes in `added` are defaults for those of `node`."""
+        kept = {k: v for k, v in node.attributes.items() if k in _TAKEN[node.op_type]}
         (made,) = self.canvas.node(
-            op_type,
+            row.op_type,
             inputs,
             before=node,
-            attributes=attributes,
-            domain=domain,
+            attributes={**kept, **{k: v for k, v in added.items() if k not in kept}},
+            domain=row.domain,
             outputs=[f"{node.outputs[0].name}_quantized"],
         )
         return made
@@ -230,38 +234,61 @@ def _no_kernel(node: ir.Node) -> UsageError:
     )
 
 
-_Inputs = list[ir.Value | None]
-_Order = Callable[[ir.Node, list[_Inputs], _Inputs], _Inputs]
+def _placed(
+    row: IntegerOp,
+    read: Sequence[_Integers],
+    result: Sequence[ir.Value],
+    others: Mapping[int, ir.Value | None],
+) -> list[ir.Value | None]:
+    """Return the inputs of an operator, each in the slot that its row names; what is left out at the end is cut off.
+
+    Args:
+        row: The operator.
+        read: Its operands, activations first.
+        result: Scale and zero point of what it makes; none if it makes floats.
+        others: Further inputs by slot: a bias, a condition.
+    """
+    slots = dict(others)
+    for operand, integers in zip(row.operands(len(read)), read, strict=True):
+        at = (operand.values, operand.scale, operand.zero_point)
+        slots |= {i: v for i, v in zip(at, integers.inputs, strict=True) if i is not None}
+    slots |= dict(zip(row.result or (), result, strict=False))
+    last = max(slot for slot, value in slots.items() if value is not None)
+    return [slots.get(slot) for slot in range(last + 1)]
 
 
-def _then(_: ir.Node, read: list[_Inputs], result: _Inputs) -> _Inputs:
-    return [v for each in read for v in each] + result
+def _lift_clips(canvas: Canvas, plan: Plan) -> dict[ir.Value, _Bounds]:
+    """Remove Relu and Clip that the plan counts to the kernel before them; return how each result is clipped.
+
+    They are done on integers, because the scale of their result does not end where they clip.
+    """
+    found: dict[ir.Value, _Bounds] = {}
+    for node in list(canvas.model.graph.all_nodes()):
+        decided, source = plan.node.get(node.name or ""), node.inputs[0] if node.inputs else None
+        if decided is None or decided.mode is not Mode.STATIC or node.op_type not in CLIPS:
+            continue
+        if source is None or source.name in plan.activation:
+            continue
+        low, high = found.get(source, (-np.inf, np.inf))
+        own = _bounds(node)
+        canvas.replace(node, source)
+        owner_of(node).remove(node, safe=True)
+        found[source] = (max(low, own[0]), min(high, own[1]))
+    return found
 
 
-def _result_first(_: ir.Node, read: list[_Inputs], result: _Inputs) -> _Inputs:
-    return result + [v for each in read for v in each]
+def _bounds(node: ir.Node) -> _Bounds:
+    if node.op_type == "Relu":
+        return 0.0, np.inf
+    given = [node.inputs[slot] if slot < len(node.inputs) else None for slot in (1, 2)]
+    tensors = [None if v is None else ir.convenience.get_const_tensor(v) for v in given]
+    low, high = (None if t is None else float(t.numpy()) for t in tensors)
+    return -np.inf if low is None else low, np.inf if high is None else high
 
 
-def _condition_first(node: ir.Node, read: list[_Inputs], result: _Inputs) -> _Inputs:
-    return [node.inputs[0]] + [v for each in read for v in each] + result
-
-
-_POOL = frozenset({"auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides"})
-_NONE: frozenset[str] = frozenset()
-_CHANNELS: Mapping[str, int] = MappingProxyType({"channels_last": 0})
-_NOTHING: Mapping[str, int] = MappingProxyType({})
-# The kernel, how its inputs are ordered, the attributes that it takes over, those that it has besides.
-_KERNELS: Mapping[str, tuple[str, _Order, frozenset[str], Mapping[str, int]]] = MappingProxyType(
-    {
-        "Add": ("QLinearAdd", _then, _NONE, _NOTHING),
-        "AveragePool": ("QLinearAveragePool", _then, _POOL, _CHANNELS),
-        "Concat": ("QLinearConcat", _result_first, frozenset({"axis"}), _NOTHING),
-        "GlobalAveragePool": ("QLinearGlobalAveragePool", _then, _NONE, _CHANNELS),
-        "LeakyRelu": ("QLinearLeakyRelu", _then, frozenset({"alpha"}), _NOTHING),
-        "MatMul": ("QLinearMatMul", _then, _NONE, _NOTHING),
-        "Mul": ("QLinearMul", _then, _NONE, _NOTHING),
-        "Sigmoid": ("QLinearSigmoid", _then, _NONE, _NOTHING),
-        "Softmax": ("QLinearSoftmax", _then, frozenset({"axis"}), _NOTHING),
-        "Where": ("QLinearWhere", _condition_first, _NONE, _NOTHING),
-    }
-)
+def _integer_bounds(bounds: _Bounds, plan: ActivationPlan) -> tuple[int, int]:
+    """Return ``rint(bound / s) + z``, within the type."""
+    ends = np.clip(
+        np.rint(np.asarray(bounds) / plan.scale) + plan.zero_point, plan.dtype.qmin, plan.dtype.qmax
+    )
+    return int(ends[0]), int(ends[1])

@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from calibrators import Window
 from quantkit.numerics.dtypes import IntType
+from quantkit.ops.integer_ops import QUANTIZED_PRODUCTS
 from quantkit.ops.view import Node, View
 
 __all__ = ["Layout", "Product", "products_of"]
 
 _MATRIX = 2
 _BIAS = 2  # input slot of Conv and Gemm
-_WEIGHTED = frozenset({"Conv", "Gemm", "MatMul"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ def products_of(view: View) -> tuple[Product, ...]:
     """Return the products of the main graph, in order."""
     found = []
     for node in view.nodes:
-        if node.in_subgraph or node.domain or node.op_type not in _WEIGHTED:
+        if node.in_subgraph or node.domain or node.op_type not in QUANTIZED_PRODUCTS:
             continue
         if set(node.weights) != {1} or node.attributes.get("transA"):
             continue  # of a transposed input the sum runs along another axis; it stays float

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from quantkit.graph.channel_factors import Divisor, read_divisors
 from quantkit.match.quantizer import Quantizer, made_by
 from quantkit.match.structure import Structure
+from quantkit.ops.float_ops import CLIPS
 
-__all__ = ["CLIPS", "Correspondence", "Match", "correspondence"]
+__all__ = ["Correspondence", "Match", "correspondence"]
 
 Array = NDArray[Any]
-CLIPS = frozenset({"Clip", "Relu"})
 # Behind them a Relu has been done, whether or not there is one.
 _DONE = CLIPS | {"DequantizeLinear", "FusedConv", "FusedGemm", "Max"}
 _SUFFIXES = ("_quantized_clipped", "_quantized")

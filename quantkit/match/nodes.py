@@ -17,11 +17,11 @@ from collections.abc import Callable, Hashable, Iterable
 import onnx_ir as ir
 
 from quantkit.match.names import base_name
+from quantkit.ops.float_ops import FLOAT_PRODUCTS
+from quantkit.ops.integer_ops import CONVERSIONS, INTEGER_OPS, INTEGER_PRODUCTS
 
-__all__ = ["CONVERSIONS", "Nodes", "pair_nodes"]
+__all__ = ["Nodes", "pair_nodes"]
 
-CONVERSIONS = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
-_INTEGER_PRODUCTS = frozenset({"MatMulInteger", "ConvInteger"})
 _TWO = 2
 _FURTHEST = 4  # nodes between a product and its weight: Cast, Sub, Mul, Transpose
 
@@ -85,16 +85,9 @@ def _name(node: ir.Node) -> Hashable | None:
     return None if node.op_type in CONVERSIONS else node.name
 
 
-_PRODUCTS = frozenset(
-    {"Conv", "ConvInteger", "ConvTranspose", "FusedConv", "QLinearConv", "Gemm", "QGemm"}
-    | {"MatMul", "MatMulInteger", "QLinearMatMul", "MatMulIntegerToFloat", "FusedMatMul"}
-    | {"DynamicQuantizeMatMul", "MatMulNBits", "LSTM", "DynamicQuantizeLSTM", "GRU"}
-)
-
-
 def _weight_read(node: ir.Node) -> Hashable | None:
     """Return the base name of the largest constant that a product reads, itself or through one or more nodes."""
-    if node.op_type not in _PRODUCTS:
+    if node.op_type not in FLOAT_PRODUCTS | INTEGER_PRODUCTS:
         return None
     sources = [v for v in (_constant_behind(value) for value in node.inputs) if v is not None]
     if not sources:
@@ -146,7 +139,8 @@ def _integer_product_behind(node: ir.Node) -> ir.Node | None:
         if current.op_type != op_type:
             return None
         current = _maker(current, slot=0)
-    return current if current.op_type in _INTEGER_PRODUCTS else None
+    row = INTEGER_OPS.get(current.op_type)
+    return current if row is not None and row.makes_sums else None
 
 
 def _maker(node: ir.Node, *, slot: int) -> ir.Node:

@@ -11,27 +11,11 @@ import onnx
 from numpy.typing import NDArray
 
 from quantkit.match.structure import Structure
+from quantkit.ops.integer_ops import INTEGER_OPS, Role
 
 __all__ = ["DYNAMIC", "Quantizer", "made_by", "quantizer_of"]
 
 Array = NDArray[Any]
-
-# Where operators of integers hold scale and zero point of what they make.
-_RESULT = {
-    "QGemm": (7, 8),
-    "QLinearAdd": (6, 7),
-    "QLinearAveragePool": (3, 4),
-    "QLinearConcat": (0, 1),
-    "QLinearConv": (6, 7),
-    "QLinearGlobalAveragePool": (3, 4),
-    "QLinearLeakyRelu": (3, 4),
-    "QLinearMatMul": (6, 7),
-    "QLinearMul": (6, 7),
-    "QLinearReduceMean": (3, 4),
-    "QLinearSigmoid": (3, 4),
-    "QLinearSoftmax": (3, 4),
-    "QLinearWhere": (7, 8),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,22 +82,29 @@ def quantizer_of(model: Structure, node: onnx.NodeProto) -> Quantizer | None:
     """Return what a QuantizeLinear, DequantizeLinear or DynamicQuantizeLinear does, if it is one and has one scale."""
     if node.op_type == "DynamicQuantizeLinear":
         return DYNAMIC
-    if node.op_type not in {"QuantizeLinear", "DequantizeLinear"}:
+    row = INTEGER_OPS.get(node.op_type)
+    if row is None or row.role is not Role.CONVERTS:
         return None
-    return _quantizer_at(model, node, (1, 2))
+    slots = row.result or (row.reads[0].scale, row.reads[0].zero_point)
+    return _quantizer_at(model, node, slots)
 
 
 def made_by(model: Structure, node: onnx.NodeProto) -> Quantizer | None:
     """Return scale and zero point of the integers that a QLinear operator makes; None for other nodes."""
-    slots = _RESULT.get(node.op_type)
-    return None if slots is None else _quantizer_at(model, node, slots)
+    row = INTEGER_OPS.get(node.op_type)
+    if row is None or row.result is None or row.role is Role.CONVERTS:
+        return None
+    return _quantizer_at(model, node, row.result)
 
 
-def _quantizer_at(
-    model: Structure, node: onnx.NodeProto, slots: tuple[int, int]
-) -> Quantizer | None:
+_Slots = tuple[int | None, int | None]  # of scale and zero point
+
+
+def _quantizer_at(model: Structure, node: onnx.NodeProto, slots: _Slots) -> Quantizer | None:
     scale, zero = (
-        model.constant(node.input[i]) if i < len(node.input) and node.input[i] else None
+        model.constant(node.input[i])
+        if i is not None and i < len(node.input) and node.input[i]
+        else None
         for i in slots
     )
     if scale is None or scale.size != 1:

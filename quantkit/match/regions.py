@@ -11,10 +11,11 @@ from dataclasses import dataclass
 import onnx
 from onnx import TensorProto
 
-from quantkit.match.correspondence import CLIPS, Match
+from quantkit.match.correspondence import Match
 from quantkit.match.quantizer import Quantizer, quantizer_of
 from quantkit.match.structure import Structure
-from quantkit.ops import QUANTIZED_OPS, fact_of
+from quantkit.ops.float_ops import CLIPS, SEEN_THROUGH, fact_of
+from quantkit.ops.integer_ops import CONVERSIONS, is_quantized
 
 __all__ = ["Read", "Region", "regions_of"]
 
@@ -28,28 +29,6 @@ _NARROW = frozenset(
         TensorProto.UINT16,
     }
 )
-_CONVERSIONS = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Cast"})
-_MOVES = frozenset(
-    {
-        "Concat",
-        "DepthToSpace",
-        "Expand",
-        "Flatten",
-        "Gather",
-        "Identity",
-        "Max",  # of one input: a copy that keeps nodes apart
-        "MaxPool",
-        "Pad",
-        "Reshape",
-        "Slice",
-        "SpaceToDepth",
-        "Split",
-        "Squeeze",
-        "Transpose",
-        "Unsqueeze",
-    }
-)
-_QUANTIZED = QUANTIZED_OPS | {"QuantizeLinear", "MatMulIntegerToFloat", "QGemm"}
 _SEARCHED = 64  # float nodes that one region of the candidate can replace
 
 
@@ -178,8 +157,8 @@ class _Walk:
             source = self._source(node.input[0])
             if source:
                 since |= _Since(reads=frozenset({self._as_integers(source, quantizer)}))
-        quantized = node.op_type in _QUANTIZED or node.op_type.startswith("QLinear")
-        computed = active and not (node.op_type in _CONVERSIONS or self._moves(node))
+        quantized = is_quantized(node.op_type)
+        computed = active and not (node.op_type in CONVERSIONS | {"Cast"} or self._moves(node))
         return since | _Since(quantized=quantized, computed=computed)
 
     def _read(self, name: str) -> _Since:
@@ -209,8 +188,11 @@ class _Walk:
         return before is not None and before.data_type == tensor.data_type
 
     def _moves(self, node: onnx.NodeProto) -> bool:
-        """Say whether a node only moves what it reads; a Gather from a table looks up weights."""
-        return node.op_type in _MOVES and node.input[0] in self.candidate.activations
+        """Say whether a node only moves what it reads; a Gather from a table looks up weights.
+
+        A Max of one input is a copy that keeps nodes apart.
+        """
+        return node.op_type in SEEN_THROUGH and node.input[0] in self.candidate.activations
 
     def _source(self, name: str) -> str:
         """Return the matched tensor whose values these are, looking through nodes that only move them; "" if none."""

@@ -12,7 +12,7 @@ short, and the run fast:
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from quantkit.ops.activations import ABSORBED_BY, BY_CONSTANT, COMPUTES, MOVES, PRODUCTS
+from quantkit.ops.float_ops import ABSORBED_BY, BY_CONSTANT, COMPUTES, MOVES, PRODUCTS
 from quantkit.ops.view import Node, View
 from quantkit.plan.ranges import clip_bounds, fills_in
 

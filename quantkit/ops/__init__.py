@@ -1,13 +1,6 @@
-"""Facts about operators, each stated once, for every output format."""
+"""What operators are, each fact once: float ones, and a row per quantized one. Knows neither onnx nor onnxruntime."""
 
-from quantkit.ops.facts import (
-    FACTS,
-    MICROSOFT,
-    QUANTIZED_OPS,
-    Kernel,
-    OpFact,
-    channel_axis,
-    fact_of,
-)
+from quantkit.ops.float_ops import FACTS, Kernel, OpFact, channel_axis, fact_of
+from quantkit.ops.integer_ops import MICROSOFT
 
-__all__ = ["FACTS", "MICROSOFT", "QUANTIZED_OPS", "Kernel", "OpFact", "channel_axis", "fact_of"]
+__all__ = ["FACTS", "MICROSOFT", "Kernel", "OpFact", "channel_axis", "fact_of"]

@@ -18,6 +18,7 @@ from quantkit.api.static import format_of, options_of, static_job
 from quantkit.calibration import CalibrateOptions
 from quantkit.errors import UsageError
 from quantkit.graph.load import load
+from quantkit.ops.float_ops import CLIPS
 from quantkit.ort.extra_options import ExtraOptions, read_extra_options, rules_of, type_name
 from quantkit.ort.methods import method_of
 from quantkit.ort.missing import missing
@@ -40,8 +41,6 @@ __all__ = [
 ]
 
 _CPU = "CPUExecutionProvider"
-# Operators that go into the product before them, whatever is asked for.
-_ABSORBED = {"Clip", "Relu"}
 
 
 def quantize_static(  # noqa: PLR0913 - onnxruntime's signature
@@ -133,7 +132,9 @@ def _format(quant_format: Any) -> Any:
 def _op_types(op_types: Sequence[str] | None) -> tuple[str, ...]:
     """Leave out what no rule can choose: Relu goes into the product before it."""
     chosen = checked_names(op_types, "op_types_to_quantize")
-    kept = tuple(op_type for op_type in chosen if op_type not in _ABSORBED)
+    kept = tuple(
+        op_type for op_type in chosen if op_type not in CLIPS
+    )  # those go into the product before them
     return kept or chosen
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from quantkit.errors import UsageError
 from quantkit.numerics.dtypes import IntType
-from quantkit.ops.activations import PRODUCTS, activation_slots
+from quantkit.ops.float_ops import CLIPS, MATRIX_PRODUCTS, PRODUCTS, activation_slots
 from quantkit.ops.view import Node, View
 from quantkit.plan.check_plan import handed_on
 from quantkit.plan.model import ActivationPlan, Format, Mode, NodePlan, Plan
@@ -14,11 +14,9 @@ from quantkit.targets import DEFAULT, Target
 __all__ = ["check_operators", "check_settings", "check_target_of"]
 
 _BYTE = 8
-_CLIPS = frozenset({"Clip", "Relu"})
-# QLinear operators are onnxruntime's: what its CPU provider computes in integers has one. Two of them hand on
-# floats, of products with a weight.
+# QLinear operators are onnxruntime's: what its CPU provider computes in integers has one. Those of matrices and a weight
+# may hand on floats.
 _QLINEAR = DEFAULT.products | DEFAULT.computes
-_TO_FLOAT = frozenset({"Gemm", "MatMul"})
 
 
 def check_settings(options: StaticOptions, output_format: Format) -> None:
@@ -127,7 +125,7 @@ def check_operators(plan: Plan, view: View, target: Target, output_format: Forma
         planned = plan.node.get(node.name)
         if planned is None or planned.mode is not Mode.STATIC:
             continue
-        if node.op_type in _CLIPS and node.inputs[0] not in plan.activation:
+        if node.op_type in CLIPS and node.inputs[0] not in plan.activation:
             continue  # clips the integers of the kernel before it
         weight = node.weights.get(1, "") if node.op_type in PRODUCTS else ""
         _check_kernel(node, planned, target, weighted=bool(weight))
@@ -146,7 +144,7 @@ def _check_kernel(node: Node, planned: NodePlan, target: Target, *, weighted: bo
         raise UsageError(
             f"There is no QLinear operator for {node.op_type} '{node.name}': use the QDQ format."
         )
-    if planned.float_output and not (weighted and node.op_type in _TO_FLOAT):
+    if planned.float_output and not (weighted and node.op_type in MATRIX_PRODUCTS):
         raise UsageError(
             f"There is no QLinear operator for {node.op_type} '{node.name}' with a float result: use the QDQ format."
         )

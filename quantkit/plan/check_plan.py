@@ -6,7 +6,7 @@ from math import isfinite
 
 from quantkit.errors import UsageError
 from quantkit.ops import Kernel
-from quantkit.ops.activations import activation_slots
+from quantkit.ops.float_ops import CLIPS, activation_slots
 from quantkit.ops.view import Node, View
 from quantkit.plan.model import ActivationPlan, Mode, NodePlan, Plan, WeightPlan
 from quantkit.plan.ranges import clip_bounds, clips_alike
@@ -15,7 +15,6 @@ from quantkit.spec import PerAxis, PerBlock
 
 __all__ = ["check_fits", "handed_on", "opset_for"]
 
-_CLIPS = frozenset({"Clip", "Relu"})
 _BYTE = 8
 _WIDE_OPSET = 21  # QuantizeLinear to 16 bits
 
@@ -120,7 +119,7 @@ def handed_on(node: Node, plan: Plan, view: View) -> str:
     while (reader := view.only_reader(result)) is not None:
         clip = view.nodes[reader]
         planned = plan.node.get(clip.name)
-        if clip.op_type not in _CLIPS or planned is None or planned.mode is Mode.FLOAT:
+        if clip.op_type not in CLIPS or planned is None or planned.mode is Mode.FLOAT:
             break
         result = clip.outputs[0]
     return result
@@ -151,7 +150,7 @@ class _Checks:
                 f"The plan runs node '{node.name}' in integers, but not its weight '{weight}': add it under "
                 '"weights", or set the node\'s mode to "float".'
             )
-        clip = node.op_type in _CLIPS
+        clip = node.op_type in CLIPS
         slots = activation_slots(node.op_type, len(node.inputs), product=bool(weight))
         needed = [] if clip else [node.inputs[slot] for slot in slots]
         if not planned.float_output:
@@ -166,7 +165,7 @@ class _Checks:
     def _absorbed(self, node: Node) -> None:
         """What is gone must be done by the scale of an integer kernel's result."""
         maker = self.view.maker(node.inputs[0]) if node.inputs else None
-        while maker is not None and maker.op_type in _CLIPS:
+        while maker is not None and maker.op_type in CLIPS:
             maker = self.view.maker(maker.inputs[0])
         made_by = None if maker is None else self.plan.node.get(maker.name)
         result = self.plan.activation.get(handed_on(node, self.plan, self.view))

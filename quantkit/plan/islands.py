@@ -14,7 +14,7 @@ Two passes over the nodes, back and forth: linear.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from quantkit.ops.activations import activation_slots
+from quantkit.ops.float_ops import activation_slots
 from quantkit.ops.view import Node, View
 from quantkit.plan.options import StaticOptions
 from quantkit.plan.ranges import FEWEST_STEPS, Ranges, Sharing, clip_bounds, fills_in

@@ -13,7 +13,7 @@ import numpy as np
 
 from quantkit.numerics.affine import affine_from_range
 from quantkit.numerics.dtypes import IntType
-from quantkit.ops.activations import FIXED_RANGES, MOVES
+from quantkit.ops.float_ops import FIXED_RANGES, MOVES
 from quantkit.ops.view import Constant, Node, View
 from quantkit.plan.model import ActivationPlan
 from quantkit.plan.options import StaticOptions, TensorOverride

@@ -7,7 +7,7 @@ front and leaves no node in integers that only floats read.
 
 from collections.abc import Collection
 
-from quantkit.ops.activations import activation_slots
+from quantkit.ops.float_ops import activation_slots
 from quantkit.ops.view import View
 from quantkit.plan.islands import Islands
 

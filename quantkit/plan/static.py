@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from quantkit.errors import UsageError
 from quantkit.numerics.dtypes import INT8
+from quantkit.ops.float_ops import PRODUCTS
 from quantkit.ops.view import Node, View, Weight
 from quantkit.plan.dynamic import DynamicOptions, plan_dynamic
 from quantkit.plan.islands import Islands, Rules, find_islands
@@ -233,7 +234,7 @@ def _products(view: View, chosen: _Chosen) -> dict[int, str]:
     """Return every product with a constant weight, and the reason against it or ""."""
     found: dict[int, str] = {}
     for index, node in enumerate(view.nodes):
-        if node.domain or node.op_type not in _PRODUCTS:
+        if node.domain or node.op_type not in PRODUCTS:
             continue
         if node.op_type == "MatMul" and not node.weights:
             continue  # a product of two activations
@@ -245,9 +246,6 @@ def _products(view: View, chosen: _Chosen) -> dict[int, str]:
             or _bias_obstacle(node, view)
         )
     return found
-
-
-_PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
 
 def _no_kernel(node: Node, options: StaticOptions) -> str:

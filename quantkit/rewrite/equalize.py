@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from quantkit.graph.channel_factors import Divisor, Divisors, rounded
 from quantkit.graph.products import Product
 from quantkit.observe.requests import ExtremesAsk, Request
+from quantkit.ops.float_ops import CLIPS, KEEPS_FACTORS
 from quantkit.ops.view import Node, View
 from quantkit.plan.ranges import clip_bounds
 
@@ -37,9 +38,6 @@ __all__ = ["Group", "equalize", "extreme_requests", "groups_of"]
 _MARGIN = 1.25  # of what a clipped channel was seen to reach
 _SMALLEST = 1 / 64  # factor: a channel that is hardly ever on is not blown up without end
 _CHANNELS = 1  # axis of activations
-# A factor of each channel passes through them.
-_THROUGH = frozenset({"Add", "AveragePool", "GlobalAveragePool", "MaxPool", "Relu", "Clip"})
-_ONE_INPUT = _THROUGH - {"Add"}
 
 
 @dataclass(slots=True)
@@ -105,10 +103,11 @@ class _Grouping:
             self._take_product(node, product)
             return
         bounds = clip_bounds(node, self.view.constants)
-        through = node.op_type in _THROUGH and not node.domain
-        if node.op_type in {"Relu", "Clip"} and (bounds is None or bounds[0] != 0):
+        through = node.op_type in KEEPS_FACTORS and not node.domain
+        if node.op_type in CLIPS and (bounds is None or bounds[0] != 0):
             through = False
-        read = node.inputs[:1] if node.op_type in _ONE_INPUT else node.inputs
+        one = through and node.op_type != "Add"  # a Clip has bounds besides
+        read = node.inputs[:1] if one else node.inputs
         known = [v for v in read if v in self.parent]
         if through and known and len(known) == len(read) and len(set(read)) == len(read):
             for value in known:

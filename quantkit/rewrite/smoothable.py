@@ -12,15 +12,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from quantkit.observe.requests import MomentsAsk, Request
+from quantkit.ops.float_ops import MATRIX_PRODUCTS
 from quantkit.ops.view import Node, View
 
 __all__ = ["Fold", "Smoothable", "smoothable", "smoothing_requests"]
 
 _MATRIX = 2
 _NORMALIZATIONS = frozenset({"LayerNormalization", "RMSNormalization"})
-_FLOAT_MAKERS = _NORMALIZATIONS | {"Gelu", "BiasGelu", "FastGelu", "QuickGelu", "Mul"}
-_FLOAT_MAKERS |= {"SimplifiedLayerNormalization", "SkipLayerNormalization"}
-_FLOAT_MAKERS |= {"SkipSimplifiedLayerNormalization"}
+_FLOAT_MAKERS = _NORMALIZATIONS | {
+    "BiasGelu",
+    "FastGelu",
+    "Gelu",
+    "Mul",
+    "QuickGelu",
+    "SimplifiedLayerNormalization",
+    "SkipLayerNormalization",
+    "SkipSimplifiedLayerNormalization",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +83,7 @@ def smoothing_requests(found: tuple[Smoothable, ...]) -> tuple[Request, ...]:
 
 def _weight(node: Node, view: View) -> tuple[Fold, int] | None:
     """Return a product's weight along the axis that is summed, and the length of that axis."""
-    if node.domain or node.in_subgraph or node.op_type not in {"MatMul", "Gemm"}:
+    if node.domain or node.in_subgraph or node.op_type not in MATRIX_PRODUCTS:
         return None
     weight = view.weights.get(node.weights.get(1, ""))
     if weight is None or len(weight.shape) != _MATRIX or not weight.finite or weight.exposed:
@@ -139,7 +147,7 @@ def _taken(view: View, node: Node, channels: int) -> Iterator[Fold]:
         given = [slot for slot in (1, 2) if slot < len(node.inputs) and node.inputs[slot]]
         if all(_is_vector(view, node.inputs[slot], channels) for slot in given):
             yield from (Fold(node=node.name, slot=slot) for slot in given)
-    elif node.op_type in {"MatMul", "Gemm"}:
+    elif node.op_type in MATRIX_PRODUCTS:
         yield from _columns(view, node, channels)
 
 

@@ -5,9 +5,8 @@ pair of neighbours, in the order in which the kernel sums, is too large together
 So it takes no data: only the weights are looked at, of every node that multiplies integers.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,24 +14,10 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from quantkit.numerics.pairs import is_pair_safe
+from quantkit.ops.integer_ops import INTEGER_OPS, INTEGER_PRODUCTS, QUANTIZED_PRODUCTS
 
 __all__ = ["IntegerProduct", "integer_products", "saturating_nodes"]
 
-# Input slots of weights, and of their scales if they are inputs of the node.
-_KERNELS: Mapping[str, tuple[tuple[int, int | None], ...]] = MappingProxyType(
-    {
-        "QLinearConv": ((3, 4),),
-        "QLinearMatMul": ((3, 4),),
-        "QGemm": ((3, 4),),
-        "ConvInteger": ((1, None),),
-        "MatMulInteger": ((1, None),),
-        "MatMulIntegerToFloat": ((1, 3),),
-        "DynamicQuantizeMatMul": ((1, 2),),
-        "QAttention": ((1, 4),),
-        "DynamicQuantizeLSTM": ((1, None), (2, None)),
-    }
-)
-_FUSED = frozenset({"Conv", "Gemm", "MatMul"})  # between DequantizeLinear on both operands
 _BYTE = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
 _Operands = tuple[ir.Value, ir.Value, ir.Value | None]
 
@@ -100,12 +85,14 @@ def integer_products(model: ir.Model) -> Iterator[IntegerProduct]:
 
 def _operands(node: ir.Node) -> Iterator[_Operands]:
     """Yield activation, weight and scale."""
-    if node.op_type in _FUSED:
+    if node.op_type in QUANTIZED_PRODUCTS:
         yield from _restored(node)
-    for weight, scale in _KERNELS.get(node.op_type, ()):
-        reads, value = node.inputs[0], node.inputs[weight]
+    if node.op_type not in INTEGER_PRODUCTS:
+        return
+    for operand in INTEGER_OPS[node.op_type].weights:
+        reads, value = node.inputs[0], node.inputs[operand.values]
         if reads is not None and value is not None:
-            yield reads, value, None if scale is None else node.inputs[scale]
+            yield reads, value, None if operand.scale is None else node.inputs[operand.scale]
 
 
 def _restored(node: ir.Node) -> Iterator[_Operands]:

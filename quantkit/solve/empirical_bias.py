@@ -17,6 +17,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from quantkit.emit import emit_static
+from quantkit.ops.float_ops import CLIPS
 from quantkit.plan import Plan
 from quantkit.plan.integers import Solved
 from quantkit.runtime.taps import read_tensors
@@ -24,7 +25,6 @@ from quantkit.runtime.taps import read_tensors
 __all__ = ["SAMPLES", "correct_biases"]
 
 SAMPLES = 32  # that a mean is taken over
-_CLIPS = frozenset({"Clip", "Relu"})
 
 Feeds = Sequence[Mapping[str, NDArray[Any]]]
 Means = dict[str, NDArray[np.float64]]
@@ -70,7 +70,7 @@ def _results(model: ir.Model, solved: Solved) -> dict[str, str]:
             continue
         value = node.outputs[0]
         uses = tuple(value.uses())
-        if len(uses) == 1 and uses[0].node.op_type in _CLIPS:
+        if len(uses) == 1 and uses[0].node.op_type in CLIPS:
             value = uses[0].node.outputs[0]
         found[node.name or ""] = value.name or ""
     return found

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from quantkit.graph.products import Product
 from quantkit.numerics.weights import dequantize_weight, fit, quantize_weight
+from quantkit.ops.float_ops import CLIPS, MOVES
 from quantkit.ops.view import Node, View
 from quantkit.plan import Mode, Plan
 from quantkit.plan.model import ActivationPlan
@@ -28,9 +29,6 @@ __all__ = ["lossy"]
 Feeds = Sequence[Mapping[str, NDArray[Any]]]
 
 _LITTLE = 20.0  # dB below which integers are given up, where the whole model has become noise
-_THROUGH = frozenset(
-    {"Clip", "Relu", "Flatten", "MaxPool", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
-)
 
 
 def lossy(
@@ -126,7 +124,7 @@ def _handed_on(node: Node, view: View, plan: Plan) -> str:
     name = node.outputs[0]
     while name not in plan.activation:
         reader = view.only_reader(name)
-        if reader is None or view.nodes[reader].op_type not in {"Clip", "Relu"}:
+        if reader is None or view.nodes[reader].op_type not in CLIPS:
             return ""
         name = view.nodes[reader].outputs[0]
     return "" if plan.node[node.name].float_output else name
@@ -135,7 +133,7 @@ def _handed_on(node: Node, view: View, plan: Plan) -> str:
 def _maker(tensor: str, view: View) -> str:
     """Return the node that computed a tensor, behind data movement, Relu and Clip; "" for an input."""
     node = view.maker(tensor)
-    while node is not None and node.op_type in _THROUGH:
+    while node is not None and node.op_type in CLIPS | MOVES:
         node = view.maker(node.inputs[0])
     return "" if node is None else node.name
 

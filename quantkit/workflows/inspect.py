@@ -16,7 +16,7 @@ from quantkit.graph.opset import opset_of
 from quantkit.graph.size.by_cause import account_of
 from quantkit.graph.view import view_of
 from quantkit.numerics.weights import WeightAnalysis, analyze_weight
-from quantkit.ops import QUANTIZED_OPS
+from quantkit.ops.integer_ops import quantized_among
 from quantkit.ops.view import View
 from quantkit.plan import DynamicOptions, Plan, plan_dynamic
 from quantkit.result import Part
@@ -226,7 +226,7 @@ def _hazards(loaded: LoadedModel, view: View, inputs: tuple[Port, ...], half: st
         )
     if opset_of(model) > limits.opset:
         found.append(f"opset {opset_of(model)}: {version} supports up to {limits.opset}")
-    quantized = sorted({n.op_type for n in model.graph.all_nodes()} & QUANTIZED_OPS)
+    quantized = quantized_among(n.op_type for n in model.graph.all_nodes())
     if quantized or "quantkit" in model.metadata_props:
         how = ", ".join(quantized) or "weights in 8 bits"
         found.append(f"it is quantized already ({how})")

@@ -1,8 +1,11 @@
 """What a layer's error comes from, in one sentence."""
 
+from collections.abc import Iterator
+
 from quantkit.evaluate.layers.measure import Errors, Models, Seen
 from quantkit.match.quantizer import Quantizer
 from quantkit.match.regions import Read
+from quantkit.ops.integer_ops import INTEGER_OPS, Role
 
 __all__ = ["cause_of", "is_mistake"]
 
@@ -10,14 +13,6 @@ _MISTAKE = 8.0  # times what the data needs: more than any sample left out expla
 _WIDE = 3.0  # times what the data needs: more than few samples and a careful method explain
 _CLIPPED = 0.005  # share of values from which on clipping is no longer a choice of the method
 _GAIN = 0.25  # by how much a layer's weights may be too large or too small before their scale is to blame
-# Where operators hold integers of weights and their scale.
-_WEIGHTS = {
-    "DequantizeLinear": (0, 1),
-    "MatMulIntegerToFloat": (1, 3),
-    "QGemm": (3, 4),
-    "QLinearConv": (3, 4),
-    "QLinearMatMul": (3, 4),
-}
 
 
 def cause_of(models: Models, errors: Errors) -> str:
@@ -96,13 +91,22 @@ def _is_per_tensor(models: Models, errors: Errors) -> bool:
         node = model.maker_of(name)
         if node is None:
             continue
-        slots = _WEIGHTS.get(node.op_type)
-        if slots is not None and len(node.input) > slots[1]:
-            weight = model.initializers.get(node.input[slots[0]])
-            scale = model.constant(node.input[slots[1]])
-            if weight is not None and len(weight.dims) > 1 and scale is not None:
-                return scale.size == 1
+        for values, by in _held(node.op_type):
+            if max(values, by) < len(node.input):
+                weight = model.initializers.get(node.input[values])
+                scale = model.constant(node.input[by])
+                if weight is not None and len(weight.dims) > 1 and scale is not None:
+                    return scale.size == 1
         fresh = [n for n in node.input if n and n not in seen and n not in stops]
         seen.update(fresh)
         queue += fresh
     return False
+
+
+def _held(op_type: str) -> Iterator[tuple[int, int]]:
+    """Yield the input slots of integers that may be weights, and of their scales."""
+    row = INTEGER_OPS.get(op_type)
+    operands = () if row is None else row.reads if row.role is Role.CONVERTS else row.weights
+    for operand in operands:
+        if operand.scale is not None:
+            yield operand.values, operand.scale

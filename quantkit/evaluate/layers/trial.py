@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 
 from quantkit.evaluate.layers.measure import Errors, Models
 from quantkit.evaluate.layers.suffixes import given_as, result_of, switch_of, switched
-from quantkit.match.correspondence import CLIPS
 from quantkit.match.noise import Noise, decibels
 from quantkit.match.parts import Part, needed, part_of
 from quantkit.match.quantizer import Quantizer
 from quantkit.match.regions import Region
+from quantkit.ops.float_ops import CLIPS, MATRIX_PRODUCTS
 from quantkit.provenance import KEY as PROVENANCE
 from quantkit.result import Advice
 
@@ -192,7 +192,7 @@ class _Trial:
         maker = model.maker_of(tensor)
         while maker is not None and maker.op_type in CLIPS:
             maker = model.maker_of(maker.input[0])
-        if maker is None or maker.op_type in {"Gemm", "MatMul"}:
+        if maker is None or maker.op_type in MATRIX_PRODUCTS:
             return False
         before = model.maker_of(maker.input[0]) if maker.input else None
         return before is not None and before.op_type == "DequantizeLinear"

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from quantkit.graph.size.file_map import MapGraph, MapNode, MapTensor
-from quantkit.ops.quantized_slots import computes, scale_slots
+from quantkit.ops.float_ops import MOVES
+from quantkit.ops.integer_ops import scale_slots, stands_for
 
 __all__ = ["DEAD", "SCALES", "SHAPES", "WEIGHTS", "causes_of"]
 
@@ -15,9 +16,7 @@ _INDEX_TYPES = frozenset({7, 9})  # int64, bool
 # What weights are stored in: (u)int8, (u)int16, (u)int4, (u)int2, float8, float4.
 _STORED = frozenset({2, 3, 4, 5, 17, 18, 19, 20, 21, 22, 23, 25, 26})
 _FURTHEST = 16  # moves between a tensor of the file and the Cast that decodes it
-# Operators whose result is their first input, moved about.
-_MOVES = frozenset({"Cast", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Squeeze"})
-_MOVES |= {"Transpose", "Unsqueeze"}
+_MOVES = MOVES | {"Cast"}  # of constants: integers of the file may be cast on their way
 
 
 @dataclass(slots=True, eq=False)
@@ -58,7 +57,7 @@ def causes_of(graphs: Iterable[MapGraph]) -> Iterator[tuple[MapTensor, str]]:
     scales = _scales(linked.ops)
     for tensor, value, op in linked.tensors:
         if value is None:
-            yield tensor, f"{WEIGHTS}{computes(op.node.op_type)}" if op and op.live else DEAD
+            yield tensor, f"{WEIGHTS}{stands_for(op.node.op_type)}" if op and op.live else DEAD
         else:
             yield tensor, _cause(tensor, value, scales)
 
@@ -207,7 +206,7 @@ def _cause(tensor: MapTensor, value: _Value, scales: set[_Value]) -> str:
         at = pending.popleft()
         for op in at.readers:
             if op.live and not op.constant:
-                return f"{WEIGHTS}{computes(op.node.op_type)}"
+                return f"{WEIGHTS}{stands_for(op.node.op_type)}"
             if op.live:
                 pending += [result for result in op.results if result not in seen]
                 seen.update(op.results)

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from quantkit.ops.integer_ops import CONVERSIONS, INTEGER_PRODUCTS
 from quantkit.runtime.kernels.optimized import (
-    CONVERSIONS,
-    INTEGER_PRODUCTS,
     PRODUCTS,
     file_nodes,
     is_integer,

@@ -8,12 +8,12 @@ import onnx
 from quantkit.files import scratch
 from quantkit.graph.load import read_structure
 from quantkit.graph.messages import proto_graphs
+from quantkit.ops.float_ops import FLOAT_PRODUCTS
+from quantkit.ops.integer_ops import INTEGER_OPS, INTEGER_PRODUCTS, is_quantized
 from quantkit.result import Runs
 from quantkit.runtime.session import make_session
 
 __all__ = [
-    "CONVERSIONS",
-    "INTEGER_PRODUCTS",
     "PRODUCTS",
     "dynamic_tensors",
     "file_nodes",
@@ -22,20 +22,8 @@ __all__ = [
     "optimized_nodes",
 ]
 
-# Kernels that multiply with weights in integers.
-INTEGER_PRODUCTS = frozenset({"ConvInteger", "QAttention", "QGemm", "QLinearConv", "QLinearMatMul"})
-INTEGER_PRODUCTS |= {"MatMulInteger", "MatMulIntegerToFloat", "MatMulNBits"}
-INTEGER_PRODUCTS |= {"DynamicQuantizeLSTM", "DynamicQuantizeMatMul"}
-# Other kernels on integers, beside QLinearAdd, QLinearConcat and all else named QLinear...
-_INTEGER_OTHERS = frozenset({"QEmbedLayerNormalization"})
 # Conv is both onnx's and that of the domain com.microsoft.nchwc.
-_FLOAT_PRODUCTS = frozenset({"Conv", "ConvTranspose", "FusedConv", "NhwcFusedConv"})
-_FLOAT_PRODUCTS |= {"FusedGemm", "FusedMatMul", "Gemm", "MatMul"}
-_FLOAT_PRODUCTS |= {"Attention", "GRU", "LSTM", "MultiHeadAttention", "RNN"}
-PRODUCTS = INTEGER_PRODUCTS | _FLOAT_PRODUCTS
-CONVERSIONS = frozenset({"DequantizeLinear", "DynamicQuantizeLinear", "QuantizeLinear"})
-# They quantize what they read on their own.
-_DYNAMIC = frozenset({"DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "MatMulNBits"})
+PRODUCTS = INTEGER_PRODUCTS | FLOAT_PRODUCTS
 # MatMulNBits multiplies in integers at this accuracy_level alone; at others weights become float for each product.
 _INTEGER_LEVEL = 4
 
@@ -68,8 +56,8 @@ def is_integer(node: onnx.NodeProto) -> bool:
     """Say whether a node computes on integers, product or not."""
     if node.op_type == "MatMulNBits":
         return any(a.name == "accuracy_level" and a.i == _INTEGER_LEVEL for a in node.attribute)
-    known = node.op_type in INTEGER_PRODUCTS or node.op_type in _INTEGER_OTHERS
-    return known or node.op_type.startswith("QLinear")
+    row = INTEGER_OPS.get(node.op_type)
+    return is_quantized(node.op_type) if row is None else row.in_integers
 
 
 def dynamic_tensors(nodes: Iterable[onnx.NodeProto]) -> frozenset[str]:
@@ -82,5 +70,5 @@ def kind_of(product: onnx.NodeProto, dynamic: frozenset[str]) -> Runs:
     """Say how a product of an optimized graph is computed; `dynamic`: see `dynamic_tensors`."""
     if not is_integer(product):
         return "float"
-    taken = product.op_type in _DYNAMIC or not dynamic.isdisjoint(product.input)
+    taken = INTEGER_OPS[product.op_type].dynamic or not dynamic.isdisjoint(product.input)
     return "dynamic" if taken else "integer"

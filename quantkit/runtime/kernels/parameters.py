@@ -3,6 +3,7 @@
 import numpy as np
 import onnx_ir as ir
 
+from quantkit.ops import fact_of
 from quantkit.runtime.kernels.reason import STATIC, Reason
 from quantkit.runtime.kernels.site import Operand, Site, int_attribute
 
@@ -69,8 +70,9 @@ def axis_fault(site: Site) -> Reason | None:
     if len(scale.shape) > 1 or int_attribute(weight.dequantizer, "block_size", 0):
         return Reason("the weight has scales by block", fix)
     rank = len(weight.value.shape) if weight.value.shape is not None else None
-    turned = bool(int_attribute(site.node, "transB", 0))
-    wanted = {"Conv": 0, "Gemm": 0 if turned else 1}.get(site.node.op_type, -1)
+    fact = fact_of(site.node.domain, site.node.op_type)
+    wanted = -1 if fact is None else fact.channel_axis
+    wanted = 0 if int_attribute(site.node, "transB", 0) else wanted
     axis = int_attribute(weight.dequantizer, "axis", 1)
     same = axis == wanted if rank is None else axis % rank == wanted % rank
     return None if same else Reason("the weight has scales along an axis that is summed over", fix)

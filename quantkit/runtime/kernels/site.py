@@ -7,6 +7,8 @@ from functools import cached_property
 
 import onnx_ir as ir
 
+from quantkit.ops.float_ops import CLIPS
+
 __all__ = ["Exit", "Operand", "Readers", "Site", "int_attribute", "type_of"]
 
 # Quantization is moved through these before patterns are matched.
@@ -15,8 +17,7 @@ _MOVES |= {"Identity", "Unsqueeze"}
 # A stored weight is restored by these when the model is loaded.
 _RESTORES = frozenset({"Add", "Cast", "DequantizeLinear", "Div", "Gather", "Identity", "Mul"})
 _RESTORES |= {"Reshape", "Sub", "Transpose", "Unsqueeze"}
-_BOUNDS = frozenset({"Clip", "Relu"})
-_PASSED = _BOUNDS | {"BatchNormalization"}
+_PASSED = CLIPS | {"BatchNormalization"}
 _DEEP = 6  # nodes looked through
 
 

@@ -9,10 +9,10 @@ import onnx
 import onnx_ir as ir
 
 from quantkit.graph.load import load
+from quantkit.ops.integer_ops import CONVERSIONS
 from quantkit.result import NodeRuns, Runs, Runtime
 from quantkit.runtime.kernels.counts import counted
 from quantkit.runtime.kernels.optimized import (
-    CONVERSIONS,
     PRODUCTS,
     dynamic_tensors,
     file_nodes,
