@@ -5,7 +5,7 @@ int8 activations between QuantizeLinear and DequantizeLinear, products are compu
 to the integers and to their zero point.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from calibrators import Window
 from quantkit.graph.load import load
 from quantkit.numerics.integer import matmul_integer
+from quantkit.ops.integer_ops import INTEGER_OPS, QUANTIZED_PRODUCTS
 from quantkit.runtime.saturation import IntegerProduct, integer_products
 from quantkit.runtime.synthetic_inputs import Feeds
 from quantkit.runtime.taps import read_tensors
@@ -25,9 +26,6 @@ __all__ = ["IntegerLayer", "clips", "integer_layers", "layers_among", "share", "
 
 _INT16 = np.iinfo(np.int16)
 _TO_UINT8 = 128
-_QDQ = frozenset({"Conv", "Gemm", "MatMul"})
-# The slot of the activation's zero point, where it is not 2.
-_ZERO_SLOTS: Mapping[str, int] = {"MatMulIntegerToFloat": 4, "QAttention": 6}
 _AT_ONCE = 1 << 24  # pair sums
 
 
@@ -87,7 +85,8 @@ def layers_among(
     Raises:
         An exception in `quantkit.runtime.session.RUNTIME_ERRORS`: it does not run with optimization off.
     """
-    values = [v for p in products for v in (p.reads, _zero_point(p)) if v is not None]
+    shown = [p for p in products if not _quantizes_itself(p)]
+    values = [v for p in shown for v in (p.reads, _zero_point(p)) if v is not None]
     computed = [v.name or "" for v in values if ir.convenience.get_const_tensor(v) is None]
     seen = list(read_tensors(path, computed, samples, optimized=False))
     found = []
@@ -103,7 +102,10 @@ def clips(product: IntegerProduct) -> bool:
     int8 activations of a QLinear or Integer operator are multiplied as they are, by a kernel that widens first; between
     QuantizeLinear and DequantizeLinear they become uint8.
     """
-    exact = product.node.op_type not in _QDQ and _activation_type(product) is ir.DataType.INT8
+    exact = (
+        product.node.op_type not in QUANTIZED_PRODUCTS
+        and _activation_type(product) is ir.DataType.INT8
+    )
     return not exact and product.may_saturate
 
 
@@ -118,6 +120,16 @@ def worst_db(layers: Sequence[IntegerLayer]) -> float | None:
 
 
 def _layer(product: IntegerProduct, seen: Sequence[Feeds], positions: int) -> IntegerLayer:
+    if _quantizes_itself(product) or not any(product.reads.name in one for one in seen):
+        return IntegerLayer(
+            node=product.node.name or "",
+            may_saturate=clips(product),
+            pairs=0,
+            clipped=0,
+            sums=0,
+            differing=0,
+            noise_db=None,
+        )
     columns, window = product.columns, _window(product)
     grouped = columns.reshape(len(columns), window.group, -1).swapaxes(0, 1)
     scale = _constant(product.scale, np.float32(1)).reshape(-1)
@@ -199,9 +211,17 @@ def _clipped(patches: NDArray[np.int32], weights: NDArray[Any]) -> int:
     return total
 
 
+def _quantizes_itself(product: IntegerProduct) -> bool:
+    """Say whether it reads floats, and quantizes them on its own."""
+    row = INTEGER_OPS.get(product.node.op_type)
+    return row is not None and row.dynamic
+
+
 def _becomes_uint8(product: IntegerProduct) -> bool:
     """Say whether onnxruntime computes it with uint8 on x86 though the file says int8."""
-    return product.node.op_type in _QDQ and _activation_type(product) is ir.DataType.INT8
+    return (
+        product.node.op_type in QUANTIZED_PRODUCTS and _activation_type(product) is ir.DataType.INT8
+    )
 
 
 def _activation_type(product: IntegerProduct) -> ir.DataType:
@@ -212,12 +232,16 @@ def _activation_type(product: IntegerProduct) -> ir.DataType:
 
 
 def _zero_point(product: IntegerProduct) -> ir.Value | None:
-    """Return the activation's: beside it, or in the DequantizeLinear that a QDQ operator reads."""
+    """Return the activation's: beside it, or in the DequantizeLinear that a QDQ operator reads.
+
+    None if it is left out, or found at run time by an operator that quantizes what it reads on its own.
+    """
     source = product.node.inputs[0]
     maker = None if source is None or source is product.reads else source.producer()
     node = product.node if maker is None else maker
-    slot = _ZERO_SLOTS.get(node.op_type, 2)
-    return node.inputs[slot] if len(node.inputs) > slot else None
+    (read,) = INTEGER_OPS[node.op_type].reads or (None,)
+    slot = None if read is None else read.zero_point
+    return None if slot is None or slot >= len(node.inputs) else node.inputs[slot]
 
 
 def _constant(value: ir.Value | None, default: Any) -> NDArray[Any]:

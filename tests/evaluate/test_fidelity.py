@@ -1,6 +1,7 @@
 """Whether a file means the same wherever it runs is measured, not believed."""
 
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,36 @@ def test_ranges_taken_at_run_time_are_seen(
     assert found.saturated_db is not None
     layers = integer_layers(tmp_path / "q.onnx", samples, 8)
     assert all(layer.sums > 0 for layer in layers)
+
+
+def _quantizes_itself(op_type: str) -> onnx.ModelProto:
+    """Return a product that reads floats, with int8 weights whose pairs overflow 16 bits."""
+    full = partial(np.full, fill_value=127, dtype=np.int8)
+    lstm = op_type == "DynamicQuantizeLSTM"
+    inits = (
+        {"w": full((1, 16, 32)), "r": full((1, 8, 32)), "b": np.zeros((1, 64), np.float32)}
+        if lstm
+        else {"w": full((16, 32))}
+    )
+    inits |= {"s": np.full((1, 32) if lstm else 32, 0.01, np.float32)}
+    inits |= {"z": np.zeros((1, 32) if lstm else 32, np.int8)}
+    read = ["x", "w", *(["r", "b", "", "", "", "", "s", "z", "s", "z"] if lstm else ["s", "z"])]
+    attributes: dict[str, Any] = {"hidden_size": 8} if lstm else {}
+    product = node(op_type, read, ["y"], domain="com.microsoft", **attributes)
+    shape = [3, 1, 1, 8] if lstm else [3, 1, 32]
+    made = graph([product], {"x": [3, 1, 16]}, {"y": shape}, inits)
+    return model(made, domains={"com.microsoft": 1})
+
+
+@pytest.mark.parametrize("op_type", ["DynamicQuantizeMatMul", "DynamicQuantizeLSTM"])
+def test_what_quantizes_its_input_itself_is_judged_by_its_weights(
+    tmp_path: Path, op_type: str
+) -> None:
+    path = save(_quantizes_itself(op_type), tmp_path / "m.onnx")
+    found = fidelity_of(path, [{"x": rng(0).normal(size=(3, 1, 16)).astype(np.float32)}])
+    assert not found.portable
+    assert found.saturated_db is None
+    assert "what they read was not to be seen" in found.sentence
 
 
 def test_without_samples_only_weights_are_judged(
