@@ -29,12 +29,13 @@ _MATRIX = 2
 
 def shield(canvas: Canvas, plan: Plan, target: Target) -> None:
     """Insert the nodes, in place. Linear in the number of nodes."""
+    moved = target.moves - target.bare  # across these onnxruntime moves conversions
     # Products with a bias are quantized at load; for the others there is an integer kernel.
     fused = BIASED | target.computes | {"Resize"}
     for node in list(canvas.model.graph.all_nodes()):
         decided = plan.node.get(node.name or "")
         static = decided is not None and decided.mode is Mode.STATIC
-        if not static and node.op_type in fused and _would_be_quantized(node, target.moves):
+        if not static and node.op_type in fused and _would_be_quantized(node, moved):
             _before(canvas, node, _slots(node)[0])
         elif static and decided is not None and decided.float_output:
             _behind(canvas, node)

@@ -11,12 +11,19 @@ from quantkit.emit.bias_room import needed_scale, widened
 from quantkit.emit.weights import EmittedWeight, Weights
 from quantkit.graph.edit import Canvas, owner_of
 from quantkit.numerics.affine import Affine, bias_scale, quantize
-from quantkit.ops.float_ops import PRODUCTS, activation_slots
+from quantkit.ops.float_ops import FILL_SLOTS, PRODUCTS, activation_slots
 from quantkit.plan.integers import Solved
 from quantkit.plan.model import ActivationPlan, Mode, Plan
 from quantkit.spec import PerAxis
 
-__all__ = ["Parts", "ProductParts", "drop_absorbed", "drop_unread", "quantized_constant"]
+__all__ = [
+    "Parts",
+    "ProductParts",
+    "drop_absorbed",
+    "drop_unread",
+    "moved_inputs",
+    "quantized_constant",
+]
 
 _BIAS = 2  # input slot of Conv and Gemm
 _MATRIX = 2
@@ -168,6 +175,22 @@ def _axis(weight: EmittedWeight, *, turned: bool) -> int | None:
     rank = len(weight.shape)
     axis = granularity.axis % rank
     return 2 * rank - 3 - axis if turned and axis >= rank - _MATRIX else axis
+
+
+def moved_inputs(node: ir.Node, integers: ir.Value, zero: ir.Value) -> list[ir.Value | None]:
+    """Return the inputs of data movement that works on integers.
+
+    Args:
+        node: What moves them.
+        integers: What is moved.
+        zero: Their zero point: what the 0 is among integers that a Pad fills in.
+    """
+    inputs = [integers, *node.inputs[1:]]
+    slot = FILL_SLOTS.get(node.op_type)
+    if slot is not None:
+        inputs += [None] * (slot + 1 - len(inputs))
+        inputs[slot] = zero
+    return inputs
 
 
 def drop_absorbed(canvas: Canvas, plan: Plan) -> None:

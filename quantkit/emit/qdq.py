@@ -3,25 +3,36 @@
     x -> Q -> DQ -> Conv(DQ(w), DQ(b)) -> Q -> DQ -> ...
 
 A runtime replaces each ``DQ, operator, Q`` by its integer kernel; without optimization the same file computes
-the same in float. No node of the model is replaced.
+the same in float. No node of the model is replaced. Data movement that a runtime does not find in there works on
+the integers: x -> Q -> Pad -> DQ -> ...
 """
 
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from quantkit.emit.parts import Parts, quantized_constant
+from quantkit.emit.parts import Parts, moved_inputs, quantized_constant
 from quantkit.graph.edit import Canvas, owner_of
 from quantkit.plan.model import ActivationPlan, Mode, NodePlan, Plan
 
 __all__ = ["emit_qdq"]
 
 _BIAS = 2
+_BYTES = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
 
 
-def emit_qdq(parts: Parts) -> None:
-    """Insert the pairs that the plan asks for, in place."""
+def emit_qdq(parts: Parts, bare: frozenset[str] = frozenset()) -> None:
+    """Insert the pairs that the plan asks for, in place.
+
+    Args:
+        parts: The plan, and what is made of its constants.
+        bare: Data movement that the target runs on integers, but only if it is written so.
+    """
     _Writer(parts).write()
+    for node in list(parts.canvas.model.graph.all_nodes()):
+        decided = parts.plan.node.get(node.name or "")
+        if node.op_type in bare and decided is not None and decided.mode is Mode.STATIC:
+            _uncover(node)
 
 
 @dataclass(slots=True)
@@ -187,3 +198,27 @@ class _Writer:
         name = value.name
         value.name = self.canvas.name(f"{name}_float")
         restored.name = name
+
+
+def _uncover(node: ir.Node) -> None:
+    """Let data movement between DequantizeLinear and QuantizeLinear of one scale and zero point read and make integers."""
+    maker = node.inputs[0].producer() if node.inputs[0] is not None else None
+    readers = [use.node for use in node.outputs[0].uses()]
+    if maker is None or maker.op_type != "DequantizeLinear" or len(readers) != 1:
+        return
+    (integers, *read), (quantizer,) = maker.inputs, readers
+    # A plan may have been edited: with another scale, or integers that the runtime does not move, it is computed in float.
+    same = quantizer.op_type == "QuantizeLinear" and list(quantizer.inputs[1:]) == read
+    zero = read[1] if len(read) > 1 else None
+    if not same or integers is None or zero is None or zero.dtype not in _BYTES:
+        return
+    for slot, value in enumerate(moved_inputs(node, integers, zero)):
+        if slot >= len(node.inputs):
+            node.resize_inputs(slot + 1)
+        node.replace_input_with(slot, value)
+    made, named = node.outputs[0], quantizer.outputs[0]
+    ir.convenience.replace_all_uses_with(named, made)
+    owner_of(quantizer).remove(quantizer, safe=True)
+    made.name, made.type = named.name, ir.TensorType(zero.dtype)
+    if not maker.outputs[0].uses() and not maker.outputs[0].is_graph_output():
+        owner_of(maker).remove(maker, safe=True)

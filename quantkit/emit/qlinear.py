@@ -7,7 +7,7 @@ from types import MappingProxyType
 import numpy as np
 import onnx_ir as ir
 
-from quantkit.emit.parts import Parts, ProductParts, quantized_constant
+from quantkit.emit.parts import Parts, ProductParts, moved_inputs, quantized_constant
 from quantkit.errors import UsageError
 from quantkit.graph.edit import Canvas, owner_of
 from quantkit.ops.float_ops import CLIPS
@@ -199,7 +199,7 @@ class _Writer:
         outputs = [f"{o.name}_quantized" for o in node.outputs]
         made = self.canvas.node(
             node.op_type,
-            [x.values, *node.inputs[1:]],
+            moved_inputs(node, x.values, x.zero_point),
             before=node,
             attributes=dict(node.attributes),
             outputs=outputs,

@@ -27,7 +27,7 @@ def emit_static(
     parts = Parts(canvas, plan, weights, solved)
     match output_format:
         case Format.QDQ:
-            emit_qdq(parts)
+            emit_qdq(parts, target.bare)
         case Format.QOPERATOR:
             emit_qoperator(parts, target.moves)
     drop_unread(canvas, plan)

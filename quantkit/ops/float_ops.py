@@ -21,6 +21,7 @@ __all__ = [
     "CLIPS",
     "COMPUTES",
     "FACTS",
+    "FILL_SLOTS",
     "FIXED_RANGES",
     "FLOAT_PRODUCTS",
     "KEEPS_FACTORS",
@@ -216,6 +217,9 @@ ABSORBED_BY: Mapping[str, frozenset[str]] = MappingProxyType(
 FIXED_RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
     dict.fromkeys(having(Trait.BOUNDED), (0.0, 255 / 256))
 )
+
+# Of data movement, the input with a value that is put in beside those that are moved.
+FILL_SLOTS: Mapping[str, int] = MappingProxyType({"Pad": 2})
 
 
 def activation_slots(op_type: str, inputs: int, *, product: bool) -> range:

@@ -13,7 +13,7 @@ import numpy as np
 
 from quantkit.numerics.affine import affine_from_range
 from quantkit.numerics.dtypes import IntType
-from quantkit.ops.float_ops import FIXED_RANGES, MOVES
+from quantkit.ops.float_ops import FILL_SLOTS, FIXED_RANGES, MOVES
 from quantkit.ops.view import Constant, Node, View
 from quantkit.plan.model import ActivationPlan
 from quantkit.plan.options import StaticOptions, TensorOverride
@@ -30,7 +30,6 @@ __all__ = [
     "fills_in",
 ]
 
-_PAD_VALUE = 2  # input slot
 _ROUNDING = 1e-3  # of a step, by which float32 may miss the end of a range
 # Of what a formula bounds, observed values that stay below this share have a range of their own: each half of it
 # would cost a bit. A Softmax over many values is far below 1.
@@ -332,7 +331,8 @@ def fills_in(node: Node, constants: Mapping[str, Constant]) -> bool:
     """Say whether a node that moves data adds values of its own, other than 0, which every range holds."""
     if node.op_type != "Pad" or node.attributes.get("mode", "constant") != "constant":
         return False
-    given = node.inputs[_PAD_VALUE] if len(node.inputs) > _PAD_VALUE else ""
+    slot = FILL_SLOTS[node.op_type]
+    given = node.inputs[slot] if len(node.inputs) > slot else ""
     if not given:
         return node.attributes.get("value", 0.0) != 0  # before opset 11 an attribute
     constant = constants.get(given)

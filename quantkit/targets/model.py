@@ -14,7 +14,7 @@ __all__ = ["Target", "check_target"]
 # QuantizeLinear and DequantizeLinear take one scale per channel from this opset on.
 _PER_CHANNEL_OPSET = 13
 _FORMATS = frozenset({"qdq", "qoperator"})
-_SETS = ("products", "channelwise", "needs_output", "computes", "moves", "fixed_outputs")
+_SETS = ("products", "channelwise", "needs_output", "computes", "moves", "fixed_outputs", "bare")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +40,8 @@ class Target:
         products: Operators with weights that run as integer products: Conv, Gemm, MatMul, ...
         moves: Operators that run on the integers as they are. Input and output must share scale and
             zero point, else the operator runs in float between two conversions.
+        bare: Those of `moves` that the runtime does not look for between DequantizeLinear and QuantizeLinear, though it
+            runs them on integers of 8 bits: QDQ files have them on the integers themselves.
         needs_output: The products that run in integers only if their output is quantized.
         int16: Activations of 16 bits run in integers too.
         bias: The type of a product's bias, with ``scale = x_scale * w_scale`` and zero point 0; None
@@ -76,6 +78,7 @@ class Target:
     runtime: str
     notes: tuple[str, ...] = ()
     fixed_outputs: frozenset[str] = frozenset()
+    bare: frozenset[str] = frozenset()
     types: frozenset[IntType] = frozenset({UINT8, INT8, UINT16, INT16})
     zero_points: bool = True
     formats: frozenset[str] = _FORMATS
@@ -127,6 +130,7 @@ def _laws(t: Target) -> tuple[tuple[bool, str], ...]:
         (len(t.operators) != kinds, "products, computes and moves are disjoint"),
         (not t.needs_output <= t.products, "needs_output is part of products"),
         (not t.channelwise <= t.products, "channelwise is part of products"),
+        (not t.bare <= t.moves, "bare is part of moves"),
         (t.per_channel != bool(t.channelwise), "per_channel says whether channelwise is empty"),
         (not {t.activation, t.weight} <= {UINT8, INT8}, "activations and weights have 8 bits"),
         (not {t.activation, t.weight} <= t.types, "types has those of activations and weights"),

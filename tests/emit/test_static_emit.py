@@ -1,5 +1,6 @@
 """Every operator between integer products: both formats, near float, in the kernels that were planned."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from integer_cases import CASES, FLOAT_CASES, Case, resize
 from static_cases import IMAGE, X, chain, check_formats, conv, conv_weights, write
 from targets.test_targets_runtime import with_axes
 
-from quantkit import quantize_static
+from quantkit import quantize_static, targets
 from quantkit.emit.static import Format
 from quantkit.errors import UsageError
 from quantkit.numerics.dtypes import INT8, INT16, UINT8, UINT16, IntType
@@ -71,6 +72,34 @@ def test_operators_without_a_kernel_run_in_float_between_integers(op: str, tmp_p
         fusion = fusion_of(written.path)
         assert not fusion.float
         assert fusion.conversions["QuantizeLinear"] == 2
+
+
+def only_if_bare(monkeypatch: pytest.MonkeyPatch, op: str) -> StaticOptions:
+    """Return a target that runs one more operator on integers, if it is written so."""
+    cpu = targets.DEFAULT
+    mine = replace(cpu, name="mine", moves=cpu.moves | {op}, bare=frozenset({op}))
+    monkeypatch.setattr(targets.registry, "TARGETS", {**targets.TARGETS, "mine": mine})
+    return StaticOptions(target=mine)
+
+
+def test_movement_that_is_not_found_between_conversions_is_written_on_integers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = only_if_bare(monkeypatch, "SpaceToDepth")
+    proto = between("SpaceToDepth", FLOAT_CASES["SpaceToDepth"])
+    for written in check_formats(proto, tmp_path, {"x": X}, options).values():
+        assert written.modes()["op"] is Mode.STATIC
+        assert ends_only(fusion_of(written.path), 1)
+
+
+def test_integers_of_16_bits_are_not_moved_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = replace(only_if_bare(monkeypatch, "SpaceToDepth"), activation=UINT16)
+    proto = between("SpaceToDepth", FLOAT_CASES["SpaceToDepth"])
+    written = write(proto, tmp_path / "q.onnx", {"x": X}, Format.QDQ, options)
+    assert written.modes()["op"] is Mode.STATIC
+    assert sqnr(run(proto, {"x": X})[0], run(written.path, {"x": X})[0]) > 35
 
 
 def test_resize_linear_runs_in_float(tmp_path: Path) -> None:
