@@ -160,6 +160,10 @@ def _split(path: Path) -> Found:
 
 def _files(path: Path) -> tuple[dict[str, list[Path]], list[str]]:
     """Return the files of each kind, kinds in the order of detection; and what was passed over, in words."""
+    # A folder of images may hold tables that are no data of their own: labels.csv, COCO's instances. They are taken
+    # out before kinds are counted, or each labelled folder would be "two kinds of data". Test sets of the ONNX model
+    # zoo are found by their names, since .pb alone may be anything. What is passed over is said, because a link or a
+    # closed folder may be half of the data.
     by_kind, passed = _by_suffix(path)
     sets = [*path.glob("test_data_set_*/input_*.pb"), *path.glob("input_*.pb")]
     if sets := [file for file in sets if file.is_file()]:

@@ -211,6 +211,10 @@ def _from_table(
         raise DataError(f"Cannot read '{table}': {e}.") from e
     if not rows:
         raise DataError(f"'{table}' is empty: give it a column 'file' and a column 'label'.")
+    # Three kinds of tables: two columns without a header, told by a first cell that is an image's name; a header with
+    # usual names; a header and the column that --label names. Paths of Windows and a leading ./ are taken as they are
+    # meant. Labels are numbers only if all are: one text among them makes all of them texts, or "7" and 7 would be
+    # two classes.
     known = set(names)
     if rows[0][0] in known and len(rows[0]) == 2 and label is None:  # noqa: PLR2004 no header
         file_column, label_column, start = 0, 1, 0

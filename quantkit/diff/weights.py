@@ -124,6 +124,10 @@ def _ref(constant: Stored) -> WeightRef:
 
 def _pairs(left: dict[str, Stored], right: dict[str, Stored], nodes: Nodes) -> dict[str, str]:
     """Match by name, then by `base_name`, then by the largest constant that matched nodes read."""
+    # Quantizers rename weights (w_quantized), and exporters number them anew, so three ways, the surest first; a
+    # weight that is taken is not given twice. By their readers comes last: two nodes that correspond may read weights
+    # in another order, and the largest is then the best guess. What finds no partner is listed as only in one model,
+    # which a wrong pair would hide.
     pairs = {name: name for name in left if name in right}
     bases = {base_name(n): n for n in right if n not in pairs}
     for name in left:

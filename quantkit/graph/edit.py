@@ -131,7 +131,13 @@ def value_names(model: ir.Model) -> Names:
 
 
 def add_initializer(graph: ir.Graph, name: str, tensor: ir.TensorProtocol) -> ir.Value:
-    """Add a constant to a graph; no value may have its name."""
+    """Add a constant to a graph; no value may have its name.
+
+    Args:
+        graph: Where it is declared.
+        name: That no value of any graph has.
+        tensor: Its contents.
+    """
     value = ir.Value(
         name=name,
         type=ir.TensorType(tensor.dtype),
@@ -167,11 +173,23 @@ class Canvas:
         return self._names.fresh(wanted)
 
     def constant(self, graph: ir.Graph, array: NDArray[Any], name: str) -> ir.Value:
-        """Add a small initializer."""
+        """Add a small initializer.
+
+        Args:
+            graph: Where it is declared.
+            array: Its values.
+            name: Made new if it is taken.
+        """
         return self.initializer(graph, ir.Tensor(np.asarray(array)), name)
 
     def initializer(self, graph: ir.Graph, tensor: ir.TensorProtocol, name: str) -> ir.Value:
-        """Add an initializer, which may be lazy."""
+        """Add an initializer, which may be lazy.
+
+        Args:
+            graph: Where it is declared.
+            tensor: Its contents, which may be computed when they are read.
+            name: Made new if it is taken.
+        """
         return add_initializer(graph, self.name(name), tensor)
 
     def node(  # noqa: PLR0913 - what a node is made of
@@ -204,7 +222,13 @@ class Canvas:
         return tuple(values)
 
     def swapped(self, value: ir.Value, rank: int, *, before: ir.Node) -> ir.Value:
-        """Insert a Transpose of the last two axes."""
+        """Insert a Transpose of the last two axes.
+
+        Args:
+            value: What is transposed.
+            rank: Its number of axes.
+            before: The node in front of which the Transpose is put.
+        """
         perm = [*range(rank - 2), rank - 1, rank - 2]
         (transposed,) = self.node(
             "Transpose",
@@ -229,7 +253,13 @@ class Canvas:
         return self._inputs[key]
 
     def replace(self, node: ir.Node, replacement: ir.Value, output: int = 0) -> None:
-        """Let `replacement` stand for an output of `node`, under its old name."""
+        """Let `replacement` stand for an output of `node`, under its old name.
+
+        Args:
+            node: Whose output is replaced.
+            replacement: What is read instead; it gets the output's name.
+            output: Which one.
+        """
         old = node.outputs[output]
         name = old.name
         replacement.type, replacement.shape = old.type, old.shape

@@ -157,6 +157,11 @@ def _refuse_references(graph: onnx.GraphProto) -> None:
 
 def _sort(part: Part) -> set[str]:
     """Put the nodes of a graph, and of those inside it, in order; return what it reads and does not make."""
+    # ONNX demands that nodes come in order; some exporters do not keep to it, and onnxruntime loads their files. A
+    # graph in order (nearly all) is not copied. What a subgraph reads from outside counts as read by the node that
+    # holds it, hence the recursion before the order is known. What is left when no further node can be placed is a
+    # cycle, and its first node is named. Read and never made is no error here: it may be a name of an outer graph,
+    # and the outermost caller decides.
     given = _given_names(part)
     makers = _makers(part, given)
     reads = [_reads(node) for node in part.node]

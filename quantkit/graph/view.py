@@ -35,6 +35,11 @@ def view_of(model: ir.Model, *, read_weights: bool = True) -> View:
         model: The model; it is left as it is.
         read_weights: False takes large weights for finite, unread: where nobody asks, or where external data is missing.
     """
+    # Weights and constants overlap: a matrix is both, a graph input with a default is a weight that must not be taken
+    # for constant. Large weights are read once, for NaN and infinity only, as a single one would make every integer
+    # of its channel meaningless. Nodes of subgraphs are listed too, in the order of the file, so that a plan can say
+    # why they stay float; `outputs` are those of all graphs for the same reason: what a branch hands out is read by
+    # somebody who is not in the list of its readers.
     weights: dict[str, Weight] = {}
     constants: dict[str, Constant] = {}
     held = [value for graph in model.graphs() for value in graph.initializers.values()]

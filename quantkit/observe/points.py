@@ -37,6 +37,10 @@ def points_of(view: View, needed: Collection[str] = ()) -> Points:
 
     `needed`: those that a plan will ask for; names that the main graph does not have are passed over.
     """
+    # Two sources, joined in graph order: what enters and leaves operators that may run in integers, whatever the
+    # target, and what the plan for this target asks for. The first alone misses operators in a row that only another
+    # target computes; the second alone would leave tables for other tools, and plans that a user forces, without
+    # ranges. Tensors inside of branches are counted, since a session cannot put them out, and said.
     found: dict[str, None] = {}
     in_subgraph = 0
     for node in view.nodes:

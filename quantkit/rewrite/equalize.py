@@ -70,19 +70,23 @@ class _Grouping:
         self.view = view
         self.products = {p.node: p for p in products}
         self.parent: dict[str, str] = {}
-        self.spoiled: set[str] = set()
+        self.unscalable: set[str] = set()
         self.clipped: dict[str, float] = {}
         self.added: set[str] = set()
         self.before: set[str] = set()
 
     def found(self) -> list[Group]:
         for node in self.view.nodes:
-            self._tie(node)
+            self._join_channels(node)
         groups: dict[str, Group] = {}
         for tensor in self.parent:
             group = groups.setdefault(self._root(tensor), Group())
             (group.before if tensor in self.before else group.tensors).append(tensor)
-        bad = {self._root(t) for t in self.spoiled | (self.view.outputs & self.parent.keys())}
+        # Three reasons against a group, all found after joining, since a group may grow until the last node: a tensor
+        # in it cannot be scaled; one is an output of the model, whose values users see; it holds a Clip and an Add:
+        # the magnitude of a sum says nothing about how near the clipped operand came to its bound. Without a maker or
+        # without a reader there is nobody to take the factors.
+        bad = {self._root(t) for t in self.unscalable | (self.view.outputs & self.parent.keys())}
         bad |= {self._root(t) for t in self.clipped} & {self._root(t) for t in self.added}
         for node in self.view.nodes:
             product = self.products.get(node.name)
@@ -96,8 +100,14 @@ class _Grouping:
             group.bound = min(group.bound, bound)
         return [g for r, g in groups.items() if r not in bad and g.makers and g.readers]
 
-    def _tie(self, node: Node) -> None:
-        """Join what a node ties together; spoil what it cannot let a factor through."""
+    def _join_channels(self, node: Node) -> None:
+        """Join the tensors whose channels a node makes share a factor; mark those that it lets none through as unscalable."""
+        # Positive factors pass through what is homogeneous of degree one per channel: pooling, Relu, Add of two
+        # tensors with the same factors, and a Clip from 0, whose upper bound then must not matter (module's
+        # docstring). They pass through nothing else: Sigmoid and Softmax are not linear, Concat moves channels. One
+        # operand that is not a known tensor (a constant of an Add, an input of the graph) has no factor of its own,
+        # so the sum has none; Add(x, x) is not looked into. Everything that such a node reads is unscalable, and with
+        # it the whole group: a group is scaled as one or not at all.
         product = self.products.get(node.name)
         if product is not None:
             self._take_product(node, product)
@@ -120,19 +130,19 @@ class _Grouping:
                 self.added.add(node.outputs[0])
             # A second output, the indices of a MaxPool, is the same whatever a channel is multiplied by.
         else:
-            self.spoiled.update(known)
-            self.spoiled.update(v for v in node.inputs if v in self.parent)
+            self.unscalable.update(known)
+            self.unscalable.update(v for v in node.inputs if v in self.parent)
 
     def _take_product(self, node: Node, product: Product) -> None:
         for slot, value in enumerate(node.inputs):
             if slot and value in self.parent:
-                self.spoiled.add(value)
+                self.unscalable.add(value)
         own = self._owns_constants(node, product)
         if product.reads in self.parent and not (own and _takes_factors(product)):
-            self.spoiled.add(product.reads)
+            self.unscalable.add(product.reads)
         self.parent.setdefault(node.outputs[0], node.outputs[0])
         if not own or node.op_type != "Conv":
-            self.spoiled.add(node.outputs[0])
+            self.unscalable.add(node.outputs[0])
 
     def _owns_constants(self, node: Node, product: Product) -> bool:
         """Say whether weight and bias are constants that nobody else reads: what is shared cannot be scaled."""
@@ -176,10 +186,20 @@ def equalize(
     """Rewrite weights and biases in place; return which tensors are now divided by what, a group each.
 
     `largest`: the magnitude of each channel, by tensor.
+
+    Args:
+        model: The float model, whose weights and biases are rewritten.
+        groups: As `groups_of` found them.
+        largest: The observed magnitude of each channel, by tensor.
     """
     values = {name: v for graph in model.graphs() for name, v in graph.initializers.items()}
     done = []
     for group in groups:
+        # Factors are those of the largest magnitude of each channel over all tensors of the group, as they share
+        # them. A tensor that was not observed (its range was not asked for, or it is clipped off first) adds nothing;
+        # two of different widths were joined by a broadcast, where channel i of one is not channel i of the other.
+        # Factors of 1 throughout change nothing: the model is then not rewritten, and its file stays byte for byte
+        # what it was.
         seen = [largest[t] for t in group.tensors if t in largest]
         if not seen or len({len(a) for a in seen}) != 1:
             continue

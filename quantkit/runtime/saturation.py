@@ -97,6 +97,9 @@ def _operands(node: ir.Node) -> Iterator[_Operands]:
 
 def _restored(node: ir.Node) -> Iterator[_Operands]:
     """Yield those of an operator between DequantizeLinear; with activations of 16 bits it runs in float."""
+    # onnxruntime fuses a product only between two DequantizeLinear, of the activation and of the weight; with one of
+    # them float it runs in float and cannot saturate. Without a zero point the activation is uint8, QuantizeLinear's
+    # default. Activations of 16 bits match no kernel.
     makers = [v.producer() for v in node.inputs[:2] if v is not None]
     if [m.op_type if m else "" for m in makers] != ["DequantizeLinear"] * 2:
         return

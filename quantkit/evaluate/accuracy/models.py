@@ -86,6 +86,9 @@ def open_models(
             f"No output of {loaded.name} is a tensor: there is nothing to compare; export it with tensors "
             "as outputs (scikit-learn: zipmap off)."
         )
+    # The float model says what inputs are called and what they hold; candidates may only be narrower. A quantizer may
+    # fix a batch that was free, and data is then cut for the narrowest, or the candidate alone would fail half-way
+    # through. Outputs must agree by name and type, as they are compared one by one.
     fixed = {spec.name: list(spec.shape) for spec in inputs}
     for model in opened[1:]:
         _check_same("input", _inputs(model), _inputs(reference), model.name)

@@ -77,6 +77,11 @@ def suffixes_of(
         available: All tensors whose values in the float model will be given, the layers' own among them.
         outputs: The outputs to look at.
     """
+    # Each layer's own suffix (what the model computes behind it) would be the cheapest run and a session per layer;
+    # one session for all would run the whole model for each layer. Between the two: as many sessions as fit into
+    # memory, each for a run of neighbouring layers, beginning where the first of them ends. What lies before is fed
+    # from the float run, which is made anyway. Empty arrays stand for what is not switched: onnxruntime wants every
+    # input fed.
     fitting = max(1, min(_RUNS, _MEMORY // max(model.nbytes, 1), len(layers)))
     for numbers in np.array_split(np.arange(len(layers)), fitting):
         tensors = {int(i): layers[i] for i in numbers}

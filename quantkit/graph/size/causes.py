@@ -177,6 +177,10 @@ def _scales(ops: Iterable[_Op]) -> set[_Value]:
 
 
 def _scale_inputs(op: _Op) -> list[_Value]:
+    # Operators with scales in fixed slots are the easy case. The others are weights decoded by hand, (Cast(q) - z) *
+    # s, and products of two scales that DynamicQuantizeLinear found at run time times the weight's: there the other
+    # operand of a Sub or Mul is the zero point or the scale. A Mul has them in either order, a Sub only as the
+    # second.
     kind, args = op.node.op_type, op.args
     slots = set(scale_slots(kind, len(args)))
     if kind in {"Sub", "Mul"} and len(args) == 2:  # noqa: PLR2004 - both operands
@@ -201,6 +205,9 @@ def _cause(tensor: MapTensor, value: _Value, scales: set[_Value]) -> str:
         return SCALES
     if tensor.dtype in _INDEX_TYPES:
         return SHAPES
+    # The nearest node that computes with it, breadth first: nodes that compute constants only are looked through. A
+    # tensor with two uses is counted for the nearer one; sizes must add up, so it cannot count for both. A branch
+    # that hands a constant out makes it the If's.
     pending, seen = deque([value]), {value}
     while pending:
         at = pending.popleft()

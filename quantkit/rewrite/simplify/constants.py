@@ -197,6 +197,10 @@ def _held(node: ir.Node) -> ir.TensorProtocol | None:
 def _computed(node: ir.Node, opset: int) -> Array | None:
     if node.op_type not in _FOLDED or dtype(node.outputs[0]) is ir.DataType.STRING:
         return None
+    # Not folded: what is not wholly constant; texts; what would make the file larger (a Tile, an Expand); a weight
+    # that is stored in few bits on purpose. Computed by onnx's reference, whose result is believed only if type and
+    # shape are those that the graph states. What overflows or divides by zero is not folded: what becomes of it is
+    # the runtime's to say.
     tensors = [constant(v) for v in node.inputs if v is not None]
     held = [t for t in tensors if t is not None and t.dtype is not ir.DataType.STRING]
     if len(held) < len(tensors) or not held or not _pays(node, held) or _is_stored(node, held):

@@ -131,6 +131,9 @@ def _shared_int8(site: Site) -> Reason | None:
     own. Where a tensor has several (a residual connection; query, key and value), it stays int8, and so every product
     that reads or makes it stays float: int8 matches no pattern, and input and output must have one type.
     """
+    # Both ends of the product are asked, its own input and what it makes, as one int8 tensor that stays int8 is
+    # enough. A node that reads a tensor twice (a square) counts like two readers: the rewrite looks at edges, not at
+    # nodes. An int8 input of the model has no QuantizeLinear that could be rewritten, however many read it.
     x, quantizer = site.operand(0), site.exit.quantizer
     read = x.integers if x is not None and x.dtype is ir.DataType.INT8 else None
     made = None if quantizer is None else quantizer.outputs[0]
