@@ -27,7 +27,7 @@ from quantkit import calibrate
 from quantkit.calibration import CalibrateOptions, calibrate_model
 from quantkit.data import InputSpec, arrays, images, open_data, order  # noqa: F401 - not to be timed
 from quantkit.observe import CalibratorAsk
-from quantkit.recipe import DataSettings, ImageSettings
+from quantkit.settings import DataSettings, ImageSettings
 
 Report = dict[str, Any]
 

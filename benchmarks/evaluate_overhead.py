@@ -57,7 +57,7 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
     """Do one measurement; everything is imported before the clock starts."""
     from quantkit.evaluate.outputs import AccuracyOptions, NamedModel, measure_outputs
     from quantkit.observe.monitor import Silent
-    from quantkit.recipe import DataSettings
+    from quantkit.settings import DataSettings
 
     models = [NamedModel(name=Path(path).stem, path=Path(path)) for path in job["models"]]
     data = Cifar(Path(job["data"]), job["images"])

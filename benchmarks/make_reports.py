@@ -46,7 +46,7 @@ def samples_of(folder: Path, calibration: str) -> Path:
     from quantkit.data import open_data as opened
     from quantkit.graph.load import load
     from quantkit.observe.prepare import inputs_of
-    from quantkit.recipe import load_recipe
+    from quantkit.settings import load_recipe
 
     settings = load_recipe(folder / "quantkit.toml").data
     samples = opened(folder / calibration, inputs_of(load(folder / "model.onnx")), settings)

@@ -176,7 +176,7 @@ def nncf_row(job: Job) -> Job:
 def quantkit_row(job: Job) -> Job:
     """Call quantkit's quantize_static on the float model as it is: it needs no preparation."""
     from quantkit import quantize_static
-    from quantkit.recipe import DataSettings
+    from quantkit.settings import DataSettings
 
     samples = load_samples(job["samples"])
     settings = DataSettings(limit=len(samples))

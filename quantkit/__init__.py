@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from quantkit.observe import Calibration
     from quantkit.pipeline import QuantizeResult
     from quantkit.plan import Plan
-    from quantkit.recipe import (
+    from quantkit.result import Result, load_result
+    from quantkit.rewrite.simplify import ModelPass
+    from quantkit.settings import (
         DataSettings,
         GateSettings,
         ImageSettings,
@@ -41,8 +43,6 @@ if TYPE_CHECKING:
         TensorRule,
         TextSettings,
     )
-    from quantkit.result import Result, load_result
-    from quantkit.rewrite.simplify import ModelPass
     from quantkit.spec import QInt8, QuantType, QUInt8
     from quantkit.workflows.inspect import Inspection, inspect_model
     from quantkit.workflows.optimize import check_pass
@@ -55,28 +55,28 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 _HOME = {
     "Attestation": "quantkit.workflows.verify_file",
     "Calibration": "quantkit.observe",
-    "DataSettings": "quantkit.recipe",
-    "GateSettings": "quantkit.recipe",
+    "DataSettings": "quantkit.settings",
+    "GateSettings": "quantkit.settings",
     "GateVerdict": "quantkit.api.gate",
-    "ImageSettings": "quantkit.recipe",
+    "ImageSettings": "quantkit.settings",
     "Inspection": "quantkit.workflows.inspect",
     "MetricFunction": "quantkit.evaluate.accuracy.user_metric",
     "ModelDiff": "quantkit.diff",
     "ModelPass": "quantkit.rewrite.simplify",
-    "NodeRule": "quantkit.recipe",
+    "NodeRule": "quantkit.settings",
     "Plan": "quantkit.plan",
     "QInt8": "quantkit.spec",
     "QUInt8": "quantkit.spec",
     "QuantType": "quantkit.spec",
     "QuantizeResult": "quantkit.pipeline",
     "QuantkitError": "quantkit.errors",
-    "RecoverSettings": "quantkit.recipe",
+    "RecoverSettings": "quantkit.settings",
     "ReportFiles": "quantkit.api.report",
     "Result": "quantkit.result",
     "ResultDiff": "quantkit.diff",
-    "StaticSettings": "quantkit.recipe",
-    "TensorRule": "quantkit.recipe",
-    "TextSettings": "quantkit.recipe",
+    "StaticSettings": "quantkit.settings",
+    "TensorRule": "quantkit.settings",
+    "TextSettings": "quantkit.settings",
     "calibrate": "quantkit.api.calibrate",
     "check_metric": "quantkit.evaluate.accuracy.user_metric",
     "check_pass": "quantkit.workflows.optimize",

@@ -52,9 +52,9 @@ from quantkit.observe.requests import (
 from quantkit.observe.run import Pass, observe, observe_stream
 from quantkit.plan import StaticOptions, ranges_needed
 from quantkit.provenance import cpu_name, model_digest, software
-from quantkit.recipe import DataSettings
 from quantkit.rewrite.simplify import simplify
 from quantkit.runtime.session import load_model
+from quantkit.settings import DataSettings
 from quantkit.targets import DEFAULT as DEFAULT_TARGET
 from quantkit.targets import cores, registered
 

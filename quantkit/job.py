@@ -13,7 +13,7 @@ from quantkit.observe import Calibration
 from quantkit.observe.origin import calibration_origin, data_origin
 from quantkit.plan import DynamicOptions, StaticOptions
 from quantkit.provenance import ModelOrigin, Provenance, model_digest, to_record
-from quantkit.recipe import DataSettings, RecoverSettings
+from quantkit.settings import DataSettings, RecoverSettings
 
 __all__ = ["StaticJob", "dynamic_origin", "static_origin"]
 

@@ -78,7 +78,6 @@ from quantkit.preparation import (
     split,
 )
 from quantkit.provenance import Provenance, json_digest, write_model
-from quantkit.recipe import DataSettings, memory_text
 from quantkit.runtime.check_result import (
     LARGE,
     MADE_UP,
@@ -89,6 +88,7 @@ from quantkit.runtime.check_result import (
 )
 from quantkit.runtime.kernels import fusion_of
 from quantkit.runtime.session import load_model, readable_ir_version
+from quantkit.settings import DataSettings, memory_text
 from quantkit.solve.empirical_bias import SAMPLES, correct_biases
 from quantkit.solve.losses import lossy
 from quantkit.solve.rounding import Rounding

@@ -34,12 +34,12 @@ from quantkit.ops.view import View
 from quantkit.plan import StaticOptions
 from quantkit.plan.selection import resolve_tensors
 from quantkit.provenance import model_digest
-from quantkit.recipe import DataSettings, RecoverSettings, resident
 from quantkit.rewrite.equalize import equalize, extreme_requests, groups_of
 from quantkit.rewrite.simplify import simplify
 from quantkit.rewrite.smooth import smooth
 from quantkit.rewrite.smoothable import smoothable, smoothing_requests
 from quantkit.runtime.check_result import CALIBRATED, HELD_OUT, LARGE
+from quantkit.settings import DataSettings, RecoverSettings, resident
 from quantkit.solve.weights import in_groups, moment_requests
 from quantkit.targets import cores
 

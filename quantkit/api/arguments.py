@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quantkit.errors import UsageError
-from quantkit.recipe import DataSettings, parse_memory
 from quantkit.result import Result, load_result, result_file
+from quantkit.settings import DataSettings, parse_memory
 
 if TYPE_CHECKING:
     from quantkit.observe import CalibratorAsk

@@ -9,7 +9,7 @@ from quantkit.api.arguments import range_method, sample_settings
 from quantkit.calibration import CalibrateOptions, calibrate_model
 from quantkit.errors import UsageError
 from quantkit.observe import Calibration, Request
-from quantkit.recipe import DataSettings
+from quantkit.settings import DataSettings
 
 __all__ = ["calibrate"]
 

@@ -7,8 +7,8 @@ from quantkit.api.arguments import as_path, read_result, sample_settings
 from quantkit.data import Description
 from quantkit.diff import ModelDiff, ResultDiff, compare_models, compare_results, read_samples
 from quantkit.errors import UsageError
-from quantkit.recipe import DataSettings
 from quantkit.result import Result
+from quantkit.settings import DataSettings
 
 __all__ = ["diff_models", "diff_results"]
 

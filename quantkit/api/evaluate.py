@@ -9,8 +9,8 @@ from quantkit.evaluate.outputs import AccuracyOptions, NamedModel
 from quantkit.files import check_folder
 from quantkit.gate import rules_of
 from quantkit.graph.load import model_files
-from quantkit.recipe import DataSettings, GateSettings
 from quantkit.result import Result
+from quantkit.settings import DataSettings, GateSettings
 from quantkit.workflows.evaluate import WRITTEN, EvaluateOptions, evaluate, named, write_evaluation
 
 __all__ = ["evaluate_models"]
@@ -46,7 +46,7 @@ def evaluate_models(  # noqa: PLR0913 - one parameter per question
         candidates: A path, several, or paths by the names that the report shows.
         data: What `quantkit.calibrate` takes; with labels where there are any.
         output: A folder for result.json, report.html and report.md; None: nothing is written.
-        metric: One of `quantkit.recipe.METRICS`, a plug-in's name, or "module:function"; None: chosen by the labels.
+        metric: One of `quantkit.settings.METRICS`, a plug-in's name, or "module:function"; None: chosen by the labels.
         pairs: Two columns of text are embedded one by one, and the label is their likeness.
         answer: The output that is judged, of several; None: the first that fits.
         hold_out: Leave out samples that a candidate was calibrated with.

@@ -12,8 +12,8 @@ from quantkit.errors import UsageError
 from quantkit.files import check_outputs, replace_text
 from quantkit.gate import badge as badge_text
 from quantkit.gate import judge, junit_xml, overall, rules_for, rules_of
-from quantkit.recipe import GateSettings, closest, load_recipe
 from quantkit.result import Outcome, Result, Verdict
+from quantkit.settings import GateSettings, closest, load_recipe
 
 __all__ = ["GateVerdict", "gate_result"]
 

@@ -16,7 +16,7 @@ from quantkit.observe import Calibration
 from quantkit.observe.container import is_calibration
 from quantkit.pipeline import QuantizeResult, plan_model, static
 from quantkit.plan import Plan, StaticOptions, TensorOverride, read_plan
-from quantkit.recipe import DataSettings, NodeRule, RecoverSettings, StaticSettings, TensorRule
+from quantkit.settings import DataSettings, NodeRule, RecoverSettings, StaticSettings, TensorRule
 from quantkit.spec import named_int_type
 from quantkit.targets import DEFAULT
 from quantkit.targets import target as target_named

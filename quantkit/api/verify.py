@@ -7,7 +7,7 @@ from typing import Any
 
 from quantkit.api.arguments import as_path
 from quantkit.errors import UsageError
-from quantkit.recipe import DataSettings, parse_memory
+from quantkit.settings import DataSettings, parse_memory
 from quantkit.workflows.reproduce import make_again
 from quantkit.workflows.verify_file import Attestation, attest
 

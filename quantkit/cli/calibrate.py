@@ -100,7 +100,7 @@ def calibrate(  # noqa: PLR0913 - one parameter a flag
         present(found, show, export=export, all_tensors=all_tensors, as_json=as_json)
         return
     from quantkit.calibration import CalibrateOptions, calibrate_model
-    from quantkit.recipe import load_recipe
+    from quantkit.settings import load_recipe
 
     recipe = load_recipe()
     source = model or recipe.model

@@ -10,7 +10,7 @@ from quantkit.errors import UsageError
 
 if TYPE_CHECKING:
     from quantkit.observe import CalibratorAsk
-    from quantkit.recipe import CalibrateSettings, DataSettings, ImageSettings
+    from quantkit.settings import CalibrateSettings, DataSettings, ImageSettings
 
 __all__ = ["DataFlags", "MethodFlags", "calibrator", "chosen_calibrator", "data_settings"]
 
@@ -163,7 +163,7 @@ class DataFlags:
 
 def data_settings(recipe: "DataSettings", flags: DataFlags) -> "DataSettings":
     """Return the recipe's settings with the flags that were given in their place."""
-    from quantkit.recipe import parse_memory
+    from quantkit.settings import parse_memory
 
     order = {
         "path": flags.data,
@@ -198,7 +198,7 @@ def data_settings(recipe: "DataSettings", flags: DataFlags) -> "DataSettings":
         print_warnings((f"Over quantkit.toml: {', '.join(told)}.",))
     image = recipe.image
     if flags.preset is not None:  # what it sets must not be undone by single values for another one
-        from quantkit.recipe import preset_keys
+        from quantkit.settings import preset_keys
 
         image = replace(image, **dict.fromkeys(preset_keys(flags.preset)))
     sized = [key for key in ("resize", "crop", "letterbox") if images[key] is not None]
@@ -222,7 +222,7 @@ def _over(recipe: object, given: dict[str, Any]) -> list[str]:
     """Return in words which of the values given take the place of others in the recipe."""
     found = dict(given)
     if "preset" in given:
-        from quantkit.recipe import preset_keys
+        from quantkit.settings import preset_keys
 
         found = dict.fromkeys(preset_keys(given["preset"])) | found
     before = {key: getattr(recipe, key) for key in found}
@@ -272,7 +272,7 @@ def calibrator(name: str | None, percentile: float | None) -> "CalibratorAsk":
     """
     from calibrators import names
     from quantkit.observe import CalibratorAsk
-    from quantkit.recipe import closest
+    from quantkit.settings import closest
 
     name = name or ("mse" if percentile is None else "percentile")
     known = names()

@@ -11,7 +11,7 @@ from quantkit.cli.flags import expanded
 from quantkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from quantkit.recipe import DataSettings
+    from quantkit.settings import DataSettings
 
 __all__ = ["diff"]
 
@@ -89,7 +89,7 @@ def _models(a: Path, b: Path, flags: DataFlags, most: int | None, *, as_json: bo
 
 def _settings(flags: DataFlags) -> "DataSettings | None":
     """Return what --data says, over quantkit.toml; None without it: then nothing of the data is read."""
-    from quantkit.recipe import load_recipe
+    from quantkit.settings import load_recipe
 
     if flags.data is not None:
         return data_settings(load_recipe().data, flags)

@@ -14,7 +14,7 @@ from quantkit.cli.gate_options import GateFlags, gate_settings, part
 from quantkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from quantkit.recipe import Recipe
+    from quantkit.settings import Recipe
     from quantkit.workflows.evaluate import EvaluateOptions
 
 __all__ = ["evaluate"]
@@ -118,7 +118,7 @@ def evaluate(  # noqa: PLR0913 - one parameter a flag
 
     from quantkit.cli.evaluation_view import present
     from quantkit.files import check_folder
-    from quantkit.recipe import load_recipe
+    from quantkit.settings import load_recipe
     from quantkit.workflows.evaluate import WRITTEN, evaluate, named, write_evaluation
 
     recipe = load_recipe()

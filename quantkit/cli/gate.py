@@ -69,7 +69,7 @@ def gate(  # noqa: PLR0913 - one parameter a flag
     from dataclasses import replace
 
     from quantkit import GateSettings, gate_result
-    from quantkit.recipe import RECIPE_NAME
+    from quantkit.settings import RECIPE_NAME
 
     if limits.estimate and confidence is not None:
         raise UsageError("--estimate judges without a --confidence: leave out one of the two.")

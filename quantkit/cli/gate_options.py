@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from quantkit.recipe import GateSettings
+    from quantkit.settings import GateSettings
 
 __all__ = ["GateFlags", "gate_settings", "part"]
 
@@ -24,7 +24,7 @@ def part(value: str | float) -> float:
 
 def _drop(value: str | float) -> float:
     """Read a limit of a drop, which keeps in mind that it was written in per cent."""
-    from quantkit.recipe import Percent
+    from quantkit.settings import Percent
 
     found = part(value)
     return (

@@ -79,7 +79,7 @@ def _found(
     from quantkit.files import check_outputs
     from quantkit.pipeline import plan_model
     from quantkit.plan import read_plan
-    from quantkit.recipe import load_recipe
+    from quantkit.settings import load_recipe
 
     if model is not None and model.suffix == ".json":
         if samples.used() or flags != StaticFlags() or how != MethodFlags():

@@ -44,7 +44,7 @@ def _has_data(args: list[str]) -> bool:
     """Tell whether a flag or quantkit.toml names data."""
     if any(a.split("=")[0] in _DATA_FLAGS for a in args):
         return True
-    from quantkit.recipe import load_recipe
+    from quantkit.settings import load_recipe
 
     return load_recipe().data.path is not None
 

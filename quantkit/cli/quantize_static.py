@@ -57,7 +57,7 @@ def static(  # noqa: PLR0913 - one parameter a flag
     from quantkit.files import check_outputs
     from quantkit.pipeline import static as pipeline
     from quantkit.plan import read_plan, write_plan
-    from quantkit.recipe import load_recipe
+    from quantkit.settings import load_recipe
 
     recipe = load_recipe()
     given = None if plan is None else read_plan(plan)

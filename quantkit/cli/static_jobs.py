@@ -11,7 +11,7 @@ from quantkit.errors import UsageError
 if TYPE_CHECKING:
     from quantkit.job import StaticJob
     from quantkit.plan import Format, Plan
-    from quantkit.recipe import Recipe
+    from quantkit.settings import Recipe
 
 __all__ = ["job_of"]
 

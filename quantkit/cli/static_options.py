@@ -8,10 +8,10 @@ import typer
 
 from quantkit.cli.flags import Switches
 from quantkit.errors import UsageError
-from quantkit.recipe import RecoverSettings
+from quantkit.settings import RecoverSettings
 
 if TYPE_CHECKING:
-    from quantkit.recipe import StaticSettings, TensorRule
+    from quantkit.settings import StaticSettings, TensorRule
 
 __all__ = ["StaticFlags", "static_settings"]
 
@@ -140,7 +140,7 @@ def _format(name: str) -> str:
 
 
 def _rules(flags: StaticFlags) -> list["TensorRule"]:
-    from quantkit.recipe import TensorRule
+    from quantkit.settings import TensorRule
 
     floats = flags.float_tensor or []
     rules = [TensorRule(tensor=tensor, keep_float=True) for tensor in floats]

@@ -12,7 +12,7 @@ from quantkit.cli.flags import expanded
 from quantkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from quantkit.recipe import DataSettings
+    from quantkit.settings import DataSettings
     from quantkit.workflows.verify_file import Attestation
 
 __all__ = ["verify"]
@@ -67,7 +67,7 @@ def verify(
 
 def _data(samples: DataFlags) -> "tuple[Path | None, DataSettings | None, int | None]":
     """Return the data, how it is prepared (None: as recorded), and the memory that may be held."""
-    from quantkit.recipe import DataSettings, load_recipe
+    from quantkit.settings import DataSettings, load_recipe
 
     settings = data_settings(load_recipe().calibrated, samples)
     prepared = replace(settings, path=None, memory=None)

@@ -13,7 +13,7 @@ from quantkit.data.batch import batches, collate, fixed_batch, order
 from quantkit.data.boxes import Boxes
 from quantkit.data.model import Description, InputSpec, Label, Padding, Sample, Samples, Stream
 from quantkit.errors import UsageError
-from quantkit.recipe import DataSettings, ImageSettings, TextSettings
+from quantkit.settings import DataSettings, ImageSettings, TextSettings
 
 __all__ = [
     "Boxes",

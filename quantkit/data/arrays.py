@@ -38,7 +38,7 @@ from quantkit.data.rows import (
 )
 from quantkit.data.stored import ArrayFiles, StoredArray, npy_array, npz_arrays
 from quantkit.errors import DataError
-from quantkit.recipe import DataSettings
+from quantkit.settings import DataSettings
 
 __all__ = ["ArraySamples", "ArraySource", "FileSource", "open_npy", "open_npz"]
 

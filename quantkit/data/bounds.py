@@ -11,7 +11,7 @@ from pathlib import Path
 from quantkit.data import detect
 from quantkit.data.detect import Found
 from quantkit.errors import DataError
-from quantkit.recipe import memory_text
+from quantkit.settings import memory_text
 
 __all__ = ["check_tables"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from quantkit.errors import DataError
-from quantkit.recipe import memory_text
+from quantkit.settings import memory_text
 
 __all__ = ["BOXES", "Box", "Boxes", "boxes_file", "read_boxes"]
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from quantkit.data.model import Array, InputSpec, Sample, Samples, shape_text
 from quantkit.errors import DataError
-from quantkit.recipe import closest
+from quantkit.settings import closest
 
 __all__ = [
     "LABEL_NAMES",

@@ -25,7 +25,7 @@ from quantkit.data.pixels import read_image
 from quantkit.data.preprocessing import Preprocessing, image_input, preprocessing
 from quantkit.data.text import TextEncoder, looks_like_text, text_encoder
 from quantkit.errors import DataError, UsageError
-from quantkit.recipe import DataSettings, closest
+from quantkit.settings import DataSettings, closest
 
 __all__ = ["RowReader", "label_column", "row_reader"]
 

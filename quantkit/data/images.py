@@ -18,7 +18,7 @@ from quantkit.data.pixels import place_in, read_image, stored_size, stored_turne
 from quantkit.data.preprocessing import Preprocessing, image_input, preprocessing
 from quantkit.data.rows import labels_line, plural
 from quantkit.errors import DataError
-from quantkit.recipe import DataSettings, closest, memory_of
+from quantkit.settings import DataSettings, closest, memory_of
 
 __all__ = ["ImageSamples", "label_value", "one_at_a_time", "open_images"]
 

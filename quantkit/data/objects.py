@@ -32,7 +32,7 @@ from quantkit.data.rows import (
     plain_label,
 )
 from quantkit.errors import DataError, UsageError
-from quantkit.recipe import DataSettings
+from quantkit.settings import DataSettings
 
 __all__ = ["ObjectStream", "SequenceSamples", "open_object"]
 

@@ -24,7 +24,7 @@ import numpy as np
 from quantkit.data.boxes import Boxes
 from quantkit.data.model import Array
 from quantkit.data.preprocessing import Preprocessing
-from quantkit.recipe import memory_text
+from quantkit.settings import memory_text
 
 __all__ = ["place_in", "read_image", "stored_size", "stored_turned", "to_array"]
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from quantkit.data.model import InputSpec
 from quantkit.errors import DataError, UsageError
-from quantkit.recipe import ImageSettings, Layout, Size
+from quantkit.settings import ImageSettings, Layout, Size
 
 __all__ = ["Preprocessing", "image_input", "preprocessing"]
 

@@ -28,7 +28,7 @@ from numpy.lib import format as npy_format
 from quantkit.data.model import Array
 from quantkit.data.rows import Header
 from quantkit.errors import DataError
-from quantkit.recipe import memory_text
+from quantkit.settings import memory_text
 
 __all__ = ["ArrayFiles", "StoredArray", "check_directory", "npy_array", "npz_arrays", "read_header"]
 

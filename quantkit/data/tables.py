@@ -25,7 +25,7 @@ from quantkit.data.model import Description, InputSpec, Label, Sample, digest, f
 from quantkit.data.rows import labels_line
 from quantkit.errors import DataError
 from quantkit.files import make_scratch
-from quantkit.recipe import DataSettings
+from quantkit.settings import DataSettings
 
 __all__ = ["TableSamples", "open_dataset", "open_table"]
 

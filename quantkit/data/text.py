@@ -18,7 +18,7 @@ import numpy as np
 from quantkit.data.check import quoted
 from quantkit.data.model import Array, InputSpec, Padding
 from quantkit.errors import DataError, UsageError
-from quantkit.recipe import TextSettings
+from quantkit.settings import TextSettings
 
 __all__ = ["TextEncoder", "looks_like_text", "text_encoder"]
 

@@ -9,9 +9,9 @@ from quantkit.calibration import with_model_folder
 from quantkit.data import Description, batches, collate, fixed_batch, open_data
 from quantkit.errors import DataError
 from quantkit.observe.prepare import inputs_of
-from quantkit.recipe import DataSettings
 from quantkit.runtime.session import load_model
 from quantkit.runtime.synthetic_inputs import Feeds
+from quantkit.settings import DataSettings
 
 __all__ = ["SAMPLES", "read_samples"]
 

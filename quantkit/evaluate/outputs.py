@@ -25,8 +25,8 @@ from quantkit.evaluate.accuracy.source import Source, open_source
 from quantkit.evaluate.accuracy.user_metric import import_metric
 from quantkit.observe.monitor import Monitor
 from quantkit.observe.origin import known_share, typical_values
-from quantkit.recipe import METRICS, DataSettings, EvaluateSettings, closest
 from quantkit.result import DataSource, Drift, Metric
+from quantkit.settings import METRICS, DataSettings, EvaluateSettings, closest
 
 __all__ = ["AccuracyOptions", "MeasuredOutputs", "NamedModel", "measure_outputs"]
 
@@ -36,7 +36,7 @@ class AccuracyOptions:
     """What to measure.
 
     Attributes:
-        metric: One of `quantkit.recipe.METRICS`, a plug-in's name, or "module:function"; None: as labels suggest.
+        metric: One of `quantkit.settings.METRICS`, a plug-in's name, or "module:function"; None: as labels suggest.
         pairs: The data has two text columns; a label says how alike their texts are.
         answer: The output that is judged; None: the first that fits.
         confidence: Of all intervals.

@@ -7,8 +7,8 @@ from statistics import NormalDist
 from typing import Literal
 
 from quantkit.errors import UsageError
-from quantkit.recipe import closest
 from quantkit.result import Evaluated, Interval, Latency, Result, Rule
+from quantkit.settings import closest
 
 __all__ = ["Figure", "Missing", "Unit", "bad_end", "figure_of", "is_ceiling"]
 __all__ += ["unit_of"]

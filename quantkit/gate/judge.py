@@ -10,8 +10,8 @@ from quantkit.errors import UsageError
 from quantkit.gate.figures import Figure, Missing, bad_end, figure_of, is_ceiling
 from quantkit.gate.objections import objections_of
 from quantkit.gate.wording import more_samples, room, sentence
-from quantkit.recipe import GateSettings, Percent, closest
 from quantkit.result import Evaluated, Judged, Outcome, Result, Rule, Verdict
+from quantkit.settings import GateSettings, Percent, closest
 
 __all__ = ["KEYS", "judge", "judged", "overall", "rules_for", "rules_of"]
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from quantkit.data.stored import check_directory, read_header
 from quantkit.errors import DataError
 from quantkit.files import replacing
-from quantkit.recipe import memory_of, memory_text
+from quantkit.settings import memory_of, memory_text
 
 __all__ = ["is_calibration", "read_container", "write_container"]
 

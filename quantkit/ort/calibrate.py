@@ -19,7 +19,7 @@ from quantkit.ort.methods import method_of
 from quantkit.ort.missing import missing
 from quantkit.ort.quant_utils import CalibrationMethod
 from quantkit.ort.tensors import TensorData, TensorsData, load_tensors_data, save_tensors_data
-from quantkit.recipe import DataSettings
+from quantkit.settings import DataSettings
 
 __all__ = [
     "CalibraterBase",

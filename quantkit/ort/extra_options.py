@@ -12,7 +12,7 @@ from typing import Any
 
 from quantkit.errors import UsageError
 from quantkit.numerics.dtypes import IntType
-from quantkit.recipe import TensorRule, closest
+from quantkit.settings import TensorRule, closest
 from quantkit.spec import named_int_type
 
 __all__ = ["ExtraOptions", "read_extra_options", "rules_of", "type_name"]

@@ -26,7 +26,7 @@ from quantkit.ort.quant_utils import CalibrationMethod, QuantFormat, Quantizatio
 from quantkit.ort.tensors import cached
 from quantkit.pipeline import QuantizeResult, static
 from quantkit.plan import Format, check_settings
-from quantkit.recipe import DataSettings, RecoverSettings, StaticSettings, TensorRule
+from quantkit.settings import DataSettings, RecoverSettings, StaticSettings, TensorRule
 from quantkit.spec import named_int_type
 from quantkit.targets import DEFAULT
 

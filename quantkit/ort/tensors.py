@@ -22,7 +22,7 @@ from quantkit.observe.observations import Observations
 from quantkit.observe.requests import SpanAsk
 from quantkit.ort.quant_utils import CalibrationMethod
 from quantkit.provenance import model_digest
-from quantkit.recipe import DataSettings
+from quantkit.settings import DataSettings
 
 __all__ = [
     "TensorData",

@@ -10,7 +10,7 @@ import msgspec
 
 from quantkit.errors import ModelError
 from quantkit.numerics.dtypes import IntType
-from quantkit.recipe import DataSettings
+from quantkit.settings import DataSettings
 from quantkit.targets import Target
 
 __all__ = ["data_settings_of", "to_record"]

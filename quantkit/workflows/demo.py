@@ -19,9 +19,9 @@ from quantkit.job import StaticJob
 from quantkit.observe.monitor import Monitor, Silent
 from quantkit.pipeline import dynamic, static
 from quantkit.plan import DynamicOptions
-from quantkit.recipe import DataSettings, load_recipe
 from quantkit.result import Result
 from quantkit.samples import fashion_mnist
+from quantkit.settings import DataSettings, load_recipe
 from quantkit.spec import QInt8, QUInt8, weight_int_type
 from quantkit.workflows.evaluate import EvaluateOptions, evaluate, write_evaluation
 

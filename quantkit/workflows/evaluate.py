@@ -30,11 +30,11 @@ from quantkit.provenance import (
     read_provenance,
     software,
 )
-from quantkit.recipe import DataSettings, closest
 from quantkit.report import write_pages
 from quantkit.result import Evaluated, ModelFile, Origin, Result, Rule, save_result
 from quantkit.runtime.kernels import runtime_of
 from quantkit.runtime.session import RUNTIME_ERRORS, first_line, load_model
+from quantkit.settings import DataSettings, closest
 from quantkit.targets import cores
 
 __all__ = ["PARTS", "WRITTEN", "EvaluateOptions", "evaluate", "named", "write_evaluation"]
@@ -60,7 +60,7 @@ class EvaluateOptions:
         threads: Numbers of threads that are timed; 0 is onnxruntime's choice.
         skip: Parts that are left out, of `PARTS`.
         rules: What candidates are judged by.
-        allow: Objections to an evaluation that do not count; of `quantkit.recipe.objections`.
+        allow: Objections to an evaluation that do not count; of `quantkit.settings.objections`.
         title: For people; "": the float model's name.
         command: How this was asked for, to do it again.
         recipe: The text of quantkit.toml.

@@ -20,8 +20,8 @@ from quantkit.observe.container import is_calibration
 from quantkit.pipeline import dynamic, static
 from quantkit.plan import DynamicOptions, StaticOptions, TensorOverride
 from quantkit.provenance import Provenance, content_digest, data_settings_of, read_provenance
-from quantkit.recipe import DataSettings, RecoverSettings
 from quantkit.rewrite.simplify import PLUGINS
+from quantkit.settings import DataSettings, RecoverSettings
 from quantkit.targets import target as target_named
 from quantkit.workflows.optimize import optimize_model
 from quantkit.workflows.verify_file import Check, require_provenance, version_changes

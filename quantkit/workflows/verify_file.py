@@ -26,9 +26,9 @@ from quantkit.provenance import (
     read_entry,
     software,
 )
-from quantkit.recipe import DataSettings
 from quantkit.runtime.check_result import Reference, Verification, compare, run_float
 from quantkit.runtime.session import load_model
+from quantkit.settings import DataSettings
 
 __all__ = ["Attestation", "Check", "attest", "require_provenance", "version_changes"]
 

@@ -14,8 +14,8 @@ import quantkit
 from quantkit import quantize_static
 from quantkit.errors import DataError, NothingToQuantizeError, QuantkitError, UsageError
 from quantkit.plan import Mode, write_plan
-from quantkit.recipe import NodeRule, RecoverSettings, TensorRule
 from quantkit.samples import fashion_mnist
+from quantkit.settings import NodeRule, RecoverSettings, TensorRule
 
 SAMPLE = fashion_mnist()
 IMAGES = SAMPLE.images[:32]

@@ -13,8 +13,8 @@ from result_cases import example_result
 
 from quantkit.cli.app import run
 from quantkit.gate import rules_of
-from quantkit.recipe import GateSettings
 from quantkit.result import OutputDrift, Result, save_result
+from quantkit.settings import GateSettings
 
 
 @pytest.fixture(autouse=True)

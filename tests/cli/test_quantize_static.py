@@ -14,7 +14,7 @@ from builders import graph, matmul_model, model, node, op_types, rng, run, save,
 from quantkit.cli.app import run as quantkit
 from quantkit.errors import UsageError
 from quantkit.plan import read_plan
-from quantkit.recipe import RecoverSettings
+from quantkit.settings import RecoverSettings
 
 
 def call(*arguments: str | Path) -> int:

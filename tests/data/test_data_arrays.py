@@ -10,7 +10,7 @@ from data.makers import VECTOR, ramp, spec, test_set
 
 from quantkit.data import InputSpec, open_data
 from quantkit.errors import DataError
-from quantkit.recipe import DataSettings
+from quantkit.settings import DataSettings
 
 TWO = (spec("a", None, 2), spec("b", None, 3))
 

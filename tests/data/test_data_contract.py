@@ -12,7 +12,7 @@ import pytest
 from data.makers import IMAGE, KINDS, TEXT, VECTOR, picture, ramp, spec
 
 from quantkit.data import InputSpec, Sample, Samples, open_data
-from quantkit.recipe import DataSettings, ImageSettings, TextSettings
+from quantkit.settings import DataSettings, ImageSettings, TextSettings
 
 EACH = pytest.mark.parametrize("kind", KINDS)
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from quantkit.data import batches, open_data, order
 from quantkit.data.stored import ArrayFiles, npz_arrays
 from quantkit.errors import DataError, UsageError
-from quantkit.recipe import DataSettings
+from quantkit.settings import DataSettings
 
 SMALL = DataSettings(memory=1_000_000)
 

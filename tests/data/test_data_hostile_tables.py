@@ -16,7 +16,7 @@ from pyarrow import parquet
 from quantkit.data import open_data
 from quantkit.data.bounds import _depth
 from quantkit.errors import DataError
-from quantkit.recipe import DataSettings
+from quantkit.settings import DataSettings
 
 SMALL = DataSettings(memory=1_000_000)
 

@@ -8,7 +8,7 @@ from PIL import Image
 
 from quantkit.data import open_data
 from quantkit.errors import DataError, UsageError
-from quantkit.recipe import DataSettings, ImageSettings
+from quantkit.settings import DataSettings, ImageSettings
 
 
 def read(path: Path, inputs: Any = IMAGE, **image: Any) -> Any:

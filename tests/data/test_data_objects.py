@@ -10,7 +10,7 @@ from data.makers import VECTOR, ramp, spec
 
 from quantkit.data import Samples, Stream, open_data
 from quantkit.errors import DataError, UsageError
-from quantkit.recipe import DataSettings
+from quantkit.settings import DataSettings
 
 FEEDS = [{"x": ramp(1, 4) + i, "label": i} for i in range(3)]
 
@@ -143,7 +143,7 @@ def test_a_model_without_inputs() -> None:
 def test_importing_is_light() -> None:
     """The readers import what they need when they need it."""
     code = (
-        "import sys, quantkit.data, quantkit.recipe\n"
+        "import sys, quantkit.data, quantkit.settings\n"
         "heavy = {'PIL', 'datasets', 'tokenizers', 'onnx', 'pyarrow', 'pandas'}\n"
         "sys.exit(', '.join(heavy & set(sys.modules)))"
     )

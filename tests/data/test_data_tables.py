@@ -11,7 +11,7 @@ from data.makers import IMAGE, TEXT, TEXTS, VECTOR, picture, spec, tokenizer
 
 from quantkit.data import batches, collate, open_data
 from quantkit.errors import DataError, UsageError
-from quantkit.recipe import DataSettings, TextSettings
+from quantkit.settings import DataSettings, TextSettings
 
 
 def table(folder: Path, **columns: Any) -> Path:

@@ -13,7 +13,7 @@ from onnx import TensorProto
 
 from quantkit.evaluate.outputs import AccuracyOptions, MeasuredOutputs, NamedModel, measure_outputs
 from quantkit.observe.monitor import Silent
-from quantkit.recipe import DataSettings
+from quantkit.settings import DataSettings
 
 FEATURES = 6
 

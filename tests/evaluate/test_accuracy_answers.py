@@ -22,8 +22,8 @@ from scipy import stats
 from quantkit.errors import ModelError
 from quantkit.evaluate.accuracy import chunks
 from quantkit.evaluate.outputs import MeasuredOutputs
-from quantkit.recipe import DataSettings
 from quantkit.samples import fashion_mnist
+from quantkit.settings import DataSettings
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from onnx import TensorProto
 
 from quantkit.errors import DataError, ModelError, QuantkitError, RuntimeSupportError, UsageError
 from quantkit.evaluate.outputs import AccuracyOptions, NamedModel
-from quantkit.recipe import DataSettings
+from quantkit.settings import DataSettings
 
 
 def other(

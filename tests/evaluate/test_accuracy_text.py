@@ -12,7 +12,7 @@ from evaluate.accuracy_cases import contenders, evaluated, text_encoder
 from scipy import stats
 
 from quantkit.errors import DataError
-from quantkit.recipe import DataSettings, TextSettings
+from quantkit.settings import DataSettings, TextSettings
 
 PAIR = TextSettings(column=("a", "b"))
 

@@ -17,8 +17,8 @@ from quantkit.data import Boxes, InputSpec, open_data
 from quantkit.errors import DataError
 from quantkit.evaluate.accuracy.average_precision import AveragePrecision, Image, matched, overlaps
 from quantkit.gate import judge, rules_of
-from quantkit.recipe import DataSettings, GateSettings, ImageSettings
 from quantkit.result import Metric, Result
+from quantkit.settings import DataSettings, GateSettings, ImageSettings
 
 SKIP = ("latency", "memory", "layers", "runtime", "fidelity")
 

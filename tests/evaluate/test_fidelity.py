@@ -18,10 +18,10 @@ from quantkit.evaluate.fidelity import fidelity_of, saturates_here
 from quantkit.evaluate.integer_layers import integer_layers, layers_among
 from quantkit.graph.load import load
 from quantkit.numerics.integer import matmul_integer
-from quantkit.recipe import RecoverSettings
 from quantkit.runtime.saturation import integer_products
 from quantkit.runtime.session import RUNTIME_ERRORS
 from quantkit.samples import fashion_mnist
+from quantkit.settings import RecoverSettings
 from quantkit.targets import this_machine
 
 pytestmark = pytest.mark.filterwarnings("ignore")

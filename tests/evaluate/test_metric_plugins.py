@@ -15,7 +15,7 @@ from calibrators import plugins
 from quantkit import check_metric
 from quantkit.cli.app import run
 from quantkit.errors import DataError, UsageError
-from quantkit.recipe import METRICS, EvaluateSettings, metric_plugins
+from quantkit.settings import METRICS, EvaluateSettings, metric_plugins
 
 LOGITS = {"logits": np.array([[2.0, 1.0], [0.5, 3.0], [1.0, 1.5]])}
 LABELS = np.array([0, 1, 0])

@@ -20,8 +20,8 @@ from quantkit.errors import DataError
 from quantkit.evaluate.accuracy.figures import Ratio
 from quantkit.evaluate.accuracy.words import Perplexity, Vocabulary, edits
 from quantkit.gate import judge, rules_of
-from quantkit.recipe import GateSettings, Percent
 from quantkit.result import Metric, Result
+from quantkit.settings import GateSettings, Percent
 
 SKIP = ("latency", "memory", "layers", "runtime", "fidelity")
 TOKENS = ("<pad>", "|", "a", "b", "c", "d")

@@ -7,8 +7,8 @@ from xml.etree.ElementTree import Element, fromstring
 from result_cases import candidate, example_result
 
 from quantkit.gate import badge, judge, junit_xml, rules_of
-from quantkit.recipe import GateSettings
 from quantkit.result import Result, Verdict
+from quantkit.settings import GateSettings
 
 RULES = rules_of(GateSettings(max_drop=0.006, max_flips=0.02, min_int8_share=0.95, confidence=0.95))
 

@@ -10,7 +10,6 @@ from result_cases import candidate, example_result
 
 from quantkit.errors import UsageError
 from quantkit.gate import judge, judged, overall, rules_for, rules_of
-from quantkit.recipe import GateSettings, Percent
 from quantkit.result import (
     Evaluated,
     Interval,
@@ -24,6 +23,7 @@ from quantkit.result import (
     result_from_json,
     result_text,
 )
+from quantkit.settings import GateSettings, Percent
 
 PROPERTY = settings(max_examples=80, deadline=None)
 

@@ -11,7 +11,6 @@ from result_cases import candidate, example_result, float_model
 from quantkit.cli.app import run
 from quantkit.errors import UsageError
 from quantkit.gate import badge, judge, judged, junit_xml, overall, rules_of
-from quantkit.recipe import GateSettings, objections
 from quantkit.report.html import render_html
 from quantkit.report.markdown import render_markdown
 from quantkit.report.verdicts import cards, headline
@@ -27,6 +26,7 @@ from quantkit.result import (
     Verdict,
     save_result,
 )
+from quantkit.settings import GateSettings, objections
 
 RULES = rules_of(GateSettings(max_drop=0.01))
 

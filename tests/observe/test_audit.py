@@ -12,7 +12,7 @@ import quantkit
 from quantkit.calibration import CalibrateOptions, calibrate_model
 from quantkit.errors import DataError
 from quantkit.observe import Calibration, CalibratorAsk, MomentsAsk, Request
-from quantkit.recipe import DataSettings
+from quantkit.settings import DataSettings
 
 K = 16
 

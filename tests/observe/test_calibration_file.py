@@ -32,7 +32,7 @@ from quantkit.observe import (
     onnxruntime_table,
 )
 from quantkit.observe.container import read_container, write_container
-from quantkit.recipe import DataSettings
+from quantkit.settings import DataSettings
 
 K = 6
 ROWS = rng().standard_normal((64, K)).astype(np.float32)

@@ -18,7 +18,7 @@ from quantkit.calibration import CalibrateOptions, calibrate_model
 from quantkit.errors import UsageError
 from quantkit.observe import CalibratorAsk
 from quantkit.observe.distributed import cluster
-from quantkit.recipe import DataSettings
+from quantkit.settings import DataSettings
 
 K = 6
 ROWS = rng().standard_normal((200, K)).astype(np.float32)
@@ -31,7 +31,7 @@ import quantkit.observe.distributed as distributed
 from quantkit.calibration import CalibrateOptions, calibrate_model
 from quantkit.errors import QuantkitError
 from quantkit.observe.monitor import Silent
-from quantkit.recipe import DataSettings
+from quantkit.settings import DataSettings
 from slow import Slow
 
 class Told(Silent):

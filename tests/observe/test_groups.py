@@ -14,7 +14,7 @@ from quantkit.observe import Calibration, Request, SketchAsk, SpanAsk
 from quantkit.observe import run as running
 from quantkit.observe.prepare import grouped
 from quantkit.observe.schedule import Schedule
-from quantkit.recipe import DataSettings
+from quantkit.settings import DataSettings
 
 K = 6
 ROWS = rng().standard_normal((40, K)).astype(np.float32)

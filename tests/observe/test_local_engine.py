@@ -24,7 +24,7 @@ from quantkit.observe import local as engine
 from quantkit.observe.forks import can_fork
 from quantkit.observe.job import Job, Shard, ShardResult
 from quantkit.observe.observations import Observations
-from quantkit.recipe import DataSettings
+from quantkit.settings import DataSettings
 
 K = 6
 ROWS = rng().standard_normal((150, K)).astype(np.float32)

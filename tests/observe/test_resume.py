@@ -19,7 +19,7 @@ from quantkit.errors import DataError
 from quantkit.observe import Calibration, CalibratorAsk
 from quantkit.observe import checkpoint as checkpoints
 from quantkit.observe.monitor import Silent
-from quantkit.recipe import DataSettings
+from quantkit.settings import DataSettings
 
 K = 8
 ROWS = rng().standard_normal((120, K)).astype(np.float32)

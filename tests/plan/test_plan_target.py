@@ -19,7 +19,7 @@ from quantkit.cli.app import run as run_command
 from quantkit.errors import UsageError
 from quantkit.numerics.dtypes import INT8
 from quantkit.plan import Format, Plan, diff_plans, read_plan, write_plan
-from quantkit.recipe import StaticFormat
+from quantkit.settings import StaticFormat
 from quantkit.targets import DEFAULT, TARGETS, registry
 
 PLAIN = RecoverSettings(equalize=False, smooth=False, rounding=False, bias=False)

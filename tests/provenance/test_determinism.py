@@ -14,7 +14,7 @@ from quantkit.calibration import CalibrateOptions
 from quantkit.job import StaticJob
 from quantkit.pipeline import static
 from quantkit.provenance import read_provenance
-from quantkit.recipe import RecoverSettings
+from quantkit.settings import RecoverSettings
 
 PROGRAM = """
 import sys

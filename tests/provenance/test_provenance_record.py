@@ -27,8 +27,8 @@ from quantkit.provenance import (
     read_provenance,
     to_record,
 )
-from quantkit.recipe import DataSettings, ImageSettings, TextSettings
 from quantkit.result import DataSource
+from quantkit.settings import DataSettings, ImageSettings, TextSettings
 from quantkit.workflows.inspect import inspect_model
 
 

@@ -15,8 +15,8 @@ import quantkit
 from quantkit.errors import ModelError, UsageError
 from quantkit.plan import read_plan, write_plan
 from quantkit.provenance import KEY, Provenance, content_digest, read_entry, read_provenance
-from quantkit.recipe import DataSettings, NodeRule, RecoverSettings, TensorRule
 from quantkit.rewrite.simplify import PASSES
+from quantkit.settings import DataSettings, NodeRule, RecoverSettings, TensorRule
 from quantkit.workflows import reproduce as again
 from quantkit.workflows import verify_file as attestation
 from quantkit.workflows.reproduce import make_again

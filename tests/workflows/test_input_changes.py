@@ -15,7 +15,7 @@ from quantkit.job import StaticJob
 from quantkit.observe.monitor import Silent
 from quantkit.pipeline import dynamic, static
 from quantkit.plan import DynamicOptions
-from quantkit.recipe import DataSettings
+from quantkit.settings import DataSettings
 from quantkit.workflows.optimize import optimize_model
 
 K = 256

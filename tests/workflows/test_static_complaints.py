@@ -15,8 +15,8 @@ from quantkit.emit.static import Format
 from quantkit.errors import UsageError
 from quantkit.numerics.dtypes import INT8, UINT8
 from quantkit.plan import Mode, StaticOptions
-from quantkit.recipe import RecoverSettings
 from quantkit.runtime.kernels import fusion_of
+from quantkit.settings import RecoverSettings
 
 FAST = RecoverSettings(rounding=False, equalize=False, smooth=False)
 IMAGES = rng(3).standard_normal((16, 8, 6, 6)).astype(np.float32)

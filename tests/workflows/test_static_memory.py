@@ -13,7 +13,7 @@ from builders import Array, graph, model, node, rng, save, weight
 
 import quantkit
 from quantkit.outcome import QuantizeResult
-from quantkit.recipe import DataSettings, RecoverSettings
+from quantkit.settings import DataSettings, RecoverSettings
 from quantkit.solve.weights import in_groups, moment_requests
 
 WIDE = 1024

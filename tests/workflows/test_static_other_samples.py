@@ -11,7 +11,7 @@ from static_cases import chain
 
 from quantkit import QuantizeResult, quantize_static
 from quantkit.plan import Mode
-from quantkit.recipe import RecoverSettings
+from quantkit.settings import RecoverSettings
 
 FAST = RecoverSettings(rounding=False, equalize=False, smooth=False)
 IMAGES = rng(1).standard_normal((64, 8, 6, 6)).astype(np.float32)

@@ -14,8 +14,8 @@ from quantkit.api.evaluate import evaluate_models
 from quantkit.errors import VerifyError
 from quantkit.plan import Mode
 from quantkit.provenance import read_provenance
-from quantkit.recipe import DataSettings, RecoverSettings
 from quantkit.runtime.check_result import CALIBRATED, HELD_OUT, Verification
+from quantkit.settings import DataSettings, RecoverSettings
 from quantkit.workflows.verify_file import attest
 
 FAST = RecoverSettings(rounding=False, equalize=False, smooth=False)

@@ -19,7 +19,7 @@ from quantkit.evaluate.accuracy.words import (
     logits_output,
     text_output,
 )
-from quantkit.recipe import METRICS, TextSettings
+from quantkit.settings import METRICS, TextSettings
 
 __all__ = ["Wanted", "chosen_scorer", "decides"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from quantkit.data import Description, InputSpec, Sample, Samples, Stream, open_data, order
 from quantkit.data.model import digest
 from quantkit.errors import DataError, UsageError
-from quantkit.recipe import DataSettings
+from quantkit.settings import DataSettings
 
 __all__ = ["Source", "open_source"]
 

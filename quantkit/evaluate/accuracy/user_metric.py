@@ -15,7 +15,7 @@ from quantkit.evaluate.accuracy.chunks import Array, Chunk, Unit
 from quantkit.evaluate.accuracy.columns import Column
 from quantkit.evaluate.accuracy.figures import Figure, Mean
 from quantkit.evaluate.accuracy.labels import is_class, is_number
-from quantkit.recipe import metric_plugins
+from quantkit.settings import metric_plugins
 
 __all__ = ["MetricFunction", "UserScorer", "check_metric", "import_metric"]
 

@@ -21,7 +21,7 @@ from quantkit.evaluate.accuracy.columns import Column
 from quantkit.evaluate.accuracy.figures import Figure, Floats, Indices, Ratio
 from quantkit.evaluate.accuracy.models import OutputSpec
 from quantkit.numerics.statistics import Bounds
-from quantkit.recipe import TextSettings
+from quantkit.settings import TextSettings
 
 __all__ = ["LogitScorer", "Vocabulary", "WordScorer", "edits", "find_vocabulary", "logits_output"]
 __all__ += ["text_output"]

@@ -17,10 +17,10 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 from tasks import Sizes, tasks
 
 from quantkit import quantize_dynamic, quantize_static
-from quantkit.recipe import RecoverSettings
 from quantkit.result import Runtime
 from quantkit.runtime.kernels import fusion_of, runtime_of
 from quantkit.samples import fashion_mnist
+from quantkit.settings import RecoverSettings
 from quantkit.targets import this_machine
 
 SHARED = Path(__file__).parents[3] / "shared"

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from quantkit.errors import UsageError
-from quantkit.recipe import EvaluateSettings, load_recipe
+from quantkit.settings import EvaluateSettings, load_recipe
 
 
 def recipe(folder: Path, text: str) -> EvaluateSettings:

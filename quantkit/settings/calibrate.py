@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quantkit.errors import UsageError
-from quantkit.recipe.checks import check_at_least
-from quantkit.recipe.values import Values, number, path, text, whole
+from quantkit.settings.checks import check_at_least
+from quantkit.settings.values import Values, number, path, text, whole
 
 __all__ = ["CalibrateSettings"]
 

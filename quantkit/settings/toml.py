@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from quantkit.errors import UsageError
-from quantkit.recipe.calibrate import CALIBRATE_VALUES, CalibrateSettings
-from quantkit.recipe.checks import closest
-from quantkit.recipe.data import (
+from quantkit.settings.calibrate import CALIBRATE_VALUES, CalibrateSettings
+from quantkit.settings.checks import closest
+from quantkit.settings.data import (
     DATA_VALUES,
     IMAGE_VALUES,
     TEXT_VALUES,
@@ -17,9 +17,9 @@ from quantkit.recipe.data import (
     ImageSettings,
     TextSettings,
 )
-from quantkit.recipe.evaluate import EVALUATE_VALUES, EvaluateSettings
-from quantkit.recipe.gate import GATE_VALUES, GateSettings
-from quantkit.recipe.static import (
+from quantkit.settings.evaluate import EVALUATE_VALUES, EvaluateSettings
+from quantkit.settings.gate import GATE_VALUES, GateSettings
+from quantkit.settings.static import (
     NODE_VALUES,
     RECOVER_VALUES,
     STATIC_VALUES,
@@ -29,7 +29,7 @@ from quantkit.recipe.static import (
     StaticSettings,
     TensorRule,
 )
-from quantkit.recipe.values import Values, WrongTypeError, path
+from quantkit.settings.values import Values, WrongTypeError, path
 
 __all__ = ["RECIPE_NAME", "Recipe", "load_recipe"]
 

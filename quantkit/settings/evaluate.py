@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quantkit.errors import UsageError
-from quantkit.recipe.checks import check_at_least, closest
-from quantkit.recipe.values import Values, flag, number, path, text, wholes
+from quantkit.settings.checks import check_at_least, closest
+from quantkit.settings.values import Values, flag, number, path, text, wholes
 
 if TYPE_CHECKING:
     from calibrators.plugins import Plugins

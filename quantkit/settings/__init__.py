@@ -7,12 +7,12 @@ Paths in the file are relative to the file's folder.
 
 Knows nothing of models and arrays; imports the standard library, `quantkit.errors`, and from
 `quantkit.result` what an objection is. One module a
-table: the settings, and how their values are read (`quantkit.recipe.values`).
+table: the settings, and how their values are read (`quantkit.settings.values`).
 """
 
-from quantkit.recipe.calibrate import CalibrateSettings
-from quantkit.recipe.checks import closest
-from quantkit.recipe.data import (
+from quantkit.settings.calibrate import CalibrateSettings
+from quantkit.settings.checks import closest
+from quantkit.settings.data import (
     PRESETS,
     DataSettings,
     ImageSettings,
@@ -21,11 +21,10 @@ from quantkit.recipe.data import (
     TextSettings,
     preset_keys,
 )
-from quantkit.recipe.evaluate import METRICS, EvaluateSettings, metric_plugins
-from quantkit.recipe.file import RECIPE_NAME, Recipe, load_recipe
-from quantkit.recipe.gate import GateSettings, objections
-from quantkit.recipe.memory import memory_of, memory_text, parse_memory, resident
-from quantkit.recipe.static import (
+from quantkit.settings.evaluate import METRICS, EvaluateSettings, metric_plugins
+from quantkit.settings.gate import GateSettings, objections
+from quantkit.settings.memory import memory_of, memory_text, parse_memory, resident
+from quantkit.settings.static import (
     ActivationType,
     NodeRule,
     RecoverSettings,
@@ -34,7 +33,8 @@ from quantkit.recipe.static import (
     TensorRule,
     WeightType,
 )
-from quantkit.recipe.values import Percent, Size, Switch
+from quantkit.settings.toml import RECIPE_NAME, Recipe, load_recipe
+from quantkit.settings.values import Percent, Size, Switch
 
 __all__ = [
     "METRICS",

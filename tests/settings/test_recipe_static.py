@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quantkit.errors import UsageError
-from quantkit.recipe import (
+from quantkit.settings import (
     NodeRule,
     RecoverSettings,
     StaticSettings,

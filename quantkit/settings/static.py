@@ -9,8 +9,8 @@ from math import isfinite
 from typing import Literal
 
 from quantkit.errors import UsageError
-from quantkit.recipe.checks import check_choice
-from quantkit.recipe.values import Switch, Values, flag, low_high, names, switch, text
+from quantkit.settings.checks import check_choice
+from quantkit.settings.values import Switch, Values, flag, low_high, names, switch, text
 
 __all__ = ["ActivationType", "NodeRule", "RecoverSettings", "StaticFormat", "StaticSettings"]
 __all__ += ["TensorRule", "WeightType"]

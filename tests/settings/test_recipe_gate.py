@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from quantkit.errors import UsageError
-from quantkit.recipe import GateSettings, load_recipe
+from quantkit.settings import GateSettings, load_recipe
 
 
 def _load(folder: Path, text: str) -> GateSettings:

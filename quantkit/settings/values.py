@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from quantkit.errors import UsageError
-from quantkit.recipe.memory import parse_memory
+from quantkit.settings.memory import parse_memory
 
 __all__ = ["Percent", "Size", "Switch", "Value", "Values", "WrongTypeError"]
 __all__ += [

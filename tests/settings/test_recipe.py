@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from quantkit.errors import UsageError
-from quantkit.recipe import (
+from quantkit.settings import (
     PRESETS,
     CalibrateSettings,
     DataSettings,
@@ -243,7 +243,7 @@ def test_a_resolved_setting_resolves_to_itself() -> None:
 
 
 def test_only_the_standard_library_is_imported() -> None:
-    code = "import sys, quantkit.recipe; sys.exit(int('numpy' in sys.modules))"
+    code = "import sys, quantkit.settings; sys.exit(int('numpy' in sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -283,7 +283,7 @@ def test_without_a_limit_memory_is_bounded_by_the_machine() -> None:
 def test_a_limit_of_the_process_lowers_the_default() -> None:
     code = (
         "import resource; resource.setrlimit(resource.RLIMIT_AS, (4 * 10**8, -1));"
-        "from quantkit.recipe import DataSettings; print(DataSettings().memory_limit)"
+        "from quantkit.settings import DataSettings; print(DataSettings().memory_limit)"
     )
     found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert int(found.stdout) <= 10**8

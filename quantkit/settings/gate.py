@@ -6,8 +6,8 @@ from math import isfinite
 from typing import get_args
 
 from quantkit.errors import UsageError
-from quantkit.recipe.checks import check_choice
-from quantkit.recipe.values import Values, flag, names, number, number_or_percent
+from quantkit.settings.checks import check_choice
+from quantkit.settings.values import Values, flag, names, number, number_or_percent
 
 __all__ = ["GateSettings", "objections"]
 

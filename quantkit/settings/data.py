@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Literal
 
 from quantkit.errors import UsageError
-from quantkit.recipe.checks import check_at_least, check_choice
-from quantkit.recipe.memory import check_memory, memory_of
-from quantkit.recipe.values import (
+from quantkit.settings.checks import check_at_least, check_choice
+from quantkit.settings.memory import check_memory, memory_of
+from quantkit.settings.values import (
     Size,
     Values,
     amount,
