@@ -57,6 +57,9 @@ def flips_interval(gained: int, lost: int, n: int, confidence: float = 0.95) -> 
         n: All samples.
         confidence: 0.95 for example.
     """
+    # Solved by bisection: the score statistic has no closed form for its ends, but falls as d grows, so each end is
+    # where it crosses z. Rounding in the bisection may leave the estimate itself outside by an ulp, which a reader
+    # would take for an error: hence min and max.
     z, seen = _z(confidence), (lost - gained) / n
     # d lies inside as long as its score is within +-z; the score falls as d grows.
     inside = (
@@ -77,6 +80,9 @@ def redrawn_means(values: ArrayLike, *, draws: int = 1000, seed: int = 0) -> NDA
         draws: How many times.
         seed: Of the draws.
     """
+    # Drawing n rows with replacement is drawing how often each distinct row occurs, by a multinomial. Hits and flips
+    # have three distinct rows, so their cost does not grow with n; values that are all different are drawn as
+    # indices, block by block, since a table of (draws, n) counts of 100,000 samples would be 800 MB.
     table = np.asarray(values, np.float64)
     table = table[:, None] if table.ndim == 1 else table
     rows, counts = np.unique(table, axis=0, return_counts=True)
@@ -180,6 +186,10 @@ def drop_interval(
         seed: Of the draws.
         confidence: Of the interval.
     """
+    # Three cases. Hits: each drop is -1, 0 or 1, and Tango's interval is made for that. Other values, some of which
+    # differ: the bootstrap knows their sizes but is too sure where few differ, the score interval knows how few they
+    # are but not their sizes; the hull of both is right where either is. Not one differs: the bootstrap would say
+    # "exactly zero", so one change is taken to be worth `reach`.
     column = np.asarray(drops, np.float64)
     gained, lost = int((column < 0).sum()), int((column > 0).sum())
     flips = flips_interval(gained, lost, len(column), confidence)

@@ -119,9 +119,9 @@ def solve(  # noqa: PLR0913 - one parameter a question
     import scipy.linalg  # noqa: F401 - before workers are forked, so that they find its BLAS
 
     # Which weights: those of products that run in calibrated integers, each read by one product (two have two inputs
-    # to fit, and rounding for one harms the other), and with moments, or so small that rounding without them is
-    # cheap. The largest first, in waves of equal parallelism, so that memory bounds how many are solved at once and
-    # no core waits for one giant at the end. Biases are corrected only where moments say by how much the mean moves.
+    # to fit, and rounding for one harms the other), with moments, or so small that all integers can be held at once.
+    # The largest first, in waves of equal parallelism, so that memory bounds how many are solved at once and no core
+    # waits for one giant at the end. Biases are corrected only where moments say by how much the mean moves.
     monitor = monitor or Silent()
     static = [p for p in products if is_static(p, plan)]
     shared = Counter(p.weight for p in static)
