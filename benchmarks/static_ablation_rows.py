@@ -8,7 +8,7 @@ from quantkit import RecoverSettings
 from quantkit.graph.load import load
 from quantkit.graph.products import products_of
 from quantkit.plan import StaticOptions
-from quantkit.preparation import prepare
+from quantkit.preparation import simplified
 from quantkit.rewrite.equalize import groups_of
 from quantkit.rewrite.smoothable import smoothable
 
@@ -83,7 +83,7 @@ def recovery(steps: Sequence[str]) -> dict[str, Variant]:
 
 def steps_of(model: Path) -> tuple[str, ...]:
     """Return the steps that find something to do in a model."""
-    ready = prepare(load(model), StaticOptions())
+    ready = simplified(load(model), StaticOptions())
     idle = set()
     products = products_of(ready.view)
     if not any(product.biased for product in products):

@@ -20,15 +20,14 @@ from tasks import Sizes, Task, tasks
 
 from calibrators import PatchMoments
 from quantkit import DataSettings
-from quantkit.calibration import CalibrateOptions
+from quantkit.calibration import CalibrateOptions, calibrate_model
 from quantkit.graph.load import load
 from quantkit.graph.products import Product, products_of
 from quantkit.numerics.pairs import FREE, PAIRED, round_pairs
 from quantkit.numerics.second_order import output_error
 from quantkit.numerics.weight_scale import peak_scale, safe_scale
-from quantkit.observe.monitor import Silent
 from quantkit.plan import StaticOptions
-from quantkit.preparation import Prepared, observe_model, prepare
+from quantkit.preparation import FloatModel, runnable, simplified
 from quantkit.solve.weights import moment_request, moment_requests
 
 Array = NDArray[Any]
@@ -38,17 +37,18 @@ _MODELS = ("efficientnet_lite0", "mobilenet_v2")
 
 
 def moments_of(
-    ready: Prepared, products: Sequence[Product], samples: Sequence[Mapping[str, Array]]
+    ready: FloatModel, products: Sequence[Product], samples: Sequence[Mapping[str, Array]]
 ) -> list[PatchMoments]:
     """Run the float model; return the moments of what each product reads."""
     options = CalibrateOptions(ranges=False, requests=moment_requests(products))
     settings = DataSettings(limit=len(samples))
-    seen = observe_model(ready, list(samples), options, settings, Silent())
+    with runnable(ready) as written:
+        seen = calibrate_model(written.source, list(samples), None, options, settings)
     found = [seen.seen.answers[p.reads][moment_request(p).what] for p in products]
     return [m for m in found if isinstance(m, PatchMoments)]
 
 
-def layers_of(ready: Prepared, count: int | None, samples: Sequence[Any]) -> list[Layer]:
+def layers_of(ready: FloatModel, count: int | None, samples: Sequence[Any]) -> list[Layer]:
     """Return the first `count` products (None: all) with their weights and moments."""
     products = products_of(ready.view)
     named = {p.node: p for p in products}
@@ -64,7 +64,7 @@ def layers_of(ready: Prepared, count: int | None, samples: Sequence[Any]) -> lis
     ]
 
 
-def _constant(ready: Prepared, name: str) -> Array:
+def _constant(ready: FloatModel, name: str) -> Array:
     tensor = ready.model.graph.initializers[name].const_value
     assert tensor is not None  # noqa: S101 - weights are constant
     return tensor.numpy()
@@ -87,7 +87,7 @@ def layer_db(layer: Layer, error: Array, judged: PatchMoments, *, corrected: boo
 class Judge:
     """Judges the rounded weights of one model."""
 
-    def __init__(self, task: Task, ready: Prepared, layers: Sequence[Layer]) -> None:
+    def __init__(self, task: Task, ready: FloatModel, layers: Sequence[Layer]) -> None:
         self.task = task
         self.ready = ready
         self.layers = layers
@@ -152,7 +152,7 @@ def offending(layers: Sequence[Layer]) -> Report:
 
 def ablate(task: Task, count: int | None) -> Report:
     """Judge all variants on one model."""
-    ready = prepare(load(task.model), StaticOptions())
+    ready = simplified(load(task.model), StaticOptions())
     layers = layers_of(ready, count, task.calibration[0::2])
     judge = Judge(task, ready, layers)
     rows: Report = {}

@@ -1,209 +1,92 @@
 """Calibration, in order: load, find the points, open the data, observe, audit, write."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import partial
-from itertools import chain
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import onnx
 import onnx_ir as ir
 
-from calibrators import Entropy, MeanSquaredError, MinMax, Percentile
-from quantkit.data import InputSpec, Sample, Samples, Stream, collate, fixed_batch, open_data
-from quantkit.errors import DataError, ModelError, NothingToQuantizeError, UsageError
+from quantkit.data import InputSpec, Samples, Stream, open_data
+from quantkit.errors import ModelError, NothingToQuantizeError, UsageError
 from quantkit.files import check_outputs
-from quantkit.graph.half import half_type, widen, widened_note
+from quantkit.graph.half import half_type, widen
 from quantkit.graph.load import LoadedModel
 from quantkit.graph.normalize import fix_defaults
 from quantkit.graph.opset import raise_opset
+from quantkit.graph.save import copy_of
 from quantkit.graph.shapes import infer_types
 from quantkit.graph.view import view_of
-from quantkit.observe.audit import Audit, audit_of, glanced_at
-from quantkit.observe.calibration import Calibration, sketch_method
-from quantkit.observe.checkpoint import Checkpoint
+from quantkit.observe.calibration import Calibration
+from quantkit.observe.collect import CalibrateOptions, collect
 from quantkit.observe.container import is_calibration
-from quantkit.observe.distributed import cluster, run_on, workers_of
-from quantkit.observe.job import Job, close, opened
 from quantkit.observe.monitor import Monitor, Silent
-from quantkit.observe.notes import names_of, require_values, warnings_of
-from quantkit.observe.observations import Observations
 from quantkit.observe.points import Points, points_of
-from quantkit.observe.prepare import (
-    MEMORY,
-    batch_for,
-    grouped,
-    inputs_of,
-    job_key,
-    rows_for,
-    runs_together,
-    try_out,
-)
-from quantkit.observe.requests import (
-    CalibratorAsk,
-    PatchesAsk,
-    Request,
-    SketchAsk,
-    SpanAsk,
-    What,
-    values_counted,
-)
-from quantkit.observe.run import Pass, observe, observe_stream
+from quantkit.observe.prepare import inputs_of
 from quantkit.plan import StaticOptions, ranges_needed
-from quantkit.provenance import cpu_name, model_digest, software
 from quantkit.rewrite.simplify import simplify
 from quantkit.runtime.session import load_model
 from quantkit.settings import DataSettings
-from quantkit.targets import DEFAULT as DEFAULT_TARGET
-from quantkit.targets import cores, registered
+from quantkit.targets import DEFAULT, registered
 
-__all__ = ["CalibrateOptions", "calibrate_model", "needed_by_any", "with_model_folder"]
-
-_GLANCED_AT = 128  # tensors of an audit that only warns
-_PROGRAM = 200 << 20  # bytes that Python and its libraries take
-_LEAST = 64 << 20  # bytes that workers have in any case
-_STREAM = 128  # samples that a stream is taken to have, until it ends
-DEFAULT = CalibratorAsk(name="mse")
-# The methods whose ranges the audit compares.
-METHODS = (MinMax(), Percentile(), Entropy(), MeanSquaredError())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CalibrateOptions:
-    """How to calibrate.
-
-    Attributes:
-        method: The calibrator that gives the ranges. One that reads the sketches may be changed
-            afterwards; another (a moving average) collects its own in the same pass.
-        minmax_only: Take only minima and maxima, inside the graph: fastest, no other method afterwards.
-        every_value: Count every value instead of about a million evenly spaced ones a tensor.
-        ranges: Ask for what ranges are made of. Without, only `requests` are answered, and nothing is audited.
-        needed: The tensors whose ranges a plan will ask for; None: those that it would for any target.
-        compare: Let the audit look at every tensor and compare all methods; else it glances at some.
-        requests: What else is to be seen in the same pass.
-        skip_bad: Leave out samples that cannot be read.
-        workers: Processes on this machine, threads where it cannot fork; None: one a core.
-        scheduler: Address of a dask scheduler, whose workers are used instead.
-        threads: For one operator; more than one only for models too large to run twice at a time.
-        memory: Bytes of activations that may be held at once.
-    """
-
-    method: CalibratorAsk = DEFAULT
-    minmax_only: bool = False
-    every_value: bool = False
-    ranges: bool = True
-    needed: tuple[str, ...] | None = None
-    compare: bool = True
-    requests: tuple[Request, ...] = ()
-    skip_bad: bool = False
-    workers: int | None = None
-    scheduler: str | None = None
-    threads: int = 1
-    memory: int = MEMORY
+__all__ = [
+    "CalibrateOptions",
+    "calibrate_model",
+    "find_points",
+    "needed_by_any",
+    "open_samples",
+    "with_model_folder",
+]
 
 
 def calibrate_model(
     source: str | Path | onnx.ModelProto,
     data: object,
-    target: Path | None,
+    output: Path | None,
     options: CalibrateOptions,
     settings: DataSettings,
     monitor: Monitor | None = None,
 ) -> Calibration:
-    """Learn the ranges of a model's activations from data, and write them; see `quantkit.calibrate`."""
+    """Learn the ranges of a model's activations from data, and write them; see `quantkit.calibrate`.
+
+    Args:
+        source: The float model.
+        data: What it is run on.
+        output: Where the calibration is written; None: nowhere.
+        options: What is asked for, and who works.
+        settings: How samples are prepared and ordered.
+        monitor: Told what is done.
+    """
     monitor = monitor or Silent()
     monitor.stage("Reading the model")
     loaded = load_model(source)
-    _check_target(target, loaded, data)
+    _check_output(output, loaded, data)
     loaded.require_weights()
-    points = _points(loaded, options)
+    # A file of ranges serves whatever target is chosen later.
+    points = find_points(loaded, needed_by_any(loaded.model) if options.ranges else ())
     monitor.stage("Looking at the data")
-    inputs = inputs_of(loaded)
-    samples = open_data(
-        _as_seen_by_workers(data, options), inputs, with_model_folder(settings, loaded)
-    )
-    monitor.described(samples.description)
-    fingerprint = _fingerprint(samples)
-    with loaded.watched():
-        model = model_digest(loaded)
-    job = Job(
-        key="",
-        model=loaded.path.absolute() if loaded.path else source,
-        model_key=model["sha256"],
-        samples=samples if isinstance(samples, Samples) else None,
-        groups=(_requests(points, samples, options, settings),),
-        batch=settings.batch or 0,
-        limit=settings.limit,
-        shuffle=settings.shuffle and isinstance(samples, Samples),
-        seed=settings.seed,
-        skip_bad=options.skip_bad,
-        threads=options.threads,
-    )
-    monitor.stage("Trying the first sample")
-    glance = _Glance(points, options)
-    try:
-        with loaded.watched():
-            if isinstance(samples, Samples):
-                job = _fitted(
-                    job, inputs, options, _room(loaded, job, options, settings), fingerprint
-                )
-                # Data in memory has no name that tells a changed sample; only files are taken up again.
-                partial_file = _partial(target) if target and isinstance(data, str | Path) else None
-                seen = _observe(job, partial_file, glance, options, monitor)
-            else:
-                seen = _observe_stream(job, samples, inputs, glance, options, monitor)
-    finally:
-        close()
-    whole = seen.whole()
-    if not options.ranges:
-        return Calibration(seen=whole, method=options.method, header={})
-    monitor.stage("Auditing")
-    require_values(whole)
-    audit = _audited(seen, whole, options)
-    found = Calibration(
-        seen=whole,
-        method=options.method,
-        header={
-            "model": model,
-            "data": _described(samples, data) | {"fingerprint": fingerprint},
-            "order": _order(job),
-            "software": software(),
-            "cpu": cpu_name(),
-            "audit": asdict(audit),
-            "names": names_of(job, audit),
-            "warnings": [
-                *([widened_note(half)] if (half := half_type(loaded.model)) else []),
-                *warnings_of(points, whole, audit, samples.description),
-            ],
-        },
-    )
-    if target is not None:
+    samples = open_samples(data, inputs_of(loaded), with_model_folder(settings, loaded), options)
+    # Data in memory has no name that tells a changed sample; only files are taken up again.
+    partial_file = _partial(output) if output and isinstance(data, str | Path) else None
+    found = collect(loaded, samples, points, options, settings, monitor, partial_file=partial_file)
+    if output is not None:
         monitor.stage("Writing")
         loaded.require_unchanged()
-        found.save(target)
-        _partial(target).unlink(missing_ok=True)
+        found.save(output)
+        _partial(output).unlink(missing_ok=True)
     return found
-
-
-def _needed(loaded: LoadedModel, options: CalibrateOptions) -> tuple[str, ...]:
-    """Return the tensors whose ranges a plan will ask for; a file of ranges serves whatever target is chosen later."""
-    if not options.ranges:
-        return ()
-    return needed_by_any(loaded.model) if options.needed is None else options.needed
 
 
 def needed_by_any(model: ir.Model) -> tuple[str, ...]:
     """Return the tensors of a float model whose ranges a plan needs, for whichever target it will be made.
 
-    Plans are made of the prepared model, so a copy is prepared here as `quantkit.preparation.prepare` does it; weights
+    Plans are made of the prepared model, so a copy is prepared here as `quantkit.workflows.prepare` does it; weights
     are neither copied nor read.
     """
-    copy = model.clone()
+    copy = copy_of(model)
     fix_defaults(copy)
     renamed = widen(copy) if half_type(copy) else {}
     try:
-        copy = raise_opset(copy, DEFAULT_TARGET.min_opset)
+        copy = raise_opset(copy, DEFAULT.min_opset)
     except ModelError:  # then no plan can be made either
         return ()
     simplify(copy)
@@ -212,96 +95,47 @@ def needed_by_any(model: ir.Model) -> tuple[str, ...]:
     return tuple(dict.fromkeys(renamed.get(name, name) for names in asked for name in names))
 
 
-def _audited(seen: Pass, whole: Observations, options: CalibrateOptions) -> Audit:
-    judge = sketch_method(options.method) or MinMax()
-    methods = [judge if m.name == judge.name else m for m in METHODS if options.compare]
-    return audit_of(
-        seen.segments,
-        whole,
-        judge,
-        methods,
-        workers=_workers(options),
-        most=None if options.compare else _GLANCED_AT,
-    )
+def open_samples(
+    data: object,
+    inputs: tuple[InputSpec, ...],
+    settings: DataSettings,
+    options: CalibrateOptions,
+) -> Samples | Stream:
+    """Open data that workers may have to open again, under the name that the user gave it.
 
-
-class _Glance:
-    """Which requests are answered for each part of the data as well: what the audit looks at, and is not too large."""
-
-    def __init__(self, points: Points, options: CalibrateOptions) -> None:
-        most = None if options.compare else _GLANCED_AT
-        self._tensors = (
-            frozenset(glanced_at(points.tensors, most)) if options.ranges else frozenset()
-        )
-
-    def __call__(self, request: Request) -> bool:
-        return request.tensor in self._tensors and not request.what.once
-
-
-def _room(loaded: LoadedModel, job: Job, options: CalibrateOptions, settings: DataSettings) -> int:
-    """Return what workers together may take for activations and counts: what a limit leaves beside all else.
-
-    Estimated, not measured: a run that is taken up again must find the same groups.
+    Args:
+        data: A path or a Python object.
+        inputs: The inputs of the model that it is for.
+        settings: How samples are prepared.
+        options: Who works: workers of a cluster may have another working directory.
     """
-    if settings.memory is None:
-        return options.memory
-    shared = sum(r.what.nbytes for r in job.groups[0] if isinstance(r.what, PatchesAsk))
-    left = settings.memory - _PROGRAM - 2 * loaded.nbytes - shared
-    return min(options.memory, max(left, _LEAST))
+    if not isinstance(data, str | Path):
+        return open_data(data, inputs, settings)
+    elsewhere = options.scheduler is not None
+    samples = open_data(Path(data).absolute() if elsewhere else data, inputs, settings)
+    samples.description = replace(samples.description, location=str(data))
+    return samples
 
 
-def _as_seen_by_workers(data: object, options: CalibrateOptions) -> object:
-    """Return a path that means the same in another working directory, where workers may have one."""
-    elsewhere = options.scheduler is not None and isinstance(data, str | Path)
-    return Path(str(data)).absolute() if elsewhere else data
-
-
-def _described(samples: Samples | Stream, data: object) -> dict[str, Any]:
-    """Return what the data is; its place as the user named it."""
-    found = asdict(samples.description)
-    return found | {"location": str(data)} if isinstance(data, str | Path) else found
-
-
-def _fingerprint(samples: Samples | Stream) -> str:
-    """Return what names the data; a stream has no name, and is never resumed."""
-    return samples.fingerprint() if isinstance(samples, Samples) else ""
-
-
-def _requests(
-    points: Points, samples: Samples | Stream, options: CalibrateOptions, settings: DataSettings
-) -> tuple[Request, ...]:
-    known = len(samples) if isinstance(samples, Samples) else _STREAM
-    count = values_counted(min(known, settings.limit or known))
-    if not options.ranges:
-        return tuple(dict.fromkeys(options.requests))
-    whats: list[What] = [SketchAsk(most=None if options.every_value else count)]
-    if options.minmax_only:
-        whats = [SpanAsk()]
-    if sketch_method(options.method) is None:
-        whats.append(options.method)
-    asked = [Request(tensor=tensor, what=what) for tensor in points.tensors for what in whats]
-    return tuple(dict.fromkeys((*asked, *options.requests)))
-
-
-def _order(job: Job) -> dict[str, Any]:
-    return {"batch": job.batch, "limit": job.limit, "shuffle": job.shuffle, "seed": job.seed}
-
-
-def _check_target(target: Path | None, loaded: LoadedModel, data: object) -> None:
-    if target is not None:
+def _check_output(output: Path | None, loaded: LoadedModel, data: object) -> None:
+    if output is not None:
         read = [Path(data)] if isinstance(data, str | Path) else []
-        check_outputs([target, _partial(target)], [*loaded.files, *read])
-        if _partial(target).exists() and not is_calibration(_partial(target)):
+        check_outputs([output, _partial(output)], [*loaded.files, *read])
+        if _partial(output).exists() and not is_calibration(_partial(output)):
             raise UsageError(
-                f"'{_partial(target)}' is in the way of what is kept while calibrating, and not quantkit's: move it, or "
+                f"'{_partial(output)}' is in the way of what is kept while calibrating, and not quantkit's: move it, or "
                 "choose another output."
             )
 
 
-def _points(loaded: LoadedModel, options: CalibrateOptions) -> Points:
+def find_points(loaded: LoadedModel, needed: tuple[str, ...] = ()) -> Points:
+    """Return the tensors of a model to observe; `needed`: those that a plan will ask for.
+
+    Raises:
+        NothingToQuantizeError: There are none.
+    """
     infer_types(loaded.model)
-    view = view_of(loaded.model, read_weights=False)
-    points = points_of(view, _needed(loaded, options))
+    points = points_of(view_of(loaded.model, read_weights=False), needed)
     if points.tensors:
         return points
     where = (
@@ -320,120 +154,5 @@ def with_model_folder(settings: DataSettings, loaded: LoadedModel) -> DataSettin
     return replace(settings, text=text)
 
 
-def _fitted(
-    job: Job,
-    inputs: Sequence[InputSpec],
-    options: CalibrateOptions,
-    room: int,
-    fingerprint: str,
-) -> Job:
-    """Fit batch and groups to what the first samples show, so that all fits into `room`; give the job its key."""
-    wanted = job.batch
-    first = _first(job, 1)[0]
-    batch = batch_for(inputs, first, wanted or 1)
-    job = replace(job, batch=batch, whole_batches=fixed_batch(inputs) is not None)
-    samples = _first(job, batch)
-    if job.whole_batches and len(samples) < batch:
-        raise DataError(
-            f"The model takes batches of {batch}, and there are only {len(samples)} samples."
-        )
-    nbytes = try_out(opened(job), collate(samples)[0], first)
-    if not wanted and fixed_batch(inputs) is None and not _is_ordered(options):
-        together = _first(job, rows_for(first, nbytes, len(job.order())))
-        batch = len(together) if runs_together(opened(job), together) else 1
-        nbytes = {tensor: n * batch for tensor, n in nbytes.items()}
-    opened(job).session.rest()
-    groups = grouped(job.groups[0], nbytes, memory=room // _workers(options))
-    job = replace(job, batch=batch, groups=groups)
-    return replace(job, key=job_key(job, fingerprint))
-
-
-def _first(job: Job, count: int) -> list[Sample]:
-    """Return the first samples that can be read."""
-    assert job.samples is not None  # noqa: S101 - streams are not fitted
-    found: list[Sample] = []
-    for number in job.order().tolist():
-        try:
-            found.append(job.samples[number])
-        except DataError:
-            if not job.skip_bad:
-                raise
-        if len(found) == count:
-            break
-    if not found:
-        raise DataError("None of the samples can be read.")
-    return found
-
-
-def _is_ordered(options: CalibrateOptions) -> bool:
-    return options.method.ordered or any(r.what.ordered for r in options.requests)
-
-
-def _workers(options: CalibrateOptions) -> int:
-    if _is_ordered(options):
-        return 1
-    if options.workers is not None:
-        return options.workers
-    return cores()
-
-
-def _observe(
-    job: Job,
-    partial_file: Path | None,
-    parted: Callable[[Request], bool],
-    options: CalibrateOptions,
-    monitor: Monitor,
-) -> Pass:
-    checkpoint = Checkpoint(partial_file, job.key) if partial_file is not None else None
-    monitor.start(len(job.groups) * len(job.order()))
-    run = partial(
-        observe,
-        job,
-        parted=parted,
-        checkpoint=checkpoint,
-        tick=monitor.tick,
-        resumed=monitor.resumed,
-    )
-    if options.scheduler is None:
-        return run(workers=_workers(options))
-    if _is_ordered(options):
-        raise UsageError(
-            "What is asked for depends on the order of the samples (a moving average does): it runs on "
-            "one worker, without --scheduler."
-        )
-    with cluster(options.scheduler, monitor.stage) as client:
-        workers = len(workers_of(client)) or 1
-        monitor.start(len(job.groups) * len(job.order()))
-        return run(workers=workers, engine=partial(run_on, client))
-
-
-def _observe_stream(
-    job: Job,
-    stream: Stream,
-    inputs: Sequence[InputSpec],
-    parted: Callable[[Request], bool],
-    options: CalibrateOptions,
-    monitor: Monitor,
-) -> Pass:
-    if options.scheduler is not None:
-        raise UsageError(
-            "A Python iterator cannot be sent to a cluster: give a path, or a sequence."
-        )
-    samples = iter(stream)
-    first = next(samples, None)
-    if first is None:
-        raise DataError("The data has no samples.")
-    batch = batch_for(inputs, first, job.batch or 1)
-    job = replace(job, batch=batch, whole_batches=fixed_batch(inputs) is not None)
-    monitor.start(None)
-    return observe_stream(
-        job,
-        chain([first], samples),
-        workers=_workers(options),
-        parted=parted,
-        tick=monitor.tick,
-    )
-
-
-def _partial(target: Path) -> Path:
-    return target.with_name(f"{target.name}.partial")
+def _partial(output: Path) -> Path:
+    return output.with_name(f"{output.name}.partial")

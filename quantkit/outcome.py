@@ -3,12 +3,13 @@
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 
 from quantkit.errors import ModelError, NothingToQuantizeError, VerifyError
-from quantkit.files import human
+from quantkit.files import check_outputs, human
 from quantkit.graph.load import LoadedModel
 from quantkit.ops.integer_ops import quantized_among
 from quantkit.plan import Mode, Plan
@@ -20,6 +21,7 @@ from quantkit.targets import Target
 
 __all__ = [
     "QuantizeResult",
+    "check_output_path",
     "hides_noise",
     "is_noise",
     "noise",
@@ -99,6 +101,12 @@ class QuantizeResult:
             "fusion": None if self.fusion is None else self.fusion.to_json(),
             "plan": self.plan.to_json(),
         }
+
+
+def check_output_path(output: Path | None, loaded: LoadedModel, data: object = None) -> None:
+    """Refuse, before anything runs, an output that cannot be written or would overwrite what is read; None is no output."""
+    read = [Path(data)] if isinstance(data, str | Path) else []
+    check_outputs([output], [*loaded.files, *read])
 
 
 def require_change(plan: Plan, loaded: LoadedModel) -> None:

@@ -1,21 +1,24 @@
-"""From a float model to one that can be planned: raised, simplified, equalized; and what data tells about it."""
+"""From a float model to one that can be planned, as often as one likes: simplified, equalized, observed.
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+    load -> simplify -> look (extremes of channels) -> rewrite (equalize, smooth) -> observe -> Prepared
+
+What comes out is never changed: whoever emits works on a copy.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from itertools import chain, islice
-from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Literal
 
 import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
 from calibrators import ChannelExtremes, ChannelMoments
-from quantkit.calibration import CalibrateOptions, calibrate_model
-from quantkit.data import InputSpec, Sample, Samples, collate, open_data, order
-from quantkit.errors import DataError, ModelError, NothingToQuantizeError, QuantkitError, UsageError
+from quantkit.calibration import CalibrateOptions, find_points
+from quantkit.errors import ModelError, NothingToQuantizeError, UsageError
 from quantkit.files import scratch
 from quantkit.graph.channel_factors import Divisors
 from quantkit.graph.half import half_type, widen, widened_note
@@ -23,43 +26,55 @@ from quantkit.graph.load import LoadedModel
 from quantkit.graph.messages import root_cause
 from quantkit.graph.normalize import fix_defaults
 from quantkit.graph.opset import opset_of, raise_opset
-from quantkit.graph.products import products_of
-from quantkit.graph.save import Stage
+from quantkit.graph.products import Product, products_of
+from quantkit.graph.save import Stage, copy_of
 from quantkit.graph.view import view_of
+from quantkit.job import StaticJob
 from quantkit.observe.calibration import Calibration
+from quantkit.observe.collect import collect
 from quantkit.observe.monitor import Monitor
-from quantkit.observe.prepare import batch_for, inputs_of
 from quantkit.observe.requests import CalibratorAsk, Request
 from quantkit.ops.view import View
-from quantkit.plan import StaticOptions
+from quantkit.plan import (
+    Format,
+    Kept,
+    Plan,
+    StaticOptions,
+    check_fits,
+    check_operators,
+    missing_ranges,
+    opset_for,
+    plan_static,
+    ranges_needed,
+)
 from quantkit.plan.selection import resolve_tensors
 from quantkit.provenance import model_digest
 from quantkit.rewrite.equalize import equalize, extreme_requests, groups_of
 from quantkit.rewrite.simplify import simplify
 from quantkit.rewrite.smooth import smooth
 from quantkit.rewrite.smoothable import smoothable, smoothing_requests
-from quantkit.runtime.check_result import CALIBRATED, HELD_OUT, LARGE
+from quantkit.runtime.check_result import LARGE, MADE_UP
+from quantkit.runtime.session import load_model
 from quantkit.settings import DataSettings, RecoverSettings, resident
+from quantkit.solve.empirical_bias import SAMPLES
 from quantkit.solve.weights import in_groups, moment_requests
-from quantkit.targets import cores
+from quantkit.targets import Target, cores
+from quantkit.workflows.opened_data import OpenedData, opened_for
 
 __all__ = [
     "STEPS",
+    "FloatModel",
+    "Moments",
     "Prepared",
-    "described",
-    "evened",
-    "input_ranges",
-    "judged_feeds",
+    "check_plan",
+    "for_target",
     "memory_left",
-    "mismatch",
-    "moments_of",
-    "observe_model",
-    "observe_moments",
-    "powers_of",
+    "observe_again",
+    "plan_of",
     "prepare",
-    "ranges_of",
-    "readable_again",
-    "split",
+    "prepared_from",
+    "runnable",
+    "simplified",
 ]
 
 STEPS = 5  # of static quantization: read, observe channels, observe ranges, round, write
@@ -69,54 +84,196 @@ _FLOAT = 4  # bytes
 _WORKERS = 320 << 20  # bytes that processes take beside what is asked
 _LEAST = 64 << 20  # bytes that moments have in any case
 _LOOKED_AT = 256  # samples that tell a channel's extremes well enough
-# Of data that has enough samples, one in so many is not calibrated with, and judges the result; at most so many.
-_ENOUGH, _SHARE, _HELD_OUT = 40, 10, 16
-# On so many samples the result is judged, by the bytes of the float model below which that is quick.
-_JUDGED = ((64 << 20, 16), (256 << 20, 8), (1 << 30, 4))
-_FEWEST = 2
-_HELD_BYTES = 128 << 20  # of these samples; beyond, there are fewer
+
+Feeds = Sequence[Mapping[str, NDArray[Any]]]
+# Whether moments are observed for rounding, and whether they are kept for a second plan.
+Use = Literal["never", "once", "often"]
+NOTHING_KEPT: Mapping[str, Kept] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
-    """A float model ready to be planned, its description, and what was done to it."""
+class FloatModel:
+    """A float model ready to be planned, its description, and what was done to it.
+
+    Attributes:
+        model: The graph.
+        view: The same for planners.
+        notes: What was done to it.
+        name: Of the file, for messages.
+        known: Nodes that rules may name: also those that simplifying took away.
+        factors_id: Names the factors by which channels were equalized or smoothed; "" if they were not.
+        divided: These factors.
+        renamed: Of a model in halves: tensors by what they were called.
+    """
 
     model: ir.Model
     view: View
     notes: tuple[str, ...]
-    name: str  # of the file, for messages
-    known: frozenset[str]  # nodes that rules may name: also those that simplifying took away
-    evened: str = ""  # names the factors of `evened`
-    divided: tuple[Divisors, ...] = ()  # the factors
-    renamed: Mapping[str, str] = field(default_factory=dict)  # of a model in halves: new to old
+    name: str
+    known: frozenset[str]
+    factors_id: str = ""
+    divided: tuple[Divisors, ...] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def products(self) -> tuple[Product, ...]:
+        """Its Conv, Gemm and MatMul with constant weights."""
+        return products_of(self.view)
+
+    @property
+    def nbytes(self) -> int:
+        """What its weights take in float32."""
+        return sum(weight.size for weight in self.view.weights.values()) * _FLOAT
 
 
-def prepare(loaded: LoadedModel, options: StaticOptions, at_least: int = 0) -> Prepared:
-    """Compute in float32, raise the opset as far as the target needs and to `at_least`, and simplify."""
+@dataclass(slots=True)
+class Moments:
+    """The moments of what products read, in groups that fit into memory.
+
+    The first group was observed together with the ranges. Where it is not held, or not any more, the data is run again.
+
+    Attributes:
+        groups: What is asked, by group; the answers of one group are in memory at a time.
+        held: The answers of the first group.
+        kept: Hold them for the next plan: what a single group takes is within the limit of the memory.
+    """
+
+    groups: tuple[tuple[Request, ...], ...] = ()
+    held: Calibration | None = None
+    kept: bool = False
+
+    def give_up(self) -> None:
+        """Free the memory of the first group, unless there is room for it besides all else."""
+        if not self.kept or len(self.groups) > 1:
+            self.held = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A float model with all that planning and realizing need: nothing of it is changed by either.
+
+    Attributes:
+        job: What was asked for; `options` and `methods` are what `plan_of` plans with.
+        source: The float model as it was read.
+        ready: The float model to plan: simplified, equalized, smoothed.
+        seen: What was observed of it; moments are apart.
+        moments: What rounding reads.
+        warnings: What the user should know.
+        judged: Samples that results are judged on.
+        on: What these are.
+        samples: Some that it was calibrated with, for empirical bias correction.
+        data: The data; None where a calibration was given.
+    """
+
+    job: StaticJob
+    source: LoadedModel
+    ready: FloatModel
+    seen: Calibration
+    moments: Moments = field(default_factory=Moments)
+    warnings: tuple[str, ...] = ()
+    judged: Feeds = ()
+    on: str = MADE_UP
+    samples: Feeds = ()
+    data: OpenedData | None = None
+
+    @property
+    def settings(self) -> DataSettings:
+        """How samples are chosen and ordered, and the limit of the memory."""
+        return self.job.settings if self.data is None else self.data.settings
+
+    @property
+    def input_ranges(self) -> dict[str, tuple[float, float]]:
+        """The observed ranges of the model's inputs: made-up ones must lie within them."""
+        names = {value.name or "" for value in self.source.model.graph.inputs}
+        found = {name: self.seen.range(name) for name in names & set(self.seen.tensors)}
+        return {name: (float(r.low[0]), float(r.high[0])) for name, r in found.items()}
+
+
+def prepare(
+    source: LoadedModel,
+    job: StaticJob,
+    monitor: Monitor,
+    *,
+    given: Plan | None = None,
+    moments: Use = "once",
+) -> Prepared:
+    """Simplify a model, even out its channels, and observe it on the data.
+
+    Args:
+        source: The float model; it stays as it was read.
+        job: What is asked for.
+        monitor: Told what is done.
+        given: A plan that will be applied: what can be known about it is checked before data is opened.
+        moments: Whether to observe what rounding reads, and whether to keep it for more than one plan.
+
+    Raises:
+        QuantkitError: Model or data cannot be used; says why.
+    """
+    monitor.stage("Simplifying")
+    ready = simplified(source, job.options, 0 if given is None else opset_for(given))
+    if given is not None:
+        check_plan(ready, given, job.options.target, early=True)
+    if isinstance(job.data, Calibration):
+        seen, warnings = job.data, _mismatch(job.data, source)
+        if given is None:
+            warnings += _missing(ready, seen, job)
+        # The caller's: its moments, if it has any, stay where they are.
+        moments_held = Moments(held=seen, kept=True)
+        return Prepared(
+            job=job, source=source, ready=ready, seen=seen, moments=moments_held, warnings=warnings
+        )
+    data = opened_for(source, job.data, job.settings, job.calibrate)
+    with ExitStack() as files:
+        looked_at, ready = _equalized(ready, data, job, files, monitor)
+        groups = _moment_groups(ready, data, job.recover) if moments != "never" else ()
+        seen = _observed(looked_at, ready, data, job, groups[0] if groups else (), files, monitor)
+    seen, held = _without_moments(seen)
+    judged, on = data.judged(source)
+    empirical = job.recover.empirical is True
+    return Prepared(
+        job=job,
+        source=source,
+        ready=ready,
+        seen=seen,
+        moments=Moments(groups=groups, held=held, kept=moments == "often"),
+        warnings=tuple(seen.header["warnings"]),
+        judged=judged,
+        on=on,
+        samples=replace(data, unseen=()).judged(source, SAMPLES)[0] if empirical else (),
+        data=data,
+    )
+
+
+def simplified(source: LoadedModel, options: StaticOptions, at_least: int = 0) -> FloatModel:
+    """Compute in float32, raise the opset as far as the target needs and to `at_least`, and simplify.
+
+    The source stays as it is.
+    """
     notes = []
     minimum = max(_minimum(options), at_least)
-    before = opset_of(loaded.model)
-    known = frozenset(node.name or "" for node in loaded.model.graph.all_nodes())
+    model = copy_of(source.model)
+    before = opset_of(model)
+    known = frozenset(node.name or "" for node in model.graph.all_nodes())
     renamed: dict[str, str] = {}
-    if fixed := fix_defaults(loaded.model):
+    if fixed := fix_defaults(model):
         notes.append(fixed)
-    if half := half_type(loaded.model):
-        renamed = widen(loaded.model)
+    if half := half_type(model):
+        renamed = widen(model)
         notes.append(widened_note(half))
-    model = raise_opset(loaded.model, minimum)
+    model = raise_opset(model, minimum)
     if before < minimum:
         notes.append(f"Opset raised from {before} to {minimum}.")
     notes += simplify(model).notes
-    name = loaded.path.name if loaded.path else "model.onnx"
-    return replace(described(model, tuple(notes), name, known), renamed=renamed)
+    name = source.path.name if source.path else "model.onnx"
+    return replace(prepared_from(model, tuple(notes), name, known), renamed=renamed)
 
 
-def described(
+def prepared_from(
     model: ir.Model, notes: tuple[str, ...], name: str, known: frozenset[str]
-) -> Prepared:
-    """Describe a model as it is now."""
+) -> FloatModel:
+    """Describe a model as it is now; see `FloatModel` for the arguments."""
     view = view_of(model)
-    return Prepared(
+    return FloatModel(
         model=model,
         view=replace(view, names=view.names | known),
         notes=notes,
@@ -131,37 +288,28 @@ def _minimum(options: StaticOptions) -> int:
     return max(options.target.min_opset, _WIDE_OPSET if wide else 0)
 
 
-def evened(
-    ready: Prepared,
-    data: object,
-    recover: RecoverSettings,
-    settings: DataSettings,
-    monitor: Monitor,
-    *,
-    skip_bad: bool = False,
-) -> Prepared:
+def _equalized(
+    ready: FloatModel, data: OpenedData, job: StaticJob, files: ExitStack, monitor: Monitor
+) -> tuple[LoadedModel | None, FloatModel]:
     """Even out the channels of activations, where weights can take that over; see `quantkit.recover`.
 
-    That takes a look at some samples of its own: the extremes of each channel.
+    That takes a look at some samples of its own: the extremes of each channel. Data that can be read only once is left
+    for the ranges. Return the file that was looked at, if it is still the model, and the model.
     """
-    view = ready.view
-    groups = groups_of(view, products_of(view)) if recover.equalize is not False else []
+    view, recover = ready.view, job.recover
+    groups = groups_of(view, ready.products) if recover.equalize is not False else []
     smooths = smoothable(view) if recover.smooth is not False else ()
-    if not (groups or smooths) or isinstance(data, KeptFirst):
-        return ready
+    if not (groups or smooths) or data.once:
+        return None, ready
     monitor.step(2, STEPS, "Observing channel extremes for equalization")
-    few = replace(settings, limit=min(settings.limit or _LOOKED_AT, _LOOKED_AT))
+    few = replace(data.settings, limit=min(data.settings.limit or _LOOKED_AT, _LOOKED_AT))
     extremes, moments = extreme_requests(groups), smoothing_requests(smooths)
-    requests = (*extremes, *moments)
-    with _written(ready) as path:
-        seen = calibrate_model(
-            path,
-            data,
-            None,
-            _fitting(CalibrateOptions(ranges=False, requests=requests, skip_bad=skip_bad), ready),
-            few,
-            monitor,
-        )
+    asked = CalibrateOptions(
+        ranges=False, requests=(*extremes, *moments), skip_bad=job.calibrate.skip_bad
+    )
+    monitor.stage("Reading the model")
+    written = files.enter_context(runnable(ready))
+    seen = _run(written, data, _fitting(asked, ready), few, monitor)
     notes, digest = [], blake2b(digest_size=8)
     largest = {r.tensor: _largest(seen, r) for r in extremes}
     if equalized := equalize(ready.model, groups, largest):
@@ -173,10 +321,11 @@ def evened(
         for one in done:
             digest.update(one.tensor.encode() + one.scale.tobytes())
     if not notes:
-        return ready
-    again = described(ready.model, (*ready.notes, *notes), ready.name, ready.known)
+        return written, ready
+    files.close()  # what was written is another model now
+    again = prepared_from(ready.model, (*ready.notes, *notes), ready.name, ready.known)
     divided = (*equalized, *(one.divisors for one in done))
-    return replace(again, evened=digest.hexdigest(), divided=divided)
+    return None, replace(again, factors_id=digest.hexdigest(), divided=divided)
 
 
 def _channels(seen: Calibration, request: Request) -> ChannelMoments:
@@ -191,79 +340,86 @@ def _largest(seen: Calibration, request: Request) -> NDArray[Any]:
     return answer.largest
 
 
-def observe_model(
-    prepared: Prepared,
-    data: object,
-    options: CalibrateOptions,
-    settings: DataSettings,
-    monitor: Monitor,
-    requests: tuple[Request, ...] = (),
-) -> Calibration:
-    """Run the prepared float model on the data; `requests`: what else is to be seen."""
-    with _written(prepared) as path:
-        try:
-            return calibrate_model(
-                path,
-                data,
-                None,
-                replace(options, requests=(*options.requests, *requests), compare=False),
-                settings,
-                monitor,
-            )
-        except NothingToQuantizeError as e:  # it names the file that was written here
-            raise NothingToQuantizeError(
-                "Nothing in the model can run in calibrated integers: outside If, Loop and Scan it has no Conv, "
-                "Gemm or MatMul. Nothing was written."
-            ) from e
-
-
-def moments_of(
-    ready: Prepared, data: object, settings: DataSettings
-) -> tuple[tuple[Request, ...], tuple[tuple[Request, ...], ...]]:
-    """Return the moments to observe with the ranges, and those to observe afterwards, a group at a time.
+def _moment_groups(
+    ready: FloatModel, data: OpenedData, recover: RecoverSettings
+) -> tuple[tuple[Request, ...], ...]:
+    """Return the moments to observe, those of the first group with the ranges and the others when they are needed.
 
     Where they do not fit into memory all at once the data is run again for each group; of data that can be read once only,
     what does not fit is never seen.
     """
-    asked = moment_requests(products_of(ready.view))
-    groups = in_groups(asked, memory_left(ready, settings) // 2)
-    if not groups:
-        return (), ()
-    return groups[0], () if isinstance(data, KeptFirst) else groups[1:]
+    if recover.rounding is False and recover.bias is not True:
+        return ()
+    groups = in_groups(moment_requests(ready.products), memory_left(ready, data.settings) // 2)
+    return groups[:1] if data.once else groups
 
 
-def observe_moments(
-    prepared: Prepared,
-    data: object,
+def _observed(  # noqa: PLR0913 - one parameter per question
+    written: LoadedModel | None,
+    ready: FloatModel,
+    data: OpenedData,
+    job: StaticJob,
     requests: tuple[Request, ...],
+    files: ExitStack,
+    monitor: Monitor,
+) -> Calibration:
+    """Run the prepared float model on the data; `written`: the file that holds it, if there is one."""
+    monitor.step(3, STEPS, "Observing ranges and moments" if requests else "Observing ranges")
+    asked = replace(job.calibrate, requests=(*job.calibrate.requests, *requests), compare=False)
+    monitor.stage("Reading the model")
+    written = written or files.enter_context(runnable(ready))
+    needed = ranges_needed(ready.view, job.options)
+    try:
+        return _run(written, data, asked, data.settings, monitor, needed)
+    except NothingToQuantizeError as e:  # it names the file that was written here
+        raise NothingToQuantizeError(
+            "Nothing in the model can run in calibrated integers: outside If, Loop and Scan it has no Conv, "
+            "Gemm or MatMul. Nothing was written."
+        ) from e
+
+
+def observe_again(
+    prepared: Prepared, written: LoadedModel, requests: tuple[Request, ...], monitor: Monitor
+) -> Calibration:
+    """Run the prepared float model on the data once more, for these requests alone; `written`: its file."""
+    assert prepared.data is not None  # noqa: S101 - a calibration leaves nothing to observe
+    asked = replace(
+        prepared.job.calibrate, ranges=False, requests=requests, method=CalibratorAsk(name="mse")
+    )
+    return _run(written, prepared.data, asked, prepared.settings, monitor)
+
+
+def _run(
+    written: LoadedModel,
+    data: OpenedData,
     options: CalibrateOptions,
     settings: DataSettings,
     monitor: Monitor,
+    needed: tuple[str, ...] = (),
 ) -> Calibration:
-    """Run the prepared float model on the data again, for these requests alone."""
-    again = replace(options, ranges=False, requests=requests, method=CalibratorAsk(name="mse"))
-    with _written(prepared) as path:
-        return calibrate_model(path, data, None, again, settings, monitor)
+    """Run a model on the data; `needed`: tensors whose ranges the plan will ask for."""
+    points = find_points(written, needed)
+    monitor.stage("Looking at the data")
+    return collect(written, data.require(), points, options, settings, monitor)
 
 
-def memory_left(ready: Prepared, settings: DataSettings) -> int:
+def memory_left(ready: FloatModel, settings: DataSettings) -> int:
     """Return what the limit leaves for moments and for solving, beside the model and its session."""
-    weights = sum(weight.size for weight in ready.view.weights.values()) * _FLOAT
     # A session maps the weights, and may copy them. Where nobody set a limit, the model comes on top of it.
-    session = 2 * weights if settings.memory is not None else 0
+    session = 2 * ready.nbytes if settings.memory is not None else 0
     return max(settings.memory_limit - resident() - session - _WORKERS, _LEAST)
 
 
-def _fitting(options: CalibrateOptions, ready: Prepared) -> CalibrateOptions:
+def _fitting(options: CalibrateOptions, ready: FloatModel) -> CalibrateOptions:
     """Run a model that is too large to be in memory once a core in one process, with all cores for each operator."""
-    nbytes = sum(weight.size for weight in ready.view.weights.values()) * _FLOAT
     many = options.scheduler is not None or options.workers is not None
-    return options if many or nbytes < LARGE else replace(options, workers=1, threads=cores())
+    large = ready.nbytes >= LARGE
+    return replace(options, workers=1, threads=cores()) if large and not many else options
 
 
 @contextmanager
-def _written(ready: Prepared) -> Iterator[Path]:
-    """Write a float model where onnxruntime can read it, for a while."""
+def runnable(ready: FloatModel) -> Iterator[LoadedModel]:
+    """Write a float model where onnxruntime and workers can read it, for a while, and open it there."""
     with scratch() as folder:
         stage = Stage(folder / ready.name, folder)
         try:
@@ -275,127 +431,67 @@ def _written(ready: Prepared) -> Iterator[Path]:
                 f"The simplified model cannot be written to '{folder}': {e.strerror or e}; set TMPDIR to "
                 "a folder with room for it."
             ) from e
-        yield stage.model_path
+        yield load_model(stage.model_path)
 
 
-class KeptFirst:
-    """Data that can be read once only, with its first element kept, and a few that nobody else gets to see.
+def _without_moments(seen: Calibration) -> tuple[Calibration, Calibration]:
+    """Return what is small, and what is large; nothing is copied."""
+    return (
+        replace(seen, seen=seen.seen.select(lambda request: not request.what.once)),
+        replace(seen, seen=seen.seen.select(lambda request: request.what.once)),
+    )
 
-    The latter are every tenth element, once there were enough.
+
+def plan_of(
+    prepared: Prepared,
+    output_format: Format = Format.QDQ,
+    kept: Mapping[str, Kept] = NOTHING_KEPT,
+) -> Plan:
+    """Decide how each node and tensor of a prepared model is quantized.
+
+    Args:
+        prepared: The model, what was observed of it, and what is asked for.
+        output_format: How the plan is to be written down.
+        kept: Nodes that compute in float because integers were tried and lose too much.
+
+    Raises:
+        UsageError: Something that is asked for makes no sense, or the format has no operator for it.
     """
-
-    def __init__(self, data: Any) -> None:
-        self.first: Any = None
-        self.held_out: list[Any] = []
-        self._kind = type(data).__name__
-        self._elements = iter(data.get_next, None) if hasattr(data, "get_next") else iter(data)
-
-    def __iter__(self) -> Iterator[Any]:
-        for number, element in enumerate(self._elements, 1):
-            if self.first is None:
-                self.first = element
-            tenth = number >= _ENOUGH and number % _SHARE == 0
-            if tenth and len(self.held_out) < _HELD_OUT:
-                self.held_out.append(element)
-                continue
-            yield element
-        if self.first is None:
-            raise DataError(
-                f"The data '{self._kind}' gave no samples: nothing to read (has it been read before?)."
-            )
+    ready, job = prepared.ready, prepared.job
+    ranges = _ranges(prepared.seen, ready, job.methods)
+    powers = _powers(prepared.seen, ready.view)
+    plan = plan_static(ready.view, ranges, job.options, powers, kept=kept)
+    plan = replace(plan, evened=ready.factors_id, output_format=output_format)
+    check_operators(plan, ready.view, job.options.target, output_format)
+    return plan
 
 
-def readable_again(data: object) -> object:
-    """Return data that can be read twice as it is; of other data the first element will be kept."""
-    again = isinstance(data, str | Path | Mapping) or hasattr(data, "__getitem__")
-    return data if again else KeptFirst(data)
+def for_target(plan: Plan, job: StaticJob, output_format: Format) -> Plan:
+    """Return a plan that was given, for the target and the format that it is applied with: a file may lack both."""
+    return replace(plan, target=job.options.target.name, output_format=output_format)
 
 
-def split(
-    data: object, loaded: LoadedModel, settings: DataSettings
-) -> tuple[DataSettings, tuple[int, ...]]:
-    """Return how to calibrate, and the numbers of samples to judge the result on, which calibration will not see.
+def check_plan(ready: FloatModel, plan: Plan, target: Target, *, early: bool = False) -> None:
+    """Check that a plan that was given fits a model.
 
-    Those are samples beyond the limit, or else the last of the mixed order, if there are enough. Data that is not to
-    be mixed may be sorted by class: of it all is calibrated with.
+    Args:
+        ready: The model.
+        plan: The plan, for this target.
+        target: What is to run the result.
+        early: Channels are still to be equalized, so that a plan for equalized ones cannot be told yet.
+
+    Raises:
+        UsageError: It does not; names the first thing that is wrong.
     """
-    if isinstance(data, KeptFirst):
-        return settings, ()
-    try:
-        samples = open_data(data, inputs_of(loaded), settings)
-    except (
-        QuantkitError
-    ):  # it is said where the data is run; what is wrong with the model comes first
-        return settings, ()
-    if not isinstance(samples, Samples):
-        return settings, ()
-    mixed = order(len(samples), shuffle=settings.shuffle, seed=settings.seed).tolist()
-    used = min(len(mixed), settings.limit or len(mixed))
-    if used == len(mixed) and used >= _ENOUGH and settings.shuffle:
-        used -= min(_HELD_OUT, used // _SHARE)
-        settings = replace(settings, limit=used)
-    return settings, tuple(mixed[used : used + _HELD_OUT])
+    if not (early and plan.evened):
+        check_fits(plan, ready.view, ready.factors_id)
+    output_format = plan.output_format or Format.QDQ
+    check_operators(plan, ready.view, target, output_format)
 
 
-def judged_feeds(
-    data: object,
-    loaded: LoadedModel,
-    settings: DataSettings,
-    unseen: tuple[int, ...],
-    count: int | None = None,
-) -> tuple[list[dict[str, Any]], str]:
-    """Return real samples to judge the result on, and what they are (`quantkit.runtime.check_result.HELD_OUT` or `CALIBRATED`).
-
-    `unseen`: the numbers of samples that it was not calibrated with; without them, the first ones are taken.
-    `count`: how many; None: as many as are run in short time.
-    """
-    count = count or next((n for limit, n in _JUDGED if loaded.nbytes < limit), _FEWEST)
-    if isinstance(data, KeptFirst):
-        unseen = tuple(range(len(data.held_out)))
-        data = data.held_out or [data.first]
-    samples = open_data(data, inputs_of(loaded), settings)
-    if not isinstance(samples, Samples):
-        return [], CALIBRATED
-    found = _feeds(samples, unseen, count, inputs_of(loaded))
-    if found:
-        return found, HELD_OUT
-    seen = order(len(samples), limit=settings.limit, shuffle=settings.shuffle, seed=settings.seed)
-    return _feeds(samples, seen.tolist(), count, inputs_of(loaded)), CALIBRATED
-
-
-def _feeds(
-    samples: Samples, numbers: Iterable[int], count: int, inputs: Sequence[InputSpec]
-) -> list[dict[str, Any]]:
-    """Return at most `count` runs, of one sample each unless the model takes only more at once."""
-    readable = _readable(samples, numbers)
-    first = next(readable, None)
-    if first is None:
-        return []
-    together = batch_for(inputs, first, 1)
-    found: list[dict[str, Any]] = []
-    readable = chain([first], readable)
-    while len(found) < count and sum(_nbytes(feeds) for feeds in found) < _HELD_BYTES:
-        batch = list(islice(readable, together))
-        if len(batch) < together:
-            break
-        found += collate(batch)
-    return found
-
-
-def _nbytes(feeds: Mapping[str, NDArray[Any]]) -> int:
-    return sum(array.nbytes for array in feeds.values())
-
-
-def _readable(samples: Samples, numbers: Iterable[int]) -> Iterator[Sample]:
-    """Yield samples; those that cannot be read were complained of, or left out on request, before."""
-    for number in numbers:
-        try:
-            yield samples[number]
-        except DataError:
-            continue
-
-
-def ranges_of(seen: Calibration, methods: Mapping[str, str]) -> dict[str, tuple[float, float]]:
+def _ranges(
+    seen: Calibration, ready: FloatModel, methods: Mapping[str, str]
+) -> dict[str, tuple[float, float]]:
     """Return each tensor's range, by its own method where one is asked for.
 
     Raises:
@@ -411,10 +507,13 @@ def ranges_of(seen: Calibration, methods: Mapping[str, str]) -> dict[str, tuple[
         for tensor in resolve_tensors(rule, names):
             bounds = other.range(tensor)
             found[tensor] = (float(bounds.low[0]), float(bounds.high[0]))
+    for tensor, was in ready.renamed.items():  # of a calibration of the model in halves
+        if was in found:
+            found.setdefault(tensor, found[was])
     return found
 
 
-def powers_of(seen: Calibration, view: View) -> dict[str, float]:
+def _powers(seen: Calibration, view: View) -> dict[str, float]:
     """Return the mean square of what each Softmax makes, where its distribution was observed."""
     made = [node.outputs[0] for node in view.nodes if node.op_type == "Softmax"]
     known = set(seen.tensors)
@@ -426,15 +525,21 @@ def powers_of(seen: Calibration, view: View) -> dict[str, float]:
     }
 
 
-def input_ranges(seen: Calibration, loaded: LoadedModel) -> dict[str, tuple[float, float]]:
-    """Return the observed ranges of the model's inputs: made-up ones must lie within them."""
-    names = {value.name or "" for value in loaded.model.graph.inputs} & set(seen.tensors)
-    found = {name: seen.range(name) for name in names}
-    return {name: (float(r.low[0]), float(r.high[0])) for name, r in found.items()}
-
-
-def mismatch(seen: Calibration, loaded: LoadedModel) -> list[str]:
+def _mismatch(seen: Calibration, source: LoadedModel) -> tuple[str, ...]:
     """Say whether a calibration was made with another model."""
-    if seen.header.get("model", {}).get("sha256") == model_digest(loaded)["sha256"]:
-        return []
-    return ["The calibration was made with another model; tensors are matched by name."]
+    if seen.header.get("model", {}).get("sha256") == model_digest(source)["sha256"]:
+        return ()
+    return ("The calibration was made with another model; tensors are matched by name.",)
+
+
+def _missing(ready: FloatModel, seen: Calibration, job: StaticJob) -> tuple[str, ...]:
+    """Say that a calibration lacks ranges: it was made with another model, or before its target was known."""
+    ranges, options = _ranges(seen, ready, job.methods), job.options
+    missing = missing_ranges(ready.view, ranges, options)
+    if not missing:
+        return ()
+    count = "1 tensor" if len(missing) == 1 else f"{len(missing)} tensors"
+    lacks = f"The calibration has no range of {count} that target '{options.target.name}' needs (the first: '{missing[0]}')"
+    return (
+        f"{lacks}: what makes or reads them may stay float. Calibrate this model again, or quantize with the data itself.",
+    )

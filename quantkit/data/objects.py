@@ -133,8 +133,9 @@ class ObjectStream:
         try:
             first = next(feeds)
         except StopIteration as e:
+            again = "" if restart is not None else " (has it been read before?)"
             raise DataError(
-                f"The data '{description.location}' gave no samples: nothing to read."
+                f"The data '{description.location}' gave no samples: nothing to read{again}."
             ) from e
         self._first_pass: Iterator[object] | None = chain([first], feeds)
         sample = elements.sample(first, 0)

@@ -56,6 +56,14 @@ class LoadedModel:
         """What to call the model in a message."""
         return f"'{self.path}'" if self.path else "the given ModelProto"
 
+    @property
+    def source(self) -> Path | onnx.ModelProto:
+        """What another process loads it from."""
+        if self.path is not None:
+            return self.path.absolute()
+        assert self.proto is not None  # noqa: S101 - one of the two is there
+        return self.proto
+
     def require_weights(self) -> None:
         """Raise if external data is missing."""
         if self.missing:

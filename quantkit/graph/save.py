@@ -26,7 +26,7 @@ from quantkit.graph.intake import complaint_of
 from quantkit.graph.load import external_files, read_structure
 from quantkit.graph.messages import location_of, proto_graphs, root_cause, to_proto
 
-__all__ = ["Stage", "skeleton", "staged", "unchecked", "weightless"]
+__all__ = ["Stage", "copy_of", "skeleton", "staged", "unchecked", "weightless"]
 
 _PROTOBUF_LIMIT = (1 << 31) - (1 << 20)  # 2 GB less a margin for the structure
 _UNCHECKED = "quantkit.unchecked"  # in `ir.Model.meta`
@@ -86,6 +86,16 @@ def weightless(structure: onnx.ModelProto) -> onnx.ModelProto:
 def unchecked(model: ir.Model) -> None:
     """Let `Stage.write` pass over onnx's checker: it refuses the input too, which a runtime loads all the same."""
     model.meta[_UNCHECKED] = True
+
+
+def copy_of(model: ir.Model) -> ir.Model:
+    """Return a copy whose graphs, nodes and values are its own; tensors, which nobody changes, are shared.
+
+    It costs little, whatever the size of the weights.
+    """
+    copied = model.clone()
+    copied.meta.update(model.meta)  # `clone` leaves out what is known of the whole model
+    return copied
 
 
 def _check(structure: onnx.ModelProto) -> None:

@@ -7,7 +7,8 @@ and reads the samples itself.
 import hashlib
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from types import MappingProxyType
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from calibrators import PatchMoments, Sketch
 from quantkit.data import Sample, Samples, collate, order
 from quantkit.errors import DataError, RuntimeSupportError
-from quantkit.graph.load import load
+from quantkit.graph.load import LoadedModel, load
 from quantkit.graph.shapes import infer_types
 from quantkit.observe.min_max import Span
 from quantkit.observe.observations import Extremes, Observations
@@ -66,6 +67,7 @@ class Job:
         whole_batches: Leave out a batch that is short of samples: the model takes no other.
         skip_bad: Leave out samples that cannot be read, instead of failing.
         threads: For one operator. One thread a worker is fastest, and gives the same bits everywhere.
+        loaded: The model as this process has read it; it does not travel, and who has none loads the model.
     """
 
     key: str
@@ -80,6 +82,11 @@ class Job:
     whole_batches: bool = False
     skip_bad: bool = False
     threads: int = 1
+    loaded: LoadedModel | None = field(default=None, repr=False, compare=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "loaded"}
+        return partial(Job, **plain), ()
 
     def order(self) -> NDArray[np.int64]:
         """Return the numbers of the samples, in the order in which they are batched."""
@@ -116,7 +123,7 @@ class OpenJob:
     """A job's session for one group of requests; shared by the threads of a process."""
 
     def __init__(self, job: Job, group: int) -> None:
-        source = load(job.model)
+        source = job.loaded or load(job.model)
         source.require_weights()
         self.requests = job.groups[group]
         infer_types(source.model)

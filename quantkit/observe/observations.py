@@ -5,7 +5,7 @@ Invariant: merging is exact, so that neither the order of the samples nor who ob
 """
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -115,11 +115,12 @@ class Observations:
         if not self.answers[request.tensor]:
             del self.answers[request.tensor], self.extremes[request.tensor]
 
-    def forget_moments(self) -> None:
-        """Drop what is kept once because it is large."""
-        for request in self.requests:
-            if request.what.once:
-                self.forget(request)
+    def select(self, chosen: Callable[[Request], bool]) -> Self:
+        """Return the answers to some requests; nothing is copied."""
+        answers: dict[str, dict[What, Statistic]] = {}
+        for r in filter(chosen, self.requests):
+            answers.setdefault(r.tensor, {})[r.what] = self.answers[r.tensor][r.what]
+        return replace(self, answers=answers, extremes={t: self.extremes[t] for t in answers})
 
     def reasons(self) -> list[str]:
         """Return why samples were left out, by their number."""

@@ -14,7 +14,6 @@ from quantkit.observe.container import is_calibration
 from quantkit.observe.origin import calibration_digest
 from quantkit.observe.prepare import inputs_of
 from quantkit.outcome import hides_noise, is_noise, noise
-from quantkit.preparation import judged_feeds, split
 from quantkit.provenance import (
     Provenance,
     content_digest,
@@ -29,6 +28,7 @@ from quantkit.provenance import (
 from quantkit.runtime.check_result import Reference, Verification, compare, run_float
 from quantkit.runtime.session import load_model
 from quantkit.settings import DataSettings
+from quantkit.workflows.opened_data import opened_for
 
 __all__ = ["Attestation", "Check", "attest", "require_provenance", "version_changes"]
 
@@ -259,8 +259,7 @@ def _reference(case: _Case, float_model: LoadedModel, *, known: bool) -> Referen
         return Reference(feeds={}, outputs={}, note=note) if static else run_float(float_model)
     recorded = static and case.settings is None
     settings = case.recorded() if recorded else case.settings or DataSettings(memory=case.memory)
-    settings, unseen = split(case.data, float_model, _searching(case, settings))
-    feeds, on = judged_feeds(case.data, float_model, settings, unseen)
+    feeds, on = opened_for(float_model, case.data, _searching(case, settings)).judged(float_model)
     if not feeds:
         return Reference(
             feeds={}, outputs={}, note="not compared with float: no sample is readable"

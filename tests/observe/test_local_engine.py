@@ -152,7 +152,7 @@ def test_one_worker_gives_its_results_in_order(monkeypatch: pytest.MonkeyPatch) 
 def test_a_request_that_depends_on_the_order_runs_on_one_worker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from quantkit import calibration
+    from quantkit.observe import collect
     from quantkit.observe.run import observe
 
     asked: list[int] = []
@@ -161,7 +161,7 @@ def test_a_request_that_depends_on_the_order_runs_on_one_worker(
         asked.append(kwargs["workers"])
         return observe(job, **kwargs)
 
-    monkeypatch.setattr(calibration, "observe", watched)
+    monkeypatch.setattr(collect, "observe", watched)
     request = Request(tensor="x", what=CalibratorAsk(name="moving_average"))
     quantkit.calibrate(product(), {"x": ROWS}, requests=[request], workers=2)
     assert asked == [1]

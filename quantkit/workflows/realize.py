@@ -1,0 +1,384 @@
+"""A plan of a prepared model becomes a file: solve, emit on a copy, write to a staging folder, verify, rename into place."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+
+from quantkit._version import __version__
+from quantkit.emit import Format, emit_static
+from quantkit.errors import QuantkitError, VerifyError
+from quantkit.files import scratch
+from quantkit.graph.channel_factors import write_divisors
+from quantkit.graph.load import LoadedModel
+from quantkit.graph.save import Stage, copy_of, staged
+from quantkit.job import static_origin
+from quantkit.observe.monitor import Monitor, Silent
+from quantkit.outcome import (
+    QuantizeResult,
+    check_output_path,
+    hides_noise,
+    is_noise,
+    noise,
+    require_pair_safe,
+    require_same,
+    require_static,
+    unfused,
+    warnings_of,
+)
+from quantkit.plan import Kept, Plan, check_target_of
+from quantkit.plan.integers import Solved
+from quantkit.preparation import (
+    STEPS,
+    Prepared,
+    check_plan,
+    for_target,
+    memory_left,
+    observe_again,
+    plan_of,
+    runnable,
+)
+from quantkit.provenance import Provenance, json_digest, write_model
+from quantkit.runtime.check_result import (
+    LARGE,
+    MADE_UP,
+    Reference,
+    Verification,
+    compare,
+    run_float,
+)
+from quantkit.runtime.kernels import fusion_of
+from quantkit.runtime.session import readable_ir_version
+from quantkit.settings import memory_text
+from quantkit.solve.empirical_bias import correct_biases
+from quantkit.solve.losses import lossy
+from quantkit.solve.rounding import Rounding
+from quantkit.solve.weights import is_static, moment_request, solve
+from quantkit.targets import cores
+
+__all__ = ["realize", "write_checked"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Attempt:
+    """A plan that was written into the staging folder.
+
+    Attributes:
+        plan: The plan.
+        model: The quantized model.
+        nbytes: Its size.
+        checked: What the comparison with float found; None if it was switched off.
+        kept: Nodes that were found to lose too much in integers.
+        warnings: What was given up, and why.
+    """
+
+    plan: Plan
+    model: ir.Model
+    nbytes: int
+    checked: Verification | None
+    kept: Mapping[str, Kept] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def is_poor(self) -> bool:
+        """Whether noise comes out."""
+        return is_noise(self.checked) or hides_noise(self.checked)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Writer:
+    """Writes plans of one prepared model into a staging folder, and compares what comes of them with float."""
+
+    prepared: Prepared
+    stage: Stage
+    reference: Reference | None
+    origin: Provenance
+    output_format: Format
+    monitor: Monitor
+
+    def write(self, plan: Plan, solved: Solved) -> _Attempt:
+        """Emit a copy of the model, write it and compare it."""
+        prepared, ready = self.prepared, self.prepared.ready
+        self.monitor.step(5, STEPS, "Writing and verifying")
+        if prepared.job.recover.empirical is True and prepared.samples:
+            say = self.monitor.stage
+            solved = correct_biases(ready.model, plan, solved, prepared.samples, say)
+        model = copy_of(ready.model)
+        emit_static(model, plan, solved, self.output_format)
+        write_divisors(model.metadata_props, ready.divided)
+        # What was only inferred need not be stored: a tenth of a small file.
+        declared = {v.name for v in _values(prepared.source.model) if v.type is not None}
+        for value in _values(model):
+            if value.name not in declared:
+                value.type = value.shape = None
+        nbytes, checked = write_checked(self.stage, model, self.reference, self.origin)
+        return _Attempt(plan=plan, model=model, nbytes=nbytes, checked=checked)
+
+    def settle(self, plan: Plan, solved: Solved) -> _Attempt:
+        """Write; if noise comes out, with fewer integers: without what loses most, at last without any."""
+        found = self.write(plan, solved)
+        for measured in (True, False):
+            if not found.is_poor:
+                break
+            self.monitor.stage("Trying again with fewer integers")
+            kept = _with_more_kept(self.prepared, found, measured=measured)
+            if kept != found.kept:
+                fewer = plan_of(self.prepared, self.output_format, kept)
+                again = self.write(fewer, _still_static(self.prepared, fewer, solved))
+                warnings = (*found.warnings, _given_up(found, kept, measured=measured))
+                found = replace(again, kept=kept, warnings=warnings)
+        return found
+
+
+def realize(  # noqa: PLR0913 - one parameter per question
+    prepared: Prepared,
+    plan: Plan | None,
+    output: Path | None,
+    *,
+    output_format: Format | None = None,
+    verify: bool = True,
+    external_data: bool = False,
+    from_file: bool = False,
+    monitor: Monitor | None = None,
+) -> QuantizeResult:
+    """Quantize a prepared model as a plan says, and write it.
+
+    Nothing of `prepared` is changed, so that it can be planned and realized again. Data is read only where the moments that
+    rounding needs are not held in memory; the result says so.
+
+    Args:
+        prepared: The model, what was observed of it, and what is asked for.
+        plan: What to do, done as it is; None: what `plan_of` says, with fewer integers where noise comes out.
+        output: Where to write; None: nowhere. The result then tells what the plan is worth.
+        output_format: How it is written down; None is as the plan says, else QDQ.
+        verify: Load and run the result, and compare it with float, before it is written.
+        external_data: Write weights to a ``.data`` file beside the model.
+        from_file: The plan was saved, and perhaps edited: the record names it even where the settings lead to the same.
+        monitor: Told what is done.
+
+    Raises:
+        QuantkitError: The plan does not fit, the result is noise, or cannot be written. Nothing is written then.
+    """
+    started = time.perf_counter()
+    monitor, source, job = monitor or Silent(), prepared.source, prepared.job
+    check_output_path(output, source, job.data)
+    output_format = output_format or (plan and plan.output_format) or Format.QDQ
+    if plan is None:
+        chosen = plan_of(prepared, output_format)
+    else:
+        check_target_of(plan, job.options.target)
+        chosen = for_target(plan, job, output_format)
+        check_plan(prepared.ready, chosen, job.options.target)
+    require_static(chosen, source)
+    own = plan is None or (not from_file and _is_own(prepared, chosen))
+    how = {
+        "format": output_format.value,
+        "plan": None if plan is None or own else json_digest(plan.to_json()),
+        "verify": verify,
+        "external_data": external_data,
+    }
+    with source.watched(), _staged(output, source) as stage:
+        writer = _Writer(
+            prepared=prepared,
+            stage=stage,
+            reference=_float_outputs(prepared, monitor) if verify else None,
+            origin=static_origin(source, job, prepared.seen, how),
+            output_format=output_format,
+            monitor=monitor,
+        )
+        solved = _solved(prepared, chosen, monitor)
+        found = (writer.settle if plan is None else writer.write)(chosen, solved)
+        _require_signal(found, writer.reference)
+        fusion = None
+        if verify and found.nbytes < LARGE:
+            fusion = fusion_of(stage.model_path)
+            require_pair_safe(found.model, job.options.target)
+        require_same(source, writer.origin)
+        external = stage.data_path is not None if output is None else stage.commit() is not None
+    return QuantizeResult(
+        plan=found.plan,
+        input_bytes=source.nbytes,
+        output_bytes=found.nbytes,
+        external_data=external,
+        verification=found.checked,
+        warnings=(
+            *prepared.warnings,
+            *found.warnings,
+            *warnings_of(source, found.nbytes, found.checked),
+            *unfused(found.plan, fusion, job.options.target),
+            *_limit_exceeded(source, job.settings.memory),
+        ),
+        seconds=time.perf_counter() - started,
+        fusion=fusion,
+        notes=(*prepared.ready.notes, *_groups_noted(prepared)),
+    )
+
+
+def _is_own(prepared: Prepared, plan: Plan) -> bool:
+    """Say whether a plan is the one that the settings lead to, so that these tell all about it."""
+    try:
+        return plan == plan_of(prepared, plan.output_format or Format.QDQ)
+    except QuantkitError:
+        return False
+
+
+@contextmanager
+def _staged(output: Path | None, source: LoadedModel) -> Iterator[Stage]:
+    """Make a staging folder: beside the output, or, where nothing is to be written, anywhere."""
+    if output is not None:
+        with staged(output) as stage:
+            yield stage
+        return
+    with scratch() as folder:
+        yield Stage(folder / (source.path.name if source.path else "model.onnx"), folder)
+
+
+def _float_outputs(prepared: Prepared, monitor: Monitor) -> Reference:
+    """Run the float model as it was given, on the samples that results are judged on."""
+    monitor.stage("Running the float model")
+    judged = prepared.judged
+    return run_float(
+        prepared.source,
+        next(iter(judged), None),
+        prepared.input_ranges,
+        more=judged[1:],
+        on=prepared.on,
+    )
+
+
+def _values(model: ir.Model) -> Iterator[ir.Value]:
+    """Yield all that nodes compute and no graph returns."""
+    for node in model.graph.all_nodes():
+        yield from (value for value in node.outputs if not value.is_graph_output())
+
+
+def write_checked(
+    stage: Stage, model: ir.Model, reference: Reference | None, origin: Provenance
+) -> tuple[int, Verification | None]:
+    """Write a quantized model with its record into the staging folder, and compare it with float.
+
+    Args:
+        stage: The staging folder.
+        model: The quantized model.
+        reference: What the float model computes; None: do not compare.
+        origin: What the model was made from.
+
+    Raises:
+        VerifyError: It is not valid, does not load, or does not run.
+    """
+    model.ir_version = readable_ir_version(model.ir_version or 0)
+    model.metadata_props["quantkit"] = f"{__version__} {origin.kind}"
+    try:
+        nbytes = write_model(stage, model, origin, external=origin.options["external_data"])
+    except onnx.checker.ValidationError as e:
+        reason = str(e).strip().splitlines()[0]
+        raise VerifyError(f"The quantized model is not valid ONNX: {reason}") from e
+    if reference is None:
+        return nbytes, None
+    return nbytes, compare(stage.model_path, reference, nbytes=nbytes)
+
+
+def _require_signal(found: _Attempt, reference: Reference | None) -> None:
+    if is_noise(found.checked) and reference is not None and reference.on != MADE_UP:
+        raise VerifyError(
+            f"{noise(found.checked)} Nothing was written: calibrate with more samples that look like those in use, leave "
+            "layers in float (--exclude), or use `quantkit quantize dynamic`."
+        )
+
+
+def _solved(prepared: Prepared, plan: Plan, monitor: Monitor) -> Solved:
+    """Round weights and correct biases, as far as that is not switched off.
+
+    The moments of one group of products are in memory at a time: observed, solved with, and dropped.
+    """
+    recover, ready, moments = prepared.job.recover, prepared.ready, prepared.moments
+    if recover.rounding is False and recover.bias is not True:
+        return Solved()
+    monitor.step(4, STEPS, "Rounding weights")
+    work = partial(
+        solve,
+        ready.model,
+        plan,
+        settings=Rounding(
+            ranges=recover.ranges is True,
+            second_order=recover.rounding is not False,
+            adaptive=recover.adaptive is True,
+        ),
+        bias=recover.bias is not False,
+        workers=cores(),
+        memory=memory_left(ready, prepared.settings),
+        monitor=monitor,
+    )
+    later = {request for group in moments.groups[1:] for request in group}
+    static = [p for p in ready.products if is_static(p, plan)]
+    solved, seen = Solved(), moments.held
+    with ExitStack() as files:
+        written: LoadedModel | None = None
+        for number, group in enumerate(moments.groups or ((),), 1):
+            # What is in no group was never to be observed: it is solved with the first.
+            own = [
+                p
+                for p in static
+                if (moment_request(p) not in later if number == 1 else moment_request(p) in group)
+            ]
+            asked = tuple(
+                dict.fromkeys(moment_request(p) for p in own if moment_request(p) in group)
+            )
+            if seen is None and asked:
+                written = written or files.enter_context(runnable(ready))
+                monitor.name(f"Observing moments, group {number} of {len(moments.groups)}")
+                seen = observe_again(prepared, written, asked, monitor)
+            solved = solved.with_more(work(own, seen))
+            seen = None
+            moments.give_up()
+    return solved
+
+
+def _still_static(prepared: Prepared, plan: Plan, solved: Solved) -> Solved:
+    """Return what was solved for products that another plan leaves in integers, as they were."""
+    left = [p for p in prepared.ready.products if is_static(p, plan)]
+    found = {p.weight: solved.weights[p.weight] for p in left if p.weight in solved.weights}
+    return Solved(
+        weights={n: w for n, w in found.items() if w.qparams.spec == plan.weight[n].spec},
+        biases={p.node: solved.biases[p.node] for p in left if p.node in solved.biases},
+    )
+
+
+def _with_more_kept(prepared: Prepared, found: _Attempt, *, measured: bool) -> Mapping[str, Kept]:
+    """Return the nodes to leave in float beside those that were: what was measured to lose most, or all."""
+    ready = prepared.ready
+    products = ready.products
+    small = sum(w.size for w in ready.view.weights.values()) < LARGE
+    feeds = prepared.judged if small else ()
+    kept = lossy(ready.model, ready.view, found.plan, products, feeds)
+    if not measured:
+        all_of_it = Kept("in integers the whole model would give noise")
+        kept = {p.node: all_of_it for p in products} | kept
+    return {**kept, **found.kept}
+
+
+def _given_up(found: _Attempt, kept: Mapping[str, Kept], *, measured: bool) -> str:
+    some = f"{len(kept)} nodes" if len(kept) > 1 else f"Node '{next(iter(kept))}'"
+    given_up = some if measured else "All layers"
+    said = noise(found.checked)
+    return f"{said} {given_up} stayed in float therefore, which costs time and size."
+
+
+def _limit_exceeded(source: LoadedModel, limit: int | None) -> list[str]:
+    taken = 2 * source.nbytes  # mapped, and packed once more by the session
+    if limit is None or taken <= limit:
+        return []
+    alone = f"the model and its session alone take up to {memory_text(taken)}"
+    return [f"The limit of {memory_text(limit)} cannot be kept: {alone}."]
+
+
+def _groups_noted(prepared: Prepared) -> list[str]:
+    count = len(prepared.moments.groups)
+    if count <= 1:
+        return []
+    return [f"Moments in {count} groups: the data was run again for each, to keep to the memory."]
