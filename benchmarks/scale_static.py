@@ -68,8 +68,8 @@ class _Stopwatch:
 
 def quantize_static(job: dict[str, Any]) -> dict[str, Any]:
     """Quantize ``source``, whose input is rows of ``width`` values."""
-    from quantkit.job import StaticJob
-    from quantkit.pipeline import static
+    from quantkit.workflows.pipeline import static
+    from quantkit.workflows.record import StaticJob
 
     generator = np.random.default_rng(0)
     samples = [

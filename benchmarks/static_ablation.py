@@ -79,7 +79,7 @@ class Maker:
         samples = list(self.task.calibration)
         settings = DataSettings(limit=len(samples))
         # Users cannot leave a pass out, nor reduce the range: the constraint on pairs replaces it.
-        with mock.patch("quantkit.preparation.simplify", partial(simplify, passes=passes)):
+        with mock.patch("quantkit.workflows.prepare.simplify", partial(simplify, passes=passes)):
             plan = None
             if variant.reduced:
                 chosen = StaticSettings(target=variant.target, recover=variant.recover)

@@ -8,9 +8,9 @@ from quantkit import RecoverSettings
 from quantkit.graph.load import load
 from quantkit.graph.products import products_of
 from quantkit.plan import StaticOptions
-from quantkit.preparation import simplified
 from quantkit.rewrite.equalize import groups_of
 from quantkit.rewrite.smoothable import smoothable
+from quantkit.workflows.prepare import simplified
 
 __all__ = ["SATURATION", "STEPS", "Variant", "recovery", "steps_of"]
 

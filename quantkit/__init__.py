@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from quantkit.errors import QuantkitError
     from quantkit.evaluate.accuracy.user_metric import MetricFunction, check_metric
     from quantkit.observe import Calibration
-    from quantkit.pipeline import QuantizeResult
     from quantkit.plan import Plan
     from quantkit.result import Result, load_result
     from quantkit.rewrite.simplify import ModelPass
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from quantkit.spec import QInt8, QuantType, QUInt8
     from quantkit.workflows.inspect import Inspection, inspect_model
     from quantkit.workflows.optimize import check_pass
+    from quantkit.workflows.pipeline import QuantizeResult
     from quantkit.workflows.verify_file import Attestation
 
 # onnxruntime tells its makers of sessions, and keeps a number for this machine in the user's cache, unless this is set when
@@ -68,7 +68,7 @@ _HOME = {
     "QInt8": "quantkit.spec",
     "QUInt8": "quantkit.spec",
     "QuantType": "quantkit.spec",
-    "QuantizeResult": "quantkit.pipeline",
+    "QuantizeResult": "quantkit.workflows.pipeline",
     "QuantkitError": "quantkit.errors",
     "RecoverSettings": "quantkit.settings",
     "ReportFiles": "quantkit.api.report",

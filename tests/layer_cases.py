@@ -14,10 +14,10 @@ from onnxruntime.quantization import quantize_dynamic as ort_dynamic
 from onnxruntime.quantization import quantize_static as ort_static
 
 from quantkit.emit import Format
-from quantkit.job import StaticJob
-from quantkit.pipeline import dynamic, static
 from quantkit.plan import DynamicOptions
 from quantkit.samples import fashion_mnist
+from quantkit.workflows.pipeline import dynamic, static
+from quantkit.workflows.record import StaticJob
 
 Feeds = dict[str, Array]
 CNN_NODES = ("stem", "wide", "deep", "narrow", "head")

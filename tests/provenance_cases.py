@@ -7,8 +7,8 @@ from builders import graph, model, node, rng, save, weight
 
 import quantkit
 from quantkit.emit import Format
-from quantkit.job import StaticJob
-from quantkit.pipeline import static
+from quantkit.workflows.pipeline import static
+from quantkit.workflows.record import StaticJob
 
 WAYS = ("dynamic", "dynamic external", "qdq", "qoperator", "qdq external", "optimize")
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import onnx
 
 from quantkit.api.arguments import range_method, sample_settings
-from quantkit.calibration import CalibrateOptions, calibrate_model
 from quantkit.errors import UsageError
 from quantkit.observe import Calibration, Request
 from quantkit.settings import DataSettings
+from quantkit.workflows.calibrate import CalibrateOptions, calibrate_model
 
 __all__ = ["calibrate"]
 

@@ -8,18 +8,18 @@ from typing import Any
 import onnx
 
 from quantkit.api.arguments import check_output, checked_names, range_method, sample_settings
-from quantkit.calibration import CalibrateOptions
 from quantkit.emit import Format
 from quantkit.errors import UsageError
-from quantkit.job import StaticJob
 from quantkit.observe import Calibration
 from quantkit.observe.container import is_calibration
-from quantkit.pipeline import QuantizeResult, plan_model, static
 from quantkit.plan import Plan, StaticOptions, TensorOverride, read_plan
 from quantkit.settings import DataSettings, NodeRule, RecoverSettings, StaticSettings, TensorRule
 from quantkit.spec import named_int_type
 from quantkit.targets import DEFAULT
 from quantkit.targets import target as target_named
+from quantkit.workflows.calibrate import CalibrateOptions
+from quantkit.workflows.pipeline import QuantizeResult, plan_model, static
+from quantkit.workflows.record import StaticJob
 
 __all__ = ["for_plan", "format_of", "options_of", "plan_static", "quantize_static", "static_job"]
 

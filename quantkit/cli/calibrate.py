@@ -99,8 +99,8 @@ def calibrate(  # noqa: PLR0913 - one parameter a flag
         found = _shown(show, how)
         present(found, show, export=export, all_tensors=all_tensors, as_json=as_json)
         return
-    from quantkit.calibration import CalibrateOptions, calibrate_model
     from quantkit.settings import load_recipe
+    from quantkit.workflows.calibrate import CalibrateOptions, calibrate_model
 
     recipe = load_recipe()
     source = model or recipe.model

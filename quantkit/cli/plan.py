@@ -77,9 +77,9 @@ def _found(
 ) -> tuple["Plan", str]:
     """Return the plan and what it is called: read from a file, or made if nothing that is read will be overwritten."""
     from quantkit.files import check_outputs
-    from quantkit.pipeline import plan_model
     from quantkit.plan import read_plan
     from quantkit.settings import load_recipe
+    from quantkit.workflows.pipeline import plan_model
 
     if model is not None and model.suffix == ".json":
         if samples.used() or flags != StaticFlags() or how != MethodFlags():

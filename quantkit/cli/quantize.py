@@ -114,9 +114,9 @@ def dynamic(  # noqa: PLR0913 - one parameter a flag
 ) -> None:
     """Quantize weights to int8, and activations while the model runs. Needs no data."""
     from quantkit.files import check_outputs
-    from quantkit.pipeline import dynamic as pipeline
     from quantkit.plan import DynamicOptions
     from quantkit.spec import weight_int_type
+    from quantkit.workflows.pipeline import dynamic as pipeline
 
     options = DynamicOptions(
         weight_type=weight_int_type(weight_type.value),

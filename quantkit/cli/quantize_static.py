@@ -14,7 +14,7 @@ from quantkit.cli.static_jobs import job_of
 from quantkit.cli.static_options import StaticFlags
 
 if TYPE_CHECKING:
-    from quantkit.job import StaticJob
+    from quantkit.workflows.record import StaticJob
 
 __all__ = ["static"]
 
@@ -55,9 +55,9 @@ def static(  # noqa: PLR0913 - one parameter a flag
 ) -> None:
     """Quantize weights and activations to int8, with ranges calibrated on real data (--data or --calibration)."""
     from quantkit.files import check_outputs
-    from quantkit.pipeline import static as pipeline
     from quantkit.plan import read_plan, write_plan
     from quantkit.settings import load_recipe
+    from quantkit.workflows.pipeline import static as pipeline
 
     recipe = load_recipe()
     given = None if plan is None else read_plan(plan)

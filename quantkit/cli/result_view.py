@@ -8,8 +8,8 @@ from quantkit.cli.console import errors, float_reasons, human, output, plan_tabl
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from quantkit.outcome import QuantizeResult
     from quantkit.runtime.kernels import Fusion
+    from quantkit.workflows.outcome import QuantizeResult
 
 __all__ = ["print_result", "print_warnings", "print_written"]
 

@@ -9,9 +9,9 @@ from quantkit.cli.static_options import StaticFlags, static_settings
 from quantkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from quantkit.job import StaticJob
     from quantkit.plan import Format, Plan
     from quantkit.settings import Recipe
+    from quantkit.workflows.record import StaticJob
 
 __all__ = ["job_of"]
 
@@ -37,7 +37,7 @@ def job_of(
         UsageError: Model or data are missing, or flags contradict each other.
     """
     from quantkit.api.static import for_plan, format_of, static_job
-    from quantkit.calibration import CalibrateOptions
+    from quantkit.workflows.calibrate import CalibrateOptions
 
     source = model or recipe.model
     if source is None:

@@ -5,10 +5,9 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from quantkit.calibration import with_model_folder
 from quantkit.data import Description, batches, collate, fixed_batch, open_data
 from quantkit.errors import DataError
-from quantkit.observe.prepare import inputs_of
+from quantkit.observe.prepare import inputs_of, with_model_folder
 from quantkit.runtime.session import load_model
 from quantkit.runtime.synthetic_inputs import Feeds
 from quantkit.settings import DataSettings

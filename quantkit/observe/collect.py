@@ -1,6 +1,6 @@
 """One pass over opened samples: fit batch and groups to what the first samples show, run, audit.
 
-Takes a loaded model and opened samples, never paths; `quantkit.calibration` is the line from a path to a file.
+Takes a loaded model and opened samples, never paths; `quantkit.workflows.calibrate` is the line from a path to a file.
 """
 
 from collections.abc import Callable, Sequence

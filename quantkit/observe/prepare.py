@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from quantkit.graph.load import LoadedModel
 from quantkit.observe.job import Job, OpenJob
 from quantkit.observe.requests import PatchesAsk, Request
 from quantkit.runtime.session import RUNTIME_ERRORS, first_line
+from quantkit.settings import DataSettings
 
 __all__ = [
     "MEMORY",
@@ -23,6 +25,7 @@ __all__ = [
     "rows_for",
     "runs_together",
     "try_out",
+    "with_model_folder",
 ]
 
 # Bytes of activations and counts that all workers together may hold.
@@ -170,3 +173,11 @@ def job_key(job: Job, data: str) -> str:
         job.skip_bad,
     )
     return hashlib.sha256(repr((*plain, job.threads)).encode()).hexdigest()
+
+
+def with_model_folder(settings: DataSettings, loaded: LoadedModel) -> DataSettings:
+    """Let a tokenizer be found beside the model."""
+    if loaded.path is None:
+        return settings
+    text = replace(settings.text, search=(*settings.text.search, loaded.path.parent))
+    return replace(settings, text=text)

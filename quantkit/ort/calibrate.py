@@ -12,7 +12,6 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from quantkit.calibration import CalibrateOptions, calibrate_model
 from quantkit.errors import UsageError
 from quantkit.observe import Calibration, CalibratorAsk
 from quantkit.ort.methods import method_of
@@ -20,6 +19,7 @@ from quantkit.ort.missing import missing
 from quantkit.ort.quant_utils import CalibrationMethod
 from quantkit.ort.tensors import TensorData, TensorsData, load_tensors_data, save_tensors_data
 from quantkit.settings import DataSettings
+from quantkit.workflows.calibrate import CalibrateOptions, calibrate_model
 
 __all__ = [
     "CalibraterBase",

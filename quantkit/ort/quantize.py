@@ -15,7 +15,6 @@ import onnx
 from quantkit.api.arguments import check_output, checked_names
 from quantkit.api.dynamic import quantize_dynamic as quantize_weights
 from quantkit.api.static import format_of, options_of, static_job
-from quantkit.calibration import CalibrateOptions
 from quantkit.errors import UsageError
 from quantkit.graph.load import load
 from quantkit.ops.float_ops import CLIPS
@@ -24,11 +23,12 @@ from quantkit.ort.methods import method_of
 from quantkit.ort.missing import missing
 from quantkit.ort.quant_utils import CalibrationMethod, QuantFormat, QuantizationMode, QuantType
 from quantkit.ort.tensors import cached
-from quantkit.pipeline import QuantizeResult, static
 from quantkit.plan import Format, check_settings
 from quantkit.settings import DataSettings, RecoverSettings, StaticSettings, TensorRule
 from quantkit.spec import named_int_type
 from quantkit.targets import DEFAULT
+from quantkit.workflows.calibrate import CalibrateOptions
+from quantkit.workflows.pipeline import QuantizeResult, static
 
 __all__ = [
     "DynamicQuantConfig",

@@ -12,7 +12,6 @@ from zipfile import is_zipfile
 import numpy as np
 import onnx
 
-from quantkit.calibration import CalibrateOptions, calibrate_model
 from quantkit.errors import UsageError
 from quantkit.files import replace_text
 from quantkit.graph.load import load
@@ -23,6 +22,7 @@ from quantkit.observe.requests import SpanAsk
 from quantkit.ort.quant_utils import CalibrationMethod
 from quantkit.provenance import model_digest
 from quantkit.settings import DataSettings
+from quantkit.workflows.calibrate import CalibrateOptions, calibrate_model
 
 __all__ = [
     "TensorData",

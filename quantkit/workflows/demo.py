@@ -15,15 +15,15 @@ from quantkit.errors import OutputError, UsageError
 from quantkit.evaluate.outputs import NamedModel
 from quantkit.files import replacing
 from quantkit.gate import rules_of
-from quantkit.job import StaticJob
 from quantkit.observe.monitor import Monitor, Silent
-from quantkit.pipeline import dynamic, static
 from quantkit.plan import DynamicOptions
 from quantkit.result import Result
 from quantkit.samples import fashion_mnist
 from quantkit.settings import DataSettings, load_recipe
 from quantkit.spec import QInt8, QUInt8, weight_int_type
 from quantkit.workflows.evaluate import EvaluateOptions, evaluate, write_evaluation
+from quantkit.workflows.pipeline import dynamic, static
+from quantkit.workflows.record import StaticJob
 
 __all__ = ["DemoResult", "run_demo"]
 

@@ -8,14 +8,14 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from quantkit.calibration import open_samples, with_model_folder
 from quantkit.data import InputSpec, Sample, Samples, Stream, collate, order
 from quantkit.errors import DataError, QuantkitError
 from quantkit.graph.load import LoadedModel
 from quantkit.observe.collect import CalibrateOptions
-from quantkit.observe.prepare import batch_for, inputs_of
+from quantkit.observe.prepare import batch_for, inputs_of, with_model_folder
 from quantkit.runtime.check_result import CALIBRATED, HELD_OUT
 from quantkit.settings import DataSettings
+from quantkit.workflows.calibrate import open_samples
 
 __all__ = ["OneShotData", "OpenedData", "opened_for"]
 

@@ -17,32 +17,9 @@ from quantkit.files import scratch
 from quantkit.graph.channel_factors import write_divisors
 from quantkit.graph.load import LoadedModel
 from quantkit.graph.save import Stage, copy_of, staged
-from quantkit.job import static_origin
 from quantkit.observe.monitor import Monitor, Silent
-from quantkit.outcome import (
-    QuantizeResult,
-    check_output_path,
-    hides_noise,
-    is_noise,
-    noise,
-    require_pair_safe,
-    require_same,
-    require_static,
-    unfused,
-    warnings_of,
-)
 from quantkit.plan import Kept, Plan, check_target_of
 from quantkit.plan.integers import Solved
-from quantkit.preparation import (
-    STEPS,
-    Prepared,
-    check_plan,
-    for_target,
-    memory_left,
-    observe_again,
-    plan_of,
-    runnable,
-)
 from quantkit.provenance import Provenance, json_digest, write_model
 from quantkit.runtime.check_result import (
     LARGE,
@@ -60,6 +37,29 @@ from quantkit.solve.losses import lossy
 from quantkit.solve.rounding import Rounding
 from quantkit.solve.weights import is_static, moment_request, solve
 from quantkit.targets import cores
+from quantkit.workflows.outcome import (
+    QuantizeResult,
+    check_output_path,
+    hides_noise,
+    is_noise,
+    noise,
+    require_pair_safe,
+    require_same,
+    require_static,
+    unfused,
+    warnings_of,
+)
+from quantkit.workflows.prepare import (
+    STEPS,
+    Prepared,
+    check_plan,
+    for_target,
+    memory_left,
+    observe_again,
+    plan_of,
+    runnable,
+)
+from quantkit.workflows.record import static_origin
 
 __all__ = ["realize", "write_checked"]
 

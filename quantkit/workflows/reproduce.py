@@ -8,22 +8,22 @@ from typing import Any
 
 import msgspec
 
-from quantkit.calibration import CalibrateOptions
 from quantkit.emit import Format
 from quantkit.errors import ModelError, UsageError
 from quantkit.files import scratch
 from quantkit.graph.load import model_files
-from quantkit.job import StaticJob
 from quantkit.numerics.dtypes import IntType, int_type
 from quantkit.observe import Calibration, CalibratorAsk
 from quantkit.observe.container import is_calibration
-from quantkit.pipeline import dynamic, static
 from quantkit.plan import DynamicOptions, StaticOptions, TensorOverride
 from quantkit.provenance import Provenance, content_digest, data_settings_of, read_provenance
 from quantkit.rewrite.simplify import PLUGINS
 from quantkit.settings import DataSettings, RecoverSettings
 from quantkit.targets import target as target_named
+from quantkit.workflows.calibrate import CalibrateOptions
 from quantkit.workflows.optimize import optimize_model
+from quantkit.workflows.pipeline import dynamic, static
+from quantkit.workflows.record import StaticJob
 from quantkit.workflows.verify_file import Check, require_provenance, version_changes
 
 __all__ = ["make_again"]

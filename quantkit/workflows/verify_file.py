@@ -5,15 +5,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from quantkit.calibration import with_model_folder
 from quantkit.data import Samples, open_data
 from quantkit.errors import DataError, ModelError, QuantkitError
 from quantkit.graph.load import LoadedModel
 from quantkit.observe import Calibration
 from quantkit.observe.container import is_calibration
 from quantkit.observe.origin import calibration_digest
-from quantkit.observe.prepare import inputs_of
-from quantkit.outcome import hides_noise, is_noise, noise
+from quantkit.observe.prepare import inputs_of, with_model_folder
 from quantkit.provenance import (
     Provenance,
     content_digest,
@@ -29,6 +27,7 @@ from quantkit.runtime.check_result import Reference, Verification, compare, run_
 from quantkit.runtime.session import load_model
 from quantkit.settings import DataSettings
 from quantkit.workflows.opened_data import opened_for
+from quantkit.workflows.outcome import hides_noise, is_noise, noise
 
 __all__ = ["Attestation", "Check", "attest", "require_provenance", "version_changes"]
 

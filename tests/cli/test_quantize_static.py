@@ -301,7 +301,7 @@ def test_every_recovery_switch_has_a_flag_and_a_line_in_the_help(
         seen.append(job.recover)
         raise UsageError("far enough")
 
-    monkeypatch.setattr("quantkit.pipeline.static", stop)
+    monkeypatch.setattr("quantkit.workflows.pipeline.static", stop)
     for given, expected in ((f"--{flag}", True), (f"--no-{flag}", False)):
         assert call("m.onnx", "q.onnx", "--data", "data", given) == 2
         assert seen.pop() == replace(RecoverSettings(), **{switch.name: expected})

@@ -9,10 +9,10 @@ import pytest
 from builders import Array, graph, model, node, rng, weight
 
 import quantkit
-from quantkit.calibration import CalibrateOptions, calibrate_model
 from quantkit.errors import DataError
 from quantkit.observe import Calibration, CalibratorAsk, MomentsAsk, Request
 from quantkit.settings import DataSettings
+from quantkit.workflows.calibrate import CalibrateOptions, calibrate_model
 
 K = 16
 

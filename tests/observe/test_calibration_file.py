@@ -19,7 +19,6 @@ from calibrators import (
     SecondMoment,
 )
 from calibrators import Sketch as Distribution
-from quantkit.calibration import CalibrateOptions, calibrate_model
 from quantkit.errors import DataError, OutputError, QuantkitError, UsageError
 from quantkit.observe import (
     Calibration,
@@ -33,6 +32,7 @@ from quantkit.observe import (
 )
 from quantkit.observe.container import read_container, write_container
 from quantkit.settings import DataSettings
+from quantkit.workflows.calibrate import CalibrateOptions, calibrate_model
 
 K = 6
 ROWS = rng().standard_normal((64, K)).astype(np.float32)

@@ -14,11 +14,11 @@ import onnx
 import pytest
 from builders import graph, model, node, rng, save, weight
 
-from quantkit.calibration import CalibrateOptions, calibrate_model
 from quantkit.errors import UsageError
 from quantkit.observe import CalibratorAsk
 from quantkit.observe.distributed import cluster
 from quantkit.settings import DataSettings
+from quantkit.workflows.calibrate import CalibrateOptions, calibrate_model
 
 K = 6
 ROWS = rng().standard_normal((200, K)).astype(np.float32)
@@ -28,7 +28,7 @@ import sys, time
 from pathlib import Path
 import numpy as np
 import quantkit.observe.distributed as distributed
-from quantkit.calibration import CalibrateOptions, calibrate_model
+from quantkit.workflows.calibrate import CalibrateOptions, calibrate_model
 from quantkit.errors import QuantkitError
 from quantkit.observe.monitor import Silent
 from quantkit.settings import DataSettings

@@ -9,12 +9,12 @@ from builders import graph, model, node, rng, weight
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantkit.calibration import CalibrateOptions, calibrate_model
 from quantkit.observe import Calibration, Request, SketchAsk, SpanAsk
 from quantkit.observe import run as running
 from quantkit.observe.prepare import grouped
 from quantkit.observe.schedule import Schedule
 from quantkit.settings import DataSettings
+from quantkit.workflows.calibrate import CalibrateOptions, calibrate_model
 
 K = 6
 ROWS = rng().standard_normal((40, K)).astype(np.float32)

@@ -17,7 +17,6 @@ import pytest
 from builders import graph, model, node, rng, weight
 
 import quantkit
-from quantkit.calibration import CalibrateOptions, calibrate_model
 from quantkit.errors import DataError
 from quantkit.observe import CalibratorAsk, Request
 from quantkit.observe import local as engine
@@ -25,6 +24,7 @@ from quantkit.observe.forks import can_fork
 from quantkit.observe.job import Job, Shard, ShardResult
 from quantkit.observe.observations import Observations
 from quantkit.settings import DataSettings
+from quantkit.workflows.calibrate import CalibrateOptions, calibrate_model
 
 K = 6
 ROWS = rng().standard_normal((150, K)).astype(np.float32)

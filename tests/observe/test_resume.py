@@ -12,7 +12,6 @@ import onnx
 import pytest
 from builders import graph, model, node, rng, save, weight
 
-from quantkit.calibration import CalibrateOptions, calibrate_model
 from quantkit.data import Sample
 from quantkit.data.arrays import ArraySamples
 from quantkit.errors import DataError
@@ -20,6 +19,7 @@ from quantkit.observe import Calibration, CalibratorAsk
 from quantkit.observe import checkpoint as checkpoints
 from quantkit.observe.monitor import Silent
 from quantkit.settings import DataSettings
+from quantkit.workflows.calibrate import CalibrateOptions, calibrate_model
 
 K = 8
 ROWS = rng().standard_normal((120, K)).astype(np.float32)

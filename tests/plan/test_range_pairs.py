@@ -12,12 +12,12 @@ from builders import Array, Shape, graph, model, node, rng, weight
 from static_cases import Ready, chain, conv, conv_weights, open_ranges, planned, ready
 
 from quantkit import RecoverSettings, calibrate, quantize_static
-from quantkit.calibration import needed_by_any
 from quantkit.graph.load import load
 from quantkit.graph.view import view_of
 from quantkit.observe.points import points_of
 from quantkit.plan import Mode, Plan, StaticOptions
 from quantkit.targets import TARGETS, Target
+from quantkit.workflows.calibrate import needed_by_any
 
 # How an operator is written behind tensor "T": its inputs and attributes, and how many outputs it has.
 Form = tuple[list[str], dict[str, Any]]

@@ -10,11 +10,11 @@ import pytest
 from builders import rng
 from provenance_cases import WAYS, contents, data_file, float_model, write
 
-from quantkit.calibration import CalibrateOptions
-from quantkit.job import StaticJob
-from quantkit.pipeline import static
 from quantkit.provenance import read_provenance
 from quantkit.settings import RecoverSettings
+from quantkit.workflows.calibrate import CalibrateOptions
+from quantkit.workflows.pipeline import static
+from quantkit.workflows.record import StaticJob
 
 PROGRAM = """
 import sys

@@ -462,7 +462,7 @@ def test_a_candidate_that_fails_is_not_written(
 
 
 def test_noise_on_a_sample_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quantkit.outcome.NOISE_DB", 1000.0)
+    monkeypatch.setattr("quantkit.workflows.outcome.NOISE_DB", 1000.0)
     with pytest.raises(VerifyError, match=r"'y' .* is noise"):
         quantized(matmul_model(), tmp_path, sample=FEEDS)
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
@@ -471,7 +471,7 @@ def test_noise_on_a_sample_is_an_error(tmp_path: Path, monkeypatch: pytest.Monke
 def test_noise_on_made_up_inputs_is_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quantkit.outcome.NOISE_DB", 1000.0)
+    monkeypatch.setattr("quantkit.workflows.outcome.NOISE_DB", 1000.0)
     result = quantized(matmul_model(), tmp_path)
     assert any("switched off" in warning for warning in result.warnings)
     assert any("made-up inputs" in warning for warning in result.warnings)

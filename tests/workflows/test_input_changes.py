@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from builders import graph, model, node, rng, weight
 
-from quantkit.calibration import CalibrateOptions, calibrate_model
 from quantkit.errors import ModelError
-from quantkit.job import StaticJob
 from quantkit.observe.monitor import Silent
-from quantkit.pipeline import dynamic, static
 from quantkit.plan import DynamicOptions
 from quantkit.settings import DataSettings
+from quantkit.workflows.calibrate import CalibrateOptions, calibrate_model
 from quantkit.workflows.optimize import optimize_model
+from quantkit.workflows.pipeline import dynamic, static
+from quantkit.workflows.record import StaticJob
 
 K = 256
 DATA = rng(1).standard_normal((48, K)).astype(np.float32)

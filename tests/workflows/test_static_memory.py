@@ -12,9 +12,9 @@ import pytest
 from builders import Array, graph, model, node, rng, save, weight
 
 import quantkit
-from quantkit.outcome import QuantizeResult
 from quantkit.settings import DataSettings, RecoverSettings
 from quantkit.solve.weights import in_groups, moment_requests
+from quantkit.workflows.outcome import QuantizeResult
 
 WIDE = 1024
 BRANCHES = 24
@@ -43,7 +43,7 @@ def integers(path: Path) -> dict[str, Array]:
 def quantized(folder: Path, name: str, *, groups: bool) -> tuple[QuantizeResult, dict[str, Array]]:
     with pytest.MonkeyPatch.context() as patch:
         if groups:
-            patch.setattr("quantkit.preparation.memory_left", lambda *_: 2 * 3 * 40 * 40 * 8)
+            patch.setattr("quantkit.workflows.prepare.memory_left", lambda *_: 2 * 3 * 40 * 40 * 8)
         target = folder / name
         recover = RecoverSettings(equalize=False)
         data = {"x": rows(64, 40)}

@@ -10,9 +10,9 @@ from graph.cases import function_model, if_model, loop_model
 from onnx import TensorProto, helper, numpy_helper
 
 from quantkit.graph.size.by_cause import account
-from quantkit.pipeline import dynamic
 from quantkit.plan import DynamicOptions
 from quantkit.samples import fashion_mnist
+from quantkit.workflows.pipeline import dynamic
 
 SCALE, ZERO = np.array(0.1, np.float32), np.array(0, np.uint8)
 INTEGERS = np.arange(400, dtype=np.uint8).reshape(20, 20)

@@ -7,13 +7,13 @@ from typing import Any
 
 import onnx
 
-from quantkit.calibration import CalibrateOptions
 from quantkit.graph.load import LoadedModel
 from quantkit.observe import Calibration
 from quantkit.observe.origin import calibration_origin, data_origin
 from quantkit.plan import DynamicOptions, StaticOptions
 from quantkit.provenance import ModelOrigin, Provenance, model_digest, to_record
 from quantkit.settings import DataSettings, RecoverSettings
+from quantkit.workflows.calibrate import CalibrateOptions
 
 __all__ = ["StaticJob", "dynamic_origin", "static_origin"]
 

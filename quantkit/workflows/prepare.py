@@ -17,7 +17,6 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from calibrators import ChannelExtremes, ChannelMoments
-from quantkit.calibration import CalibrateOptions, find_points
 from quantkit.errors import ModelError, NothingToQuantizeError, UsageError
 from quantkit.files import scratch
 from quantkit.graph.channel_factors import Divisors
@@ -29,7 +28,6 @@ from quantkit.graph.opset import opset_of, raise_opset
 from quantkit.graph.products import Product, products_of
 from quantkit.graph.save import Stage, copy_of
 from quantkit.graph.view import view_of
-from quantkit.job import StaticJob
 from quantkit.observe.calibration import Calibration
 from quantkit.observe.collect import collect
 from quantkit.observe.monitor import Monitor
@@ -59,7 +57,9 @@ from quantkit.settings import DataSettings, RecoverSettings, resident
 from quantkit.solve.empirical_bias import SAMPLES
 from quantkit.solve.weights import in_groups, moment_requests
 from quantkit.targets import Target, cores
+from quantkit.workflows.calibrate import CalibrateOptions, find_points
 from quantkit.workflows.opened_data import OpenedData, opened_for
+from quantkit.workflows.record import StaticJob
 
 __all__ = [
     "STEPS",

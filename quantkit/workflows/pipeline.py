@@ -20,17 +20,7 @@ from quantkit.graph.normalize import fix_defaults
 from quantkit.graph.opset import raise_opset
 from quantkit.graph.save import Stage, copy_of, staged
 from quantkit.graph.view import view_of
-from quantkit.job import StaticJob, dynamic_origin
 from quantkit.observe.monitor import Monitor, Silent
-from quantkit.outcome import (
-    QuantizeResult,
-    check_output_path,
-    is_noise,
-    noise,
-    require_change,
-    require_same,
-    warnings_of,
-)
 from quantkit.plan import (
     DynamicOptions,
     Mode,
@@ -39,11 +29,21 @@ from quantkit.plan import (
     check_target_of,
     plan_dynamic,
 )
-from quantkit.preparation import STEPS, for_target, plan_of, prepare
 from quantkit.provenance import Provenance
 from quantkit.runtime.check_result import Reference, Verification, run_float
 from quantkit.runtime.session import load_model
+from quantkit.workflows.outcome import (
+    QuantizeResult,
+    check_output_path,
+    is_noise,
+    noise,
+    require_change,
+    require_same,
+    warnings_of,
+)
+from quantkit.workflows.prepare import STEPS, for_target, plan_of, prepare
 from quantkit.workflows.realize import realize, write_checked
+from quantkit.workflows.record import StaticJob, dynamic_origin
 
 __all__ = ["QuantizeResult", "dynamic", "plan_model", "static"]
 

@@ -21,7 +21,7 @@ from quantkit.observe.collect import CalibrateOptions, collect
 from quantkit.observe.container import is_calibration
 from quantkit.observe.monitor import Monitor, Silent
 from quantkit.observe.points import Points, points_of
-from quantkit.observe.prepare import inputs_of
+from quantkit.observe.prepare import inputs_of, with_model_folder
 from quantkit.plan import StaticOptions, ranges_needed
 from quantkit.rewrite.simplify import simplify
 from quantkit.runtime.session import load_model
@@ -34,7 +34,6 @@ __all__ = [
     "find_points",
     "needed_by_any",
     "open_samples",
-    "with_model_folder",
 ]
 
 
@@ -144,14 +143,6 @@ def find_points(loaded: LoadedModel, needed: tuple[str, ...] = ()) -> Points:
     raise NothingToQuantizeError(
         f"No activation of {loaded.name} could be quantized{where}; there is nothing to calibrate."
     )
-
-
-def with_model_folder(settings: DataSettings, loaded: LoadedModel) -> DataSettings:
-    """Let a tokenizer be found beside the model."""
-    if loaded.path is None:
-        return settings
-    text = replace(settings.text, search=(*settings.text.search, loaded.path.parent))
-    return replace(settings, text=text)
 
 
 def _partial(output: Path) -> Path:
