@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from quantkit.api.evaluate import evaluate_models
     from quantkit.api.gate import GateVerdict, gate_result
     from quantkit.api.optimize import optimize
+    from quantkit.api.prepared import plan_prepared, prepare_static, realize_plan
     from quantkit.api.report import ReportFiles, write_report
     from quantkit.api.static import plan_static, quantize_static
     from quantkit.api.verify import verify_file
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from quantkit.workflows.inspect import Inspection, inspect_model
     from quantkit.workflows.optimize import check_pass
     from quantkit.workflows.pipeline import QuantizeResult
+    from quantkit.workflows.prepare import Prepared
     from quantkit.workflows.verify_file import Attestation
 
 # onnxruntime tells its makers of sessions, and keeps a number for this machine in the user's cache, unless this is set when
@@ -65,6 +67,7 @@ _HOME = {
     "ModelPass": "quantkit.rewrite.simplify",
     "NodeRule": "quantkit.settings",
     "Plan": "quantkit.plan",
+    "Prepared": "quantkit.workflows.prepare",
     "QInt8": "quantkit.spec",
     "QUInt8": "quantkit.spec",
     "QuantType": "quantkit.spec",
@@ -87,9 +90,12 @@ _HOME = {
     "inspect_model": "quantkit.workflows.inspect",
     "load_result": "quantkit.result",
     "optimize": "quantkit.api.optimize",
+    "plan_prepared": "quantkit.api.prepared",
     "plan_static": "quantkit.api.static",
+    "prepare_static": "quantkit.api.prepared",
     "quantize_dynamic": "quantkit.api.dynamic",
     "quantize_static": "quantkit.api.static",
+    "realize_plan": "quantkit.api.prepared",
     "verify_file": "quantkit.api.verify",
     "write_report": "quantkit.api.report",
 }
@@ -107,6 +113,7 @@ __all__ = [
     "ModelPass",
     "NodeRule",
     "Plan",
+    "Prepared",
     "QInt8",
     "QUInt8",
     "QuantType",
@@ -130,9 +137,12 @@ __all__ = [
     "inspect_model",
     "load_result",
     "optimize",
+    "plan_prepared",
     "plan_static",
+    "prepare_static",
     "quantize_dynamic",
     "quantize_static",
+    "realize_plan",
     "verify_file",
     "write_report",
 ]

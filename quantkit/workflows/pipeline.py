@@ -41,11 +41,11 @@ from quantkit.workflows.outcome import (
     require_same,
     warnings_of,
 )
-from quantkit.workflows.prepare import STEPS, for_target, plan_of, prepare
+from quantkit.workflows.prepare import STEPS, Prepared, Use, for_target, plan_of, prepare
 from quantkit.workflows.realize import realize, write_checked
 from quantkit.workflows.record import StaticJob, dynamic_origin
 
-__all__ = ["QuantizeResult", "dynamic", "plan_model", "static"]
+__all__ = ["QuantizeResult", "dynamic", "plan_model", "prepare_model", "static"]
 
 Progress = Callable[[str], None]
 
@@ -99,15 +99,34 @@ def static(  # noqa: PLR0913 - one parameter per question
     return replace(result, seconds=time.perf_counter() - started)
 
 
+def prepare_model(
+    job: StaticJob,
+    monitor: Monitor | None = None,
+    *,
+    output_format: Format | None = None,
+    moments: Use = "often",
+) -> Prepared:
+    """Read and prepare a model, to be planned and realized as often as one likes; see `quantkit.prepare_static`.
+
+    Args:
+        job: What to quantize, and how.
+        monitor: Told what is done.
+        output_format: How plans will be written down, if that is known: what does not go together is refused here.
+        moments: Whether to observe what rounding reads, and whether to keep it for more than one plan.
+    """
+    check_settings(job.options, output_format or Format.QDQ)
+    source = load_model(job.source)
+    source.require_weights()
+    with source.watched():
+        return prepare(source, job, monitor or Silent(), moments=moments)
+
+
 def plan_model(
     job: StaticJob, monitor: Monitor | None = None, output_format: Format | None = None
 ) -> Plan:
     """Make the plan of `static`, and write nothing."""
     monitor, output_format = monitor or Silent(), output_format or Format.QDQ
-    check_settings(job.options, output_format)
-    source = load_model(job.source)
-    source.require_weights()
-    prepared = prepare(source, job, monitor, moments="never")
+    prepared = prepare_model(job, monitor, output_format=output_format, moments="never")
     monitor.stage("Planning")
     return plan_of(prepared, output_format)
 

@@ -66,6 +66,7 @@ __all__ = [
     "FloatModel",
     "Moments",
     "Prepared",
+    "Use",
     "check_plan",
     "for_target",
     "memory_left",
@@ -75,6 +76,7 @@ __all__ = [
     "prepared_from",
     "runnable",
     "simplified",
+    "with_choices",
 ]
 
 STEPS = 5  # of static quantization: read, observe channels, observe ranges, round, write
@@ -440,6 +442,36 @@ def _without_moments(seen: Calibration) -> tuple[Calibration, Calibration]:
         replace(seen, seen=seen.seen.select(lambda request: not request.what.once)),
         replace(seen, seen=seen.seen.select(lambda request: request.what.once)),
     )
+
+
+def with_choices(prepared: Prepared, job: StaticJob) -> Prepared:
+    """Return the same preparation for other choices about nodes, tensors and ranges.
+
+    Args:
+        prepared: The preparation; it stays as it is.
+        job: What is asked for now, of the same model and data.
+
+    Raises:
+        UsageError: Something else was to be observed or rewritten for that.
+    """
+    was, target = prepared.job, job.options.target
+    if target != was.options.target:
+        raise UsageError(
+            f"The model was prepared for {was.options.target.name}, and {target.name} is asked for: prepare it again, with "
+            "that target."
+        )
+    if job.recover != was.recover:
+        raise UsageError(
+            "What is done to win back accuracy is decided when a model is prepared: prepare it again, with these settings."
+        )
+    needed, opset = _minimum(job.options), opset_of(prepared.ready.model)
+    if needed > opset:
+        raise UsageError(
+            f"These types need opset {needed}, and the model was prepared in opset {opset}: prepare it again, with these types."
+        )
+    method = job.calibrate.method
+    seen = prepared.seen if method == was.calibrate.method else prepared.seen.by(method)
+    return replace(prepared, job=job, seen=seen)
 
 
 def plan_of(
