@@ -120,6 +120,11 @@ def _is_own(path: Path) -> bool:
 def check_folder(folder: Path, names: Sequence[str], inputs: Iterable[Path | None]) -> None:
     """Refuse, before anything runs, a folder that cannot be made, or into which these files cannot be written.
 
+    Args:
+        folder: Where files will be written.
+        names: Of the files.
+        inputs: What is read, and must not be overwritten; None: not a file.
+
     Raises:
         UsageError: A file in it is an input, or no file at all.
         OutputError: It cannot be written.

@@ -28,7 +28,13 @@ _MATRIX = 2
 
 
 def shield(canvas: Canvas, plan: Plan, target: Target) -> None:
-    """Insert the nodes, in place. Linear in the number of nodes."""
+    """Insert the nodes, in place. Linear in the number of nodes.
+
+    Args:
+        canvas: The model, Q/DQ nodes already in it.
+        plan: What was decided.
+        target: Whose fusions are kept away.
+    """
     moved = target.moves - target.bare  # across these onnxruntime moves conversions
     # Products with a bias are quantized at load; for the others there is an integer kernel.
     fused = BIASED | target.computes | {"Resize"}
@@ -93,6 +99,10 @@ def _behind(canvas: Canvas, node: ir.Node) -> None:
 
 def _is_fused_early(node: ir.Node, reader: ir.Node) -> bool:
     """Say whether onnxruntime 1.31 makes one float node of a product and its only reader, or takes no kernel for both."""
+    # Fusions that run before Q/DQ patterns are matched, and so leave a float node where an integer one was planned:
+    # MatMul with Add becomes Gemm, Gemm with Relu one float kernel. MatMul with Relu is none of them: for the two
+    # together there is no integer kernel unless a QuantizeLinear follows. What onnxruntime needs to know before it
+    # fuses (rank, extents) is asked here as it asks it: where it would not fuse, no node is added.
     if node.op_type == "MatMul" and reader.op_type in CLIPS:
         return bool(reader.outputs[0].uses())  # as a result of the model it does no harm
     if _only_reader(node) is not reader or reader.domain:

@@ -21,7 +21,7 @@ from quantkit.graph.mapping import lazy
 from quantkit.numerics.weights import fit, quantize_weight
 from quantkit.plan.integers import SolvedWeight
 
-__all__ = ["needed_scale", "widened"]
+__all__ = ["needed_scale", "widen_scales_for_bias"]
 
 _ROOM = float(1 << 30)  # half of int32: the other half is for the products
 
@@ -31,14 +31,22 @@ def needed_scale(bias: NDArray[np.float32], input_scale: float) -> NDArray[np.fl
     return np.asarray(np.abs(bias.astype(np.float64)) / (input_scale * _ROOM), np.float32)
 
 
-def widened(
+def widen_scales_for_bias(
     canvas: Canvas,
     source: ir.Value,
     emitted: EmittedWeight,
     least: NDArray[np.float32],
     found: SolvedWeight | None,
 ) -> EmittedWeight:
-    """Return the weight with scales of at least `least`; as it was if they are that already."""
+    """Return the weight with scales of at least `least`; as it was if they are that already.
+
+    Args:
+        canvas: The model.
+        source: The float weight.
+        emitted: The weight as it is written so far.
+        least: The least scale of each channel (`needed_scale`).
+        found: The integers that were solved for; None: rounded to nearest.
+    """
     scale = emitted.qparams.scale
     least = np.broadcast_to(least, scale.shape) if scale.ndim else least.max()
     wide = scale < least

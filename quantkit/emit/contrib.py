@@ -17,7 +17,13 @@ __all__ = ["emit_attention", "emit_embed", "emit_lstm"]
 
 
 def emit_lstm(canvas: Canvas, weights: Weights, node: ir.Node) -> None:
-    """LSTM -> DynamicQuantizeLSTM; W and R as (directions, input, 4 hidden), a scale a gate column."""
+    """LSTM -> DynamicQuantizeLSTM; W and R as (directions, input, 4 hidden), a scale a gate column.
+
+    Args:
+        canvas: The model.
+        weights: Writes each weight once.
+        node: That is replaced.
+    """
     inputs = _padded(node.inputs, 8)
     w, r = (_emitted(weights, inputs[i]) for i in (1, 2))
     directions = w.shape[0]
@@ -45,7 +51,13 @@ def _by_input(canvas: Canvas, weight: EmittedWeight, node: ir.Node) -> ir.Value:
 
 
 def emit_attention(canvas: Canvas, weights: Weights, node: ir.Node) -> None:
-    """Attention -> QAttention on the dynamically quantized input."""
+    """Attention -> QAttention on the dynamically quantized input.
+
+    Args:
+        canvas: The model.
+        weights: Writes each weight once.
+        node: That is replaced.
+    """
     activation, kernel, bias, mask, past, *_ = _padded(node.inputs, 5)
     weight = _emitted(weights, kernel)
     assert activation is not None  # noqa: S101 - a required input
@@ -58,7 +70,13 @@ def emit_attention(canvas: Canvas, weights: Weights, node: ir.Node) -> None:
 
 
 def emit_embed(canvas: Canvas, weights: Weights, node: ir.Node) -> None:
-    """EmbedLayerNormalization -> QEmbedLayerNormalization; gamma and beta are quantized with the tables."""
+    """EmbedLayerNormalization -> QEmbedLayerNormalization; gamma and beta are quantized with the tables.
+
+    Args:
+        canvas: The model.
+        weights: Writes each weight once.
+        node: That is replaced.
+    """
     ids, segments, word, position, segment, gamma, beta, mask, *_ = _padded(node.inputs, 8)
     tables = [_emitted(weights, t) if t is not None else None for t in (word, position, segment)]
     spec = next(t.plan.spec for t in tables if t is not None)

@@ -33,7 +33,17 @@ def emit_dynamic(model: ir.Model, plan: Plan) -> None:
 
 
 def emit_rest(canvas: Canvas, weights: Weights, plan: Plan) -> None:
-    """Rewrite the nodes whose inputs are quantized as they come, and store the weights that are still read as float."""
+    """Rewrite the nodes whose inputs are quantized as they come, and store the weights that are still read as float.
+
+    Args:
+        canvas: The model.
+        weights: Writes each weight once.
+        plan: What was decided.
+    """
+    # First nodes, then weights: only when all integer nodes stand is it known which float weights still have a
+    # reader. Such a weight is shared, or of a node that runs in float, and is stored in integers with a
+    # DequantizeLinear for who reads it. A weight without readers goes, unless it is an input or output of its graph
+    # by name.
     model = canvas.model
     for node in list(model.graph.all_nodes()):
         decided = plan.node.get(node.name or "")

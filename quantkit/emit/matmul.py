@@ -21,7 +21,13 @@ _BIAS = 2  # Gemm's third input
 
 
 def emit_matmul(canvas: Canvas, weights: Weights, node: ir.Node) -> None:
-    """Replace a MatMul or Gemm."""
+    """Replace a MatMul or Gemm.
+
+    Args:
+        canvas: The model.
+        weights: Writes each weight once.
+        node: That is replaced.
+    """
     base = node.outputs[0].name or node.name or "matmul"
     source = weights.behind(node.inputs[1])
     activation = node.inputs[0]

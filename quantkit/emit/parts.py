@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from quantkit.emit.bias_room import needed_scale, widened
+from quantkit.emit.bias_room import needed_scale, widen_scales_for_bias
 from quantkit.emit.weights import EmittedWeight, Weights
 from quantkit.graph.edit import Canvas, owner_of
 from quantkit.numerics.affine import Affine, bias_scale, quantize
@@ -113,7 +113,9 @@ class Parts:
         if bias is None or not self.plan.integer_bias:
             return emitted
         found = self.solved.weights.get(emitted.tensor)
-        return widened(self.canvas, source, emitted, needed_scale(bias, input_scale), found)
+        return widen_scales_for_bias(
+            self.canvas, source, emitted, needed_scale(bias, input_scale), found
+        )
 
     def _weight(
         self, emitted: EmittedWeight, alpha: float, node: ir.Node, *, turned: bool

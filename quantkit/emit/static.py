@@ -19,7 +19,14 @@ __all__ = ["Format", "emit_static"]
 def emit_static(
     model: ir.Model, plan: Plan, solved: Solved, output_format: Format = Format.QDQ
 ) -> None:
-    """Rewrite `model` in place as `plan` says, with the integers that `solved` holds."""
+    """Rewrite `model` in place as `plan` says, with the integers that `solved` holds.
+
+    Args:
+        model: The float model that was planned; it is rewritten.
+        plan: What was decided.
+        solved: Integers and biases; weights that it lacks are rounded to nearest.
+        output_format: Q/DQ pairs around float operators, or QLinear operators.
+    """
     assert plan.target is not None  # noqa: S101 - of older files it is filled in before
     target, canvas = target_named(plan.target), Canvas(model)
     drop_absorbed(canvas, plan)

@@ -22,7 +22,13 @@ __all__ = ["emit_lookup", "emit_stored"]
 
 
 def emit_stored(canvas: Canvas, weights: Weights, value: ir.Value) -> None:
-    """Let every node that still reads the float weight read it scaled back from integers."""
+    """Let every node that still reads the float weight read it scaled back from integers.
+
+    Args:
+        canvas: The model.
+        weights: Writes each weight once.
+        value: The float weight.
+    """
     weight = weights.emit(value)
     name = value.name or "weight"
     weight.graph.initializers.pop(name)
@@ -54,7 +60,13 @@ def _first_reader(value: ir.Value, graph: ir.Graph) -> ir.Node:
 
 
 def emit_lookup(canvas: Canvas, weights: Weights, node: ir.Node) -> None:
-    """Replace a Gather of rows: look up integers, scale what was found."""
+    """Replace a Gather of rows: look up integers, scale what was found.
+
+    Args:
+        canvas: The model.
+        weights: Writes each weight once.
+        node: That is replaced.
+    """
     source = weights.behind(node.inputs[0])
     assert source is not None  # noqa: S101 - the plan says the table is constant
     weight = weights.emit(source)

@@ -232,7 +232,13 @@ class StaticQuantConfig:
 def quantize(
     model_input: str | Path | onnx.ModelProto, model_output: str | Path, quant_config: Any
 ) -> QuantizeResult:
-    """Quantize as a configuration says."""
+    """Quantize as a configuration says.
+
+    Args:
+        model_input: A path or a model.
+        model_output: Where to.
+        quant_config: A StaticQuantConfig or a DynamicQuantConfig.
+    """
     if isinstance(quant_config, DynamicQuantConfig):
         return quantize_dynamic(model_input, model_output, **vars(quant_config))
     if isinstance(quant_config, StaticQuantConfig):

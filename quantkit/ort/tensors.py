@@ -134,7 +134,13 @@ class TensorsData:
 def save_tensors_data(
     tensors_data: TensorsData, path: str | Path, *, smooth_quant: bool = False
 ) -> None:
-    """Write ranges as JSON that onnxruntime reads too."""
+    """Write ranges as JSON that onnxruntime reads too.
+
+    Args:
+        tensors_data: The ranges.
+        path: Where to.
+        smooth_quant: Written as it is: onnxruntime's reader wants it.
+    """
     plain = {**tensors_data.to_dict(), "smooth_quant": smooth_quant}
     replace_text(Path(path), json.dumps(plain, default=_plain))
 
@@ -177,6 +183,12 @@ def cached(
     """Return the calibration in a file; if there is no file, calibrate and write it.
 
     `ask` chooses among the methods of a calibration; a table of onnxruntime's has ranges only.
+
+    Args:
+        path: The file.
+        model: What is calibrated if there is no file.
+        data: What it is calibrated with; None: there must be a file.
+        ask: The method; None: that of the file, or the default.
 
     Raises:
         UsageError: There is neither a file nor data.

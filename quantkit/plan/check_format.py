@@ -121,6 +121,10 @@ def check_operators(plan: Plan, view: View, target: Target, output_format: Forma
                 f"Tensor '{decided.tensor}' has {decided.dtype.bits} bits, for which there are no QLinear "
                 "operators: use the QDQ format."
             )
+    # A QLinear operator is chosen by what a node is, what it hands on and which types meet in it, so all three are
+    # asked before any data is read: a missing operator used to show as a schema error after minutes of calibration.
+    # Of a clip that the kernel before it absorbs no operator is needed. What is not in the table of QLinear operators
+    # must be movement, which keeps its integers.
     for node in view.nodes:
         planned = plan.node.get(node.name)
         if planned is None or planned.mode is not Mode.STATIC:

@@ -24,6 +24,11 @@ def check_fits(plan: Plan, view: View, evened: str = "") -> None:
 
     `evened` names the factors by which the model's channels were evened out.
 
+    Args:
+        plan: What was decided, perhaps by hand.
+        view: The graph.
+        evened: Which factors the model's channels were divided by; "" for none.
+
     Raises:
         UsageError: It does not; names the first thing that is wrong.
     """
@@ -114,7 +119,13 @@ def _check_opset(plan: Plan, view: View) -> None:
 
 
 def handed_on(node: Node, plan: Plan, view: View) -> str:
-    """Return what a node hands on: its result, behind Relu and Clip that are planned with it."""
+    """Return what a node hands on: its result, behind Relu and Clip that are planned with it.
+
+    Args:
+        node: Whose result.
+        plan: What was decided.
+        view: The graph.
+    """
     result = node.outputs[0]
     while (reader := view.only_reader(result)) is not None:
         clip = view.nodes[reader]

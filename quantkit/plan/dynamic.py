@@ -67,6 +67,11 @@ def plan_dynamic(
     """Decide how each node runs and how each weight is quantized.
 
     `decided`: nodes that run in calibrated integers, whatever dynamic quantization would do.
+
+    Args:
+        view: The graph.
+        options: What the user chose; None: the defaults.
+        decided: Nodes that run in calibrated integers, whatever dynamic quantization would do.
     """
     options = options or DynamicOptions()
     chooser = _Chooser(view, options, decided)

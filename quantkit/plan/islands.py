@@ -114,6 +114,10 @@ class _Finder:
 
     def _absorb(self) -> None:
         """Find each node's results, looking through Relu and Clip from 0."""
+        # Only a clip from 0: a range that begins at 0 has its least integer there, so the quantization of the result
+        # clips as well, and of two clips in a row the same node absorbs both. One that begins elsewhere stays a node.
+        # Its input must have no other reader, who would see clipped values. From front to back, so that `absorbed` of
+        # the maker is known.
         makers = self.target.products | self.target.computes
         for index, node in enumerate(self.view.nodes):
             self.found.results[index] = tuple(name for name in node.outputs if name)
@@ -181,6 +185,11 @@ class _Finder:
         self.found.static[index] = "between int8 nodes"
 
     def _why_float(self, index: int, node: Node, inputs: tuple[str, ...], useful: set[int]) -> str:
+        # In the order in which a user would ask: what he excluded; whether integers would be of any use; whether what
+        # comes in is integer already (a QuantizeLinear for this node alone costs more than it saves, unless it was
+        # forced); whether this form has a kernel; whether ranges are known; whether 8 bits are enough. What moves
+        # data computes nothing: it needs one range, of its input, and results that nobody keeps float; `sharing` says
+        # that its inputs cannot have one scale. The first reason is the one that is told.
         if index in self.rules.against:
             return self.rules.against[index]
         if index not in useful:

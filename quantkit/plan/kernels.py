@@ -26,6 +26,11 @@ def obstacle(node: Node, view: View, *, named: bool) -> str:
     """Return why the kernel of its operator cannot or should not run this node; "" if it should.
 
     `named`: the user asked for this very node, so its size does not matter.
+
+    Args:
+        node: That may run in integers.
+        view: The graph.
+        named: The user asked for this very node, so its size does not matter.
     """
     weights = view.weights_of(node)
     match node.kernel:

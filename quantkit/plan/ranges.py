@@ -343,6 +343,11 @@ def clips_alike(node: Node, view: View, result: ActivationPlan) -> bool:
     """Say whether no integer of `result` lies outside the bounds of a Relu or Clip.
 
     Those of a symmetric range do, and of one that the user gave.
+
+    Args:
+        node: A Relu or Clip.
+        view: The graph.
+        result: How its result is quantized.
     """
     bounds = clip_bounds(node, view.constants)
     if bounds is None:

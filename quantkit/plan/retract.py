@@ -22,7 +22,20 @@ def retract(
     forced: Collection[int],
     needs_output: Collection[str],
 ) -> None:
-    """Change `found` in place. `forced` nodes stay, and products whose kernel needs a quantized output."""
+    """Change `found` in place. `forced` nodes stay, and products whose kernel needs a quantized output.
+
+    Args:
+        found: What runs in integers; it is changed.
+        view: The graph.
+        products: Places of the products.
+        forced: Places of the nodes that stay.
+        needs_output: Operators whose kernels have no float result.
+    """
+    # Two kinds of nodes. Between products: without an integer reader it goes back to float, and since readers come
+    # later in the order, those were decided before. A product stays, as its own inputs are worth it, but hands on
+    # floats if some reader is float and no integer reader stands between products: quantizing for products alone is
+    # then done by each of them, and the float reader gets exact values. Kernels that need a quantized output
+    # (`needs_output`) have no such form.
     for index in sorted(found.static, reverse=True):
         results = found.results[index]
         readers = [r for value in results for r in view.readers.get(value, ())]

@@ -47,6 +47,10 @@ def plan_static(
         powers: The mean square of tensors that a Softmax makes, where it is known.
         kept: Nodes that compute in float because integers were tried and lose too much.
     """
+    # 1. Which products may run in integers, 2. which nodes join them (islands), 3. once more without the Conv whose
+    # results only excluded nodes read, 4. scales of every tensor between them, 5. everything else as dynamic
+    # quantization would decide it, with the static nodes given. Weights are decided in 5 for all: one place knows
+    # their types and axes. The opset is raised only as far as what was really planned needs.
     options = options or StaticOptions()
     ranges = Ranges(view, observed, options, powers or {})
     chosen = _Chosen(view, options, kept)

@@ -118,9 +118,8 @@ def check_target(target: Target) -> None:
 
 
 def _laws(t: Target) -> tuple[tuple[bool, str], ...]:
-    # Each law is one that planners or emitters rely on without asking. A target that breaks one gives no error but a
-    # file that its runtime refuses, or that is quietly slower: an operator that is both product and movement is
-    # planned twice, a type that is not in `types` is written all the same. That is why a plug-in's tests run them.
+    # Each law is one that planners and emitters rely on without asking. A target that breaks one gets no error from
+    # them but a file that its runtime refuses, or runs in float; that is why the tests of a plug-in ask.
     sets: dict[str, frozenset[str]] = {name: getattr(t, name) for name in _SETS}
     names = [op for s in sets.values() for op in s]
     kinds = len(t.products) + len(t.computes) + len(t.moves)
