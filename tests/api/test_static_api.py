@@ -158,7 +158,7 @@ Arguments = dict[str, Any]
         ({"quant_format": "int8"}, UsageError, "use 'qdq' or 'qoperator'"),
         ({"activation_type": "int4"}, UsageError, "Unknown integer type 'int4'"),
         ({"weight_type": "uint16"}, UsageError, "weight_type 'uint16' is unknown"),
-        ({"activation_type": "uint16", "quant_format": "qoperator"}, UsageError, "use the QDQ format"),
+        ({"activation_type": "uint16", "quant_format": "qoperator"}, UsageError, "use 8 bits, or the QDQ format"),
         ({"method": "best"}, UsageError, "best"),
         ({"nodes_to_exclude": ["conv9"]}, UsageError, "did you mean 'conv"),
         ({"nodes_to_exclude": "conv1"}, UsageError, "is a list of names"),

@@ -150,11 +150,11 @@ def test_a_pass_by_module_and_by_file(tmp_path: Path, monkeypatch: pytest.Monkey
     name = "onnx_ir.passes.common:IdentityEliminationPass"
     result = optimize(chain(), "o.onnx", passes=[], extra_passes=[name])
     assert result.report.changes == {name: 0}
-    Path("mine.py").write_text(
+    Path("own_pass.py").write_text(
         "from onnx_ir.passes import PassResult\ndef nothing(model):\n    return PassResult(model, False)\n"
     )
-    optimize(chain(), "p.onnx", extra_passes=["mine.py:nothing", "mine:nothing"])
-    sys.modules.pop("mine", None)
+    optimize(chain(), "p.onnx", extra_passes=["own_pass.py:nothing", "own_pass:nothing"])
+    sys.modules.pop("own_pass", None)
 
 
 @pytest.mark.parametrize(
