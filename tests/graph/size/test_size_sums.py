@@ -21,7 +21,7 @@ from quantkit.graph.load import load
 from quantkit.graph.size.by_cause import Accounts, ByteRanges, account
 from quantkit.workflows.inspect import inspect_model
 
-MODELS_FOLDER = Path(__file__).resolve().parents[3] / "shared" / "models"
+MODELS_FOLDER = Path(__file__).resolve().parents[4] / "shared" / "models"
 REAL = sorted(MODELS_FOLDER.rglob("*.onnx")) if MODELS_FOLDER.is_dir() else []
 TYPES = [TensorProto.FLOAT, TensorProto.INT8, TensorProto.UINT8, TensorProto.INT4]
 TYPES += [TensorProto.INT64, TensorProto.FLOAT16, TensorProto.STRING, TensorProto.BOOL]

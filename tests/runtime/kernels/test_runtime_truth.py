@@ -23,7 +23,7 @@ from quantkit.samples import fashion_mnist
 from quantkit.settings import RecoverSettings
 from quantkit.targets import this_machine
 
-SHARED = Path(__file__).parents[3] / "shared"
+SHARED = Path(__file__).parents[4] / "shared"
 Feeds = Mapping[str, Array]
 
 
