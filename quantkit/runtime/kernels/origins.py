@@ -32,17 +32,13 @@ class Origins:
         self.producers = {name: node for node in given for name in node.output if name}
         self.products = [node for node in given if node.op_type in PRODUCTS]
         self.names = {label(node) for node in self.products}
-        self.turned = {
+        self.transposed = {
             name: node.output[0]
             for node in optimized
             if node.op_type in _LAYOUT
             for name in node.input[:1]
         }
         self.owners = self._owners()
-
-    def find(self, node: onnx.NodeProto) -> str:
-        """Return the product's name, or that of the node if there is no telling."""
-        return self.named(node) or self.traced(node) or label(node)
 
     def named(self, node: onnx.NodeProto) -> str | None:
         """Return the product that the node is named after."""
@@ -58,8 +54,8 @@ class Origins:
         """Yield the tensors that it makes, also in the layout of the file."""
         for name in node.output:
             yield name
-            if name in self.turned:
-                yield self.turned[name]
+            if name in self.transposed:
+                yield self.transposed[name]
 
     def _before(self, tensor: str) -> str | None:
         """Return the nearest product before a tensor, or None if there is none near."""

@@ -1,20 +1,115 @@
 """Why a product stays float, and what would change it.
 
 Each check looks at the file for one thing that keeps onnxruntime from an integer kernel. A product that is known to stay
-float is given the first that applies. `tests/fusion/test_reasons.py` proves each against the installed onnxruntime:
+float is given the first that applies. `tests/runtime/kernels/test_reasons.py` proves each against the installed onnxruntime:
 the product stays float with it, and runs in integers once it is mended.
 """
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from itertools import islice
 
+import numpy as np
 import onnx_ir as ir
 
-from quantkit.runtime.kernels.parameters import axis_fault, bias_fault, gemm_fault
-from quantkit.runtime.kernels.reason import AGAIN, STATIC, Reason
-from quantkit.runtime.kernels.site import Readers, Site, type_of
+from quantkit.ops import fact_of
+from quantkit.runtime.kernels.site import Operand, Readers, Site, int_attribute, type_of
 
-__all__ = ["why_float"]
+__all__ = ["NOTHING", "STATIC", "Reason", "why_float"]
+
+NOTHING = "none"  # how a fix begins where there is none
+STATIC = "`quantkit quantize static`"
+_AGAIN = f"quantize again with {STATIC}, or with activation_type=QuantType.QUInt8 in onnxruntime.quantization"
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a product stays float.
+
+    Attributes:
+        cause: The rule; the same words for all products that it holds for.
+        fix: What would change it.
+        detail: What is particular to this product.
+    """
+
+    cause: str
+    fix: str
+    detail: str = ""
+
+    @property
+    def why(self) -> str:
+        """The rule, and what in this model breaks it."""
+        return f"{self.cause} ({self.detail})" if self.detail else self.cause
+
+
+_BIAS_FIX = f"quantize the bias to int32 with the scale x_scale * w_scale and zero point 0, as {STATIC} does"
+_RELATIVE, _ABSOLUTE = 1e-2, 1e-6  # how far onnxruntime lets the scale of a bias be off
+
+
+def _bias_fault(site: Site) -> Reason | None:
+    """Kernels add the bias to their sums: it must be int32 in their scale."""
+    bias = site.operand(2)
+    if bias is None or site.node.op_type == "MatMul":
+        return None
+    if bias.dtype is None:
+        what = "float" if bias.is_constant else "computed at run time"
+        return Reason(f"the bias is {what}", _BIAS_FIX)
+    if bias.dtype is not ir.DataType.INT32:
+        return Reason(f"the bias is {bias.dtype.name.lower()}, not int32", _BIAS_FIX)
+    zero = bias.parameter(2)
+    if zero is not None and zero.numpy().any():
+        return Reason("the bias has a zero point that is not 0", _BIAS_FIX)
+    if site.node.op_type == "Conv" and not _fits(site, bias):
+        return Reason("the scale of the bias is not x_scale * w_scale", _BIAS_FIX)
+    return None
+
+
+def _fits(site: Site, bias: Operand) -> bool:
+    """Whether the scale of the bias is that of the sums, or cannot be looked at."""
+    operands = site.operand(0), site.operand(1), bias
+    tensors = [None if o is None else o.parameter(1) for o in operands]
+    x, w, b = (None if t is None else t.numpy() for t in tensors)
+    if x is None or w is None or b is None or x.size != 1:
+        return True
+    return bool(np.allclose(b, x * w, rtol=_RELATIVE, atol=_ABSOLUTE))
+
+
+def _gemm_fault(site: Site) -> Reason | None:
+    """QGemm has no place for some of what Gemm and DequantizeLinear can say."""
+    if site.node.op_type != "Gemm":
+        return None
+    missing = [o for o in site.operands[:2] if o is None or o.parameter(2) is None]
+    if missing:
+        return Reason(
+            "QGemm needs explicit zero points, and a DequantizeLinear before it has none",
+            f"write the zero point even where it is 0, as {STATIC} does",
+        )
+    factors = [site.node.attributes.get_float(name, 1.0) for name in ("alpha", "beta")]
+    if site.operand(2) is not None and factors != [1.0, 1.0]:
+        return Reason(
+            "Gemm with alpha or beta other than 1 and a bias has no kernel",
+            "multiply alpha into the weight and beta into the bias, then quantize",
+        )
+    return None
+
+
+def _axis_fault(site: Site) -> Reason | None:
+    """Scales by channel must be by output channel."""
+    weight = site.operand(1)
+    scale = None if weight is None else weight.parameter(1)
+    if weight is None or weight.dequantizer is None or scale is None or scale.size == 1:
+        return None
+    fix = f"quantize the weight by output channel, or with one scale: {STATIC} does"
+    if len(scale.shape) > 1 or int_attribute(weight.dequantizer, "block_size", 0):
+        return Reason("the weight has scales by block", fix)
+    rank = len(weight.value.shape) if weight.value.shape is not None else None
+    fact = fact_of(site.node.domain, site.node.op_type)
+    wanted = -1 if fact is None else fact.channel_axis
+    wanted = 0 if int_attribute(site.node, "transB", 0) else wanted
+    axis = int_attribute(weight.dequantizer, "axis", 1)
+    same = axis == wanted if rank is None else axis % rank == wanted % rank
+    return None if same else Reason("the weight has scales along an axis that is summed over", fix)
+
 
 _WIDE = frozenset({ir.DataType.INT16, ir.DataType.UINT16})
 _BYTES = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
@@ -101,7 +196,7 @@ def _wide(site: Site) -> Reason | None:
     types = [o.dtype for o in site.operands[:2] if o is not None]
     if _WIDE.isdisjoint([*types, made]):
         return None
-    return Reason("16-bit integers: onnxruntime's CPU provider multiplies only 8-bit ones", AGAIN)
+    return Reason("16-bit integers: onnxruntime's CPU provider multiplies only 8-bit ones", _AGAIN)
 
 
 def _narrow(site: Site) -> Reason | None:
@@ -109,7 +204,7 @@ def _narrow(site: Site) -> Reason | None:
     other = sorted(t.name.lower() for t in types - _BYTES if t is not None)
     if not other:
         return None
-    return Reason(f"{other[0]} beside 8-bit integers has no kernel", AGAIN)
+    return Reason(f"{other[0]} beside 8-bit integers has no kernel", _AGAIN)
 
 
 def _outside(site: Site) -> Reason | None:
@@ -147,11 +242,11 @@ def _shared_int8(site: Site) -> Reason | None:
             return Reason(
                 "int8 activations that several nodes read: kernels for x86 take uint8, and onnxruntime turns int8 into "
                 "uint8 only where one node reads it",
-                AGAIN,
+                _AGAIN,
                 detail=f"it {verb} '{_float_name(value)}'{how}",
             )
     if read is not None and read.producer() is None:
-        return Reason("int8 inputs that no QuantizeLinear makes", AGAIN)
+        return Reason("int8 inputs that no QuantizeLinear makes", _AGAIN)
     return None
 
 
@@ -162,10 +257,10 @@ def _mixed(site: Site) -> Reason | None:
     if made is not None and made is not x.dtype:
         return Reason(
             f"the input is {x.dtype.name.lower()} and the output {made.name.lower()}: kernels need one type for both",
-            AGAIN,
+            _AGAIN,
         )
     if x.dtype is ir.DataType.INT8 and w.dtype is ir.DataType.UINT8:
-        return Reason("int8 activations with uint8 weights have no kernel", AGAIN)
+        return Reason("int8 activations with uint8 weights have no kernel", _AGAIN)
     return None
 
 
@@ -245,7 +340,7 @@ _CHECKS: tuple[Callable[[Site], Reason | None], ...] = (
     _shared_int8,
     _mixed,
     _way_out,
-    bias_fault,
-    gemm_fault,
-    axis_fault,
+    _bias_fault,
+    _gemm_fault,
+    _axis_fault,
 )

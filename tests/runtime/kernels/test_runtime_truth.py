@@ -245,3 +245,18 @@ def test_a_file_made_by_quantize_static_is_not_told_to_use_it(tmp_path: Path) ->
     assert {"deep", "wide"} == {node.node for node in floats}
     assert found.advice == ()
     assert all(node.fix.startswith("none: left in float when it was quantized") for node in floats)
+
+
+def test_a_product_that_runs_in_integers_is_not_listed_as_float_for_a_kernel_traced_to_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = save(matmul_model(), tmp_path / "m.onnx")
+    (product,) = (n for n in onnx.load(path).graph.node if n.op_type == "MatMul")
+    integer = node("MatMulIntegerToFloat", ["xq", "wq"], ["a"], product.name)
+    other = node("FusedMatMul", [product.input[1]], ["b"], "of_onnxruntime")
+    monkeypatch.setattr(
+        "quantkit.runtime.kernels.truth.optimized_nodes", lambda _: (integer, other)
+    )
+    found = runtime_of(path)
+    assert by_runs(found) == {product.name: "integer", "of_onnxruntime": "float"}
+    consistent(path, found)
