@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from types import MappingProxyType
+from typing import Any
 
 __all__ = [
     "CONVERSIONS",
@@ -102,181 +103,81 @@ class IntegerOp:
         return tuple(Operand(*(slot + shift for slot in slots)) for shift in shifts)
 
 
-def _unary(float_op: str) -> IntegerOp:
-    """Return the row of an operator on one activation: x, its scale and zero point, those of the result."""
+_X = (Operand(0, 1, 2),)  # what most operators read first: values, scale, zero point
+
+
+def _conversion(op_type: str, **more: Any) -> IntegerOp:
     return IntegerOp(
-        op_type=f"QLinear{float_op}",
-        float_op=float_op,
-        role=Role.COMPUTES,
-        reads=(Operand(0, 1, 2),),
-        result=(3, 4),
+        op_type=op_type, float_op="", role=Role.CONVERTS, in_integers=False, domain="", **more
     )
 
 
-def _binary(float_op: str) -> IntegerOp:
-    """Return the row of an operator on two activations."""
+def _product(op_type: str, float_op: str, *weights: Operand, **more: Any) -> IntegerOp:
+    return IntegerOp(
+        op_type=op_type, float_op=float_op, role=Role.MULTIPLIES, weights=weights, **more
+    )
+
+
+def _lookup(op_type: str, float_op: str, *weights: Operand, **more: Any) -> IntegerOp:
+    return IntegerOp(
+        op_type=op_type, float_op=float_op, role=Role.LOOKS_UP, weights=weights, **more
+    )
+
+
+def _computed(float_op: str, *reads: Operand, result: tuple[int, int], **more: Any) -> IntegerOp:
     return IntegerOp(
         op_type=f"QLinear{float_op}",
         float_op=float_op,
         role=Role.COMPUTES,
-        reads=(Operand(0, 1, 2), Operand(3, 4, 5)),
-        result=(6, 7),
+        reads=reads,
+        result=result,
+        **more,
     )
 
 
 _ALL = (
-    IntegerOp(
-        op_type="QuantizeLinear",
-        float_op="",
-        role=Role.CONVERTS,
-        result=(1, 2),
-        in_integers=False,
-        domain="",
+    _conversion("QuantizeLinear", result=(1, 2)),
+    _conversion("DequantizeLinear", reads=_X),
+    _conversion("DynamicQuantizeLinear", dynamic=True),
+    _product(
+        "QLinearConv", "Conv", Operand(3, 4, 5, 0), reads=_X, result=(6, 7), bias=8, domain=""
     ),
-    IntegerOp(
-        op_type="DequantizeLinear",
-        float_op="",
-        role=Role.CONVERTS,
-        reads=(Operand(0, 1, 2),),
-        in_integers=False,
-        domain="",
+    _product("QLinearMatMul", "MatMul", Operand(3, 4, 5, -1), reads=_X, result=(6, 7), domain=""),
+    # Without scale and zero point of its result it makes floats.
+    _product("QGemm", "Gemm", Operand(3, 4, 5, 1), reads=_X, result=(7, 8), bias=6),
+    _product(
+        "ConvInteger", "Conv", Operand(1, None, 3, 0), reads=(Operand(0, None, 2),), domain=""
     ),
-    IntegerOp(
-        op_type="DynamicQuantizeLinear",
-        float_op="",
-        role=Role.CONVERTS,
-        dynamic=True,
-        in_integers=False,
-        domain="",
+    _product(
+        "MatMulInteger", "MatMul", Operand(1, None, 3, -1), reads=(Operand(0, None, 2),), domain=""
     ),
-    IntegerOp(
-        op_type="QLinearConv",
-        float_op="Conv",
-        role=Role.MULTIPLIES,
-        reads=(Operand(0, 1, 2),),
-        weights=(Operand(3, 4, 5, axis=0),),
-        result=(6, 7),
-        bias=8,
-        domain="",
+    _product(
+        "MatMulIntegerToFloat", "MatMul", Operand(1, 3, 5, -1), reads=(Operand(0, 2, 4),), bias=6
     ),
-    IntegerOp(
-        op_type="QLinearMatMul",
-        float_op="MatMul",
-        role=Role.MULTIPLIES,
-        reads=(Operand(0, 1, 2),),
-        weights=(Operand(3, 4, 5, axis=-1),),
-        result=(6, 7),
-        domain="",
+    _product("DynamicQuantizeMatMul", "MatMul", Operand(1, 2, 3, -1), bias=4, dynamic=True),
+    _product(
+        "DynamicQuantizeLSTM", "LSTM", Operand(1, 8, 9), Operand(2, 10, 11), bias=3, dynamic=True
     ),
-    IntegerOp(
-        op_type="QGemm",
-        float_op="Gemm",
-        role=Role.MULTIPLIES,
-        reads=(Operand(0, 1, 2),),
-        weights=(Operand(3, 4, 5, axis=1),),
-        result=(7, 8),  # left out, it makes floats
-        bias=6,
+    _product("QAttention", "Attention", Operand(1, 4, 7, -1), reads=(Operand(0, 3, 6),), bias=2),
+    # In integers at one accuracy_level alone, which is for who runs it to know.
+    _product("MatMulNBits", "MatMul", Operand(1, 2, 3), bias=5, dynamic=True),
+    _product("MatMulBnb4", "MatMul", Operand(1, 2), in_integers=False),
+    _lookup("GatherBlockQuantized", "Gather", Operand(0, 2, 3), in_integers=False),
+    _lookup(
+        "QEmbedLayerNormalization",
+        "EmbedLayerNormalization",
+        *(Operand(slot, slot + 6, slot + 11) for slot in range(2, 7)),
     ),
-    IntegerOp(
-        op_type="ConvInteger",
-        float_op="Conv",
-        role=Role.MULTIPLIES,
-        reads=(Operand(0, None, 2),),
-        weights=(Operand(1, None, 3, axis=0),),
-        domain="",
-    ),
-    IntegerOp(
-        op_type="MatMulInteger",
-        float_op="MatMul",
-        role=Role.MULTIPLIES,
-        reads=(Operand(0, None, 2),),
-        weights=(Operand(1, None, 3, axis=-1),),
-        domain="",
-    ),
-    IntegerOp(
-        op_type="MatMulIntegerToFloat",
-        float_op="MatMul",
-        role=Role.MULTIPLIES,
-        reads=(Operand(0, 2, 4),),
-        weights=(Operand(1, 3, 5, axis=-1),),
-        bias=6,
-    ),
-    IntegerOp(
-        op_type="DynamicQuantizeMatMul",
-        float_op="MatMul",
-        role=Role.MULTIPLIES,
-        weights=(Operand(1, 2, 3, axis=-1),),
-        bias=4,
-        dynamic=True,
-    ),
-    IntegerOp(
-        op_type="DynamicQuantizeLSTM",
-        float_op="LSTM",
-        role=Role.MULTIPLIES,
-        weights=(Operand(1, 8, 9), Operand(2, 10, 11)),
-        bias=3,
-        dynamic=True,
-    ),
-    IntegerOp(
-        op_type="QAttention",
-        float_op="Attention",
-        role=Role.MULTIPLIES,
-        reads=(Operand(0, 3, 6),),
-        weights=(Operand(1, 4, 7, axis=-1),),
-        bias=2,
-    ),
-    IntegerOp(  # in integers at one accuracy_level alone, which is for who runs it to know
-        op_type="MatMulNBits",
-        float_op="MatMul",
-        role=Role.MULTIPLIES,
-        weights=(Operand(1, 2, 3),),
-        bias=5,
-        dynamic=True,
-    ),
-    IntegerOp(
-        op_type="MatMulBnb4",
-        float_op="MatMul",
-        role=Role.MULTIPLIES,
-        weights=(Operand(1, 2),),
-        in_integers=False,
-    ),
-    IntegerOp(
-        op_type="GatherBlockQuantized",
-        float_op="Gather",
-        role=Role.LOOKS_UP,
-        weights=(Operand(0, 2, 3),),
-        in_integers=False,
-    ),
-    IntegerOp(
-        op_type="QEmbedLayerNormalization",
-        float_op="EmbedLayerNormalization",
-        role=Role.LOOKS_UP,
-        weights=tuple(Operand(slot, slot + 6, slot + 11) for slot in range(2, 7)),
-    ),
-    _binary("Add"),
-    _unary("AveragePool"),
-    IntegerOp(
-        op_type="QLinearConcat",
-        float_op="Concat",
-        role=Role.COMPUTES,
-        reads=(Operand(2, 3, 4),),
-        result=(0, 1),
-        repeated=True,
-    ),
-    _unary("GlobalAveragePool"),
-    _unary("LeakyRelu"),
-    _binary("Mul"),
-    _unary("ReduceMean"),
-    _unary("Sigmoid"),
-    _unary("Softmax"),
-    IntegerOp(
-        op_type="QLinearWhere",
-        float_op="Where",
-        role=Role.COMPUTES,
-        reads=(Operand(1, 2, 3), Operand(4, 5, 6)),
-        result=(7, 8),
-        passed=(0,),
-    ),
+    _computed("Add", *_X, Operand(3, 4, 5), result=(6, 7)),
+    _computed("AveragePool", *_X, result=(3, 4)),
+    _computed("Concat", Operand(2, 3, 4), result=(0, 1), repeated=True),
+    _computed("GlobalAveragePool", *_X, result=(3, 4)),
+    _computed("LeakyRelu", *_X, result=(3, 4)),
+    _computed("Mul", *_X, Operand(3, 4, 5), result=(6, 7)),
+    _computed("ReduceMean", *_X, result=(3, 4)),
+    _computed("Sigmoid", *_X, result=(3, 4)),
+    _computed("Softmax", *_X, result=(3, 4)),
+    _computed("Where", Operand(1, 2, 3), Operand(4, 5, 6), result=(7, 8), passed=(0,)),
 )
 
 INTEGER_OPS: Mapping[str, IntegerOp] = MappingProxyType({row.op_type: row for row in _ALL})
