@@ -14,7 +14,8 @@ from builders import graph, model, node, op_types, rng, save, weight
 
 from quantkit.cli.app import run
 
-TEXT = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 FILES = dict(
     re.findall(r"^```(?:python|toml)\n# (\S+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 )
@@ -44,6 +45,12 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield home
     for name in [n for n in sys.modules if n.partition(".")[0] == "my_package"]:
         del sys.modules[name]
+
+
+def test_every_path_that_is_named_exists() -> None:
+    named = re.findall(r"`((?:quantkit|calibrators|tests|benchmarks)/[\w/.]*)`", TEXT)
+    assert len(named) > 20
+    assert [path for path in named if not (ROOT / path).exists()] == []
 
 
 def test_the_examples_are_found() -> None:
