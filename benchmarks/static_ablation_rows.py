@@ -7,9 +7,9 @@ from pathlib import Path
 from quantkit import RecoverSettings
 from quantkit.graph.load import load
 from quantkit.graph.products import products_of
-from quantkit.plan import StaticOptions
 from quantkit.rewrite.equalize import groups_of
 from quantkit.rewrite.smoothable import smoothable
+from quantkit.settings import StaticSettings
 from quantkit.workflows.prepare import simplified
 
 __all__ = ["SATURATION", "STEPS", "Variant", "recovery", "steps_of"]
@@ -83,7 +83,7 @@ def recovery(steps: Sequence[str]) -> dict[str, Variant]:
 
 def steps_of(model: Path) -> tuple[str, ...]:
     """Return the steps that find something to do in a model."""
-    ready = simplified(load(model), StaticOptions())
+    ready = simplified(load(model), StaticSettings())
     idle = set()
     products = products_of(ready.view)
     if not any(product.biased for product in products):

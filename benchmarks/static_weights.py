@@ -25,7 +25,7 @@ from quantkit.graph.products import Product, products_of
 from quantkit.numerics.pairs import FREE, PAIRED, round_pairs
 from quantkit.numerics.second_order import output_error
 from quantkit.numerics.weight_scale import peak_scale, safe_scale
-from quantkit.plan import StaticOptions
+from quantkit.settings import StaticSettings
 from quantkit.solve.weights import moment_request, moment_requests
 from quantkit.workflows.calibrate import CalibrateOptions, calibrate_model
 from quantkit.workflows.prepare import FloatModel, runnable, simplified
@@ -152,7 +152,7 @@ def offending(layers: Sequence[Layer]) -> Report:
 
 def ablate(task: Task, count: int | None) -> Report:
     """Judge all variants on one model."""
-    ready = simplified(load(task.model), StaticOptions())
+    ready = simplified(load(task.model), StaticSettings())
     layers = layers_of(ready, count, task.calibration[0::2])
     judge = Judge(task, ready, layers)
     rows: Report = {}

@@ -270,7 +270,14 @@ def _server() -> _Server:
 
 def _serve() -> None:
     """Answer jobs, one a line, until there are no more."""
-    for name in ("calibration", "cli.app", "evaluation", "inspection", "optimization", "pipeline"):
+    for name in (
+        "calibration",
+        "cli.app",
+        "pipeline",
+        "workflows.evaluate",
+        "workflows.inspect",
+        "workflows.optimize",
+    ):
         importlib.import_module(f"quantkit.{name}")
     for line in sys.stdin.buffer:
         sys.stdout.write(json.dumps(_supervised(json.loads(line))) + "\n")

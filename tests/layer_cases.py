@@ -14,8 +14,8 @@ from onnxruntime.quantization import quantize_dynamic as ort_dynamic
 from onnxruntime.quantization import quantize_static as ort_static
 
 from quantkit.emit import Format
-from quantkit.plan import DynamicOptions
 from quantkit.samples import fashion_mnist
+from quantkit.settings import DynamicSettings
 from quantkit.workflows.pipeline import dynamic, static
 from quantkit.workflows.record import StaticJob
 
@@ -94,7 +94,7 @@ def _quantize(kind: str, source: Path, target: Path, feeds: list[Feeds]) -> None
     if kind in {"qdq", "qoperator"}:
         static(StaticJob(source=source, data=feeds), target, output_format=Format(kind))
     elif kind == "dynamic":
-        dynamic(source, target, DynamicOptions())
+        dynamic(source, target, DynamicSettings())
     elif kind == "ort dynamic":
         ort_dynamic(str(source), str(target))
     else:

@@ -17,17 +17,10 @@ from quantkit.graph.save import staged
 from quantkit.graph.view import view_of
 from quantkit.observe.points import points_of
 from quantkit.ops.view import View
-from quantkit.plan import (
-    Mode,
-    Plan,
-    StaticOptions,
-    check_fits,
-    check_operators,
-    plan_static,
-    ranges_needed,
-)
+from quantkit.plan import Mode, Plan, check_fits, check_operators, plan_static, ranges_needed
 from quantkit.plan.integers import Solved
 from quantkit.rewrite.simplify import simplify
+from quantkit.settings import StaticSettings
 from quantkit.targets import target
 
 OpenRanges = Mapping[str, tuple[float, float]]
@@ -40,7 +33,7 @@ class Ready:
     model: ir.Model
     view: View
 
-    def plan(self, ranges: OpenRanges, options: StaticOptions | None = None) -> Plan:
+    def plan(self, ranges: OpenRanges, options: StaticSettings | None = None) -> Plan:
         return plan_static(self.view, ranges, options)
 
 
@@ -50,9 +43,9 @@ def ready(proto: onnx.ModelProto | Path, opset: int = 13) -> Ready:
     return Ready(raised, view_of(raised))
 
 
-def observed(prepared: Ready, options: StaticOptions | None = None) -> tuple[str, ...]:
+def observed(prepared: Ready, options: StaticSettings | None = None) -> tuple[str, ...]:
     """The tensors that calibration looks at for a target, and no others."""
-    needed = ranges_needed(prepared.view, options or StaticOptions())
+    needed = ranges_needed(prepared.view, options or StaticSettings())
     return points_of(prepared.view, needed).tensors
 
 
@@ -60,14 +53,14 @@ def open_ranges(
     prepared: Ready,
     low: float = -4.0,
     high: float = 4.0,
-    options: StaticOptions | None = None,
+    options: StaticSettings | None = None,
 ) -> dict[str, tuple[float, float]]:
     """The same range for every tensor that is observed."""
     return dict.fromkeys(observed(prepared, options), (low, high))
 
 
 def seen_ranges(
-    prepared: Ready, feeds: Mapping[str, Array], options: StaticOptions | None = None
+    prepared: Ready, feeds: Mapping[str, Array], options: StaticSettings | None = None
 ) -> dict[str, tuple[float, float]]:
     """What every tensor that is observed takes in one run."""
     proto = ir.serde.serialize_model(prepared.model)
@@ -99,13 +92,13 @@ def write(
     path: Path,
     feeds: Mapping[str, Array],
     output_format: Format = Format.QDQ,
-    options: StaticOptions | None = None,
+    options: StaticSettings | None = None,
     more: OpenRanges | None = None,
 ) -> Written:
     """Quantize with the ranges of one run; `more`: of tensors inside subgraphs."""
     wide = options is not None and any(
         t is not None and t.bits > 8
-        for t in (options.activation, *(o.dtype for o in options.overrides))
+        for t in (options.activation, *(o.int_type for o in options.overrides))
     )
     prepared = ready(proto, 21 if wide else 13)
     plan = prepared.plan({**seen_ranges(prepared, feeds, options), **(more or {})}, options)
@@ -166,7 +159,7 @@ def chain(
 
 
 def planned(
-    proto: Any, options: StaticOptions | None = None, /, **ranges: tuple[float, float] | None
+    proto: Any, options: StaticSettings | None = None, /, **ranges: tuple[float, float] | None
 ) -> Plan:
     """Plan with the same range everywhere, but for `ranges`; None takes one away."""
     prepared = ready(proto, 21)
@@ -196,7 +189,7 @@ def check_formats(
     proto: onnx.ModelProto,
     folder: Path,
     feeds: Mapping[str, Array],
-    options: StaticOptions | None = None,
+    options: StaticSettings | None = None,
     *,
     least: float = 25.0,
     more: OpenRanges | None = None,

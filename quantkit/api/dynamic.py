@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from quantkit.api.arguments import check_output, checked_names
 from quantkit.errors import UsageError
-from quantkit.plan import DynamicOptions
+from quantkit.settings import DynamicSettings
 from quantkit.spec import QuantType, QUInt8, weight_int_type
 from quantkit.workflows.pipeline import QuantizeResult, dynamic
 
@@ -63,15 +63,15 @@ def quantize_dynamic(  # noqa: PLR0913 - the names that onnxruntime's users type
         raise UsageError("A sample is what the result is verified with; it needs verify=True.")
     if sample is not None and not isinstance(sample, Mapping):
         raise UsageError("A sample maps input names to arrays: {'input_ids': array, ...}.")
-    op_types = checked_names(op_types_to_quantize, "op_types_to_quantize")
+    stored: Any = weight_int_type(weight_type).name
     return dynamic(
         model_input,
         model_output,
-        DynamicOptions(
-            weight_type=weight_int_type(weight_type),
+        DynamicSettings(
+            weight_type=stored,
             per_channel=per_channel,
             reduce_range=reduce_range,
-            op_types=op_types or None,
+            op_types=checked_names(op_types_to_quantize, "op_types_to_quantize"),
             include=checked_names(nodes_to_quantize, "nodes_to_quantize"),
             exclude=checked_names(nodes_to_exclude, "nodes_to_exclude"),
         ),

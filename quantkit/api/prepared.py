@@ -116,7 +116,7 @@ def _choosing(prepared: Prepared, static: StaticSettings | None) -> Prepared:
     was = prepared.job
     given = replace(
         static,
-        target=static.target or was.options.target.name,
+        target=static.target or was.options.runs_on.name,
         recover=was.recover if static.recover == RecoverSettings() else static.recover,
     )
     return with_choices(

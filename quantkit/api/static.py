@@ -12,16 +12,13 @@ from quantkit.emit import Format
 from quantkit.errors import UsageError
 from quantkit.observe import Calibration
 from quantkit.observe.container import is_calibration
-from quantkit.plan import Plan, StaticOptions, TensorOverride, read_plan
+from quantkit.plan import Plan, read_plan
 from quantkit.settings import DataSettings, NodeRule, RecoverSettings, StaticSettings, TensorRule
-from quantkit.spec import named_int_type
-from quantkit.targets import DEFAULT
-from quantkit.targets import target as target_named
 from quantkit.workflows.calibrate import CalibrateOptions
 from quantkit.workflows.pipeline import QuantizeResult, plan_model, static
 from quantkit.workflows.record import StaticJob
 
-__all__ = ["for_plan", "format_of", "options_of", "plan_static", "quantize_static", "static_job"]
+__all__ = ["for_plan", "format_of", "plan_static", "quantize_static", "static_job"]
 
 
 def quantize_static(  # noqa: PLR0913 - one parameter per question
@@ -191,37 +188,9 @@ def static_job(
     return StaticJob(
         source=source,
         data=data,
-        options=options_of(given),
-        recover=given.recover,
+        options=given,
         calibrate=replace(options, method=method) if method is not None else options,
         settings=samples,
-        methods={rule.tensor: rule.method for rule in given.tensors if rule.method is not None},
-    )
-
-
-def options_of(given: StaticSettings) -> StaticOptions:
-    """Return what the planner reads, of settings by name."""
-    floats = tuple(rule.node for rule in given.nodes if rule.mode == "float")
-    return StaticOptions(
-        target=DEFAULT if given.target is None else target_named(given.target),
-        activation=named_int_type(given.activation_type) if given.activation_type else None,
-        weight=named_int_type(given.weight_type) if given.weight_type else None,
-        per_channel=given.per_channel is not False,
-        symmetric_activations=given.symmetric_activations,
-        op_types=given.op_types or None,
-        include=given.include,
-        exclude=(*given.exclude, *floats),
-        force=tuple(rule.node for rule in given.nodes if rule.mode == "integer"),
-        overrides=tuple(
-            TensorOverride(
-                tensor=rule.tensor,
-                range=rule.range,
-                dtype=named_int_type(rule.dtype) if rule.dtype else None,
-                is_float=rule.keep_float,
-            )
-            for rule in given.tensors
-            if rule.method is None or rule.dtype is not None
-        ),
     )
 
 

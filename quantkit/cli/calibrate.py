@@ -1,6 +1,5 @@
 """`quantkit calibrate [MODEL] --data dir/`."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,13 +15,21 @@ from quantkit.cli.data_options import (
     data_settings,
     read_by,
 )
-from quantkit.cli.flags import expanded
+from quantkit.cli.flags import Flags, expanded
 from quantkit.errors import InterruptedRunError, UsageError
+from quantkit.settings import CalibrateSettings, load_recipe
 
 if TYPE_CHECKING:
     from quantkit.observe import Calibration
 
 __all__ = ["calibrate"]
+
+
+class _RunFlags(Flags):
+    """Where the result goes, and who works on it."""
+
+    kinds = (CalibrateSettings,)
+    left_out = frozenset({"method", "percentile"})
 
 
 @expanded
@@ -33,12 +40,7 @@ def calibrate(  # noqa: PLR0913 - one parameter a flag
     ] = None,
     samples: DataFlags,
     how: MethodFlags,
-    target: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="FILE", help="Result. Default: <model>.calibration here."
-        ),
-    ] = None,
+    run: _RunFlags,
     minmax_only: Annotated[
         bool,
         typer.Option(
@@ -52,15 +54,6 @@ def calibrate(  # noqa: PLR0913 - one parameter a flag
             help="Count every value of each tensor, not about a million evenly spaced ones.",
         ),
     ] = False,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            rich_help_panel="Workers",
-            metavar="N",
-            help="Processes on this machine. Default: one a core.",
-            min=1,
-        ),
-    ] = None,
     scheduler: Annotated[
         str | None,
         typer.Option(
@@ -99,7 +92,6 @@ def calibrate(  # noqa: PLR0913 - one parameter a flag
         found = _shown(show, how)
         present(found, show, export=export, all_tensors=all_tensors, as_json=as_json)
         return
-    from quantkit.settings import load_recipe
     from quantkit.workflows.calibrate import CalibrateOptions, calibrate_model
 
     recipe = load_recipe()
@@ -111,11 +103,10 @@ def calibrate(  # noqa: PLR0913 - one parameter a flag
     settings = data_settings(recipe.calibrated, samples)
     if settings.path is None:
         raise UsageError("Which data? Add --data DIR, or path under [data] in quantkit.toml.")
-    workers = replace(recipe.calibrate, workers=workers or recipe.calibrate.workers).workers
-    target = target or recipe.calibrate.output or Path(f"{source.stem}.calibration")
-    if minmax_only and how.method is None:
-        how = replace(how, method="minmax")
-    chosen = chosen_calibrator(how, recipe.calibrate)
+    wanted = run.over(recipe.calibrate)
+    workers = wanted.workers
+    target = wanted.output or Path(f"{source.stem}.calibration")
+    chosen = chosen_calibrator(how, recipe.calibrate, "minmax" if minmax_only else None)
     if workers is not None and workers > 1 and chosen.ordered:
         raise UsageError(
             f"--method {chosen.name} depends on the order of the samples: it runs on one worker, without --workers."
@@ -155,6 +146,4 @@ def _shown(path: Path, how: MethodFlags) -> "Calibration":
     from quantkit.observe import Calibration
 
     found = Calibration.load(path)
-    if how.method is None and how.percentile is None:
-        return found
-    return found.by(calibrator(how.method, how.percentile))
+    return found.by(calibrator(*how.chosen)) if how.given else found

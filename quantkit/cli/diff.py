@@ -91,7 +91,7 @@ def _settings(flags: DataFlags) -> "DataSettings | None":
     """Return what --data says, over quantkit.toml; None without it: then nothing of the data is read."""
     from quantkit.settings import load_recipe
 
-    if flags.data is not None:
+    if "path" in flags.given:
         return data_settings(load_recipe().data, flags)
     if flags.used():
         raise UsageError(f"{flags.used()} needs --data.")

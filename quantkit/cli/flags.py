@@ -1,47 +1,34 @@
-"""Flags that several commands share: a dataclass lists them once, and commands take it as one parameter."""
+"""Flags: of settings, made from their declaration; and of a command's own, listed in its signature or in a dataclass."""
 
-from collections.abc import Callable
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from inspect import Parameter, signature
-from typing import Annotated, Any, get_type_hints
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-__all__ = ["Command", "DebugOption", "Group", "Switches", "expanded"]
+from quantkit.errors import UsageError
+from quantkit.settings import Percent, parse_memory
+from quantkit.settings.declare import Declared, check_choice, declared
+from quantkit.settings.values import (
+    Columns,
+    Drop,
+    Memory,
+    Names,
+    OperatorTypes,
+    Share,
+    Size,
+    Switch,
+)
+
+__all__ = ["Command", "DebugOption", "Flags", "Group", "expanded"]
 
 DebugOption = Annotated[
     bool, typer.Option("--debug", help="Show a traceback if something goes wrong.")
 ]
 _DEBUG = Parameter("debug", Parameter.KEYWORD_ONLY, default=False, annotation=DebugOption)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Switches:
-    """Annotates a field that holds the switches of a settings class that were given on the command line, by name.
-
-    Each field of that class becomes a pair of flags, so that none can be forgotten; its metadata has "help", and "flag" where
-    the flag is not the field's name.
-    """
-
-    of: type
-    panel: str
-
-    def parameters(self, group: str) -> dict[str, Parameter]:
-        """Return the parameters of a command, by the names of the switches."""
-        return {f.name: self._parameter(group, f) for f in fields(self.of)}
-
-    def _parameter(self, group: str, of: "Field[Any]") -> Parameter:
-        flag = of.metadata.get("flag", of.name)
-        option = typer.Option(
-            f"--{flag}/--no-{flag}", rich_help_panel=self.panel, help=of.metadata["help"]
-        )
-        return Parameter(
-            f"{group}_{of.name}",
-            Parameter.KEYWORD_ONLY,
-            default=None,
-            annotation=Annotated[bool | None, option],
-        )
 
 
 class Command(TyperCommand):
@@ -74,13 +61,172 @@ def _nothing(ctx: Any) -> str:  # noqa: ARG001 - typer's signature
     return ""
 
 
-def expanded(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command whose parameters of a dataclass type are replaced by that dataclass's fields.
+_Settings = TypeVar("_Settings")
 
-    Typer reads a command's flags from its signature. A field ``name: Annotated[T, typer.Option(...)] = default``
-    becomes the parameter of the same words, and the command gets the dataclass made of their values.
-    Fields stand where the dataclass stood, so that ``--help`` keeps the order. Every command also shows ``--debug``,
-    which `quantkit.cli.app.run` has taken from the command line before.
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """Flags that stand for settings. Fields of a subclass are flags that stand for none.
+
+    Attributes:
+        kinds: The dataclasses that declare the settings.
+        left_out: Those of their settings that have no flag here.
+        given: What the user gave, by the setting's name.
+    """
+
+    kinds: ClassVar[tuple[type, ...]] = ()
+    left_out: ClassVar[frozenset[str]] = frozenset()
+    given: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def settings(cls) -> Iterator[Declared]:
+        """Yield the settings that have a flag."""
+        for kind in cls.kinds:
+            for one in declared(kind).values():
+                if one.setting.flag is not None and one.name not in cls.left_out:
+                    yield one
+
+    def over(self, settings: _Settings) -> _Settings:
+        """Return settings, those within them included, with what was given in their place."""
+        changed = {k: v for k, v in self.given.items() if k in declared(type(settings))}
+        for name in (f.name for f in fields(settings)):  # type: ignore[arg-type]
+            inner = getattr(settings, name)
+            if type(inner) in self.kinds:
+                changed[name] = self.over(inner)
+        return replace(settings, **changed)  # type: ignore[type-var]
+
+    def used(self, among: Sequence[str] = ()) -> str:
+        """Return the first of these flags that was given, as the user writes it; "" if none was.
+
+        Args:
+            among: Look only at these settings and fields.
+        """
+        for one in self.settings():
+            if one.name in self.given and (not among or one.name in among):
+                return _spelled(one, self.given[one.name])
+        for own in fields(self):
+            changed = getattr(self, own.name) not in (own.default, None, [])
+            if own.name != "given" and changed and (not among or own.name in among):
+                return f"--{own.name.replace('_', '-')}"
+        return ""
+
+
+def _names(one: Declared) -> list[str]:
+    """Return a setting's flags as typer wants them."""
+    dashed = one.name.replace("_", "-")
+    made = f"--{dashed}/--no-{dashed}" if one.type in (bool, Switch) else f"--{dashed}"
+    return (one.setting.flag or made).split()
+
+
+def _spelled(one: Declared, value: object) -> str:
+    """Return the flag that gave a value."""
+    on, _, off = _names(one)[0].partition("/")
+    return off if value is False and off else on
+
+
+def _parameter(one: Declared) -> Parameter:
+    """Return the parameter of a setting's flag: None unless it is given."""
+    said = one.setting
+    kind, extra = _TYPER.get(one.type, (str, {}))
+    if said.least is not None and kind in (int, list[int]):
+        extra = extra | {"min": said.least}
+    option = typer.Option(
+        *_names(one),
+        metavar=said.metavar or None,
+        rich_help_panel=said.panel or None,
+        help=said.text,
+        **extra,
+    )
+    return Parameter(
+        one.name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[(kind | None, option)]
+    )
+
+
+def _value(one: Declared, given: Any) -> Any:
+    """Return what a setting wants, from what typer read.
+
+    Raises:
+        UsageError: It is no such thing.
+    """
+    name = _spelled(one, given)
+    if get_origin(one.type) is Literal:
+        # Types are also called as onnxruntime calls them: QUInt8.
+        folded = {c.lower(): c for c in one.choices} | {f"q{c.lower()}": c for c in one.choices}
+        found = folded.get(given.lower(), given)
+        check_choice(name, found, one.choices)
+        return found
+    if one.type == OperatorTypes:
+        return tuple(part for group in given for part in group.split(","))
+    if isinstance(given, list):
+        return tuple(given)
+    parse = _PARSERS.get(one.type)
+    return given if parse is None else parse(name, given)
+
+
+def _part(value: str | float) -> float:
+    """Read a number: ``0.005``, or ``0.5%``."""
+    text = str(value).strip()
+    try:
+        return float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)
+    except ValueError as e:
+        raise typer.BadParameter(f"'{value}' is no number: write 0.005, or 0.5%") from e
+
+
+def _drop(value: str | float) -> float:
+    """Read a limit of a drop, which keeps in mind that it was written in per cent."""
+    percent = isinstance(value, Percent) or str(value).strip().endswith("%")
+    return Percent(_part(value)) if percent else _part(value)
+
+
+def _numbers(name: str, text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(
+            f"{name} '{text}' is not a number, nor one per channel with commas between."
+        ) from None
+
+
+def _size(name: str, text: str) -> Size:
+    try:
+        sides = [int(part) for part in text.lower().split("x")]
+    except ValueError:
+        sides = []
+    if len(sides) == 1:
+        return sides[0]
+    if len(sides) == 2:  # noqa: PLR2004 - height and width
+        return sides[0], sides[1]
+    raise UsageError(f"{name} '{text}' is not a number of pixels, nor HxW.")
+
+
+# What typer reads for a setting, by its type; a text where nothing is said here.
+_TYPER: Mapping[Any, tuple[Any, dict[str, Any]]] = {
+    bool: (bool, {}),
+    int: (int, {}),
+    float: (float, {}),
+    Path: (Path, {}),
+    Columns: (list[str], {}),
+    Drop: (float, {"parser": _drop}),
+    Names: (list[str], {}),
+    OperatorTypes: (list[str], {}),
+    Share: (float, {"parser": _part}),
+    Switch: (bool, {}),
+    tuple[int, ...]: (list[int], {}),
+}
+_PARSERS: Mapping[Any, Callable[[str, str], Any]] = {
+    Memory: lambda _, text: parse_memory(text),
+    Size: _size,
+    tuple[float, ...]: _numbers,
+}
+
+
+def expanded(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command whose parameters of a dataclass type are replaced by flags.
+
+    Typer reads a command's flags from its signature. `Flags` are replaced by those of their settings, which the command
+    gets as far as they were given; a field ``name: Annotated[T, typer.Option(...)] = default`` becomes the parameter of
+    the same words. Flags stand where the dataclass stood, so that ``--help`` keeps the order. Every command also shows
+    ``--debug``, which `quantkit.cli.app.run` has taken from the command line before.
     """
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
@@ -96,7 +242,7 @@ def expanded(command: Callable[..., None]) -> Callable[..., None]:
     def called(**given: Any) -> None:
         del given["debug"]
         for name, kind in groups.items():
-            given[name] = kind(**{f.name: _taken(given, kind, f.name) for f in fields(kind)})
+            given[name] = _made(kind, given)
         command(**given)
 
     called.__name__ = command.__name__
@@ -109,28 +255,23 @@ def expanded(command: Callable[..., None]) -> Callable[..., None]:
     return called
 
 
-def _taken(given: dict[str, Any], kind: Any, name: str) -> Any:
-    """Take the value of a dataclass's field from a command's arguments; of switches those that were given."""
-    switches = _switches(get_type_hints(kind, include_extras=True)[name])
-    if switches is None:
-        return given.pop(name)
-    values = {key: given.pop(p.name) for key, p in switches.parameters(name).items()}
-    return {key: value for key, value in values.items() if value is not None}
-
-
-def _switches(hint: Any) -> Switches | None:
-    return next((m for m in getattr(hint, "__metadata__", ()) if isinstance(m, Switches)), None)
-
-
-def _parameters(kind: Any) -> list[Parameter]:
+def _parameters(kind: type[Flags]) -> list[Parameter]:
     hints = get_type_hints(kind, include_extras=True)
-    found: list[Parameter] = []
-    for f in fields(kind):
-        if switches := _switches(hints[f.name]):
-            found += switches.parameters(f.name).values()
-            continue
-        default = Parameter.empty if f.default is MISSING else f.default
-        found.append(
-            Parameter(f.name, Parameter.KEYWORD_ONLY, default=default, annotation=hints[f.name])
+    return [_parameter(one) for one in kind.settings()] + [
+        Parameter(
+            f.name,
+            Parameter.KEYWORD_ONLY,
+            default=Parameter.empty if f.default is MISSING else f.default,
+            annotation=hints[f.name],
         )
-    return found
+        for f in fields(kind)
+        if f.name != "given"
+    ]
+
+
+def _made(kind: type[Flags], given: dict[str, Any]) -> Flags:
+    """Take the values of a group's flags out of `given`, and make it of them."""
+    values = {one.name: (one, given.pop(one.name)) for one in kind.settings()}
+    own = {f.name: given.pop(f.name) for f in fields(kind) if f.name != "given"}
+    found = {k: _value(one, v) for k, (one, v) in values.items() if v not in (None, [])}
+    return kind(given=found, **own)

@@ -1,5 +1,6 @@
-"""`quantkit gate RESULT`."""
+"""`quantkit gate RESULT`, and the flags of its rules for all commands that judge."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -7,10 +8,11 @@ import typer
 
 from quantkit.cli.console import JsonOption, output, write_json
 from quantkit.cli.evaluation_view import COLOURS, objection_lines
-from quantkit.cli.flags import expanded
-from quantkit.cli.gate_options import GateFlags, gate_settings, part
+from quantkit.cli.flags import Flags, expanded
 from quantkit.cli.tables import Column, fitted_table
 from quantkit.errors import UsageError
+from quantkit.settings import RECIPE_NAME, GateSettings
+from quantkit.settings.declare import declared
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -18,7 +20,28 @@ if TYPE_CHECKING:
     from quantkit import GateVerdict
     from quantkit.result import Evaluated, Verdict
 
-__all__ = ["gate"]
+__all__ = ["GateFlags", "gate"]
+
+
+class GateFlags(Flags):
+    """The rules of a release."""
+
+    kinds = (GateSettings,)
+    left_out = frozenset({"confidence", "allow_undecided"})
+
+    def over_recipe(self, recipe: GateSettings) -> GateSettings:
+        """Return the settings with what flags say over them; objections are allowed besides those of the recipe."""
+        if self.given.get("estimate"):
+            recipe = replace(recipe, confidence=None)
+        allow = (*recipe.allow, *self.given.get("allow", ()))
+        return replace(self.over(recipe), allow=allow)
+
+
+class _JudgeFlags(Flags):
+    """How the rules are judged."""
+
+    kinds = (GateSettings,)
+    left_out = frozenset(declared(GateSettings)) - GateFlags.left_out
 
 
 @expanded
@@ -32,17 +55,7 @@ def gate(  # noqa: PLR0913 - one parameter a flag
         typer.Option(metavar="NAME", help="Only this candidate. May be repeated. Default: all."),
     ] = None,
     limits: GateFlags,
-    confidence: Annotated[
-        float | None,
-        typer.Option(
-            parser=part,
-            metavar="C",
-            help="Judge the worst end of each interval at this confidence. Default: 95%.",
-        ),
-    ] = None,
-    allow_undecided: Annotated[
-        bool, typer.Option("--allow-undecided", help="Too few samples to decide passes.")
-    ] = False,
+    how: _JudgeFlags,
     drop_rule: Annotated[
         list[str] | None,
         typer.Option(
@@ -66,19 +79,15 @@ def gate(  # noqa: PLR0913 - one parameter a flag
     Rules are flags, over \[gate] in quantkit.toml, over those in the result.
     Exits with 0 if all candidates pass, with 1 if one fails, is undecided, or was evaluated in a way that proves nothing.
     """
-    from dataclasses import replace
+    from quantkit import gate_result
 
-    from quantkit import GateSettings, gate_result
-    from quantkit.settings import RECIPE_NAME
-
-    if limits.estimate and confidence is not None:
+    if "estimate" in limits.given and "confidence" in how.given:
         raise UsageError("--estimate judges without a --confidence: leave out one of the two.")
     if recipe is None and Path(RECIPE_NAME).exists():
         recipe = Path(RECIPE_NAME)
-    rules = gate_settings(GateSettings(confidence=confidence), limits)
     found = gate_result(
         path,
-        replace(rules, allow_undecided=allow_undecided),
+        limits.over_recipe(how.over(GateSettings())),
         candidates=candidate or (),
         drop_rules=drop_rule or (),
         recipe=recipe,

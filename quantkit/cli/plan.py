@@ -9,8 +9,7 @@ from quantkit.cli.calibration_view import watching
 from quantkit.cli.console import JsonOption, float_reasons, output, static_plan_table, write_json
 from quantkit.cli.data_options import DataFlags, MethodFlags, read_by
 from quantkit.cli.flags import expanded
-from quantkit.cli.static_jobs import job_of
-from quantkit.cli.static_options import StaticFlags
+from quantkit.cli.static_jobs import StaticFlags, job_of
 from quantkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ def _found(
     from quantkit.workflows.pipeline import plan_model
 
     if model is not None and model.suffix == ".json":
-        if samples.used() or flags != StaticFlags() or how != MethodFlags():
+        if samples.used() or flags.used() or how.used():
             raise UsageError(
                 f"'{model}' is a plan already: give only --diff, --nodes, --output or --json with it."
             )

@@ -1,17 +1,17 @@
 """`quantkit quantize`: the group, and `dynamic IN OUT`."""
 
 import shlex
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from quantkit.cli.console import JsonOption, progress, write_json
-from quantkit.cli.flags import Command, Group, expanded
+from quantkit.cli.flags import Command, Flags, Group, expanded
 from quantkit.cli.quantize_static import static
 from quantkit.cli.result_view import print_result
 from quantkit.errors import UsageError
+from quantkit.settings import DynamicSettings, load_recipe
 
 __all__ = ["quantize"]
 
@@ -44,8 +44,6 @@ def _has_data(args: list[str]) -> bool:
     """Tell whether a flag or quantkit.toml names data."""
     if any(a.split("=")[0] in _DATA_FLAGS for a in args):
         return True
-    from quantkit.settings import load_recipe
-
     return load_recipe().data.path is not None
 
 
@@ -56,13 +54,10 @@ quantize = typer.Typer(
 )
 
 
-class WeightType(StrEnum):
-    """Types of stored weights."""
+class _DynamicFlags(Flags):
+    """What is decided about weights and nodes."""
 
-    QUInt8 = "QUInt8"
-    QInt8 = "QInt8"
-    uint8 = "uint8"
-    int8 = "int8"
+    kinds = (DynamicSettings,)
 
 
 @quantize.callback()
@@ -72,34 +67,11 @@ def _group() -> None:
 
 @quantize.command(cls=Command)
 @expanded
-def dynamic(  # noqa: PLR0913 - one parameter a flag
+def dynamic(  # noqa: PLR0913 - one parameter per flag
+    *,
     model: Annotated[Path, typer.Argument(help="The float32 model.", metavar="IN")],
     target: Annotated[Path, typer.Argument(help="Where to write the result.", metavar="OUT")],
-    weight_type: Annotated[
-        WeightType,
-        typer.Option(
-            case_sensitive=False,
-            metavar="TYPE",
-            help="uint8 (most accurate) or int8 (faster on x86, as safe from saturation).",
-        ),
-    ] = WeightType.QUInt8,
-    per_tensor: Annotated[
-        bool, typer.Option("--per-tensor", help="One scale per tensor instead of one per channel.")
-    ] = False,
-    op_types: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TYPES", help="Only these operator types: MatMul,Gemm,... May be repeated."
-        ),
-    ] = None,
-    include: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NODE", help="Only this node (name or pattern). May be repeated."),
-    ] = None,
-    exclude: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NODE", help="Never this node (name or pattern). May be repeated."),
-    ] = None,
+    flags: _DynamicFlags,
     external_data: Annotated[
         bool, typer.Option("--external-data", help="Write weights to a .data file beside OUT.")
     ] = False,
@@ -114,17 +86,8 @@ def dynamic(  # noqa: PLR0913 - one parameter a flag
 ) -> None:
     """Quantize weights to int8, and activations while the model runs. Needs no data."""
     from quantkit.files import check_outputs
-    from quantkit.plan import DynamicOptions
-    from quantkit.spec import weight_int_type
     from quantkit.workflows.pipeline import dynamic as pipeline
 
-    options = DynamicOptions(
-        weight_type=weight_int_type(weight_type.value),
-        per_channel=not per_tensor,
-        op_types=tuple(t for group in op_types for t in group.split(",")) if op_types else None,
-        include=tuple(include or ()),
-        exclude=tuple(exclude or ()),
-    )
     if sample is not None and not verify:
         raise UsageError("--sample is what the result is verified with; leave out --no-verify.")
     check_outputs([target], [sample])
@@ -132,7 +95,7 @@ def dynamic(  # noqa: PLR0913 - one parameter a flag
         result = pipeline(
             model,
             target,
-            options,
+            flags.over(DynamicSettings()),
             verify=verify,
             external_data=external_data,
             sample=_inputs(sample) if sample else None,

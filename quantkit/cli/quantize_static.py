@@ -10,8 +10,7 @@ from quantkit.cli.console import JsonOption, write_json
 from quantkit.cli.data_options import DataFlags, MethodFlags, read_by
 from quantkit.cli.flags import expanded
 from quantkit.cli.result_view import print_result
-from quantkit.cli.static_jobs import job_of
-from quantkit.cli.static_options import StaticFlags
+from quantkit.cli.static_jobs import StaticFlags, job_of
 
 if TYPE_CHECKING:
     from quantkit.workflows.record import StaticJob
@@ -86,7 +85,7 @@ def static(  # noqa: PLR0913 - one parameter a flag
 def _promise(job: "StaticJob") -> str:
     """Say what holds for the result: on the default target, whose weights are pair-safe, for every CPU."""
     options = job.options
-    if options.target.name != "cpu":
-        return f"target {options.target.name}: {options.target.title}"
-    wide = options.activation_type.bits > _BYTE  # runs in float
+    if options.runs_on.name != "cpu":
+        return f"target {options.runs_on.name}: {options.runs_on.title}"
+    wide = options.activation.bits > _BYTE  # runs in float
     return "" if wide else "gives the same integers on AVX2, VNNI and ARM CPUs"

@@ -1,30 +1,87 @@
-"""The job of static quantization that a command line and quantkit.toml describe."""
+"""The flags of static quantization, and the job that they and quantkit.toml describe."""
 
-from dataclasses import fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from quantkit.cli.data_options import DataFlags, MethodFlags, calibrator, data_settings
-from quantkit.cli.static_options import StaticFlags, static_settings
+from quantkit.cli.flags import Flags
 from quantkit.errors import UsageError
+from quantkit.settings import Recipe, RecoverSettings, StaticSettings, TensorRule
 
 if TYPE_CHECKING:
     from quantkit.plan import Format, Plan
-    from quantkit.settings import Recipe
     from quantkit.workflows.record import StaticJob
 
-__all__ = ["job_of"]
+__all__ = ["StaticFlags", "job_of"]
 
 # What a plan that is given has already decided. It still takes the type: one of 16 bits needs a newer opset.
-_PLANNED = frozenset(
-    {"weight_type", "per_tensor", "symmetric_activations", "op_types"}
-    | {"include", "exclude", "float_tensor", "ranges"}
+_PLANNED = (
+    *("weight_type", "per_channel", "symmetric_activations", "op_types", "include", "exclude"),
+    *("float_tensor", "range"),
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StaticFlags(Flags):
+    """What is decided about nodes and tensors. Not given: as quantkit.toml says, else as the target runs it best."""
+
+    kinds = (StaticSettings, RecoverSettings)
+
+    calibration: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="What quantkit calibrate wrote, instead of --data."),
+    ] = None
+    float_tensor: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TENSOR",
+            rich_help_panel="Selection",
+            help="Leave this activation in float (name or pattern). May be repeated.",
+        ),
+    ] = None
+    range: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TENSOR=LOW,HIGH",
+            rich_help_panel="Selection",
+            help="Use this range for an activation, not the observed one. May be repeated.",
+        ),
+    ] = None
+
+    def over_recipe(self, recipe: StaticSettings) -> StaticSettings:
+        """Return the recipe's settings with the flags that were given in their place; rules are added to its own."""
+        return replace(self.over(recipe), tensors=(*recipe.tensors, *self._rules()))
+
+    def _rules(self) -> list[TensorRule]:
+        floats = self.float_tensor or []
+        rules = [TensorRule(tensor=tensor, keep_float=True) for tensor in floats]
+        for text in self.range or ():
+            tensor, low, high = _range(text)
+            if tensor in floats:
+                raise UsageError(
+                    f"'{tensor}' is given to both --float-tensor and --range: remove one."
+                )
+            rules.append(TensorRule(tensor=tensor, range=(low, high)))
+        return rules
+
+
+def _range(text: str) -> tuple[str, float, float]:
+    tensor, _, ends = text.rpartition("=")
+    try:
+        low, high = (float(end) for end in ends.split(","))
+    except ValueError:
+        tensor = ""
+    if not tensor:
+        raise UsageError(f"--range '{text}' is not TENSOR=LOW,HIGH, such as logits=-4,12.5.")
+    return tensor, low, high
 
 
 def job_of(
     model: Path | None,
-    recipe: "Recipe",
+    recipe: Recipe,
     samples: DataFlags,
     how: MethodFlags,
     flags: StaticFlags,
@@ -42,9 +99,11 @@ def job_of(
     source = model or recipe.model
     if source is None:
         raise UsageError("Which model? Give its path, or model in quantkit.toml.")
-    if plan is not None:
-        _refuse_planned(flags)
-    given = for_plan(static_settings(recipe.static, flags), plan)
+    if plan is not None and flags.used(_PLANNED):
+        raise UsageError(
+            f"{flags.used(_PLANNED)} is for a plan to be made, and --plan gives one: edit that, or leave one out."
+        )
+    given = for_plan(flags.over_recipe(recipe.static), plan)
     settings = data_settings(recipe.calibrated, samples)
     method, percentile = _method(how, recipe, calibrated=flags.calibration is not None)
     job = static_job(
@@ -56,15 +115,6 @@ def job_of(
         calibrate=CalibrateOptions(skip_bad=samples.skip_bad),
     )
     return job, format_of(given)
-
-
-def _refuse_planned(flags: StaticFlags) -> None:
-    for name in (f.name for f in fields(flags) if f.name in _PLANNED):
-        if getattr(flags, name) not in (None, []):
-            flag = "range" if name == "ranges" else name.replace("_", "-")
-            raise UsageError(
-                f"--{flag} is for a plan to be made, and --plan gives one: edit that, or leave one out."
-            )
 
 
 def _data(samples: DataFlags, flags: StaticFlags, path: Path | None) -> object:
@@ -85,13 +135,13 @@ def _data(samples: DataFlags, flags: StaticFlags, path: Path | None) -> object:
 
 
 def _method(
-    how: MethodFlags, recipe: "Recipe", *, calibrated: bool
+    how: MethodFlags, recipe: Recipe, *, calibrated: bool
 ) -> tuple[str | None, float | None]:
     """Return method and percentile: of the flags, else of [static], else, for data, of [calibrate].
 
     A calibration has a method of its own, which only flags and [static] override.
     """
-    method, percentile = how.method, how.percentile
+    method, percentile = how.chosen
     if method is None and percentile is None:
         method = recipe.static.method
         if method is None and not calibrated:

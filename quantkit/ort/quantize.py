@@ -14,7 +14,7 @@ import onnx
 
 from quantkit.api.arguments import check_output, checked_names
 from quantkit.api.dynamic import quantize_dynamic as quantize_weights
-from quantkit.api.static import format_of, options_of, static_job
+from quantkit.api.static import format_of, static_job
 from quantkit.errors import UsageError
 from quantkit.graph.load import load
 from quantkit.ops.float_ops import CLIPS
@@ -104,7 +104,7 @@ def quantize_static(  # noqa: PLR0913 - onnxruntime's signature
         recover=RecoverSettings(smooth="auto" if extra.smooth is None else extra.smooth),
         tensors=_rules(model_input, extra, activation),
     )
-    check_settings(options_of(given), Format(_format(quant_format)))  # a cache is filled from data
+    check_settings(given, Format(_format(quant_format)))  # a cache is filled from data
     data = calibration_data_reader
     if calibration_cache_path is not None:
         data = cached(Path(calibration_cache_path), model_input, data, ask)

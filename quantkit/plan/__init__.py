@@ -5,22 +5,18 @@ May import ops, with the view of a graph that it plans, spec and targets; neithe
 
 from quantkit.plan.check_format import check_operators, check_settings, check_target_of
 from quantkit.plan.check_plan import check_fits, opset_for
-from quantkit.plan.dynamic import DynamicOptions, plan_dynamic
-from quantkit.plan.model import ActivationPlan, Format, Mode, NodePlan, Plan, WeightPlan
-from quantkit.plan.options import Kept, StaticOptions, TensorOverride
+from quantkit.plan.dynamic import plan_dynamic
+from quantkit.plan.model import ActivationPlan, Format, Kept, Mode, NodePlan, Plan, WeightPlan
 from quantkit.plan.plan_file import diff_plans, read_plan, write_plan
 from quantkit.plan.static import missing_ranges, plan_static, ranges_needed
 
 __all__ = [
     "ActivationPlan",
-    "DynamicOptions",
     "Format",
     "Kept",
     "Mode",
     "NodePlan",
     "Plan",
-    "StaticOptions",
-    "TensorOverride",
     "WeightPlan",
     "check_fits",
     "check_operators",

@@ -8,7 +8,7 @@ from quantkit.ops.float_ops import CLIPS, MATRIX_PRODUCTS, PRODUCTS, activation_
 from quantkit.ops.view import Node, View
 from quantkit.plan.check_plan import handed_on
 from quantkit.plan.model import ActivationPlan, Format, Mode, NodePlan, Plan
-from quantkit.plan.options import StaticOptions
+from quantkit.settings import StaticSettings
 from quantkit.targets import DEFAULT, Target
 
 __all__ = ["check_operators", "check_settings", "check_target_of"]
@@ -19,21 +19,23 @@ _BYTE = 8
 _QLINEAR = DEFAULT.products | DEFAULT.computes
 
 
-def check_settings(options: StaticOptions, output_format: Format) -> None:
+def check_settings(options: StaticSettings, output_format: Format) -> None:
     """Check what is chosen about target, format and types; no model is needed for it.
 
     Raises:
         UsageError: There is no file with these types in this format that the target's runtime reads.
     """
-    target = options.target
+    target = options.runs_on
     if output_format.value not in target.formats:
         taken = " or ".join(sorted(target.formats))
         raise UsageError(
             f"{target.name} does not read the format {output_format.value}: use the format {taken}."
         )
-    types = {"Activations have the type": options.activation_type}
-    types |= {"Weights have the type": options.weight_type}
-    types |= {f"The rule for '{o.tensor}' says": o.dtype for o in options.overrides if o.dtype}
+    types = {"Activations have the type": options.activation}
+    types |= {"Weights have the type": options.weight}
+    types |= {
+        f"The rule for '{o.tensor}' says": o.int_type for o in options.overrides if o.int_type
+    }
     _check_types(types, target)
     if not target.zero_points and options.symmetric_activations is False:
         raise UsageError(
@@ -52,13 +54,13 @@ def _check_types(types: Mapping[str, IntType], target: Target) -> None:
             )
 
 
-def _check_qlinear_types(types: Mapping[str, IntType], options: StaticOptions) -> None:
+def _check_qlinear_types(types: Mapping[str, IntType], options: StaticSettings) -> None:
     for what, dtype in types.items():
         if dtype.bits > _BYTE:
             raise UsageError(
                 f"{what} {dtype.name}, for which there are no QLinear operators: use 8 bits, or the QDQ format."
             )
-    activation, weight = options.activation_type, options.weight_type
+    activation, weight = options.activation, options.weight
     if activation.signed and not weight.signed:
         raise UsageError(
             f"There is no QLinear operator for {activation.name} activations and {weight.name} weights: use int8 weights, "

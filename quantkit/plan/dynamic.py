@@ -15,15 +15,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from quantkit.numerics.dtypes import INT8, UINT8, IntType
+from quantkit.numerics.dtypes import INT8
 from quantkit.ops import Kernel
 from quantkit.ops.view import Node, View, Weight, WeightUse
 from quantkit.plan.kernels import obstacle
 from quantkit.plan.model import Mode, NodePlan, Plan, WeightPlan
 from quantkit.plan.selection import check_op_types, resolve_names
+from quantkit.settings import DynamicSettings
 from quantkit.spec import Granularity, PerAxis, PerTensor, QuantSpec
 
-__all__ = ["DynamicOptions", "plan_dynamic"]
+__all__ = ["plan_dynamic"]
 
 # Bytes that the nodes and names of one stored weight add to a file (measured: 330 to 420).
 _STORED_OVERHEAD = 420
@@ -33,35 +34,9 @@ _MATRIX = 2
 _MULTIPLIED = frozenset({Kernel.MATMUL, Kernel.ATTENTION, Kernel.LSTM, Kernel.STATIC})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DynamicOptions:
-    """What a user may choose; the defaults are what an expert would.
-
-    Attributes:
-        weight_type: Type of the stored weights.
-        per_channel: One scale an output channel.
-        reduce_range: Use 7 bits. Not needed: int8 weights are already safe from saturation.
-        op_types: Only these operators; None for all.
-        include: Only these nodes (names or patterns), and in integer arithmetic where a kernel exists,
-            whatever their size.
-        exclude: Never these nodes (names or patterns).
-        integer: Allow integer arithmetic; without it weights are only stored as integers.
-        pair_safe: Keep int8 weights from saturating x86 without VNNI.
-    """
-
-    weight_type: IntType = UINT8
-    per_channel: bool = True
-    reduce_range: bool = False
-    op_types: tuple[str, ...] | None = None
-    include: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
-    integer: bool = True
-    pair_safe: bool = True
-
-
 def plan_dynamic(
     view: View,
-    options: DynamicOptions | None = None,
+    options: DynamicSettings | None = None,
     decided: Mapping[str, NodePlan] = MappingProxyType({}),
 ) -> Plan:
     """Decide how each node runs and how each weight is quantized.
@@ -73,7 +48,7 @@ def plan_dynamic(
         options: What the user chose; None: the defaults.
         decided: Nodes that run in calibrated integers, whatever dynamic quantization would do.
     """
-    options = options or DynamicOptions()
+    options = options or DynamicSettings()
     chooser = _Chooser(view, options, decided)
     nodes = {node.name: node for node in view.weighted}
     chosen = _spread(view, {name: chooser.first_choice(node) for name, node in nodes.items()})
@@ -97,13 +72,13 @@ class _Chooser:
     """Decides one node at a time, knowing what the user asked for."""
 
     def __init__(
-        self, view: View, options: DynamicOptions, decided: Mapping[str, NodePlan]
+        self, view: View, options: DynamicSettings, decided: Mapping[str, NodePlan]
     ) -> None:
         self.view = view
         self.options = options
         self.decided = decided
         self.shared = {w for n in view.weighted if n.name in decided for w in n.weights.values()}
-        self.op_types = check_op_types(options.op_types)
+        self.op_types = check_op_types(options.op_types or None)
         self.include = resolve_names(options.include, view.names)
         self.exclude = resolve_names(options.exclude, view.names)
 
@@ -215,13 +190,13 @@ def _weight_plan(
     weight: Weight,
     nodes: Mapping[str, Node],
     chosen: Mapping[str, NodePlan],
-    options: DynamicOptions,
+    options: DynamicSettings,
 ) -> WeightPlan:
     readers = [
         _Reader(use=use, node=nodes[use.node], mode=chosen[use.node].mode) for use in weight.uses
     ]
     kernels = {reader.kernel for reader in readers}
-    dtype = options.weight_type
+    dtype = options.weight
     granularity = _granularity(weight, readers, options)
     spec = QuantSpec(
         dtype=dtype,
@@ -247,7 +222,7 @@ def _wants_transposed(reader: _Reader) -> bool:
     return reader.kernel is Kernel.MATMUL and flag != reader.use.transposed
 
 
-def _granularity(weight: Weight, readers: list[_Reader], options: DynamicOptions) -> Granularity:
+def _granularity(weight: Weight, readers: list[_Reader], options: DynamicSettings) -> Granularity:
     rank = len(weight.shape)
     if not options.per_channel or any(r.kernel is Kernel.EMBED for r in readers):
         return PerTensor()  # QEmbedLayerNormalization takes one scale a table

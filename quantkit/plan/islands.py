@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 
 from quantkit.ops.float_ops import activation_slots
 from quantkit.ops.view import Node, View
-from quantkit.plan.options import StaticOptions
 from quantkit.plan.ranges import FEWEST_STEPS, Ranges, Sharing, clip_bounds, fills_in
+from quantkit.settings import StaticSettings
 
 __all__ = ["Islands", "Rules", "find_islands"]
 
@@ -69,7 +69,7 @@ def find_islands(
     products: dict[int, str],
     rules: Rules,
     ranges: Ranges,
-    options: StaticOptions,
+    options: StaticSettings,
 ) -> Islands:
     """Decide which nodes run in integers.
 
@@ -90,13 +90,13 @@ class _Finder:
         products: dict[int, str],
         rules: Rules,
         ranges: Ranges,
-        options: StaticOptions,
+        options: StaticSettings,
     ) -> None:
         self.view = view
         self.products = products
         self.rules = rules
         self.ranges = ranges
-        self.target = options.target
+        self.target = options.runs_on
         self.found = Islands()
         self.sharing = Sharing(ranges)
 

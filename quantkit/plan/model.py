@@ -9,7 +9,7 @@ from typing import Any
 from quantkit.numerics.dtypes import IntType
 from quantkit.spec import QuantSpec, named_int_type
 
-__all__ = ["ActivationPlan", "Format", "Mode", "NodePlan", "Plan", "WeightPlan"]
+__all__ = ["ActivationPlan", "Format", "Kept", "Mode", "NodePlan", "Plan", "WeightPlan"]
 
 
 class Format(StrEnum):
@@ -109,6 +109,17 @@ class ActivationPlan:
     def from_json(cls, plain: dict[str, Any]) -> "ActivationPlan":
         """Read what `to_json` wrote."""
         return cls(**{**plain, "dtype": named_int_type(plain["dtype"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A node that computes in float because integers were tried and lose too much.
+
+    `stored`: its weight is stored in 8 bits all the same.
+    """
+
+    why: str
+    stored: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,8 +16,9 @@ from quantkit.numerics.dtypes import IntType
 from quantkit.ops.float_ops import FILL_SLOTS, FIXED_RANGES, MOVES
 from quantkit.ops.view import Constant, Node, View
 from quantkit.plan.model import ActivationPlan
-from quantkit.plan.options import StaticOptions, TensorOverride
 from quantkit.plan.selection import resolve_tensors
+from quantkit.settings import StaticSettings, TensorRule
+from quantkit.targets import Target
 
 __all__ = [
     "FEWEST_STEPS",
@@ -61,13 +62,19 @@ class Ranges:
 
     view: View
     observed: Mapping[str, tuple[float, float]]
-    options: StaticOptions
+    options: StaticSettings
     powers: Mapping[str, float] = field(default_factory=dict)
-    _said: dict[str, TensorOverride] = field(init=False)
+    _said: dict[str, TensorRule] = field(init=False)
+    _target: Target = field(init=False)
+    _dtype: IntType = field(init=False)
+    _symmetric: bool = field(init=False)
     _known: dict[str, KnownRange | None] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         names = frozenset(self.view.producer) | frozenset(self.view.readers)
+        # Once: a plug-in is looked for each time that its name is resolved.
+        self._target, self._dtype = self.options.runs_on, self.options.activation
+        self._symmetric = self.options.symmetric
         self._said = {}
         for override in self.options.overrides:
             for name in resolve_tensors(override.tensor, names):
@@ -76,7 +83,7 @@ class Ranges:
     def is_float(self, tensor: str) -> bool:
         """Say whether the user wants a tensor left alone."""
         said = self._said.get(tensor)
-        return said is not None and said.is_float
+        return said is not None and said.keep_float
 
     def of(self, tensor: str) -> KnownRange | None:
         """Return a tensor's range; None if nothing is known."""
@@ -128,7 +135,7 @@ class Ranges:
         if bounds is None:
             return None
         seen = self.observed.get(tensor, bounds)
-        free = maker.op_type not in self.options.target.fixed_outputs
+        free = maker.op_type not in self._target.fixed_outputs
         if free and 0 < seen[1] < _FAR_BELOW * bounds[1]:
             return KnownRange(bounds[0], seen[1], "observed")
         return KnownRange(*bounds, f"{maker.op_type} cannot leave it")
@@ -152,7 +159,7 @@ class Ranges:
     def dtype(self, tensor: str) -> IntType:
         """Return the type of a tensor's integers."""
         said = self._said.get(tensor)
-        return (said.dtype if said else None) or self.options.activation_type
+        return (said.int_type if said else None) or self._dtype
 
     def plan(self, tensor: str, within: KnownRange | None = None) -> ActivationPlan | None:
         """Return scale and zero point of a tensor for its range, or for the one given; None if it is not known."""
@@ -165,7 +172,7 @@ class Ranges:
             np.asarray([found.high]),
             qmin=dtype.qmin,
             qmax=dtype.qmax,
-            symmetric=self.options.symmetric,
+            symmetric=self._symmetric,
         )
         return ActivationPlan(
             tensor=tensor,
@@ -269,7 +276,7 @@ class Sharing:
     def _alone(self, tensor: str) -> _Group:
         known, maker = self._ranges.of(tensor), self._ranges.view.maker(tensor)
         low, high = (known.low, known.high) if known is not None else (0.0, 0.0)
-        fixed = maker is not None and maker.op_type in self._ranges.options.target.fixed_outputs
+        fixed = maker is not None and maker.op_type in self._ranges.options.runs_on.fixed_outputs
         return _Group(low, high, tensor, fixed=tensor if fixed else "")
 
     def _root(self, tensor: str) -> str:

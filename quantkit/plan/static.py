@@ -10,18 +10,20 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from typing import Any
 
 from quantkit.errors import UsageError
 from quantkit.numerics.dtypes import INT8
 from quantkit.ops.float_ops import PRODUCTS
 from quantkit.ops.view import Node, View, Weight
-from quantkit.plan.dynamic import DynamicOptions, plan_dynamic
+from quantkit.plan.dynamic import plan_dynamic
 from quantkit.plan.islands import Islands, Rules, find_islands
-from quantkit.plan.model import ActivationPlan, Mode, NodePlan, Plan
-from quantkit.plan.options import Kept, StaticOptions
+from quantkit.plan.model import ActivationPlan, Kept, Mode, NodePlan, Plan
 from quantkit.plan.ranges import OpenRanges, Ranges, Sharing, clips_alike
 from quantkit.plan.retract import retract
 from quantkit.plan.selection import check_op_types, resolve_names
+from quantkit.settings import DynamicSettings, StaticSettings
+from quantkit.targets import Target
 
 __all__ = ["missing_ranges", "plan_static", "ranges_needed"]
 
@@ -33,7 +35,7 @@ _BYTE = 8
 def plan_static(
     view: View,
     observed: Mapping[str, tuple[float, float]],
-    options: StaticOptions | None = None,
+    options: StaticSettings | None = None,
     powers: Mapping[str, float] | None = None,
     *,
     kept: Mapping[str, Kept] | None = None,
@@ -51,7 +53,7 @@ def plan_static(
     # results only excluded nodes read, 4. scales of every tensor between them, 5. everything else as dynamic
     # quantization would decide it, with the static nodes given. Weights are decided in 5 for all: one place knows
     # their types and axes. The opset is raised only as far as what was really planned needs.
-    options = options or StaticOptions()
+    options = options or StaticSettings()
     ranges = Ranges(view, observed, options, powers or {})
     chosen = _Chosen(view, options, kept)
     products = _products(view, chosen)
@@ -69,19 +71,19 @@ def plan_static(
     rest = plan_dynamic(view, _rest_options(options, chosen), _with_weights(decided, view))
     wide = any(a.dtype.bits > _BYTE for a in activations)
     static = any(n.mode is Mode.STATIC for n in decided.values())
-    opset = max(options.target.min_opset, _WIDE_OPSET if wide else 0) if static else 0
+    opset = max(options.runs_on.min_opset, _WIDE_OPSET if wide else 0) if static else 0
     nodes = {**decided, **{name: _merged(n, decided.get(name)) for name, n in rest.node.items()}}
     return Plan(
         nodes=tuple(nodes[n.name] for n in view.nodes if n.name in nodes),
         weights=rest.weights,
         min_opset=max(rest.min_opset, opset),
         activations=activations,
-        integer_bias=options.target.bias is not None,
-        target=options.target.name,
+        integer_bias=options.runs_on.bias is not None,
+        target=options.runs_on.name,
     )
 
 
-def ranges_needed(view: View, options: StaticOptions) -> tuple[str, ...]:
+def ranges_needed(view: View, options: StaticSettings) -> tuple[str, ...]:
     """Return the tensors to observe, so that `plan_static` finds every range that it asks for; in graph order.
 
     It is the planner's own answer: it plans as if all ranges were known and nothing were left out, and what it asks
@@ -91,7 +93,8 @@ def ranges_needed(view: View, options: StaticOptions) -> tuple[str, ...]:
         view: The graph.
         options: The target, and the nodes that are forced; the rest is not looked at.
     """
-    most = StaticOptions(target=options.target, force=options.force)
+    forced = tuple(rule for rule in options.nodes if rule.mode == "integer")
+    most = StaticSettings(target=options.target, nodes=forced)
     ranges = OpenRanges(view, {}, most)
     chosen = _Chosen(view, most)
     # A run does not show what is inside If, Loop or Scan, so nothing is asked for there.
@@ -107,7 +110,7 @@ def ranges_needed(view: View, options: StaticOptions) -> tuple[str, ...]:
 def missing_ranges(
     view: View,
     observed: Mapping[str, tuple[float, float]],
-    options: StaticOptions,
+    options: StaticSettings,
 ) -> tuple[str, ...]:
     """Return the tensors whose ranges the target needs, and that nobody observed or gave; in graph order.
 
@@ -134,7 +137,7 @@ def _islands(view: View, products: dict[int, str], rules: Rules, ranges: Ranges)
         view,
         products,
         forced=rules.forced,
-        needs_output=options.target.needs_output,
+        needs_output=options.runs_on.needs_output,
     )
     return found
 
@@ -151,8 +154,8 @@ def _freed(
     spoil what the user wants exact, so such a Conv is computed in float as well. It goes no further: what *it* reads
     may be rounded.
     """
-    target, exclude = ranges.options.target, resolve_names(ranges.options.exclude, view.names)
-    chosen = _Chosen(view, replace(ranges.options, exclude=()))
+    target, exclude = ranges.options.runs_on, resolve_names(ranges.options.excluded, view.names)
+    chosen = _Chosen(view, ranges.options.with_all_nodes())
     before = _islands(view, _products(view, chosen), chosen.rules(), ranges)
     # Excluded nodes, and what stands between a product and nothing but them.
     behind = {i for i, node in enumerate(view.nodes) if node.name in exclude}
@@ -183,15 +186,16 @@ class _Chosen:
     """What the user's rules select; a rule that matches nothing is an error."""
 
     def __init__(
-        self, view: View, options: StaticOptions, kept: Mapping[str, Kept] | None = None
+        self, view: View, options: StaticSettings, kept: Mapping[str, Kept] | None = None
     ) -> None:
         self.view = view
         self.options = options
         self.kept = kept or {}
-        self.op_types = check_op_types(options.op_types, options.target.operators)
+        self.target = options.runs_on
+        self.op_types = check_op_types(options.op_types or None, self.target.operators)
         self.include = resolve_names(options.include, view.names)
-        self.exclude = resolve_names(options.exclude, view.names)
-        self.force = resolve_names(options.force, view.names)
+        self.exclude = resolve_names(options.excluded, view.names)
+        self.force = resolve_names(options.forced, view.names)
         against = ((node.name, self.against(node.name, node.op_type)) for node in view.weighted)
         self.left = {name: why for name, why in against if why}
         self.left |= {name: one.why for name, one in self.kept.items() if not one.stored}
@@ -212,7 +216,7 @@ class _Chosen:
 
     def rules(self) -> Rules:
         """Return what is said about single nodes; of data movement, which computes nothing, only who is excluded."""
-        moves = self.options.target.moves
+        moves = self.target.moves
         against = {
             index: why
             for index, node in enumerate(self.view.nodes)
@@ -223,14 +227,14 @@ class _Chosen:
         return Rules(forced - against.keys(), against)
 
 
-def _check_forced(decided: Mapping[str, NodePlan], view: View, options: StaticOptions) -> None:
+def _check_forced(decided: Mapping[str, NodePlan], view: View, options: StaticSettings) -> None:
     """Refuse a rule that asks for integers where no node that it names can have them."""
-    for rule in options.force:
+    for rule in options.forced:
         named = sorted(resolve_names([rule], view.names))
         plans = [decided.get(name) for name in named]
         if any(p is not None and p.mode in {Mode.STATIC, Mode.ABSORBED} for p in plans):
             continue
-        why = plans[0].why if plans[0] else f"{options.target.name} has no integer kernel for it"
+        why = plans[0].why if plans[0] else f"{options.runs_on.name} has no integer kernel for it"
         raise UsageError(f"Node '{named[0]}' cannot run in integers: {why}.")
 
 
@@ -245,16 +249,16 @@ def _products(view: View, chosen: _Chosen) -> dict[int, str]:
         found[index] = (
             chosen.against(node.name, node.op_type)
             or chosen.lost(node.name)
-            or _no_kernel(node, chosen.options)
+            or _no_kernel(node, chosen.target)
             or _obstacle(node, view, chosen)
             or _bias_obstacle(node, view)
         )
     return found
 
 
-def _no_kernel(node: Node, options: StaticOptions) -> str:
-    if node.op_type not in options.target.products:
-        return f"{options.target.name} has no integer kernel for {node.op_type}"
+def _no_kernel(node: Node, target: Target) -> str:
+    if node.op_type not in target.products:
+        return f"{target.name} has no integer kernel for {node.op_type}"
     return ""
 
 
@@ -338,13 +342,13 @@ def _with_weights(decided: Mapping[str, NodePlan], view: View) -> dict[str, Node
     }
 
 
-def _rest_options(options: StaticOptions, chosen: _Chosen) -> DynamicOptions:
-    return DynamicOptions(
-        weight_type=options.weight_type,
-        per_channel=options.per_channel and options.target.per_channel,
-        op_types=None,
+def _rest_options(options: StaticSettings, chosen: _Chosen) -> DynamicSettings:
+    stored: Any = options.weight.name
+    return DynamicSettings(
+        weight_type=stored,
+        per_channel=options.channelwise and options.runs_on.per_channel,
         exclude=tuple(chosen.left),
-        pair_safe=options.target.saturates and options.weight_type is INT8,
+        pair_safe=options.runs_on.saturates and options.weight is INT8,
     )
 
 

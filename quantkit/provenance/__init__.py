@@ -5,7 +5,6 @@ digests -> record -> entry: what names a model, what is said about it, where tha
 
 from quantkit.provenance.calibrated import calibrated_of
 from quantkit.provenance.digests import KEY, content_digest, model_digest
-from quantkit.provenance.options import data_settings_of, to_record
 from quantkit.provenance.record import (
     SCHEMA,
     CalibrationOrigin,
@@ -32,7 +31,6 @@ __all__ = [
     "calibrated_of",
     "content_digest",
     "cpu_name",
-    "data_settings_of",
     "is_sealed",
     "json_digest",
     "model_digest",
@@ -40,6 +38,5 @@ __all__ = [
     "read_entry",
     "read_provenance",
     "software",
-    "to_record",
     "write_model",
 ]

@@ -1,17 +1,13 @@
-"""quantkit.toml, and the settings that the file and the command line's flags share.
+"""What a user chooses, declared once (`quantkit.settings.declare`): one module per table of quantkit.toml.
 
-A `Recipe` is frozen data: `load_recipe` reads the file, flags override single fields with
-`dataclasses.replace`. What a value may be is said once, in each class's `__post_init__`, so that a
-flag and a line of the file fail alike; the file's errors also name the file and the table.
-Paths in the file are relative to the file's folder.
+A `Recipe` is frozen data: `load_recipe` reads the file, flags and arguments override single fields with
+`dataclasses.replace`. What a value may be is declared with it, so that a flag, a line of the file and an argument fail
+alike; the file's errors also name the file and the table. Paths in the file are relative to the file's folder.
 
-Knows nothing of models and arrays; imports the standard library, `quantkit.errors`, and from
-`quantkit.result` what an objection is. One module a
-table: the settings, and how their values are read (`quantkit.settings.values`).
+Knows nothing of models and arrays, and imports the standard library alone until it is asked for more.
 """
 
 from quantkit.settings.calibrate import CalibrateSettings
-from quantkit.settings.checks import closest
 from quantkit.settings.data import (
     PRESETS,
     DataSettings,
@@ -21,6 +17,8 @@ from quantkit.settings.data import (
     TextSettings,
     preset_keys,
 )
+from quantkit.settings.declare import closest
+from quantkit.settings.dynamic import DynamicSettings
 from quantkit.settings.evaluate import METRICS, EvaluateSettings, metric_plugins
 from quantkit.settings.gate import GateSettings, objections
 from quantkit.settings.memory import memory_of, memory_text, parse_memory, resident
@@ -43,6 +41,7 @@ __all__ = [
     "ActivationType",
     "CalibrateSettings",
     "DataSettings",
+    "DynamicSettings",
     "EvaluateSettings",
     "GateSettings",
     "ImageSettings",

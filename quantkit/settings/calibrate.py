@@ -2,42 +2,49 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from quantkit.errors import UsageError
-from quantkit.settings.checks import check_at_least
-from quantkit.settings.values import Values, number, path, text, whole
+from quantkit.settings.declare import Range, Setting, check
 
 __all__ = ["CalibrateSettings"]
 
 _MOST_WORKERS = 256  # processes on one machine
 
-CALIBRATE_VALUES: Values = {
-    "method": text,
-    "percentile": number,
-    "output": path,
-    "workers": whole,
-}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrateSettings:
-    """How ranges are estimated. Which methods there are is known to `calibrators`, not here.
+    """How ranges are estimated. None: as the caller does without. Which methods there are is known to `calibrators`."""
 
-    Attributes:
-        method: The calibrator's name; None: the caller's default.
-        percentile: For the method "percentile": the share of values kept, in percent.
-        output: The calibration file to write; None: beside the model.
-        workers: Processes that run the model.
-    """
-
-    method: str | None = None
-    percentile: float | None = None
-    output: Path | None = None
-    workers: int | None = None
+    method: Annotated[
+        str | None,
+        Setting(
+            "mse (default), minmax, percentile, entropy, moving_average, or a plug-in. All but the last two can be "
+            "chosen again afterwards.",
+            "NAME",
+        ),
+    ] = None
+    percentile: Annotated[
+        float | None,
+        Setting(
+            "Percentage of the values kept: 99.99.",
+            "P",
+            range=Range(above=50, most=100, words="more than 50, at most 100"),
+        ),
+    ] = None
+    output: Annotated[
+        Path | None,
+        Setting("Result. Default: <model>.calibration here.", "FILE", flag="--output -o"),
+    ] = None
+    workers: Annotated[
+        int | None,
+        Setting(
+            "Processes on this machine. Default: one per core.",
+            "N",
+            panel="Workers",
+            least=1,
+            most=_MOST_WORKERS,
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
-        check_at_least("workers", self.workers, 1, _MOST_WORKERS)
-        if self.percentile is not None and not 50 < self.percentile <= 100:  # noqa: PLR2004
-            raise UsageError(
-                f"percentile '{self.percentile}' is out of range: use more than 50, at most 100."
-            )
+        check(self)

@@ -2,104 +2,88 @@
 
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from quantkit.errors import UsageError
-from quantkit.settings.checks import check_at_least, check_choice
+from quantkit.settings.declare import Setting, check
 from quantkit.settings.memory import check_memory, memory_of
-from quantkit.settings.values import (
-    Size,
-    Values,
-    amount,
-    columns,
-    flag,
-    height_width,
-    numbers,
-    path,
-    text,
-    whole,
-)
+from quantkit.settings.values import Columns, Memory, Size
 
 __all__ = ["PRESETS", "DataSettings", "ImageSettings", "Layout", "Pixels", "TextSettings"]
 __all__ += ["preset_keys"]
 
-_MOST_PIXELS = 8192  # a side
+_MOST_PIXELS = 8192  # per side
 _MOST_TOKENS = 1_000_000
 _LARGEST = 1e30  # of a mean; far from what float32 holds
+_IMAGES, _TEXT = "Images", "Text"
 
 Pixels = Literal["0-1", "0-255"]
 Layout = Literal["NCHW", "NHWC"]
-
-IMAGE_VALUES: Values = {
-    "preset": text,
-    "resize": height_width,
-    "crop": height_width,
-    "letterbox": height_width,
-    "pixels": text,
-    "mean": numbers,
-    "std": numbers,
-    "layout": text,
-    "channels": text,
-    "exif": flag,
-}
-TEXT_VALUES: Values = {"column": columns, "tokenizer": path, "max_length": whole}
-DATA_VALUES: Values = {
-    "path": path,
-    "batch": whole,
-    "limit": whole,
-    "shuffle": flag,
-    "seed": whole,
-    "label": text,
-    "memory": amount,
-}
-
-
-def _size(key: str, value: Size | None) -> None:
-    for side in value if isinstance(value, tuple) else (value,):
-        check_at_least(key, side, 1, _MOST_PIXELS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageSettings:
     """How an image file becomes an array. None: from the preset, else from the model.
 
-    Attributes:
-        preset: A name in `PRESETS`; the other fields override what it sets.
-        resize: The shorter side in pixels, or exactly (height, width).
-        crop: The centre that is kept: one number for a square, or (height, width).
-        letterbox: Instead of both: the image is scaled to fit into (height, width), one number for a
-            square, and centred there between borders of grey 114, as detectors of the YOLO family are
-            fed.
-        pixels: The range of a pixel before mean and std are applied.
-        mean: Subtracted; one number, or one a channel in the order of `channels`.
-        std: Divided by, after the mean; as `mean`.
-        layout: Where the model wants the channels.
-        channels: The order of the colours.
-        exif: Turn photographs upright as their EXIF tag says, as viewers, OpenCV and `datasets` do;
-            None is yes. False: the pixels as they are stored, as torchvision and Keras read them.
+    Numbers of `mean` and `std` are in the order of `channels`. The borders of `letterbox` are grey 114, as detectors of
+    the YOLO family are fed. `exif` is what viewers, OpenCV and `datasets` do; torchvision and Keras read pixels as they
+    are stored.
     """
 
-    preset: str | None = None
-    resize: Size | None = None
-    crop: Size | None = None
-    letterbox: Size | None = None
-    pixels: Pixels | None = None
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
-    layout: Layout | None = None
-    channels: Literal["RGB", "BGR"] | None = None
-    exif: bool | None = None
+    preset: Annotated[
+        str | None,
+        Setting(
+            "imagenet, symmetric (-1..1), unit (0..1), raw.",
+            "NAME",
+            panel=_IMAGES,
+            choices=lambda: tuple(PRESETS),
+        ),
+    ] = None
+    resize: Annotated[
+        Size | None,
+        Setting(
+            "Size of the shorter side, or HxW.", "N", panel=_IMAGES, least=1, most=_MOST_PIXELS
+        ),
+    ] = None
+    crop: Annotated[
+        Size | None,
+        Setting(
+            "Size of the centre crop, N or HxW.", "N", panel=_IMAGES, least=1, most=_MOST_PIXELS
+        ),
+    ] = None
+    letterbox: Annotated[
+        Size | None,
+        Setting(
+            "Fit into N or HxW between grey borders, as YOLO does; instead of the two.",
+            "N",
+            panel=_IMAGES,
+            least=1,
+            most=_MOST_PIXELS,
+        ),
+    ] = None
+    pixels: Annotated[
+        Pixels | None, Setting("0-1 or 0-255, before mean and std.", "R", panel=_IMAGES)
+    ] = None
+    mean: Annotated[
+        tuple[float, ...] | None,
+        Setting("Subtracted: 127, or 0.485,0.456,0.406.", "M", panel=_IMAGES),
+    ] = None
+    std: Annotated[
+        tuple[float, ...] | None,
+        Setting("Divided by: 128, or 0.229,0.224,0.225.", "S", panel=_IMAGES),
+    ] = None
+    layout: Annotated[Layout | None, Setting("NCHW or NHWC.", "L", panel=_IMAGES)] = None
+    channels: Annotated[
+        Literal["RGB", "BGR"] | None, Setting("RGB or BGR.", "C", panel=_IMAGES)
+    ] = None
+    exif: Annotated[
+        bool | None, Setting("Turn photographs upright as EXIF says (default).", panel=_IMAGES)
+    ] = None
 
     def __post_init__(self) -> None:
-        check_choice("preset", self.preset, tuple(PRESETS))
-        _size("resize", self.resize)
-        _size("crop", self.crop)
-        _size("letterbox", self.letterbox)
+        check(self)
         if self.letterbox is not None and (self.resize, self.crop) != (None, None):
             raise UsageError("letterbox sets the size alone: leave out resize and crop.")
-        check_choice("pixels", self.pixels, ("0-1", "0-255"))
-        check_choice("layout", self.layout, ("NCHW", "NHWC"))
-        check_choice("channels", self.channels, ("RGB", "BGR"))
         for key, values in (("mean", self.mean), ("std", self.std)):
             if values is not None and len(values) not in {1, 3, 4}:
                 raise UsageError(
@@ -153,21 +137,25 @@ def preset_keys(name: str) -> tuple[str, ...]:
 class TextSettings:
     """How a text becomes token ids.
 
-    Attributes:
-        column: The column with the text, or the two columns of a pair; empty: the only one.
-        tokenizer: A tokenizer.json; None: looked for beside the data and in `search`.
-        max_length: Longer texts are cut; None: what tokenizer.json says, else the model's own
-            sequence extent, else 512.
-        search: Further folders to look for tokenizer.json in, given by the caller (the model's).
+    Without a `column`, the only one; without a `tokenizer`, the one found beside the data or in the folders of `search`,
+    which the caller gives (the model's). Without `max_length`, what tokenizer.json says, else the model's own sequence
+    extent, else 512.
     """
 
-    column: tuple[str, ...] = ()
-    tokenizer: Path | None = None
-    max_length: int | None = None
+    column: Annotated[
+        Columns, Setting("The column with the text; give two for pairs.", "NAME", panel=_TEXT)
+    ] = ()
+    tokenizer: Annotated[
+        Path | None, Setting("The tokenizer.json of the model.", "FILE", panel=_TEXT)
+    ] = None
+    max_length: Annotated[
+        int | None,
+        Setting("Longer texts are cut to N tokens.", "N", panel=_TEXT, least=1, most=_MOST_TOKENS),
+    ] = None
     search: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
-        check_at_least("max_length", self.max_length, 1, _MOST_TOKENS)
+        check(self)
         if len(self.column) > 2:  # noqa: PLR2004 a text, or a pair
             raise UsageError(
                 f"column '{list(self.column)}' names {len(self.column)} columns: "
@@ -179,34 +167,37 @@ class TextSettings:
 class DataSettings:
     """Which data, how much of it, and how it is prepared.
 
-    Attributes:
-        path: The directory or file.
-        batch: Samples in one run of the model; None: as many as run well together.
-        limit: Use at most so many samples.
-        shuffle: Mix the order by `seed`, so that `limit` takes a fair part of data that is sorted
-            by class. A Python iterator cannot be shuffled.
-        seed: Seed of the shuffle.
-        label: The column or key that holds the labels; None: one of the usual names.
-        memory: Bytes that may be held at once while data is read, observed and solved for; None: see
-            `memory_limit`. It changes no result, and is recorded nowhere.
-        image: For image files and image columns.
-        text: For text columns.
+    Mixed by `seed`, `limit` takes a fair part of data that is sorted by class; a Python iterator cannot be mixed. Without
+    `batch`, as many samples run together as run well. `memory` is for all that is held at once while data is read, observed
+    and solved for: it changes no result, and is recorded nowhere.
     """
 
-    path: Path | None = None
-    batch: int | None = None
-    limit: int | None = None
-    shuffle: bool = True
-    seed: int = 0
-    label: str | None = None
-    memory: int | None = None
+    path: Annotated[
+        Path | None,
+        Setting("Directory or file of real samples; or in quantkit.toml.", "PATH", flag="--data"),
+    ] = None
+    batch: Annotated[
+        int | None, Setting("Samples per run of the model (batch size).", "N", least=1)
+    ] = None
+    limit: Annotated[int | None, Setting("Use at most N samples.", "N", least=1)] = None
+    shuffle: Annotated[bool, Setting("Draw samples in random order (default).")] = True
+    seed: Annotated[int, Setting("Seed of the shuffle.", "N", least=0)] = 0
+    label: Annotated[
+        str | None,
+        Setting("Key or column of the labels, or a COCO file. Default: the usual names.", "NAME"),
+    ] = None
+    memory: Annotated[
+        Memory | None,
+        Setting(
+            "Memory to use at most: 500MB, 1GB. Default: a quarter of what is free, 2GB at most.",
+            "SIZE",
+        ),
+    ] = None
     image: ImageSettings = field(default_factory=ImageSettings)
     text: TextSettings = field(default_factory=TextSettings)
 
     def __post_init__(self) -> None:
-        check_at_least("batch", self.batch, 1)
-        check_at_least("limit", self.limit, 1)
-        check_at_least("seed", self.seed, 0)
+        check(self)
         check_memory(self.memory)
 
     @property

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from quantkit.errors import UsageError
-from quantkit.settings.checks import check_at_least, closest
-from quantkit.settings.values import Values, flag, number, path, text, wholes
+from quantkit.settings.declare import Range, Setting, check, closest
+from quantkit.settings.values import Share
 
 if TYPE_CHECKING:
     from calibrators.plugins import Plugins
@@ -33,53 +33,72 @@ _MOST_BATCH = 4096
 _MOST_THREADS = 1024
 _MOST_TIMED = 16
 
-EVALUATE_VALUES: Values = {
-    "metric": text,
-    "pairs": flag,
-    "answer": text,
-    "confidence": number,
-    "batches": wholes,
-    "threads": wholes,
-    "output": path,
-}
+_PANEL = "What is measured"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluateSettings:
-    """How candidates are measured.
+    """How candidates are measured. Pairs are the two columns of [data.text]; 0 threads are onnxruntime's choice."""
 
-    Attributes:
-        metric: One of `METRICS`, a plug-in's name, or "module:function"; None: as the labels suggest.
-        pairs: The two columns of `[data.text]` are embedded one by one, and the label is their likeness.
-        answer: The output that is judged; None: the first that fits.
-        confidence: Of all intervals.
-        batches: Batch sizes that are timed.
-        threads: Numbers of threads that are timed; 0 is onnxruntime's choice.
-        output: The folder to write into; None: the caller's default.
-    """
-
-    metric: str | None = None
-    pairs: bool = False
-    answer: str | None = None
-    confidence: float = 0.95
-    batches: tuple[int, ...] = (1,)
-    threads: tuple[int, ...] = (0,)
-    output: Path | None = None
+    metric: Annotated[
+        str | None,
+        Setting(
+            f"{', '.join(METRICS)}, a plug-in, or module:function. Default: by the labels.",
+            "NAME",
+            panel=_PANEL,
+        ),
+    ] = None
+    pairs: Annotated[
+        bool,
+        Setting(
+            "Two --column are two texts to embed; the label is their similarity.", panel=_PANEL
+        ),
+    ] = False
+    answer: Annotated[
+        str | None,
+        Setting(
+            "The output that is judged, of several. Default: the first that fits.",
+            "OUTPUT",
+            panel=_PANEL,
+        ),
+    ] = None
+    confidence: Annotated[
+        Share,
+        Setting(
+            "Confidence of all intervals. Default: 95%.",
+            "C",
+            panel=_PANEL,
+            range=Range(above=0.5, below=1, words="more than 0.5, below 1"),
+        ),
+    ] = 0.95
+    batches: Annotated[
+        tuple[int, ...],
+        Setting(
+            "Batch size to time. May be repeated. Default: 1.",
+            "N",
+            flag="--time-batch",
+            panel=_PANEL,
+            least=1,
+            most=_MOST_BATCH,
+        ),
+    ] = (1,)
+    threads: Annotated[
+        tuple[int, ...],
+        Setting(
+            "Threads to time with. May be repeated.", "N", panel=_PANEL, least=0, most=_MOST_THREADS
+        ),
+    ] = (0,)
+    output: Annotated[
+        Path | None, Setting("Where to write. Default: evaluation.", "DIR", flag="--output -o")
+    ] = None
 
     def __post_init__(self) -> None:
+        check(self)
         _check_metric(self.metric)
         if self.pairs and self.metric not in {None, "spearman"}:
             raise UsageError(
                 f"pairs are judged by spearman, not by '{self.metric}': leave out one of the two."
             )
-        if not 0.5 < self.confidence < 1:  # noqa: PLR2004
-            raise UsageError(
-                f"confidence '{self.confidence}' is out of range: use more than 0.5, below 1."
-            )
-        for batch in self.batches:
-            check_at_least("batches", batch, 1, _MOST_BATCH)
-        for count in self.threads:
-            check_at_least("threads", count, 0, _MOST_THREADS)
         for key, values in (("batches", self.batches), ("threads", self.threads)):
             if not values:
                 raise UsageError(f"{key} '[]' is empty: give at least one number.")

@@ -1,47 +1,23 @@
 """The table [gate]: what a candidate must keep to be released."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import isfinite
-from typing import get_args
+from typing import Annotated, get_args
 
 from quantkit.errors import UsageError
-from quantkit.settings.checks import check_choice
-from quantkit.settings.values import Values, flag, names, number, number_or_percent
+from quantkit.settings.declare import Range, Setting, check
+from quantkit.settings.values import Drop, Names, Share
 
 __all__ = ["GateSettings", "objections"]
 
-GATE_VALUES: Values = {
-    "max_drop": number_or_percent,
-    "min_size_reduction": number,
-    "max_latency_ratio": number,
-    "min_int8_share": number,
-    "max_flips": number,
-    "min_sqnr_db": number,
-    "confidence": number,
-    "estimate": flag,
-    "allow_undecided": flag,
-    "allow": names,
-}
-
-_ALLOWED: Mapping[str, tuple[Callable[[float], bool], str]] = {
-    "max_drop": (lambda v: v >= 0, "a number of at least 0"),
-    "min_size_reduction": (lambda v: 0 <= v < 1, "a fraction of at least 0 and below 1"),
-    "max_latency_ratio": (lambda v: v > 0, "a number above 0"),
-    "min_int8_share": (lambda v: 0 <= v <= 1, "a fraction of at least 0 and at most 1"),
-    "max_flips": (lambda v: 0 <= v < 1, "a fraction of at least 0 and below 1"),
-    "min_sqnr_db": (lambda v: v > 0, "a number above 0"),
-    "confidence": (lambda v: 0.5 < v < 1, "a fraction above 0.5 and below 1"),  # noqa: PLR2004
-}
-"""What each value may be, and how that is said."""
-
-_PERCENT = 100
 _USUAL = 0.95
+_PANEL = "Gate"
 
 
 def objections() -> tuple[str, ...]:
-    """Return why a gate may take an evaluation for no evidence; each may be allowed."""
-    from quantkit.result import ObjectionKind  # half of the time in which settings are imported
+    """Return why a gate takes an evaluation for no evidence; each may be allowed."""
+    from quantkit.result import (
+        ObjectionKind,
+    )  # reads and writes results, which --help has no time for
 
     return get_args(ObjectionKind)
 
@@ -50,44 +26,96 @@ def objections() -> tuple[str, ...]:
 class GateSettings:
     """The rules of a release. None: no such rule.
 
-    Attributes:
-        max_drop: How much worse than float the metric may be, in its units: 0.01 of top-1 is one point. A `Percent` of a
-            metric that is no share of the samples (mse, perplexity) is one of float's own value.
-        min_size_reduction: How much smaller the file must be, 0.7: at most 30 % of float's size.
-        max_latency_ratio: How slow it may be, as a multiple of float's time, at the worst batch size and number of threads.
-        min_int8_share: How many of the products onnxruntime must run in integers, 0 to 1.
-        max_flips: How many decisions may differ from float's, 0 to 1.
-        min_sqnr_db: How far signal must stand above noise at the worst output, in dB; needs neither labels nor decisions.
-        confidence: Judge the bad end of the interval at this confidence; None: at 95 %.
-        estimate: Judge what was measured, however few samples it was measured on.
-        allow_undecided: Whether "not enough samples to decide" passes.
-        allow: Of `objections`, those that do not count.
+    Limits are in the metric's units: a `max_drop` of 0.01 of top-1 is one point; a `Percent` of a metric that is no share
+    of the samples (mse, perplexity) is one of float's own value. `max_latency_ratio` is judged at the worst batch size and
+    number of threads; `min_sqnr_db` needs neither labels nor decisions. Rules are judged by the bad end of the interval
+    at `confidence`, or at 95 %; with `estimate` by what was measured, however few samples it was measured on.
     """
 
-    max_drop: float | None = None
-    min_size_reduction: float | None = None
-    max_latency_ratio: float | None = None
-    min_int8_share: float | None = None
-    max_flips: float | None = None
-    min_sqnr_db: float | None = None
-    confidence: float | None = None
-    estimate: bool = False
-    allow_undecided: bool = False
-    allow: tuple[str, ...] = ()
+    max_drop: Annotated[
+        Drop | None,
+        Setting(
+            "How much worse the metric may be: 0.01 in its units; 1% is one point, of mse and the like 1% of float's.",
+            "X",
+            panel=_PANEL,
+            range=Range(least=0),
+        ),
+    ] = None
+    min_size_reduction: Annotated[
+        Share | None,
+        Setting(
+            "How much smaller the file must be: 70%.",
+            "X",
+            panel=_PANEL,
+            range=Range(least=0, below=1),
+        ),
+    ] = None
+    max_latency_ratio: Annotated[
+        Share | None,
+        Setting("How slow, as a multiple of float: 0.8.", "X", panel=_PANEL, range=Range(above=0)),
+    ] = None
+    min_int8_share: Annotated[
+        Share | None,
+        Setting(
+            "Share of layers (Conv, Gemm, MatMul, ...) in integers: 90%.",
+            "X",
+            panel=_PANEL,
+            range=Range(least=0, most=1),
+        ),
+    ] = None
+    max_flips: Annotated[
+        Share | None,
+        Setting(
+            "Decisions that may differ from float's: 1%.",
+            "X",
+            panel=_PANEL,
+            range=Range(least=0, below=1),
+        ),
+    ] = None
+    min_sqnr_db: Annotated[
+        float | None,
+        Setting(
+            "Signal to noise of the worst output, in dB: 20.",
+            "X",
+            panel=_PANEL,
+            range=Range(above=0),
+        ),
+    ] = None
+    confidence: Annotated[
+        Share | None,
+        Setting(
+            "Judge the worst end of each interval at this confidence. Default: 95%.",
+            "C",
+            range=Range(above=0.5, below=1),
+        ),
+    ] = None
+    estimate: Annotated[
+        bool,
+        Setting(
+            "Judge the estimate, not the worst end of its 95% interval.",
+            flag="--estimate",
+            panel=_PANEL,
+        ),
+    ] = False
+    allow_undecided: Annotated[
+        bool, Setting("Too few samples to decide passes.", flag="--allow-undecided")
+    ] = False
+    allow: Annotated[
+        Names,
+        Setting(
+            "Let an evaluation count despite an objection: preprocessing, calibrated, ... May be repeated.",
+            "OBJECTION",
+            panel=_PANEL,
+            choices=objections,
+        ),
+    ] = ()
 
     def __post_init__(self) -> None:
         if self.estimate and self.confidence is not None:
             raise UsageError(
                 "estimate judges what was measured, confidence the worst end of its interval: leave out one of the two."
             )
-        for kind in self.allow:
-            check_choice("allow", kind, objections())
-        for key, (holds, allowed) in _ALLOWED.items():
-            value = getattr(self, key)
-            if value is not None and not (isfinite(value) and holds(value)):
-                percent = "fraction" in allowed and 1 < value < _PERCENT
-                meant = f" ({value / _PERCENT:g} is {value:g} %)" if percent else ""
-                raise UsageError(f"{key} '{value:g}' is out of range: use {allowed}{meant}.")
+        check(self)
 
     @property
     def judged_at(self) -> float | None:

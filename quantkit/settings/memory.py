@@ -15,7 +15,7 @@ MOST = 2_000_000_000
 _LEAST = 1_000_000  # less is a slip: "--memory 1" means a gigabyte
 _LARGEST = 2**62
 _POWERS = "kmgt"
-_TEXT = re.compile(r"(\d+(?:\.\d*)?(?:e\d{1,2})?)\s*([kmgt]i?)?b?", re.IGNORECASE)
+_TEXT = r"(\d+(?:\.\d*)?(?:e\d{1,2})?)\s*([kmgt]i?)?b?"
 
 
 def parse_memory(text: str | int) -> int:
@@ -24,7 +24,7 @@ def parse_memory(text: str | int) -> int:
     Raises:
         UsageError: It is none of these.
     """
-    found = _TEXT.fullmatch(str(text).strip())
+    found = re.fullmatch(_TEXT, str(text).strip(), re.IGNORECASE)
     if found is None or isinstance(text, bool):
         raise UsageError(
             f"memory '{text}' is no amount of memory: write 500MB, 1GB, 1GiB or a number of bytes."

@@ -1,16 +1,22 @@
 """The tables [static], [static.recover], [[static.tensor]] and [[static.node]]: static quantization.
 
 Which targets and methods there are is known to `quantkit.targets` and `calibrators`, and whether a name or pattern
-matches anything is known to the plan: neither is checked here.
+matches anything is known to the plan: neither is checked here. What a plan asks of the settings, as targets and integer
+types, is looked up when it asks: a command that only shows its help imports neither.
 """
 
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from math import isfinite
-from typing import Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from quantkit.errors import UsageError
-from quantkit.settings.checks import check_choice
-from quantkit.settings.values import Switch, Values, flag, low_high, names, switch, text
+from quantkit.settings.declare import Setting, check
+from quantkit.settings.values import Names, OperatorTypes, Switch
+
+if TYPE_CHECKING:
+    from quantkit.numerics.dtypes import IntType
+    from quantkit.targets import Target
 
 __all__ = ["ActivationType", "NodeRule", "RecoverSettings", "StaticFormat", "StaticSettings"]
 __all__ += ["TensorRule", "WeightType"]
@@ -19,106 +25,80 @@ StaticFormat = Literal["qdq", "qoperator"]
 ActivationType = Literal["uint8", "int8", "uint16", "int16"]
 WeightType = Literal["int8", "uint8"]
 
-_ACTIVATIONS = ("uint8", "int8", "uint16", "int16")
-
-STATIC_VALUES: Values = {
-    "target": text,
-    "format": text,
-    "activation_type": text,
-    "weight_type": text,
-    "per_channel": flag,
-    "symmetric_activations": flag,
-    "method": text,
-    "include": names,
-    "exclude": names,
-    "op_types": names,
-}
-TENSOR_VALUES: Values = {
-    "tensor": text,
-    "range": low_high,
-    "dtype": text,
-    "float": flag,
-    "method": text,
-}
-NODE_VALUES: Values = {"node": text, "mode": text}
+_INTEGERS, _SELECTION, _ACCURACY = "Integers", "Selection", "Accuracy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoverSettings:
-    """What is done to win back accuracy: on, off, or "auto" for where it helps. Flags and keys of files are made of the fields.
+    """What is done to win back accuracy: on, off, or "auto" for where it helps.
 
-    Attributes:
-        equalize: Even out the ranges of channels between two layers (cross-layer equalization).
-        smooth: Move outliers of activations into the weights that read them (SmoothQuant).
-        bias: Take the mean of each channel's error off its bias. "auto" is on.
-        empirical: Then run the quantized model, layer by layer, and correct biases by what comes out. "auto" is off.
-        ranges: Choose each weight's range by the error that it leaves, instead of clipping none. "auto" is off.
-        rounding: Round weights by the moments of what they multiply. "auto" is on.
-        adaptive: Then move single integers as long as the error falls. "auto" is off.
+    "auto" is on for bias and rounding, off for empirical, ranges and adaptive, and decided by what is observed for the others.
     """
 
-    equalize: Switch = field(
-        default="auto",
-        metadata={"help": "Equalize the ranges of channels between layers."},
-    )
-    smooth: Switch = field(
-        default="auto",
-        metadata={"help": "Move outliers of activations into weights (SmoothQuant)."},
-    )
-    bias: Switch = field(
-        default="auto",
-        metadata={"help": "Correct the mean error of each channel in its bias."},
-    )
-    empirical: Switch = field(
-        default="auto",
-        metadata={
-            "help": "Then run the quantized model layer by layer and correct biases by what comes out; slow."
-        },
-    )
-    ranges: Switch = field(
-        default="auto",
-        metadata={
-            "help": "Choose the range of each weight by the error that it leaves, instead of clipping none.",
-            "flag": "weight-ranges",  # --range is about activations
-        },
-    )
-    rounding: Switch = field(
-        default="auto",
-        metadata={
-            "help": "Round weights so that each layer's output changes least (second order)."
-        },
-    )
-    adaptive: Switch = field(
-        default="auto",
-        metadata={"help": "Search the rounding of single weights further; slower."},
-    )
+    equalize: Annotated[
+        Switch, Setting("Equalize the ranges of channels between layers.", panel=_ACCURACY)
+    ] = "auto"
+    smooth: Annotated[
+        Switch,
+        Setting("Move outliers of activations into weights (SmoothQuant).", panel=_ACCURACY),
+    ] = "auto"
+    bias: Annotated[
+        Switch, Setting("Correct the mean error of each channel in its bias.", panel=_ACCURACY)
+    ] = "auto"
+    empirical: Annotated[
+        Switch,
+        Setting(
+            "Then run the quantized model layer by layer and correct biases by what comes out; slow.",
+            panel=_ACCURACY,
+        ),
+    ] = "auto"
+    ranges: Annotated[
+        Switch,
+        Setting(
+            "Choose the range of each weight by the error that it leaves, instead of clipping none.",
+            flag="--weight-ranges/--no-weight-ranges",
+            panel=_ACCURACY,
+        ),
+    ] = "auto"
+    rounding: Annotated[
+        Switch,
+        Setting(
+            "Round weights so that each layer's output changes least (second order).",
+            panel=_ACCURACY,
+        ),
+    ] = "auto"
+    adaptive: Annotated[
+        Switch,
+        Setting("Search the rounding of single weights further; slower.", panel=_ACCURACY),
+    ] = "auto"
 
-
-RECOVER_VALUES: Values = {f.name: switch for f in fields(RecoverSettings)}
+    def __post_init__(self) -> None:
+        check(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorRule:
     """How certain activations are quantized. Of the rules that match a tensor the last one counts.
 
-    Invariant: it says something, and nothing twice: `keep_float` stands alone, `range` excludes `method`.
-
-    Attributes:
-        tensor: A tensor's name, or a pattern such as ``*/attn/*``.
-        range: The values that are kept, lowest and highest; zero is among them, for it must be exact.
-        dtype: The integer type, instead of ``activation_type``.
-        keep_float: Do not quantize it ("float" in the file).
-        method: How its range is estimated, instead of ``method``.
+    Invariant: it says something, and nothing twice: `keep_float` stands alone, `range` excludes `method`. Zero is within
+    `range`, for it must be exact.
     """
 
-    tensor: str
-    range: tuple[float, float] | None = None
-    dtype: ActivationType | None = None
-    keep_float: bool = False
-    method: str | None = None
+    tensor: Annotated[str, Setting("A tensor's name, or a pattern such as */attn/*.", flag=None)]
+    range: Annotated[
+        tuple[float, float] | None,
+        Setting("The values that are kept, lowest and highest.", flag=None),
+    ] = None
+    dtype: Annotated[
+        ActivationType | None, Setting("The integer type, instead of activation_type.", flag=None)
+    ] = None
+    keep_float: Annotated[bool, Setting("Do not quantize it.", flag=None, key="float")] = False
+    method: Annotated[
+        str | None, Setting("How its range is estimated, instead of method.", flag=None)
+    ] = None
 
     def __post_init__(self) -> None:
-        check_choice("dtype", self.dtype, _ACTIVATIONS)
+        check(self)
         said = [self.range, self.dtype, self.method]
         if not self.keep_float and not any(s is not None for s in said):
             raise UsageError(
@@ -149,61 +129,150 @@ class TensorRule:
                 f"use {[min(low, 0.0), max(high, 0.0)]}."
             )
 
+    @property
+    def int_type(self) -> "IntType | None":
+        """The integer type; None: that of the others."""
+        return None if self.dtype is None else _int_type(self.dtype)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRule:
-    """How certain nodes run. Of the rules that match a node the last one counts.
+    """How certain nodes run. Of the rules that match a node the last one counts."""
 
-    Attributes:
-        node: A node's name, or a pattern such as ``*/attn/*``.
-        mode: "float" leaves it as it is; "integer" quantizes it also where the plan would not, and is
-            an error where no kernel runs it.
-    """
-
-    node: str
-    mode: Literal["float", "integer"]
+    node: Annotated[str, Setting("A node's name, or a pattern such as */attn/*.", flag=None)]
+    mode: Annotated[
+        Literal["float", "integer"],
+        Setting(
+            '"float" leaves it as it is; "integer" quantizes it also where the plan would not, and is an error where no '
+            "kernel runs it.",
+            flag=None,
+        ),
+    ]
 
     def __post_init__(self) -> None:
-        check_choice("mode", self.mode, ("float", "integer"))
+        check(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaticSettings:
-    """How a model is quantized statically. None: as the target runs it best.
+    """How a model is quantized statically. None: as the target runs it best; empty: all.
 
-    Attributes:
-        target: What will run the model; a name that `quantkit.targets.target` knows. None: that of a plan that is given,
-            else "cpu".
-        format: "qdq": float operators between QuantizeLinear and DequantizeLinear, which every runtime
-            reads; "qoperator": QLinearConv and its like. None: that of a plan that is given, else "qdq".
-        activation_type: The type of activations.
-        weight_type: The type of weights.
-        per_channel: One scale for each output channel of a weight, or one for all.
-        symmetric_activations: Zero points of activations in the middle of the type.
-        method: How ranges are estimated; None: the caller's default.
-        include: Quantize only these nodes, by name or pattern; empty: all.
-        exclude: Leave these nodes in float, by name or pattern.
-        op_types: Quantize only these operators; empty: all that the target runs in integers.
-        recover: What is done to win back accuracy.
-        tensors: Rules for single activations, in the file's order.
-        nodes: Rules for single nodes, in the file's order.
+    `tensors` and `nodes` are rules for single ones, in the file's order.
     """
 
-    target: str | None = None
-    format: StaticFormat | None = None
-    activation_type: ActivationType | None = None
-    weight_type: WeightType | None = None
-    per_channel: bool | None = None
-    symmetric_activations: bool | None = None
-    method: str | None = None
-    include: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
-    op_types: tuple[str, ...] = ()
+    target: Annotated[
+        str | None,
+        Setting(
+            "What will run it: see quantkit targets. Default: the plan's, or cpu (any CPU).", "NAME"
+        ),
+    ] = None
+    format: Annotated[
+        StaticFormat | None,
+        Setting(
+            "qdq (default), which every runtime reads, or qoperator: QLinear operators.",
+            "FORMAT",
+            panel=_INTEGERS,
+        ),
+    ] = None
+    activation_type: Annotated[
+        ActivationType | None, Setting("uint8, int8, uint16 or int16.", "TYPE", panel=_INTEGERS)
+    ] = None
+    weight_type: Annotated[
+        WeightType | None, Setting("int8 or uint8.", "TYPE", panel=_INTEGERS)
+    ] = None
+    per_channel: Annotated[
+        bool | None,
+        Setting(
+            "One scale per output channel (default), or one per tensor.",
+            flag="--per-channel/--per-tensor",
+            panel=_INTEGERS,
+        ),
+    ] = None
+    symmetric_activations: Annotated[
+        bool | None,
+        Setting(
+            "Zero points of activations in the middle of the type, or where they fit best.",
+            flag="--symmetric-activations/--asymmetric-activations",
+            panel=_INTEGERS,
+        ),
+    ] = None
+    method: Annotated[str | None, Setting("How ranges are estimated.", flag=None)] = None
+    include: Annotated[
+        Names,
+        Setting("Only this node (name or pattern). May be repeated.", "NODE", panel=_SELECTION),
+    ] = ()
+    exclude: Annotated[
+        Names,
+        Setting("Never this node (name or pattern). May be repeated.", "NODE", panel=_SELECTION),
+    ] = ()
+    op_types: Annotated[
+        OperatorTypes,
+        Setting(
+            "Only these operator types: Conv,Gemm,... May be repeated.", "TYPES", panel=_SELECTION
+        ),
+    ] = ()
     recover: RecoverSettings = field(default_factory=RecoverSettings)
     tensors: tuple[TensorRule, ...] = ()
     nodes: tuple[NodeRule, ...] = ()
 
     def __post_init__(self) -> None:
-        check_choice("format", self.format, ("qdq", "qoperator"))
-        check_choice("activation_type", self.activation_type, _ACTIVATIONS)
-        check_choice("weight_type", self.weight_type, ("int8", "uint8"))
+        check(self)
+
+    @property
+    def runs_on(self) -> "Target":
+        """What will run the model."""
+        from quantkit.targets import DEFAULT, target
+
+        return DEFAULT if self.target is None else target(self.target)
+
+    @property
+    def activation(self) -> "IntType":
+        """The type of activations: as chosen, else the target's."""
+        chosen = self.activation_type
+        return self.runs_on.activation if chosen is None else _int_type(chosen)
+
+    @property
+    def weight(self) -> "IntType":
+        """The type of weights: as chosen, else the target's."""
+        return self.runs_on.weight if self.weight_type is None else _int_type(self.weight_type)
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether activations have their zero point in the middle: as chosen, else as the target wants it."""
+        chosen = self.symmetric_activations
+        return self.runs_on.symmetric_activations if chosen is None else chosen
+
+    @property
+    def channelwise(self) -> bool:
+        """Whether weights have one scale per output channel, where the target runs that."""
+        return self.per_channel is not False
+
+    @property
+    def excluded(self) -> tuple[str, ...]:
+        """The nodes that stay float, by name or pattern."""
+        return (*self.exclude, *(rule.node for rule in self.nodes if rule.mode == "float"))
+
+    @property
+    def forced(self) -> tuple[str, ...]:
+        """The nodes that run in integers whatever their neighbours are, by name or pattern."""
+        return tuple(rule.node for rule in self.nodes if rule.mode == "integer")
+
+    @property
+    def overrides(self) -> tuple[TensorRule, ...]:
+        """The rules that say more of a tensor than how its range is estimated; a later one wins."""
+        return tuple(r for r in self.tensors if r.method is None or r.dtype is not None)
+
+    @property
+    def methods(self) -> Mapping[str, str]:
+        """How the ranges of single tensors are estimated, by name or pattern."""
+        return {rule.tensor: rule.method for rule in self.tensors if rule.method is not None}
+
+    def with_all_nodes(self) -> "StaticSettings":
+        """Return the settings with no node excluded."""
+        return replace(self, exclude=(), nodes=tuple(r for r in self.nodes if r.mode != "float"))
+
+
+def _int_type(name: str) -> "IntType":
+    from quantkit.numerics.dtypes import int_type
+
+    return int_type(name)

@@ -1,41 +1,24 @@
 """The file quantkit.toml: its tables become a `Recipe`; its errors name the file and the table."""
 
-import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Annotated, Any, TypeVar, cast
 
 from quantkit.errors import UsageError
-from quantkit.settings.calibrate import CALIBRATE_VALUES, CalibrateSettings
-from quantkit.settings.checks import closest
-from quantkit.settings.data import (
-    DATA_VALUES,
-    IMAGE_VALUES,
-    TEXT_VALUES,
-    DataSettings,
-    ImageSettings,
-    TextSettings,
-)
-from quantkit.settings.evaluate import EVALUATE_VALUES, EvaluateSettings
-from quantkit.settings.gate import GATE_VALUES, GateSettings
-from quantkit.settings.static import (
-    NODE_VALUES,
-    RECOVER_VALUES,
-    STATIC_VALUES,
-    TENSOR_VALUES,
-    NodeRule,
-    RecoverSettings,
-    StaticSettings,
-    TensorRule,
-)
-from quantkit.settings.values import Values, WrongTypeError, path
+from quantkit.settings.calibrate import CalibrateSettings
+from quantkit.settings.data import DataSettings, ImageSettings, TextSettings
+from quantkit.settings.declare import Setting, closest, declared
+from quantkit.settings.evaluate import EvaluateSettings
+from quantkit.settings.gate import GateSettings
+from quantkit.settings.static import NodeRule, RecoverSettings, StaticSettings, TensorRule
+from quantkit.settings.values import WrongTypeError
 
 __all__ = ["RECIPE_NAME", "Recipe", "load_recipe"]
 
 RECIPE_NAME = "quantkit.toml"
 
-_TOP: Values = {"model": path}
 _LONG, _HUGE = 80, 10**80  # of a value in a message
 _Table = dict[str, object]
 _Settings = TypeVar("_Settings")
@@ -48,7 +31,7 @@ class Recipe:
     `calibrated` and `evaluated` are `data` with what [calibrate.data] and [evaluate.data] say over it.
     """
 
-    model: Path | None = None
+    model: Annotated[Path | None, Setting("The float32 model.", flag=None)] = None
     data: DataSettings = field(default_factory=DataSettings)
     calibrated: DataSettings = field(default_factory=DataSettings)
     evaluated: DataSettings = field(default_factory=DataSettings)
@@ -71,6 +54,8 @@ def load_recipe(path: Path | None = None) -> Recipe:
     Raises:
         UsageError: The file cannot be read, or holds a key or value that quantkit does not know.
     """
+    import tomllib
+
     if path is None:
         path = Path(RECIPE_NAME)
         if not path.exists():
@@ -94,19 +79,17 @@ def load_recipe(path: Path | None = None) -> Recipe:
 def _recipe(document: _Table, file: Path) -> Recipe:
     inner = ("data", "calibrate", "static", "evaluate", "gate")
     data, calibrate, static, evaluate, gate = (_table(document, name, file) for name in inner)
-    top = _read(document, _TOP, "", file, inner)
+    top = _read(Recipe, document, "", file, inner)
     every = _data(data, file)
     return Recipe(
-        model=cast("Path | None", top.get("model")),
+        **top,
         data=every,
         calibrated=_data_over(every, _table(calibrate, "calibrate.data", file), "calibrate", file),
         evaluated=_data_over(every, _table(evaluate, "evaluate.data", file), "evaluate", file),
-        calibrate=_build(
-            CalibrateSettings, calibrate, CALIBRATE_VALUES, "[calibrate]", file, ("data",)
-        ),
+        calibrate=_build(CalibrateSettings, calibrate, "[calibrate]", file, ("data",)),
         static=_static(static, file),
-        evaluate=_build(EvaluateSettings, evaluate, EVALUATE_VALUES, "[evaluate]", file, ("data",)),
-        gate=_build(GateSettings, gate, GATE_VALUES, "[gate]", file),
+        evaluate=_build(EvaluateSettings, evaluate, "[evaluate]", file, ("data",)),
+        gate=_build(GateSettings, gate, "[gate]", file),
         folder=file.parent,
         file=file,
     )
@@ -115,43 +98,27 @@ def _recipe(document: _Table, file: Path) -> Recipe:
 def _data(table: _Table, file: Path) -> DataSettings:
     image, text = _table(table, "data.image", file), _table(table, "data.text", file)
     return replace(
-        _build(DataSettings, table, DATA_VALUES, "[data]", file, ("image", "text")),
-        image=_build(ImageSettings, image, IMAGE_VALUES, "[data.image]", file),
-        text=_build(TextSettings, text, TEXT_VALUES, "[data.text]", file),
+        _build(DataSettings, table, "[data]", file, ("image", "text")),
+        image=_build(ImageSettings, image, "[data.image]", file),
+        text=_build(TextSettings, text, "[data.text]", file),
     )
 
 
 def _data_over(data: DataSettings, table: _Table, command: str, file: Path) -> DataSettings:
     """Return the data of one command. How samples are prepared is said once, in [data], and holds for both."""
     where = f"[{command}.data]"
-    try:
-        return replace(data, **_read(table, DATA_VALUES, where, file))
-    except UsageError as e:
-        message = str(e)
-        told = message if message.startswith(str(file)) else f"{file}: {where} {message}"
-        raise UsageError(told) from e
+    values = _read(DataSettings, table, where, file)
+    return _placed(lambda: replace(data, **values), where, file)
 
 
 def _static(table: _Table, file: Path) -> StaticSettings:
     recover = _table(table, "static.recover", file)
-    inner = ("recover", "tensor", "node")
     return replace(
-        _build(StaticSettings, table, STATIC_VALUES, "[static]", file, inner),
-        recover=_build(RecoverSettings, recover, RECOVER_VALUES, "[static.recover]", file),
-        tensors=tuple(
-            _make(TensorRule, _tensor_rule(values), where, file)
-            for where, values in _rules(table, "static.tensor", TENSOR_VALUES, ("tensor",), file)
-        ),
-        nodes=tuple(
-            _make(NodeRule, values, where, file)
-            for where, values in _rules(table, "static.node", NODE_VALUES, ("node", "mode"), file)
-        ),
+        _build(StaticSettings, table, "[static]", file, ("recover", "tensor", "node")),
+        recover=_build(RecoverSettings, recover, "[static.recover]", file),
+        tensors=tuple(_rules(TensorRule, table, "static.tensor", file)),
+        nodes=tuple(_rules(NodeRule, table, "static.node", file)),
     )
-
-
-def _tensor_rule(values: dict[str, Any]) -> dict[str, Any]:
-    """Rename the key "float", which as a field would hide the type."""
-    return {"keep_float" if key == "float" else key: value for key, value in values.items()}
 
 
 def _table(parent: Mapping[str, object], name: str, file: Path) -> _Table:
@@ -162,50 +129,52 @@ def _table(parent: Mapping[str, object], name: str, file: Path) -> _Table:
 
 
 def _rules(
-    parent: Mapping[str, object], name: str, known: Values, required: Sequence[str], file: Path
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the place and the values of each table of an array of tables."""
+    kind: type[_Settings], parent: Mapping[str, object], name: str, file: Path
+) -> Iterator[_Settings]:
+    """Yield what each table of an array of tables says."""
     found = parent.get(name.rpartition(".")[2], [])
     if not isinstance(found, list) or not all(isinstance(rule, dict) for rule in found):
         raise UsageError(
             f"{file}: '{name}' must be a list of tables: write [[{name}]] above each rule."
         )
+    needed = [f.name for f in fields(cast("Any", kind)) if f.default is MISSING]
     for position, rule in enumerate(found, 1):
         where = f"[[{name}]] number {position}:"
-        values = _read(rule, known, where, file)
-        for key in required:
+        values = _read(kind, rule, where, file)
+        for key in needed:
             if key not in values:
                 raise UsageError(f"{file}: {where} {key} is missing: say which {key} is meant.")
-        yield where, values
+        yield _placed(partial(kind, **values), where, file)
 
 
 def _build(
     kind: type[_Settings],
     table: Mapping[str, object],
-    known: Values,
     where: str,
     file: Path,
     inner: Sequence[str] = (),
 ) -> _Settings:
-    return _make(kind, _read(table, known, where, file, inner), where, file)
+    return _placed(partial(kind, **_read(kind, table, where, file, inner)), where, file)
 
 
-def _make(kind: type[_Settings], values: dict[str, Any], where: str, file: Path) -> _Settings:
+def _placed(make: Callable[[], _Settings], where: str, file: Path) -> _Settings:
+    """Return what is made of a table's values; what is wrong with them is said with its place."""
     try:
-        return kind(**values)
+        return make()
     except UsageError as e:
         raise UsageError(f"{file}: {where} {e}") from e
 
 
 def _read(
+    kind: type,
     table: Mapping[str, object],
-    known: Values,
     where: str,
     file: Path,
     inner: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return the table's values as the fields want them. `inner` are tables read elsewhere."""
+    """Return the values of a table by the names of their fields. `inner` are tables read elsewhere."""
     place = f"{file}: {where} " if where else f"{file}: "
+    known = {one.key: one for one in declared(kind).values()}
     found: dict[str, Any] = {}
     for key, value in table.items():
         if key in inner:
@@ -218,7 +187,7 @@ def _read(
                 f"known here are {', '.join(names)}."
             )
         try:
-            found[key] = known[key](value, file.parent)
+            found[known[key].name] = known[key].read(value, file.parent)
         except WrongTypeError as e:
             raise UsageError(f"{place}{key} = {_shown(value)}: {key} takes {e}.") from e
     return found

@@ -1,27 +1,17 @@
-"""Readers of single TOML values: each returns what a field wants, or says what the key takes."""
+"""The types of settings, and the reader of each: it returns what a TOML value means, or says what the key takes."""
 
 import os
 from collections.abc import Callable, Mapping
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from quantkit.errors import UsageError
 from quantkit.settings.memory import parse_memory
 
-__all__ = ["Percent", "Size", "Switch", "Value", "Values", "WrongTypeError"]
-__all__ += [
-    "amount",
-    "columns",
-    "flag",
-    "height_width",
-    "low_high",
-    "names",
-    "number",
-    "number_or_percent",
-    "numbers",
-    "path",
-]
-__all__ += ["switch", "text", "whole", "wholes"]
+__all__ = ["READERS", "Columns", "Drop", "Memory", "Names", "OperatorTypes"]
+__all__ += ["Percent", "Share", "Size", "Switch"]
+__all__ += ["WrongTypeError", "is_number", "is_whole"]
 
 _LARGEST = 10**18 - 1
 
@@ -31,11 +21,23 @@ Size = int | tuple[int, int]
 Switch = bool | Literal["auto"]
 """On, off, or as quantkit finds best."""
 
-Value = Callable[[object, Path], Any]
-"""Turns a TOML value into a field's; paths are relative to the folder that is given."""
+Memory = Annotated[int, "bytes"]
+"""Bytes, which people write as "500MB" or "1GB"."""
 
-Values = Mapping[str, Value]
-"""The keys of a table, and how the value of each is read."""
+Share = Annotated[float, "share"]
+"""A number that the command line also takes in per cent."""
+
+Drop = Annotated[float, "drop"]
+"""A number, or a `Percent`."""
+
+Names = tuple[str, ...]
+"""Names or patterns of nodes, tensors, operators."""
+
+OperatorTypes = Annotated[tuple[str, ...], "operator types"]
+"""Names of operators, which the command line also takes with commas between."""
+
+Columns = Annotated[tuple[str, ...], "columns"]
+"""One column, or two."""
 
 
 class Percent(float):
@@ -48,18 +50,18 @@ class WrongTypeError(Exception):
     """The value has a type that the key does not take; the text says which it takes."""
 
 
-def text(value: object, _: Path) -> str:
+def _text(value: object, _: Path) -> str:
     """Read a text."""
     if not isinstance(value, str) or not value:
         raise WrongTypeError("a text in quotes")
     return value
 
 
-def path(value: object, folder: Path) -> Path:
+def _path(value: object, folder: Path) -> Path:
     """Read a path, relative to `folder`."""
     found: Path | None
     try:
-        found = folder / Path(text(value, folder)).expanduser()
+        found = folder / Path(_text(value, folder)).expanduser()
         os.fsencode(found)
     except (RuntimeError, UnicodeEncodeError):  # ~ of nobody; half a character
         found = None
@@ -68,7 +70,7 @@ def path(value: object, folder: Path) -> Path:
     return found
 
 
-def whole(value: object, _: Path) -> int:
+def _whole(value: object, _: Path) -> int:
     """Read a whole number."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise WrongTypeError("a whole number")
@@ -77,15 +79,15 @@ def whole(value: object, _: Path) -> int:
     return value
 
 
-def wholes(value: object, folder: Path) -> tuple[int, ...]:
+def _wholes(value: object, folder: Path) -> tuple[int, ...]:
     """Read one whole number, or several."""
     try:
-        return tuple(whole(v, folder) for v in (value if isinstance(value, list) else [value]))
+        return tuple(_whole(v, folder) for v in (value if isinstance(value, list) else [value]))
     except WrongTypeError as e:
         raise WrongTypeError(f"{e}, or a list of them") from e
 
 
-def number(value: object, _: Path) -> float:
+def _number(value: object, _: Path) -> float:
     """Read a number."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise WrongTypeError("a number")
@@ -95,7 +97,7 @@ def number(value: object, _: Path) -> float:
         raise WrongTypeError("a number of at most 300 digits") from None
 
 
-def amount(value: object, _: Path) -> int:
+def _amount(value: object, _: Path) -> int:
     """Read an amount of memory."""
     try:
         if isinstance(value, int | str):
@@ -105,14 +107,14 @@ def amount(value: object, _: Path) -> int:
     raise WrongTypeError('an amount of memory: "500MB", "1GB", "1GiB" or a number of bytes')
 
 
-def flag(value: object, _: Path) -> bool:
+def _flag(value: object, _: Path) -> bool:
     """Read true or false."""
     if not isinstance(value, bool):
         raise WrongTypeError("true or false")
     return value
 
 
-def switch(value: object, _: Path) -> Switch:
+def _switch(value: object, _: Path) -> Switch:
     """Read true, false or "auto"."""
     if value == "auto":
         return "auto"
@@ -121,59 +123,90 @@ def switch(value: object, _: Path) -> Switch:
     return value
 
 
-def number_or_percent(value: object, folder: Path) -> float:
+def _number_or_percent(value: object, folder: Path) -> float:
     """Read a number, or a text such as "1%"."""
     digits = value.strip().removesuffix("%") if isinstance(value, str) else ""
     try:
         if isinstance(value, str) and value.strip().endswith("%"):
             return Percent(float(digits) / 100)
-        return number(value, folder)
+        return _number(value, folder)
     except (ValueError, WrongTypeError):
         raise WrongTypeError('a number, or a text such as "1%"') from None
 
 
-def numbers(value: object, folder: Path) -> tuple[float, ...]:
+def _numbers(value: object, folder: Path) -> tuple[float, ...]:
     """Read one number, or several."""
     try:
         values = value if isinstance(value, list) else [value]
-        return tuple(number(v, folder) for v in values)
+        return tuple(_number(v, folder) for v in values)
     except WrongTypeError as e:
         raise WrongTypeError(f"{e}, or a list with one for each channel") from e
 
 
-def low_high(value: object, folder: Path) -> tuple[float, float]:
+def _low_high(value: object, folder: Path) -> tuple[float, float]:
     """Read the two ends of a range."""
     try:
-        low, high = (number(v, folder) for v in (value if isinstance(value, list) else []))
+        low, high = (_number(v, folder) for v in (value if isinstance(value, list) else []))
     except (WrongTypeError, ValueError) as e:
         raise WrongTypeError("two numbers: [low, high]") from e
     return low, high
 
 
-def height_width(value: object, folder: Path) -> Size:
+def _height_width(value: object, folder: Path) -> Size:
     """Read a size in pixels."""
     try:
         if isinstance(value, list):
-            height, width = (whole(v, folder) for v in value)
+            height, width = (_whole(v, folder) for v in value)
             return height, width
-        return whole(value, folder)
+        return _whole(value, folder)
     except (WrongTypeError, ValueError) as e:
         raise WrongTypeError("a whole number, or [height, width]") from e
 
 
-def columns(value: object, folder: Path) -> tuple[str, ...]:
+def _columns(value: object, folder: Path) -> tuple[str, ...]:
     """Read the names of one or two columns."""
     try:
-        return tuple(text(v, folder) for v in (value if isinstance(value, list) else [value]))
+        return tuple(_text(v, folder) for v in (value if isinstance(value, list) else [value]))
     except WrongTypeError as e:
         raise WrongTypeError("a column's name, or a list of two") from e
 
 
-def names(value: object, folder: Path) -> tuple[str, ...]:
+def _names(value: object, folder: Path) -> tuple[str, ...]:
     """Read a list of names."""
     try:
         if isinstance(value, list):
-            return tuple(text(v, folder) for v in value)
+            return tuple(_text(v, folder) for v in value)
     except WrongTypeError:
         pass
     raise WrongTypeError("a list of texts in quotes")
+
+
+def is_whole(value: object) -> bool:
+    """Say whether a Python value is a whole number, numpy's included."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> bool:
+    """Say whether a Python value is a number, numpy's included."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+READERS: Mapping[Any, Callable[[object, Path], Any]] = {
+    bool: _flag,
+    float: _number,
+    int: _whole,
+    str: _text,
+    Path: _path,
+    Columns: _columns,
+    Drop: _number_or_percent,
+    Memory: _amount,
+    Names: _names,
+    OperatorTypes: _names,
+    Share: _number,
+    Size: _height_width,
+    Switch: _switch,
+    tuple[float, ...]: _numbers,
+    tuple[float, float]: _low_high,
+    tuple[int, ...]: _wholes,
+}
+"""How a value of TOML is read, by the type of the setting; paths are relative to the folder that is given."""

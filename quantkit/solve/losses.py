@@ -20,8 +20,7 @@ from quantkit.numerics.weights import dequantize_weight, fit, quantize_weight
 from quantkit.ops.float_ops import CLIPS, MOVES
 from quantkit.ops.view import Node, View
 from quantkit.plan import Mode, Plan
-from quantkit.plan.model import ActivationPlan
-from quantkit.plan.options import Kept
+from quantkit.plan.model import ActivationPlan, Kept
 from quantkit.runtime.taps import read_tensors
 
 __all__ = ["lossy"]

@@ -22,10 +22,10 @@ from quantkit.observe.container import is_calibration
 from quantkit.observe.monitor import Monitor, Silent
 from quantkit.observe.points import Points, points_of
 from quantkit.observe.prepare import inputs_of, with_model_folder
-from quantkit.plan import StaticOptions, ranges_needed
+from quantkit.plan import ranges_needed
 from quantkit.rewrite.simplify import simplify
 from quantkit.runtime.session import load_model
-from quantkit.settings import DataSettings
+from quantkit.settings import DataSettings, StaticSettings
 from quantkit.targets import DEFAULT, registered
 
 __all__ = [
@@ -90,7 +90,7 @@ def needed_by_any(model: ir.Model) -> tuple[str, ...]:
         return ()
     simplify(copy)
     view = view_of(copy, read_weights=False)
-    asked = (ranges_needed(view, StaticOptions(target=t)) for t in registered())
+    asked = (ranges_needed(view, StaticSettings(target=t.name)) for t in registered())
     return tuple(dict.fromkeys(renamed.get(name, name) for names in asked for name in names))
 
 

@@ -8,6 +8,7 @@ import shlex
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,10 +17,9 @@ from quantkit.evaluate.outputs import NamedModel
 from quantkit.files import replacing
 from quantkit.gate import rules_of
 from quantkit.observe.monitor import Monitor, Silent
-from quantkit.plan import DynamicOptions
 from quantkit.result import Result
 from quantkit.samples import fashion_mnist
-from quantkit.settings import DataSettings, load_recipe
+from quantkit.settings import DataSettings, DynamicSettings, load_recipe
 from quantkit.spec import QInt8, QUInt8, weight_int_type
 from quantkit.workflows.evaluate import EvaluateOptions, evaluate, write_evaluation
 from quantkit.workflows.pipeline import dynamic, static
@@ -98,9 +98,10 @@ def _quantized(folder: Path, source: Path, monitor: Monitor) -> list[NamedModel]
     """Quantize in three ways."""
     found = []
     for weight_type in (QUInt8, QInt8):
+        stored: Any = weight_int_type(weight_type).name
         monitor.stage(f"Quantizing to {weight_type.value}")
         target = folder / f"fashion.{weight_type.value}.onnx"
-        dynamic(source, target, DynamicOptions(weight_type=weight_int_type(weight_type)))
+        dynamic(source, target, DynamicSettings(weight_type=stored))
         found.append(NamedModel(name=f"dynamic {weight_type.value}", path=target))
     monitor.stage("Calibrating, and quantizing to static int8")
     target = folder / "fashion.static.onnx"

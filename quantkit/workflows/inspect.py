@@ -18,9 +18,10 @@ from quantkit.graph.view import view_of
 from quantkit.numerics.weights import WeightAnalysis, analyze_weight
 from quantkit.ops.integer_ops import quantized_among
 from quantkit.ops.view import View
-from quantkit.plan import DynamicOptions, Plan, plan_dynamic
+from quantkit.plan import Plan, plan_dynamic
 from quantkit.result import Part
 from quantkit.runtime.session import load_model, runtime_limits, runtime_version
+from quantkit.settings import DynamicSettings
 
 __all__ = ["Inspection", "Port", "WeightRow", "inspect_model"]
 
@@ -163,7 +164,7 @@ def inspect_model(source: str | Path | onnx.ModelProto, *, weights: int = 0) -> 
         size=accounts.parts,
         plans={
             "dynamic": plan_dynamic(view),
-            "stored": plan_dynamic(view, DynamicOptions(integer=False)),
+            "stored": plan_dynamic(view, DynamicSettings(integer=False)),
         },
         weights=_analyses(model, view, weights) if not loaded.missing else (),
         hazards=tuple(_hazards(loaded, view, inputs, half)),

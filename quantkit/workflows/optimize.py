@@ -17,7 +17,7 @@ from quantkit.files import check_outputs, human, scratch
 from quantkit.graph.messages import to_proto
 from quantkit.graph.save import Stage, staged
 from quantkit.numerics.affine import sqnr
-from quantkit.provenance import ModelOrigin, Provenance, model_digest, to_record, write_model
+from quantkit.provenance import ModelOrigin, Provenance, model_digest, write_model
 from quantkit.rewrite.simplify import (
     ModelPass,
     SimplifyReport,
@@ -29,6 +29,7 @@ from quantkit.rewrite.simplify import (
 )
 from quantkit.runtime.check_result import LARGE, Reference, Verification, compare, run_float
 from quantkit.runtime.session import load_model, make_session, readable_ir_version, run_session
+from quantkit.settings.record import to_record
 from quantkit.workflows.outcome import require_same
 
 __all__ = ["OptimizeResult", "check_pass", "optimize_model"]

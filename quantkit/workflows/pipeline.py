@@ -21,17 +21,11 @@ from quantkit.graph.opset import raise_opset
 from quantkit.graph.save import Stage, copy_of, staged
 from quantkit.graph.view import view_of
 from quantkit.observe.monitor import Monitor, Silent
-from quantkit.plan import (
-    DynamicOptions,
-    Mode,
-    Plan,
-    check_settings,
-    check_target_of,
-    plan_dynamic,
-)
+from quantkit.plan import Mode, Plan, check_settings, check_target_of, plan_dynamic
 from quantkit.provenance import Provenance
 from quantkit.runtime.check_result import Reference, Verification, run_float
 from quantkit.runtime.session import load_model
+from quantkit.settings import DynamicSettings
 from quantkit.workflows.outcome import (
     QuantizeResult,
     check_output_path,
@@ -76,7 +70,7 @@ def static(  # noqa: PLR0913 - one parameter per question
     output_format = output_format or (plan and plan.output_format) or Format.QDQ
     check_settings(job.options, output_format)
     if plan is not None:
-        check_target_of(plan, job.options.target)
+        check_target_of(plan, job.options.runs_on)
     monitor.step(1, STEPS, "Reading the model")
     source = load_model(job.source)
     check_output_path(output, source, job.data)
@@ -134,7 +128,7 @@ def plan_model(
 def dynamic(  # noqa: PLR0913 - one parameter per question
     source: str | Path | onnx.ModelProto,
     output: str | Path,
-    options: DynamicOptions,
+    options: DynamicSettings,
     *,
     verify: bool = True,
     external_data: bool = False,
@@ -188,7 +182,7 @@ class _Draft:
     warnings: tuple[str, ...] = ()
 
 
-def _draft(source: ir.Model, options: DynamicOptions) -> _Draft:
+def _draft(source: ir.Model, options: DynamicSettings) -> _Draft:
     """Plan, and raise the opset if the plan needs it; where that fails, plan without it. The source stays as it is."""
     model = copy_of(source)
     fixed = fix_defaults(model)
@@ -213,7 +207,7 @@ def _draft(source: ir.Model, options: DynamicOptions) -> _Draft:
 
 
 def _second_draft(
-    source: ir.Model, options: DynamicOptions, checked: Verification | None
+    source: ir.Model, options: DynamicSettings, checked: Verification | None
 ) -> _Draft:
     """Plan without integer arithmetic, for a model that does not bear it."""
     again = _draft(source, _stored_only(options))
@@ -224,7 +218,7 @@ def _second_draft(
     return replace(again, warnings=(*again.warnings, warning))
 
 
-def _stored_only(options: DynamicOptions) -> DynamicOptions:
+def _stored_only(options: DynamicSettings) -> DynamicSettings:
     return replace(options, integer=False)
 
 

@@ -37,7 +37,6 @@ from quantkit.plan import (
     Format,
     Kept,
     Plan,
-    StaticOptions,
     check_fits,
     check_operators,
     missing_ranges,
@@ -53,7 +52,7 @@ from quantkit.rewrite.smooth import smooth
 from quantkit.rewrite.smoothable import smoothable, smoothing_requests
 from quantkit.runtime.check_result import LARGE, MADE_UP
 from quantkit.runtime.session import load_model
-from quantkit.settings import DataSettings, RecoverSettings, resident
+from quantkit.settings import DataSettings, RecoverSettings, StaticSettings, resident
 from quantkit.solve.empirical_bias import SAMPLES
 from quantkit.solve.weights import in_groups, moment_requests
 from quantkit.targets import Target, cores
@@ -214,7 +213,7 @@ def prepare(
     monitor.stage("Simplifying")
     ready = simplified(source, job.options, 0 if given is None else opset_for(given))
     if given is not None:
-        check_plan(ready, given, job.options.target, early=True)
+        check_plan(ready, given, job.options.runs_on, early=True)
     if isinstance(job.data, Calibration):
         seen, warnings = job.data, _mismatch(job.data, source)
         if given is None:
@@ -246,7 +245,7 @@ def prepare(
     )
 
 
-def simplified(source: LoadedModel, options: StaticOptions, at_least: int = 0) -> FloatModel:
+def simplified(source: LoadedModel, options: StaticSettings, at_least: int = 0) -> FloatModel:
     """Compute in float32, raise the opset as far as the target needs and to `at_least`, and simplify.
 
     The source stays as it is.
@@ -284,10 +283,10 @@ def prepared_from(
     )
 
 
-def _minimum(options: StaticOptions) -> int:
-    types = [options.activation_type, *(o.dtype for o in options.overrides if o.dtype)]
+def _minimum(options: StaticSettings) -> int:
+    types = [options.activation, *(o.int_type for o in options.overrides if o.int_type)]
     wide = any(t.bits > _BYTE for t in types)
-    return max(options.target.min_opset, _WIDE_OPSET if wide else 0)
+    return max(options.runs_on.min_opset, _WIDE_OPSET if wide else 0)
 
 
 def _equalized(
@@ -454,10 +453,10 @@ def with_choices(prepared: Prepared, job: StaticJob) -> Prepared:
     Raises:
         UsageError: Something else was to be observed or rewritten for that.
     """
-    was, target = prepared.job, job.options.target
-    if target != was.options.target:
+    was, target = prepared.job, job.options.runs_on
+    if target != was.options.runs_on:
         raise UsageError(
-            f"The model was prepared for {was.options.target.name}, and {target.name} is asked for: prepare it again, with "
+            f"The model was prepared for {was.options.runs_on.name}, and {target.name} is asked for: prepare it again, with "
             "that target."
         )
     if job.recover != was.recover:
@@ -494,13 +493,13 @@ def plan_of(
     powers = _powers(prepared.seen, ready.view)
     plan = plan_static(ready.view, ranges, job.options, powers, kept=kept)
     plan = replace(plan, evened=ready.factors_id, output_format=output_format)
-    check_operators(plan, ready.view, job.options.target, output_format)
+    check_operators(plan, ready.view, job.options.runs_on, output_format)
     return plan
 
 
 def for_target(plan: Plan, job: StaticJob, output_format: Format) -> Plan:
     """Return a plan that was given, for the target and the format that it is applied with: a file may lack both."""
-    return replace(plan, target=job.options.target.name, output_format=output_format)
+    return replace(plan, target=job.options.runs_on.name, output_format=output_format)
 
 
 def check_plan(ready: FloatModel, plan: Plan, target: Target, *, early: bool = False) -> None:
@@ -571,7 +570,7 @@ def _missing(ready: FloatModel, seen: Calibration, job: StaticJob) -> tuple[str,
     if not missing:
         return ()
     count = "1 tensor" if len(missing) == 1 else f"{len(missing)} tensors"
-    lacks = f"The calibration has no range of {count} that target '{options.target.name}' needs (the first: '{missing[0]}')"
+    lacks = f"The calibration has no range of {count} that target '{options.runs_on.name}' needs (the first: '{missing[0]}')"
     return (
         f"{lacks}: what makes or reads them may stay float. Calibrate this model again, or quantize with the data itself.",
     )

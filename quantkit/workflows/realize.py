@@ -171,9 +171,9 @@ def realize(  # noqa: PLR0913 - one parameter per question
     if plan is None:
         chosen = plan_of(prepared, output_format)
     else:
-        check_target_of(plan, job.options.target)
+        check_target_of(plan, job.options.runs_on)
         chosen = for_target(plan, job, output_format)
-        check_plan(prepared.ready, chosen, job.options.target)
+        check_plan(prepared.ready, chosen, job.options.runs_on)
     require_static(chosen, source)
     own = plan is None or (not from_file and _is_own(prepared, chosen))
     how = {
@@ -197,7 +197,7 @@ def realize(  # noqa: PLR0913 - one parameter per question
         fusion = None
         if verify and found.nbytes < LARGE:
             fusion = fusion_of(stage.model_path)
-            require_pair_safe(found.model, job.options.target)
+            require_pair_safe(found.model, job.options.runs_on)
         require_same(source, writer.origin)
         external = stage.data_path is not None if output is None else stage.commit() is not None
     return QuantizeResult(
@@ -210,7 +210,7 @@ def realize(  # noqa: PLR0913 - one parameter per question
             *prepared.warnings,
             *found.warnings,
             *warnings_of(source, found.nbytes, found.checked),
-            *unfused(found.plan, fusion, job.options.target),
+            *unfused(found.plan, fusion, job.options.runs_on),
             *_limit_exceeded(source, job.settings.memory),
         ),
         seconds=time.perf_counter() - started,

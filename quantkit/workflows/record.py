@@ -1,7 +1,7 @@
 """What is to be quantized and how, and what is written into the result about it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,9 @@ import onnx
 from quantkit.graph.load import LoadedModel
 from quantkit.observe import Calibration
 from quantkit.observe.origin import calibration_origin, data_origin
-from quantkit.plan import DynamicOptions, StaticOptions
-from quantkit.provenance import ModelOrigin, Provenance, model_digest, to_record
-from quantkit.settings import DataSettings, RecoverSettings
+from quantkit.provenance import ModelOrigin, Provenance, model_digest
+from quantkit.settings import DataSettings, DynamicSettings, RecoverSettings, StaticSettings
+from quantkit.settings.record import dynamic_record, static_record, to_record
 from quantkit.workflows.calibrate import CalibrateOptions
 
 __all__ = ["StaticJob", "dynamic_origin", "static_origin"]
@@ -25,30 +25,36 @@ class StaticJob:
     Attributes:
         source: The float model.
         data: What activations are calibrated with, or a calibration that was made before.
-        options: What is decided about nodes and tensors.
-        recover: What is done to win back accuracy.
+        options: What is decided about nodes and tensors, and done to win back accuracy.
         calibrate: How ranges are estimated.
         settings: How samples are prepared.
-        methods: Other range methods for single tensors, by name or pattern.
     """
 
     source: str | Path | onnx.ModelProto
     data: object
-    options: StaticOptions = field(default_factory=StaticOptions)
-    recover: RecoverSettings = field(default_factory=RecoverSettings)
+    options: StaticSettings = field(default_factory=StaticSettings)
     calibrate: CalibrateOptions = field(default_factory=CalibrateOptions)
     settings: DataSettings = field(default_factory=DataSettings)
-    methods: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def recover(self) -> RecoverSettings:
+        """What is done to win back accuracy."""
+        return self.options.recover
+
+    @property
+    def methods(self) -> Mapping[str, str]:
+        """Other range methods for single tensors, by name or pattern."""
+        return self.options.methods
 
 
 def dynamic_origin(
-    loaded: LoadedModel, options: DynamicOptions, how: Mapping[str, Any]
+    loaded: LoadedModel, options: DynamicSettings, how: Mapping[str, Any]
 ) -> Provenance:
     """Say what came in and what was decided."""
     return Provenance(
         kind="dynamic",
         float=ModelOrigin(**model_digest(loaded)),
-        options=to_record(options) | how,
+        options={**dynamic_record(options), **how},
     )
 
 
@@ -63,14 +69,9 @@ def static_origin(
         float=ModelOrigin(**model_digest(loaded)),
         data=data_origin(seen, [value.name or "" for value in loaded.model.graph.inputs]),
         calibration=calibration_origin(seen) if isinstance(job.data, Calibration) else None,
-        options=to_record(
-            {
-                "static": job.options,
-                "recover": job.recover,
-                "calibrate": method,
-                "data": replace(job.settings, path=None, memory=None),
-                "methods": job.methods,
-            }
-        )
-        | how,
+        options={
+            **static_record(job.options, job.settings),
+            "calibrate": to_record(method),
+            **how,
+        },
     )

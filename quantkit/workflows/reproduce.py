@@ -12,14 +12,12 @@ from quantkit.emit import Format
 from quantkit.errors import ModelError, UsageError
 from quantkit.files import scratch
 from quantkit.graph.load import model_files
-from quantkit.numerics.dtypes import IntType, int_type
 from quantkit.observe import Calibration, CalibratorAsk
 from quantkit.observe.container import is_calibration
-from quantkit.plan import DynamicOptions, StaticOptions, TensorOverride
-from quantkit.provenance import Provenance, content_digest, data_settings_of, read_provenance
+from quantkit.provenance import Provenance, content_digest, read_provenance
 from quantkit.rewrite.simplify import PLUGINS
-from quantkit.settings import DataSettings, RecoverSettings
-from quantkit.targets import target as target_named
+from quantkit.settings import DataSettings
+from quantkit.settings.record import data_settings_of, dynamic_settings_of, static_settings_of
 from quantkit.workflows.calibrate import CalibrateOptions
 from quantkit.workflows.optimize import optimize_model
 from quantkit.workflows.pipeline import dynamic, static
@@ -66,7 +64,7 @@ def make_again(
             if settings is None and says.kind == "static":
                 settings = replace(data_settings_of(says.options), memory=memory)
             _make(says, float_model, made, data, settings or DataSettings())
-        except (KeyError, TypeError, msgspec.ValidationError) as e:
+        except (AttributeError, KeyError, TypeError, msgspec.ValidationError) as e:
             raise ModelError(f"The recorded options are not of this version: {e!r}.") from e
         return _compared(model, made, says)
 
@@ -111,7 +109,7 @@ def _make(
             external_data=external,
         )
     elif says.kind == "dynamic":
-        dynamic(source, target, _dynamic(given), verify=verify, external_data=external)
+        dynamic(source, target, dynamic_settings_of(given), verify=verify, external_data=external)
     else:
         static(
             _job(given, source, data, settings),
@@ -122,75 +120,19 @@ def _make(
         )
 
 
-def _dynamic(given: Mapping[str, Any]) -> DynamicOptions:
-    return DynamicOptions(
-        weight_type=int_type(given["weight_type"]),
-        per_channel=given["per_channel"],
-        reduce_range=given["reduce_range"],
-        op_types=_names(given["op_types"]),
-        include=tuple(given["include"]),
-        exclude=tuple(given["exclude"]),
-        integer=given["integer"],
-        pair_safe=given["pair_safe"],
-    )
-
-
 def _job(
     given: Mapping[str, Any], source: Path, data: Path | None, settings: DataSettings
 ) -> StaticJob:
-    calibrate = given["calibrate"]
-    method = CalibratorAsk(
-        name=calibrate["method"]["name"],
-        settings=tuple((key, value) for key, value in calibrate["method"]["settings"]),
-    )
+    calibrate = {**given["calibrate"]}
+    method = msgspec.convert(calibrate.pop("method"), CalibratorAsk)
     known = data is not None and is_calibration(data)
     return StaticJob(
         source=source,
         data=Calibration.load(str(data)).by(method) if known else data,
-        options=_static(given["static"]),
-        recover=msgspec.convert(given["recover"], RecoverSettings),
-        calibrate=CalibrateOptions(
-            method=method,
-            minmax_only=calibrate["minmax_only"],
-            every_value=calibrate["every_value"],
-            skip_bad=calibrate["skip_bad"],
-        ),
+        options=static_settings_of(given),
+        calibrate=CalibrateOptions(method=method, **calibrate),
         settings=settings,
-        methods=given["methods"],
     )
-
-
-def _static(given: Mapping[str, Any]) -> StaticOptions:
-    return StaticOptions(
-        target=target_named(given["target"]),
-        activation=_type(given["activation"]),
-        weight=_type(given["weight"]),
-        per_channel=given["per_channel"],
-        symmetric_activations=given["symmetric_activations"],
-        op_types=_names(given["op_types"]),
-        include=tuple(given["include"]),
-        exclude=tuple(given["exclude"]),
-        force=tuple(given["force"]),
-        overrides=tuple(_override(rule) for rule in given["overrides"]),
-    )
-
-
-def _override(rule: Mapping[str, Any]) -> TensorOverride:
-    ends = rule["range"]
-    return TensorOverride(
-        tensor=rule["tensor"],
-        range=None if ends is None else (ends[0], ends[1]),
-        dtype=_type(rule["dtype"]),
-        is_float=rule["is_float"],
-    )
-
-
-def _type(name: str | None) -> IntType | None:
-    return None if name is None else int_type(name)
-
-
-def _names(listed: list[str] | None) -> tuple[str, ...] | None:
-    return None if listed is None else tuple(listed)
 
 
 def _compared(model: Path, made: Path, says: Provenance) -> Check:

@@ -16,7 +16,6 @@ from quantkit.provenance import (
     Provenance,
     content_digest,
     cpu_name,
-    data_settings_of,
     is_sealed,
     model_digest,
     provenance_from_text,
@@ -26,6 +25,7 @@ from quantkit.provenance import (
 from quantkit.runtime.check_result import Reference, Verification, compare, run_float
 from quantkit.runtime.session import load_model
 from quantkit.settings import DataSettings
+from quantkit.settings.record import data_settings_of
 from quantkit.workflows.opened_data import opened_for
 from quantkit.workflows.outcome import hides_noise, is_noise, noise
 

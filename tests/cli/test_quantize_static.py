@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from quantkit.cli.app import run as quantkit
 from quantkit.errors import UsageError
 from quantkit.plan import read_plan
 from quantkit.settings import RecoverSettings
+from quantkit.settings.declare import declared
 
 
 def call(*arguments: str | Path) -> int:
@@ -227,7 +228,10 @@ BAD: dict[str, tuple[Case, str]] = {
     "plan-not-writable": (flags("--data", "data", "--save-plan", "/proc/p"), "/proc"),
     "unknown-target": (flags("--data", "data", "--target", "gpu"), "target 'gpu' is unknown"),
     "unknown-format": (flags("--data", "data", "--format", "qd"), "--format 'qd'"),
-    "unknown-type": (flags("--data", "data", "--activation-type", "int4"), "activation_type"),
+    "unknown-type": (
+        flags("--data", "data", "--activation-type", "int4"),
+        "--activation-type 'int4'",
+    ),
     "unknown-method": (flags("--data", "data", "--method", "msee"), "did you mean 'mse'"),
     "two-methods": (flags("--data", "data", "--method", "mse", "--percentile", "9"), "percentile"),
     "no-such-node": (flags("--data", "data", "--exclude", "c9"), "no node 'c9'"),
@@ -290,11 +294,11 @@ def test_a_matrix_product(work: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 @pytest.mark.usefixtures("work")
-@pytest.mark.parametrize("switch", fields(RecoverSettings), ids=lambda f: f.name)
+@pytest.mark.parametrize("name", declared(RecoverSettings))
 def test_every_recovery_switch_has_a_flag_and_a_line_in_the_help(
-    switch: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flag = {"ranges": "weight-ranges"}.get(switch.name, switch.name)
+    flag = {"ranges": "weight-ranges"}.get(name, name)
     seen: list[RecoverSettings] = []
 
     def stop(job: Any, *_: Any, **__: Any) -> None:
@@ -304,10 +308,10 @@ def test_every_recovery_switch_has_a_flag_and_a_line_in_the_help(
     monkeypatch.setattr("quantkit.workflows.pipeline.static", stop)
     for given, expected in ((f"--{flag}", True), (f"--no-{flag}", False)):
         assert call("m.onnx", "q.onnx", "--data", "data", given) == 2
-        assert seen.pop() == replace(RecoverSettings(), **{switch.name: expected})
+        assert seen.pop() == replace(RecoverSettings(), **{name: expected})
     capsys.readouterr()
     for command in (["quantize", "static"], ["plan"]):
         assert quantkit([*command, "--help"]) == 0
         shown = capsys.readouterr().out
         assert f"--{flag}" in shown
-        assert switch.metadata["help"].split()[0] in shown
+        assert declared(RecoverSettings)[name].setting.text.split()[0] in shown

@@ -9,9 +9,9 @@ import pytest
 from builders import Array, graph, model, node, run, sqnr, weight
 from static_cases import IMAGE, X, conv, conv_weights, modes, planned, why, write
 
-from quantkit.numerics.dtypes import UINT16
-from quantkit.plan import Mode, StaticOptions, TensorOverride
-from quantkit.targets import TARGETS, target
+from quantkit.plan import Mode
+from quantkit.settings import StaticSettings, TensorRule
+from quantkit.targets import TARGETS
 
 MOVING = ("tensorrt", "openvino", "qnn")  # where a Concat is moved data
 FEEDS = {"x": X}
@@ -39,7 +39,7 @@ def test_a_concat_of_small_and_large_values_cuts_nothing_off(
 ) -> None:
     proto = joined(parts=parts)
     expected = run(proto, FEEDS)[0]
-    written = write(proto, tmp_path / "q.onnx", FEEDS, options=StaticOptions(target=target(name)))
+    written = write(proto, tmp_path / "q.onnx", FEEDS, options=StaticSettings(target=name))
     for optimize in (True, False):
         found = run(written.path, FEEDS, optimize=optimize)[0]
         assert sqnr(expected, found) > 25, optimize
@@ -47,7 +47,7 @@ def test_a_concat_of_small_and_large_values_cuts_nothing_off(
 
 @pytest.mark.parametrize("name", MOVING)
 def test_all_that_a_concat_joins_has_one_scale(name: str) -> None:
-    options = StaticOptions(target=target(name))
+    options = StaticSettings(target=name)
     plan = planned(joined(), options, a=(-1.0, 2.0), b=(-50.0, 100.0))
     assert modes(plan)["join"] is Mode.STATIC
     shared = {(plan.activation[t].scale, plan.activation[t].zero_point) for t in ("a", "b", "j")}
@@ -63,7 +63,7 @@ def test_moves_between_and_concats_of_concats_share_it_as_well(tmp_path: Path, n
         node("Split", ["i"], ["s", "t"], "split", axis=1),
     ]
     proto = joined(*between, parts=("t", "s", "b"))
-    written = write(proto, tmp_path / "q.onnx", FEEDS, options=StaticOptions(target=target(name)))
+    written = write(proto, tmp_path / "q.onnx", FEEDS, options=StaticSettings(target=name))
     plan = written.plan
     assert {modes(plan)[n] for n in ("pool", "inner", "split", "join")} == {Mode.STATIC}
     assert len({plan.activation[v].scale for v in "apbistj"}) == 1
@@ -79,7 +79,7 @@ def test_a_part_that_others_read_keeps_its_steps(tmp_path: Path, name: str) -> N
     proto.graph.output.append(onnx.ValueInfoProto(name="z"))
     for key, value in conv_weights("cz").items():
         proto.graph.initializer.append(onnx.numpy_helper.from_array(value, key))
-    written = write(proto, tmp_path / "q.onnx", FEEDS, options=StaticOptions(target=target(name)))
+    written = write(proto, tmp_path / "q.onnx", FEEDS, options=StaticSettings(target=name))
     assert modes(written.plan)["join"] is Mode.FLOAT
     assert "too few integers for 'a', which others read as well" in why(written.plan, "join")
     for optimize in (True, False):
@@ -93,7 +93,7 @@ def test_parts_of_like_ranges_are_shared_whoever_reads_them() -> None:
     for key, value in conv_weights("ca2").items():
         proto.graph.initializer.append(onnx.numpy_helper.from_array(value, key))
     proto.graph.output.append(onnx.ValueInfoProto(name="r"))
-    plan = planned(proto, StaticOptions(target=target("tensorrt")), a=(-1, 1), b=(-4, 4))
+    plan = planned(proto, StaticSettings(target="tensorrt"), a=(-1, 1), b=(-4, 4))
     assert modes(plan)["join"] is Mode.STATIC
 
 
@@ -102,7 +102,7 @@ def test_a_relu_in_front_is_kept_where_the_shared_range_does_not_end_at_0(
     tmp_path: Path, name: str
 ) -> None:
     proto = joined(node("Relu", ["a"], ["r"], "relu"), parts=("r", "b"), loud=1.0)
-    written = write(proto, tmp_path / "q.onnx", FEEDS, options=StaticOptions(target=target(name)))
+    written = write(proto, tmp_path / "q.onnx", FEEDS, options=StaticSettings(target=name))
     assert modes(written.plan)["relu"] is Mode.STATIC
     expected = run(proto, FEEDS)[0]
     for optimize in (True, False):
@@ -111,7 +111,7 @@ def test_a_relu_in_front_is_kept_where_the_shared_range_does_not_end_at_0(
 
 def test_a_scale_that_the_target_fixes_is_not_shared_with_larger_values() -> None:
     """The NPU's Sigmoid has results in 256ths."""
-    options = StaticOptions(target=target("qnn"))
+    options = StaticSettings(target="qnn")
     sigmoid = node("Sigmoid", ["a"], ["s"], "sigmoid")
     plan = planned(joined(sigmoid, parts=("s", "b")), options)
     assert "the scale of 's' is fixed" in why(plan, "join")
@@ -120,8 +120,8 @@ def test_a_scale_that_the_target_fixes_is_not_shared_with_larger_values() -> Non
 
 
 def test_tensors_of_different_types_are_not_joined_in_integers() -> None:
-    wide = (TensorOverride(tensor="b", dtype=UINT16),)
-    plan = planned(joined(), StaticOptions(target=target("qnn"), overrides=wide))
+    wide = (TensorRule(tensor="b", dtype="uint16"),)
+    plan = planned(joined(), StaticSettings(target="qnn", tensors=wide))
     assert why(plan, "join") == "'a' and 'b', which it joins, have different types"
 
 
@@ -130,17 +130,20 @@ def test_a_constant_part_is_written_in_the_shared_scale(tmp_path: Path, name: st
     proto = joined(parts=("a", "k"))
     large = weight(1, 8, 6, 6, seed=3, scale=40.0)
     proto.graph.initializer.append(onnx.numpy_helper.from_array(large, "k"))
-    written = write(proto, tmp_path / "q.onnx", FEEDS, options=StaticOptions(target=target(name)))
+    written = write(proto, tmp_path / "q.onnx", FEEDS, options=StaticSettings(target=name))
     assert modes(written.plan)["join"] is Mode.STATIC
     expected = run(proto, FEEDS)[0]
     for optimize in (True, False):
         assert sqnr(expected, run(written.path, FEEDS, optimize=optimize)[0]) > 25
 
 
-def test_values_that_are_written_into_others_are_joined_with_them() -> None:
+def test_values_that_are_written_into_others_are_joined_with_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """No target that comes with the product moves these; one of others may."""
-    moving = target("qnn")
-    moving = replace(moving, moves=moving.moves | {"Max", "ScatterElements"})
+    more = {"Max", "ScatterElements"}
+    moving = replace(TARGETS["qnn"], name="moving", moves=TARGETS["qnn"].moves | more)
+    monkeypatch.setattr("quantkit.targets.registry.TARGETS", {**TARGETS, "moving": moving})
     for made in (
         node("Max", ["a", "b"], ["m"], "max"),
         node("ScatterElements", ["a", "i", "b"], ["m"], "scatter", axis=1),
@@ -149,5 +152,5 @@ def test_values_that_are_written_into_others_are_joined_with_them() -> None:
         proto.graph.initializer.append(
             onnx.numpy_helper.from_array(np.zeros((1, 8, 6, 6), np.int64), "i")
         )
-        plan = planned(proto, StaticOptions(target=moving), a=(-1.0, 1.0), b=(-9.0, 9.0))
+        plan = planned(proto, StaticSettings(target="moving"), a=(-1.0, 1.0), b=(-9.0, 9.0))
         assert len({plan.activation[t].scale for t in "abmj"}) == 1

@@ -15,9 +15,9 @@ from targets.test_targets_runtime import with_axes
 from quantkit import quantize_static, targets
 from quantkit.emit.static import Format
 from quantkit.errors import UsageError
-from quantkit.numerics.dtypes import INT8, INT16, UINT8, UINT16, IntType
-from quantkit.plan import Mode, StaticOptions, TensorOverride
+from quantkit.plan import Mode
 from quantkit.runtime.kernels import Fusion, fusion_of
+from quantkit.settings import ActivationType, StaticSettings, TensorRule
 
 # What gives NaN, or values that no eight bits hold, on data of both signs.
 UNFIT = {"Div", "Sqrt"}
@@ -74,12 +74,12 @@ def test_operators_without_a_kernel_run_in_float_between_integers(op: str, tmp_p
         assert fusion.conversions["QuantizeLinear"] == 2
 
 
-def only_if_bare(monkeypatch: pytest.MonkeyPatch, op: str) -> StaticOptions:
+def only_if_bare(monkeypatch: pytest.MonkeyPatch, op: str) -> StaticSettings:
     """Return a target that runs one more operator on integers, if it is written so."""
     cpu = targets.DEFAULT
     mine = replace(cpu, name="mine", moves=cpu.moves | {op}, bare=frozenset({op}))
     monkeypatch.setattr(targets.registry, "TARGETS", {**targets.TARGETS, "mine": mine})
-    return StaticOptions(target=mine)
+    return StaticSettings(target="mine")
 
 
 def test_movement_that_is_not_found_between_conversions_is_written_on_integers(
@@ -95,7 +95,7 @@ def test_movement_that_is_not_found_between_conversions_is_written_on_integers(
 def test_integers_of_16_bits_are_not_moved_as_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = replace(only_if_bare(monkeypatch, "SpaceToDepth"), activation=UINT16)
+    options = replace(only_if_bare(monkeypatch, "SpaceToDepth"), activation_type="uint16")
     proto = between("SpaceToDepth", FLOAT_CASES["SpaceToDepth"])
     written = write(proto, tmp_path / "q.onnx", {"x": X}, Format.QDQ, options)
     assert written.modes()["op"] is Mode.STATIC
@@ -132,19 +132,19 @@ CONVS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "same": ((8, 8, 3, 3), (2, 8, 9, 9), {"auto_pad": "SAME_UPPER"}),
 }  # fmt: skip
 TYPES = {
-    "default": StaticOptions(),
-    "by tensor": StaticOptions(per_channel=False),
-    "uint8 weights": StaticOptions(weight=UINT8),
-    "uint8 weights by tensor": StaticOptions(weight=UINT8, per_channel=False),
-    "int8 activations": StaticOptions(activation=INT8),
-    "symmetric": StaticOptions(symmetric_activations=True),
-    "symmetric int8": StaticOptions(activation=INT8, symmetric_activations=True),
+    "default": StaticSettings(),
+    "by tensor": StaticSettings(per_channel=False),
+    "uint8 weights": StaticSettings(weight_type="uint8"),
+    "uint8 weights by tensor": StaticSettings(weight_type="uint8", per_channel=False),
+    "int8 activations": StaticSettings(activation_type="int8"),
+    "symmetric": StaticSettings(symmetric_activations=True),
+    "symmetric int8": StaticSettings(activation_type="int8", symmetric_activations=True),
 }
 
 
 @pytest.mark.parametrize("options", TYPES.values(), ids=TYPES)
 @pytest.mark.parametrize("kind", CONVS)
-def test_convolutions(kind: str, options: StaticOptions, tmp_path: Path) -> None:
+def test_convolutions(kind: str, options: StaticSettings, tmp_path: Path) -> None:
     shape, x_shape, attributes = CONVS[kind]
     nodes = [
         node("Conv", ["x", "w1"], ["a"], "c1", **attributes),  # without a bias
@@ -161,7 +161,7 @@ def test_convolutions(kind: str, options: StaticOptions, tmp_path: Path) -> None
 @pytest.mark.parametrize("transposed", [0, 1])
 @pytest.mark.parametrize("bias", [(8,), (1, 8), (), (1,), None], ids=str)
 def test_gemm(
-    bias: tuple[int, ...] | None, transposed: int, options: StaticOptions, tmp_path: Path
+    bias: tuple[int, ...] | None, transposed: int, options: StaticSettings, tmp_path: Path
 ) -> None:
     weights: dict[str, Array] = {
         "w": weight(8, 16) if transposed else weight(16, 8),
@@ -186,7 +186,7 @@ def test_gemm(
 
 @pytest.mark.parametrize("options", TYPES.values(), ids=TYPES)
 @pytest.mark.parametrize("shape", [(16,), (4, 16), (2, 3, 16)], ids=str)
-def test_matmul(shape: tuple[int, ...], options: StaticOptions, tmp_path: Path) -> None:
+def test_matmul(shape: tuple[int, ...], options: StaticSettings, tmp_path: Path) -> None:
     nodes = [node("MatMul", ["x", "w"], ["a"], "m1"), node("MatMul", ["a", "v"], ["y"], "m2")]
     weights = {"w": weight(16, 8), "v": weight(8, 8, seed=1)}
     proto = model(graph(nodes, {"x": shape}, {"y": None}, weights))
@@ -221,7 +221,7 @@ def test_attention(tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", TYPES.values(), ids=TYPES)
 @pytest.mark.parametrize("top", [None, 1.0])
 def test_relu_and_clip_behind_a_conv(
-    top: float | None, options: StaticOptions, tmp_path: Path
+    top: float | None, options: StaticSettings, tmp_path: Path
 ) -> None:
     bounds = {"low": np.array(0, np.float32), "high": np.array(top or 0, np.float32)}
     relu = node("Relu", ["a"], ["b"], "op")
@@ -237,15 +237,15 @@ def test_a_range_that_the_user_gave_does_not_undo_a_clip(
 ) -> None:
     bounds = {"low": np.array(0, np.float32), "high": np.array(1, np.float32)}
     proto = chain(node("Clip", ["a", "low", "high"], ["b"], "clip"), constants=bounds)
-    options = StaticOptions(overrides=(TensorOverride(tensor="b", range=given),))
+    options = StaticSettings(tensors=(TensorRule(tensor="b", range=given),))
     check_formats(proto, tmp_path, {"x": X}, options)
 
 
-@pytest.mark.parametrize("dtype", [UINT16, INT16], ids=["uint16", "int16"])
+@pytest.mark.parametrize("dtype", ["uint16", "int16"])
 def test_sixteen_bits_are_more_exact_in_qdq_and_refused_elsewhere(
-    dtype: IntType, tmp_path: Path
+    dtype: ActivationType, tmp_path: Path
 ) -> None:
-    proto, options = chain(node("Relu", ["a"], ["b"])), StaticOptions(activation=dtype)
+    proto, options = chain(node("Relu", ["a"], ["b"])), StaticSettings(activation_type=dtype)
     expected = run(proto, {"x": X})[0]
     wide = write(proto, tmp_path / "16.onnx", {"x": X}, Format.QDQ, options)
     eight = write(proto, tmp_path / "8.onnx", {"x": X})
@@ -259,12 +259,12 @@ def test_sixteen_bits_are_more_exact_in_qdq_and_refused_elsewhere(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (StaticOptions(activation=INT8, weight=UINT8), "multiply int8 by uint8 weights"),
-        (StaticOptions(overrides=(TensorOverride(tensor="b", dtype=INT8),)), "reads and writes int8 and uint8"),
+        (StaticSettings(activation_type="int8", weight_type="uint8"), "multiply int8 by uint8 weights"),
+        (StaticSettings(tensors=(TensorRule(tensor="b", dtype="int8"),)), "reads and writes int8 and uint8"),
     ],
 )  # fmt: skip
 def test_types_that_have_no_qlinear_operator_are_refused_and_load_as_qdq(
-    options: StaticOptions, message: str, tmp_path: Path
+    options: StaticSettings, message: str, tmp_path: Path
 ) -> None:
     proto = chain(node("Relu", ["a"], ["b"]))
     with pytest.raises(UsageError, match=message):
@@ -282,7 +282,11 @@ def test_a_bias_that_does_not_fit_widens_the_scale_of_its_channel(tmp_path: Path
     w[3], b[3] = w[3] * 1e-12, 1.5  # BatchNormalization leaves such channels behind
     for name, array in (("c1_w", w), ("c1_b", b)):
         constants[name].CopyFrom(onnx.numpy_helper.from_array(array, name))
-    for options in (StaticOptions(), StaticOptions(weight=UINT8), StaticOptions(per_channel=False)):
+    for options in (
+        StaticSettings(),
+        StaticSettings(weight_type="uint8"),
+        StaticSettings(per_channel=False),
+    ):
         check_formats(proto, tmp_path, {"x": X}, options, least=30)
 
 

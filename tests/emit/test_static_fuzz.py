@@ -11,9 +11,9 @@ from random_graphs import ONE, TWO, Grower
 from static_cases import X, write
 
 from quantkit.emit.static import Format
-from quantkit.numerics.dtypes import INT8, UINT8
-from quantkit.plan import Mode, StaticOptions
+from quantkit.plan import Mode
 from quantkit.runtime.kernels import fusion_of
+from quantkit.settings import StaticSettings
 
 STEPS = st.lists(
     st.tuples(st.sampled_from(ONE + TWO), st.integers(0, 99), st.integers(0, 99)),
@@ -21,8 +21,8 @@ STEPS = st.lists(
     max_size=14,
 )
 OPTIONS = st.builds(
-    StaticOptions,
-    activation=st.sampled_from([None, UINT8, INT8]),
+    StaticSettings,
+    activation_type=st.sampled_from([None, "uint8", "int8"]),
     per_channel=st.booleans(),
     symmetric_activations=st.sampled_from([None, True]),
 )
@@ -35,7 +35,7 @@ def noise(expected: Array, actual: Array) -> float:
 
 @settings(max_examples=40, deadline=None)
 @given(STEPS, OPTIONS)
-def test_random_graphs(steps: list[tuple[str, int, int]], options: StaticOptions) -> None:
+def test_random_graphs(steps: list[tuple[str, int, int]], options: StaticSettings) -> None:
     grower = Grower()
     for op, first, second in steps:
         grower.add(op, first, second)
@@ -65,7 +65,7 @@ def test_what_is_planned_in_integers_runs_in_integers_and_nothing_else_does(
     with TemporaryDirectory() as folder:
         for output_format in Format:
             path = Path(folder) / f"{output_format}.onnx"
-            options = StaticOptions(exclude=exclude)
+            options = StaticSettings(exclude=exclude)
             written = write(proto, path, {"x": X}, output_format, options)
             static = {
                 n.node

@@ -11,8 +11,9 @@ from onnx import TensorProto, helper, numpy_helper
 from static_cases import IMAGE, X, chain, check_formats, conv, conv_weights, write
 
 from quantkit.emit.static import Format
-from quantkit.plan import Mode, StaticOptions
+from quantkit.plan import Mode
 from quantkit.runtime.kernels import fusion_of
+from quantkit.settings import StaticSettings
 
 NEWEST = 24
 ROWS: dict[str, Any] = {"x": [4, 160]}
@@ -272,7 +273,7 @@ def test_a_value_that_is_read_twice_by_one_node(tmp_path: Path) -> None:
 def test_what_is_excluded_is_written_as_it_was(tmp_path: Path) -> None:
     proto = chain(node("Relu", ["a"], ["b"]))
     for output_format in Format:
-        options = StaticOptions(exclude=("c2",))
+        options = StaticSettings(exclude=("c2",))
         written = write(proto, tmp_path / "q.onnx", {"x": X}, output_format, options)
         found = initializers(onnx.load(written.path))
         np.testing.assert_array_equal(found["c2_w"], initializers(proto)["c2_w"])

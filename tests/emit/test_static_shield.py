@@ -11,9 +11,8 @@ from builders import graph, model, node, op_types, run, weight
 from static_cases import IMAGE, X, chain, conv, conv_weights, write
 
 from quantkit.emit.static import Format
-from quantkit.plan import StaticOptions
 from quantkit.runtime.kernels import fusion_of
-from quantkit.targets import target
+from quantkit.settings import NodeRule, StaticSettings
 
 FORMATS = list(Format)
 VECTOR = weight(16, seed=3)
@@ -37,7 +36,7 @@ def test_a_float_product_between_integers_keeps_its_weight(
     middle = node(op, ["a", "m_w"], ["m" if clip else "b"], "middle", pads=[1] * 4)
     rest = [node(clip, ["m"], ["b"])] if clip else []
     proto = chain(middle, *rest, constants={"m_w": spread(8, 8, 3, 3, axis=axis)})
-    options = StaticOptions(exclude=("middle",), force=("c1",))
+    options = StaticSettings(exclude=("middle",), nodes=(NodeRule(node="c1", mode="integer"),))
     written = write(proto, tmp_path / "q.onnx", {"x": X}, output_format, options)
     assert op_types(onnx.load(written.path)).count("Max") == 1
     fusion = fusion_of(written.path)
@@ -61,7 +60,7 @@ def test_conversions_that_onnxruntime_moves_do_not_reach_a_float_product(
         node("MaxPool", ["r"], ["b"], "behind", **pool),
     )
     constants = {"middle_w": spread(8, 8, 3, 3, axis=0), "middle_b": weight(8)}
-    options = StaticOptions(exclude=("middle",), force=("c1",))
+    options = StaticSettings(exclude=("middle",), nodes=(NodeRule(node="c1", mode="integer"),))
     written = write(
         chain(*nodes, constants=constants), tmp_path / "q.onnx", {"x": X}, output_format, options
     )
@@ -72,7 +71,7 @@ def test_without_the_shield_the_weight_would_be_lost(tmp_path: Path) -> None:
     """If this fails, onnxruntime no longer does it, and the shield can go."""
     middle = node("ConvTranspose", ["a", "m_w"], ["b"], "middle", pads=[1] * 4)
     proto = chain(middle, constants={"m_w": spread(8, 8, 3, 3, axis=1)})
-    options = StaticOptions(exclude=("middle",), force=("c1",))
+    options = StaticSettings(exclude=("middle",), nodes=(NodeRule(node="c1", mode="integer"),))
     written = write(proto, tmp_path / "q.onnx", {"x": X}, Format.QDQ, options)
     bare = onnx.load(written.path)
     shield = next(n for n in bare.graph.node if n.op_type == "Max")
@@ -104,11 +103,15 @@ def test_no_node_is_added_where_none_is_needed(output_format: Format, tmp_path: 
 def test_only_targets_that_need_it_get_such_nodes(
     name: str, excluded: int, gemm: int, tmp_path: Path
 ) -> None:
-    options = StaticOptions(target=target(name))
+    options = StaticSettings(target=name)
     add = node("Add", ["a", "x"], ["s"], "add")  # computed in integers on every target
     own = {"middle_w": spread(8, 8, 3, 3, axis=0), "middle_b": weight(8, seed=77)}
     proto = chain(add, conv("s", "b", "middle"), constants=own)
-    left = replace(options, exclude=("middle",), force=("c1", "add"))
+    left = replace(
+        options,
+        exclude=("middle",),
+        nodes=tuple(NodeRule(node=n, mode="integer") for n in ("c1", "add")),
+    )
     written = write(proto, tmp_path / "conv.onnx", {"x": X}, Format.QDQ, left)
     assert op_types(onnx.load(written.path)).count("Max") == excluded
 

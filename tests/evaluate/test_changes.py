@@ -7,9 +7,9 @@ from graph.cases import function_model, if_model, with_external_data
 
 from quantkit.errors import ModelError
 from quantkit.evaluate.changes import changes_of
-from quantkit.plan import DynamicOptions
 from quantkit.result import OperatorChange
 from quantkit.samples import fashion_mnist
+from quantkit.settings import DynamicSettings
 from quantkit.workflows.pipeline import dynamic
 
 
@@ -22,7 +22,7 @@ def test_a_model_does_not_differ_from_itself(tmp_path: Path) -> None:
 
 
 def test_operators_and_types_of_a_quantized_model(tmp_path: Path) -> None:
-    dynamic(fashion_mnist().model, tmp_path / "q.onnx", DynamicOptions())
+    dynamic(fashion_mnist().model, tmp_path / "q.onnx", DynamicSettings())
     found = changes_of(fashion_mnist().model, tmp_path / "q.onnx")
     assert found.operators[0] == OperatorChange(op_type="Mul", before=0, after=5)
     sizes = [abs(c.after - c.before) for c in found.operators]

@@ -9,12 +9,12 @@ from builders import run, sqnr
 from layer_cases import float_model, quantized, rescaled, weight_of
 
 from quantkit.evaluate.layers.ranking import layers_of
-from quantkit.plan import DynamicOptions, StaticOptions, TensorOverride
+from quantkit.settings import DynamicSettings, StaticSettings, TensorRule
 from quantkit.workflows.pipeline import dynamic, static
 from quantkit.workflows.record import StaticJob
 
 # What 'deep' reads, with steps as coarse as a few outliers would make them.
-COARSE = StaticOptions(overrides=(TensorOverride(tensor="r2", range=(0.0, 150.0)),))
+COARSE = StaticSettings(tensors=(TensorRule(tensor="r2", range=(0.0, 150.0)),))
 
 
 def output_db(source: Path, candidate: Path, feeds: list[dict[str, np.ndarray]]) -> float:
@@ -47,7 +47,7 @@ def test_advice_keeps_its_promise_and_is_not_repeated(tmp_path: Path) -> None:
 def test_what_others_need_in_integers_is_not_promised_to_be_exact(tmp_path: Path) -> None:
     """Both 'wide' and 'add' read r1, which stays rounded for one if the other is excluded."""
     source, feeds = float_model("cnn", tmp_path)
-    coarse = StaticOptions(overrides=(TensorOverride(tensor="r1", range=(0.0, 150.0)),))
+    coarse = StaticSettings(tensors=(TensorRule(tensor="r1", range=(0.0, 150.0)),))
     job, few = StaticJob(source=source, data=feeds, options=coarse), feeds[:4]
     static(job, tmp_path / "before.onnx")
     found = layers_of(source, tmp_path / "before.onnx", few)
@@ -87,6 +87,6 @@ def test_what_a_dynamic_file_excluded_is_not_advised_and_other_tools_get_no_flag
     best = layers_of(source, worse, feeds[:3]).advice[0]
     assert (best.nodes, best.option) == (("deep",), "")
     assert best.sentence.startswith("Keeping 'deep' in float would bring +")
-    dynamic(source, tmp_path / "d.onnx", DynamicOptions(exclude=("deep",)))
+    dynamic(source, tmp_path / "d.onnx", DynamicSettings(exclude=("deep",)))
     found = layers_of(source, tmp_path / "d.onnx", feeds[:3])
     assert not any("deep" in advice.nodes for advice in found.advice)

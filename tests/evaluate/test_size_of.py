@@ -6,14 +6,14 @@ from builders import matmul_model, save
 from graph.cases import with_external_data
 
 from quantkit.evaluate.cost.size import compressed_size, size_of
-from quantkit.plan import DynamicOptions
 from quantkit.samples import fashion_mnist
+from quantkit.settings import DynamicSettings
 from quantkit.workflows.pipeline import dynamic
 
 
 def test_a_candidate_is_weighed_against_float(tmp_path: Path) -> None:
     base, path = fashion_mnist().model, tmp_path / "q.onnx"
-    dynamic(base, path, DynamicOptions())
+    dynamic(base, path, DynamicSettings())
     found = size_of(path, base)
     assert found.disk == path.stat().st_size == sum(part.nbytes for part in found.parts)
     assert found.ratio == path.stat().st_size / base.stat().st_size

@@ -8,9 +8,9 @@ from builders import graph, matmul_model, model, node, weight
 from quantkit.errors import UnknownNodeError, UsageError
 from quantkit.graph.load import load
 from quantkit.graph.view import view_of
-from quantkit.numerics.dtypes import INT8, UINT8
 from quantkit.ops.view import View
-from quantkit.plan import DynamicOptions, Mode, Plan, plan_dynamic
+from quantkit.plan import Mode, Plan, plan_dynamic
+from quantkit.settings import DynamicSettings
 from quantkit.spec import PerAxis, PerTensor
 
 
@@ -19,7 +19,7 @@ def view(proto: Any) -> View:
 
 
 def plan_of(proto: Any, **options: Any) -> Plan:
-    return plan_dynamic(view(proto), DynamicOptions(**options))
+    return plan_dynamic(view(proto), DynamicSettings(**options))
 
 
 def test_large_matmul_runs_in_integers_per_output_channel() -> None:
@@ -74,13 +74,13 @@ def test_unknown_operator_type_lists_the_known_ones() -> None:
 
 
 def test_int8_weights_are_symmetric_and_pair_safe() -> None:
-    spec = plan_of(matmul_model(), weight_type=INT8).weight["w"].spec
+    spec = plan_of(matmul_model(), weight_type="int8").weight["w"].spec
     assert spec.symmetric
     assert spec.pair_axes == ((0,),)
 
 
 def test_uint8_weights_need_no_pair_safety() -> None:
-    spec = plan_of(matmul_model(), weight_type=UINT8).weight["w"].spec
+    spec = plan_of(matmul_model(), weight_type="uint8").weight["w"].spec
     assert not spec.symmetric
     assert spec.pair_axes == ()
 
@@ -90,7 +90,7 @@ def test_per_tensor_is_one_scale() -> None:
 
 
 def test_plan_round_trips_through_json() -> None:
-    plan = plan_of(matmul_model(), weight_type=INT8)
+    plan = plan_of(matmul_model(), weight_type="int8")
     assert Plan.from_json(plan.to_json()) == plan
 
 

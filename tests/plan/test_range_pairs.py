@@ -15,7 +15,8 @@ from quantkit import RecoverSettings, calibrate, quantize_static
 from quantkit.graph.load import load
 from quantkit.graph.view import view_of
 from quantkit.observe.points import points_of
-from quantkit.plan import Mode, Plan, StaticOptions
+from quantkit.plan import Mode, Plan
+from quantkit.settings import StaticSettings
 from quantkit.targets import TARGETS, Target
 from quantkit.workflows.calibrate import needed_by_any
 
@@ -116,7 +117,7 @@ def test_what_is_observed_is_all_that_a_plan_asks_for_in_every_pair(name: str) -
     target = TARGETS[name]
     loaded = load(side_by_side(list(product(forms(target), forms(target))))).model
     prepared = Ready(loaded, view_of(loaded))
-    options = StaticOptions(target=target)
+    options = StaticSettings(target=name)
     plan = prepared.plan(open_ranges(prepared, options=options), options)
     assert not unknown(plan)
     assert convs(plan) == {Mode.STATIC}
@@ -129,7 +130,7 @@ def test_ranges_of_the_model_as_it_is_serve_a_plan_for_any_target(name: str) -> 
     proto = side_by_side([*zip(found, found, strict=True), *pairwise(found)])
     raw = load(proto).model
     ranges = dict.fromkeys(points_of(view_of(raw), needed_by_any(raw)).tensors, (-4.0, 4.0))
-    plan = ready(proto).plan(ranges, StaticOptions(target=target))
+    plan = ready(proto).plan(ranges, StaticSettings(target=name))
     assert not unknown(plan)
     assert convs(plan) == {Mode.STATIC}
 
@@ -162,7 +163,7 @@ def clipped(bounds: tuple[float, float] | None) -> onnx.ModelProto:
 def test_a_conv_in_front_of_any_clip_runs_in_integers(
     name: str, bounds: tuple[float, float] | None
 ) -> None:
-    plan = planned(clipped(bounds), StaticOptions(target=TARGETS[name]))
+    plan = planned(clipped(bounds), StaticSettings(target=name))
     assert convs(plan) == {Mode.STATIC}
 
 

@@ -19,9 +19,9 @@ from static_cases import (
     why,
 )
 
-from quantkit.numerics.dtypes import INT8, UINT8
-from quantkit.plan import Mode, Plan, StaticOptions, TensorOverride
-from quantkit.targets import target
+from quantkit.numerics.dtypes import UINT8
+from quantkit.plan import Mode, Plan
+from quantkit.settings import ActivationType, NodeRule, StaticSettings, TensorRule
 
 ZERO, ONE = np.array(0, np.float32), np.array(1, np.float32)
 
@@ -61,16 +61,16 @@ def test_relu_and_clip_in_a_row_are_both_gone() -> None:
 
 def test_relu_stays_where_the_range_does_not_end_at_zero() -> None:
     proto = chain(node("Relu", ["a"], ["b"], "relu"))
-    said = TensorOverride(tensor="b", range=(-1.0, 1.0))
-    for options in (StaticOptions(symmetric_activations=True), StaticOptions(overrides=(said,))):
+    said = TensorRule(tensor="b", range=(-1.0, 1.0))
+    for options in (StaticSettings(symmetric_activations=True), StaticSettings(tensors=(said,))):
         assert modes(planned(proto, options))["relu"] is Mode.STATIC
 
 
 def test_clip_stays_where_the_range_goes_beyond_its_bounds() -> None:
     clip = node("Clip", ["a", "low", "high"], ["b"], "clip")
     proto = chain(clip, constants={"low": ZERO, "high": ONE})
-    said = TensorOverride(tensor="b", range=(0.0, 2.0))
-    assert modes(planned(proto, StaticOptions(overrides=(said,))))["clip"] is Mode.STATIC
+    said = TensorRule(tensor="b", range=(0.0, 2.0))
+    assert modes(planned(proto, StaticSettings(tensors=(said,))))["clip"] is Mode.STATIC
 
 
 def test_relu_that_others_read_past_stays() -> None:
@@ -176,7 +176,7 @@ def test_what_lies_far_below_a_fixed_range_has_its_own_but_where_the_target_fixe
     proto = chain(node(op, ["a"], ["b"], "op"))
     assert planned(proto, None, b=(0.0, 0.1)).activation["b"].high == pytest.approx(0.1)
     assert planned(proto, None, b=(0.0, 0.6)).activation["b"].high == pytest.approx(255 / 256)
-    fixed = planned(proto, StaticOptions(target=target("qnn")), b=(0.0, 0.1))
+    fixed = planned(proto, StaticSettings(target="qnn"), b=(0.0, 0.1))
     assert fixed.activation["b"].high == pytest.approx(255 / 256)
 
 
@@ -203,7 +203,7 @@ def test_conv_transpose_stays_float_and_its_weight_shrinks() -> None:
     assert modes(plan)["up"] is Mode.STORED
     assert "no integer kernel for ConvTranspose" in why(plan, "up")
     other = planned(
-        chain(up, constants={"u": weight(8, 8, 3, 3, seed=7)}), StaticOptions(target=target("qnn"))
+        chain(up, constants={"u": weight(8, 8, 3, 3, seed=7)}), StaticSettings(target="qnn")
     )
     assert modes(other)["up"] is Mode.STATIC
 
@@ -213,7 +213,10 @@ def test_an_operator_joins_only_if_all_it_reads_is_integer() -> None:
     plan = planned(chain(node("Tanh", ["a"], ["t"]), add))
     assert modes(plan)["add"] is Mode.FLOAT
     assert why(plan, "add") == "its input is float"
-    forced = planned(chain(node("Tanh", ["a"], ["t"]), add), StaticOptions(force=("add",)))
+    forced = planned(
+        chain(node("Tanh", ["a"], ["t"]), add),
+        StaticSettings(nodes=(NodeRule(node="add", mode="integer"),)),
+    )
     assert modes(forced)["add"] is Mode.STATIC
 
 
@@ -277,6 +280,7 @@ def test_observed_ranges_are_what_is_planned() -> None:
 
 def test_symmetric_activations_have_their_zero_point_in_the_middle() -> None:
     proto = chain(node("Tanh", ["a"], ["b"]))
-    for dtype, middle in ((UINT8, 128), (INT8, 0)):
-        plan = planned(proto, StaticOptions(symmetric_activations=True, activation=dtype))
+    cases: list[tuple[ActivationType, int]] = [("uint8", 128), ("int8", 0)]
+    for dtype, middle in cases:
+        plan = planned(proto, StaticSettings(symmetric_activations=True, activation_type=dtype))
         assert {a.zero_point for a in plan.activations} == {middle}

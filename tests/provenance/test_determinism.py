@@ -11,7 +11,7 @@ from builders import rng
 from provenance_cases import WAYS, contents, data_file, float_model, write
 
 from quantkit.provenance import read_provenance
-from quantkit.settings import RecoverSettings
+from quantkit.settings import RecoverSettings, StaticSettings
 from quantkit.workflows.calibrate import CalibrateOptions
 from quantkit.workflows.pipeline import static
 from quantkit.workflows.record import StaticJob
@@ -84,7 +84,9 @@ def test_warnings_name_no_folder(tmp_path: Path) -> None:
         calibrate = CalibrateOptions(skip_bad=True)
         source = float_model(place / "m.onnx")
         recover = RecoverSettings(equalize=False, smooth=False)
-        job = StaticJob(source=source, data=data, calibrate=calibrate, recover=recover)
+        job = StaticJob(
+            source=source, data=data, calibrate=calibrate, options=StaticSettings(recover=recover)
+        )
         static(job, place / "q.onnx")
         found.append(contents(place / "q.onnx"))
     assert found[0] == found[1]
@@ -106,7 +108,12 @@ def test_workers_change_nothing(workers: int, inputs: tuple[Path, Path], tmp_pat
         (tmp_path / name).mkdir()
         target = tmp_path / name / "q.onnx"
         calibrate = CalibrateOptions(workers=count)
-        job = StaticJob(source=inputs[0], data=inputs[1], calibrate=calibrate, recover=everything)
+        job = StaticJob(
+            source=inputs[0],
+            data=inputs[1],
+            calibrate=calibrate,
+            options=StaticSettings(recover=everything),
+        )
         static(job, target)
         found.append(contents(target))
     assert found[0] == found[1]

@@ -20,15 +20,14 @@ from quantkit.provenance import (
     Provenance,
     calibrated_of,
     content_digest,
-    data_settings_of,
     is_sealed,
     provenance_from_text,
     read_entry,
     read_provenance,
-    to_record,
 )
 from quantkit.result import DataSource
 from quantkit.settings import DataSettings, ImageSettings, TextSettings
+from quantkit.settings.record import data_settings_of, to_record
 from quantkit.workflows.inspect import inspect_model
 
 

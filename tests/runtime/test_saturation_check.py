@@ -13,11 +13,10 @@ from quantkit.emit import Format
 from quantkit.evaluate.integer_layers import integer_layers, share, worst_db
 from quantkit.graph.load import load
 from quantkit.numerics.dtypes import INT8, UINT8, IntType
-from quantkit.plan import StaticOptions
 from quantkit.runtime.saturation import integer_products, saturating_nodes
-from quantkit.targets import target
+from quantkit.settings import StaticSettings
 
-VNNI = StaticOptions(target=target("x86-vnni"))
+VNNI = StaticSettings(target="x86-vnni")
 
 
 def found(source: onnx.ModelProto | Path) -> tuple[str, ...]:

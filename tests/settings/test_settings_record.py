@@ -10,7 +10,24 @@ from pathlib import Path
 import pytest
 from settings.record_cases import CASES, written
 
+from quantkit import (
+    DataSettings,
+    ImageSettings,
+    NodeRule,
+    RecoverSettings,
+    StaticSettings,
+    TensorRule,
+    TextSettings,
+)
 from quantkit.provenance import is_sealed, provenance_from_text, read_entry
+from quantkit.settings import DynamicSettings
+from quantkit.settings.record import (
+    data_settings_of,
+    dynamic_record,
+    dynamic_settings_of,
+    static_record,
+    static_settings_of,
+)
 
 RECORDS = Path(__file__).parent / "records"
 
@@ -40,3 +57,93 @@ def test_the_same_choices_are_recorded_in_the_same_words(case: str, tmp_path: Pa
     assert as_written(found["options"]) == as_written(before["options"])
     assert found["kind"] == before["kind"]
     assert found["float"] == before["float"]
+
+
+STATIC = {
+    "static": StaticSettings(target="cpu", format="qdq", per_channel=True),
+    "static_everything": StaticSettings(
+        target="arm64",
+        format="qoperator",
+        activation_type="int8",
+        weight_type="int8",
+        per_channel=False,
+        symmetric_activations=True,
+        include=("first", "second", "relu"),
+        exclude=("relu", "bias"),  # a rule that leaves a node float excludes it
+        op_types=("MatMul",),
+        recover=RecoverSettings(equalize=True, smooth=False, adaptive=True, rounding=False),
+        tensors=(
+            TensorRule(tensor="x", range=(-4.0, 4.5)),
+            TensorRule(tensor="r", method="minmax"),
+        ),
+        nodes=(NodeRule(node="second", mode="integer"),),
+    ),
+    "static_rules": StaticSettings(
+        target="cpu",
+        format="qdq",
+        per_channel=True,
+        tensors=(
+            TensorRule(tensor="*", dtype="uint8"),
+            TensorRule(tensor="y", keep_float=True),
+            TensorRule(tensor="*", method="minmax"),
+            TensorRule(tensor="r", method="entropy"),
+        ),
+        recover=RecoverSettings(empirical=True, ranges=True),
+    ),
+}
+SAMPLES = {
+    "static": DataSettings(),
+    "static_everything": DataSettings(
+        batch=2,
+        limit=12,
+        shuffle=False,
+        seed=3,
+        image=ImageSettings(
+            preset="imagenet", resize=(8, 9), crop=7, mean=(0.5,), exif=False, layout="NCHW"
+        ),
+        text=TextSettings(column=("a", "b"), max_length=9),  # no tokenizer: it is looked for again
+    ),
+    "static_letterbox": DataSettings(
+        image=ImageSettings(letterbox=(6, 8), pixels="0-255", std=(1.0, 2.0, 3.0), channels="BGR")
+    ),
+}
+
+
+@pytest.mark.parametrize("case", STATIC)
+def test_a_record_gives_the_settings_that_were_chosen(case: str) -> None:
+    assert static_settings_of(json.loads(record(case))["options"]) == STATIC[case]
+
+
+@pytest.mark.parametrize("case", SAMPLES)
+def test_a_record_tells_how_samples_were_prepared(case: str) -> None:
+    assert data_settings_of(json.loads(record(case))["options"]) == SAMPLES[case]
+
+
+def test_a_record_gives_the_settings_of_dynamic_quantization() -> None:
+    assert dynamic_settings_of(json.loads(record("dynamic"))["options"]) == DynamicSettings()
+    assert dynamic_settings_of(json.loads(record("dynamic_everything"))["options"]) == (
+        DynamicSettings(
+            weight_type="int8",
+            per_channel=False,
+            reduce_range=True,
+            op_types=("MatMul",),
+            include=("first",),
+            exclude=("sec*",),
+        )
+    )
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case != "optimize"])
+def test_what_was_read_is_written_as_it_was(case: str) -> None:
+    options = json.loads(record(case))["options"]
+    if case.startswith("dynamic"):
+        found = dynamic_record(dynamic_settings_of(options))
+    else:
+        found = static_record(static_settings_of(options), data_settings_of(options))
+        tokenizer = options["data"]["text"]["tokenizer"]  # only its name is told
+        found["data"]["text"]["tokenizer"] = tokenizer
+    assert as_written(found) == as_written({key: options[key] for key in found})
+    assert found.keys() >= options.keys() - {"format", "plan", "verify", "external_data"} - {
+        "calibrate",
+        "sample",
+    }

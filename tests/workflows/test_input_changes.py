@@ -11,8 +11,7 @@ from builders import graph, model, node, rng, weight
 
 from quantkit.errors import ModelError
 from quantkit.observe.monitor import Silent
-from quantkit.plan import DynamicOptions
-from quantkit.settings import DataSettings
+from quantkit.settings import DataSettings, DynamicSettings
 from quantkit.workflows.calibrate import CalibrateOptions, calibrate_model
 from quantkit.workflows.optimize import optimize_model
 from quantkit.workflows.pipeline import dynamic, static
@@ -73,7 +72,7 @@ def run_calibrate(path: Path, out: Path, changing: Changing) -> None:
 
 
 def run_dynamic(path: Path, out: Path, changing: Changing) -> None:
-    dynamic(path, out, DynamicOptions(), progress=changing)
+    dynamic(path, out, DynamicSettings(), progress=changing)
 
 
 def run_optimize(path: Path, out: Path, changing: Changing) -> None:
@@ -110,5 +109,5 @@ def test_a_model_that_is_only_touched_by_its_reader_is_no_change(tmp_path: Path)
     path, out = tmp_path / "m.onnx", tmp_path / "q.onnx"
     path.write_bytes(build(0))
     (tmp_path / "link.onnx").symlink_to(path)
-    dynamic(tmp_path / "link.onnx", out, DynamicOptions(), progress=lambda _: path.chmod(0o444))
+    dynamic(tmp_path / "link.onnx", out, DynamicSettings(), progress=lambda _: path.chmod(0o444))
     assert out.exists()

@@ -14,9 +14,9 @@ from quantkit import calibrate, quantize_static
 from quantkit.emit.static import Format
 from quantkit.errors import UsageError
 from quantkit.numerics.dtypes import INT8, UINT8
-from quantkit.plan import Mode, StaticOptions
+from quantkit.plan import Mode
 from quantkit.runtime.kernels import fusion_of
-from quantkit.settings import RecoverSettings
+from quantkit.settings import RecoverSettings, StaticSettings
 
 FAST = RecoverSettings(rounding=False, equalize=False, smooth=False)
 IMAGES = rng(3).standard_normal((16, 8, 6, 6)).astype(np.float32)
@@ -112,7 +112,7 @@ def test_7_one_scale_a_channel_is_not_worse_for_a_transformer(tmp_path: Path) ->
     x = {"x": weight(2, 7, 32, scale=1)}
     found = []
     for per_channel in (True, False):
-        options = StaticOptions(per_channel=per_channel)
+        options = StaticSettings(per_channel=per_channel)
         path = check_formats(proto, tmp_path, x, options)[Format.QDQ].path
         found.append(sqnr(run(proto, x)[0], run(path, x)[0]))
     assert found[0] >= found[1] - 0.5
@@ -134,8 +134,8 @@ def test_8_and_9_each_product_has_a_mode_and_a_reason_and_the_loss_is_measured(
 def test_11_every_combination_of_types_loads_or_is_refused_in_a_sentence(
     activation: Any, weights: Any, *, symmetric: bool, tmp_path: Path
 ) -> None:
-    proto, options = network(), StaticOptions(
-        activation=activation, weight=weights, symmetric_activations=symmetric
+    proto, options = network(), StaticSettings(
+        activation_type=activation, weight_type=weights, symmetric_activations=symmetric
     )  # fmt: skip
     feeds = {"x": X}
     if (activation, weights) != (INT8, UINT8):
@@ -292,7 +292,7 @@ def test_24_gemm_and_matmul_by_column_or_by_tensor(*, per_channel: bool, tmp_pat
     ]
     weights = {"w1": weight(24, 16), "w2": weight(24, 8), "b": weight(24)}
     proto = model(graph(nodes, {"x": ["N", 16]}, {"y": None}, weights))
-    options = StaticOptions(per_channel=per_channel)
+    options = StaticSettings(per_channel=per_channel)
     for written in check_formats(proto, tmp_path, {"x": weight(5, 16, scale=1)}, options).values():
         stored = initializers(onnx.load(written.path))
         shapes = [stored[f"{name}_scale"].shape for name in ("w1", "w2")]

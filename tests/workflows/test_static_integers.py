@@ -18,7 +18,7 @@ from quantkit import quantize_static
 from quantkit.emit.static import Format
 from quantkit.numerics.dtypes import UINT8
 from quantkit.numerics.integer import ConvGeometry, Output, Quantized, qlinear_conv, qlinear_matmul
-from quantkit.plan import StaticOptions
+from quantkit.settings import StaticSettings
 
 
 def geometry(item: onnx.NodeProto) -> ConvGeometry:
@@ -123,10 +123,12 @@ def conv_model(name: str, kind: str) -> tuple[onnx.ModelProto, Array]:
     return proto, rng(1).standard_normal((2, channels, 9, 9)).astype(np.float32)
 
 
-@pytest.mark.parametrize("options", [StaticOptions(), StaticOptions(per_channel=False)])
+@pytest.mark.parametrize("options", [StaticSettings(), StaticSettings(per_channel=False)])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", CONVS)
-def test_planned_convolutions(name: str, kind: str, options: StaticOptions, tmp_path: Path) -> None:
+def test_planned_convolutions(
+    name: str, kind: str, options: StaticSettings, tmp_path: Path
+) -> None:
     proto, x = conv_model(name, kind)
     write(proto, tmp_path / "q.onnx", {"x": x}, Format.QOPERATOR, options)
     check_integers(tmp_path / "q.onnx", x)

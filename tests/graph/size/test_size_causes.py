@@ -10,8 +10,8 @@ from graph.cases import function_model, if_model, loop_model
 from onnx import TensorProto, helper, numpy_helper
 
 from quantkit.graph.size.by_cause import account
-from quantkit.plan import DynamicOptions
 from quantkit.samples import fashion_mnist
+from quantkit.settings import DynamicSettings
 from quantkit.workflows.pipeline import dynamic
 
 SCALE, ZERO = np.array(0.1, np.float32), np.array(0, np.uint8)
@@ -196,7 +196,7 @@ def test_doc_strings_and_properties_are_metadata_wherever_they_are() -> None:
 
 
 def test_quantkit_files_have_their_scales_apart(tmp_path: Path) -> None:
-    dynamic(fashion_mnist().model, tmp_path / "q.onnx", DynamicOptions())
+    dynamic(fashion_mnist().model, tmp_path / "q.onnx", DynamicSettings())
     found = account(tmp_path / "q.onnx")
     named = {row.name: row.cause for row in found.tensors}
     for name, cause in named.items():

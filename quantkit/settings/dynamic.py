@@ -1,0 +1,64 @@
+"""How weights are quantized where nothing is calibrated. No table of quantkit.toml: flags and arguments say it."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+from quantkit.settings.declare import Setting, check
+from quantkit.settings.static import WeightType
+from quantkit.settings.values import Names, OperatorTypes
+
+if TYPE_CHECKING:
+    from quantkit.numerics.dtypes import IntType
+
+__all__ = ["DynamicSettings"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DynamicSettings:
+    """How a model is quantized dynamically; the defaults are what an expert would choose. Empty: all.
+
+    Nodes that are included run in integer arithmetic where a kernel exists, whatever their size.
+    """
+
+    weight_type: Annotated[
+        WeightType,
+        Setting(
+            "uint8 (default, most accurate) or int8 (faster on x86, as safe from saturation).",
+            "TYPE",
+        ),
+    ] = "uint8"
+    per_channel: Annotated[
+        bool,
+        Setting(
+            "One scale per channel (default), or one per tensor.", flag="--per-channel/--per-tensor"
+        ),
+    ] = True
+    reduce_range: Annotated[
+        bool, Setting("Use 7 bits: not needed, int8 weights are safe from saturation.", flag=None)
+    ] = False
+    op_types: Annotated[
+        OperatorTypes,
+        Setting("Only these operator types: MatMul,Gemm,... May be repeated.", "TYPES"),
+    ] = ()
+    include: Annotated[
+        Names, Setting("Only this node (name or pattern). May be repeated.", "NODE")
+    ] = ()
+    exclude: Annotated[
+        Names, Setting("Never this node (name or pattern). May be repeated.", "NODE")
+    ] = ()
+    integer: Annotated[
+        bool, Setting("Integer arithmetic, not only weights stored as integers.", flag=None)
+    ] = True
+    pair_safe: Annotated[
+        bool, Setting("Keep int8 weights from saturating x86 without VNNI.", flag=None)
+    ] = True
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def weight(self) -> "IntType":
+        """The type of weights."""
+        from quantkit.numerics.dtypes import int_type
+
+        return int_type(self.weight_type)

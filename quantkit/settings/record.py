@@ -1,0 +1,144 @@
+"""Settings as they stand in the record of a model, and back: the format of files already written.
+
+What a field is called here was decided when the first models were written, and is not what it is called in quantkit.toml.
+Names, defaults and types of settings may change; this may not, or `quantkit verify --again` would not know such models any
+more. `tests/settings/records` holds what version 0.1.0 wrote.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from quantkit.errors import ModelError
+from quantkit.settings.data import DataSettings
+from quantkit.settings.dynamic import DynamicSettings
+from quantkit.settings.static import NodeRule, RecoverSettings, StaticSettings, TensorRule
+
+__all__ = ["data_settings_of", "dynamic_record", "dynamic_settings_of", "static_record"]
+__all__ += ["static_settings_of", "to_record"]
+
+
+def to_record(value: object) -> Any:
+    """Return JSON data for a tree of frozen dataclasses.
+
+    Files become names without folders, for the record must not depend on where things lie.
+
+    Raises:
+        TypeError: It holds something else.
+    """
+    if value is None or isinstance(value, bool | int | float | str):
+        return value.value if isinstance(value, Enum) else value
+    if isinstance(value, Path):
+        return value.name
+    if isinstance(value, Enum):
+        return to_record(value.value)
+    if isinstance(value, Mapping):
+        return {str(key): to_record(inner) for key, inner in value.items()}
+    if is_dataclass(value):
+        return {f.name: to_record(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, Sequence):
+        return [to_record(inner) for inner in value]
+    raise TypeError(f"{type(value).__name__} has no place in a record.")
+
+
+def dynamic_record(settings: DynamicSettings) -> dict[str, Any]:
+    """Return how a model was quantized dynamically. All operators are null there."""
+    return {**to_record(settings), "op_types": to_record(settings.op_types or None)}
+
+
+def dynamic_settings_of(options: Mapping[str, Any]) -> DynamicSettings:
+    """Read what `dynamic_record` wrote; other options of the record are left out."""
+    names = [f.name for f in fields(DynamicSettings)]
+    return msgspec.convert(
+        {name: options[name] for name in names} | _operators(options), DynamicSettings
+    )
+
+
+def static_record(settings: StaticSettings, samples: DataSettings) -> dict[str, Any]:
+    """Return how a model was quantized statically; not the format, which stands beside it.
+
+    Args:
+        settings: What was chosen about nodes and tensors, by the settings that were used: target and types may be null
+            there, rules of nodes are what they exclude or force.
+        samples: How they were prepared. Where they lay, and how much memory might be held, changes no result.
+    """
+    overrides = [
+        {"tensor": r.tensor, "range": r.range, "dtype": r.dtype, "is_float": r.keep_float}
+        for r in settings.overrides
+    ]
+    static = {
+        "target": settings.runs_on.name,
+        "activation": settings.activation_type,
+        "weight": settings.weight_type,
+        "per_channel": settings.channelwise,
+        "symmetric_activations": settings.symmetric_activations,
+        "op_types": settings.op_types or None,
+        "include": settings.include,
+        "exclude": settings.excluded,
+        "force": settings.forced,
+        "overrides": overrides,
+    }
+    found: dict[str, Any] = to_record(
+        {
+            "static": static,
+            "recover": settings.recover,
+            "methods": settings.methods,
+            "data": replace(samples, path=None, memory=None),
+        }
+    )
+    return found
+
+
+def static_settings_of(options: Mapping[str, Any]) -> StaticSettings:
+    """Read what `static_record` wrote, and the format beside it.
+
+    Raises:
+        KeyError, TypeError, msgspec.ValidationError: The record is not one that this version wrote.
+    """
+    given = options["static"]
+    rules = [
+        msgspec.convert(_renamed(rule, is_float="keep_float"), TensorRule)
+        for rule in given["overrides"]
+    ]
+    rules += (TensorRule(tensor=name, method=how) for name, how in options["methods"].items())
+    same = ("target", "per_channel", "symmetric_activations", "include", "exclude")
+    return replace(
+        msgspec.convert(
+            {name: given[name] for name in same}
+            | {"activation_type": given["activation"], "weight_type": given["weight"]}
+            | {"format": options["format"]}
+            | _operators(given),
+            StaticSettings,
+        ),
+        recover=msgspec.convert(options["recover"], RecoverSettings),
+        tensors=tuple(rules),
+        nodes=tuple(NodeRule(node=node, mode="integer") for node in given["force"]),
+    )
+
+
+def data_settings_of(options: Mapping[str, Any]) -> DataSettings:
+    """Return how samples were prepared, from a record of static quantization.
+
+    The record names a tokenizer without its folder; it is looked for beside data and model again.
+
+    Raises:
+        ModelError: The record is not one that this version wrote.
+    """
+    try:
+        data = options["data"]
+        text = {k: v for k, v in data["text"].items() if k not in {"tokenizer", "search"}}
+        return msgspec.convert({**data, "path": None, "text": text}, DataSettings)
+    except (KeyError, TypeError, AttributeError, msgspec.ValidationError) as e:
+        raise ModelError(f"The recorded data settings are not of this version: {e!r}.") from e
+
+
+def _operators(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {"op_types": options["op_types"] or []}
+
+
+def _renamed(plain: Mapping[str, Any], **names: str) -> dict[str, Any]:
+    return {names.get(key, key): value for key, value in plain.items()}
