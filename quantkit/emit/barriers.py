@@ -12,19 +12,28 @@
 1 and the Gemm of MatMul and Add happen whatever provider runs the rest; 2 and the float kernels of 3 are the CPU
 provider's. A target that reads the file itself needs none of it, and would not fuse across (`Target.needs_barriers`).
 
+4. It moves a DequantizeLinear behind MaxPool, Reshape, Slice, Squeeze, Transpose and Unsqueeze, to everybody who reads them.
+   A node that reads through its If, Loop or Scan body has no input to be changed: onnxruntime 1.31 writes behind the end of a
+   list, and the process is aborted. So nothing in a subgraph reads what comes out of a DequantizeLinear and was moved at
+   most. This holds for every target: each file is loaded by onnxruntime before it is handed over.
+
 ``Max`` of one input copies its input; onnxruntime removes Identity and Cast to the same type, and keeps this.
 """
 
+from collections.abc import Iterable
+
 import onnx_ir as ir
 
-from quantkit.graph.edit import Canvas
-from quantkit.ops.float_ops import BIASED, CLIPS, activation_slots
+from quantkit.graph.edit import Canvas, owner_of
+from quantkit.ops.float_ops import BIASED, CLIPS, MOVES, activation_slots
 from quantkit.plan.model import Mode, Plan
 from quantkit.targets import Target
 
-__all__ = ["shield"]
+__all__ = ["part_subgraphs", "shield"]
 
 _MATRIX = 2
+# What is moved, and what onnxruntime takes away before it moves a DequantizeLinear.
+_PASSED = MOVES | CLIPS | {"Concat", "Dropout"}
 
 
 def shield(canvas: Canvas, plan: Plan, target: Target) -> None:
@@ -45,6 +54,20 @@ def shield(canvas: Canvas, plan: Plan, target: Target) -> None:
             _before(canvas, node, _slots(node)[0])
         elif static and decided is not None and decided.float_output:
             _behind(canvas, node)
+
+
+def part_subgraphs(canvas: Canvas) -> None:
+    """Insert a node in front of subgraphs that read what was dequantized, in place. Linear in the number of nodes."""
+    restored: dict[ir.Node, bool] = {}  # nodes come after those whose results they read
+    for node in list(canvas.model.graph.all_nodes()):
+        source = _maker(node)
+        restored[node] = node.op_type == "DequantizeLinear" or (
+            node.op_type in _PASSED and source is not None and restored.get(source, False)
+        )
+        if restored[node]:
+            for value in node.outputs:
+                inside = [u for u in value.uses() if owner_of(u.node) is not owner_of(node)]
+                _apart(canvas, value, inside)
 
 
 def _slots(node: ir.Node) -> range:
@@ -89,12 +112,18 @@ def _behind(canvas: Canvas, node: ir.Node) -> None:
         for use in result.uses()
         if use.node.op_type == "QuantizeLinear" or _is_fused_early(node, use.node)
     ]
-    if not apart:
+    _apart(canvas, result, apart)
+
+
+def _apart(canvas: Canvas, value: ir.Value, readers: Iterable[tuple[ir.Node, int]]) -> None:
+    """Let these readers, nodes and their slots, read a copy of a value; none is made for nobody."""
+    uses = tuple(readers)
+    if not uses:
         return
-    (copied,) = canvas.node("Max", [result], after=node, outputs=[f"{result.name}_apart"])
-    copied.type, copied.shape = result.type, result.shape
-    for use in apart:
-        use.node.replace_input_with(use.idx, copied)
+    (copied,) = canvas.node("Max", [value], after=value.producer(), outputs=[f"{value.name}_apart"])
+    copied.type, copied.shape = value.type, value.shape
+    for node, slot in uses:
+        node.replace_input_with(slot, copied)
 
 
 def _is_fused_early(node: ir.Node, reader: ir.Node) -> bool:

@@ -2,7 +2,7 @@
 
 import onnx_ir as ir
 
-from quantkit.emit.barriers import shield
+from quantkit.emit.barriers import part_subgraphs, shield
 from quantkit.emit.dynamic import emit_rest
 from quantkit.emit.parts import Parts, drop_absorbed, drop_unread
 from quantkit.emit.qdq import emit_qdq
@@ -41,3 +41,4 @@ def emit_static(
     emit_rest(canvas, weights, plan)
     if target.needs_barriers:
         shield(canvas, plan, target)
+    part_subgraphs(canvas)
