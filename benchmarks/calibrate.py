@@ -25,7 +25,7 @@ from worker import peak_bytes
 
 from quantkit import calibrate
 from quantkit.data import InputSpec, arrays, images, open_data, order  # noqa: F401 - not to be timed
-from quantkit.observe import CalibratorAsk
+from quantkit.observe import CalibratorOf
 from quantkit.settings import DataSettings, ImageSettings
 from quantkit.workflows.calibrate import CalibrateOptions, calibrate_model
 
@@ -102,7 +102,7 @@ def stages(job: Report) -> Report:
 
     rest: dict[str, Any] = dict.fromkeys(("described", "resumed", "tick"), id)
     clock: Any = SimpleNamespace(stage=note, start=lambda _: note("start"), **rest)
-    ask = CalibratorAsk(name=job.get("method", "percentile"))
+    ask = CalibratorOf(name=job.get("method", "percentile"))
     options = CalibrateOptions(method=ask, every_value=job.get("every_value", False))
     begin = time.perf_counter()
     found = calibrate_model(job["model"], job["data"], None, options, settings_of(job), clock)

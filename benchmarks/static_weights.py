@@ -44,7 +44,7 @@ def moments_of(
     settings = DataSettings(limit=len(samples))
     with runnable(ready) as written:
         seen = calibrate_model(written.source, list(samples), None, options, settings)
-    found = [seen.seen.answers[p.reads][moment_request(p).what] for p in products]
+    found = [seen.seen.answers[p.reads][moment_request(p).statistic] for p in products]
     return [m for m in found if isinstance(m, PatchMoments)]
 
 

@@ -10,7 +10,7 @@ from quantkit.result import Result, load_result, result_file
 from quantkit.settings import DataSettings, parse_memory
 
 if TYPE_CHECKING:
-    from quantkit.observe import CalibratorAsk
+    from quantkit.observe import CalibratorOf
 
 __all__ = ["as_path", "check_output", "checked_names", "range_method", "read_result"]
 __all__ += ["sample_settings"]
@@ -66,21 +66,21 @@ def sample_settings(
     return replace(settings or DataSettings(), **{k: v for k, v in given.items() if v is not None})
 
 
-def range_method(method: str | None, percentile: float | None = None) -> "CalibratorAsk":
+def range_method(method: str | None, percentile: float | None = None) -> "CalibratorOf":
     """Return the calibrator of that name; without one, the percentile if that is given, else MSE.
 
     Raises:
         UsageError: There is none, or its setting makes no sense.
     """
     from quantkit.observe import (
-        CalibratorAsk,  # numpy and more, which judging a result does not need
+        CalibratorOf,  # numpy and more, which judging a result does not need
     )
 
     if percentile is not None and method not in {None, "percentile"}:
         raise UsageError(f"percentile is for the method 'percentile', not '{method}'.")
     keep: Any = (("keep", percentile),) if percentile is not None else ()
     try:
-        ask = CalibratorAsk(name=method or ("percentile" if keep else "mse"), settings=keep)
+        ask = CalibratorOf(name=method or ("percentile" if keep else "mse"), settings=keep)
         ask.create(1)
     except ValueError as e:
         raise UsageError(str(e)) from e

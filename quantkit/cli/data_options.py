@@ -19,7 +19,7 @@ from quantkit.settings import (
 )
 
 if TYPE_CHECKING:
-    from quantkit.observe import CalibratorAsk
+    from quantkit.observe import CalibratorOf
 
 __all__ = ["DataFlags", "MethodFlags", "calibrator", "chosen_calibrator", "data_settings"]
 __all__ += ["read_by"]
@@ -99,7 +99,7 @@ def read_by(settings: DataSettings, *models: Path) -> list[Path | None]:
 
 def chosen_calibrator(
     flags: MethodFlags, recipe: CalibrateSettings, usual: str | None = None
-) -> "CalibratorAsk":
+) -> "CalibratorOf":
     """Return the calibrator that flags and recipe ask for; a flag's method leaves out the recipe's percentile.
 
     Args:
@@ -116,14 +116,14 @@ def chosen_calibrator(
     return calibrator(method, percentile)
 
 
-def calibrator(name: str | None, percentile: float | None) -> "CalibratorAsk":
+def calibrator(name: str | None, percentile: float | None) -> "CalibratorOf":
     """Return a calibrator by its name, or the percentile; "mse" if neither is given.
 
     Raises:
         UsageError: There is no such calibrator, or its setting makes no sense.
     """
     from calibrators import names
-    from quantkit.observe import CalibratorAsk
+    from quantkit.observe import CalibratorOf
 
     name = name or ("mse" if percentile is None else "percentile")
     known = names()
@@ -134,7 +134,7 @@ def calibrator(name: str | None, percentile: float | None) -> "CalibratorAsk":
     if percentile is not None and name != "percentile":
         raise UsageError(f"--percentile is for --method percentile, not {name}.")
     settings = (("keep", percentile),) if percentile is not None else ()
-    ask = CalibratorAsk(name=name, settings=settings)
+    ask = CalibratorOf(name=name, settings=settings)
     try:
         ask.create(1)
     except ValueError as e:

@@ -5,23 +5,23 @@ points -> requests -> job -> shards -> observations -> calibration
 
 from quantkit.observe.calibration import Calibration, onnxruntime_table
 from quantkit.observe.requests import (
-    CalibratorAsk,
-    ChannelsAsk,
-    MomentsAsk,
-    ProductsAsk,
+    CalibratorOf,
+    ChannelSketchesOf,
+    MinMaxOf,
+    MomentsOf,
     Request,
-    SketchAsk,
-    SpanAsk,
+    SecondMomentOf,
+    SketchOf,
 )
 
 __all__ = [
     "Calibration",
-    "CalibratorAsk",
-    "ChannelsAsk",
-    "MomentsAsk",
-    "ProductsAsk",
+    "CalibratorOf",
+    "ChannelSketchesOf",
+    "MinMaxOf",
+    "MomentsOf",
     "Request",
-    "SketchAsk",
-    "SpanAsk",
+    "SecondMomentOf",
+    "SketchOf",
     "onnxruntime_table",
 ]

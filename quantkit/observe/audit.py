@@ -15,7 +15,7 @@ import numpy as np
 from calibrators import Method, Range, Sketch
 from quantkit.observe.forks import forked_map
 from quantkit.observe.observations import Observations
-from quantkit.observe.requests import SketchAsk
+from quantkit.observe.requests import SketchOf
 
 __all__ = ["CLIPPED_HARD", "MOVED", "Audit", "TensorAudit", "audit_of", "glanced_at"]
 
@@ -175,15 +175,15 @@ class _Study:
 
 
 def _sketches(seen: Observations) -> Iterator[tuple[str, Sketch]]:
-    for tensor, whats in seen.answers.items():
-        for what, statistic in whats.items():
-            if isinstance(what, SketchAsk) and isinstance(statistic, Sketch):
+    for tensor, kinds in seen.answers.items():
+        for kind, statistic in kinds.items():
+            if isinstance(kind, SketchOf) and isinstance(statistic, Sketch):
                 yield tensor, statistic
 
 
 def _sketch(seen: Observations, tensor: str) -> Sketch:
-    whats = seen.answers[tensor].items()
-    return next(s for w, s in whats if isinstance(w, SketchAsk) and isinstance(s, Sketch))
+    kinds = seen.answers[tensor].items()
+    return next(s for w, s in kinds if isinstance(w, SketchOf) and isinstance(s, Sketch))
 
 
 def _lost(sketch: Sketch, found: Range) -> float:

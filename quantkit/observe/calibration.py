@@ -23,12 +23,12 @@ from calibrators import (
 )
 from quantkit.data import Description
 from quantkit.errors import DataError, UsageError
-from quantkit.observe import requests as asks
+from quantkit.observe import requests
 from quantkit.observe.audit import Audit
 from quantkit.observe.container import read_container, write_container
-from quantkit.observe.min_max import Span
+from quantkit.observe.min_max import RunningMinMax
 from quantkit.observe.observations import Observations
-from quantkit.observe.requests import CalibratorAsk, Request
+from quantkit.observe.requests import CalibratorOf, Request, stored_name
 
 __all__ = ["FORMAT", "Calibration", "onnxruntime_table", "sketch_method"]
 
@@ -49,20 +49,6 @@ _HEADER: dict[str, Any] = {
 }
 _SHOWN = 3  # warnings, when printed
 
-_ASKS: dict[str, type[Any]] = {
-    cls.__name__: cls
-    for cls in (
-        asks.SketchAsk,
-        asks.SpanAsk,
-        asks.ChannelsAsk,
-        asks.MomentsAsk,
-        asks.ExtremesAsk,
-        asks.ProductsAsk,
-        asks.PatchesAsk,
-        asks.CalibratorAsk,
-    )
-}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
@@ -75,7 +61,7 @@ class Calibration:
     """
 
     seen: Observations
-    method: CalibratorAsk
+    method: CalibratorOf
     header: Mapping[str, Any]
 
     def __str__(self) -> str:
@@ -95,12 +81,12 @@ class Calibration:
     @property
     def tensors(self) -> tuple[str, ...]:
         """The tensors that have a range, in graph order."""
-        ranged = (asks.SketchAsk, asks.SpanAsk, asks.CalibratorAsk)
+        ranged = (requests.SketchOf, requests.MinMaxOf, requests.CalibratorOf)
         answers = self.seen.answers.items()
-        return tuple(t for t, whats in answers if any(isinstance(w, ranged) for w in whats))
+        return tuple(t for t, kinds in answers if any(isinstance(w, ranged) for w in kinds))
 
     def answer(self, tensor: str, ask: type[Any]) -> Statistic | None:
-        """Return the answer to one kind of question; None if it was not asked.
+        """Return a statistic of a tensor by its kind; None if it was not asked for.
 
         Raises:
             UsageError: There is no such tensor.
@@ -110,11 +96,11 @@ class Calibration:
             hint = f"; did you mean '{near[0]}'?" if near else "."
             raise UsageError(f"The calibration has no tensor '{tensor}'{hint}")
         answers = self.seen.answers[tensor].items()
-        return next((s for what, s in answers if isinstance(what, ask)), None)
+        return next((s for kind, s in answers if isinstance(kind, ask)), None)
 
     def sketch(self, tensor: str) -> Sketch | None:
-        """Return a tensor's distribution; None if only its span was taken."""
-        found = self.answer(tensor, asks.SketchAsk)
+        """Return a tensor's distribution; None if only minimum and maximum were taken."""
+        found = self.answer(tensor, requests.SketchOf)
         return found if isinstance(found, Sketch) else None
 
     def range(self, tensor: str, method: Method | None = None) -> Range:
@@ -125,27 +111,27 @@ class Calibration:
         sketch = self.sketch(tensor)
         if sketch is not None:
             return (method or sketch_method(self.method) or MinMax())(sketch)
-        span = self.answer(tensor, asks.SpanAsk)
-        if isinstance(span, Span) and (method is None or isinstance(method, MinMax)):
-            return span.range()
+        ends = self.answer(tensor, requests.MinMaxOf)
+        if isinstance(ends, RunningMinMax) and (method is None or isinstance(method, MinMax)):
+            return ends.range()
         raise UsageError(
             f"Of tensor '{tensor}' only minimum and maximum were taken: calibrate again without "
             "--minmax-only to use another method."
         )
 
-    def by(self, method: CalibratorAsk) -> "Calibration":
+    def by(self, method: CalibratorOf) -> "Calibration":
         """Return the same knowledge with another method's ranges.
 
         Raises:
             UsageError: The method needs what was not collected.
         """
-        collected = {what for whats in self.seen.answers.values() for what in whats}
+        collected = {kind for kinds in self.seen.answers.values() for kind in kinds}
         if sketch_method(method) is None and method not in collected:
             raise UsageError(
                 f"{method.name} collects its own statistics while the data is run, and did not: calibrate "
                 f"again with --method {method.name}."
             )
-        if method.name != "minmax" and not any(isinstance(w, asks.SketchAsk) for w in collected):
+        if method.name != "minmax" and not any(isinstance(w, requests.SketchOf) for w in collected):
             raise UsageError(
                 "Only minima and maxima were taken: calibrate again without --minmax-only to use "
                 f"{method.name}."
@@ -163,7 +149,7 @@ class Calibration:
             "format": FORMAT,
             "method": asdict(self.method),
             "requests": [
-                [r.tensor, type(r.what).__name__, asdict(r.what)]  # type: ignore[call-overload]
+                [r.tensor, stored_name(r.statistic), asdict(r.statistic)]  # type: ignore[call-overload]
                 for r in self.seen.requests
             ],
             "bad": self.seen.reasons(),
@@ -187,7 +173,7 @@ class Calibration:
         try:
             _check_header(header)
             seen = Observations.from_arrays(arrays, _requests(header["requests"]), header["bad"])
-            method = _ask(CalibratorAsk, header["method"])
+            method = _restored(CalibratorOf, header["method"])
             method.create(1)
             _check_types(arrays, seen.to_arrays())
         except Exception as e:  # whatever restoring nonsense raises
@@ -222,17 +208,19 @@ def _check_types(arrays: Mapping[str, NDArray[Any]], again: Mapping[str, NDArray
 
 def _requests(listed: Sequence[Any]) -> list[Request]:
     return [
-        Request(tensor=msgspec.convert(t, str), what=_ask(_ASKS[kind], fields))
-        for t, kind, fields in listed
+        Request(
+            tensor=msgspec.convert(t, str), statistic=_restored(requests.STORED_NAMES[name], fields)
+        )
+        for t, name, fields in listed
     ]
 
 
-def _ask(kind: type[Any], fields: Mapping[str, Any]) -> Any:
-    """Restore a question; JSON has no tuples."""
+def _restored(kind: type[Any], fields: Mapping[str, Any]) -> Any:
+    """Restore a request's statistic; JSON has no tuples."""
     return msgspec.convert(fields, kind)
 
 
-def sketch_method(ask: CalibratorAsk) -> Method | None:
+def sketch_method(ask: CalibratorOf) -> Method | None:
     """Return the method that reads a sketch; None if the calibrator collects its own."""
     found = ask.create(1)
     return found.method if isinstance(found, SketchCalibrator) else None

@@ -35,12 +35,12 @@ from quantkit.observe.prepare import (
     try_out,
 )
 from quantkit.observe.requests import (
-    CalibratorAsk,
-    PatchesAsk,
+    CalibratorOf,
+    MinMaxOf,
+    PatchesOf,
     Request,
-    SketchAsk,
-    SpanAsk,
-    What,
+    SketchOf,
+    StatisticOf,
     values_counted,
 )
 from quantkit.observe.run import Pass, observe, observe_stream
@@ -54,7 +54,7 @@ _GLANCED_AT = 128  # tensors of an audit that only warns
 _PROGRAM = 200 << 20  # bytes that Python and its libraries take
 _LEAST = 64 << 20  # bytes that workers have in any case
 _STREAM = 128  # samples that a stream is taken to have, until it ends
-DEFAULT = CalibratorAsk(name="mse")
+DEFAULT = CalibratorOf(name="mse")
 # The methods whose ranges the audit compares.
 METHODS = (MinMax(), Percentile(), Entropy(), MeanSquaredError())
 
@@ -78,7 +78,7 @@ class CalibrateOptions:
         memory: Bytes of activations that may be held at once.
     """
 
-    method: CalibratorAsk = DEFAULT
+    method: CalibratorOf = DEFAULT
     minmax_only: bool = False
     every_value: bool = False
     ranges: bool = True
@@ -194,7 +194,7 @@ class _Glance:
         )
 
     def __call__(self, request: Request) -> bool:
-        return request.tensor in self._tensors and not request.what.once
+        return request.tensor in self._tensors and not request.statistic.once
 
 
 def _room(loaded: LoadedModel, job: Job, options: CalibrateOptions, settings: DataSettings) -> int:
@@ -204,7 +204,7 @@ def _room(loaded: LoadedModel, job: Job, options: CalibrateOptions, settings: Da
     """
     if settings.memory is None:
         return options.memory
-    shared = sum(r.what.nbytes for r in job.groups[0] if isinstance(r.what, PatchesAsk))
+    shared = sum(r.statistic.nbytes for r in job.groups[0] if isinstance(r.statistic, PatchesOf))
     left = settings.memory - _PROGRAM - 2 * loaded.nbytes - shared
     return min(options.memory, max(left, _LEAST))
 
@@ -221,12 +221,12 @@ def _requests(
     count = values_counted(min(known, settings.limit or known))
     if not options.ranges:
         return tuple(dict.fromkeys(options.requests))
-    whats: list[What] = [SketchAsk(most=None if options.every_value else count)]
+    kinds: list[StatisticOf] = [SketchOf(most=None if options.every_value else count)]
     if options.minmax_only:
-        whats = [SpanAsk()]
+        kinds = [MinMaxOf()]
     if sketch_method(options.method) is None:
-        whats.append(options.method)
-    asked = [Request(tensor=tensor, what=what) for tensor in points.tensors for what in whats]
+        kinds.append(options.method)
+    asked = [Request(tensor=tensor, statistic=kind) for tensor in points.tensors for kind in kinds]
     return tuple(dict.fromkeys((*asked, *options.requests)))
 
 
@@ -280,7 +280,7 @@ def _first(job: Job, count: int) -> list[Sample]:
 
 
 def _is_ordered(options: CalibrateOptions) -> bool:
-    return options.method.ordered or any(r.what.ordered for r in options.requests)
+    return options.method.ordered or any(r.statistic.ordered for r in options.requests)
 
 
 def _workers(options: CalibrateOptions) -> int:

@@ -23,9 +23,9 @@ from quantkit.data import Sample, Samples, collate, order
 from quantkit.errors import DataError, RuntimeSupportError
 from quantkit.graph.load import LoadedModel, load
 from quantkit.graph.shapes import infer_types
-from quantkit.observe.min_max import Span
+from quantkit.observe.min_max import RunningMinMax
 from quantkit.observe.observations import Extremes, Observations
-from quantkit.observe.requests import PatchesAsk, Request
+from quantkit.observe.requests import PatchesOf, Request
 from quantkit.runtime.session import RUNTIME_ERRORS, first_line, why_not_loaded
 from quantkit.runtime.taps import TappedSession
 
@@ -128,7 +128,7 @@ class OpenJob:
         self.requests = job.groups[group]
         infer_types(source.model)
         # If anybody asks more of a tensor than its ends, it leaves the graph whole, and these are taken outside.
-        whole = {r.tensor for r in self.requests if not r.what.in_graph}
+        whole = {r.tensor for r in self.requests if not r.statistic.in_graph}
         tensors = {r.tensor: None for r in self.requests}
         try:
             self.session = TappedSession(
@@ -144,7 +144,7 @@ class OpenJob:
 
 def _moments(requests: Iterable[Request]) -> int:
     """Return how many bytes the moments take that are asked for."""
-    return sum(r.what.nbytes for r in requests if isinstance(r.what, PatchesAsk))
+    return sum(r.statistic.nbytes for r in requests if isinstance(r.statistic, PatchesOf))
 
 
 _OPEN: dict[Hashable, OpenJob] = {}
@@ -189,7 +189,7 @@ def observe_shard(
     work = opened(job, shard.group)
     seen = Observations.empty(work.requests, job.batch)
     for request, part in parts.items():
-        seen.answers[request.tensor][request.what] = part
+        seen.answers[request.tensor][request.statistic] = part
     last = shard.first
     for batch in _batches(job, shard, seen):
         rows = [place for place, sample in batch for _ in range(_extent(sample.feeds))]
@@ -271,7 +271,9 @@ def _observe(
 
 def _ends(statistic: Any) -> tuple[float, float] | None:
     """Return the smallest and largest value so far of what knows them of a whole tensor."""
-    if isinstance(statistic, Span) or (isinstance(statistic, Sketch) and statistic.axis is None):
+    if isinstance(statistic, RunningMinMax) or (
+        isinstance(statistic, Sketch) and statistic.axis is None
+    ):
         return statistic.bounds
     return None
 

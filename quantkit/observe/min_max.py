@@ -7,10 +7,10 @@ from numpy.typing import NDArray
 
 from calibrators import Range, State
 
-__all__ = ["Span"]
+__all__ = ["RunningMinMax"]
 
 
-class Span:
+class RunningMinMax:
     """The smallest and largest finite value, and how many arrays held NaN or infinity."""
 
     ordered: ClassVar[bool] = False
@@ -32,7 +32,7 @@ class Span:
         return float(self.low[0]), float(self.high[0])
 
     def observe(self, array: NDArray[Any]) -> None:
-        """Widen the span."""
+        """Widen it to hold an array's finite values."""
         if not array.size:
             return
         low, high = array.min(), array.max()
@@ -53,7 +53,7 @@ class Span:
         self.strange += other.strange
 
     def range(self) -> Range:
-        """Return the span, widened to hold zero."""
+        """Return both ends, widened to hold zero."""
         empty = self.low > self.high
         return Range(
             low=np.where(empty, 0, np.minimum(self.low, 0)).astype(np.float32),
@@ -67,8 +67,8 @@ class Span:
 
     @classmethod
     def from_state(cls, state: State) -> Self:
-        """Restore a span."""
-        span = cls()
-        span.low, span.high = state["low"].copy(), state["high"].copy()
-        span.strange = int(state["strange"][0])
-        return span
+        """Restore what `state` gave."""
+        found = cls()
+        found.low, found.high = state["low"].copy(), state["high"].copy()
+        found.strange = int(state["strange"][0])
+        return found

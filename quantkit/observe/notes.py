@@ -4,7 +4,7 @@ from quantkit.data import Description
 from quantkit.errors import DataError
 from quantkit.observe.audit import CLIPPED_HARD, Audit
 from quantkit.observe.job import Job
-from quantkit.observe.min_max import Span
+from quantkit.observe.min_max import RunningMinMax
 from quantkit.observe.observations import Observations
 from quantkit.observe.points import Points
 
@@ -67,7 +67,10 @@ def warnings_of(points: Points, seen: Observations, audit: Audit, found: Descrip
     # Sketches count NaN and infinity apart, and the audit has them; what was reduced to minimum and maximum inside
     # the graph only knows that there was some (a count of arrays), so there is a second, poorer sentence for it.
     spans = [
-        s for answers in seen.answers.values() for s in answers.values() if isinstance(s, Span)
+        s
+        for answers in seen.answers.values()
+        for s in answers.values()
+        if isinstance(s, RunningMinMax)
     ]
     if any(span.strange for span in spans):
         warnings.append(

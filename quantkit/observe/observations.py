@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from calibrators import Statistic
 from quantkit.observe.packing import pack, unpack
-from quantkit.observe.requests import Request, What
+from quantkit.observe.requests import Request, StatisticOf, stored_key
 
 __all__ = ["Extremes", "Observations"]
 
@@ -62,7 +62,7 @@ class Observations:
         bad: Samples that could not be read and were left out, with the reason.
     """
 
-    answers: dict[str, dict[What, Statistic]]
+    answers: dict[str, dict[StatisticOf, Statistic]]
     extremes: dict[str, Extremes]
     samples: "array[int]" = field(default_factory=lambda: array("q"))
     digests: "array[int]" = field(default_factory=lambda: array("Q"))
@@ -71,23 +71,27 @@ class Observations:
     @classmethod
     def empty(cls, requests: Sequence[Request], rows: int) -> Self:
         """Return observations of nothing, for batches of `rows` samples."""
-        answers: dict[str, dict[What, Statistic]] = {}
+        answers: dict[str, dict[StatisticOf, Statistic]] = {}
         for request in requests:
-            answers.setdefault(request.tensor, {})[request.what] = request.what.create(rows)
+            answers.setdefault(request.tensor, {})[request.statistic] = request.statistic.create(
+                rows
+            )
         return cls(answers=answers, extremes={tensor: Extremes() for tensor in answers})
 
     @property
     def requests(self) -> list[Request]:
         """All requests that it answers."""
-        return [Request(tensor=t, what=w) for t, whats in self.answers.items() for w in whats]
+        return [
+            Request(tensor=t, statistic=kind) for t, kinds in self.answers.items() for kind in kinds
+        ]
 
     def merge(self, other: Self, rest: Self | None = None) -> None:
         """Take in what another has seen of the same requests, or of some of them; `rest` takes in what this does not hold."""
-        for tensor, whats in other.answers.items():
-            for what, statistic in whats.items():
-                mine = self.answers.get(tensor, {}).get(what)
+        for tensor, kinds in other.answers.items():
+            for kind, statistic in kinds.items():
+                mine = self.answers.get(tensor, {}).get(kind)
                 if mine is None and rest is not None:
-                    mine = rest.answers[tensor][what]
+                    mine = rest.answers[tensor][kind]
                 assert mine is not None  # noqa: S101 - somebody asked
                 mine.merge(statistic)
             home = rest if rest is not None and tensor not in self.extremes else self
@@ -102,24 +106,24 @@ class Observations:
 
     def with_rest(self, rest: Self, requests: Sequence[Request]) -> Self:
         """Return what both hold, in the order of `requests`; nothing is copied."""
-        answers: dict[str, dict[What, Statistic]] = {}
+        answers: dict[str, dict[StatisticOf, Statistic]] = {}
         for r in requests:
-            home = self if r.what in self.answers.get(r.tensor, {}) else rest
-            answers.setdefault(r.tensor, {})[r.what] = home.answers[r.tensor][r.what]
+            home = self if r.statistic in self.answers.get(r.tensor, {}) else rest
+            answers.setdefault(r.tensor, {})[r.statistic] = home.answers[r.tensor][r.statistic]
         extremes = {t: (self if t in self.extremes else rest).extremes[t] for t in answers}
         return replace(self, answers=answers, extremes=extremes)
 
     def forget(self, request: Request) -> None:
         """Drop an answer, and the tensor with its last one."""
-        del self.answers[request.tensor][request.what]
+        del self.answers[request.tensor][request.statistic]
         if not self.answers[request.tensor]:
             del self.answers[request.tensor], self.extremes[request.tensor]
 
     def select(self, chosen: Callable[[Request], bool]) -> Self:
         """Return the answers to some requests; nothing is copied."""
-        answers: dict[str, dict[What, Statistic]] = {}
+        answers: dict[str, dict[StatisticOf, Statistic]] = {}
         for r in filter(chosen, self.requests):
-            answers.setdefault(r.tensor, {})[r.what] = self.answers[r.tensor][r.what]
+            answers.setdefault(r.tensor, {})[r.statistic] = self.answers[r.tensor][r.statistic]
         return replace(self, answers=answers, extremes={t: self.extremes[t] for t in answers})
 
     def reasons(self) -> list[str]:
@@ -143,7 +147,7 @@ class Observations:
             "bad": np.array(sorted(self.bad), np.int64),
         }
         for kind, requests in _by_kind(self.requests).items():
-            states = [self.answers[r.tensor][r.what].state() for r in requests]
+            states = [self.answers[r.tensor][r.statistic].state() for r in requests]
             arrays |= {f"{kind}/{name}": a for name, a in pack(states).items()}
         return arrays
 
@@ -164,7 +168,7 @@ class Observations:
             packed = {k.removeprefix(prefix): a for k, a in arrays.items() if k.startswith(prefix)}
             for request, state in zip(group, unpack(packed), strict=True):
                 kept = found.answers[request.tensor]
-                kept[request.what] = type(kept[request.what]).from_state(state)
+                kept[request.statistic] = type(kept[request.statistic]).from_state(state)
         for tensor, row in zip(sorted(found.extremes), arrays["extremes"].tolist(), strict=True):
             low, at_low, high, at_high = row
             found.extremes[tensor] = Extremes(low, int(at_low), high, int(at_high))
@@ -177,6 +181,6 @@ class Observations:
 def _by_kind(requests: Sequence[Request]) -> dict[str, list[Request]]:
     """Group requests by what is asked, each group sorted by tensor."""
     groups: dict[str, list[Request]] = {}
-    for request in sorted(requests, key=lambda r: (str(r.what), r.tensor)):
-        groups.setdefault(str(request.what), []).append(request)
+    for request in sorted(requests, key=lambda r: (stored_key(r.statistic), r.tensor)):
+        groups.setdefault(stored_key(request.statistic), []).append(request)
     return groups

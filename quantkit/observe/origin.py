@@ -9,7 +9,7 @@ import numpy as np
 
 from calibrators import Sketch
 from quantkit.observe.calibration import Calibration
-from quantkit.observe.requests import CalibratorAsk
+from quantkit.observe.requests import CalibratorOf
 from quantkit.provenance import CalibrationOrigin, DataOrigin
 
 __all__ = ["calibration_digest", "calibration_origin", "data_origin", "digests_text"]
@@ -99,7 +99,7 @@ def calibration_digest(seen: Calibration) -> str:
     return digest.hexdigest()
 
 
-def _method(ask: CalibratorAsk) -> str:
+def _method(ask: CalibratorOf) -> str:
     settings = ", ".join(f"{name} {value}" for name, value in ask.settings)
     return f"{ask.name} ({settings})" if settings else ask.name
 

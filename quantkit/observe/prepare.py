@@ -12,7 +12,7 @@ from quantkit.data import InputSpec, Sample, collate, fixed_batch
 from quantkit.errors import DataError, ModelError
 from quantkit.graph.load import LoadedModel
 from quantkit.observe.job import Job, OpenJob
-from quantkit.observe.requests import PatchesAsk, Request
+from quantkit.observe.requests import PatchesOf, Request
 from quantkit.runtime.session import RUNTIME_ERRORS, first_line
 from quantkit.settings import DataSettings
 
@@ -155,8 +155,8 @@ def grouped(
 
 def _own(request: Request, nbytes: int) -> int:
     """Return what an answer takes in a worker; moments are shared, patches that wait for them are not."""
-    if isinstance(request.what, PatchesAsk):
-        return request.what.waiting
+    if isinstance(request.statistic, PatchesOf):
+        return request.statistic.waiting
     return _LIST if nbytes <= _SMALL else _TABLE
 
 

@@ -1,4 +1,4 @@
-"""What can be asked about a tensor. Each stage says what it must see; one pass over the data serves all.
+"""Which statistics of a tensor can be asked for. Each stage says what it must see; one pass over the data serves all.
 
 A request is plain data: it travels to other machines, and two equal ones are answered once.
 """
@@ -17,19 +17,22 @@ from calibrators import (
     Window,
     create,
 )
-from quantkit.observe.min_max import Span
+from quantkit.observe.min_max import RunningMinMax
 
 __all__ = [
-    "CalibratorAsk",
-    "ChannelsAsk",
-    "ExtremesAsk",
-    "MomentsAsk",
-    "PatchesAsk",
-    "ProductsAsk",
+    "STORED_NAMES",
+    "CalibratorOf",
+    "ChannelSketchesOf",
+    "ExtremesOf",
+    "MinMaxOf",
+    "MomentsOf",
+    "PatchesOf",
     "Request",
-    "SketchAsk",
-    "SpanAsk",
-    "What",
+    "SecondMomentOf",
+    "SketchOf",
+    "StatisticOf",
+    "stored_key",
+    "stored_name",
     "values_counted",
 ]
 
@@ -45,8 +48,8 @@ def values_counted(samples: int) -> int:
     return max(_A_SAMPLE, _VALUES // max(samples, 1))
 
 
-class What(Protocol):
-    """A question about one tensor."""
+class StatisticOf(Protocol):
+    """Which statistic of one tensor a stage must see."""
 
     @property
     def in_graph(self) -> bool:
@@ -65,7 +68,7 @@ class What(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Ask:
+class _Of:
     @property
     def in_graph(self) -> bool:
         return False
@@ -80,7 +83,7 @@ class _Ask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SketchAsk(_Ask):
+class SketchOf(_Of):
     """The distribution of the values, of `most` per sample or of all: every range method reads it."""
 
     most: int | None = None
@@ -91,7 +94,7 @@ class SketchAsk(_Ask):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpanAsk(_Ask):
+class MinMaxOf(_Of):
     """Minimum and maximum only, taken inside the graph."""
 
     @property
@@ -99,46 +102,46 @@ class SpanAsk(_Ask):
         """Yes: two numbers leave the graph instead of the tensor."""
         return True
 
-    def create(self, rows: int) -> Statistic:  # noqa: ARG002 - one question, one signature
-        """Return an empty span."""
-        return Span()
+    def create(self, rows: int) -> Statistic:  # noqa: ARG002 - all have one signature
+        """Return empty ends."""
+        return RunningMinMax()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChannelsAsk(_Ask):
+class ChannelSketchesOf(_Of):
     """The distribution of each channel along `axis`."""
 
     axis: int
 
-    def create(self, rows: int) -> Statistic:  # noqa: ARG002 - one question, one signature
+    def create(self, rows: int) -> Statistic:  # noqa: ARG002 - all have one signature
         """Return an empty sketch per channel."""
         return Sketch(axis=self.axis)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MomentsAsk(_Ask):
+class MomentsOf(_Of):
     """Minimum, maximum, mean and variance of each channel: for smoothing and bias correction."""
 
     axis: int
 
-    def create(self, rows: int) -> Statistic:  # noqa: ARG002 - one question, one signature
+    def create(self, rows: int) -> Statistic:  # noqa: ARG002 - all have one signature
         """Return empty moments."""
         return ChannelMoments(self.axis)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExtremesAsk(_Ask):
+class ExtremesOf(_Of):
     """Minimum and maximum of each channel: for equalization and smoothing."""
 
     axis: int
 
-    def create(self, rows: int) -> Statistic:  # noqa: ARG002 - one question, one signature
+    def create(self, rows: int) -> Statistic:  # noqa: ARG002 - all have one signature
         """Return empty extremes."""
         return ChannelExtremes(self.axis)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProductsAsk(_Ask):
+class SecondMomentOf(_Of):
     """Sums of products of channels, X'X: for second-order rounding."""
 
     axis: int
@@ -148,13 +151,13 @@ class ProductsAsk(_Ask):
         """Yes: there are channels^2 sums."""
         return True
 
-    def create(self, rows: int) -> Statistic:  # noqa: ARG002 - one question, one signature
+    def create(self, rows: int) -> Statistic:  # noqa: ARG002 - all have one signature
         """Return an empty matrix."""
         return SecondMoment(self.axis)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PatchesAsk(_Ask):
+class PatchesOf(_Of):
     """Moments of the patches that a product reads, of at most `rows` positions per sample: for rounding and bias.
 
     `inputs`: values in a patch of one group, so that memory for their moments can be had before any is seen; 0 if
@@ -180,13 +183,13 @@ class PatchesAsk(_Ask):
         """How much memory a worker needs for patches that wait to be multiplied."""
         return PatchMoments.waiting(self.window.group, self.inputs)
 
-    def create(self, rows: int) -> Statistic:  # noqa: ARG002 - one question, one signature
+    def create(self, rows: int) -> Statistic:  # noqa: ARG002 - all have one signature
         """Return empty moments."""
         return PatchMoments(self.window, self.rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CalibratorAsk(_Ask):
+class CalibratorOf(_Of):
     """A calibrator that reads no sketch: a moving average, or a plug-in that collects its own."""
 
     name: str
@@ -194,10 +197,10 @@ class CalibratorAsk(_Ask):
 
     @property
     def ordered(self) -> bool:
-        """As the calibrator says."""
+        """Whether the calibrator depends on the order of the samples."""
         return self.create(1).ordered
 
-    def create(self, rows: int) -> Calibrator:  # noqa: ARG002 - one question, one signature
+    def create(self, rows: int) -> Calibrator:  # noqa: ARG002 - all have one signature
         """Return a new calibrator."""
         settings: dict[str, Any] = dict(self.settings)
         return create(self.name, **settings)
@@ -205,7 +208,31 @@ class CalibratorAsk(_Ask):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One question about one tensor."""
+    """One statistic of one tensor."""
 
     tensor: str
-    what: What
+    statistic: StatisticOf
+
+
+# What files call these: names of an earlier version, which stay, so that calibrations that were written are still read.
+STORED_NAMES: dict[str, type[Any]] = {
+    "SketchAsk": SketchOf,  # as files say
+    "SpanAsk": MinMaxOf,  # as files say
+    "ChannelsAsk": ChannelSketchesOf,  # as files say
+    "MomentsAsk": MomentsOf,  # as files say
+    "ExtremesAsk": ExtremesOf,  # as files say
+    "ProductsAsk": SecondMomentOf,  # as files say
+    "PatchesAsk": PatchesOf,  # as files say
+    "CalibratorAsk": CalibratorOf,  # as files say
+}
+_NAMES = {kind: name for name, kind in STORED_NAMES.items()}
+
+
+def stored_name(statistic: StatisticOf) -> str:
+    """Return what files call this kind of statistic."""
+    return _NAMES.get(type(statistic), type(statistic).__name__)
+
+
+def stored_key(statistic: StatisticOf) -> str:
+    """Return what files call this very statistic, parameters included; arrays are sorted by it."""
+    return str(statistic).replace(type(statistic).__name__, stored_name(statistic), 1)

@@ -24,7 +24,7 @@ from quantkit.observe.checkpoint import Checkpoint
 from quantkit.observe.job import Job, Shard, ShardResult
 from quantkit.observe.local import run_locally
 from quantkit.observe.observations import Observations
-from quantkit.observe.requests import PatchesAsk, Request
+from quantkit.observe.requests import PatchesOf, Request
 from quantkit.observe.schedule import SEGMENTS, Schedule
 
 __all__ = ["Engine", "Pass", "Stopped", "in_parts", "observe", "observe_stream"]
@@ -68,7 +68,7 @@ class Pass:
 
 def in_parts(request: Request) -> bool:
     """Say whether what is asked may be kept a segment: not what is too large for that."""
-    return not request.what.once
+    return not request.statistic.once
 
 
 def observe(  # noqa: PLR0913 - one parameter per question
@@ -143,8 +143,8 @@ def _reserve(requests: Sequence[Request], rest: Observations) -> dict[Request, P
     shared: dict[Request, PatchMoments] = {}
     locks = _locks()
     for r in requests:
-        ask = r.what
-        if isinstance(ask, PatchesAsk) and ask.inputs and ask in rest.answers[r.tensor]:
+        ask = r.statistic
+        if isinstance(ask, PatchesOf) and ask.inputs and ask in rest.answers[r.tensor]:
             sums = np.frombuffer(mmap.mmap(-1, ask.nbytes), np.float64)
             lock = locks[len(shared) % len(locks)]
             shared[r] = PatchMoments.sharing(ask.window, ask.rows, ask.inputs, sums, lock)

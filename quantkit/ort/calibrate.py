@@ -13,7 +13,7 @@ import onnx
 from numpy.typing import NDArray
 
 from quantkit.errors import UsageError
-from quantkit.observe import Calibration, CalibratorAsk
+from quantkit.observe import Calibration, CalibratorOf
 from quantkit.ort.methods import method_of
 from quantkit.ort.missing import missing
 from quantkit.ort.quant_utils import CalibrationMethod
@@ -93,7 +93,7 @@ class CalibraterBase:
         self.symmetric = symmetric
         self.found: Calibration | None = None
 
-    def _ask(self) -> CalibratorAsk | None:
+    def _ask(self) -> CalibratorOf | None:
         return method_of(self.calibration_method)
 
     def augment_graph(self) -> None:
@@ -160,7 +160,7 @@ class MinMaxCalibrater(CalibraterBase):
         )
         self.momentum = 1 - averaging_constant if moving_average else None
 
-    def _ask(self) -> CalibratorAsk | None:
+    def _ask(self) -> CalibratorOf | None:
         return method_of(self.calibration_method, self.momentum)
 
 
@@ -214,7 +214,7 @@ class PercentileCalibrater(CalibraterBase):
         )
         self.percentile = percentile
 
-    def _ask(self) -> CalibratorAsk | None:
+    def _ask(self) -> CalibratorOf | None:
         return method_of(self.calibration_method, percentile=self.percentile)
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from quantkit.errors import UsageError
-from quantkit.observe import CalibratorAsk
+from quantkit.observe import CalibratorOf
 
 __all__ = ["method_of"]
 
@@ -13,7 +13,7 @@ _NAMES = {"MinMax": "minmax", "Entropy": "entropy", "Percentile": "percentile"}
 
 def method_of(
     method: Any, momentum: float | None = None, percentile: float | None = None
-) -> CalibratorAsk | None:
+) -> CalibratorOf | None:
     """Return the calibrator that is asked for; None if nothing is.
 
     Args:
@@ -39,8 +39,8 @@ def method_of(
     return None if name is None else _asked(_NAMES[name])
 
 
-def _asked(name: str, **settings: float) -> CalibratorAsk:
-    ask = CalibratorAsk(name=name, settings=tuple(settings.items()))
+def _asked(name: str, **settings: float) -> CalibratorOf:
+    ask = CalibratorOf(name=name, settings=tuple(settings.items()))
     try:
         ask.create(1)
     except ValueError as e:

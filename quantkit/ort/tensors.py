@@ -15,10 +15,10 @@ import onnx
 from quantkit.errors import UsageError
 from quantkit.files import replace_text
 from quantkit.graph.load import load
-from quantkit.observe import Calibration, CalibratorAsk, Request
-from quantkit.observe.min_max import Span
+from quantkit.observe import Calibration, CalibratorOf, Request
+from quantkit.observe.min_max import RunningMinMax
 from quantkit.observe.observations import Observations
-from quantkit.observe.requests import SpanAsk
+from quantkit.observe.requests import MinMaxOf
 from quantkit.ort.quant_utils import CalibrationMethod
 from quantkit.provenance import model_digest
 from quantkit.settings import DataSettings
@@ -174,11 +174,11 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} cannot be written as JSON.")
 
 
-_MINMAX = CalibratorAsk(name="minmax")
+_MINMAX = CalibratorOf(name="minmax")
 
 
 def cached(
-    path: Path, model: str | Path | onnx.ModelProto, data: Any, ask: CalibratorAsk | None
+    path: Path, model: str | Path | onnx.ModelProto, data: Any, ask: CalibratorOf | None
 ) -> Calibration:
     """Return the calibration in a file; if there is no file, calibrate and write it.
 
@@ -213,10 +213,10 @@ def calibration_of(
     ends: Mapping[str, tuple[Any, Any]], model: str | Path | onnx.ModelProto
 ) -> Calibration:
     """Return a calibration that knows nothing but lower and upper ends."""
-    seen = Observations.empty([Request(tensor=name, what=SpanAsk()) for name in ends], 1)
+    seen = Observations.empty([Request(tensor=name, statistic=MinMaxOf()) for name in ends], 1)
     for name, (low, high) in ends.items():
         for span in seen.answers[name].values():
-            assert isinstance(span, Span)  # noqa: S101 - asked for above
+            assert isinstance(span, RunningMinMax)  # noqa: S101 - asked for above
             span.observe(np.array([low, high], np.float32).ravel())
     header = {"model": model_digest(load(model)), "warnings": []}
     return Calibration(seen=seen, method=_MINMAX, header=header)

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from quantkit.graph.channel_factors import Divisor, Divisors, rounded
 from quantkit.graph.products import Product
-from quantkit.observe.requests import ExtremesAsk, Request
+from quantkit.observe.requests import ExtremesOf, Request
 from quantkit.ops.float_ops import CLIPS, KEEPS_FACTORS
 from quantkit.ops.view import Node, View
 from quantkit.plan.ranges import clip_bounds
@@ -174,7 +174,7 @@ def _takes_factors(product: Product) -> bool:
 def extreme_requests(groups: Iterable[Group]) -> tuple[Request, ...]:
     """Ask for the extremes of each channel of all tensors of the groups."""
     return tuple(
-        Request(tensor=tensor, what=ExtremesAsk(axis=_CHANNELS))
+        Request(tensor=tensor, statistic=ExtremesOf(axis=_CHANNELS))
         for group in groups
         for tensor in group.tensors
     )

@@ -11,7 +11,7 @@ Weights read the quotient multiplied back. The division itself
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from quantkit.observe.requests import MomentsAsk, Request
+from quantkit.observe.requests import MomentsOf, Request
 from quantkit.ops.float_ops import MATRIX_PRODUCTS
 from quantkit.ops.view import Node, View
 
@@ -78,7 +78,7 @@ def smoothable(view: View) -> tuple[Smoothable, ...]:
 
 def smoothing_requests(found: tuple[Smoothable, ...]) -> tuple[Request, ...]:
     """Return what must be observed: ends and power of each channel."""
-    return tuple(Request(tensor=one.tensor, what=MomentsAsk(axis=-1)) for one in found)
+    return tuple(Request(tensor=one.tensor, statistic=MomentsOf(axis=-1)) for one in found)
 
 
 def _weight(node: Node, view: View) -> tuple[Fold, int] | None:

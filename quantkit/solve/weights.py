@@ -15,7 +15,7 @@ from quantkit.graph.products import Product
 from quantkit.observe.calibration import Calibration
 from quantkit.observe.forks import forked_map
 from quantkit.observe.monitor import Monitor, Silent
-from quantkit.observe.requests import PatchesAsk, Request
+from quantkit.observe.requests import PatchesOf, Request
 from quantkit.plan import Mode, Plan
 from quantkit.plan.integers import Solved, SolvedWeight
 from quantkit.solve.rounding import Rounding, solve_weight, solving_bytes
@@ -40,7 +40,7 @@ def moment_request(product: Product) -> Request:
     k = product.layout.inputs
     rows = _FEW if k <= _NARROW else _MANY
     return Request(
-        tensor=product.reads, what=PatchesAsk(window=product.window, rows=rows, inputs=k)
+        tensor=product.reads, statistic=PatchesOf(window=product.window, rows=rows, inputs=k)
     )
 
 
@@ -70,11 +70,11 @@ def in_groups(requests: Iterable[Request], memory: int) -> tuple[tuple[Request, 
     groups: list[list[Request]] = []
     used = 0
     for request in requests:
-        assert isinstance(request.what, PatchesAsk)  # noqa: S101 - moments are asked so
-        used += request.what.nbytes
+        assert isinstance(request.statistic, PatchesOf)  # noqa: S101 - moments are asked so
+        used += request.statistic.nbytes
         if not groups or used > memory:
             groups.append([])
-            used = request.what.nbytes
+            used = request.statistic.nbytes
         groups[-1].append(request)
     return tuple(map(tuple, groups))
 
@@ -171,7 +171,7 @@ def is_static(product: Product, plan: Plan) -> bool:
 def _moments(product: Product, calibration: Calibration | None) -> PatchMoments | None:
     if calibration is None:
         return None
-    found = calibration.seen.answers.get(product.reads, {}).get(moment_request(product).what)
+    found = calibration.seen.answers.get(product.reads, {}).get(moment_request(product).statistic)
     return found if isinstance(found, PatchMoments) and found.count else None
 
 

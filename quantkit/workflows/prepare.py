@@ -31,7 +31,7 @@ from quantkit.graph.view import view_of
 from quantkit.observe.calibration import Calibration
 from quantkit.observe.collect import collect
 from quantkit.observe.monitor import Monitor
-from quantkit.observe.requests import CalibratorAsk, Request
+from quantkit.observe.requests import CalibratorOf, Request
 from quantkit.ops.view import View
 from quantkit.plan import (
     Format,
@@ -330,13 +330,13 @@ def _equalized(
 
 
 def _channels(seen: Calibration, request: Request) -> ChannelMoments:
-    answer = seen.seen.answers[request.tensor][request.what]
+    answer = seen.seen.answers[request.tensor][request.statistic]
     assert isinstance(answer, ChannelMoments)  # noqa: S101 - it was asked for
     return answer
 
 
 def _largest(seen: Calibration, request: Request) -> NDArray[Any]:
-    answer = seen.seen.answers[request.tensor][request.what]
+    answer = seen.seen.answers[request.tensor][request.statistic]
     assert isinstance(answer, ChannelExtremes)  # noqa: S101 - it was asked for
     return answer.largest
 
@@ -385,7 +385,7 @@ def observe_again(
     """Run the prepared float model on the data once more, for these requests alone; `written`: its file."""
     assert prepared.data is not None  # noqa: S101 - a calibration leaves nothing to observe
     asked = replace(
-        prepared.job.calibrate, ranges=False, requests=requests, method=CalibratorAsk(name="mse")
+        prepared.job.calibrate, ranges=False, requests=requests, method=CalibratorOf(name="mse")
     )
     return _run(written, prepared.data, asked, prepared.settings, monitor)
 
@@ -438,8 +438,8 @@ def runnable(ready: FloatModel) -> Iterator[LoadedModel]:
 def _without_moments(seen: Calibration) -> tuple[Calibration, Calibration]:
     """Return what is small, and what is large; nothing is copied."""
     return (
-        replace(seen, seen=seen.seen.select(lambda request: not request.what.once)),
-        replace(seen, seen=seen.seen.select(lambda request: request.what.once)),
+        replace(seen, seen=seen.seen.select(lambda request: not request.statistic.once)),
+        replace(seen, seen=seen.seen.select(lambda request: request.statistic.once)),
     )
 
 
@@ -532,7 +532,7 @@ def _ranges(
     names = frozenset(found)
     for rule, method in methods.items():
         try:
-            other = seen.by(CalibratorAsk(name=method))
+            other = seen.by(CalibratorOf(name=method))
         except ValueError as e:
             raise UsageError(f"The rule for tensor '{rule}' is wrong: {e}") from e
         for tensor in resolve_tensors(rule, names):

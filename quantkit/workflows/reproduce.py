@@ -12,7 +12,7 @@ from quantkit.emit import Format
 from quantkit.errors import ModelError, UsageError
 from quantkit.files import scratch
 from quantkit.graph.load import model_files
-from quantkit.observe import Calibration, CalibratorAsk
+from quantkit.observe import Calibration, CalibratorOf
 from quantkit.observe.container import is_calibration
 from quantkit.provenance import Provenance, content_digest, read_provenance
 from quantkit.rewrite.simplify import PLUGINS
@@ -124,7 +124,7 @@ def _job(
     given: Mapping[str, Any], source: Path, data: Path | None, settings: DataSettings
 ) -> StaticJob:
     calibrate = {**given["calibrate"]}
-    method = msgspec.convert(calibrate.pop("method"), CalibratorAsk)
+    method = msgspec.convert(calibrate.pop("method"), CalibratorOf)
     known = data is not None and is_calibration(data)
     return StaticJob(
         source=source,

@@ -15,7 +15,7 @@ from quantkit.graph.products import Product, products_of
 from quantkit.graph.view import view_of
 from quantkit.numerics.dtypes import INT8
 from quantkit.observe import Calibration, Request
-from quantkit.observe.requests import ExtremesAsk, PatchesAsk
+from quantkit.observe.requests import ExtremesOf, PatchesOf
 from quantkit.solve.weights import moment_requests
 
 
@@ -140,21 +140,21 @@ def test_moments_and_extremes_come_back_from_a_file(tmp_path: Path) -> None:
     loaded = ir.from_proto(proto)
     asked = (
         *moment_requests(products_of(view_of(loaded))),
-        Request(tensor="y", what=ExtremesAsk(axis=1)),
+        Request(tensor="y", statistic=ExtremesOf(axis=1)),
     )
     data = {"x": rng().standard_normal((6, 8, 6, 6)).astype(np.float32)}
     made = quantkit.calibrate(proto, data, tmp_path / "c.calibration", requests=asked, workers=1)
     found = Calibration.load(tmp_path / "c.calibration")
     for request, kind in zip(asked, (PatchMoments, ChannelExtremes), strict=True):
-        mine = made.seen.answers[request.tensor][request.what]
-        back = found.seen.answers[request.tensor][request.what]
+        mine = made.seen.answers[request.tensor][request.statistic]
+        back = found.seen.answers[request.tensor][request.statistic]
         assert isinstance(back, kind)
         for name, array in mine.state().items():
             assert np.array_equal(back.state()[name], array), name
-    moments = found.seen.answers["x"][asked[0].what]
+    moments = found.seen.answers["x"][asked[0].statistic]
     assert isinstance(moments, PatchMoments)
-    assert isinstance(asked[0].what, PatchesAsk)
-    assert moments.window == asked[0].what.window
-    assert moments.count == 6 * min(asked[0].what.rows, 6 * 3)
+    assert isinstance(asked[0].statistic, PatchesOf)
+    assert moments.window == asked[0].statistic.window
+    assert moments.count == 6 * min(asked[0].statistic.rows, 6 * 3)
     found.save(tmp_path / "again")
     assert (tmp_path / "again").read_bytes() == (tmp_path / "c.calibration").read_bytes()

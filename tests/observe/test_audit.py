@@ -10,7 +10,7 @@ from builders import Array, graph, model, node, rng, weight
 
 import quantkit
 from quantkit.errors import DataError
-from quantkit.observe import Calibration, CalibratorAsk, MomentsAsk, Request
+from quantkit.observe import Calibration, CalibratorOf, MomentsOf, Request
 from quantkit.settings import DataSettings
 from quantkit.workflows.calibrate import CalibrateOptions, calibrate_model
 
@@ -108,13 +108,13 @@ def test_activations_that_are_all_nan_are_refused_by_a_moving_average_too() -> N
 
 def test_activations_that_are_all_nan_are_refused_with_further_requests_too() -> None:
     with pytest.raises(DataError, match="no finite value"):
-        calibrated(all_nan(), roots(), requests=[Request(tensor="s", what=MomentsAsk(axis=1))])
+        calibrated(all_nan(), roots(), requests=[Request(tensor="s", statistic=MomentsOf(axis=1))])
 
 
 def test_infinity_is_reported_also_where_only_minima_and_maxima_are_taken() -> None:
     rows = np.abs(noise(40))
     rows[9, 0] = np.inf
-    options = CalibrateOptions(minmax_only=True, method=CalibratorAsk(name="minmax"))
+    options = CalibrateOptions(minmax_only=True, method=CalibratorOf(name="minmax"))
     found = calibrate_model(roots(), {"x": rows}, None, options, DataSettings())
     assert any("infinity" in w for w in found.header["warnings"])
 
@@ -158,6 +158,6 @@ def test_the_sample_that_sets_the_extremes_is_named() -> None:
 
 
 def test_minima_and_maxima_alone_do_not_make_many_samples_few() -> None:
-    options = CalibrateOptions(minmax_only=True, method=CalibratorAsk(name="minmax"))
+    options = CalibrateOptions(minmax_only=True, method=CalibratorOf(name="minmax"))
     found = calibrate_model(product(), {"x": noise(100)}, None, options, DataSettings())
     assert "too few" not in found.header["audit"]["verdict"]

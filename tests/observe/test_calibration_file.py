@@ -22,12 +22,12 @@ from calibrators import Sketch as Distribution
 from quantkit.errors import DataError, OutputError, QuantkitError, UsageError
 from quantkit.observe import (
     Calibration,
-    CalibratorAsk,
-    ChannelsAsk,
-    MomentsAsk,
-    ProductsAsk,
+    CalibratorOf,
+    ChannelSketchesOf,
+    MinMaxOf,
+    MomentsOf,
     Request,
-    SpanAsk,
+    SecondMomentOf,
     onnxruntime_table,
 )
 from quantkit.observe.container import read_container, write_container
@@ -52,11 +52,11 @@ def product() -> onnx.ModelProto:
 
 def hidden_layers() -> tuple[Request, ...]:
     return (
-        Request(tensor="x", what=MomentsAsk(axis=1)),
-        Request(tensor="x", what=ProductsAsk(axis=1)),
-        Request(tensor="relu_out", what=ChannelsAsk(axis=1)),
-        Request(tensor="m", what=MomentsAsk(axis=-1)),
-        Request(tensor="m", what=SpanAsk()),
+        Request(tensor="x", statistic=MomentsOf(axis=1)),
+        Request(tensor="x", statistic=SecondMomentOf(axis=1)),
+        Request(tensor="relu_out", statistic=ChannelSketchesOf(axis=1)),
+        Request(tensor="m", statistic=MomentsOf(axis=-1)),
+        Request(tensor="m", statistic=MinMaxOf()),
     )
 
 
@@ -72,7 +72,7 @@ def test_a_saved_file_is_read_and_saved_the_same(path: Path, tmp_path: Path) -> 
     found = Calibration.load(path)
     found.save(tmp_path / "again")
     assert (tmp_path / "again").read_bytes() == path.read_bytes()
-    assert found.method == CalibratorAsk(name="mse")
+    assert found.method == CalibratorOf(name="mse")
     assert found.header["data"]["samples"] == 64
     assert found.header["software"].keys() >= {"quantkit", "onnxruntime", "numpy"}
     assert len(found.header["model"]["sha256"]) == 64
@@ -101,25 +101,33 @@ def test_an_unknown_tensor_is_answered_with_the_closest_name(path: Path) -> None
         found.sketch("zzzzzzzzzz")
 
 
+def test_files_call_statistics_as_they_always_did(path: Path) -> None:
+    """Calibrations that were written before are read, and other versions read those written now."""
+    header, arrays = read_container(path)
+    stored = {"SketchAsk", "MomentsAsk", "ProductsAsk", "ChannelsAsk", "SpanAsk"}  # as files say
+    assert {kind for _, kind, _ in header["requests"]} == stored
+    assert {name.partition("(")[0] for name in arrays if "/" in name} == stored
+
+
 def test_what_else_was_asked_comes_back(path: Path) -> None:
     found = Calibration.load(path)
-    moments = found.answer("x", MomentsAsk)
+    moments = found.answer("x", MomentsOf)
     assert isinstance(moments, ChannelMoments)
     np.testing.assert_allclose(moments.mean, ROWS.mean(0), rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(moments.variance, ROWS.var(0), rtol=1e-4)
-    products = found.answer("x", ProductsAsk)
+    products = found.answer("x", SecondMomentOf)
     assert isinstance(products, SecondMoment)
     x = ROWS.astype(np.float64)
     np.testing.assert_allclose(products.matrix, x.T @ x, rtol=1e-12)
-    channels = found.answer("relu_out", ChannelsAsk)
+    channels = found.answer("relu_out", ChannelSketchesOf)
     assert isinstance(channels, Distribution)
     assert channels.channels == K
     m = ROWS @ weight(K, K)
     np.testing.assert_allclose(channels.high, np.maximum(m, 0).max(0), rtol=1e-5)
-    span: Any = found.answer("m", SpanAsk)
+    span: Any = found.answer("m", MinMaxOf)
     np.testing.assert_allclose(span.bounds, (m.min(), m.max()), rtol=1e-5)
-    assert found.answer("relu_out", ProductsAsk) is None
-    assert found.answer("m", ChannelsAsk) is None
+    assert found.answer("relu_out", SecondMomentOf) is None
+    assert found.answer("m", ChannelSketchesOf) is None
 
 
 def test_a_tensor_asked_for_only_otherwise_has_no_range_of_the_method(tmp_path: Path) -> None:
@@ -130,7 +138,7 @@ def test_a_tensor_asked_for_only_otherwise_has_no_range_of_the_method(tmp_path: 
 
 
 def minmax_only(target: Path | None, name: str) -> Calibration:
-    options = CalibrateOptions(minmax_only=True, method=CalibratorAsk(name=name))
+    options = CalibrateOptions(minmax_only=True, method=CalibratorOf(name=name))
     return calibrate_model(product(), {"x": ROWS}, target, options, DataSettings())
 
 
@@ -196,7 +204,7 @@ def test_a_method_that_collects_its_own_is_kept_in_the_file(tmp_path: Path) -> N
 
 
 def test_a_request_for_an_unknown_tensor_is_refused_by_name() -> None:
-    request = Request(tensor="nosuch", what=SpanAsk())
+    request = Request(tensor="nosuch", statistic=MinMaxOf())
     with pytest.raises(QuantkitError, match="nosuch"):
         quantkit.calibrate(product(), {"x": ROWS}, requests=[request])
 
@@ -212,9 +220,9 @@ def test_a_request_for_an_unknown_tensor_is_refused_by_name() -> None:
         {"data": {"kind": "npz", "location": "a.npz", "samples": 3}},
         {"software": None},
         {"bad": {"a": 1}},
-        {"requests": [["x", "SketchAsk", {"most": "all"}]]},
+        {"requests": [["x", "SketchAsk", {"most": "all"}]]},  # as files say
         {"requests": [["x", "NoAsk", {}]]},
-        {"requests": [[5, "SketchAsk", {}]]},
+        {"requests": [[5, "SketchAsk", {}]]},  # as files say
         {"requests": []},
         {"method": {"name": "no such", "settings": []}},
         {"method": {"name": ["mse"], "settings": 7}},

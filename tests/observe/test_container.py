@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quantkit.errors import DataError, OutputError, UsageError
-from quantkit.observe import Request, SketchAsk, SpanAsk
+from quantkit.observe import MinMaxOf, Request, SketchOf
 from quantkit.observe.checkpoint import Checkpoint
 from quantkit.observe.container import read_container, write_container
 from quantkit.observe.observations import Observations
@@ -25,7 +25,7 @@ ARRAYS: dict[str, Any] = {
     "none": np.empty((0, 3), np.int64),
     "flag": np.array([True, False]),
 }
-REQUESTS = (Request(tensor="x", what=SketchAsk()), Request(tensor="y", what=SpanAsk()))
+REQUESTS = (Request(tensor="x", statistic=SketchOf()), Request(tensor="y", statistic=MinMaxOf()))
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:

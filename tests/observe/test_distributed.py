@@ -15,7 +15,7 @@ import pytest
 from builders import graph, model, node, rng, save, weight
 
 from quantkit.errors import UsageError
-from quantkit.observe import CalibratorAsk
+from quantkit.observe import CalibratorOf
 from quantkit.observe.distributed import cluster
 from quantkit.settings import DataSettings
 from quantkit.workflows.calibrate import CalibrateOptions, calibrate_model
@@ -262,7 +262,7 @@ def test_without_dask_the_message_says_what_to_install(
 
 def test_what_depends_on_the_order_does_not_go_to_a_cluster() -> None:
     options = CalibrateOptions(
-        scheduler="tcp://127.0.0.1:9", method=CalibratorAsk(name="moving_average")
+        scheduler="tcp://127.0.0.1:9", method=CalibratorOf(name="moving_average")
     )
     with pytest.raises(UsageError, match="depends on the order"):
         calibrate_model(product(), {"x": ROWS}, None, options, DataSettings())

@@ -9,7 +9,7 @@ from builders import graph, model, node, rng, weight
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantkit.observe import Calibration, Request, SketchAsk, SpanAsk
+from quantkit.observe import Calibration, MinMaxOf, Request, SketchOf
 from quantkit.observe import run as running
 from quantkit.observe.prepare import grouped
 from quantkit.observe.schedule import Schedule
@@ -70,9 +70,11 @@ def test_groups_keep_all_requests_in_order_and_fit(
     sizes: list[int], both: list[bool], memory: int
 ) -> None:
     nbytes = {f"t{i}": size for i, size in enumerate(sizes)}
-    requests = [Request(tensor=t, what=SketchAsk()) for t in nbytes]
+    requests = [Request(tensor=t, statistic=SketchOf()) for t in nbytes]
     requests += [
-        Request(tensor=t, what=SpanAsk()) for t, also in zip(nbytes, both, strict=False) if also
+        Request(tensor=t, statistic=MinMaxOf())
+        for t, also in zip(nbytes, both, strict=False)
+        if also
     ]
     groups = grouped(requests, nbytes, memory=memory)
     assert [r for group in groups for r in group] == requests

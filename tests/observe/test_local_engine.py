@@ -18,7 +18,7 @@ from builders import graph, model, node, rng, weight
 
 import quantkit
 from quantkit.errors import DataError
-from quantkit.observe import CalibratorAsk, Request
+from quantkit.observe import CalibratorOf, Request
 from quantkit.observe import local as engine
 from quantkit.observe.forks import can_fork
 from quantkit.observe.job import Job, Shard, ShardResult
@@ -162,6 +162,6 @@ def test_a_request_that_depends_on_the_order_runs_on_one_worker(
         return observe(job, **kwargs)
 
     monkeypatch.setattr(collect, "observe", watched)
-    request = Request(tensor="x", what=CalibratorAsk(name="moving_average"))
+    request = Request(tensor="x", statistic=CalibratorOf(name="moving_average"))
     quantkit.calibrate(product(), {"x": ROWS}, requests=[request], workers=2)
     assert asked == [1]

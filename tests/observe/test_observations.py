@@ -14,9 +14,16 @@ from hypothesis import strategies as st
 
 from quantkit.data import open_data
 from quantkit.graph.load import load
-from quantkit.observe import ChannelsAsk, MomentsAsk, ProductsAsk, Request, SketchAsk, SpanAsk
+from quantkit.observe import (
+    ChannelSketchesOf,
+    MinMaxOf,
+    MomentsOf,
+    Request,
+    SecondMomentOf,
+    SketchOf,
+)
 from quantkit.observe.job import Job, Shard, observe_shard
-from quantkit.observe.min_max import Span
+from quantkit.observe.min_max import RunningMinMax
 from quantkit.observe.observations import Extremes, Observations
 from quantkit.observe.prepare import inputs_of
 
@@ -32,8 +39,8 @@ def product() -> onnx.ModelProto:
 
 def job_of(rows: Array, **changes: Any) -> Job:
     source = product()
-    asks = (SketchAsk(most=4), SpanAsk(), ChannelsAsk(axis=1), MomentsAsk(axis=1))
-    requests = [Request(tensor=t, what=a) for t in ("x", "m", "y") for a in asks]
+    asks = (SketchOf(most=4), MinMaxOf(), ChannelSketchesOf(axis=1), MomentsOf(axis=1))
+    requests = [Request(tensor=t, statistic=a) for t in ("x", "m", "y") for a in asks]
     given = {
         "key": f"{rows.tobytes()!r}",
         "model": source,
@@ -87,17 +94,17 @@ def test_any_partition_in_any_order_makes_the_whole(cuts: set[int], data: st.Dat
 def test_answers_are_those_of_numpy() -> None:
     answers = WHOLE.answers["m"]
     m = ROWS @ weight(K, K)
-    span = answers[SpanAsk()]
-    assert isinstance(span, Span)
+    span = answers[MinMaxOf()]
+    assert isinstance(span, RunningMinMax)
     np.testing.assert_allclose(span.bounds, [m.min(), m.max()], rtol=1e-5)
-    moments: Any = answers[MomentsAsk(axis=1)]
+    moments: Any = answers[MomentsOf(axis=1)]
     np.testing.assert_allclose(moments.mean, m.mean(0), rtol=1e-4, atol=1e-5)
     assert WHOLE.samples.tolist() == list(range(SAMPLES))
 
 
 def test_sums_of_products_are_merged_to_rounding() -> None:
-    what = ProductsAsk(axis=1)
-    requests = (Request(tensor="x", what=what), Request(tensor="y", what=SketchAsk()))
+    what = SecondMomentOf(axis=1)
+    requests = (Request(tensor="x", statistic=what), Request(tensor="y", statistic=SketchOf()))
     job = job_of(ROWS, key="products", groups=(requests,))
     parts = [observe_shard(job, shard(a, b)).seen for a, b in ((5, BATCHES), (0, 5))]
     found: Any = merged(parts, job).answers["x"][what]
@@ -108,9 +115,9 @@ def test_sums_of_products_are_merged_to_rounding() -> None:
 
 
 def test_a_group_of_graph_inputs_only_is_observed() -> None:
-    request = Request(tensor="x", what=SketchAsk())
+    request = Request(tensor="x", statistic=SketchOf())
     job = job_of(ROWS, key="inputs only", groups=((request,),))
-    found: Any = observe_shard(job, shard(0, BATCHES)).seen.answers["x"][request.what]
+    found: Any = observe_shard(job, shard(0, BATCHES)).seen.answers["x"][request.statistic]
     assert found.bounds == (ROWS.min(), ROWS.max())
 
 
@@ -168,16 +175,16 @@ def test_extremes_do_not_depend_on_the_order(seen: list[tuple[float, int]]) -> N
 def test_the_extremes_of_a_span_name_a_sample_that_holds_them() -> None:
     rows = np.zeros((2, K), np.float32)
     rows[0] = 9
-    requests = (Request(tensor="y", what=SpanAsk()),)
+    requests = (Request(tensor="y", statistic=MinMaxOf()),)
     seen = observe_shard(job_of(rows, key="span", groups=(requests,)), shard(0, 1)).seen
     assert seen.extremes["y"].high_sample == 0
 
 
 def test_the_sign_of_zero_in_a_span_does_not_depend_on_the_order() -> None:
-    minus, plus = Span(), Span()
+    minus, plus = RunningMinMax(), RunningMinMax()
     minus.observe(np.array([-0.0], np.float32))
     plus.observe(np.array([0.0], np.float32))
-    forth, back = Span(), Span()
+    forth, back = RunningMinMax(), RunningMinMax()
     for total, parts in ((forth, (minus, plus)), (back, (plus, minus))):
         for part in parts:
             total.merge(part)

@@ -15,7 +15,7 @@ from builders import graph, model, node, rng, save, weight
 from quantkit.data import Sample
 from quantkit.data.arrays import ArraySamples
 from quantkit.errors import DataError
-from quantkit.observe import Calibration, CalibratorAsk
+from quantkit.observe import Calibration, CalibratorOf
 from quantkit.observe import checkpoint as checkpoints
 from quantkit.observe.monitor import Silent
 from quantkit.settings import DataSettings
@@ -74,12 +74,12 @@ class Disk:
 @pytest.mark.parametrize(
     "method",
     [
-        pytest.param(CalibratorAsk(name="mse"), id="mse"),
-        pytest.param(CalibratorAsk(name="moving_average"), id="moving_average"),
+        pytest.param(CalibratorOf(name="mse"), id="mse"),
+        pytest.param(CalibratorOf(name="moving_average"), id="moving_average"),
     ],
 )
 def test_a_run_that_failed_half_way_continues(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: CalibratorAsk
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: CalibratorOf
 ) -> None:
     monkeypatch.setattr(checkpoints, "_SECONDS", 0.0)
     settings = DataSettings(shuffle=False)
@@ -125,7 +125,7 @@ def test_another_job_does_not_continue_it(
         case "limit":
             settings = DataSettings(shuffle=False, limit=100)
         case _:
-            options = CalibrateOptions(method=CalibratorAsk(name="moving_average"))
+            options = CalibrateOptions(method=CalibratorOf(name="moving_average"))
     watch = Counting()
     calibrate_model(product(), disk.path, target, options, settings, watch)
     assert watch.continued == []

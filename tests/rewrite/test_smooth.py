@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from calibrators import ChannelMoments, PatchMoments, Window
 from quantkit.graph.view import view_of
-from quantkit.observe.requests import MomentsAsk
+from quantkit.observe.requests import MomentsOf
 from quantkit.rewrite.smooth import Smoothed, smooth
 from quantkit.rewrite.smoothable import Smoothable, smoothable, smoothing_requests
 
@@ -227,7 +227,7 @@ def test_what_was_not_observed_is_left_alone() -> None:
     found = smoothable(view_of(loaded))
     assert smooth(loaded, found, {}) == ()
     (request,) = smoothing_requests(found)
-    assert (request.tensor, request.what) == ("n", MomentsAsk(axis=-1))
+    assert (request.tensor, request.statistic) == ("n", MomentsOf(axis=-1))
 
 
 def test_range_and_moments_of_the_quotient_follow_from_those_of_the_activation() -> None:

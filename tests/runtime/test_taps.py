@@ -12,9 +12,9 @@ from builders import Array, graph, model, node, rng, run, save, weight
 from onnx import TensorProto, helper
 
 from quantkit.graph.load import load
-from quantkit.observe import Request, SketchAsk, SpanAsk
+from quantkit.observe import MinMaxOf, Request, SketchOf
 from quantkit.observe.job import Job, OpenJob
-from quantkit.observe.requests import What
+from quantkit.observe.requests import StatisticOf
 from quantkit.runtime.session import make_session
 from quantkit.runtime.taps import Runner, read_tensors
 
@@ -51,8 +51,8 @@ def product(dtype: int = TensorProto.FLOAT) -> onnx.ModelProto:
     return model(graph(nodes, {"x": ["N", K]}, {"y": ["N", K]}, weights, types=types))
 
 
-def opened(source: Path | onnx.ModelProto, tensors: Sequence[str], what: What) -> OpenJob:
-    requests = tuple(Request(tensor=t, what=what) for t in tensors)
+def opened(source: Path | onnx.ModelProto, tensors: Sequence[str], what: StatisticOf) -> OpenJob:
+    requests = tuple(Request(tensor=t, statistic=what) for t in tensors)
     return OpenJob(Job(key="", model=source, samples=None, groups=(requests,)), 0)
 
 
@@ -69,7 +69,7 @@ def test_taps_are_what_onnxruntime_computes() -> None:
     proto = convolution()
     tensors = ("x", "t", "n", "r", "y")
     feeds = {"x": rng().standard_normal((2, 2, 4, 4)).astype(np.float32)}
-    found = dict(opened(proto, tensors, SketchAsk()).session.run(feeds))
+    found = dict(opened(proto, tensors, SketchOf()).session.run(feeds))
     assert tuple(found) == tensors
     np.testing.assert_array_equal(found["x"], feeds["x"])
     for tensor in tensors[1:]:
@@ -81,13 +81,13 @@ def test_taps_are_what_onnxruntime_computes() -> None:
 def test_one_tap_gives_the_very_bits(tensor: str) -> None:
     proto = convolution()
     feeds = {"x": rng(1).standard_normal((1, 2, 4, 4)).astype(np.float32)}
-    (found,) = dict(opened(proto, (tensor,), SketchAsk()).session.run(feeds)).values()
+    (found,) = dict(opened(proto, (tensor,), SketchOf()).session.run(feeds)).values()
     np.testing.assert_array_equal(found, by_hand(proto, feeds, tensor))
 
 
-@pytest.mark.parametrize("what", [SketchAsk(), SpanAsk()], ids=["values", "span"])
+@pytest.mark.parametrize("what", [SketchOf(), MinMaxOf()], ids=["values", "span"])
 @pytest.mark.parametrize("typed", [True, False], ids=["typed", "untyped"])
-def test_taps_of_a_half_precision_model_are_single(what: What, *, typed: bool) -> None:
+def test_taps_of_a_half_precision_model_are_single(what: StatisticOf, *, typed: bool) -> None:
     proto = product(TensorProto.FLOAT16)
     if typed:
         info = helper.make_tensor_value_info("m", TensorProto.FLOAT16, ["N", K])
@@ -96,7 +96,7 @@ def test_taps_of_a_half_precision_model_are_single(what: What, *, typed: bool) -
     found = dict(opened(proto, ("m", "y"), what).session.run(feeds))
     assert {a.dtype for a in found.values()} == {np.dtype(np.float32)}
     expected = by_hand(proto, feeds, "m").astype(np.float32)
-    if isinstance(what, SpanAsk):
+    if isinstance(what, MinMaxOf):
         expected = np.array([expected.min(), expected.max()])
     np.testing.assert_allclose(found["m"], expected, rtol=2e-3, atol=2e-3)
 
@@ -122,7 +122,7 @@ def test_every_way_to_give_a_model(make: Any, tmp_path: Path) -> None:
     source = make(tmp_path)
     before = {p: p.read_bytes() for p in tmp_path.iterdir()}
     feeds = {"x": rng().standard_normal((2, K)).astype(np.float32)}
-    found = dict(opened(source, ("m",), SketchAsk()).session.run(feeds))
+    found = dict(opened(source, ("m",), SketchOf()).session.run(feeds))
     np.testing.assert_array_equal(found["m"], by_hand(product(), feeds, "m"))
     assert {p: p.read_bytes() for p in tmp_path.iterdir()} == before
 
@@ -147,17 +147,17 @@ def test_tensors_inside_a_local_function_are_seen(tmp_path: Path, *, on_disk: bo
     inner = next(n for n in load(source).model.graph if n.op_type == "MatMul").outputs[0].name
     assert inner is not None
     x = rng().standard_normal((1, K)).astype(np.float32)
-    found = dict(opened(source, (inner, "y"), SketchAsk()).session.run({"x": x}))
+    found = dict(opened(source, (inner, "y"), SketchOf()).session.run({"x": x}))
     np.testing.assert_allclose(found[inner], x @ weight(K, K), rtol=1e-5, atol=1e-6)
 
 
 def test_a_span_is_taken_inside_the_graph_and_is_numpys() -> None:
     proto = convolution()
     feeds = {"x": rng().standard_normal((2, 2, 4, 4)).astype(np.float32)}
-    work = opened(proto, ("x", "t", "n"), SpanAsk())
+    work = opened(proto, ("x", "t", "n"), MinMaxOf())
     assert [len(t.outputs) for t in work.session.taps] == [0, 2, 2]
     found = dict(work.session.run(feeds))
-    whole = dict(opened(proto, ("x", "t", "n"), SketchAsk()).session.run(feeds))
+    whole = dict(opened(proto, ("x", "t", "n"), SketchOf()).session.run(feeds))
     for tensor in ("t", "n"):
         assert found[tensor].shape == (2,)
         np.testing.assert_array_equal(found[tensor], [whole[tensor].min(), whole[tensor].max()])
@@ -165,9 +165,9 @@ def test_a_span_is_taken_inside_the_graph_and_is_numpys() -> None:
 
 def test_a_tensor_that_someone_needs_whole_does_not_stay_inside() -> None:
     requests = (
-        Request(tensor="m", what=SpanAsk()),
-        Request(tensor="m", what=SketchAsk()),
-        Request(tensor="y", what=SpanAsk()),
+        Request(tensor="m", statistic=MinMaxOf()),
+        Request(tensor="m", statistic=SketchOf()),
+        Request(tensor="y", statistic=MinMaxOf()),
     )
     work = OpenJob(Job(key="", model=product(), samples=None, groups=(requests,)), 0)
     assert [len(t.outputs) for t in work.session.taps] == [1, 2]
@@ -186,7 +186,7 @@ def selecting() -> onnx.ModelProto:
 
 
 def test_shapes_that_depend_on_values_do_not_break_later_runs() -> None:
-    work = opened(selecting(), ("g", "y"), SketchAsk())
+    work = opened(selecting(), ("g", "y"), SketchOf())
     for kept in (3, 3, 5, 5, 2, 0, 0, 4):
         x = np.zeros(K, np.float32)
         x[:kept] = np.arange(1, kept + 1)

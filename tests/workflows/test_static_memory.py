@@ -121,7 +121,7 @@ def test_moments_are_cut_into_groups_that_fit() -> None:
 
     loaded = load(tower(7, 16)).model
     asked = moment_requests(products_of(view_of(loaded)))
-    nbytes = asked[0].what.nbytes  # type: ignore[attr-defined]
+    nbytes = asked[0].statistic.nbytes  # type: ignore[attr-defined]
     assert [len(g) for g in in_groups(asked, 3 * nbytes)] == [3, 3, 1]
     assert [len(g) for g in in_groups(asked, 1)] == [1] * 7
     assert in_groups(asked, 100 * nbytes) == (asked,)
