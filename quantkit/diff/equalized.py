@@ -107,7 +107,7 @@ def _factor(
 ) -> Floats | None:
     """Return by what to multiply a weight; None if nothing is known that fits it."""
     conv = "Conv" in product.op_type
-    turned = (
+    transposed = (
         not conv
         and (attribute := product.attributes.get("transB")) is not None
         and attribute.as_int()
@@ -116,7 +116,7 @@ def _factor(
     # which depends on the operator alone: [O, I, ...] for Conv and for Gemm with transB, [..., I, O] for the others.
     # Divisors that do not have as many entries as the axis are of another tensor of the same name and are ignored:
     # undoing the wrong ones would show two equal weights as unlike.
-    out, inner = (0, 1) if conv or turned else (len(shape) - 1, len(shape) - 2)
+    out, inner = (0, 1) if conv or transposed else (len(shape) - 1, len(shape) - 2)
     factor = np.ones([n if i in {out, inner} else 1 for i, n in enumerate(shape)], np.float32)
     known = False
     if made is not None and made.size == shape[out]:

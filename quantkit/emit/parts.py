@@ -94,15 +94,15 @@ class Parts:
         assert source is not None  # noqa: S101 - the plan says the weight is constant
         alpha = _factor(node, "alpha")
         emitted = self._emitted(source, node, x.scale * alpha)
-        turned = node.inputs[1] is not source  # read through a Transpose
-        values, scale, zero = self._weight(emitted, alpha, node, turned=turned)
+        transposed = node.inputs[1] is not source  # read through a Transpose
+        values, scale, zero = self._weight(emitted, alpha, node, transposed=transposed)
         scales = (emitted.qparams.scale * np.float32(alpha)).astype(np.float32)
         bias, bias_scales = self._bias(node, x, scales)
         return ProductParts(
             weight=values,
             scale=scale,
             zero_point=zero,
-            axis=_axis(emitted, turned=turned),
+            axis=_axis(emitted, transposed=transposed),
             bias=bias,
             bias_scale=bias_scales,
         )
@@ -118,12 +118,12 @@ class Parts:
         )
 
     def _weight(
-        self, emitted: EmittedWeight, alpha: float, node: ir.Node, *, turned: bool
+        self, emitted: EmittedWeight, alpha: float, node: ir.Node, *, transposed: bool
     ) -> tuple[ir.Value, ir.Value, ir.Value]:
-        key = (emitted.values, turned, alpha)
+        key = (emitted.values, transposed, alpha)
         if key not in self._products:
             values, base = emitted.values, emitted.tensor
-            if turned != emitted.plan.transposed:
+            if transposed != emitted.plan.transposed:
                 values = self.canvas.swapped(values, len(emitted.shape), before=node)
             scales = (emitted.qparams.scale * np.float32(alpha)).astype(np.float32)
             zero = emitted.qparams.zero_point
@@ -169,14 +169,14 @@ def _factor(node: ir.Node, name: str) -> float:
     return node.attributes.get_float(name, 1.0) if node.op_type == "Gemm" else 1.0
 
 
-def _axis(weight: EmittedWeight, *, turned: bool) -> int | None:
+def _axis(weight: EmittedWeight, *, transposed: bool) -> int | None:
     """Return the axis of the scales in the layout that the node reads."""
     granularity = weight.plan.spec.granularity
     if not isinstance(granularity, PerAxis):
         return None
     rank = len(weight.shape)
     axis = granularity.axis % rank
-    return 2 * rank - 3 - axis if turned and axis >= rank - _MATRIX else axis
+    return 2 * rank - 3 - axis if transposed and axis >= rank - _MATRIX else axis
 
 
 def moved_inputs(node: ir.Node, integers: ir.Value, zero: ir.Value) -> list[ir.Value | None]:

@@ -31,14 +31,14 @@ class IntegerProduct:
         reads: The activation, in integers where the file has them.
         weight: The integers as they are stored.
         scale: Their scales; None if the node does not say.
-        turned: They are read through a Transpose, or as transB.
+        transposed: They are read through a Transpose, or as transB.
     """
 
     node: ir.Node
     reads: ir.Value
     weight: ir.TensorProtocol
     scale: ir.Value | None
-    turned: bool
+    transposed: bool
 
     @property
     def is_conv(self) -> bool:
@@ -51,7 +51,7 @@ class IntegerProduct:
         array = self.weight.numpy()
         if self.is_conv:
             return np.moveaxis(array, 1, -1).reshape(len(array), -1).T
-        return np.swapaxes(array, -1, -2) if self.turned else array
+        return np.swapaxes(array, -1, -2) if self.transposed else array
 
     @property
     def may_saturate(self) -> bool:

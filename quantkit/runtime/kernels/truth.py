@@ -91,12 +91,15 @@ def fusion_of(path: Path) -> Fusion:
         An exception in `quantkit.runtime.session.RUNTIME_ERRORS`: onnxruntime does not load the model.
     """
     ran = _ran(path)
-    left = [(p, k) for p, k, runs in ran.products if k is not None and runs == "float"]
+    names = {
+        id(kernel): label(product) for product, kernel, runs in ran.products if runs == "float"
+    }
+    left = [node for node in ran.optimized if id(node) in names]  # in the order in which they run
     return Fusion(
         integer=_counted(node.op_type for node in ran.optimized if is_integer(node)),
-        float=_counted(kernel.op_type for _, kernel in left),
+        float=_counted(node.op_type for node in left),
         conversions=_counted(n.op_type for n in ran.optimized if n.op_type in CONVERSIONS),
-        float_products=tuple(label(product) for product, _ in left),
+        float_products=tuple(names[id(node)] for node in left),
     )
 
 
