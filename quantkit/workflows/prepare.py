@@ -292,7 +292,7 @@ def _minimum(options: StaticSettings) -> int:
 def _equalized(
     ready: FloatModel, data: OpenedData, job: StaticJob, files: ExitStack, monitor: Monitor
 ) -> tuple[LoadedModel | None, FloatModel]:
-    """Even out the channels of activations, where weights can take that over; see `quantkit.recover`.
+    """Even out the channels of activations, where weights can take that over; see `quantkit.rewrite`.
 
     That takes a look at some samples of its own: the extremes of each channel. Data that can be read only once is left
     for the ranges. Return the file that was looked at, if it is still the model, and the model.

@@ -1,1 +1,0 @@
-"""What is in a model: its facts for the planner, its weights, its size."""
