@@ -40,14 +40,14 @@ Storage = Callable[[str, Array], tuple[list[onnx.NodeProto], list[onnx.TensorPro
 
 
 def dequantize_linear(name: str, weight: Array) -> tuple[list[Any], list[Any]]:
-    """Store int8 and a scale a channel; DequantizeLinear gives the weight back."""
+    """Store int8 and a scale per channel; DequantizeLinear gives the weight back."""
     q, scale = _symmetric(weight)
     nodes = [helper.make_node("DequantizeLinear", [f"{name}_q", f"{name}_s"], [name], axis=0)]
     return nodes, _tensors(name, q=q, s=scale.reshape(-1))
 
 
 def cast_mul(name: str, weight: Array) -> tuple[list[Any], list[Any]]:
-    """Store int8 and a scale a channel; Cast and Mul give the weight back."""
+    """Store int8 and a scale per channel; Cast and Mul give the weight back."""
     q, scale = _symmetric(weight)
     nodes = [
         helper.make_node("Cast", [f"{name}_q"], [f"{name}_c"], to=TensorProto.FLOAT),

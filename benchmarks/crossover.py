@@ -43,7 +43,7 @@ def float_model(rows: int, columns: int) -> onnx.ModelProto:
 
 
 def integer_model(rows: int, columns: int, kind: str) -> onnx.ModelProto:
-    """Return the nodes that onnxruntime fuses into one DynamicQuantizeMatMul, a scale a column."""
+    """Return the nodes that onnxruntime fuses into one DynamicQuantizeMatMul, a scale per column."""
     weight = _weight(rows, columns)
     scale = (np.abs(weight).max(axis=0) / 127).astype(np.float32)
     shift = 128 if kind == "uint8" else 0

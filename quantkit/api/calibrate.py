@@ -53,7 +53,7 @@ def calibrate(  # noqa: PLR0913 - one parameter per question
         every_value: Count every value of each tensor, not about a million evenly spaced ones.
         requests: What else later stages must see.
         skip_bad: Leave out samples that cannot be read, instead of failing.
-        workers: Processes; None is one a core.
+        workers: Processes; None is one per core.
         scheduler: Address of a dask scheduler, to run on a cluster.
         threads: Per operator; more than one only for models too large to run twice at a time.
 

@@ -1,4 +1,4 @@
-"""The command line: one file a command. Heavy modules are imported when a command runs."""
+"""The command line: one file per command. Heavy modules are imported when a command runs."""
 
 from quantkit.cli.process import main
 

@@ -18,7 +18,7 @@ _STYLES = {"better": "green", "worse": "bold red", "new": "cyan", "gone": "yello
 
 
 def print_results(found: "ResultDiff", most: int | None) -> None:
-    """Print what differs: whether figures compare at all, then one table a candidate."""
+    """Print what differs: whether figures compare at all, then one table per candidate."""
     if found.same:
         output().print("[green]the same[/]: every figure, rule and warning")
         return

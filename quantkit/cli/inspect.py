@@ -47,10 +47,10 @@ def inspect(
         _print_nodes(found)
     if found.weights:
         console.print(_weight_table(found))
-    for hazard in found.hazards:
-        console.print(f"[yellow]hazard:[/] {escape(hazard)}", highlight=False, soft_wrap=True)
+    for warning in found.hazards:
+        console.print(f"[yellow]warning:[/] {escape(warning)}", highlight=False, soft_wrap=True)
     if not found.hazards:
-        console.print("[green]no hazards found[/]")
+        console.print("[green]no warnings[/]")
 
 
 def _print_head(found: "Inspection") -> None:

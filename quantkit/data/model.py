@@ -141,7 +141,7 @@ class Description:
         location: The path, or the Python type.
         samples: How many; None if only reading them tells.
         inputs: Each input as the first sample has it: "input float32[1, 3, 224, 224]".
-        preprocessing: What is done to a sample, one step a line.
+        preprocessing: What is done to a sample, one step per line.
         settings: What tells two preparations of the same files apart, by name; empty where nothing is prepared.
         labels: "1000 classes from labels.csv", or "none".
         classes: The names of the labels 0, 1, ..., where they have any.

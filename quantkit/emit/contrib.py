@@ -17,7 +17,7 @@ __all__ = ["emit_attention", "emit_embed", "emit_lstm"]
 
 
 def emit_lstm(canvas: Canvas, weights: Weights, node: ir.Node) -> None:
-    """LSTM -> DynamicQuantizeLSTM; W and R as (directions, input, 4 hidden), a scale a gate column.
+    """LSTM -> DynamicQuantizeLSTM; W and R as (directions, input, 4 hidden), a scale per gate column.
 
     Args:
         canvas: The model.

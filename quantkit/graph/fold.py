@@ -139,7 +139,7 @@ def _moved_shape(
     attributes: Attributes,
     move: Callable[[Sequence[Array | None], Attributes], Array],
 ) -> tuple[int, ...]:
-    """Move stand-ins of one byte an element; small tensors are parameters and are read."""
+    """Move stand-ins of one byte per element; small tensors are parameters and are read."""
     stand_ins: list[Array | None] = []
     for tensor in tensors:
         if tensor is None or tensor.nbytes < LIMIT:

@@ -57,7 +57,7 @@ def round_keeping_sum(
     `low` and `high` broadcast against `scaled`.
 
     Invariant, for values inside the bounds: ``|result - scaled| < 1`` everywhere, and
-    ``|sum(result - scaled)| <= 1/2`` a row unless all values that could move are at a bound.
+    ``|sum(result - scaled)| <= 1/2`` per row unless all values that could move are at a bound.
 
     Args:
         scaled: (channels, k): weights divided by their scale.

@@ -72,7 +72,7 @@ class CalibrateOptions:
         compare: Let the audit look at every tensor and compare all methods; else it glances at some.
         requests: What else is to be seen in the same pass.
         skip_bad: Leave out samples that cannot be read.
-        workers: Processes on this machine, threads where it cannot fork; None: one a core.
+        workers: Processes on this machine, threads where it cannot fork; None: one per core.
         scheduler: Address of a dask scheduler, whose workers are used instead.
         threads: For one operator; more than one only for models too large to run twice at a time.
         memory: Bytes of activations that may be held at once.

@@ -67,7 +67,7 @@ class Pass:
 
 
 def in_parts(request: Request) -> bool:
-    """Say whether what is asked may be kept a segment: not what is too large for that."""
+    """Say whether what is asked may be kept per segment: not what is too large for that."""
     return not request.statistic.once
 
 

@@ -90,7 +90,7 @@ class DataOrigin:
         fingerprint: Of what the samples are made of; "" for a Python iterable.
         method: The calibrator, with its settings.
         order: Batch, limit, shuffle and seed as they were used.
-        preprocessing: One step a line.
+        preprocessing: One step per line.
         settings: What tells two preparations of the same files apart, by name.
         values: Of each input of real numbers, what 1, 50 and 99 of 100 values are below.
         digests: Names of samples, 8 hexadecimal digits each and sorted; of many the least, which are a fair draw.

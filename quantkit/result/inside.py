@@ -145,7 +145,7 @@ class Runtime:
         kernels: Nodes of the optimized graph by operator.
         conversions: QuantizeLinear, DequantizeLinear and DynamicQuantizeLinear that run every time.
         nodes: Every product.
-        advice: What would change most, in one sentence a cause.
+        advice: What would change most, in one sentence per cause.
     """
 
     integer: int

@@ -183,7 +183,7 @@ def extreme_requests(groups: Iterable[Group]) -> tuple[Request, ...]:
 def equalize(
     model: ir.Model, groups: Iterable[Group], largest: Mapping[str, NDArray[Any]]
 ) -> tuple[Divisors, ...]:
-    """Rewrite weights and biases in place; return which tensors are now divided by what, a group each.
+    """Rewrite weights and biases in place; return which tensors are now divided by what, one entry per group.
 
     `largest`: the magnitude of each channel, by tensor.
 

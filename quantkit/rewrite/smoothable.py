@@ -1,8 +1,8 @@
-"""Where an activation may be divided by a number a channel, and what takes the division.
+"""Where an activation may be divided by a number per channel, and what takes the division.
 
 Weights read the quotient multiplied back. The division itself
 
-- is folded, if only weights read the activation and a maker with a number a channel stands before it, with
+- is folded, if only weights read the activation and a maker with a number per channel stands before it, with
   nothing but sums with constants and Relu in between: no cost;
 - else is a Mul in front of the weights. Only behind what is computed in float (a normalization, a gate, GELU):
   elsewhere it would cut integers in two, and averages that attention or pooling make have no loud channels.
@@ -116,7 +116,7 @@ def _group(view: View, tensor: str, read: list[tuple[Fold, int]]) -> Smoothable 
 def _folded(
     view: View, tensor: str, channels: int
 ) -> tuple[tuple[Fold, ...], tuple[str, ...]] | None:
-    """Walk back to a maker with a number a channel; None if there is none."""
+    """Walk back to a maker with a number per channel; None if there is none."""
     folds: list[Fold] = []
     stale: list[str] = []
     while (node := view.maker(tensor)) is not None and not node.domain and not node.in_subgraph:
@@ -170,7 +170,7 @@ def _columns(view: View, node: Node, channels: int) -> Iterator[Fold]:
 
 
 def _vector(view: View, node: Node, channels: int) -> int | None:
-    """Return which of two operands is a constant with one number a channel."""
+    """Return which of two operands is a constant with one number per channel."""
     found = [i for i, name in enumerate(node.inputs[:2]) if _is_vector(view, name, channels)]
     return found[0] if len(found) == 1 else None
 

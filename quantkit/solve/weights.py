@@ -91,7 +91,7 @@ class _Task:
         return solving_bytes(self.product.layout)
 
 
-def solve(  # noqa: PLR0913 - one parameter a question
+def solve(  # noqa: PLR0913 - one parameter per question
     model: ir.Model,
     plan: Plan,
     products: Iterable[Product],

@@ -70,7 +70,7 @@ class Inspection:
         size: Bytes by cause; they add up to `nbytes`.
         plans: What each mode would do, by the mode's name.
         weights: Analyses of the largest weights, if asked for.
-        hazards: What may go wrong.
+        hazards: Warnings: what may go wrong with it.
     """
 
     name: str
@@ -95,7 +95,7 @@ class Inspection:
         lines = [self._head(), *ports[:_SHOWN], *more]
         lines.append(f"operators: {', '.join(operators[:_SHOWN] + rest)}")
         lines += [f"{mode}: {plan}" for mode, plan in self.plans.items()]
-        lines += [f"hazard: {text}" for text in self.hazards[:_SHOWN]]
+        lines += [f"warning: {text}" for text in self.hazards[:_SHOWN]]
         return "\n".join(lines)
 
     def __repr__(self) -> str:
@@ -167,7 +167,7 @@ def inspect_model(source: str | Path | onnx.ModelProto, *, weights: int = 0) -> 
             "stored": plan_dynamic(view, DynamicSettings(integer=False)),
         },
         weights=_analyses(model, view, weights) if not loaded.missing else (),
-        hazards=tuple(_hazards(loaded, view, inputs, half)),
+        hazards=tuple(_warnings(loaded, view, inputs, half)),
     )
 
 
@@ -212,7 +212,7 @@ def _analyses(model: ir.Model, view: View, limit: int) -> tuple[WeightRow, ...]:
     return tuple(rows)
 
 
-def _hazards(loaded: LoadedModel, view: View, inputs: tuple[Port, ...], half: str) -> list[str]:
+def _warnings(loaded: LoadedModel, view: View, inputs: tuple[Port, ...], half: str) -> list[str]:
     limits, version = runtime_limits(), f"onnxruntime {runtime_version()}"
     model = loaded.model
     found = [f"external data is missing: {name}" for name in loaded.missing]

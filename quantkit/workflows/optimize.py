@@ -111,7 +111,7 @@ class OptimizeResult:
         }
 
 
-def optimize_model(  # noqa: PLR0913 - one parameter a question
+def optimize_model(  # noqa: PLR0913 - one parameter per question
     model_input: str | Path | onnx.ModelProto,
     model_output: str | Path,
     *,

@@ -412,7 +412,7 @@ def memory_left(ready: FloatModel, settings: DataSettings) -> int:
 
 
 def _fitting(options: CalibrateOptions, ready: FloatModel) -> CalibrateOptions:
-    """Run a model that is too large to be in memory once a core in one process, with all cores for each operator."""
+    """Run a model that is too large to be in memory once per core in one process, with all cores for each operator."""
     many = options.scheduler is not None or options.workers is not None
     large = ready.nbytes >= LARGE
     return replace(options, workers=1, threads=cores()) if large and not many else options

@@ -244,7 +244,7 @@ def test_inspect_prints_and_writes_json(
     assert plain["operators"] == {"MatMul": 1, "Add": 1}
 
 
-def test_inspect_shows_missing_external_data_as_a_hazard(
+def test_inspect_shows_missing_external_data_as_a_warning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call("inspect", _missing_data(tmp_path)) == 0

@@ -11,8 +11,8 @@ from builders import Array, graph, model, node, op_types, run, sqnr
 from onnx import TensorProto, helper
 from static_cases import IMAGE, X, conv, conv_weights, write
 
-from quantkit.plan import StaticOptions
 from quantkit.plan.model import Format
+from quantkit.settings import StaticSettings
 from quantkit.targets import TARGETS, target
 
 FEEDS = {"x": X}
@@ -152,7 +152,7 @@ def test_a_subgraph_reads_what_was_moved_behind_integers(tmp_path: Path, kind: s
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_so_it_does_for_every_target_and_format(tmp_path: Path, name: str) -> None:
-    options, paths = StaticOptions(target=target(name)), []
+    options, paths = StaticSettings(target=name), []
     for output_format in Format:
         if output_format.value not in target(name).formats:
             continue

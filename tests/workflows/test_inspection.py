@@ -78,13 +78,13 @@ def test_ports_show_dynamic_dimensions() -> None:
     ],
     ids=["ir-version", "opset", "fixed-batch"],
 )
-def test_hazards(change: object, expected: str) -> None:
+def test_warnings(change: object, expected: str) -> None:
     proto = matmul_model()
     change(proto)  # type: ignore[operator]
     assert any(expected in hazard for hazard in inspect_model(proto).hazards)
 
 
-def test_weight_with_nan_is_a_hazard() -> None:
+def test_weight_with_nan_is_a_warning() -> None:
     w = weight(128, 192)
     w[0, 0] = np.nan
     proto = model(
@@ -93,7 +93,7 @@ def test_weight_with_nan_is_a_hazard() -> None:
     assert any("NaN" in hazard for hazard in inspect_model(proto).hazards)
 
 
-def test_healthy_model_has_no_hazards() -> None:
+def test_healthy_model_has_no_warnings() -> None:
     assert inspect_model(fashion_mnist().model).hazards == ()
 
 

@@ -31,7 +31,7 @@ class Decider:
     scores: bool
 
     def decide(self, arrays: Sequence[Array]) -> NDArray[np.int64]:
-        """Return one decision a unit; -1 where a score is NaN or the output is empty."""
+        """Return one decision per unit; -1 where a score is NaN or the output is empty."""
         if len({array.shape for array in arrays}) > 1 or not arrays[0].size:
             return np.array([self._single(array) for array in arrays], np.int64)
         table = np.concatenate([array.reshape(1, -1) for array in arrays])

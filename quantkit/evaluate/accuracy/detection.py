@@ -42,8 +42,8 @@ class DetectorOutputs:
 
     Attributes:
         boxes: The output with the boxes; with `scores` "" the table of all.
-        scores: The output with one score a box.
-        classes: The output with one class a box.
+        scores: The output with one score per box.
+        classes: The output with one class per box.
         upright: Boxes are y1, x1, y2, x2, as TensorFlow's detection API gives them.
         head: YOLO's, before suppression: "columns" of [4 + classes, places] (cx, cy, w, h), or "rows" of
             [places, 5 + classes] with the score of there being anything in the middle.
