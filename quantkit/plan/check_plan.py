@@ -19,10 +19,10 @@ _BYTE = 8
 _WIDE_OPSET = 21  # QuantizeLinear to 16 bits
 
 
-def check_fits(plan: Plan, view: View, evened: str = "") -> None:
+def check_fits(plan: Plan, view: View, factors_id: str = "") -> None:
     """Check that a plan names what the model has, and gives each kernel what it needs.
 
-    `evened` names the factors by which the model's channels were evened out.
+    `factors_id` names the factors by which the model's channels were equalized.
 
     Args:
         plan: What was decided, perhaps by hand.
@@ -32,7 +32,7 @@ def check_fits(plan: Plan, view: View, evened: str = "") -> None:
     Raises:
         UsageError: It does not; names the first thing that is wrong.
     """
-    if plan.evened != evened:
+    if plan.factors_id != factors_id:
         raise UsageError(
             "The plan's scales are for a model whose channels were equalized with other data, or not at all: apply it "
             "with the data that it was made with, or make it with --no-equalize --no-smooth."

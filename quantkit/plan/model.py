@@ -132,7 +132,7 @@ class Plan:
         min_opset: The lowest opset that the emitted operators need.
         activations: Every tensor that is computed at run time and quantized with fixed numbers.
         integer_bias: The bias of a calibrated product is int32, in the scale of its sums; else float.
-        evened: Names the factors by which channels were evened out before ranges were taken; "" if they were not.
+        factors_id: Names the factors by which channels were equalized before ranges were taken; "" if they were not.
             Scales hold only for a model with the same factors.
         target: What it was made for, a name that `quantkit.targets.target` knows; None of dynamic plans, and of files
             older than this field.
@@ -144,7 +144,7 @@ class Plan:
     min_opset: int
     activations: tuple[ActivationPlan, ...] = ()
     integer_bias: bool = True
-    evened: str = ""
+    factors_id: str = ""
     target: str | None = None
     output_format: Format | None = None
 
@@ -159,6 +159,11 @@ class Plan:
 
     def __repr__(self) -> str:
         return f"<Plan: {self}>"
+
+    @property
+    def evened(self) -> str:
+        """What `factors_id` was called, and is in files."""
+        return self.factors_id
 
     @cached_property
     def activation(self) -> dict[str, ActivationPlan]:
@@ -204,7 +209,7 @@ class Plan:
             ],
             "activations": [a.to_json() for a in self.activations],
             "integer_bias": self.integer_bias,
-            "evened": self.evened,
+            "evened": self.factors_id,
         }
 
     @classmethod
@@ -223,7 +228,7 @@ class Plan:
             ),
             activations=tuple(ActivationPlan.from_json(a) for a in plain.get("activations", ())),
             integer_bias=plain.get("integer_bias", True),
-            evened=plain.get("evened", ""),
+            factors_id=plain.get("evened", ""),
             target=plain.get("target"),
             output_format=Format(plain["output_format"]) if plain.get("output_format") else None,
         )

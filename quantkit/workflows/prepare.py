@@ -492,7 +492,7 @@ def plan_of(
     ranges = _ranges(prepared.seen, ready, job.methods)
     powers = _powers(prepared.seen, ready.view)
     plan = plan_static(ready.view, ranges, job.options, powers, kept=kept)
-    plan = replace(plan, evened=ready.factors_id, output_format=output_format)
+    plan = replace(plan, factors_id=ready.factors_id, output_format=output_format)
     check_operators(plan, ready.view, job.options.runs_on, output_format)
     return plan
 
@@ -514,7 +514,7 @@ def check_plan(ready: FloatModel, plan: Plan, target: Target, *, early: bool = F
     Raises:
         UsageError: It does not; names the first thing that is wrong.
     """
-    if not (early and plan.evened):
+    if not (early and plan.factors_id):
         check_fits(plan, ready.view, ready.factors_id)
     output_format = plan.output_format or Format.QDQ
     check_operators(plan, ready.view, target, output_format)
