@@ -34,7 +34,7 @@ from quantkit.report import write_pages
 from quantkit.result import Evaluated, ModelFile, Origin, Result, Rule, save_result
 from quantkit.runtime.kernels import runtime_of
 from quantkit.runtime.session import RUNTIME_ERRORS, first_line, load_model
-from quantkit.settings import DataSettings, closest
+from quantkit.settings import DataSettings, EvaluateSettings, closest
 from quantkit.targets import cores
 
 __all__ = ["PARTS", "WRITTEN", "EvaluateOptions", "evaluate", "named", "write_evaluation"]
@@ -77,6 +77,8 @@ class EvaluateOptions:
     recipe: str = ""
 
     def __post_init__(self) -> None:
+        # What these may be is said once, for a line of quantkit.toml and for a call.
+        EvaluateSettings(batches=self.batches, threads=self.threads)
         for part in self.skip - set(PARTS):
             raise UsageError(
                 f"There is no part '{part}' to skip{closest(part, PARTS)}: use {', '.join(PARTS)}."
