@@ -53,7 +53,7 @@ class _Stopwatch:
         """Take it for a stage."""
         self.stage(text)
 
-    def described(self, found: object) -> None:
+    def data_found(self, found: object) -> None:
         """Nothing."""
 
     def start(self, count: int | None, what: str = "samples") -> None:

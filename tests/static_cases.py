@@ -18,7 +18,7 @@ from quantkit.graph.view import view_of
 from quantkit.observe.points import points_of
 from quantkit.ops.view import View
 from quantkit.plan import Mode, Plan, check_fits, check_operators, plan_static, ranges_needed
-from quantkit.plan.integers import Solved
+from quantkit.plan.integers import SolvedIntegers
 from quantkit.rewrite.simplify import simplify
 from quantkit.settings import StaticSettings
 from quantkit.targets import target
@@ -122,7 +122,7 @@ def write_plan_of(
 
 def _emitted(prepared: Ready, plan: Plan, path: Path, output_format: Format) -> Written:
     check_operators(plan, prepared.view, target(plan.target or ""), output_format)
-    emit_static(prepared.model, plan, Solved(), output_format)
+    emit_static(prepared.model, plan, SolvedIntegers(), output_format)
     prepared.model.ir_version = max(prepared.model.ir_version or 0, 10)
     with staged(path) as stage:
         stage.write(prepared.model)

@@ -8,7 +8,7 @@ from typing import Any
 from quantkit.api.arguments import as_path
 from quantkit.errors import UsageError
 from quantkit.settings import DataSettings, parse_memory
-from quantkit.workflows.reproduce import make_again
+from quantkit.workflows.reproduce import reproduce
 from quantkit.workflows.verify_file import Attestation, attest
 
 __all__ = ["verify_file"]
@@ -59,4 +59,4 @@ def verify_file(  # noqa: PLR0913 - one parameter per question
     found = attest(path, float_model=source, **given)
     if not again or source is None:
         return found
-    return replace(found, checks=(*found.checks, make_again(path, source, **given)))
+    return replace(found, checks=(*found.checks, reproduce(path, source, **given)))

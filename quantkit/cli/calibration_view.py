@@ -87,7 +87,7 @@ class Watch:
         self._progress.reset(self._task, description=described, total=None, rate="")
         self._progress.refresh()
 
-    def described(self, found: "Description") -> None:
+    def data_found(self, found: "Description") -> None:
         """Print what the data is, before it is run."""
         if not self._quiet:
             _print_description(found)

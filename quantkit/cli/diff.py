@@ -78,7 +78,7 @@ def _models(a: Path, b: Path, flags: DataFlags, most: int | None, *, as_json: bo
             settings=settings,
             skip_bad=flags.skip_bad,
             progress=show,
-            described=monitor.described,
+            described=monitor.data_found,
         )
     if as_json:
         write_json(found.to_json())

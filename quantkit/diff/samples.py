@@ -35,11 +35,6 @@ def read_samples(
         described: Told what the data is.
         skip_bad: Leave out samples that cannot be read, instead of failing.
 
-    Args:
-        model: Whose inputs are fed.
-        settings: Which samples, and how they are prepared.
-        described: Is told what the data is, before it is read.
-
     Raises:
         DataError: The data cannot be read, does not fit the model, or holds no whole batch.
     """

@@ -12,7 +12,7 @@ from quantkit.emit.weights import EmittedWeight, Weights
 from quantkit.graph.edit import Canvas, owner_of
 from quantkit.numerics.affine import Affine, bias_scale, quantize
 from quantkit.ops.float_ops import FILL_SLOTS, PRODUCTS, activation_slots
-from quantkit.plan.integers import Solved
+from quantkit.plan.integers import SolvedIntegers
 from quantkit.plan.model import ActivationPlan, Mode, Plan
 from quantkit.spec import PerAxis
 
@@ -52,7 +52,7 @@ class Parts:
     canvas: Canvas
     plan: Plan
     weights: Weights
-    solved: Solved
+    solved: SolvedIntegers
     _shared: dict[tuple[ir.Graph, str, float], ir.Value] = field(default_factory=dict)
     _products: dict[tuple[ir.Value, bool, float], tuple[ir.Value, ir.Value, ir.Value]] = field(
         default_factory=dict

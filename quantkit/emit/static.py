@@ -9,7 +9,7 @@ from quantkit.emit.qdq import emit_qdq
 from quantkit.emit.qlinear import emit_qoperator
 from quantkit.emit.weights import Weights
 from quantkit.graph.edit import Canvas
-from quantkit.plan.integers import Solved
+from quantkit.plan.integers import SolvedIntegers
 from quantkit.plan.model import Format, Plan
 from quantkit.targets import target as target_named
 
@@ -17,7 +17,7 @@ __all__ = ["Format", "emit_static"]
 
 
 def emit_static(
-    model: ir.Model, plan: Plan, solved: Solved, output_format: Format = Format.QDQ
+    model: ir.Model, plan: Plan, solved: SolvedIntegers, output_format: Format = Format.QDQ
 ) -> None:
     """Rewrite `model` in place as `plan` says, with the integers that `solved` holds.
 

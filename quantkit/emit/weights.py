@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from quantkit.graph.edit import Canvas
 from quantkit.graph.mapping import lazy
 from quantkit.numerics.weights import fit, quantize_weight
-from quantkit.plan.integers import Solved
+from quantkit.plan.integers import SolvedIntegers
 from quantkit.plan.model import Plan, WeightPlan
 from quantkit.spec import PerAxis, QParams
 
@@ -54,7 +54,7 @@ class Weights:
 
     canvas: Canvas
     plan: Plan
-    solved: Solved = field(default_factory=Solved)
+    solved: SolvedIntegers = field(default_factory=SolvedIntegers)
     _emitted: dict[ir.Value, EmittedWeight] = field(default_factory=dict)
 
     def behind(self, value: ir.Value | None) -> ir.Value | None:

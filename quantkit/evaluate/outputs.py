@@ -114,7 +114,7 @@ def measure_outputs(
     known = _calibrated(models, source)
     if options.hold_out:
         source = _held_out(source, frozenset().union(*known.values()), options)
-    monitor.described(source.description)
+    monitor.data_found(source.description)
     monitor.stage("Running the models")
     monitor.start(source.count)
     runner = Runner(opened, inputs, source)

@@ -11,9 +11,9 @@ Reads a `quantkit.result.Result` and nothing else; knows no model and no file.
 
 from quantkit.gate.badge import badge
 from quantkit.gate.figures import unit_of
-from quantkit.gate.judge import KEYS, judge, judged, overall, rules_for, rules_of
+from quantkit.gate.judge import KEYS, judge, overall, rules_for, rules_of, with_verdicts
 from quantkit.gate.junit import junit_xml
 from quantkit.gate.wording import bound_text, figure_text, room_text
 
-__all__ = ["KEYS", "badge", "bound_text", "figure_text", "judge", "judged", "junit_xml"]
+__all__ = ["KEYS", "badge", "bound_text", "figure_text", "judge", "junit_xml", "with_verdicts"]
 __all__ += ["overall", "room_text", "rules_for", "rules_of", "unit_of"]

@@ -13,7 +13,7 @@ from quantkit.gate.wording import more_samples, room, sentence
 from quantkit.result import Evaluated, Judged, Outcome, Result, Rule, Verdict
 from quantkit.settings import GateSettings, Percent, closest
 
-__all__ = ["KEYS", "judge", "judged", "overall", "rules_for", "rules_of"]
+__all__ = ["KEYS", "judge", "overall", "rules_for", "rules_of", "with_verdicts"]
 
 KEYS = (
     "max_drop",
@@ -96,7 +96,7 @@ def judge(
     return tuple(_verdict(model, rules, result, allow) for model in result.candidates)
 
 
-def judged(result: Result, rules: Sequence[Rule], allow: Collection[str] = ()) -> Result:
+def with_verdicts(result: Result, rules: Sequence[Rule], allow: Collection[str] = ()) -> Result:
     """Return the result with the rules and what came of them; without rules, with neither.
 
     Args:

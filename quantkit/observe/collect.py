@@ -116,7 +116,7 @@ def collect(  # noqa: PLR0913 - one parameter per question
         DataError: A sample cannot be read, or the model does not run on it.
     """
     inputs = inputs_of(loaded)
-    monitor.described(samples.description)
+    monitor.data_found(samples.description)
     fingerprint = _fingerprint(samples)
     with loaded.watched():
         model = model_digest(loaded)

@@ -25,7 +25,7 @@ class Monitor(Protocol):
     def stage(self, text: str) -> None:
         """Say what begins."""
 
-    def described(self, found: Description) -> None:
+    def data_found(self, found: Description) -> None:
         """Say what the data is, before it is run."""
 
     def start(self, count: int | None, what: str = "samples") -> None:
@@ -50,7 +50,7 @@ class Silent:
     def stage(self, text: str) -> None:
         """Say nothing."""
 
-    def described(self, found: Description) -> None:
+    def data_found(self, found: Description) -> None:
         """Say nothing."""
 
     def start(self, count: int | None, what: str = "samples") -> None:

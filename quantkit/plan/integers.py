@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from quantkit.spec import QParams
 
-__all__ = ["Solved", "SolvedWeight"]
+__all__ = ["SolvedIntegers", "SolvedWeight"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class SolvedWeight:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Solved:
+class SolvedIntegers:
     """What recovery found.
 
     Attributes:
@@ -33,8 +33,8 @@ class Solved:
     weights: Mapping[str, SolvedWeight] = field(default_factory=lambda: MappingProxyType({}))
     biases: Mapping[str, NDArray[np.float32]] = field(default_factory=lambda: MappingProxyType({}))
 
-    def with_more(self, other: "Solved") -> "Solved":
+    def with_more(self, other: "SolvedIntegers") -> "SolvedIntegers":
         """Return what both found."""
-        return Solved(
+        return SolvedIntegers(
             weights={**self.weights, **other.weights}, biases={**self.biases, **other.biases}
         )

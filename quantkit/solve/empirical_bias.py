@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from quantkit.emit import emit_static
 from quantkit.ops.float_ops import CLIPS
 from quantkit.plan import Plan
-from quantkit.plan.integers import Solved
+from quantkit.plan.integers import SolvedIntegers
 from quantkit.runtime.taps import read_tensors
 
 __all__ = ["SAMPLES", "correct_biases"]
@@ -33,10 +33,10 @@ Means = dict[str, NDArray[np.float64]]
 def correct_biases(
     model: ir.Model,
     plan: Plan,
-    solved: Solved,
+    solved: SolvedIntegers,
     feeds: Feeds,
     progress: Callable[[str], None] = lambda _: None,
-) -> Solved:
+) -> SolvedIntegers:
     """Return the same integers with biases that keep each channel's mean.
 
     `model` is the float model of the plan; it is left as it is. Only biases that `solved` holds are moved.
@@ -62,7 +62,7 @@ def correct_biases(
     return solved
 
 
-def _results(model: ir.Model, solved: Solved) -> dict[str, str]:
+def _results(model: ir.Model, solved: SolvedIntegers) -> dict[str, str]:
     """Return the tensor that each corrected product hands on, after the Relu or Clip behind it."""
     found = {}
     for node in model.graph:

@@ -17,7 +17,7 @@ from quantkit.observe.forks import forked_map
 from quantkit.observe.monitor import Monitor, Silent
 from quantkit.observe.requests import PatchesOf, Request
 from quantkit.plan import Mode, Plan
-from quantkit.plan.integers import Solved, SolvedWeight
+from quantkit.plan.integers import SolvedIntegers, SolvedWeight
 from quantkit.solve.rounding import Rounding, solve_weight, solving_bytes
 
 __all__ = ["in_groups", "is_static", "moment_request", "moment_requests", "solve"]
@@ -102,7 +102,7 @@ def solve(  # noqa: PLR0913 - one parameter per question
     workers: int = 1,
     memory: int = 1 << 30,
     monitor: Monitor | None = None,
-) -> Solved:
+) -> SolvedIntegers:
     """Find the integers of every weight that a calibrated product multiplies by.
 
     Args:
@@ -151,7 +151,7 @@ def solve(  # noqa: PLR0913 - one parameter per question
         for t, (_, shift) in zip(tasks, found, strict=True)
         if t.corrects
     }
-    return Solved(weights=weights, biases=biases)
+    return SolvedIntegers(weights=weights, biases=biases)
 
 
 def _waves(

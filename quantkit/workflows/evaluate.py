@@ -17,7 +17,7 @@ from quantkit.evaluate.fidelity import fidelity_of
 from quantkit.evaluate.layers.ranking import layers_of
 from quantkit.evaluate.outputs import AccuracyOptions, MeasuredOutputs, NamedModel, measure_outputs
 from quantkit.evaluate.warnings import candidate_warnings, otherwise_prepared, swapped
-from quantkit.gate import judged
+from quantkit.gate import with_verdicts
 from quantkit.graph.half import half_type
 from quantkit.graph.load import LoadedModel
 from quantkit.graph.opset import opset_of
@@ -126,7 +126,7 @@ def evaluate(
         notes=(*answered.notes, *timed.notes),
     )
     result = replace(result, notes=(*otherwise_prepared(result), *swapped(result), *result.notes))
-    return judged(result, options.rules, options.allow)
+    return with_verdicts(result, options.rules, options.allow)
 
 
 def write_evaluation(result: Result, folder: Path) -> tuple[Path, Path, Path]:

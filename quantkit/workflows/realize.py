@@ -19,7 +19,7 @@ from quantkit.graph.load import LoadedModel
 from quantkit.graph.save import Stage, copy_of, staged
 from quantkit.observe.monitor import Monitor, Silent
 from quantkit.plan import Kept, Plan, check_target_of
-from quantkit.plan.integers import Solved
+from quantkit.plan.integers import SolvedIntegers
 from quantkit.provenance import Provenance, json_digest, write_model
 from quantkit.runtime.check_result import (
     LARGE,
@@ -101,7 +101,7 @@ class _Writer:
     output_format: Format
     monitor: Monitor
 
-    def write(self, plan: Plan, solved: Solved) -> _Attempt:
+    def write(self, plan: Plan, solved: SolvedIntegers) -> _Attempt:
         """Emit a copy of the model, write it and compare it."""
         prepared, ready = self.prepared, self.prepared.ready
         self.monitor.step(5, STEPS, "Writing and verifying")
@@ -119,7 +119,7 @@ class _Writer:
         nbytes, checked = write_checked(self.stage, model, self.reference, self.origin)
         return _Attempt(plan=plan, model=model, nbytes=nbytes, checked=checked)
 
-    def settle(self, plan: Plan, solved: Solved) -> _Attempt:
+    def settle(self, plan: Plan, solved: SolvedIntegers) -> _Attempt:
         """Write; if noise comes out, with fewer integers: without what loses most, at last without any."""
         found = self.write(plan, solved)
         for measured in (True, False):
@@ -291,14 +291,14 @@ def _require_signal(found: _Attempt, reference: Reference | None) -> None:
         )
 
 
-def _solved(prepared: Prepared, plan: Plan, monitor: Monitor) -> Solved:
+def _solved(prepared: Prepared, plan: Plan, monitor: Monitor) -> SolvedIntegers:
     """Round weights and correct biases, as far as that is not switched off.
 
     The moments of one group of products are in memory at a time: observed, solved with, and dropped.
     """
     recover, ready, moments = prepared.job.recover, prepared.ready, prepared.moments
     if recover.rounding is False and recover.bias is not True:
-        return Solved()
+        return SolvedIntegers()
     monitor.step(4, STEPS, "Rounding weights")
     work = partial(
         solve,
@@ -316,7 +316,7 @@ def _solved(prepared: Prepared, plan: Plan, monitor: Monitor) -> Solved:
     )
     later = {request for group in moments.groups[1:] for request in group}
     static = [p for p in ready.products if is_static(p, plan)]
-    solved, seen = Solved(), moments.held
+    solved, seen = SolvedIntegers(), moments.held
     with ExitStack() as files:
         written: LoadedModel | None = None
         for number, group in enumerate(moments.groups or ((),), 1):
@@ -339,11 +339,11 @@ def _solved(prepared: Prepared, plan: Plan, monitor: Monitor) -> Solved:
     return solved
 
 
-def _still_static(prepared: Prepared, plan: Plan, solved: Solved) -> Solved:
+def _still_static(prepared: Prepared, plan: Plan, solved: SolvedIntegers) -> SolvedIntegers:
     """Return what was solved for products that another plan leaves in integers, as they were."""
     left = [p for p in prepared.ready.products if is_static(p, plan)]
     found = {p.weight: solved.weights[p.weight] for p in left if p.weight in solved.weights}
-    return Solved(
+    return SolvedIntegers(
         weights={n: w for n, w in found.items() if w.qparams.spec == plan.weight[n].spec},
         biases={p.node: solved.biases[p.node] for p in left if p.node in solved.biases},
     )

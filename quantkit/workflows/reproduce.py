@@ -1,4 +1,4 @@
-"""`make_again`: quantize as a model's record says, and compare what comes out."""
+"""`reproduce`: quantize as a model's record says, and compare what comes out."""
 
 import filecmp
 from collections.abc import Callable, Mapping, Sequence
@@ -24,10 +24,10 @@ from quantkit.workflows.pipeline import dynamic, static
 from quantkit.workflows.record import StaticJob
 from quantkit.workflows.verify_file import Check, require_provenance, version_changes
 
-__all__ = ["make_again"]
+__all__ = ["reproduce"]
 
 
-def make_again(
+def reproduce(
     model: Path,
     float_model: Path,
     *,

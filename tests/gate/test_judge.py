@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from result_cases import candidate, example_result
 
 from quantkit.errors import UsageError
-from quantkit.gate import judge, judged, overall, rules_for, rules_of
+from quantkit.gate import judge, overall, rules_for, rules_of, with_verdicts
 from quantkit.result import (
     Evaluated,
     Interval,
@@ -217,10 +217,10 @@ def test_overall(outcomes: list[Outcome], allowed: bool, want: Outcome) -> None:
 
 def test_a_judged_result_is_written_and_read_again() -> None:
     rules = rules_of(GateSettings(max_drop=0.01, confidence=0.95))
-    found = judged(example_result(), rules)
+    found = with_verdicts(example_result(), rules)
     assert (found.rules, len(found.verdicts)) == (rules, 2)
     assert result_from_json(result_text(found).encode(), "it") == found
-    assert judged(found, ()) == example_result()
+    assert with_verdicts(found, ()) == example_result()
 
 
 def test_rules_go_over_rules() -> None:

@@ -10,7 +10,7 @@ from result_cases import candidate, example_result, float_model
 
 from quantkit.cli.app import run
 from quantkit.errors import UsageError
-from quantkit.gate import badge, judge, judged, junit_xml, overall, rules_of
+from quantkit.gate import badge, judge, junit_xml, overall, rules_of, with_verdicts
 from quantkit.report.html import render_html
 from quantkit.report.markdown import render_markdown
 from quantkit.report.verdicts import cards, headline
@@ -198,7 +198,7 @@ def test_what_proves_nothing_does_not_pass(case: str) -> None:
 
 @pytest.mark.parametrize("case", FOOLED)
 def test_every_view_says_what_stands_against_it(case: str) -> None:
-    result = judged(FOOLED[case][1], RULES)
+    result = with_verdicts(FOOLED[case][1], RULES)
     (verdict,) = result.verdicts
     (objection,) = verdict.objections
     assert badge(result, result.verdicts) == f"quantkit gate: invalid (static: {objection.title})"
@@ -219,7 +219,7 @@ def test_an_objection_that_is_allowed_is_told_and_does_not_count(case: str) -> N
     found = _judged(result, kind)
     assert found.outcome == "pass"
     assert [o.allowed for o in found.objections] == [True]
-    assert "(allowed)" in render_markdown(judged(result, RULES, [kind]))
+    assert "(allowed)" in render_markdown(with_verdicts(result, RULES, [kind]))
     suite = fromstring(junit_xml(result, [found]))  # noqa: S314 - our own
     assert (suite.get("errors"), suite.get("skipped")) == ("0", "1")
 

@@ -19,7 +19,7 @@ from quantkit.rewrite.simplify import PASSES
 from quantkit.settings import DataSettings, NodeRule, RecoverSettings, TensorRule
 from quantkit.workflows import reproduce as again
 from quantkit.workflows import verify_file as attestation
-from quantkit.workflows.reproduce import make_again
+from quantkit.workflows.reproduce import reproduce
 from quantkit.workflows.verify_file import Check, attest
 
 
@@ -237,8 +237,8 @@ def test_the_same_files_prepared_otherwise(tmp_path: Path) -> None:
     other = replace(halves, image=replace(halves.image, mean=(0.4,)))
     assert outcomes(out, data=folder, settings=other)["data"] == "wrong"
     assert "another way" in sentence(out, "data", data=folder, settings=other)
-    assert make_again(out, source, data=folder).outcome == "ok"
-    assert make_again(out, source, data=folder, settings=other).outcome == "wrong"
+    assert reproduce(out, source, data=folder).outcome == "ok"
+    assert reproduce(out, source, data=folder, settings=other).outcome == "wrong"
 
 
 def test_iterables_have_no_name(source: Path, tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ def test_other_versions_and_cpus_are_not_wrong(
 
 
 def remade(path: Path, source: Path, data: Path | None = None) -> Check:
-    return make_again(path, source, data=data)
+    return reproduce(path, source, data=data)
 
 
 def test_models_are_made_again(source: Path, data: Path, tmp_path: Path) -> None:
