@@ -60,7 +60,14 @@ def sample_settings(
     batch: int | None = None,
     memory: int | str | None = None,
 ) -> DataSettings:
-    """Return the settings of samples with the arguments that were given in their place."""
+    """Return the settings of samples with the arguments that were given in their place.
+
+    Args:
+        settings: What was given as a whole; None: the defaults.
+        limit: Samples at most; None: as the settings say.
+        batch: Samples per run; None: as the settings say.
+        memory: Bytes, or a text such as "2 GB"; None: as the settings say.
+    """
     given: dict[str, Any] = {"limit": limit, "batch": batch}
     given["memory"] = None if memory is None else parse_memory(memory)
     return replace(settings or DataSettings(), **{k: v for k, v in given.items() if v is not None})

@@ -178,7 +178,16 @@ def static_job(
     percentile: float | None = None,
     calibrate: CalibrateOptions | None = None,
 ) -> StaticJob:
-    """Turn settings into a job; `data` may be a calibration, or the path of one."""
+    """Turn settings into a job; `data` may be a calibration, or the path of one.
+
+    Args:
+        source: A path or a model.
+        data: Samples, a calibration, or the path of one.
+        given: What the user chose.
+        samples: Which samples, and how they are prepared.
+        percentile: Of that method; None: its default.
+        calibrate: How data is observed; None: the defaults.
+    """
     calibration = _calibration(data)
     asked = given.method is not None or percentile is not None
     method = range_method(given.method, percentile) if asked else None

@@ -22,12 +22,10 @@ _WIDE_OPSET = 21  # QuantizeLinear to 16 bits
 def check_fits(plan: Plan, view: View, factors_id: str = "") -> None:
     """Check that a plan names what the model has, and gives each kernel what it needs.
 
-    `factors_id` names the factors by which the model's channels were equalized.
-
     Args:
         plan: What was decided, perhaps by hand.
         view: The graph.
-        evened: Which factors the model's channels were divided by; "" for none.
+        factors_id: Which factors the model's channels were divided by; "" for none.
 
     Raises:
         UsageError: It does not; names the first thing that is wrong.

@@ -175,7 +175,16 @@ def closest(name: str, known: Iterable[str]) -> str:
 
 
 def check_choice(key: str, value: str, known: Sequence[str]) -> None:
-    """Raise UsageError if `value` is none of `known`."""
+    """Raise UsageError if `value` is none of `known`.
+
+    Args:
+        key: The setting's name, for the message.
+        value: What was given.
+        known: What it may be.
+
+    Raises:
+        UsageError: It is none of them.
+    """
     if value not in known:
         raise UsageError(
             f"{key} '{value}' is unknown{closest(value, known)}: use one of {', '.join(known)}."

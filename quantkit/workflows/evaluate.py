@@ -94,6 +94,13 @@ def evaluate(
 ) -> Result:
     """Measure candidates against the float model, which is the first of `models`.
 
+    Args:
+        models: The float model, then the candidates.
+        data: A path, or a Python object that `open_data` takes.
+        settings: Which samples, and how they are prepared.
+        options: What is measured, and the rules.
+        monitor: Told what is done; None: nobody.
+
     Raises:
         QuantkitError: A model, the data or the metric is wrong; says what to do.
     """

@@ -104,7 +104,13 @@ class QuantizeResult:
 
 
 def check_output_path(output: Path | None, loaded: LoadedModel, data: object = None) -> None:
-    """Refuse, before anything runs, an output that cannot be written or would overwrite what is read; None is no output."""
+    """Refuse, before anything runs, an output that cannot be written or would overwrite what is read; None is no output.
+
+    Args:
+        output: Where to write; None: nowhere.
+        loaded: The model that is read.
+        data: What else is read; only paths count.
+    """
     read = [Path(data)] if isinstance(data, str | Path) else []
     check_outputs([output], [*loaded.files, *read])
 
@@ -159,7 +165,13 @@ def require_same(loaded: LoadedModel, origin: Provenance) -> None:
 
 
 def unfused(plan: Plan, fusion: Fusion | None, target: Target) -> list[str]:
-    """Say which products were planned in integers and are computed in float by onnxruntime on this CPU."""
+    """Say which products were planned in integers and are computed in float by onnxruntime on this CPU.
+
+    Args:
+        plan: What was decided.
+        fusion: What onnxruntime runs; None: not looked at.
+        target: What the plan is for: only what onnxruntime runs on this CPU can be said.
+    """
     if fusion is None or not target.runtime.startswith("onnxruntime, CPU"):
         return []
     planned = {n.node for n in plan.nodes if n.mode is Mode.STATIC}
@@ -209,7 +221,13 @@ def noise(checked: Verification | None) -> str:
 
 
 def warnings_of(loaded: LoadedModel, nbytes: int, checked: Verification | None) -> list[str]:
-    """Return what the user should know about a result."""
+    """Return what the user should know about a result.
+
+    Args:
+        loaded: The float model.
+        nbytes: Of the result and its external data.
+        checked: What the comparison with float found; None: switched off.
+    """
     found = []
     if nbytes >= loaded.nbytes:
         found.append(

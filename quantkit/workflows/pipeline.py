@@ -118,7 +118,13 @@ def prepare_model(
 def plan_model(
     job: StaticJob, monitor: Monitor | None = None, output_format: Format | None = None
 ) -> Plan:
-    """Make the plan of `static`, and write nothing."""
+    """Make the plan of `static`, and write nothing.
+
+    Args:
+        job: What to quantize, and how.
+        monitor: Told what is done; None: nobody.
+        output_format: How the plan will be written down; None: not known yet.
+    """
     monitor, output_format = monitor or Silent(), output_format or Format.QDQ
     prepared = prepare_model(job, monitor, output_format=output_format, moments="never")
     monitor.stage("Planning")
@@ -135,7 +141,17 @@ def dynamic(  # noqa: PLR0913 - one parameter per question
     sample: Mapping[str, NDArray[Any]] | None = None,
     progress: Progress = lambda _: None,
 ) -> QuantizeResult:
-    """Quantize a model dynamically and write it; see `quantkit.quantize_dynamic`."""
+    """Quantize a model dynamically and write it; see `quantkit.quantize_dynamic`.
+
+    Args:
+        source: A path or a model.
+        output: Where to write.
+        options: What the user chose.
+        verify: Load the result and compare it with float.
+        external_data: Write weights beside the model.
+        sample: What to compare on; None: inputs are made up.
+        progress: Called with what is being done.
+    """
     started = time.perf_counter()
     output = Path(output)
     progress("Reading")

@@ -249,6 +249,11 @@ def simplified(source: LoadedModel, options: StaticSettings, at_least: int = 0) 
     """Compute in float32, raise the opset as far as the target needs and to `at_least`, and simplify.
 
     The source stays as it is.
+
+    Args:
+        source: The model as it was loaded.
+        options: The target, and which passes are left out.
+        at_least: An opset that a plan needs; 0: none.
     """
     notes = []
     minimum = max(_minimum(options), at_least)
@@ -382,7 +387,14 @@ def _observed(  # noqa: PLR0913 - one parameter per question
 def observe_again(
     prepared: Prepared, written: LoadedModel, requests: tuple[Request, ...], monitor: Monitor
 ) -> Calibration:
-    """Run the prepared float model on the data once more, for these requests alone; `written`: its file."""
+    """Run the prepared float model on the data once more, for these requests alone; `written`: its file.
+
+    Args:
+        prepared: The model, and what is asked for.
+        written: Its file.
+        requests: What to observe.
+        monitor: Told what is done.
+    """
     assert prepared.data is not None  # noqa: S101 - a calibration leaves nothing to observe
     asked = replace(
         prepared.job.calibrate, ranges=False, requests=requests, method=CalibratorOf(name="mse")
@@ -498,7 +510,13 @@ def plan_of(
 
 
 def for_target(plan: Plan, job: StaticJob, output_format: Format) -> Plan:
-    """Return a plan that was given, for the target and the format that it is applied with: a file may lack both."""
+    """Return a plan that was given, for the target and the format that it is applied with: a file may lack both.
+
+    Args:
+        plan: As it was given.
+        job: Names the target.
+        output_format: How it will be written down.
+    """
     return replace(plan, target=job.options.runs_on.name, output_format=output_format)
 
 

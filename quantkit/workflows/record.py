@@ -50,7 +50,13 @@ class StaticJob:
 def dynamic_origin(
     loaded: LoadedModel, options: DynamicSettings, how: Mapping[str, Any]
 ) -> Provenance:
-    """Say what came in and what was decided."""
+    """Say what came in and what was decided.
+
+    Args:
+        loaded: The float model.
+        options: What the user chose.
+        how: What else decides about the bytes, by name.
+    """
     return Provenance(
         kind="dynamic",
         float=ModelOrigin(**model_digest(loaded)),
@@ -61,7 +67,14 @@ def dynamic_origin(
 def static_origin(
     loaded: LoadedModel, job: StaticJob, seen: Calibration, how: Mapping[str, Any]
 ) -> Provenance:
-    """Say what came in and what was decided; not how many processes ran, which changes nothing."""
+    """Say what came in and what was decided; not how many processes ran, which changes nothing.
+
+    Args:
+        loaded: The float model.
+        job: What was asked for.
+        seen: The calibration.
+        how: What else decides about the bytes, by name.
+    """
     method = {"method": seen.method, "minmax_only": job.calibrate.minmax_only}
     method |= {"every_value": job.calibrate.every_value, "skip_bad": job.calibrate.skip_bad}
     return Provenance(
