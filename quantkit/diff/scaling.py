@@ -82,6 +82,10 @@ def _by_reader(node: ir.Node, slot: int) -> Scaling | None:
 
 def _of_operator(node: ir.Node, slot: int) -> Scaling | None:
     """Return what an operator on integers says of its weight, or of a bias in the scale of its sums."""
+    # Where the scale of a constant is written depends on what reads it: beside it, for a weight of an operator that
+    # takes scales; behind it, for operators that hand on raw sums (MatMulInteger), where Cast and Mul follow;
+    # nowhere, for a bias in int32, whose scale is the product of the activation's and the weight's. If one of two is
+    # computed at run time, the bias has no scale that could be compared.
     row = INTEGER_OPS.get(node.op_type)
     weight = row.weights[0] if row is not None and row.weights else None
     if row is None or weight is None or weight.axis is None:

@@ -202,6 +202,10 @@ class _Writer:
 
 def _uncover(node: ir.Node) -> None:
     """Let data movement between DequantizeLinear and QuantizeLinear of one scale and zero point read and make integers."""
+    # Movement of integers is exact, so DequantizeLinear and QuantizeLinear of the same parameters around it do
+    # nothing but cost time; onnxruntime takes them away for most operators by itself, and for these it does not. Both
+    # must have the very same scale and zero point (by identity of the values, as they share them) and nobody else may
+    # read what is dequantized behind the movement.
     maker = node.inputs[0].producer() if node.inputs[0] is not None else None
     readers = [use.node for use in node.outputs[0].uses()]
     if maker is None or maker.op_type != "DequantizeLinear" or len(readers) != 1:

@@ -213,6 +213,9 @@ def _analyses(model: ir.Model, view: View, limit: int) -> tuple[WeightRow, ...]:
 
 
 def _warnings(loaded: LoadedModel, view: View, inputs: tuple[Port, ...], half: str) -> list[str]:
+    # What a user should know before an hour of calibration, each of which is legal ONNX: weights that are not there,
+    # a version that the installed runtime does not load, a model that was quantized before (doing it again loses
+    # twice), a fixed batch (samples must come in such numbers), a weight that no integer can hold.
     limits, version = runtime_limits(), f"onnxruntime {runtime_version()}"
     model = loaded.model
     found = [f"external data is missing: {name}" for name in loaded.missing]

@@ -302,6 +302,11 @@ def _equalized(
     That takes a look at some samples of its own: the extremes of each channel. Data that can be read only once is left
     for the ranges. Return the file that was looked at, if it is still the model, and the model.
     """
+    # Two passes over the data, and no way around it: factors need the extremes of channels of the model as it is,
+    # ranges must be of the model as it will be, and a histogram of a whole tensor cannot be rescaled by channel. The
+    # first pass is short, as extremes need few samples. Data that can be read only once is kept for the ranges: they
+    # are needed, factors only help. The digest names the factors: a plan and a calibration of other factors are then
+    # refused instead of being silently wrong.
     view, recover = ready.view, job.recover
     groups = groups_of(view, ready.products) if recover.equalize is not False else []
     smooths = smoothable(view) if recover.smooth is not False else ()

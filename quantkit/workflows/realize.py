@@ -182,6 +182,11 @@ def realize(  # noqa: PLR0913 - one parameter per question
         "verify": verify,
         "external_data": external_data,
     }
+    # All or nothing: everything is written into a folder of its own and takes its place by `commit`, last. Before
+    # that, in the order of cost: float's outputs, integers, the file, its outputs beside float's, what onnxruntime
+    # runs in integers, whether sums can saturate, and that the input is still the file that was read. A plan that was
+    # given is done as it is (`write`); of one's own plan nodes go back to float until the result is no noise
+    # (`settle`).
     with source.watched(), _staged(output, source) as stage:
         writer = _Writer(
             prepared=prepared,
@@ -314,6 +319,10 @@ def _solved(prepared: Prepared, plan: Plan, monitor: Monitor) -> SolvedIntegers:
         memory=memory_left(ready, prepared.settings),
         monitor=monitor,
     )
+    # Moments may be too many for memory, so products go group by group. Of the first group they were observed
+    # together with the ranges and are held already; those of later groups cost a pass over the data each. What was
+    # solved for is dropped at once (`give_up`), unless `prepared` is to be realized again. Products without moments
+    # (a calibration that was made elsewhere, a weight too wide) go with the first.
     later = {request for group in moments.groups[1:] for request in group}
     static = [p for p in ready.products if is_static(p, plan)]
     solved, seen = SolvedIntegers(), moments.held

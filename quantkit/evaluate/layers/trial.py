@@ -157,6 +157,8 @@ class _Trial:
         layers = {i: tuple(m.candidate for m in region.makes) for i, region in enumerate(regions)}
         kinds = models.ours.kinds
         self.names = {name: result_of(name) for made in layers.values() for name in made}
+        # onnxruntime wants every input fed, so what is not switched gets an array without elements, of the right rank
+        # and type.
         self.empty = {
             given_as(name): np.zeros((0,) * kinds[name].rank, kinds[name].dtype.numpy())
             for name in self.names
