@@ -18,7 +18,6 @@ from quantkit.plan.model import ActivationPlan, Mode, NodePlan, Plan
 __all__ = ["emit_qdq"]
 
 _BIAS = 2
-_BYTES = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
 
 
 def emit_qdq(parts: Parts, bare: frozenset[str] = frozenset()) -> None:
@@ -211,10 +210,11 @@ def _uncover(node: ir.Node) -> None:
     if maker is None or maker.op_type != "DequantizeLinear" or len(readers) != 1:
         return
     (integers, *read), (quantizer,) = maker.inputs, readers
-    # A plan may have been edited: with another scale, or integers that the runtime does not move, it is computed in float.
+    # A plan may have been edited: with another scale it is computed in float. So it is with integers of 16 bits, for which there
+    # are no kernels, and with int8: on x86 onnxruntime makes uint8 of pairs, and of nothing else, so layers behind it would be float.
     same = quantizer.op_type == "QuantizeLinear" and list(quantizer.inputs[1:]) == read
     zero = read[1] if len(read) > 1 else None
-    if not same or integers is None or zero is None or zero.dtype not in _BYTES:
+    if not same or integers is None or zero is None or zero.dtype is not ir.DataType.UINT8:
         return
     for slot, value in enumerate(moved_inputs(node, integers, zero)):
         if slot >= len(node.inputs):

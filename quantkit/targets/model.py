@@ -41,7 +41,7 @@ class Target:
         moves: Operators that run on the integers as they are. Input and output must share scale and
             zero point, else the operator runs in float between two conversions.
         bare: Those of `moves` that the runtime does not look for between DequantizeLinear and QuantizeLinear, though it
-            runs them on integers of 8 bits: QDQ files have them on the integers themselves.
+            runs them on uint8: QDQ files have them on the integers themselves.
         needs_output: The products that run in integers only if their output is quantized.
         int16: Activations of 16 bits run in integers too.
         bias: The type of a product's bias, with ``scale = x_scale * w_scale`` and zero point 0; None

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnx
@@ -92,14 +92,16 @@ def test_movement_that_is_not_found_between_conversions_is_written_on_integers(
         assert ends_only(fusion_of(written.path), 1)
 
 
-def test_integers_of_16_bits_are_not_moved_as_they_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("dtype", ["uint16", "int8"])
+def test_other_integers_than_uint8_are_not_moved_as_they_are(
+    dtype: Literal["uint16", "int8"], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = replace(only_if_bare(monkeypatch, "SpaceToDepth"), activation_type="uint16")
+    options = replace(only_if_bare(monkeypatch, "SpaceToDepth"), activation_type=dtype)
     proto = between("SpaceToDepth", FLOAT_CASES["SpaceToDepth"])
     written = write(proto, tmp_path / "q.onnx", {"x": X}, Format.QDQ, options)
     assert written.modes()["op"] is Mode.STATIC
-    assert sqnr(run(proto, {"x": X})[0], run(written.path, {"x": X})[0]) > 35
+    assert sqnr(run(proto, {"x": X})[0], run(written.path, {"x": X})[0]) > 30
+    assert bool(fusion_of(written.path).float) == (dtype == "uint16")
 
 
 def test_resize_linear_runs_in_float(tmp_path: Path) -> None:
