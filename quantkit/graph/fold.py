@@ -16,6 +16,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from quantkit.graph._wire import LIMIT
+from quantkit.graph.edit import add_initializer
 from quantkit.graph.mapping import lazy
 
 __all__ = ["fold_weights"]
@@ -168,13 +169,7 @@ def _registered(
     if key in known:
         graph.register_initializer(known[key])  # it may have been folded away since
         return known[key]
-    value = ir.Value(
-        name=new_name(node.outputs[0].name or "weight"),
-        type=ir.TensorType(tensor.dtype),
-        shape=ir.Shape(tensor.shape.numpy()),
-        const_value=tensor,
-    )
-    graph.register_initializer(value)
+    value = add_initializer(graph, new_name(node.outputs[0].name or "weight"), tensor)
     known[key] = value
     return value
 

@@ -18,6 +18,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
 from quantkit.graph._wire import LIMIT
+from quantkit.graph.edit import add_initializer
 from quantkit.graph.fold import fold_weights
 from quantkit.graph.names import Names
 
@@ -109,15 +110,8 @@ def _become_initializer(node: ir.Node, tensor: ir.TensorProtocol) -> None:
     """Replace a node by an initializer of the same name."""
     out, graph = node.outputs[0], node.graph
     assert isinstance(graph, ir.Graph)  # noqa: S101 - functions are inlined
-    value = ir.Value(
-        name=out.name,
-        type=ir.TensorType(tensor.dtype),
-        shape=ir.Shape(tensor.shape.numpy()),
-        const_value=tensor,
-    )
-    out.replace_all_uses_with(value)
+    out.replace_all_uses_with(add_initializer(graph, out.name or "", tensor))
     _remove(node)
-    graph.register_initializer(value)
 
 
 def _remove(node: ir.Node) -> None:
