@@ -128,9 +128,9 @@ class Carries:
 def carries_of(moments: Array, *, own: bool = False) -> Carries:
     """Factor moments; `own`: in their place, where they are large."""
     # Two ways to the same factor. Small moments, or those of many groups, are copied into order and factored in one
-    # call. One large matrix (from 512 inputs on: 4,608 inputs are 170 MB) is reordered, factored and reversed where
-    # it lies, block by block; peak memory is then one matrix and not three, which is what decides how many weights
-    # can be solved at once.
+    # call. One large matrix (from 512 inputs on; of 4,608 inputs it is 170 MB) is reordered, factored and reversed
+    # where it lies, block by block, so that it is in memory once: that decides how many weights can be solved at the
+    # same time.
     h = _padded(np.asarray(moments, np.float64))
     order = _pair_order(h)
     if h.shape[-1] >= _LARGE and h.size == h.shape[-1] ** 2:
@@ -231,9 +231,9 @@ def _round_rows(rows: Floats, carries: Carries, limits: Limits) -> Floats:
     weights, carry = carries.weights, carries.carry
     k = rows.shape[-2]
     for start in range(0, k, _BLOCK):
-        # Errors of earlier blocks are carried over by one matrix product per block; inside a block by one per pair.
-        # Without the blocks it would be a product with all that came before per pair: the same sums, but bound by
-        # memory instead of by the processor.
+        # Errors of earlier blocks are carried over by one matrix product per block, those inside a block by one per
+        # pair: the same sums as one product per pair with all that came before, in large products instead of thin
+        # ones.
         stop = min(start + _BLOCK, k)
         targets = rows[..., start:stop, :].copy()
         if start:

@@ -50,11 +50,10 @@ def lossy(
     constants = {n: v for g in model.graphs() for n, v in g.initializers.items()}
     nodes = {node.name: node for node in view.nodes}
     for product in static:
-        # Eight bits can be too few at three places, and each has a remedy of its own: of what the product reads,
-        # weighted by how much each channel is multiplied by; of its weight; of what it makes. If its weight is fine
-        # it can stay stored in 8 bits while it computes in float (second argument of `Kept`). If what it reads is the
-        # trouble, its maker must hand on floats as well, or the loss has happened before. 20 dB: an error of a tenth,
-        # where what comes out is noise rather than worse.
+        # Eight bits can be too few at three places, and each has a remedy of its own: of what the product reads, weighted
+        # by how much each channel is multiplied by; of its weight; of what it makes. If its weight is fine it can stay
+        # stored in 8 bits while it computes in float (second argument of `Kept`). If what it reads is the trouble, its
+        # maker must hand on floats as well, or the loss has happened before. 20 dB is an error of a tenth.
         tensor = constants[product.weight].const_value
         assert tensor is not None  # noqa: S101 - it was planned as a weight
         array = tensor.numpy()

@@ -182,11 +182,10 @@ def realize(  # noqa: PLR0913 - one parameter per question
         "verify": verify,
         "external_data": external_data,
     }
-    # All or nothing: everything is written into a folder of its own and takes its place by `commit`, last. Before
-    # that, in the order of cost: float's outputs, integers, the file, its outputs beside float's, what onnxruntime
-    # runs in integers, whether sums can saturate, and that the input is still the file that was read. A plan that was
-    # given is done as it is (`write`); of one's own plan nodes go back to float until the result is no noise
-    # (`settle`).
+    # All or nothing: everything is written into a folder of its own and takes its place by `commit`, last. What must
+    # hold before that: the result loads, runs and is no noise beside float, no sum can saturate, and the input is
+    # still the file that was read. A plan that was given is done as it is (`write`); of one's own plan nodes go back
+    # to float until the result is no noise (`settle`).
     with source.watched(), _staged(output, source) as stage:
         writer = _Writer(
             prepared=prepared,

@@ -167,7 +167,7 @@ class Agreement:
         return int(self._different.values.sum())
 
     def decision(self, confidence: float, seed: int) -> Decision:
-        """Return it as one decision a value, its interval by redrawing units: their values belong together."""
+        """Return it as one decision per value, its interval by redrawing units: their values belong together."""
         rate = self.different / max(1, self.values)
         low, high = wilson(self.different, max(1, self.values), confidence)
         if self._values.values.size > 1 and 0 < self.different < self.values:
