@@ -1,9 +1,14 @@
 """How the calls of the API read their arguments: paths, names, results, settings of samples, methods by name."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import wraps
+from inspect import signature
+from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import UnionType
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Union, get_args, get_origin
+from typing import get_type_hints as hints_of
 
 from quantkit.errors import UsageError
 from quantkit.result import Result, load_result, result_file
@@ -12,8 +17,82 @@ from quantkit.settings import DataSettings, parse_memory
 if TYPE_CHECKING:
     from quantkit.observe import CalibratorOf
 
-__all__ = ["as_path", "check_output", "checked_names", "range_method", "read_result"]
-__all__ += ["sample_settings"]
+__all__ = ["as_path", "check_output", "checked_kinds", "checked_names", "range_method"]
+__all__ += ["read_result", "sample_settings"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _plain_number(value: Any) -> Any:
+    """Return a number of numpy as one of Python: records and files know no others."""
+    of_numpy = type(value).__module__ == "numpy" and hasattr(value, "item")
+    return value.item() if of_numpy and not hasattr(value, "__len__") else value
+
+
+# What an annotation takes, and how a message says it. None, 0 and 1 answer a question; of lists any order of elements will do.
+_KINDS: dict[Any, tuple[str, Callable[[Any], bool]]] = {
+    bool: ("True or False", lambda v: v is None or (isinstance(v, Integral) and v in {0, 1})),
+    int: ("a whole number", lambda v: isinstance(v, Integral) and not isinstance(v, bool)),
+    float: ("a number", lambda v: isinstance(v, Real) and not isinstance(v, bool)),
+    str: ("a text", lambda v: isinstance(v, str)),
+    Path: ("a path", lambda v: isinstance(v, str | Path)),
+    Sequence: ("a list", lambda v: isinstance(v, Iterable)),
+    Mapping: ("a dictionary", lambda v: isinstance(v, Mapping)),
+    Callable: ("a function", callable),
+}
+
+
+def checked_kinds(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a call fail in one line if an argument is none of what its annotation takes.
+
+    What is inside of dictionaries, and whether a number makes sense, is checked where it is used. So are the
+    models and results that a call cannot do without: what opens them knows more to say.
+    """
+    parameters = signature(function).parameters
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        hints = hints_of(function)
+        bound = signature(function).bind(*args, **kwargs)
+        for name, given in bound.arguments.items():
+            hint, value = hints[name], _plain_number(given)
+            kinds = get_args(hint) if get_origin(hint) in {Union, UnionType} else (hint,)
+            opened = Path in kinds and parameters[name].default is parameters[name].empty
+            if not opened:
+                _check_kind(name, value, [get_origin(kind) or kind for kind in kinds])
+            for kind in kinds:
+                if get_origin(kind) is Sequence:
+                    _check_elements(name, value, get_args(kind)[0])
+            bound.arguments[name] = value
+        return function(*bound.args, **bound.kwargs)
+
+    return call
+
+
+def _check_kind(name: str, value: object, kinds: list[Any]) -> None:
+    if Any in kinds or object in kinds or (value is None and type(None) in kinds):
+        return
+    words = []
+    for kind in kinds:
+        word, fits = _KINDS.get(kind, (kind.__name__, None))
+        if isinstance(value, kind) if fits is None else fits(value):
+            return
+        # A path may be given as text, and None need not be given.
+        if kind is not type(None) and not (kind is str and Path in kinds):
+            words.append(word)
+    raise UsageError(f"{name} is {' or '.join(words)}, not {value!r}.")
+
+
+def _check_elements(name: str, value: object, hint: Any) -> None:
+    """Refuse a list of other things than rules or requests; names are looked at by `checked_names`."""
+    kinds = get_args(hint) if get_origin(hint) in {Union, UnionType} else (hint,)
+    if str in kinds or not isinstance(value, list | tuple | str | bytes):
+        return
+    for element in value:
+        if not any(_KINDS[k][1](element) if k in _KINDS else isinstance(element, k) for k in kinds):
+            words = " or ".join(_KINDS[k][0] if k in _KINDS else k.__name__ for k in kinds)
+            raise UsageError(f"{name} is a list, each of it {words}, and {element!r} is none.")
 
 
 def check_output(model_output: object) -> None:
@@ -26,11 +105,11 @@ def checked_names(names: Sequence[str] | None, parameter: str) -> tuple[str, ...
     """Return a list of names as a tuple; a single string or something else is an error."""
     if isinstance(names, str):
         raise UsageError(f"{parameter} is a list of names; write [{names!r}] for one.")
-    chosen = tuple(names or ())
+    chosen = () if names is None else tuple(names)
     strange = next((name for name in chosen if not isinstance(name, str)), None)
     if strange is not None:
         raise UsageError(f"{parameter} is a list of names, and {strange!r} is none.")
-    return chosen
+    return tuple(map(str, chosen))  # numpy has texts of its own
 
 
 def as_path(given: object, parameter: str) -> Path:

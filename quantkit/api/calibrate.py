@@ -5,15 +5,16 @@ from pathlib import Path
 
 import onnx
 
-from quantkit.api.arguments import range_method, sample_settings
+from quantkit.api.arguments import checked_kinds, range_method, sample_settings
 from quantkit.errors import UsageError
 from quantkit.observe import Calibration, Request
-from quantkit.settings import DataSettings
+from quantkit.settings import CalibrateSettings, DataSettings
 from quantkit.workflows.calibrate import CalibrateOptions, calibrate_model
 
 __all__ = ["calibrate"]
 
 
+@checked_kinds
 def calibrate(  # noqa: PLR0913 - one parameter per question
     model: str | Path | onnx.ModelProto,
     data: object,
@@ -67,6 +68,7 @@ def calibrate(  # noqa: PLR0913 - one parameter per question
         method = method or ("minmax" if percentile is None else "percentile")
         if method != "minmax":
             raise UsageError(f"minmax_only takes what the method 'minmax' needs, not '{method}'.")
+    CalibrateSettings(workers=workers)  # checks it, as quantkit.toml does
     return calibrate_model(
         model,
         data,

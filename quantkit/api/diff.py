@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from quantkit.api.arguments import as_path, read_result, sample_settings
+from quantkit.api.arguments import as_path, checked_kinds, read_result, sample_settings
 from quantkit.data import Description
 from quantkit.diff import ModelDiff, ResultDiff, compare_models, compare_results, read_samples
 from quantkit.errors import UsageError
@@ -13,6 +13,7 @@ from quantkit.settings import DataSettings
 __all__ = ["diff_models", "diff_results"]
 
 
+@checked_kinds
 def diff_models(  # noqa: PLR0913 - one parameter per question
     a: str | Path,
     b: str | Path,

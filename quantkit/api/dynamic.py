@@ -7,7 +7,7 @@ from typing import Any
 import onnx
 from numpy.typing import NDArray
 
-from quantkit.api.arguments import check_output, checked_names
+from quantkit.api.arguments import check_output, checked_kinds, checked_names
 from quantkit.errors import UsageError
 from quantkit.settings import DynamicSettings
 from quantkit.spec import QuantType, QUInt8, weight_int_type
@@ -16,6 +16,7 @@ from quantkit.workflows.pipeline import QuantizeResult, dynamic
 __all__ = ["check_extra_options", "quantize_dynamic"]
 
 
+@checked_kinds
 def quantize_dynamic(  # noqa: PLR0913 - the names that onnxruntime's users type
     model_input: str | Path | onnx.ModelProto,
     model_output: str | Path,

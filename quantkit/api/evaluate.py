@@ -1,9 +1,9 @@
 """`evaluate_models`: candidates against the float model, on real data."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from quantkit.api.arguments import checked_names, sample_settings
+from quantkit.api.arguments import checked_kinds, checked_names, sample_settings
 from quantkit.errors import UsageError
 from quantkit.evaluate.outputs import AccuracyOptions, NamedModel
 from quantkit.files import check_folder
@@ -18,6 +18,7 @@ __all__ = ["evaluate_models"]
 Candidates = str | Path | Sequence[str | Path] | Mapping[str, str | Path]
 
 
+@checked_kinds
 def evaluate_models(  # noqa: PLR0913 - one parameter per question
     float_model: str | Path,
     candidates: Candidates,
@@ -66,6 +67,7 @@ def evaluate_models(  # noqa: PLR0913 - one parameter per question
     """
     if metric is not None and not isinstance(metric, str):
         raise UsageError("metric is a name, or 'module:function': a report must be able to say it.")
+    models = _named_models(float_model, candidates)
     chosen = sample_settings(settings, limit=limit, memory=memory)
     options = EvaluateOptions(
         accuracy=AccuracyOptions(
@@ -84,7 +86,6 @@ def evaluate_models(  # noqa: PLR0913 - one parameter per question
         title=title,
         command=_call(float_model, candidates, data),
     )
-    models = _named_models(float_model, candidates)
     if output is not None:
         read = [file for model in models for file in model_files(model.path)]
         read += [Path(data)] if isinstance(data, str | Path) else []
@@ -108,11 +109,11 @@ def _call(float_model: str | Path, candidates: Candidates, data: object) -> str:
 
 def _named_models(float_model: str | Path, candidates: Candidates) -> tuple[NamedModel, ...]:
     given = list(candidates.values()) if isinstance(candidates, Mapping) else candidates
-    for path in (float_model, *([given] if isinstance(given, str | Path) else given)):
+    several = given if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+    for path in (float_model, *several):
         if not isinstance(path, str | Path):
             raise UsageError(f"Models are given by their paths, not as {type(path).__name__}.")
     if not isinstance(candidates, Mapping):
-        several = [candidates] if isinstance(candidates, str | Path) else list(candidates)
         return named([float_model, *several])
     base = named([float_model])[0]
     if base.name in candidates:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from quantkit.api.arguments import checked_names, read_result
+from quantkit.api.arguments import checked_kinds, checked_names, read_result
 from quantkit.errors import UsageError
 from quantkit.files import check_outputs, replace_text
 from quantkit.gate import badge as badge_text
@@ -57,6 +57,7 @@ class GateVerdict:
         }
 
 
+@checked_kinds
 def gate_result(  # noqa: PLR0913 - one parameter per question
     result: Result | str | Path,
     gate: GateSettings | None = None,

@@ -7,12 +7,13 @@ from typing import Any
 import onnx
 from numpy.typing import NDArray
 
-from quantkit.api.arguments import check_output, checked_names
+from quantkit.api.arguments import check_output, checked_kinds, checked_names
 from quantkit.workflows.optimize import OptimizeResult, optimize_model
 
 __all__ = ["optimize"]
 
 
+@checked_kinds
 def optimize(  # noqa: PLR0913 - one parameter per question
     model_input: str | Path | onnx.ModelProto,
     model_output: str | Path,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import onnx
 
-from quantkit.api.arguments import check_output
+from quantkit.api.arguments import check_output, checked_kinds
 from quantkit.api.static import format_of, static_job
 from quantkit.observe.collect import CalibrateOptions
 from quantkit.plan import Format, Plan
@@ -18,6 +18,7 @@ from quantkit.workflows.realize import realize
 __all__ = ["plan_prepared", "prepare_static", "realize_plan"]
 
 
+@checked_kinds
 def prepare_static(
     model: str | Path | onnx.ModelProto,
     data_or_calibration: object,
@@ -60,6 +61,7 @@ def prepare_static(
     return prepare_model(job, output_format=format_of(given))
 
 
+@checked_kinds
 def plan_prepared(prepared: Prepared, static: StaticSettings | None = None) -> Plan:
     """Decide how each node and tensor of a prepared model is quantized; no data is read.
 
@@ -75,6 +77,7 @@ def plan_prepared(prepared: Prepared, static: StaticSettings | None = None) -> P
     return plan_of(_choosing(prepared, static), output_format or Format.QDQ)
 
 
+@checked_kinds
 def realize_plan(
     prepared: Prepared,
     plan: Plan | None,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from quantkit.api.arguments import as_path, read_result
+from quantkit.api.arguments import as_path, checked_kinds, read_result
 from quantkit.errors import UsageError
 from quantkit.files import check_folder, check_outputs, replace_text
 from quantkit.report import accuracy_size_svg, write_html, write_markdown
@@ -34,6 +34,7 @@ class ReportFiles:
         return tuple(p for p in (self.html, self.markdown, self.picture) if p is not None)
 
 
+@checked_kinds
 def write_report(
     result: Result | str | Path,
     output: str | Path | None = None,
@@ -61,7 +62,7 @@ def write_report(
     """
     if form not in _FORMATS:
         raise UsageError(f"Unknown format {form!r}; use 'html', 'md' or 'both'.")
-    drawn = None if picture is None else Path(picture)
+    drawn = None if picture is None else as_path(picture, "picture")
     if drawn is not None and drawn.suffix != ".svg":
         raise UsageError(f"--picture writes an SVG: call it '{drawn.with_suffix('.svg')}'.")
     found, file = read_result(result)

@@ -7,7 +7,14 @@ from typing import Any
 
 import onnx
 
-from quantkit.api.arguments import check_output, checked_names, range_method, sample_settings
+from quantkit.api.arguments import (
+    check_output,
+    checked_kinds,
+    checked_names,
+    range_method,
+    sample_settings,
+)
+from quantkit.data.objects import check_data
 from quantkit.emit import Format
 from quantkit.errors import UsageError
 from quantkit.observe import Calibration
@@ -21,6 +28,7 @@ from quantkit.workflows.record import StaticJob
 __all__ = ["for_plan", "format_of", "plan_static", "quantize_static", "static_job"]
 
 
+@checked_kinds
 def quantize_static(  # noqa: PLR0913 - one parameter per question
     model_input: str | Path | onnx.ModelProto,
     model_output: str | Path,
@@ -125,6 +133,7 @@ def quantize_static(  # noqa: PLR0913 - one parameter per question
     )
 
 
+@checked_kinds
 def plan_static(
     model: str | Path | onnx.ModelProto,
     data_or_calibration: object,
@@ -189,6 +198,8 @@ def static_job(
         calibrate: How data is observed; None: the defaults.
     """
     calibration = _calibration(data)
+    if calibration is None and not isinstance(data, str | Path):
+        check_data(data)
     asked = given.method is not None or percentile is not None
     method = range_method(given.method, percentile) if asked else None
     if calibration is not None:

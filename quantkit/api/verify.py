@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from quantkit.api.arguments import as_path
+from quantkit.api.arguments import as_path, checked_kinds
 from quantkit.errors import UsageError
 from quantkit.settings import DataSettings, parse_memory
 from quantkit.workflows.reproduce import reproduce
@@ -14,6 +14,7 @@ from quantkit.workflows.verify_file import Attestation, attest
 __all__ = ["verify_file"]
 
 
+@checked_kinds
 def verify_file(  # noqa: PLR0913 - one parameter per question
     model: str | Path,
     float_model: str | Path | None = None,

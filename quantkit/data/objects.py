@@ -34,7 +34,7 @@ from quantkit.data.rows import (
 from quantkit.errors import DataError, UsageError
 from quantkit.settings import DataSettings
 
-__all__ = ["ObjectStream", "SequenceSamples", "open_object"]
+__all__ = ["ObjectStream", "SequenceSamples", "check_data", "open_object"]
 
 
 class _Indexed(Protocol):
@@ -167,6 +167,7 @@ def open_object(
         inputs: What the model takes.
         settings: How samples are prepared and which column is the label.
     """
+    check_data(source)
     elements = _Elements(inputs=tuple(inputs), label=settings.label)
     if isinstance(source, np.ndarray) and len(inputs) == 1:
         source = {inputs[0].name: source}
@@ -181,10 +182,22 @@ def open_object(
         return _stream(_until_none(source.get_next), None, elements, source, "data reader")
     if hasattr(source, "__len__") and hasattr(source, "__getitem__"):
         return SequenceSamples(source, elements)
-    if isinstance(source, Iterable):
-        feeds = iter(source)
-        restart = None if feeds is source else source.__iter__
-        return _stream(feeds, restart, elements, source, "Python iterable")
+    assert isinstance(source, Iterable)  # noqa: S101 - what else may be given stands above
+    feeds = iter(source)
+    restart = None if feeds is source else source.__iter__
+    return _stream(feeds, restart, elements, source, "Python iterable")
+
+
+def check_data(source: object) -> None:
+    """Refuse an object that gives no samples in any way that is understood; nothing is read of it.
+
+    Raises:
+        UsageError: It is none of the kinds; a class is none, even if its objects would be.
+    """
+    indexed = hasattr(source, "__len__") and hasattr(source, "__getitem__")
+    known = indexed or hasattr(source, "get_next") or isinstance(source, Iterable)
+    if known and not isinstance(source, type):
+        return
     raise UsageError(
         f"'{type(source).__name__}' is no kind of data: give a path, a sequence or iterable of dicts of "
         "arrays, an object with get_next(), or a datasets.Dataset."

@@ -61,6 +61,8 @@ def load_result(path: str | Path) -> Result:
     Raises:
         UsageError: It cannot be read, is no result, one of a newer quantkit, or not as quantkit wrote it.
     """
+    if not isinstance(path, str | Path):
+        raise UsageError(f"A result is read from the path of its file or folder, not {path!r}.")
     path = result_file(path)
     try:
         content = path.read_bytes()

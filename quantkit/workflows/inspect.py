@@ -9,6 +9,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
+from quantkit.errors import UsageError
 from quantkit.files import human
 from quantkit.graph.half import half_type, widen
 from quantkit.graph.load import LoadedModel
@@ -143,6 +144,8 @@ def inspect_model(source: str | Path | onnx.ModelProto, *, weights: int = 0) -> 
         source: A path, or a ModelProto.
         weights: How many of the largest weights to analyze.
     """
+    if not hasattr(weights, "__index__"):
+        raise UsageError(f"weights is a whole number, not {weights!r}.")
     loaded = load_model(source)
     model = loaded.model
     inputs = tuple(_port(v) for v in model.graph.inputs if not v.is_initializer())
