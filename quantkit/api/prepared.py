@@ -6,7 +6,7 @@ from pathlib import Path
 import onnx
 
 from quantkit.api.arguments import check_output, checked_kinds
-from quantkit.api.static import format_of, static_job
+from quantkit.api.static import static_job
 from quantkit.observe.collect import CalibrateOptions
 from quantkit.plan import Format, Plan
 from quantkit.settings import DataSettings, RecoverSettings, StaticSettings
@@ -58,7 +58,7 @@ def prepare_static(
         settings or DataSettings(),
         calibrate=CalibrateOptions(skip_bad=skip_bad),
     )
-    return prepare_model(job, output_format=format_of(given))
+    return prepare_model(job)
 
 
 @checked_kinds
@@ -73,8 +73,8 @@ def plan_prepared(prepared: Prepared, static: StaticSettings | None = None) -> P
     Returns:
         The plan: it can be saved, edited, compared, and realized.
     """
-    output_format = None if static is None else format_of(static)
-    return plan_of(_choosing(prepared, static), output_format or Format.QDQ)
+    chosen = _choosing(prepared, static)
+    return plan_of(chosen, chosen.job.output_format or Format.QDQ)
 
 
 @checked_kinds
@@ -102,11 +102,12 @@ def realize_plan(
     """
     if model_output is not None:
         check_output(model_output)
+    chosen = _choosing(prepared, static)
     return realize(
-        _choosing(prepared, static),
+        chosen,
         plan,
         None if model_output is None else Path(model_output),
-        output_format=None if static is None else format_of(static),
+        output_format=None if static is None else chosen.job.output_format,
         external_data=use_external_data_format,
         verify=verify,
     )

@@ -15,7 +15,6 @@ from quantkit.api.arguments import (
     sample_settings,
 )
 from quantkit.data.objects import check_data
-from quantkit.emit import Format
 from quantkit.errors import UsageError
 from quantkit.observe import Calibration
 from quantkit.observe.container import is_calibration
@@ -25,7 +24,7 @@ from quantkit.workflows.calibrate import CalibrateOptions
 from quantkit.workflows.pipeline import QuantizeResult, plan_model, static
 from quantkit.workflows.record import StaticJob
 
-__all__ = ["for_plan", "format_of", "plan_static", "quantize_static", "static_job"]
+__all__ = ["for_plan", "plan_static", "quantize_static", "static_job"]
 
 
 @checked_kinds
@@ -127,7 +126,6 @@ def quantize_static(  # noqa: PLR0913 - one parameter per question
         ),
         model_output,
         plan=applied,
-        output_format=format_of(given),
         verify=verify,
         external_data=use_external_data_format,
     )
@@ -165,17 +163,12 @@ def plan_static(
         settings or DataSettings(),
         calibrate=CalibrateOptions(skip_bad=skip_bad),
     )
-    return plan_model(job, output_format=format_of(given))
+    return plan_model(job)
 
 
 def for_plan(given: StaticSettings, plan: Plan | None) -> StaticSettings:
     """Return the settings with the plan's target where they name none."""
     return replace(given, target=given.target or plan.target) if plan is not None else given
-
-
-def format_of(given: StaticSettings) -> Format | None:
-    """Return the format that the settings name."""
-    return None if given.format is None else Format(given.format)
 
 
 def static_job(

@@ -88,11 +88,11 @@ def _found(
         check_outputs(written, [model, *others])
         return read_plan(model), str(model)
     recipe = load_recipe()
-    job, output_format = job_of(model, recipe, samples, how, flags)
+    job = job_of(model, recipe, samples, how, flags)
     read = read_by(job.settings, Path(str(job.source)))
     check_outputs(written, [*read, flags.calibration, recipe.file, *others])
     with watching(quiet=quiet) as monitor:
-        return plan_model(job, monitor, output_format), str(job.source)
+        return plan_model(job, monitor), str(job.source)
 
 
 def _print_difference(found: "Plan", compared: "Plan", title: str, *, as_json: bool) -> None:

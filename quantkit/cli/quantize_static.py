@@ -60,7 +60,7 @@ def static(  # noqa: PLR0913 - one parameter a flag
 
     recipe = load_recipe()
     given = None if plan is None else read_plan(plan)
-    job, output_format = job_of(model, recipe, samples, how, flags, plan=given)
+    job = job_of(model, recipe, samples, how, flags, plan=given)
     target = output or Path(f"{Path(str(job.source)).stem}.int8.onnx")
     read = read_by(job.settings, Path(str(job.source)))
     check_outputs([target, save_plan], [*read, plan, flags.calibration, recipe.file])
@@ -69,7 +69,6 @@ def static(  # noqa: PLR0913 - one parameter a flag
             job,
             target,
             plan=given,
-            output_format=output_format,
             verify=verify,
             external_data=external_data,
             monitor=monitor,

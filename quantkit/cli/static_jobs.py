@@ -12,7 +12,7 @@ from quantkit.errors import UsageError
 from quantkit.settings import Recipe, RecoverSettings, StaticSettings, TensorRule
 
 if TYPE_CHECKING:
-    from quantkit.plan import Format, Plan
+    from quantkit.plan import Plan
     from quantkit.workflows.record import StaticJob
 
 __all__ = ["StaticFlags", "job_of"]
@@ -87,13 +87,13 @@ def job_of(
     flags: StaticFlags,
     *,
     plan: "Plan | None" = None,
-) -> tuple["StaticJob", "Format | None"]:
-    """Return what is to be quantized and how, and the format that is asked for; `plan`: decides about nodes and tensors.
+) -> "StaticJob":
+    """Return what is to be quantized and how; `plan`: decides about nodes and tensors.
 
     Raises:
         UsageError: Model or data are missing, or flags contradict each other.
     """
-    from quantkit.api.static import for_plan, format_of, static_job
+    from quantkit.api.static import for_plan, static_job
     from quantkit.workflows.calibrate import CalibrateOptions
 
     source = model or recipe.model
@@ -106,7 +106,7 @@ def job_of(
     given = for_plan(flags.over_recipe(recipe.static), plan)
     settings = data_settings(recipe.calibrated, samples)
     method, percentile = _method(how, recipe, calibrated=flags.calibration is not None)
-    job = static_job(
+    return static_job(
         source,
         _data(samples, flags, settings.path),
         replace(given, method=method),
@@ -114,7 +114,6 @@ def job_of(
         percentile=percentile,
         calibrate=CalibrateOptions(skip_bad=samples.skip_bad),
     )
-    return job, format_of(given)
 
 
 def _data(samples: DataFlags, flags: StaticFlags, path: Path | None) -> object:

@@ -14,7 +14,7 @@ import onnx
 
 from quantkit.api.arguments import check_output, checked_names
 from quantkit.api.dynamic import quantize_dynamic as quantize_weights
-from quantkit.api.static import format_of, static_job
+from quantkit.api.static import static_job
 from quantkit.errors import UsageError
 from quantkit.graph.load import load
 from quantkit.ops.float_ops import CLIPS
@@ -114,7 +114,6 @@ def quantize_static(  # noqa: PLR0913 - onnxruntime's signature
     result = static(
         static_job(model_input, data, given, DataSettings(), calibrate=options),
         model_output,
-        output_format=format_of(given),
         external_data=use_external_data_format,
     )
     notes = ("reduce_range is not needed: weights are safe from saturation in 8 bits.",)

@@ -60,14 +60,15 @@ def static(  # noqa: PLR0913 - one parameter per question
         job: What to quantize, and how.
         output: Where to write.
         plan: An edited plan to apply, instead of making one.
-        output_format: How it is written down; None is as the plan says, else QDQ.
+        output_format: How it is written down; None is as the job says, else the plan, else QDQ.
         verify: Load and run the result, and compare it with float, before it is written.
         external_data: Write weights to a ``.data`` file beside the model.
         monitor: Told what is done.
     """
     started = time.perf_counter()
     monitor, output = monitor or Silent(), Path(output)
-    output_format = output_format or (plan and plan.output_format) or Format.QDQ
+    asked = output_format or job.output_format
+    output_format = asked or (plan and plan.output_format) or Format.QDQ
     check_settings(job.options, output_format)
     if plan is not None:
         check_target_of(plan, job.options.runs_on)
@@ -97,38 +98,28 @@ def prepare_model(
     job: StaticJob,
     monitor: Monitor | None = None,
     *,
-    output_format: Format | None = None,
     moments: Use = "often",
 ) -> Prepared:
     """Read and prepare a model, to be planned and realized as often as one likes; see `quantkit.prepare_static`.
 
     Args:
-        job: What to quantize, and how.
+        job: What to quantize, and how: a format, target and types that do not go together are refused here.
         monitor: Told what is done.
-        output_format: How plans will be written down, if that is known: what does not go together is refused here.
         moments: Whether to observe what rounding reads, and whether to keep it for more than one plan.
     """
-    check_settings(job.options, output_format or Format.QDQ)
+    check_settings(job.options, job.output_format or Format.QDQ)
     source = load_model(job.source)
     source.require_weights()
     with source.watched():
         return prepare(source, job, monitor or Silent(), moments=moments)
 
 
-def plan_model(
-    job: StaticJob, monitor: Monitor | None = None, output_format: Format | None = None
-) -> Plan:
-    """Make the plan of `static`, and write nothing.
-
-    Args:
-        job: What to quantize, and how.
-        monitor: Told what is done; None: nobody.
-        output_format: How the plan will be written down; None: not known yet.
-    """
-    monitor, output_format = monitor or Silent(), output_format or Format.QDQ
-    prepared = prepare_model(job, monitor, output_format=output_format, moments="never")
+def plan_model(job: StaticJob, monitor: Monitor | None = None) -> Plan:
+    """Make the plan of `static`, and write nothing."""
+    monitor = monitor or Silent()
+    prepared = prepare_model(job, monitor, moments="never")
     monitor.stage("Planning")
-    return plan_of(prepared, output_format)
+    return plan_of(prepared, job.output_format or Format.QDQ)
 
 
 def dynamic(  # noqa: PLR0913 - one parameter per question

@@ -155,7 +155,7 @@ def realize(  # noqa: PLR0913 - one parameter per question
         prepared: The model, what was observed of it, and what is asked for.
         plan: What to do, done as it is; None: what `plan_of` says, with fewer integers where noise comes out.
         output: Where to write; None: nowhere. The result then tells what the plan is worth.
-        output_format: How it is written down; None is as the plan says, else QDQ.
+        output_format: How it is written down; None is as the plan says, else the job, else QDQ.
         verify: Load and run the result, and compare it with float, before it is written.
         external_data: Write weights to a ``.data`` file beside the model.
         from_file: The plan was saved, and perhaps edited: the record names it even where the settings lead to the same.
@@ -167,7 +167,8 @@ def realize(  # noqa: PLR0913 - one parameter per question
     started = time.perf_counter()
     monitor, source, job = monitor or Silent(), prepared.source, prepared.job
     check_output_path(output, source, job.data)
-    output_format = output_format or (plan and plan.output_format) or Format.QDQ
+    output_format = output_format or (plan and plan.output_format) or job.output_format
+    output_format = output_format or Format.QDQ
     if plan is None:
         chosen = plan_of(prepared, output_format)
     else:

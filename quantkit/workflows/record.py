@@ -10,6 +10,7 @@ import onnx
 from quantkit.graph.load import LoadedModel
 from quantkit.observe import Calibration
 from quantkit.observe.origin import calibration_origin, data_origin
+from quantkit.plan import Format
 from quantkit.provenance import ModelOrigin, Provenance, model_digest
 from quantkit.settings import DataSettings, DynamicSettings, RecoverSettings, StaticSettings
 from quantkit.settings.record import dynamic_record, static_record, to_record
@@ -35,6 +36,11 @@ class StaticJob:
     options: StaticSettings = field(default_factory=StaticSettings)
     calibrate: CalibrateOptions = field(default_factory=CalibrateOptions)
     settings: DataSettings = field(default_factory=DataSettings)
+
+    @property
+    def output_format(self) -> Format | None:
+        """How it is to be written down; None: as the plan says, else QDQ."""
+        return None if self.options.format is None else Format(self.options.format)
 
     @property
     def recover(self) -> RecoverSettings:

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from quantkit.emit import Format
 from quantkit.errors import ModelError, UsageError
 from quantkit.files import scratch
 from quantkit.graph.load import model_files
@@ -114,7 +113,6 @@ def _make(
         static(
             _job(given, source, data, settings),
             target,
-            output_format=Format(given["format"]),
             verify=verify,
             external_data=external,
         )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from builders import Array, graph, model, node, rng, save, weight
+from builders import Array, graph, model, node, op_types, rng, save, weight
 
 import quantkit
 from quantkit import Prepared, RecoverSettings, StaticSettings
@@ -114,6 +114,18 @@ def test_an_edited_plan_is_that_of_quantize_static_with_the_same_plan(
     poison(data)
     quantkit.realize_plan(prepared, plan, tmp_path / "two.onnx")
     assert (tmp_path / "one.onnx").read_bytes() == (tmp_path / "two.onnx").read_bytes()
+
+
+def test_a_model_is_written_in_the_format_that_it_was_prepared_for(
+    source: Path, data: Path, tmp_path: Path
+) -> None:
+    prepared = quantkit.prepare_static(source, data, StaticSettings(format="qoperator"))
+    assert quantkit.plan_prepared(prepared).output_format == "qoperator"
+    quantkit.realize_plan(prepared, None, tmp_path / "q.onnx")
+    assert "QLinearConv" in op_types(onnx.load(tmp_path / "q.onnx"))
+    other = quantkit.plan_prepared(prepared, StaticSettings(format="qdq"))
+    quantkit.realize_plan(prepared, other, tmp_path / "other.onnx")
+    assert "QLinearConv" not in op_types(onnx.load(tmp_path / "other.onnx"))
 
 
 def test_a_plan_can_be_priced_without_a_file(source: Path, data: Path, tmp_path: Path) -> None:
