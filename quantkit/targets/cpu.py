@@ -16,10 +16,12 @@ _MOVES = """
     DepthToSpace Expand Flatten Gather GatherElements MaxPool ReduceMax ReduceMin Reshape Resize Slice
     Split Squeeze Tile Transpose Unsqueeze
 """
+# Likewise, but only if they are written on integers: between conversions onnxruntime leaves them in float.
+_BARE = frozenset({"Pad"})
 _NOTES = (
     "Conv runs in integers only if its output is quantized too, and its bias is int32 with the scale x_scale * w_scale.",
     "Relu and Clip are fused into the layer before them if no integer of the output exceeds their bounds; else both run in float.",
-    "Tanh, Gelu, Sub, Div, Pad, normalizations, Relu without a layer before it, and all else not listed run in float.",
+    "Tanh, Gelu, Sub, Div, normalizations, Relu without a layer before it, and all else not listed run in float.",
     "Resize runs on integers in mode nearest; in modes linear and cubic it runs in float.",
     "With 16-bit activations layers run in float.",
 )
@@ -36,7 +38,8 @@ CPU = Target(
     saturates=True,
     computes=frozenset(_COMPUTES.split()),
     products=frozenset({"Conv", "Gemm", "MatMul"}),
-    moves=frozenset(_MOVES.split()),
+    moves=frozenset(_MOVES.split()) | _BARE,
+    bare=_BARE,
     needs_output=frozenset({"Conv"}),
     int16=False,
     bias=INT32,
@@ -72,5 +75,7 @@ ARM64 = replace(
     title="64-bit ARM",
     activation=INT8,
     saturates=False,
+    moves=CPU.moves - _BARE,
+    bare=frozenset(),
     notes=(_ON_X86, *_NOTES),
 )

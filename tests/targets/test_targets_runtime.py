@@ -5,13 +5,14 @@ an input, one DequantizeLinear an output.
 """
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from builders import fused_ops, graph, initializers, model, node, rng, run, save
-from integer_cases import CASES, FLOAT_CASES, STEP_OUT, Case, ints, product, resize, wrapped
+from integer_cases import CASES, FLOAT_CASES, SHAPE, STEP_OUT, Case, ints, product, resize, wrapped
 
 from quantkit.numerics.dtypes import INT8, INT16, UINT8, UINT16, IntType
 from quantkit.targets import TARGETS, this_machine
@@ -66,7 +67,7 @@ def test_computed_operators_have_an_integer_kernel(
 
 @pytest.mark.parametrize("opset", OPSETS)
 @pytest.mark.parametrize("dtype", [UINT8, INT8], ids=["uint8", "int8"])
-@pytest.mark.parametrize("op", sorted(CPU.moves))
+@pytest.mark.parametrize("op", sorted(CPU.moves - CPU.bare))
 def test_moves_run_on_integers_only_if_the_scale_is_shared(
     op: str, dtype: IntType, opset: int, tmp_path: Path
 ) -> None:
@@ -76,6 +77,26 @@ def test_moves_run_on_integers_only_if_the_scale_is_shared(
     assert op in fused_ops(tmp_path / "m.onnx", tmp_path)
     check_values(proto, 0.0)
     assert not in_integers(wrapped(op, case, dtype, shared=False, opset=opset), tmp_path)
+
+
+@pytest.mark.parametrize("mode", ["constant", "reflect", "edge"])
+@pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize("dtype", [UINT8, INT8], ids=["uint8", "int8"])
+def test_a_pad_runs_on_integers_only_if_it_is_written_so(
+    mode: str, dtype: IntType, opset: int, tmp_path: Path
+) -> None:
+    case = replace(CASES["Pad"], attributes={"mode": mode})
+    between = wrapped("Pad", case, dtype, shared=True, opset=opset)
+    assert not in_integers(between, tmp_path)
+    x = rng().standard_normal(SHAPE).astype(np.float32)
+    expected = run(between, {"x0": x})[0]
+    first, pad, last = between.graph.node[0], between.graph.node[2], between.graph.node[4]
+    pad.input[:] = [first.output[0], "rest0", "zero"]
+    last.input[0] = pad.output[0]
+    bare = graph([first, pad, last], {"x0": SHAPE}, {"y0": None}, initializers(between))
+    proto = model(bare, opset=opset, ir_version=10)
+    assert in_integers(proto, tmp_path)
+    assert (run(proto, {"x0": x})[0] == expected).all()
 
 
 @pytest.mark.parametrize("dtype", [UINT8, INT8], ids=["uint8", "int8"])
