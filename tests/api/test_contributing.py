@@ -47,10 +47,14 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del sys.modules[name]
 
 
-def test_every_path_that_is_named_exists() -> None:
-    named = re.findall(r"`((?:quantkit|calibrators|tests|benchmarks)/[\w/.]*)`", TEXT)
-    assert len(named) > 20
-    assert [path for path in named if not (ROOT / path).exists()] == []
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "ARCHITECTURE.md"])
+def test_every_path_that_a_page_names_exists(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    named = re.findall(r"`([a-z_]+/[\w/]*(?:\.py|/)?)`", text)
+    known = [path for path in named if path.split("/")[0] not in {"my_package", "reports"}]
+    assert len(known) > 20
+    places = (ROOT, ROOT / "quantkit")
+    assert [path for path in known if not any((place / path).exists() for place in places)] == []
 
 
 def test_the_examples_are_found() -> None:
