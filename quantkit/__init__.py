@@ -22,7 +22,13 @@ if TYPE_CHECKING:
     from quantkit.api.evaluate import evaluate_models
     from quantkit.api.gate import GateVerdict, gate_result
     from quantkit.api.optimize import optimize
-    from quantkit.api.prepared import plan_prepared, prepare_static, realize_plan
+    from quantkit.api.prepared import (
+        load_prepared,
+        plan_prepared,
+        prepare_static,
+        realize_plan,
+        save_prepared,
+    )
     from quantkit.api.report import ReportFiles, write_report
     from quantkit.api.static import plan_static, quantize_static
     from quantkit.api.verify import verify_file
@@ -88,6 +94,7 @@ _HOME = {
     "evaluate_models": "quantkit.api.evaluate",
     "gate_result": "quantkit.api.gate",
     "inspect_model": "quantkit.workflows.inspect",
+    "load_prepared": "quantkit.api.prepared",
     "load_result": "quantkit.result",
     "optimize": "quantkit.api.optimize",
     "plan_prepared": "quantkit.api.prepared",
@@ -96,6 +103,7 @@ _HOME = {
     "quantize_dynamic": "quantkit.api.dynamic",
     "quantize_static": "quantkit.api.static",
     "realize_plan": "quantkit.api.prepared",
+    "save_prepared": "quantkit.api.prepared",
     "verify_file": "quantkit.api.verify",
     "write_report": "quantkit.api.report",
 }
@@ -135,6 +143,7 @@ __all__ = [
     "evaluate_models",
     "gate_result",
     "inspect_model",
+    "load_prepared",
     "load_result",
     "optimize",
     "plan_prepared",
@@ -143,6 +152,7 @@ __all__ = [
     "quantize_dynamic",
     "quantize_static",
     "realize_plan",
+    "save_prepared",
     "verify_file",
     "write_report",
 ]

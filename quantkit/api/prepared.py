@@ -5,17 +5,18 @@ from pathlib import Path
 
 import onnx
 
-from quantkit.api.arguments import check_output, checked_kinds
+from quantkit.api.arguments import as_path, check_output, checked_kinds
 from quantkit.api.static import static_job
 from quantkit.observe.collect import CalibrateOptions
 from quantkit.plan import Format, Plan
 from quantkit.settings import DataSettings, RecoverSettings, StaticSettings
+from quantkit.workflows import saved
 from quantkit.workflows.outcome import QuantizeResult
 from quantkit.workflows.pipeline import prepare_model
 from quantkit.workflows.prepare import Prepared, plan_of, with_choices
 from quantkit.workflows.realize import realize
 
-__all__ = ["plan_prepared", "prepare_static", "realize_plan"]
+__all__ = ["load_prepared", "plan_prepared", "prepare_static", "realize_plan", "save_prepared"]
 
 
 @checked_kinds
@@ -111,6 +112,34 @@ def realize_plan(
         external_data=use_external_data_format,
         verify=verify,
     )
+
+
+@checked_kinds
+def save_prepared(prepared: Prepared, folder: str | Path) -> None:
+    """Write a preparation into a new folder: the float model, what was observed, and what results are judged on.
+
+    Args:
+        prepared: What `prepare_static` returned.
+        folder: Where; it must not exist.
+
+    Raises:
+        QuantkitError: It cannot be written, or could not be taken up again; says why.
+    """
+    saved.save_prepared(prepared, as_path(folder, "folder"))
+
+
+@checked_kinds
+def load_prepared(folder: str | Path, model: str | Path | None = None) -> Prepared:
+    """Take up a preparation that was saved: plans of it give the same files, without the data.
+
+    Args:
+        folder: Where it was saved.
+        model: The float model, if it is no longer where it was.
+
+    Raises:
+        QuantkitError: It was altered, or the float model has changed since.
+    """
+    return saved.load_prepared(as_path(folder, "folder"), model)
 
 
 def _choosing(prepared: Prepared, static: StaticSettings | None) -> Prepared:

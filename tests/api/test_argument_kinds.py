@@ -31,6 +31,8 @@ CALLS = [
     "prepare_static",
     "plan_prepared",
     "realize_plan",
+    "save_prepared",
+    "load_prepared",
 ]
 # What is missing, of another kind, or a class where one of its objects is meant.
 STRANGE: dict[str, Any] = {"an object": object(), "a class": dict, "bytes": b"abc"}
@@ -48,7 +50,7 @@ def needed(name: str, source: Path, folder: Path) -> dict[str, Any]:
     values: dict[str, Any] = {"model_input": source, "model_output": output, "model": source}
     values |= {"data_or_calibration": DATA, "data": DATA, "float_model": source}
     values |= {"candidates": [source], "source": source, "path": result, "result": result}
-    values |= {"a": source, "b": source, "prepared": None, "plan": None}
+    values |= {"a": source, "b": source, "prepared": None, "plan": None, "folder": folder}
     parameters = inspect.signature(getattr(quantkit, name)).parameters.values()
     return {p.name: values[p.name] for p in parameters if p.default is p.empty}
 

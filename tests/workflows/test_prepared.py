@@ -12,7 +12,7 @@ from builders import Array, graph, model, node, op_types, rng, save, weight
 
 import quantkit
 from quantkit import Prepared, RecoverSettings, StaticSettings
-from quantkit.errors import UsageError
+from quantkit.errors import DataError, UsageError
 from quantkit.graph.messages import to_proto
 from quantkit.observe.origin import calibration_digest
 from quantkit.plan import Mode
@@ -219,3 +219,85 @@ def test_fewer_integers_are_tried_on_the_same_preparation(
         quantkit.realize_plan(prepared, None, tmp_path / "q.onnx")
     assert state(prepared) == before
     assert replace(prepared) == prepared
+
+
+# --- saved, and taken up again ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("empirical", [False, True])
+def test_a_saved_preparation_gives_the_same_files_without_the_data(
+    *, empirical: bool, source: Path, data: Path, tmp_path: Path
+) -> None:
+    recover = RecoverSettings(empirical=empirical)
+    prepared = quantkit.prepare_static(source, data, StaticSettings(recover=recover))
+    quantkit.save_prepared(prepared, tmp_path / "saved")
+    data.unlink()
+    again = quantkit.load_prepared(tmp_path / "saved")
+    for static in (None, StaticSettings(exclude=("conv1",), format="qoperator")):
+        plan = quantkit.plan_prepared(prepared, static)
+        assert quantkit.plan_prepared(again, static) == plan
+        one = quantkit.realize_plan(prepared, plan, tmp_path / "one.onnx", static=static)
+        two = quantkit.realize_plan(again, plan, tmp_path / "two.onnx", static=static)
+        assert (tmp_path / "one.onnx").read_bytes() == (tmp_path / "two.onnx").read_bytes()
+        assert (one.notes, one.warnings) == (two.notes, two.warnings)
+        assert one.verification == two.verification
+
+
+def test_a_preparation_from_a_calibration_is_taken_up_again(source: Path, tmp_path: Path) -> None:
+    prepared = quantkit.prepare_static(source, quantkit.calibrate(source, {"x": images()}))
+    quantkit.save_prepared(prepared, tmp_path / "saved")
+    again = quantkit.load_prepared(tmp_path / "saved")
+    for made, name in ((prepared, "one.onnx"), (again, "two.onnx")):
+        quantkit.realize_plan(made, None, tmp_path / name)
+    assert (tmp_path / "one.onnx").read_bytes() == (tmp_path / "two.onnx").read_bytes()
+
+
+def test_the_model_may_lie_elsewhere_but_must_be_the_same(
+    source: Path, data: Path, tmp_path: Path
+) -> None:
+    quantkit.save_prepared(quantkit.prepare_static(source, data), tmp_path / "saved")
+    moved = source.rename(tmp_path / "moved.onnx")
+    with pytest.raises(quantkit.QuantkitError, match="does not exist"):
+        quantkit.load_prepared(tmp_path / "saved")
+    assert quantkit.load_prepared(tmp_path / "saved", moved).ready.name == "m.onnx"
+    save(convs(spread=False), moved)
+    with pytest.raises(quantkit.QuantkitError, match="is not the model that was prepared"):
+        quantkit.load_prepared(tmp_path / "saved", moved)
+
+
+def test_a_folder_that_was_altered_is_refused(source: Path, data: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "saved"
+    quantkit.save_prepared(quantkit.prepare_static(source, data), folder)
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == [
+        "moments.calibration",
+        "prepared.json",
+        "prepared.onnx",
+        "ranges.calibration",
+        "samples.zip",
+    ]
+    for name in names:
+        before = (folder / name).read_bytes()
+        (folder / name).write_bytes(before.replace(before[40:44], b"\0\0\0\0", 1))
+        with pytest.raises(DataError, match=r"was altered|holds no preparation"):
+            quantkit.load_prepared(folder)
+        (folder / name).unlink()
+        with pytest.raises(DataError, match=r"is gone|holds no preparation"):
+            quantkit.load_prepared(folder)
+        (folder / name).write_bytes(before)
+    quantkit.load_prepared(folder)
+
+
+def test_what_could_not_be_taken_up_again_is_not_saved(
+    source: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared = quantkit.prepare_static(source, data)
+    (tmp_path / "there").mkdir()
+    with pytest.raises(UsageError, match="exists"):
+        quantkit.save_prepared(prepared, tmp_path / "there")
+    with pytest.raises(UsageError, match="given in memory"):
+        quantkit.save_prepared(quantkit.prepare_static(convs(), data), tmp_path / "saved")
+    monkeypatch.setattr("quantkit.workflows.prepare.memory_left", lambda *_: 2 * 54 * 54 * 8)
+    with pytest.raises(UsageError, match="higher limit"):
+        quantkit.save_prepared(quantkit.prepare_static(source, data), tmp_path / "saved")
+    assert not (tmp_path / "saved").exists()
