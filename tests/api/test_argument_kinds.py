@@ -71,7 +71,11 @@ def test_an_argument_of_no_kind_is_one_clear_error(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("data", [7, None, 1.5, True, object(), dict, lambda: None], ids=repr)
+@pytest.mark.parametrize(
+    "data",
+    [7, None, 1.5, True, object(), dict, lambda: None],
+    ids=["int", "none", "float", "bool", "object", "class", "function"],
+)
 def test_what_is_no_data_is_said_before_anything_runs(
     source: Path, tmp_path: Path, data: object
 ) -> None:
