@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from quantkit.diff import ModelDiff
-    from quantkit.diff.attributes import Change
-    from quantkit.diff.nodes import NodeChange, NodeRef
+    from quantkit.diff.nodes import Change, NodeChange, NodeRef
     from quantkit.diff.weights import WeightChange
 
 __all__ = ["line", "new_table", "print_models", "print_rest"]

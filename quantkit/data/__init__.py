@@ -10,8 +10,16 @@ from pathlib import Path
 
 from quantkit.data import detect
 from quantkit.data.batch import batches, collate, fixed_batch, order
-from quantkit.data.boxes import Boxes
-from quantkit.data.model import Description, InputSpec, Label, Padding, Sample, Samples, Stream
+from quantkit.data.model import (
+    Boxes,
+    Description,
+    InputSpec,
+    Label,
+    Padding,
+    Sample,
+    Samples,
+    Stream,
+)
 from quantkit.errors import UsageError
 from quantkit.settings import DataSettings, ImageSettings, TextSettings
 
@@ -99,7 +107,7 @@ def _open_path(path: Path, inputs: tuple[InputSpec, ...], settings: DataSettings
     found = detect.detect(path)
     match found.kind:
         case detect.TEST_SETS:
-            from quantkit.data.testsets import open_test_sets
+            from quantkit.data.batch import open_test_sets
 
             return open_test_sets(found, inputs)
         case detect.NPZ:

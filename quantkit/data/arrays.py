@@ -18,20 +18,18 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Protocol
 
-from quantkit.data.check import (
+from quantkit.data.detect import Found
+from quantkit.data.model import Array, Description, InputSpec, Sample, file_fingerprint
+from quantkit.data.rows import (
     LABEL_NAMES,
+    Block,
+    array_labels_line,
+    block_of,
     check_names,
     check_unknown,
     conform,
     first_good,
     input_lines,
-)
-from quantkit.data.detect import Found
-from quantkit.data.model import Array, Description, InputSpec, Sample, file_fingerprint
-from quantkit.data.rows import (
-    Block,
-    array_labels_line,
-    block_of,
     labels_of,
     mislabelled,
     plain_label,

@@ -1,7 +1,7 @@
 """Image files: in a folder, in one folder a class, or beside a labels.csv.
 
 Labels, the first that applies: `labels.csv` in the folder (a column for the file, one for the label;
-whole numbers become int, anything else stays text); boxes in a COCO file (`quantkit.data.boxes`); class folders (the
+whole numbers become int, anything else stays text); boxes in a COCO file (`quantkit.data.model`); class folders (the
 index of the folder's name in sorted order, or the name itself where all names are whole numbers); none.
 """
 
@@ -10,13 +10,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from quantkit.data.boxes import Boxes, boxes_file, read_boxes
-from quantkit.data.check import conform, first_good, input_lines, quoted
 from quantkit.data.detect import Found
-from quantkit.data.model import Array, Description, InputSpec, Label, Sample, file_fingerprint
+from quantkit.data.model import (
+    Array,
+    Boxes,
+    Description,
+    InputSpec,
+    Label,
+    Sample,
+    boxes_file,
+    file_fingerprint,
+    read_boxes,
+)
 from quantkit.data.pixels import place_in, read_image, stored_size, stored_turned
 from quantkit.data.preprocessing import Preprocessing, image_input, preprocessing
-from quantkit.data.rows import labels_line, plural
+from quantkit.data.rows import conform, first_good, input_lines, labels_line, plural, quoted
 from quantkit.errors import DataError
 from quantkit.settings import DataSettings, closest, memory_of
 

@@ -12,7 +12,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from quantkit.data.arrays import ArraySamples
-from quantkit.data.check import LABEL_NAMES, conform, input_lines, quoted
 from quantkit.data.model import (
     Array,
     Description,
@@ -24,12 +23,16 @@ from quantkit.data.model import (
     digest,
 )
 from quantkit.data.rows import (
+    LABEL_NAMES,
     Header,
     array_labels_line,
     block_of,
+    conform,
+    input_lines,
     labels_of,
     mislabelled,
     plain_label,
+    quoted,
 )
 from quantkit.errors import DataError, UsageError
 from quantkit.settings import DataSettings

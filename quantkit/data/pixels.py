@@ -21,8 +21,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from quantkit.data.boxes import Boxes
-from quantkit.data.model import Array
+from quantkit.data.model import Array, Boxes
 from quantkit.data.preprocessing import Preprocessing
 from quantkit.settings import memory_text
 

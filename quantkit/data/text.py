@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from quantkit.data.check import quoted
 from quantkit.data.model import Array, InputSpec, Padding
+from quantkit.data.rows import quoted
 from quantkit.errors import DataError, UsageError
 from quantkit.settings import TextSettings
 
@@ -132,10 +132,7 @@ def text_encoder(
     tokenizer.enable_truncation(length)
     if fixed is not None:
         tokenizer.enable_padding(
-            direction="left" if left else "right",
-            pad_id=pad_id,
-            pad_type_id=pad_type,
-            length=fixed,
+            direction="left" if left else "right", pad_id=pad_id, pad_type_id=pad_type, length=fixed
         )
     fields = {spec.name: _field(spec) or "" for spec in inputs}
     fill = {"ids": pad_id, "type_ids": pad_type, "special_tokens_mask": 1}

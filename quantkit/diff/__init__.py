@@ -3,10 +3,9 @@
 matching -> nodes, stored -> weights, scales, header, tensor_errors -> models; figures, caveats -> results.
 """
 
-from quantkit.diff.kinds import Kind, kind_of, located
+from quantkit.diff.kinds import Kind, kind_of, located, read_samples
 from quantkit.diff.models import ModelDiff, compare_models
 from quantkit.diff.results import ResultDiff, compare_results
-from quantkit.diff.samples import read_samples
 
 __all__ = [
     "Kind",

@@ -7,18 +7,170 @@ An integer constant means nothing by itself. Its scale and zero point are found 
 
 all of which stand for ``w = (q - z) s``, also behind a Gather of rows. A bias of QLinearConv or QGemm has the scale
 of input times weight.
+
+`Factors` gives weights as they were before channels were equalized or smoothed, by the factors that the model notes. With x and y what a product reads and makes, and x / d, y / e what the equalized model holds (`quantkit.graph.channel_factors`):
+
+    w'[o, i] = w[o, i] d[i] / e[o]        b'[o] = b[o] / e[o]
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
-from quantkit.diff.scaling import Floats, Scaling, scaling_of
-from quantkit.ops.integer_ops import scale_slots
+from quantkit.graph.channel_factors import read_divisors
+from quantkit.ops.float_ops import KEEPS_FACTORS
+from quantkit.ops.integer_ops import (
+    CONVERSIONS,
+    INTEGER_OPS,
+    QUANTIZED_PRODUCTS,
+    STATIC_OPS,
+    Operand,
+    scale_slots,
+)
 
-__all__ = ["Stored", "dtype_name", "stored_constants"]
+__all__ = ["Factors", "Floats", "Stored", "array_of", "dtype_name", "stored_constants"]
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scaling:
+    """Where a constant's scale and zero point are.
+
+    Attributes:
+        scales: Constants whose product is the scale.
+        zero: The zero point; None: 0.
+        axis: Along which there is one scale per channel; None: they broadcast as they are.
+        block: Values along `axis` that share a scale; 0: one per channel.
+    """
+
+    scales: tuple[ir.Value, ...]
+    zero: ir.Value | None = None
+    axis: int | None = None
+    block: int = 0
+
+    def scale(self) -> Floats:
+        """Return the scale, as it is stored."""
+        found = np.ones((), np.float32)
+        for value in self.scales:
+            found = np.asarray(found * array_of(value).astype(np.float32))
+        return found
+
+    def restored(self, integers: NDArray[Any]) -> Floats:
+        """Return ``(q - z) s``."""
+        z = np.float32(0) if self.zero is None else array_of(self.zero).astype(np.float32)
+        centred = integers.astype(np.float32) - self._fitted(np.asarray(z), integers)
+        return np.asarray(centred * self._fitted(self.scale(), integers), np.float32)
+
+    def _fitted(self, array: Floats, integers: NDArray[Any]) -> Floats:
+        """Return a parameter so that it broadcasts against the constant."""
+        if self.axis is None or array.size == 1:
+            return array.reshape(()) if array.size == 1 else array
+        axis = self.axis % integers.ndim
+        if self.block:
+            repeated = np.repeat(array, self.block, axis)
+            return repeated[tuple(slice(n) for n in integers.shape)]
+        return array.reshape([-1 if i == axis else 1 for i in range(integers.ndim)])
+
+
+def array_of(value: ir.Value) -> NDArray[Any]:
+    """Return the contents of a constant."""
+    assert value.const_value is not None  # noqa: S101 - callers looked
+    return value.const_value.numpy()
+
+
+def _scaling_of(value: ir.Value) -> _Scaling | None:
+    """Return how the first reader that tells turns a constant into floats; None if none does."""
+    found = (_by_reader(use.node, use.idx) for use in value.uses())
+    return next((scaling for scaling in found if scaling is not None), None)
+
+
+def _by_reader(node: ir.Node, slot: int) -> _Scaling | None:
+    match node.op_type, slot:
+        case "DequantizeLinear", 0:
+            axis, block = _integer(node, "axis", 1), _integer(node, "block_size", 0)
+            found = _of_slots(node, 1, 2, axis, block)
+        case "Cast", _:
+            found = _behind_cast(node)
+        case "Gather", 0:
+            found = _scaling_of(node.outputs[0])
+        case _:
+            found = _of_operator(node, slot)
+    return found
+
+
+def _of_operator(node: ir.Node, slot: int) -> _Scaling | None:
+    """Return what an operator on integers says of its weight, or of a bias in the scale of its sums."""
+    # Where the scale of a constant is written depends on what reads it: beside it, for a weight of an operator that
+    # takes scales; behind it, for operators that hand on raw sums (MatMulInteger), where Cast and Mul follow;
+    # nowhere, for a bias in int32, whose scale is the product of the activation's and the weight's. If one of two is
+    # computed at run time, the bias has no scale that could be compared.
+    row = INTEGER_OPS.get(node.op_type)
+    weight = row.weights[0] if row is not None and row.weights else None
+    if row is None or weight is None or weight.axis is None:
+        return None
+    if slot == weight.values and row.makes_sums:
+        return _behind_product(node, weight)
+    if slot == weight.values:
+        axis = 0 if _integer(node, "transB", 0) else weight.axis
+        return _of_slots(node, weight.scale, weight.zero_point, axis)
+    if slot == row.bias and row.reads:
+        scales = [_constant(node, operand.scale) for operand in (row.reads[0], weight)]
+        known = tuple(s for s in scales if s is not None)
+        return _Scaling(scales=known) if len(known) == len(scales) else None
+    return None
+
+
+def _integer(node: ir.Node, name: str, default: int) -> int:
+    attribute = node.attributes.get(name)
+    return default if attribute is None else attribute.as_int()
+
+
+def _of_slots(
+    node: ir.Node, scale: int | None, zero: int | None, axis: int, block: int = 0
+) -> _Scaling | None:
+    s, z = _constant(node, scale), _constant(node, zero)
+    return None if s is None else _Scaling(scales=(s,), zero=z, axis=axis, block=block)
+
+
+def _constant(node: ir.Node, slot: int | None) -> ir.Value | None:
+    """Return a constant input; where rows of one are looked up, that one."""
+    value = node.inputs[slot] if slot is not None and slot < len(node.inputs) else None
+    producer = value.producer() if value is not None else None
+    if producer is not None and producer.op_type == "Gather":
+        value = producer.inputs[0]
+    return value if value is not None and value.const_value is not None else None
+
+
+def _only_reader(node: ir.Node, op_type: str) -> ir.Node | None:
+    readers = [use.node for use in node.outputs[0].uses() if use.node.op_type == op_type]
+    return readers[0] if len(readers) == 1 else None
+
+
+def _behind_cast(cast: ir.Node) -> _Scaling | None:
+    """Read ``Mul(Sub(Cast(q), z), s)``, where Sub may be left out."""
+    shifted = _only_reader(cast, "Sub")
+    zero = _constant(shifted, 1) if shifted is not None else None
+    scaled = _only_reader(shifted or cast, "Mul")
+    scale = _constant(scaled, 1) if scaled is not None else None
+    return None if scale is None else _Scaling(scales=(scale,), zero=zero)
+
+
+def _behind_product(product: ir.Node, weight: Operand) -> _Scaling | None:
+    """Read ``Mul(Cast(MatMulInteger(x, q, zx, z)), Mul(sx, s))``."""
+    cast = _only_reader(product, "Cast")
+    scaled = _only_reader(cast, "Mul") if cast is not None else None
+    factors = [v.producer() for v in scaled.inputs if v is not None] if scaled is not None else []
+    factor = next((p for p in factors if p is not None and p.op_type == "Mul"), None)
+    if factor is None:
+        return None
+    scale = _constant(factor, 1) or _constant(factor, 0)
+    zero = _constant(product, weight.zero_point)
+    return None if scale is None else _Scaling(scales=(scale,), zero=zero, axis=weight.axis)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +185,7 @@ class Stored:
 
     value: ir.Value
     tensor: ir.TensorProtocol
-    scaling: Scaling | None = None
+    scaling: _Scaling | None = None
 
     @property
     def name(self) -> str:
@@ -86,5 +238,126 @@ def _parameters(model: ir.Model) -> Iterator[ir.Value | None]:
 
 
 def _stored(value: ir.Value, tensor: ir.TensorProtocol) -> Stored:
-    scaling = scaling_of(value) if tensor.dtype.is_integer() and tensor.size > 1 else None
+    scaling = _scaling_of(value) if tensor.dtype.is_integer() and tensor.size > 1 else None
     return Stored(value=value, tensor=tensor, scaling=scaling)
+
+
+# What changes nothing but type or shape, or lets a factor through; and how stored weights are restored.
+_KEEPS = KEEPS_FACTORS - {"Add"}
+_THROUGH = CONVERSIONS | _KEEPS | {STATIC_OPS[op].op_type for op in _KEEPS & STATIC_OPS.keys()}
+_THROUGH |= {"Cast", "Flatten", "Identity", "Max", "Mul", "Reshape", "Sub"}
+_BIAS = 2  # input slot of float products
+_STEPS = 6  # nodes between a weight and its product, or a product and a tensor that is named
+_MATRIX = 2
+
+
+class Factors:
+    """What one model says about its channels."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._divisors = read_divisors(model.metadata_props) or {}
+
+    def undone(self, weight: Floats, constant: Stored) -> tuple[Floats, bool]:
+        """Return a weight or bias as it was before, and whether that is another."""
+        product, own = _product(constant.value) if self._divisors else (None, "")
+        if product is None:
+            return weight, False
+        made = self._output_divisors(product.outputs[0])
+        if weight.ndim == 1:
+            if own != "bias" or made is None or made.size != weight.size:
+                return weight, False
+            return np.asarray(weight * made, np.float32), True
+        read = self._input_divisors(product.inputs[0])
+        factor = _factor(weight.shape, product, read, made)
+        return (
+            (weight, False) if factor is None else (np.asarray(weight * factor, np.float32), True)
+        )
+
+    def _output_divisors(self, value: ir.Value) -> Floats | None:
+        """Return the divisors of what a product makes, looking on to the tensor that is named."""
+        for _ in range(_STEPS):
+            if (found := self._of(value)) is not None:
+                return found
+            readers = {use.node for use in value.uses()}
+            follows = next(iter(readers)) if len(readers) == 1 else None
+            if follows is None or follows.op_type not in _THROUGH | {"Add"}:
+                return None
+            value = follows.outputs[0]
+        return None
+
+    def _input_divisors(self, value: ir.Value | None) -> Floats | None:
+        """Return the divisors of what a product reads, looking back to the tensor that is named."""
+        for _ in range(_STEPS):
+            if value is None:
+                return None
+            if (found := self._of(value)) is not None:
+                return found
+            maker = value.producer()
+            if maker is None or maker.op_type not in _THROUGH:
+                return None
+            value = maker.inputs[0]
+        return None
+
+    def _of(self, value: ir.Value) -> Floats | None:
+        name = value.name or ""
+        found = self._divisors.get(name) or self._divisors.get(name.removesuffix("_quantized"))
+        return None if found is None else found.values
+
+
+def _product(value: ir.Value) -> tuple[ir.Node | None, str]:
+    """Return the product that reads a constant, through whatever restores it, and as what."""
+    for _ in range(_STEPS):
+        uses = list(value.uses())
+        if len(uses) != 1:
+            return None, ""
+        node, slot = uses[0].node, uses[0].idx
+        if _is_product(node.op_type):
+            row = INTEGER_OPS.get(node.op_type)
+            return node, "bias" if slot == (row.bias if row else _BIAS) else "weight"
+        if node.op_type not in _THROUGH:
+            return None, ""
+        value = node.outputs[0]
+    return None, ""
+
+
+def _is_product(op_type: str) -> bool:
+    """Say whether an operator multiplies by a weight that is stored as a matrix, or as windows."""
+    row = INTEGER_OPS.get(op_type)
+    if row is None:
+        return op_type in QUANTIZED_PRODUCTS | {"FusedConv"}
+    return row.float_op in QUANTIZED_PRODUCTS and row.weights[0].axis is not None
+
+
+def _factor(
+    shape: tuple[int, ...], product: ir.Node, read: Floats | None, made: Floats | None
+) -> Floats | None:
+    """Return by what to multiply a weight; None if nothing is known that fits it."""
+    conv = "Conv" in product.op_type
+    transposed = (
+        not conv
+        and (attribute := product.attributes.get("transB")) is not None
+        and attribute.as_int()
+    )
+    # w = w' e[o] / d[i]: multiplied by what its result was divided by, divided by what its input was. Which axis is
+    # which depends on the operator alone: [O, I, ...] for Conv and for Gemm with transB, [..., I, O] for the others.
+    # Divisors that do not have as many entries as the axis are of another tensor of the same name and are ignored:
+    # undoing the wrong ones would show two equal weights as unlike.
+    out, inner = (0, 1) if conv or transposed else (len(shape) - 1, len(shape) - 2)
+    factor = np.ones([n if i in {out, inner} else 1 for i, n in enumerate(shape)], np.float32)
+    known = False
+    if made is not None and made.size == shape[out]:
+        factor = factor * made.reshape([-1 if i == out else 1 for i in range(len(shape))])
+        known = True
+    if read is not None:
+        groups = max(1, read.size // shape[inner])
+        if (
+            read.size == groups * shape[inner]
+            and shape[out] % groups == 0
+            and (groups == 1 or conv)
+        ):
+            # of a Conv in groups each output channel reads those of its group
+            rows = np.repeat(read.reshape(groups, shape[inner]), shape[out] // groups, axis=0)
+            table = rows if out < inner else rows.T
+            factor = factor / table.reshape(factor.shape)
+            known = True
+    return factor.astype(np.float32) if known else None

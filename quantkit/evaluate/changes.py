@@ -1,5 +1,9 @@
-"""What differs between the float file and a candidate's: operators, types of weights, versions, ports."""
+"""What differs between the float file and a candidate's: operators, types of weights, versions, ports.
 
+And the warnings: what makes figures mean less than they seem to.
+"""
+
+import filecmp
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import chain
@@ -8,13 +12,71 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
+from quantkit.evaluate.outputs import MeasuredOutputs, NamedModel
 from quantkit.graph.load import read_structure
 from quantkit.graph.messages import proto_graphs
 from quantkit.graph.size.by_cause import Accounts, account
 from quantkit.graph.size.causes import WEIGHTS
-from quantkit.result import Changes, OperatorChange
+from quantkit.result import Changes, OperatorChange, Result
 
-__all__ = ["changes_of"]
+__all__ = ["candidate_warnings", "changes_of", "otherwise_prepared", "swapped"]
+
+
+def candidate_warnings(
+    model: NamedModel, base: NamedModel, answered: MeasuredOutputs, changes: Changes | None
+) -> list[str]:
+    """Return what makes a candidate's figures mean less than they seem to.
+
+    Args:
+        model: The candidate.
+        base: The float model.
+        answered: What running both showed.
+        changes: What differs between the two files; None: not looked at.
+    """
+    found = []
+    if count := answered.calibrated.get(model.name, 0):
+        found.append(
+            f"{count} of the {answered.data.samples} samples are those that it was calibrated with: its figures are too "
+            "good. Evaluate on other data, or with --hold-out."
+        )
+    if changes is not None and set(changes.weights) <= {"float32", "float64"}:
+        same = filecmp.cmp(model.path, base.path, shallow=False)
+        found.append(
+            "It is the float model itself." if same else "It holds no weight in fewer than 32 bits."
+        )
+    drift = answered.drift.get(model.name)
+    outputs = drift.outputs if drift is not None else ()
+    found += [
+        f"{o.not_finite} values of output '{o.output}' are NaN or infinite where float's are not."
+        for o in outputs
+        if o.not_finite
+    ]
+    return found
+
+
+def otherwise_prepared(result: Result) -> tuple[str, ...]:
+    """Return in what the samples were prepared otherwise than for the candidates' calibration."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for model in result.candidates:
+        if model.calibration is not None and model.calibration.differs:
+            found.setdefault(model.calibration.differs, []).append(f"'{model.name}'")
+    return tuple(
+        f"Other preprocessing than in the calibration of {', '.join(names)}: {'; '.join(differs)}. No figure of it says "
+        "anything about how it will do."
+        for differs, names in found.items()
+    )
+
+
+def swapped(result: Result) -> tuple[str, ...]:
+    """Return a warning about the order of the arguments."""
+    first = result.float_model
+    quantized = first.runtime is not None and first.runtime.integer > 0
+    if quantized or first.file.provenance.get("kind") in {"dynamic", "static"}:
+        return (
+            f"The first model, '{first.name}', is quantized: is it the float model, or are the arguments in the wrong order?",
+        )
+    return ()
+
 
 _FLOATS = frozenset({"bfloat16", "float16", "float32", "float64"})
 _FOLDED = "BatchNormalization"

@@ -24,7 +24,7 @@ from quantkit.runtime.session import RUNTIME_ERRORS, first_line, make_session, r
 from quantkit.runtime.synthetic_inputs import Feeds
 from quantkit.targets import this_machine
 
-__all__ = ["Plain", "compare_plain", "fidelity_of", "saturates_here"]
+__all__ = ["Plain", "fidelity_of", "saturates_here"]
 
 _LARGE = 1 << 28  # bytes; larger files are mapped, so that two sessions do not hold them twice
 _DECISIONS = 2  # axes of an output that holds scores
@@ -84,7 +84,7 @@ class _Sums:
         return decibels(self.signal / self.noise) if self.noise else None
 
 
-def compare_plain(path: Path, samples: Sequence[Feeds]) -> Plain:
+def _compare_plain(path: Path, samples: Sequence[Feeds]) -> Plain:
     """Run both on the samples, one after the other, keeping sums only.
 
     Raises:
@@ -165,7 +165,7 @@ def fidelity_of(
         An exception in `quantkit.runtime.session.RUNTIME_ERRORS`: onnxruntime does not load or run the model as users do.
     """
     progress("Running with optimization off")
-    plain = compare_plain(path, samples)
+    plain = _compare_plain(path, samples)
     products = list(integer_products(load(path).model))
     unsafe = [p for p in products if clips(p)]
     worst = _Worst()

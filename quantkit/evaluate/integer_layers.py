@@ -151,11 +151,7 @@ def _layer(product: IntegerProduct, seen: Sequence[Feeds], positions: int) -> In
 
 
 def _product(
-    patches: NDArray[np.int32],
-    weights: NDArray[Any],
-    zeros: NDArray[np.int32],
-    *,
-    saturate: bool,
+    patches: NDArray[np.int32], weights: NDArray[Any], zeros: NDArray[np.int32], *, saturate: bool
 ) -> NDArray[Any]:
     """Return (groups, patches, channels); a zero point is subtracted after the sums, exactly."""
     sums = [

@@ -12,16 +12,21 @@ from quantkit.evaluate.accuracy.chunks import Runner
 from quantkit.evaluate.accuracy.drift import output_drifts
 from quantkit.evaluate.accuracy.figures import Figure, metrics_of
 from quantkit.evaluate.accuracy.measuring import Measuring
-from quantkit.evaluate.accuracy.models import NamedModel, open_models, single_rows
+from quantkit.evaluate.accuracy.models import (
+    NamedModel,
+    Source,
+    open_models,
+    open_source,
+    single_rows,
+)
 from quantkit.evaluate.accuracy.notes import (
     calibrated_samples,
     notes_of,
     recorded_digests,
     sentence_of,
+    slices_of,
     unlabelled_sentence,
 )
-from quantkit.evaluate.accuracy.slices import slices_of
-from quantkit.evaluate.accuracy.source import Source, open_source
 from quantkit.evaluate.accuracy.user_metric import import_metric
 from quantkit.observe.monitor import Monitor
 from quantkit.observe.origin import known_share, typical_values
@@ -204,11 +209,7 @@ def _metrics(
     if measuring.scorer is None:
         return ()
     return metrics_of(
-        figures,
-        model,
-        main=measuring.scorer.main,
-        confidence=options.confidence,
-        seed=options.seed,
+        figures, model, main=measuring.scorer.main, confidence=options.confidence, seed=options.seed
     )
 
 
@@ -227,10 +228,7 @@ def _drift(
     main = next((m for m in metrics if m.main), None)
     if main is None:
         sentence = unlabelled_sentence(
-            decision,
-            outputs,
-            measuring.units,
-            apart=max(tally.other_shapes().values(), default=0),
+            decision, outputs, measuring.units, apart=max(tally.other_shapes().values(), default=0)
         )
     else:
         sentence = sentence_of(main, figures[0].samples)

@@ -4,15 +4,14 @@ A rule bounds one figure of a candidate. The bad end of the figure's interval mu
 even the estimate breaks the bound; between the two it is undecided: the sample is too small to tell. What was not
 measured is undecided too. Without a confidence the estimate alone is judged: kept or broken.
 
-Figures that mean nothing are not judged: an objection (`quantkit.gate.objections`) makes the verdict invalid.
+Figures that mean nothing are not judged: an objection (`quantkit.gate.judge`) makes the verdict invalid.
 
 Reads a `quantkit.result.Result` and nothing else; knows no model and no file.
 """
 
-from quantkit.gate.badge import badge
 from quantkit.gate.figures import unit_of
 from quantkit.gate.judge import KEYS, judge, overall, rules_for, rules_of, with_verdicts
-from quantkit.gate.junit import junit_xml
+from quantkit.gate.outputs import badge, junit_xml
 from quantkit.gate.wording import bound_text, figure_text, room_text
 
 __all__ = ["KEYS", "badge", "bound_text", "figure_text", "judge", "junit_xml", "with_verdicts"]

@@ -10,17 +10,40 @@ Nodes are matched, in this order, if they
 
 Tensors are compared by `base_name`. QuantizeLinear and its like only match their like: by 3 to 5 they would stand
 for the operators that they were put around.
+
+`base_name` is what a tensor was called before somebody quantized it. Tools that quantize name what they add after the tensor it stands for: ``w`` becomes ``w_quantized`` and
+``w_DequantizeLinear_Output``. Names are a hint for matching, never the proof that two tensors are equal.
 """
 
 from collections.abc import Callable, Hashable, Iterable
+from functools import cache
 
 import onnx_ir as ir
 
-from quantkit.match.names import base_name
 from quantkit.ops.float_ops import FLOAT_PRODUCTS
 from quantkit.ops.integer_ops import CONVERSIONS, INTEGER_OPS, INTEGER_PRODUCTS
 
-__all__ = ["Nodes", "pair_nodes"]
+__all__ = ["Nodes", "base_name", "pair_nodes"]
+
+# Of quantkit, onnxruntime.quantization and exporters that quantize themselves.
+_SUFFIXES = (
+    "_QuantizeLinear_Output",
+    "_QuantizeLinear_Input",
+    "_DequantizeLinear_Output",
+    "_dequantized",
+    "_quantized",
+    "_widened",
+)
+
+
+@cache
+def base_name(tensor: str) -> str:
+    """Return the name without the endings of quantization, however many there are."""
+    for suffix in _SUFFIXES:
+        if tensor.endswith(suffix) and len(tensor) > len(suffix):
+            return base_name(tensor.removesuffix(suffix))
+    return tensor
+
 
 _TWO = 2
 _FURTHEST = 4  # nodes between a product and its weight: Cast, Sub, Mul, Transpose

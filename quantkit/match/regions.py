@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import onnx
 from onnx import TensorProto
 
-from quantkit.match.correspondence import Match
-from quantkit.match.quantizer import Quantizer, quantizer_of
+from quantkit.match.correspondence import Match, Quantizer, quantizer_of
 from quantkit.match.structure import Structure
 from quantkit.ops.float_ops import CLIPS, SEEN_THROUGH, fact_of
 from quantkit.ops.integer_ops import CONVERSIONS, is_quantized

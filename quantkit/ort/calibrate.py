@@ -14,10 +14,15 @@ from numpy.typing import NDArray
 
 from quantkit.errors import UsageError
 from quantkit.observe import Calibration, CalibratorOf
-from quantkit.ort.methods import method_of
 from quantkit.ort.missing import missing
 from quantkit.ort.quant_utils import CalibrationMethod
-from quantkit.ort.tensors import TensorData, TensorsData, load_tensors_data, save_tensors_data
+from quantkit.ort.tensors import (
+    TensorData,
+    TensorsData,
+    load_tensors_data,
+    method_of,
+    save_tensors_data,
+)
 from quantkit.settings import DataSettings
 from quantkit.workflows.calibrate import CalibrateOptions, calibrate_model
 

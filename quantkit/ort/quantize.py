@@ -19,10 +19,9 @@ from quantkit.errors import UsageError
 from quantkit.graph.load import load
 from quantkit.ops.float_ops import CLIPS
 from quantkit.ort.extra_options import ExtraOptions, read_extra_options, rules_of, type_name
-from quantkit.ort.methods import method_of
 from quantkit.ort.missing import missing
 from quantkit.ort.quant_utils import CalibrationMethod, QuantFormat, QuantizationMode, QuantType
-from quantkit.ort.tensors import cached
+from quantkit.ort.tensors import cached, method_of
 from quantkit.plan import Format, check_settings
 from quantkit.settings import DataSettings, RecoverSettings, StaticSettings, TensorRule
 from quantkit.spec import named_int_type

@@ -1,6 +1,7 @@
 """onnxruntime's `TensorData` and `TensorsData`: ranges by tensor, and their JSON file.
 
-What `calibration_cache_path` holds: a calibration of quantkit's, or onnxruntime's JSON table.
+What `calibration_cache_path` holds: a calibration of quantkit's, or onnxruntime's JSON table. And onnxruntime's
+calibration methods by quantkit's names.
 """
 
 import json
@@ -28,10 +29,51 @@ __all__ = [
     "TensorData",
     "TensorsData",
     "cached",
-    "calibration_of",
     "load_tensors_data",
+    "method_of",
     "save_tensors_data",
 ]
+
+_PERCENTILE = 99.999  # onnxruntime's default
+_NAMES = {"MinMax": "minmax", "Entropy": "entropy", "Percentile": "percentile"}
+
+
+def method_of(
+    method: Any, momentum: float | None = None, percentile: float | None = None
+) -> CalibratorOf | None:
+    """Return the calibrator that is asked for; None if nothing is.
+
+    Args:
+        method: A `CalibrationMethod`, quantkit's or onnxruntime's own, or None.
+        momentum: Of a moving average of minima and maxima.
+        percentile: Per cent of the values kept.
+
+    Raises:
+        UsageError: There is no such method, or settings that do not belong to it.
+    """
+    name = None if method is None else str(getattr(method, "name", method))
+    if name == "Distribution":
+        raise UsageError(
+            "CalibrationMethod.Distribution is for 8-bit floats, which quantkit does not write: use MinMax, "
+            "Entropy or Percentile."
+        )
+    if name is not None and name not in _NAMES:
+        raise UsageError(f"Unknown calibration method {method!r}: use one of {', '.join(_NAMES)}.")
+    if momentum is not None and name in {None, "MinMax"}:
+        return _asked("moving_average", momentum=momentum)
+    if name == "Percentile" or (name is None and percentile is not None):
+        return _asked("percentile", keep=_PERCENTILE if percentile is None else float(percentile))
+    return None if name is None else _asked(_NAMES[name])
+
+
+def _asked(name: str, **settings: float) -> CalibratorOf:
+    ask = CalibratorOf(name=name, settings=tuple(settings.items()))
+    try:
+        ask.create(1)
+    except ValueError as e:
+        raise UsageError(str(e)) from e
+    return ask
+
 
 _FIELDS = ("avg", "std", "lowest", "highest", "hist", "hist_edges", "bins")
 _ENDS = 2
@@ -206,10 +248,10 @@ def cached(
         found = Calibration.load(path)
         return found if ask is None else found.by(ask)
     ends = {name: t.range_value for name, t in load_tensors_data(path).items()}
-    return calibration_of(ends, model)
+    return _calibration_of(ends, model)
 
 
-def calibration_of(
+def _calibration_of(
     ends: Mapping[str, tuple[Any, Any]], model: str | Path | onnx.ModelProto
 ) -> Calibration:
     """Return a calibration that knows nothing but lower and upper ends."""

@@ -1,9 +1,50 @@
-"""Views of a result: a page for people, Markdown for a pull request. They read nothing but the result."""
+"""Views of a result: a page for people, Markdown for a pull request. They read nothing but the result.
 
-from quantkit.report.files import write_html, write_markdown, write_pages
+A report is written each file whole or not at all, the folder made if need be.
+"""
+
+from pathlib import Path
+
+from quantkit.errors import OutputError
+from quantkit.files import replace_text
 from quantkit.report.html import render_html
 from quantkit.report.markdown import render_markdown
 from quantkit.report.plots import accuracy_size_svg
+from quantkit.result import Result
 
-__all__ = ["accuracy_size_svg", "render_html", "render_markdown", "write_html", "write_markdown"]
-__all__ += ["write_pages"]
+__all__ = [
+    "accuracy_size_svg",
+    "render_html",
+    "render_markdown",
+    "write_html",
+    "write_markdown",
+    "write_pages",
+]
+
+
+def write_pages(result: Result, folder: Path) -> tuple[Path, Path]:
+    """Write report.html and report.md; return their paths.
+
+    Raises:
+        OutputError: They cannot be written.
+    """
+    return write_html(result, folder), write_markdown(result, folder)
+
+
+def write_html(result: Result, folder: Path) -> Path:
+    """Write report.html; return its path."""
+    return _write(folder, "report.html", render_html(result))
+
+
+def write_markdown(result: Result, folder: Path) -> Path:
+    """Write report.md; return its path."""
+    return _write(folder, "report.md", render_markdown(result))
+
+
+def _write(folder: Path, name: str, content: str) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise OutputError(f"Cannot make the folder '{folder}': {e.strerror or e}.") from e
+    replace_text(folder / name, content)
+    return folder / name

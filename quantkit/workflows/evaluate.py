@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from quantkit.errors import ModelError, OutputError, QuantkitError, UsageError
-from quantkit.evaluate.changes import changes_of
+from quantkit.evaluate.changes import candidate_warnings, changes_of, otherwise_prepared, swapped
 from quantkit.evaluate.cost.latency import Timed, measure_latency
-from quantkit.evaluate.cost.memory import measure_memory
-from quantkit.evaluate.cost.size import size_of
+from quantkit.evaluate.cost.size import measure_memory, size_of
 from quantkit.evaluate.fidelity import fidelity_of
 from quantkit.evaluate.layers.ranking import layers_of
 from quantkit.evaluate.outputs import AccuracyOptions, MeasuredOutputs, NamedModel, measure_outputs
-from quantkit.evaluate.warnings import candidate_warnings, otherwise_prepared, swapped
 from quantkit.gate import with_verdicts
 from quantkit.graph.half import half_type
 from quantkit.graph.load import LoadedModel

@@ -7,7 +7,7 @@ import pytest
 from data.makers import Array, ramp, spec
 
 from quantkit.data import InputSpec, Sample, open_data
-from quantkit.data.check import conform, quoted
+from quantkit.data.rows import conform, quoted
 from quantkit.errors import DataError
 
 

@@ -14,7 +14,7 @@ from data.makers import TEXT, VECTOR, tokenizer
 from pyarrow import parquet
 
 from quantkit.data import open_data
-from quantkit.data.bounds import _depth
+from quantkit.data.detect import _depth
 from quantkit.errors import DataError
 from quantkit.settings import DataSettings
 

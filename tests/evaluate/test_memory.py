@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from builders import matmul_model, save
 
-from quantkit.evaluate.cost.memory import measure_memory
 from quantkit.evaluate.cost.memory_probe import Usage, growth, usage
+from quantkit.evaluate.cost.size import measure_memory
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 FEEDS = {"x": np.ones((1, 1024), np.float32)}

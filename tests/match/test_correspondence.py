@@ -19,8 +19,7 @@ from quantkit.graph.channel_factors import (
     rounded,
     write_divisors,
 )
-from quantkit.match.correspondence import Correspondence, Match, correspondence
-from quantkit.match.quantizer import Quantizer
+from quantkit.match.correspondence import Correspondence, Match, Quantizer, correspondence
 from quantkit.match.structure import read_structure
 from quantkit.match.survey import same_form, survey
 

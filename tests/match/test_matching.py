@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from quantkit.diff.nodes import NodesDiff, nodes_diff
 from quantkit.graph.load import load
-from quantkit.match.names import base_name
-from quantkit.match.nodes import pair_nodes
+from quantkit.match.nodes import base_name, pair_nodes
 
 
 def compared(a: onnx.ModelProto, b: onnx.ModelProto) -> NodesDiff:

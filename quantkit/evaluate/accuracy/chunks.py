@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from calibrators import Sketch
 from quantkit.data import InputSpec, Label, Sample, collate, fixed_batch
 from quantkit.errors import DataError
-from quantkit.evaluate.accuracy.models import OpenModel, OutputSpec
-from quantkit.evaluate.accuracy.source import Source
+from quantkit.evaluate.accuracy.models import OpenModel, OutputSpec, Source
 from quantkit.observe.job import sample_digest
 from quantkit.observe.prepare import batch_for
 from quantkit.runtime.session import RUNTIME_ERRORS, first_line
@@ -90,10 +89,7 @@ class Runner:
     """
 
     def __init__(
-        self,
-        models: Sequence[OpenModel],
-        inputs: Sequence[InputSpec],
-        source: Source,
+        self, models: Sequence[OpenModel], inputs: Sequence[InputSpec], source: Source
     ) -> None:
         self.models = tuple(models)
         self.outputs: tuple[OutputSpec, ...] = tuple(o for o in models[0].outputs if o.is_tensor)

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantkit.evaluate.accuracy.chunks import Array
-from quantkit.evaluate.accuracy.columns import Column
+from quantkit.evaluate.accuracy.labels import Column
 from quantkit.evaluate.accuracy.models import OutputSpec
 from quantkit.numerics.statistics import mcnemar_exact, percentiles, redrawn_means, wilson
 from quantkit.result import Decision, Interval

@@ -146,9 +146,7 @@ def _suppressed(head: Array, form: str) -> Image:
         kept.append(int(left[0]))
         left = left[1:][overlaps(apart[left[:1]], apart[left[1:]])[0] <= _SAME]
     return Image(
-        boxes=boxes[kept],
-        scores=best[order][kept],
-        classes=classes[order][kept].astype(np.int64),
+        boxes=boxes[kept], scores=best[order][kept], classes=classes[order][kept].astype(np.int64)
     )
 
 
@@ -253,10 +251,7 @@ class BoxScorer:
 
 def _limited(found: Found, limits: slice) -> Found:
     return Found(
-        image=found.image,
-        hit=found.hit[limits],
-        counts=found.counts[limits],
-        wanted=found.wanted,
+        image=found.image, hit=found.hit[limits], counts=found.counts[limits], wanted=found.wanted
     )
 
 

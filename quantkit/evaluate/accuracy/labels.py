@@ -1,7 +1,10 @@
-"""Labels as metrics need them: class indices or numbers; and what is wrong with those that are not."""
+"""Labels as metrics need them: class indices or numbers; and what is wrong with those that are not.
+
+`Column` gathers a few bytes per sample, chunk by chunk.
+"""
 
 from collections.abc import Sequence
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +13,28 @@ from quantkit.data import Label
 from quantkit.errors import DataError
 from quantkit.evaluate.accuracy.chunks import Array, Unit
 
-__all__ = ["check_complete", "class_labels", "is_class", "is_number", "number_labels"]
+__all__ = ["Column", "check_complete", "class_labels", "is_class", "is_number", "number_labels"]
+
+
+class Column:
+    """A growing column of numbers of one type."""
+
+    __slots__ = ("_dtype", "_parts")
+
+    def __init__(self, dtype: type[np.generic] = np.float64) -> None:
+        self._dtype = dtype
+        self._parts: list[NDArray[Any]] = []
+
+    def add(self, values: NDArray[Any]) -> None:
+        """Append values."""
+        self._parts.append(np.asarray(values, self._dtype))
+
+    @property
+    def values(self) -> NDArray[Any]:
+        """All values that were added, in order."""
+        if len(self._parts) != 1:
+            self._parts = [np.concatenate([np.empty(0, self._dtype), *self._parts])]
+        return self._parts[0]
 
 
 def is_class(label: Label) -> TypeGuard[int | float]:

@@ -10,15 +10,9 @@ from numpy.typing import NDArray
 from quantkit.data import Description, Label
 from quantkit.evaluate.accuracy.choice import Wanted, chosen_scorer, decides
 from quantkit.evaluate.accuracy.chunks import Array, Chunk
-from quantkit.evaluate.accuracy.columns import Column
-from quantkit.evaluate.accuracy.decisions import (
-    Agreement,
-    Decisions,
-    deciding_output,
-    is_embedding,
-)
+from quantkit.evaluate.accuracy.decisions import Agreement, Decisions, deciding_output, is_embedding
 from quantkit.evaluate.accuracy.drift import Flat, OutputTally, decibels
-from quantkit.evaluate.accuracy.labels import check_complete, is_class
+from quantkit.evaluate.accuracy.labels import Column, check_complete, is_class
 from quantkit.evaluate.accuracy.models import OutputSpec
 from quantkit.evaluate.accuracy.scorers import ClassScorer, Scorer
 from quantkit.result import Decision, WorstSample

@@ -8,12 +8,10 @@ from numpy.typing import NDArray
 
 from quantkit.errors import DataError, UsageError
 from quantkit.evaluate.accuracy.chunks import Array, Chunk, Unit
-from quantkit.evaluate.accuracy.columns import Column
 from quantkit.evaluate.accuracy.decisions import Decisions
-from quantkit.evaluate.accuracy.f1 import F1
+from quantkit.evaluate.accuracy.f1 import F1, Spearman
 from quantkit.evaluate.accuracy.figures import Figure, Mean
-from quantkit.evaluate.accuracy.labels import class_labels, number_labels
-from quantkit.evaluate.accuracy.rank import Spearman
+from quantkit.evaluate.accuracy.labels import Column, class_labels, number_labels
 
 __all__ = ["ClassScorer", "NumberScorer", "PairScorer", "Scorer"]
 

@@ -12,9 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 from quantkit.data import Label
 from quantkit.errors import UsageError
 from quantkit.evaluate.accuracy.chunks import Array, Chunk, Unit
-from quantkit.evaluate.accuracy.columns import Column
 from quantkit.evaluate.accuracy.figures import Figure, Mean
-from quantkit.evaluate.accuracy.labels import is_class, is_number
+from quantkit.evaluate.accuracy.labels import Column, is_class, is_number
 from quantkit.settings import metric_plugins
 
 __all__ = ["MetricFunction", "UserScorer", "check_metric", "import_metric"]

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from quantkit.errors import DataError
 from quantkit.evaluate.accuracy.chunks import Array, Chunk, Unit
-from quantkit.evaluate.accuracy.columns import Column
 from quantkit.evaluate.accuracy.figures import Figure, Floats, Indices, Ratio
+from quantkit.evaluate.accuracy.labels import Column
 from quantkit.evaluate.accuracy.models import OutputSpec
 from quantkit.numerics.statistics import Bounds
 from quantkit.settings import TextSettings

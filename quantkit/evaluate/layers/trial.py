@@ -22,12 +22,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantkit.evaluate.layers.measure import Errors, Models
-from quantkit.evaluate.layers.suffixes import given_as, result_of, switch_of, switched
-from quantkit.match.noise import Noise, decibels
-from quantkit.match.parts import Part, needed, part_of
-from quantkit.match.quantizer import Quantizer
+from quantkit.evaluate.layers.measure import (
+    Errors,
+    Models,
+    given_as,
+    result_of,
+    switch_of,
+    switched,
+)
+from quantkit.match.correspondence import Quantizer
 from quantkit.match.regions import Region
+from quantkit.match.structure import Part, needed, part_of
+from quantkit.match.survey import Noise, decibels
 from quantkit.ops.float_ops import CLIPS, MATRIX_PRODUCTS
 from quantkit.provenance import KEY as PROVENANCE
 from quantkit.result import Advice
