@@ -18,7 +18,7 @@ from quantkit.graph.view import view_of
 from quantkit.observe.points import points_of
 from quantkit.ops.view import View
 from quantkit.plan import Mode, Plan, check_fits, check_operators, plan_static, ranges_needed
-from quantkit.plan.integers import SolvedIntegers
+from quantkit.plan.model import SolvedIntegers
 from quantkit.rewrite.simplify import simplify
 from quantkit.settings import StaticSettings
 from quantkit.targets import target

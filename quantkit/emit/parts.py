@@ -7,13 +7,11 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from quantkit.emit.bias_room import needed_scale, widen_scales_for_bias
-from quantkit.emit.weights import EmittedWeight, Weights
+from quantkit.emit.weights import EmittedWeight, Weights, needed_scale, widen_scales_for_bias
 from quantkit.graph.edit import Canvas, owner_of
 from quantkit.numerics.affine import Affine, bias_scale, quantize
 from quantkit.ops.float_ops import FILL_SLOTS, PRODUCTS, activation_slots
-from quantkit.plan.integers import SolvedIntegers
-from quantkit.plan.model import ActivationPlan, Mode, Plan
+from quantkit.plan.model import ActivationPlan, Mode, Plan, SolvedIntegers
 from quantkit.spec import PerAxis
 
 __all__ = [

@@ -7,8 +7,8 @@ half is a float. Weights are widened each time they are read, and never kept.
 import onnx_ir as ir
 
 from quantkit.errors import ModelError
+from quantkit.graph.edit import Names
 from quantkit.graph.mapping import lazy
-from quantkit.graph.names import Names
 from quantkit.graph.shapes import infer_types
 
 __all__ = ["half_type", "widen", "widened_note"]

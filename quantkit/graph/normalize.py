@@ -18,9 +18,8 @@ import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
 from quantkit.graph._wire import LIMIT
-from quantkit.graph.edit import add_initializer
+from quantkit.graph.edit import Names, add_initializer
 from quantkit.graph.fold import fold_weights
-from quantkit.graph.names import Names
 
 __all__ = ["fix_defaults", "inline_functions", "normalize"]
 

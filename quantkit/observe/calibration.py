@@ -26,9 +26,8 @@ from quantkit.errors import DataError, UsageError
 from quantkit.observe import requests
 from quantkit.observe.audit import Audit
 from quantkit.observe.container import read_container, write_container
-from quantkit.observe.min_max import RunningMinMax
 from quantkit.observe.observations import Observations
-from quantkit.observe.requests import CalibratorOf, Request, stored_name
+from quantkit.observe.requests import CalibratorOf, Request, RunningMinMax, stored_name
 
 __all__ = ["FORMAT", "Calibration", "onnxruntime_table", "sketch_method"]
 

@@ -23,9 +23,8 @@ from quantkit.data import Sample, Samples, collate, order
 from quantkit.errors import DataError, RuntimeSupportError
 from quantkit.graph.load import LoadedModel, load
 from quantkit.graph.shapes import infer_types
-from quantkit.observe.min_max import RunningMinMax
 from quantkit.observe.observations import Extremes, Observations
-from quantkit.observe.requests import PatchesOf, Request
+from quantkit.observe.requests import PatchesOf, Request, RunningMinMax
 from quantkit.runtime.session import RUNTIME_ERRORS, first_line, why_not_loaded
 from quantkit.runtime.taps import TappedSession
 

@@ -17,9 +17,8 @@ from quantkit.errors import UsageError
 from quantkit.files import replace_text
 from quantkit.graph.load import load
 from quantkit.observe import Calibration, CalibratorOf, Request
-from quantkit.observe.min_max import RunningMinMax
 from quantkit.observe.observations import Observations
-from quantkit.observe.requests import MinMaxOf
+from quantkit.observe.requests import MinMaxOf, RunningMinMax
 from quantkit.ort.quant_utils import CalibrationMethod
 from quantkit.provenance import model_digest
 from quantkit.settings import DataSettings

@@ -3,8 +3,13 @@
 May import ops, with the view of a graph that it plans, spec and targets; neither onnx nor onnxruntime.
 """
 
-from quantkit.plan.check_format import check_operators, check_settings, check_target_of
-from quantkit.plan.check_plan import check_fits, opset_for
+from quantkit.plan.check_plan import (
+    check_fits,
+    check_operators,
+    check_settings,
+    check_target_of,
+    opset_for,
+)
 from quantkit.plan.dynamic import plan_dynamic
 from quantkit.plan.model import ActivationPlan, Format, Kept, Mode, NodePlan, Plan, WeightPlan
 from quantkit.plan.plan_file import diff_plans, read_plan, write_plan

@@ -1,15 +1,60 @@
-"""What a plan is: frozen data addressed by node and tensor name, that round-trips through JSON."""
+"""What a plan is: frozen data addressed by node and tensor name, that round-trips through JSON.
+
+Numbers that were found for a plan: integers of weights, and biases. What is missing is computed as the plan says.
+"""
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
-from quantkit.numerics.dtypes import IntType
-from quantkit.spec import QuantSpec, named_int_type
+import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["ActivationPlan", "Format", "Kept", "Mode", "NodePlan", "Plan", "WeightPlan"]
+from quantkit.numerics.dtypes import IntType
+from quantkit.spec import QParams, QuantSpec, named_int_type
+
+__all__ = [
+    "ActivationPlan",
+    "Format",
+    "Kept",
+    "Mode",
+    "NodePlan",
+    "Plan",
+    "SolvedIntegers",
+    "SolvedWeight",
+    "WeightPlan",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class SolvedWeight:
+    """Integers in the layout of the float tensor, with their numbers."""
+
+    integers: NDArray[Any]
+    qparams: QParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SolvedIntegers:
+    """What recovery found.
+
+    Attributes:
+        weights: By tensor.
+        biases: New float bias by node, in the place of the model's own.
+    """
+
+    weights: Mapping[str, SolvedWeight] = field(default_factory=lambda: MappingProxyType({}))
+    biases: Mapping[str, NDArray[np.float32]] = field(default_factory=lambda: MappingProxyType({}))
+
+    def with_more(self, other: "SolvedIntegers") -> "SolvedIntegers":
+        """Return what both found."""
+        return SolvedIntegers(
+            weights={**self.weights, **other.weights}, biases={**self.biases, **other.biases}
+        )
 
 
 class Format(StrEnum):

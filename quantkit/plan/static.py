@@ -17,10 +17,9 @@ from quantkit.numerics.dtypes import INT8
 from quantkit.ops.float_ops import PRODUCTS
 from quantkit.ops.view import Node, View, Weight
 from quantkit.plan.dynamic import plan_dynamic
-from quantkit.plan.islands import Islands, Rules, find_islands
+from quantkit.plan.islands import Islands, Rules, find_islands, retract
 from quantkit.plan.model import ActivationPlan, Kept, Mode, NodePlan, Plan
 from quantkit.plan.ranges import OpenRanges, Ranges, Sharing, clips_alike
-from quantkit.plan.retract import retract
 from quantkit.plan.selection import check_op_types, resolve_names
 from quantkit.settings import DynamicSettings, StaticSettings
 from quantkit.targets import Target

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from quantkit.emit import emit_static
 from quantkit.ops.float_ops import CLIPS
 from quantkit.plan import Plan
-from quantkit.plan.integers import SolvedIntegers
+from quantkit.plan.model import SolvedIntegers
 from quantkit.runtime.taps import read_tensors
 
 __all__ = ["SAMPLES", "correct_biases"]

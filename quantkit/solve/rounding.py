@@ -20,7 +20,7 @@ from quantkit.graph.products import Layout
 from quantkit.numerics.pairs import FREE, PAIRED, Limits, round_pairs
 from quantkit.numerics.second_order import carries_of, damped, damping_share, improve, round_carried
 from quantkit.numerics.weight_scale import choose_scale, refit_scale, safe_scale
-from quantkit.plan.integers import SolvedWeight
+from quantkit.plan.model import SolvedWeight
 from quantkit.spec import PerAxis, QParams, QuantSpec
 
 __all__ = ["Rounding", "solve_weight", "solving_bytes"]

@@ -17,7 +17,7 @@ from quantkit.observe.forks import forked_map
 from quantkit.observe.monitor import Monitor, Silent
 from quantkit.observe.requests import PatchesOf, Request
 from quantkit.plan import Mode, Plan
-from quantkit.plan.integers import SolvedIntegers, SolvedWeight
+from quantkit.plan.model import SolvedIntegers, SolvedWeight
 from quantkit.solve.rounding import Rounding, solve_weight, solving_bytes
 
 __all__ = ["in_groups", "is_static", "moment_request", "moment_requests", "solve"]

@@ -56,7 +56,7 @@ class Target:
         zero_points: Zero points other than 0 are read.
         formats: The formats that the runtime runs in integers: "qdq", "qoperator".
         needs_barriers: onnxruntime rewrites the file before the target sees it, so that float nodes between integers, and
-            products with float results, must be kept apart (`quantkit.emit.barriers`).
+            products with float results, must be kept apart (`quantkit.emit.static`).
     """
 
     name: str

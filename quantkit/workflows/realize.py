@@ -19,7 +19,7 @@ from quantkit.graph.load import LoadedModel
 from quantkit.graph.save import Stage, copy_of, staged
 from quantkit.observe.monitor import Monitor, Silent
 from quantkit.plan import Kept, Plan, check_target_of
-from quantkit.plan.integers import SolvedIntegers
+from quantkit.plan.model import SolvedIntegers
 from quantkit.provenance import Provenance, json_digest, write_model
 from quantkit.runtime.check_result import (
     LARGE,

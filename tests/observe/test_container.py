@@ -15,8 +15,7 @@ from quantkit.errors import DataError, OutputError, UsageError
 from quantkit.observe import MinMaxOf, Request, SketchOf
 from quantkit.observe.checkpoint import Checkpoint
 from quantkit.observe.container import read_container, write_container
-from quantkit.observe.observations import Observations
-from quantkit.observe.packing import pack, unpack
+from quantkit.observe.observations import Observations, pack, unpack
 
 HEADER = {"b": [1, 2.5, "x"], "a": {"deep": None}}
 ARRAYS: dict[str, Any] = {

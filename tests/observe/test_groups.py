@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from quantkit.observe import Calibration, MinMaxOf, Request, SketchOf
 from quantkit.observe import run as running
 from quantkit.observe.prepare import grouped
-from quantkit.observe.schedule import Schedule
+from quantkit.observe.run import Schedule
 from quantkit.settings import DataSettings
 from quantkit.workflows.calibrate import CalibrateOptions, calibrate_model
 

@@ -23,9 +23,9 @@ from quantkit.observe import (
     SketchOf,
 )
 from quantkit.observe.job import Job, Shard, observe_shard
-from quantkit.observe.min_max import RunningMinMax
 from quantkit.observe.observations import Extremes, Observations
 from quantkit.observe.prepare import inputs_of
+from quantkit.observe.requests import RunningMinMax
 
 K = 6
 SAMPLES = 24

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from quantkit.observe.job import Shard, ShardResult
 from quantkit.observe.observations import Observations
-from quantkit.observe.schedule import SEGMENTS, Schedule, segment_ends
+from quantkit.observe.run import SEGMENTS, Schedule, segment_ends
 
 
 def result(shard: Shard, last: int, seconds: float) -> ShardResult:

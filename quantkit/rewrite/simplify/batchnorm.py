@@ -18,6 +18,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from quantkit.graph.edit import (
+    Names,
     add_initializer,
     discard,
     nodes_of,
@@ -25,10 +26,9 @@ from quantkit.graph.edit import (
     succeed,
     value_names,
 )
-from quantkit.graph.known import constant, is_op
 from quantkit.graph.mapping import lazy
-from quantkit.graph.names import Names
 from quantkit.graph.opset import opset_of
+from quantkit.graph.shapes import constant, is_op
 
 __all__ = ["batchnorm"]
 

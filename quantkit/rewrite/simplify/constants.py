@@ -22,15 +22,15 @@ from onnx.reference import ReferenceEvaluator
 
 from quantkit.graph._wire import LIMIT
 from quantkit.graph.edit import (
+    Names,
     add_initializer,
     discard,
     nodes_of,
     redirect,
     value_names,
 )
-from quantkit.graph.known import Dims, constant, dims, dtype, integers, is_op, static
-from quantkit.graph.names import Names
 from quantkit.graph.opset import opset_of
+from quantkit.graph.shapes import Dims, constant, dims, dtype, integers, is_op, static
 
 __all__ = ["constants", "dimensions"]
 

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from quantkit.graph.edit import discard
-from quantkit.graph.known import constant
+from quantkit.graph.shapes import constant
 
 __all__ = ["initializers"]
 

@@ -8,8 +8,8 @@ is the one that holds the weight; the output keeps the name of the sum.
 import onnx_ir as ir
 
 from quantkit.graph.edit import discard, nodes_of, sole_reader, succeed
-from quantkit.graph.known import constant, dims, dtype, is_op
 from quantkit.graph.opset import opset_of
+from quantkit.graph.shapes import constant, dims, dtype, is_op
 
 __all__ = ["matmul_add"]
 

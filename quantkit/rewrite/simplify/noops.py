@@ -31,8 +31,8 @@ import numpy as np
 import onnx_ir as ir
 
 from quantkit.graph.edit import bypass, discard, nodes_of, sole_reader
-from quantkit.graph.known import Dims, constant, dims, dtype, integers, is_op, static
 from quantkit.graph.opset import opset_of
+from quantkit.graph.shapes import Dims, constant, dims, dtype, integers, is_op, static
 
 __all__ = ["identity", "noops", "transposes"]
 

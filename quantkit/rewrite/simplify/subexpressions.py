@@ -9,7 +9,7 @@ from collections.abc import Hashable
 import onnx_ir as ir
 
 from quantkit.graph.edit import can_redirect, discard, redirect
-from quantkit.graph.known import is_op
+from quantkit.graph.shapes import is_op
 
 __all__ = ["subexpressions"]
 

@@ -9,8 +9,8 @@ from onnx import TensorProto, helper
 from rewrite.simplify.simplify_cases import assert_kept, build, if_graph, simplified
 
 from quantkit.errors import ModelError
-from quantkit.graph.known import dims, known
 from quantkit.graph.load import load
+from quantkit.graph.shapes import dims, known
 from quantkit.rewrite.simplify import PASSES, simplify
 
 shapes = PASSES["shapes"]
