@@ -26,10 +26,10 @@ ROWS = rng().standard_normal((120, K)).astype(np.float32)
 # The command line, which saves every 50 ms instead of every three seconds, and whose samples take a millisecond.
 PROGRAM = """
 import sys, time
-from quantkit.observe import checkpoint, schedule
+from quantkit.observe import checkpoint, run as runs
 from quantkit.data.arrays import ArraySamples
 from quantkit.cli.app import run
-checkpoint._SECONDS = schedule._SECONDS = 0.05
+checkpoint._SECONDS = runs._SECONDS = 0.05
 slow = float(sys.argv[1])
 read = ArraySamples.__getitem__
 def slowly(self, index):
