@@ -63,15 +63,13 @@ class FileSource:
 
     Attributes:
         blocks: The arrays of each block by name.
-        files: All files, and the folder that they are named from.
-        root: That folder.
+        found: All files, and the folder that they are named from.
         settings: What else tells two sources apart, for the fingerprint.
         reader: Reads rows.
     """
 
     blocks: Sequence[Mapping[str, StoredArray]]
-    files: tuple[Path, ...]
-    root: Path
+    found: Found
     settings: tuple[str | None, ...]
     reader: ArrayFiles
 
@@ -84,7 +82,7 @@ class FileSource:
 
     def fingerprint(self) -> str:
         """Return the digest of the files."""
-        return file_fingerprint(self.files, self.root, self.settings)
+        return file_fingerprint(self.found.files, self.found.root, self.settings)
 
 
 class ArraySamples:
@@ -189,13 +187,8 @@ def open_npy(found: Found, inputs: Sequence[InputSpec], settings: DataSettings) 
         mislabelled=wrong,
         warnings=(*found.warnings, *warnings),
     )
-    source = FileSource(
-        blocks=arrays,
-        files=found.files,
-        root=found.root,
-        settings=("npy", label_file.name if label_file else None),
-        reader=reader,
-    )
+    key = ("npy", label_file.name if label_file else None)
+    source = FileSource(blocks=arrays, found=found, settings=key, reader=reader)
     return ArraySamples(
         source, blocks=blocks, labels=labels, inputs=inputs, description=description
     )
@@ -263,13 +256,8 @@ def open_npz(found: Found, inputs: Sequence[InputSpec], settings: DataSettings) 
         mislabelled=wrong,
         warnings=(*found.warnings, *notes),
     )
-    source = FileSource(
-        blocks=arrays,
-        files=found.files,
-        root=found.root,
-        settings=("npz", settings.label),
-        reader=reader,
-    )
+    key = ("npz", settings.label)
+    source = FileSource(blocks=arrays, found=found, settings=key, reader=reader)
     return ArraySamples(
         source, blocks=blocks, labels=labels, inputs=inputs, description=description
     )

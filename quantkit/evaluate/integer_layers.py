@@ -45,11 +45,11 @@ class IntegerLayer:
 
     node: str
     may_saturate: bool
-    pairs: int
-    clipped: int
-    sums: int
-    differing: int
-    noise_db: float | None
+    pairs: int = 0
+    clipped: int = 0
+    sums: int = 0
+    differing: int = 0
+    noise_db: float | None = None
 
 
 def integer_layers(path: Path, samples: Sequence[Feeds], positions: int) -> list[IntegerLayer]:
@@ -121,15 +121,7 @@ def worst_db(layers: Sequence[IntegerLayer]) -> float | None:
 
 def _layer(product: IntegerProduct, seen: Sequence[Feeds], positions: int) -> IntegerLayer:
     if _quantizes_itself(product) or not any(product.reads.name in one for one in seen):
-        return IntegerLayer(
-            node=product.node.name or "",
-            may_saturate=clips(product),
-            pairs=0,
-            clipped=0,
-            sums=0,
-            differing=0,
-            noise_db=None,
-        )
+        return IntegerLayer(node=product.node.name or "", may_saturate=clips(product))
     columns, window = product.columns, _window(product)
     grouped = columns.reshape(len(columns), window.group, -1).swapaxes(0, 1)
     scale = _constant(product.scale, np.float32(1)).reshape(-1)

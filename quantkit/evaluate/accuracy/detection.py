@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quantkit.data import Boxes
 from quantkit.errors import DataError
@@ -24,6 +23,7 @@ from quantkit.evaluate.accuracy.average_precision import (
 from quantkit.evaluate.accuracy.chunks import Array, Chunk
 from quantkit.evaluate.accuracy.figures import Figure, Floats, Indices, Mean
 from quantkit.evaluate.accuracy.models import OutputSpec
+from quantkit.evaluate.accuracy.scorers import Scorer
 
 __all__ = ["BoxScorer", "DetectorOutputs", "detector_outputs"]
 
@@ -150,10 +150,8 @@ def _suppressed(head: Array, form: str) -> Image:
     )
 
 
-class BoxScorer:
+class BoxScorer(Scorer):
     """Mean average precision over COCO's limits and at 0.5, and the mean overlap of boxes."""
-
-    together = 1
 
     def __init__(self, outputs: DetectorOutputs, models: int, main: str) -> None:
         self.main = main
@@ -234,14 +232,6 @@ class BoxScorer:
             value = AveragePrecision(found=(part,), images=len(given), name="map-50").value(0)
             best, most = (name, value) if value > most else (best, most)
         return best, ways[best]
-
-    def classes(self) -> NDArray[np.int64] | None:
-        """Nothing: an image has many."""
-        return None
-
-    def numbers(self) -> NDArray[np.float64] | None:
-        """Return None: labels are boxes."""
-        return None
 
     def answer(self, model: int, unit: int) -> str | None:
         """Return how many boxes were found with some certainty."""

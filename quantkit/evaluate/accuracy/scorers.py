@@ -20,7 +20,7 @@ _TOKENS = 3  # axes of [batch, tokens, features]
 
 
 class Scorer(Protocol):
-    """Takes in chunks, and knows at the end what came of them.
+    """Takes in chunks, and knows at the end what came of them. Without labels of a kind, and without notes by default.
 
     Attributes:
         main: The metric that is judged.
@@ -28,7 +28,7 @@ class Scorer(Protocol):
     """
 
     main: str
-    together: int
+    together: int = 1
 
     def observe(self, chunk: Chunk) -> None:
         """Take in a chunk."""
@@ -38,21 +38,22 @@ class Scorer(Protocol):
 
     def classes(self) -> NDArray[np.int64] | None:
         """Return the class of each sample, where labels are classes."""
+        return None
 
     def numbers(self) -> NDArray[np.float64] | None:
         """Return the label of each sample, where labels are numbers."""
+        return None
 
     def notes(self) -> tuple[str, ...]:
         """Return what a reader should know about how samples were scored."""
+        return ()
 
     def answer(self, model: int, unit: int) -> str | None:
         """Return a model's answer to a unit, for people."""
 
 
-class ClassScorer:
+class ClassScorer(Scorer):
     """top-1, top-5 and F1 of an output that decides."""
-
-    together = 1
 
     def __init__(self, decisions: Decisions, models: int, main: str) -> None:
         self.main = main
@@ -100,14 +101,6 @@ class ClassScorer:
         """Return the labels."""
         return self._labels.values
 
-    def numbers(self) -> NDArray[np.float64] | None:
-        """Return None: labels are classes."""
-        return None
-
-    def notes(self) -> tuple[str, ...]:
-        """Return no note: a class is right or wrong."""
-        return ()
-
     def answer(self, model: int, unit: int) -> str | None:
         """Return the class."""
         return str(self._decisions.of(model)[unit])
@@ -128,10 +121,8 @@ def _among_best(arrays: Sequence[Array], labels: NDArray[np.int64]) -> NDArray[n
     return near
 
 
-class NumberScorer:
+class NumberScorer(Scorer):
     """Mean squared error and Spearman of an output with one number for each sample."""
-
-    together = 1
 
     def __init__(self, output: str, models: int, main: str) -> None:
         self.main = main
@@ -172,24 +163,16 @@ class NumberScorer:
             Spearman(labels=labels, answers=ranked),
         )
 
-    def classes(self) -> NDArray[np.int64] | None:
-        """Return None: labels are numbers."""
-        return None
-
     def numbers(self) -> NDArray[np.float64] | None:
         """Return the labels."""
         return self._labels.values
-
-    def notes(self) -> tuple[str, ...]:
-        """Return no note."""
-        return ()
 
     def answer(self, model: int, unit: int) -> str | None:
         """Return the number."""
         return f"{self._answers[model].values[unit]:.4g}"
 
 
-class PairScorer:
+class PairScorer(Scorer):
     """Spearman of the cosine of two texts' embeddings with the label of the pair."""
 
     main = "spearman"
@@ -218,17 +201,9 @@ class PairScorer:
         cosines = np.stack([column.values for column in self._cosines])
         return (Spearman(labels=self._labels.values, answers=cosines),)
 
-    def classes(self) -> NDArray[np.int64] | None:
-        """Return None: labels are numbers."""
-        return None
-
     def numbers(self) -> NDArray[np.float64] | None:
         """Return the labels of the pairs."""
         return self._labels.values
-
-    def notes(self) -> tuple[str, ...]:
-        """Return no note."""
-        return ()
 
     def answer(self, model: int, unit: int) -> str | None:
         """Return the cosine of the pair."""

@@ -14,6 +14,7 @@ from quantkit.errors import UsageError
 from quantkit.evaluate.accuracy.chunks import Array, Chunk, Unit
 from quantkit.evaluate.accuracy.figures import Figure, Mean
 from quantkit.evaluate.accuracy.labels import Column, is_class, is_number
+from quantkit.evaluate.accuracy.scorers import Scorer
 from quantkit.settings import metric_plugins
 
 __all__ = ["MetricFunction", "UserScorer", "check_metric", "import_metric"]
@@ -135,13 +136,11 @@ def _scores(
     return scores
 
 
-class UserScorer:
+class UserScorer(Scorer):
     """The mean of the scores that a user's function gives.
 
     Samples of different shapes, or of several rows, are given to it one by one.
     """
-
-    together = 1
 
     def __init__(self, name: str, metric: MetricFunction, models: int) -> None:
         self.main = name
@@ -197,10 +196,6 @@ class UserScorer:
         """Return the labels where all are numbers, and not all whole."""
         known = not self._whole and bool(np.isfinite(self._kinds.values).all())
         return self._kinds.values if known else None
-
-    def notes(self) -> tuple[str, ...]:
-        """Return no note: the metric is its author's."""
-        return ()
 
     def answer(self, model: int, unit: int) -> str | None:
         """Return the score."""

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quantkit.errors import DataError
 from quantkit.evaluate.accuracy.chunks import Array, Chunk, Unit
 from quantkit.evaluate.accuracy.figures import Figure, Floats, Indices, Ratio
 from quantkit.evaluate.accuracy.labels import Column
 from quantkit.evaluate.accuracy.models import OutputSpec
+from quantkit.evaluate.accuracy.scorers import Scorer
 from quantkit.numerics.statistics import Bounds
 from quantkit.settings import TextSettings
 
@@ -170,10 +170,8 @@ def edits(a: Sequence[str], b: Sequence[str]) -> int:
     return int(row[-1])
 
 
-class WordScorer:
+class WordScorer(Scorer):
     """Word error rate and character error rate: edits for each word, or character, of the labels."""
-
-    together = 1
 
     def __init__(self, output: str, vocabulary: Vocabulary | None, models: int, main: str) -> None:
         self.main = main
@@ -253,14 +251,6 @@ class WordScorer:
             for name, columns, sizes in both
         )
 
-    def classes(self) -> NDArray[np.int64] | None:
-        """Return None: labels are texts."""
-        return None
-
-    def numbers(self) -> NDArray[np.float64] | None:
-        """Return None: labels are texts."""
-        return None
-
     def notes(self) -> tuple[str, ...]:
         """Say what the ids were decoded with."""
         if self._vocabulary is None:
@@ -311,11 +301,10 @@ def logits_output(outputs: Sequence[OutputSpec], first: Chunk) -> str:
     return found
 
 
-class LogitScorer:
+class LogitScorer(Scorer):
     """Perplexity: e to the mean surprise at each token, given those before it."""
 
     main = "perplexity"
-    together = 1
 
     def __init__(self, output: str, models: int) -> None:
         self._output = output
@@ -354,14 +343,6 @@ class LogitScorer:
             return log(self._width)
         shares = counts / counts.sum()
         return float(-(shares * np.log(shares)).sum())
-
-    def classes(self) -> NDArray[np.int64] | None:
-        """Nothing: there are no labels."""
-        return None
-
-    def numbers(self) -> NDArray[np.float64] | None:
-        """Nothing: there are no labels."""
-        return None
 
     def notes(self) -> tuple[str, ...]:
         """Say how many tokens it rests on."""
