@@ -10,11 +10,12 @@ In this order:
 Each way is a frozen reader with `feeds(row)`; `padding` and `lines` tell what it does.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -32,77 +33,48 @@ __all__ = ["RowReader", "label_column", "row_reader"]
 _TABLE_RANK = 2
 
 
-class RowReader(Protocol):
-    """Makes feeds of a row."""
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns that are read."""
-
-    @property
-    def inputs(self) -> tuple[InputSpec, ...]:
-        """What its arrays must fit."""
-
-    @property
-    def padding(self) -> Padding | None:
-        """How its arrays are padded in a batch."""
-
-    @property
-    def lines(self) -> tuple[str, ...]:
-        """The steps of preparing a row, in words."""
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What may be wrong with how rows are read."""
-
-    @property
-    def advice(self) -> str:
-        """What to try if the model does not run on a row."""
-
-    def feeds(self, row: Mapping[str, Any]) -> dict[str, Array]:
-        """Return the arrays; a DataError's text is completed with the row's name."""
-
-    def settings(self) -> dict[str, str]:
-        """Return what tells two preparations of the same rows apart, by name."""
-
-    def identity(self) -> str:
-        """Return what tells two readers apart, for a fingerprint."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _ArrayColumns:
-    """Columns named like inputs. A number or list gets the input's rank."""
+class RowReader(ABC):
+    """Makes feeds of a row.
 
+    Attributes:
+        columns: Those that are read.
+        inputs: What its arrays must fit.
+        padding: How its arrays are padded in a batch.
+        lines: The steps of preparing a row, in words.
+        warnings: What may be wrong with how rows are read.
+        advice: What to try if the model does not run on a row.
+    """
+
+    columns: tuple[str, ...]
     inputs: tuple[InputSpec, ...]
     padding: Padding | None = None
     lines: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     advice: str = ""
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return tuple(spec.name for spec in self.inputs)
+    @abstractmethod
+    def feeds(self, row: Mapping[str, Any]) -> dict[str, Array]:
+        """Return the arrays; a DataError's text is completed with the row's name."""
+
+    def settings(self) -> dict[str, str]:
+        """Return what tells two preparations of the same rows apart, by name."""
+        return {}
+
+    def identity(self) -> str:
+        """Return what tells two readers apart, for a fingerprint."""
+        return repr(self.columns)
+
+
+class _ArrayColumns(RowReader):
+    """Columns named like inputs. A number or list gets the input's rank."""
 
     def feeds(self, row: Mapping[str, Any]) -> dict[str, Array]:
         return {spec.name: _values(row[spec.name], spec) for spec in self.inputs}
 
-    def settings(self) -> dict[str, str]:
-        return {}
 
-    def identity(self) -> str:
-        return repr(self.columns)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _NumberColumns:
+class _NumberColumns(RowReader):
     """Columns of numbers that together are the model's only input."""
-
-    columns: tuple[str, ...]
-    inputs: tuple[InputSpec, ...]
-    padding: Padding | None = None
-    lines: tuple[str, ...]
-    warnings: tuple[str, ...] = ()
-    advice: str = ""
 
     def feeds(self, row: Mapping[str, Any]) -> dict[str, Array]:
         return {self.inputs[0].name: _values([row[c] for c in self.columns], self.inputs[0])}
@@ -110,25 +82,10 @@ class _NumberColumns:
     def settings(self) -> dict[str, str]:
         return {"columns": ", ".join(self.columns)}
 
-    def identity(self) -> str:
-        return repr(self.columns)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _TextColumns:
-    columns: tuple[str, ...]
-    inputs: tuple[InputSpec, ...]
+class _TextColumns(RowReader):
     encoder: TextEncoder
-    warnings: tuple[str, ...] = ()
-    advice: str = ""
-
-    @property
-    def padding(self) -> Padding | None:
-        return self.encoder.padding
-
-    @property
-    def lines(self) -> tuple[str, ...]:
-        return (f"text from {quoted(self.columns)}", *self.encoder.lines)
 
     def feeds(self, row: Mapping[str, Any]) -> dict[str, Array]:
         texts = [row[column] for column in self.columns]
@@ -145,24 +102,9 @@ class _TextColumns:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _ImageColumn:
-    columns: tuple[str, ...]
-    inputs: tuple[InputSpec, ...]
+class _ImageColumn(RowReader):
     steps: Preprocessing
     memory: int
-    padding: Padding | None = None
-
-    @property
-    def lines(self) -> tuple[str, ...]:
-        return self.steps.lines
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        return self.steps.warnings
-
-    @property
-    def advice(self) -> str:
-        return self.steps.advice
 
     def feeds(self, row: Mapping[str, Any]) -> dict[str, Array]:
         image = row[self.columns[0]] or {}
@@ -209,13 +151,16 @@ def row_reader(
     label = label_column(features, inputs, settings.label)
     columns = [column for column in features if column != label]
     if names <= set(features) and not settings.text.column:
-        return _ArrayColumns(inputs=tuple(inputs))
+        return _ArrayColumns(columns=tuple(s.name for s in inputs), inputs=tuple(inputs))
     if looks_like_text(inputs) and not names & set(features):
         chosen = _text_columns(features, columns, settings.text.column)
+        encoder = text_encoder(settings.text, inputs, beside)
         return _TextColumns(
             columns=chosen,
             inputs=tuple(one_at_a_time(spec) for spec in inputs),
-            encoder=text_encoder(settings.text, inputs, beside),
+            padding=encoder.padding,
+            lines=(f"text from {quoted(chosen)}", *encoder.lines),
+            encoder=encoder,
         )
     images = [column for column in columns if type(features[column]).__name__ == "Image"]
     if len(images) == 1:
@@ -224,6 +169,9 @@ def row_reader(
         return _ImageColumn(
             columns=(images[0],),
             inputs=(one_at_a_time(spec),),
+            lines=steps.lines,
+            warnings=steps.warnings,
+            advice=steps.advice,
             steps=steps,
             memory=settings.memory_limit,
         )
