@@ -15,7 +15,7 @@ Verdict = Literal["better", "worse", "same", "within noise", "new", "gone"]
 _MEMORY_NOISE = 0.05
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Figure:
     """One number.
 
@@ -30,7 +30,7 @@ class Figure:
     name: str
     value: float | None
     unit: Unit
-    higher_is_better: bool
+    higher_is_better: bool = False
     interval: Interval | None = None
 
 
@@ -42,66 +42,35 @@ def figures_of(model: Evaluated) -> dict[str, Figure]:
 def _accuracy(model: Evaluated) -> Iterator[Figure]:
     for metric in model.metrics:
         unit: Unit = "share" if metric.is_fraction else "metric"
-        yield Figure(
-            name=metric.name,
-            value=metric.value,
-            unit=unit,
-            higher_is_better=metric.higher_is_better,
-            interval=metric.interval,
-        )
+        better = metric.higher_is_better
+        yield Figure(metric.name, metric.value, unit, better, metric.interval)
         if metric.drop is not None:
-            yield Figure(
-                name=f"drop of {metric.name}",
-                value=metric.drop,
-                unit=unit,
-                higher_is_better=False,
-                interval=metric.drop_interval,
-            )
+            name = f"drop of {metric.name}"
+            yield Figure(name, metric.drop, unit, interval=metric.drop_interval)
     drift = model.drift
     if drift is None:
         return
     if drift.decision is not None:
-        yield Figure(
-            name="flips",
-            value=drift.decision.flip_rate,
-            unit="share",
-            higher_is_better=False,
-            interval=drift.decision.interval,
-        )
+        found = drift.decision
+        yield Figure("flips", found.flip_rate, "share", interval=found.interval)
     for output in drift.outputs:
-        yield Figure(
-            name=f"SQNR of {output.output}",
-            value=None if output.db == inf else output.db,
-            unit="dB",
-            higher_is_better=True,
-            interval=output.sqnr_interval,
-        )
+        db = None if output.db == inf else output.db
+        name = f"SQNR of {output.output}"
+        yield Figure(name, db, "dB", higher_is_better=True, interval=output.sqnr_interval)
 
 
 def _cost(model: Evaluated) -> Iterator[Figure]:
-    yield Figure(name="size", value=model.size.disk, unit="bytes", higher_is_better=False)
+    yield Figure("size", model.size.disk, "bytes")
     for latency in model.latency if model.role == "candidate" else ():
         threads = f", {latency.threads} threads" if latency.threads else ""
-        yield Figure(
-            name=f"latency ratio, batch {latency.batch}{threads}",
-            value=latency.ratio,
-            unit="ratio",
-            higher_is_better=False,
-            interval=latency.ratio_interval,
-        )
+        name = f"latency ratio, batch {latency.batch}{threads}"
+        yield Figure(name, latency.ratio, "ratio", interval=latency.ratio_interval)
     if model.runtime is not None and model.role == "candidate":
-        share = model.runtime.share
-        yield Figure(name="int8 share", value=share, unit="share", higher_is_better=True)
+        yield Figure("int8 share", model.runtime.share, "share", higher_is_better=True)
     if model.memory is not None:
         for name, value in (("resident", model.memory.resident), ("peak", model.memory.peak)):
             around = Interval(low=value * (1 - _MEMORY_NOISE), high=value * (1 + _MEMORY_NOISE))
-            yield Figure(
-                name=f"{name} memory",
-                value=value,
-                unit="bytes",
-                higher_is_better=False,
-                interval=around,
-            )
+            yield Figure(f"{name} memory", value, "bytes", interval=around)
 
 
 def judge(a: Figure | None, b: Figure | None, *, same_samples: bool = True) -> Verdict:

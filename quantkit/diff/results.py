@@ -24,7 +24,7 @@ __all__ = [
 _DIGEST = 12  # characters of a digest that people read
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Caveat:
     """Something that differs and that figures depend on.
 
@@ -47,43 +47,29 @@ def _caveats_of(a: Result, b: Result) -> tuple[Caveat, ...]:
 
 
 def _models(a: Result, b: Result) -> Iterator[Caveat]:
-    yield Caveat(
-        what="float model",
-        a=_short(a.float_model.file.sha256),
-        b=_short(b.float_model.file.sha256),
-        spoils="drops, flips, SQNR and ratios: they are relative to another model",
-    )
+    spoils = "drops, flips, SQNR and ratios: they are relative to another model"
+    first, second = (_short(result.float_model.file.sha256) for result in (a, b))
+    yield Caveat("float model", first, second, spoils)
 
 
 def _data(a: DataSource, b: DataSource) -> Iterator[Caveat]:
     spoils = "metrics, drops, flips and SQNR: they are of other samples"
-    yield Caveat(
-        what="data fingerprint", a=_short(a.fingerprint), b=_short(b.fingerprint), spoils=spoils
-    )
-    yield Caveat(what="samples", a=str(a.samples), b=str(b.samples), spoils=spoils)
+    yield Caveat("data fingerprint", _short(a.fingerprint), _short(b.fingerprint), spoils)
+    yield Caveat("samples", str(a.samples), str(b.samples), spoils)
     if a.samples == b.samples:  # else it says the same again
-        yield Caveat(what="order", a=a.order, b=b.order, spoils=spoils)
-    yield Caveat(
-        what="preprocessing",
-        a="; ".join(a.preprocessing),
-        b="; ".join(b.preprocessing),
-        spoils=spoils,
-    )
+        yield Caveat("order", a.order, b.order, spoils)
+    yield Caveat("preprocessing", "; ".join(a.preprocessing), "; ".join(b.preprocessing), spoils)
 
 
 def _machine(a: Result, b: Result) -> Iterator[Caveat]:
     x, y = a.origin, b.origin
     spoils = "latency and memory, and integers where a CPU saturates"
-    yield Caveat(what="CPU", a=x.cpu, b=y.cpu, spoils=spoils)
-    yield Caveat(what="cores", a=str(x.cores), b=str(y.cores), spoils="latency")
-    yield Caveat(what="system", a=x.system, b=y.system, spoils="latency and memory")
+    yield Caveat("CPU", x.cpu, y.cpu, spoils)
+    yield Caveat("cores", str(x.cores), str(y.cores), "latency")
+    yield Caveat("system", x.system, y.system, "latency and memory")
     for name in {**x.software, **y.software}:
-        yield Caveat(
-            what=name,
-            a=x.software.get(name, "none"),
-            b=y.software.get(name, "none"),
-            spoils=_spoiled_by(name),
-        )
+        first, second = (origin.software.get(name, "none") for origin in (x, y))
+        yield Caveat(name, first, second, _spoiled_by(name))
 
 
 def _spoiled_by(software: str) -> str:

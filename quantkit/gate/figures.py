@@ -10,7 +10,7 @@ from quantkit.errors import UsageError
 from quantkit.result import Evaluated, Interval, Latency, Result, Rule
 from quantkit.settings import closest
 
-__all__ = ["Figure", "Missing", "Unit", "bad_end", "figure_of", "is_ceiling"]
+__all__ = ["KEYS", "Figure", "Missing", "Unit", "bad_end", "figure_of", "is_ceiling"]
 __all__ += ["unit_of"]
 
 Unit = Literal["points", "percent", "times", "dB", "plain"]
@@ -20,7 +20,7 @@ Unit = Literal["points", "percent", "times", "dB", "plain"]
 _UNITS: Mapping[str, Unit] = {"max_latency_ratio": "times", "min_sqnr_db": "dB"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Figure:
     """What a rule is about.
 
@@ -126,19 +126,15 @@ def _drop(rule: Rule, model: Evaluated, result: Result) -> Figure | Missing:
                 f"float's {metric.name} is 0, and nothing is a percentage of it: give max_drop in units of {metric.name}"
             )
     interval = metric.drop_interval
-    return Figure(
-        what=f"drop of {metric.name}{of}",
-        estimate=metric.drop / scale,
-        unit=unit_of(rule, model),
-        interval=interval
-        and replace(interval, low=interval.low / scale, high=interval.high / scale),
-        count=result.data.samples,
-    )
+    if interval is not None:
+        interval = replace(interval, low=interval.low / scale, high=interval.high / scale)
+    what, drop, unit = f"drop of {metric.name}{of}", metric.drop / scale, unit_of(rule, model)
+    return Figure(what, drop, unit, interval, count=result.data.samples)
 
 
 def _size_reduction(_: Rule, model: Evaluated, __: Result) -> Figure:
     reduction = 1 - model.size.ratio
-    return Figure(what="size reduction", estimate=reduction, unit="percent", exact=True)
+    return Figure("size reduction", reduction, "percent", exact=True)
 
 
 def _latency_ratio(rule: Rule, model: Evaluated, _: Result) -> Figure | Missing:
@@ -156,14 +152,8 @@ def _latency_ratio(rule: Rule, model: Evaluated, _: Result) -> Figure | Missing:
 
 def _latency_figure(latency: Latency) -> Figure:
     threads = f", {latency.threads} threads" if latency.threads else ""
-    return Figure(
-        what=f"latency ratio at batch {latency.batch}{threads}",
-        estimate=latency.ratio,
-        unit="times",
-        interval=latency.ratio_interval,
-        count=latency.runs,
-        counted="runs",
-    )
+    what, interval = f"latency ratio at batch {latency.batch}{threads}", latency.ratio_interval
+    return Figure(what, latency.ratio, "times", interval, count=latency.runs, counted="runs")
 
 
 def _int8_share(_: Rule, model: Evaluated, __: Result) -> Figure | Missing:
@@ -172,12 +162,8 @@ def _int8_share(_: Rule, model: Evaluated, __: Result) -> Figure | Missing:
         return Missing(
             "what onnxruntime runs in integers was not looked at: evaluate without --skip runtime"
         )
-    return Figure(
-        what=f"share of layers in integers ({runtime.integer} of {runtime.products})",
-        estimate=runtime.share,
-        unit="percent",
-        exact=True,
-    )
+    what = f"share of layers in integers ({runtime.integer} of {runtime.products})"
+    return Figure(what, runtime.share, "percent", exact=True)
 
 
 def _flips(_: Rule, model: Evaluated, __: Result) -> Figure | Missing:
@@ -187,13 +173,8 @@ def _flips(_: Rule, model: Evaluated, __: Result) -> Figure | Missing:
             "no output of the model decides (a score for each class, or an integer): "
             "remove max_flips, and use max_drop with a metric that fits the model"
         )
-    return Figure(
-        what="share of decisions that flip",
-        estimate=decision.flip_rate,
-        unit="percent",
-        interval=decision.interval,
-        count=decision.samples,
-    )
+    what, interval = "share of decisions that flip", decision.interval
+    return Figure(what, decision.flip_rate, "percent", interval, count=decision.samples)
 
 
 def _sqnr(_: Rule, model: Evaluated, result: Result) -> Figure | Missing:
@@ -204,14 +185,9 @@ def _sqnr(_: Rule, model: Evaluated, result: Result) -> Figure | Missing:
     if not isfinite(worst.db):
         lost = f"{worst.not_finite} values of '{worst.output}' are not finite"
         what = f"SQNR ({lost if worst.not_finite else 'the outputs are those of float'})"
-        return Figure(what=what, estimate=worst.db, unit="dB", exact=True)
-    return Figure(
-        what=f"SQNR of '{worst.output}'",
-        estimate=worst.db,
-        unit="dB",
-        interval=worst.sqnr_interval,
-        count=result.data.samples,
-    )
+        return Figure(what, worst.db, "dB", exact=True)
+    what, interval = f"SQNR of '{worst.output}'", worst.sqnr_interval
+    return Figure(what, worst.db, "dB", interval, count=result.data.samples)
 
 
 _READERS: Mapping[str, Callable[[Rule, Evaluated, Result], Figure | Missing]] = {
@@ -222,3 +198,6 @@ _READERS: Mapping[str, Callable[[Rule, Evaluated, Result], Figure | Missing]] = 
     "max_flips": _flips,
     "min_sqnr_db": _sqnr,
 }
+
+KEYS = tuple(_READERS)
+"""All rules there are, in the order in which they are shown."""

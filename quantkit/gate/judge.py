@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import isfinite
 
 from quantkit.errors import UsageError
-from quantkit.gate.figures import Figure, Missing, bad_end, figure_of, is_ceiling
+from quantkit.gate.figures import KEYS, Figure, Missing, bad_end, figure_of, is_ceiling
 from quantkit.gate.wording import more_samples, room, sentence
 from quantkit.result import (
     SCHEMA,
@@ -184,17 +184,6 @@ def _contradictions(model: Evaluated) -> Iterator[Objection]:
             sentence=f"no rule is broken, yet {' and '.join(found)}: do not release it before you know why; if labels, "
             "preprocessing and the judged output are right, the candidate is broken",
         )
-
-
-KEYS = (
-    "max_drop",
-    "min_size_reduction",
-    "max_latency_ratio",
-    "min_int8_share",
-    "max_flips",
-    "min_sqnr_db",
-)
-"""All rules there are, in the order in which they are shown."""
 
 
 def rules_of(settings: GateSettings) -> tuple[Rule, ...]:
