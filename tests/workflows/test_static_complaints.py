@@ -135,7 +135,7 @@ def test_11_every_combination_of_types_loads_or_is_refused_in_a_sentence(
     activation: Any, weights: Any, *, symmetric: bool, tmp_path: Path
 ) -> None:
     proto, options = network(), StaticSettings(
-        activation_type=activation, weight_type=weights, symmetric_activations=symmetric
+        activation_type=activation.name, weight_type=weights.name, symmetric_activations=symmetric
     )  # fmt: skip
     feeds = {"x": X}
     if (activation, weights) != (INT8, UINT8):
