@@ -81,11 +81,9 @@ _RUNS = {"integer": "int8", "dynamic": "int8, dynamic", "float": "float", "gone"
 
 
 def _short(content: str) -> str:
-    return (
-        content
-        if len(content) <= _LONGEST
-        else content[: _LONGEST // 2] + "…" + content[-_LONGEST // 2 :]
-    )
+    if len(content) <= _LONGEST:
+        return content
+    return content[: _LONGEST // 2] + "…" + content[-_LONGEST // 2 :]
 
 
 def _db(value: float | None, absent: str = numbers.ABSENT) -> str:

@@ -86,20 +86,16 @@ def headline(result: Result) -> Headline:
         if count > 1:
             broke = f"{len(by['fail'])} of {count} candidates {_verb(by['fail'], 'break')} the gate"
             sentence = f"{broke}: {_names_text(by['fail'])}."
-        kept = (
-            f" {_names_text(by['pass'])} {_verb(by['pass'], 'keep')} every rule."
-            if by["pass"]
-            else ""
-        )
-        return Headline("fail", "Fail", sentence + kept)
+        if by["pass"]:
+            sentence += f" {_names_text(by['pass'])} {_verb(by['pass'], 'keep')} every rule."
+        return Headline("fail", "Fail", sentence)
     if by["invalid"]:
         return _invalid(result, by["invalid"])
     if by["undecided"]:
         word = _undecided_word([r for v in result.verdicts for r in v.rules])
         whom = "It" if count == 1 else _names_text(by["undecided"])
-        return Headline(
-            "undecided", word, f"{whom} can neither be passed nor failed on this evidence."
-        )
+        sentence = f"{whom} can neither be passed nor failed on this evidence."
+        return Headline("undecided", word, sentence)
     whom = "The candidate keeps" if count == 1 else f"All {count} candidates keep"
     return Headline("pass", "Pass", f"{whom} every rule of the gate.")
 
@@ -135,12 +131,8 @@ def _facts(result: Result) -> str:
     if not ranked:
         return "Only the float model was measured."
     first = ranked[0]
-    which = (
-        f"{first.name} is nearest to float of {len(ranked)} candidates: "
-        if len(ranked) > 1
-        else f"{first.name}: "
-    )
-    return which + _sentence(first)
+    nearest = f" is nearest to float of {len(ranked)} candidates" if len(ranked) > 1 else ""
+    return f"{first.name}{nearest}: {_sentence(first)}"
 
 
 def _distance(model: Evaluated) -> tuple[float, float]:

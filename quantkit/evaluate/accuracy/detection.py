@@ -6,7 +6,7 @@ decoded, the best class of each place alone, and suppressed here.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -209,10 +209,7 @@ class BoxScorer(Scorer):
             return self._images
         sizes = [np.array([b.width, b.height, b.width, b.height], np.float64) for b in self._labels]
         return [
-            [
-                Image(boxes=i.boxes * size, scores=i.scores, classes=i.classes)
-                for i, size in zip(own, sizes, strict=True)
-            ]
+            [replace(i, boxes=i.boxes * size) for i, size in zip(own, sizes, strict=True)]
             for own in self._images
         ]
 
@@ -240,14 +237,12 @@ class BoxScorer(Scorer):
 
 
 def _limited(found: Found, limits: slice) -> Found:
-    return Found(
-        image=found.image, hit=found.hit[limits], counts=found.counts[limits], wanted=found.wanted
-    )
+    return replace(found, hit=found.hit[limits], counts=found.counts[limits])
 
 
 def _renamed(image: Image, numbered: Mapping[int, int]) -> Image:
     classes = [numbered.get(c, -1) for c in image.classes.tolist()]
-    return Image(boxes=image.boxes, scores=image.scores, classes=np.array(classes, np.int64))
+    return replace(image, classes=np.array(classes, np.int64))
 
 
 def _overlap(images: Sequence[Image], labels: Sequence[Boxes]) -> Floats:

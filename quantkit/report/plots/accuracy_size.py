@@ -56,9 +56,8 @@ def accuracy_size_svg(
     label = f"{found.label} against size, {len(found.candidates)} candidates"
     if standalone:
         title = text(edge, 34, shorten(result.title, width - 2 * edge, 19), "title")
-        content = (
-            tag("style", _style(theme)) + rect(0, 0, width, height, "ground") + title + content
-        )
+        below_all = tag("style", _style(theme)) + rect(0, 0, width, height, "ground")
+        content = below_all + title + content
     return picture(width, height, label, content)
 
 
@@ -87,12 +86,9 @@ def _marks(found: Points, frame: Frame) -> str:
     if not frame.listed:
         placed = _places(found, spots, home, frame)
         names = "".join(_name(p, at, frame) for p, at in zip(rows, placed, strict=True))
-    r = _radius(found.reference.time)
-    return (
-        marks
-        + names
-        + text(home[0], home[1] - r - 8, shorten(found.reference.name, 120), "name", "middle")
-    )
+    top = home[1] - _radius(found.reference.time) - 8
+    float_name = text(home[0], top, shorten(found.reference.name, 120), "name", "middle")
+    return marks + names + float_name
 
 
 def _disc(point: Point, x: float, y: float) -> str:
@@ -143,10 +139,8 @@ def _places(
         wide = max(text_width(first, 14), text_width(second, 12)) + 4
         r, (top, bottom) = _radius(point.time), frame.extent(point)
         wanted.append((x, y, min(r, _RING), wide, 32.0 if second else 17.0))
-        taken += [
-            (Box(x - 8, top, 16, bottom - top), SOLID),
-            (Box(x - r, y - r, 2 * r, 2 * r), 0.7),
-        ]
+        taken += [(Box(x - 8, top, 16, bottom - top), SOLID)]
+        taken += [(Box(x - r, y - r, 2 * r, 2 * r), 0.7)]
     lines = [frame.height(found.reference)]
     lines += [frame.y.clamped(found.limit)] if found.limit is not None else []
     taken += [(Box(plot.x, y - 2, plot.width, 4), 1.5) for y in lines]

@@ -66,10 +66,8 @@ def _layer(layer: Layer, look: Look, scale: Scale, y: float, width: float, *, sm
     room = width - 4 if small else scale.start - 12
     name = shorten(layer.node, room, 12)
     parts = [rect(0, y - (24 if small else 12), width, 36 if small else 24, "hit")]
-    parts += [
-        line(scale.start, y, x, y, f"stem {look.css}"),
-        shape(look.shape, x, y, 5, f"sign {look.css}"),
-    ]
+    parts += [line(scale.start, y, x, y, f"stem {look.css}")]
+    parts += [shape(look.shape, x, y, 5, f"sign {look.css}")]
     at = (0, y - 12, "start") if small else (scale.start - 10, y + 4, "end")
     parts += [text(at[0], at[1], name, "node", at[2])]
     alone = numbers.decibel(layer.alone_db, "no error")
@@ -109,27 +107,22 @@ def operators(changes: Changes, look: Look, *, width: int) -> str:
         before, after = scale(change.before), scale(change.after)
         name = shorten(change.op_type, left - 14, 13)
         sign = "+" if change.after > change.before else MINUS
+        difference = f"{sign}{abs(change.after - change.before)}"
         inside = rect(0, y - 13, width, 26, "hit")
         inside += line(before, y, after, y, f"stem {look.css}")
         inside += tag("circle", cx=before, cy=y, r=4.5, class_="hollow")
         inside += shape(look.shape, after, y, 5, f"sign {look.css}")
         inside += text(left - 12, y + 4, name, "name", "end")
-        inside += text(
-            max(before, after) + 11, y + 4, f"{sign}{abs(change.after - change.before)}", "figures"
-        )
-        parts.append(
-            mark(inside, f"{change.op_type}: {change.before} before, {change.after} after")
-        )
+        inside += text(max(before, after) + 11, y + 4, difference, "figures")
+        tip = f"{change.op_type}: {change.before} before, {change.after} after"
+        parts.append(mark(inside, tip))
     return picture(width, bottom + 22, "operators before and after", "".join(parts))
 
 
 def _operators_legend(look: Look, x: float) -> str:
     parts = [tag("circle", cx=x, cy=8, r=4.5, class_="hollow"), text(x + 10, 12, "before", "tick")]
-    parts += [
-        shape(look.shape, x + 72, 8, 5, f"sign {look.css}"),
-        text(x + 83, 12, "after", "tick"),
-    ]
-    return "".join(parts)
+    parts += [shape(look.shape, x + 72, 8, 5, f"sign {look.css}")]
+    return "".join([*parts, text(x + 83, 12, "after", "tick")])
 
 
 _HEIGHT = 24.0
@@ -176,14 +169,8 @@ def stacked_bars(
     for bar in bars:
         if small:
             parts += [shape(bar.look.shape, 6, y + 9, 4.6, f"fill {bar.look.css}")]
-            parts += [
-                text(
-                    16,
-                    y + 13,
-                    shorten(bar.name, width - text_width(bar.words, 12) - 28, 13),
-                    "name",
-                )
-            ]
+            name = shorten(bar.name, width - text_width(bar.words, 12) - 28, 13)
+            parts += [text(16, y + 13, name, "name")]
             parts += [text(width, y + 13, bar.words, "figures", "end")]
             y += 20
         else:

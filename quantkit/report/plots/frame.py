@@ -135,12 +135,8 @@ def window(found: Points) -> Window:
     pad = (high - low) * _PAD or abs(high) * 0.05 or 1.0
     # Where an accuracy is nearly perfect, the scale must not promise more than all.
     least, most = found.bounds
-    return Window(
-        max(low - pad, least),
-        min(high + pad, most),
-        identical=identical,
-        beyond=kept < len(everyone),
-    )
+    low, high = max(low - pad, least), min(high + pad, most)
+    return Window(low, high, identical=identical, beyond=kept < len(everyone))
 
 
 def _is_far(ends: list[float], extent: list[float]) -> bool:
@@ -231,20 +227,16 @@ def _grid(found: Points, frame: Frame, edge: float) -> str:
     gap = frame.across.gap
     for value, words in frame.across.scale.ticks(4 if frame.small else 8):
         x = frame.across.scale(value)
-        parts += [
-            line(x, bottom, x, bottom + 5, "axis"),
-            text(x, bottom + 19, words, "tick", "middle"),
-        ]
+        parts += [line(x, bottom, x, bottom + 5, "axis")]
+        parts += [text(x, bottom + 19, words, "tick", "middle")]
     if gap is not None:
         x = frame.across.reference
         parts += [line(gap, plot.y, gap, bottom, "break"), line(x, bottom, x, bottom + 5, "axis")]
         parts += [text(x, bottom + 19, "100", "tick", "middle")]
     if frame.window.identical:
         y = plot.y + _LANE
-        parts += [
-            line(plot.x, y, right, y, "break"),
-            text(plot.x + 6, plot.y + 13, "the same numbers", "tick"),
-        ]
+        parts += [line(plot.x, y, right, y, "break")]
+        parts += [text(plot.x + 6, plot.y + 13, "the same numbers", "tick")]
     if frame.window.beyond:
         y = bottom - _LANE if found.upwards else plot.y + _LANE
         parts += [line(plot.x, y, right, y, "break")]

@@ -86,10 +86,8 @@ def _range(group: Group) -> tuple[float, float]:
     """Return what the scale spans: everything, unless some figure is far beyond most others and the fixed ends."""
     fixed = [v for v in (group.reference, group.limit, group.floor) if v is not None]
     figures = [v for r in group.rows for v in (r.low, r.high)]
-    usual = max(
-        median_low([abs(v - group.reference) for v in figures]),
-        *(abs(v - group.reference) for v in fixed),
-    )
+    middle = median_low([abs(v - group.reference) for v in figures])
+    usual = max(middle, *(abs(v - group.reference) for v in fixed))
     near = [v for v in figures if not usual or abs(v - group.reference) <= _FAR * usual]
     ends = [*fixed, *near]
     low, high = min(ends), max(ends)
@@ -137,24 +135,12 @@ def _row(row: Row, scale: Scale, y: float, width: float, *, small: bool) -> str:
     ]
     parts += [shape(row.look.shape, x, y, 5.5, f"sign {css}")]
     if not scale.low <= row.value <= scale.high:
-        beyond = row.value > scale.high
-        parts += [
-            text(
-                x + (9 if beyond else -9),
-                y + 4,
-                "→" if beyond else "←",
-                "name",
-                "start" if beyond else "end",
-            )
-        ]
-    if small:
-        parts += [
-            text(0, y - 14, shorten(row.name, width - text_width(row.words, 12) - 12, 13), "name")
-        ]
-        parts += [text(width, y - 14, row.words, "figures", "end")]
-    else:
-        parts += [text(0, y + 4, shorten(row.name, scale.start - 10, 13), "name")]
-        parts += [text(width, y + 4, row.words, "figures", "end")]
+        shift, sign, anchor = (9, "→", "start") if row.value > scale.high else (-9, "←", "end")
+        parts += [text(x + shift, y + 4, sign, "name", anchor)]
+    room = width - text_width(row.words, 12) - 12 if small else scale.start - 10
+    at = y - 14 if small else y + 4
+    parts += [text(0, at, shorten(row.name, room, 13), "name")]
+    parts += [text(width, at, row.words, "figures", "end")]
     return mark("".join(parts), row.tip)
 
 
