@@ -82,7 +82,7 @@ class ImageSamples:
 def one_at_a_time(spec: InputSpec) -> InputSpec:
     """Return the input as one sample fills it: a fixed batch is filled when samples are batched."""
     leading = None if spec.shape[0] is None else 1
-    return InputSpec(name=spec.name, dtype=spec.dtype, shape=(leading, *spec.shape[1:]))
+    return replace(spec, shape=(leading, *spec.shape[1:]))
 
 
 def _read_image(file: Path, steps: Preprocessing, memory: int) -> Array:

@@ -126,11 +126,8 @@ def _quantized_tensor(node: ir.Node) -> tuple[str, ir.Value | None, ir.Value | N
         named = base_name(node.outputs[0].name or "") != node.outputs[0].name
         value = value if named else node.inputs[0]
     scale, zero = row.result
-    return (
-        value.name or "",
-        node.inputs[scale],
-        node.inputs[zero] if zero < len(node.inputs) else None,
-    )
+    given = node.inputs[zero] if zero < len(node.inputs) else None
+    return value.name or "", node.inputs[scale], given
 
 
 def _number(value: ir.Value | None) -> float | None:

@@ -10,7 +10,7 @@ What a quantizer does to weights on purpose is looked for, and said:
 """
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import inf, isfinite
 from typing import Any
 
@@ -22,7 +22,7 @@ from quantkit.diff.stored import Factors, Floats, Stored, array_of, stored_const
 from quantkit.match.nodes import Nodes, base_name
 from quantkit.numerics.affine import sqnr
 
-__all__ = ["Distance", "WeightChange", "WeightsDiff", "distance", "weights_diff"]
+__all__ = ["Distance", "WeightChange", "WeightRef", "WeightsDiff", "distance", "weights_diff"]
 
 _MATRIX = 2
 _GAINS, _VARIANCES = 1, 4  # inputs of BatchNormalization
@@ -180,7 +180,7 @@ _FROM = 64  # values; smaller constants are settings of nodes rather than weight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _WeightRef:
+class WeightRef:
     """A weight as a model stores it."""
 
     name: str
@@ -202,8 +202,8 @@ class WeightChange:
         note: What was taken into account, or why they cannot be compared.
     """
 
-    a: _WeightRef
-    b: _WeightRef
+    a: WeightRef
+    b: WeightRef
     sqnr_db: float | None = None
     largest: float | None = None
     mean: float | None = None
@@ -223,8 +223,8 @@ class WeightsDiff:
 
     equal: int
     changed: tuple[WeightChange, ...]
-    only_a: tuple[_WeightRef, ...]
-    only_b: tuple[_WeightRef, ...]
+    only_a: tuple[WeightRef, ...]
+    only_b: tuple[WeightRef, ...]
 
 
 def weights_diff(a: ir.Model, b: ir.Model, nodes: Nodes) -> WeightsDiff:
@@ -241,24 +241,16 @@ def weights_diff(a: ir.Model, b: ir.Model, nodes: Nodes) -> WeightsDiff:
     matched = [(left[name], right[other]) for name, other in pairs.items()]
     different = [(x, y) for x, y in matched if not _same_bytes(x, y)]
     factors = Factors(a), Factors(b)
-    changes = [_change(x, y, distance(x, y, kept, factors)) for x, y in different]
+    changes = [
+        WeightChange(a=_ref(x), b=_ref(y), **asdict(distance(x, y, kept, factors)))
+        for x, y in different
+    ]
     known = set(pairs.values())
     return WeightsDiff(
         equal=len(matched) - len(different),
         changed=tuple(sorted(changes, key=_rank)),
         only_a=tuple(_refs(c for n, c in left.items() if n not in pairs)),
         only_b=tuple(_refs(c for n, c in right.items() if n not in known)),
-    )
-
-
-def _change(x: Stored, y: Stored, apart: Distance) -> WeightChange:
-    return WeightChange(
-        a=_ref(x),
-        b=_ref(y),
-        sqnr_db=apart.sqnr_db,
-        largest=apart.largest,
-        mean=apart.mean,
-        note=apart.note,
     )
 
 
@@ -270,13 +262,13 @@ def _rank(change: WeightChange) -> tuple[bool, float, int]:
     return True, db, -change.a.nbytes
 
 
-def _refs(constants: Iterator[Stored]) -> list[_WeightRef]:
+def _refs(constants: Iterator[Stored]) -> list[WeightRef]:
     found = [_ref(c) for c in constants if c.tensor.size >= _FROM]
     return sorted(found, key=lambda ref: -ref.nbytes)
 
 
-def _ref(constant: Stored) -> _WeightRef:
-    return _WeightRef(
+def _ref(constant: Stored) -> WeightRef:
+    return WeightRef(
         name=constant.name,
         dtype=constant.dtype,
         shape=constant.shape,

@@ -200,13 +200,9 @@ def saturates_here() -> bool:
     product = ir.node("MatMulInteger", [x, w])
     product.outputs[0].name = "y"
     product.outputs[0].type = ir.TensorType(ir.DataType.INT32)
+    opsets = {"": 13}
     graph = ir.Graph(
-        [x],
-        product.outputs,
-        nodes=[product],
-        initializers=[w],
-        opset_imports={"": 13},
-        name="probe",
+        [x], product.outputs, nodes=[product], initializers=[w], opset_imports=opsets, name="probe"
     )
     proto = ir.serde.serialize_model(ir.Model(graph, ir_version=8))
     (sums,) = make_session(proto.SerializeToString(), threads=1).run(

@@ -102,10 +102,8 @@ def clips(product: IntegerProduct) -> bool:
     int8 activations of a QLinear or Integer operator are multiplied as they are, by a kernel that widens first; between
     QuantizeLinear and DequantizeLinear they become uint8.
     """
-    exact = (
-        product.node.op_type not in QUANTIZED_PRODUCTS
-        and _activation_type(product) is ir.DataType.INT8
-    )
+    widened = product.node.op_type not in QUANTIZED_PRODUCTS
+    exact = widened and _activation_type(product) is ir.DataType.INT8
     return not exact and product.may_saturate
 
 

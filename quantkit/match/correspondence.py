@@ -13,7 +13,7 @@ A `Quantizer` is how an activation is quantized in a graph: scale, zero point an
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -196,12 +196,7 @@ def correspondence(reference: Structure, candidate: Structure) -> Correspondence
     }
     for match in _same_named(reference, candidate):
         divisor = divisors.get(match.candidate) or divisors.get(match.tensor)
-        found[match.candidate] = Match(
-            tensor=match.tensor,
-            candidate=match.candidate,
-            divisor=divisor,
-            quantizer=match.quantizer,
-        )
+        found[match.candidate] = replace(match, divisor=divisor)
     return Correspondence(matches=found | _inserted(candidate, found, divisors))
 
 

@@ -204,15 +204,8 @@ def _layer_table(model: Evaluated) -> str:
     for layer in (model.layers.layers if model.layers else ())[:_LAYERS]:
         alone = numbers.decibel(layer.alone_db, "no error")
         share = numbers.percent(layer.share)
-        rows.append(
-            _row(
-                _code(layer.node, in_table=True),
-                _safe(layer.op_type),
-                alone,
-                share,
-                _prose(layer.fix),
-            )
-        )
+        node = _code(layer.node, in_table=True)
+        rows.append(_row(node, _safe(layer.op_type), alone, share, _prose(layer.fix)))
     return "\n".join(rows)
 
 

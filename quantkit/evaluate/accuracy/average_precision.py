@@ -153,9 +153,8 @@ class AveragePrecision:
         return self._drawn[model, seed]
 
     def _weighed(self, model: int, weights: Floats) -> float:
-        found = [
-            p for p in (_precision(one, weights) for one in self.found[model]) if p is not None
-        ]
+        precisions = (_precision(one, weights) for one in self.found[model])
+        found = [p for p in precisions if p is not None]
         return float(np.mean(found)) if found else 0.0
 
 
@@ -276,10 +275,8 @@ def overlaps(a: Floats, b: Floats, crowd: NDArray[np.bool_] | None = None) -> Fl
         b: Boxes (m, 4).
         crowd: (m,): which of `b` mark a crowd; None: none does.
     """
-    low, high = (
-        np.maximum(a[:, None, :2], b[None, :, :2]),
-        np.minimum(a[:, None, 2:], b[None, :, 2:]),
-    )
+    low = np.maximum(a[:, None, :2], b[None, :, :2])
+    high = np.minimum(a[:, None, 2:], b[None, :, 2:])
     both = np.prod(np.clip(high - low, 0, None), axis=2)
     areas = [np.prod(np.clip(x[:, 2:] - x[:, :2], 0, None), axis=1) for x in (a, b)]
     union = areas[0][:, None] + areas[1][None] - both

@@ -8,7 +8,7 @@ Values where either is not finite enter nothing but `not_finite`.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log10, sqrt
 
 import numpy as np
@@ -54,11 +54,8 @@ class Flat:
 
     def only(self, chosen: NDArray[np.bool_]) -> "Flat":
         """Return the same with nothing of the units that are not chosen."""
-        return Flat(
-            values=self.values[np.repeat(chosen, self.sizes)],
-            sizes=np.where(chosen, self.sizes, 0),
-            shapes=self.shapes,
-        )
+        values = self.values[np.repeat(chosen, self.sizes)]
+        return replace(self, values=values, sizes=np.where(chosen, self.sizes, 0))
 
     def sums(self, values: Floats) -> Floats:
         """Return the sum of each unit's part of `values`; 0 for a unit without any."""

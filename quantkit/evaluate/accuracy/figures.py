@@ -217,6 +217,6 @@ def _metric(figure: Figure, model: int, *, main: bool, confidence: float, seed: 
 
 def as_interval(bounds: Bounds | None, confidence: float) -> Interval | None:
     """Return bounds as the result holds them."""
-    return (
-        None if bounds is None else Interval(low=bounds[0], high=bounds[1], confidence=confidence)
-    )
+    if bounds is None:
+        return None
+    return Interval(low=bounds[0], high=bounds[1], confidence=confidence)

@@ -267,10 +267,7 @@ def open_models(
         for name, (_, shape) in _inputs(model).items():
             for axis, extent in enumerate(shape or ()):
                 fixed[name][axis] = extent if fixed[name][axis] is None else fixed[name][axis]
-    return opened, tuple(
-        InputSpec(name=spec.name, dtype=spec.dtype, shape=tuple(fixed[spec.name]))
-        for spec in inputs
-    )
+    return opened, tuple(replace(spec, shape=tuple(fixed[spec.name])) for spec in inputs)
 
 
 def single_rows(
@@ -284,12 +281,8 @@ def single_rows(
     rows = {spec.shape[0] if spec.shape else None for spec in outputs}
     if batch is None or batch == 1 or not rows <= {batch, None}:
         return tuple(inputs)
-    return tuple(
-        InputSpec(name=spec.name, dtype=spec.dtype, shape=(None, *spec.shape[1:]))
-        if spec.shape
-        else spec
-        for spec in inputs
-    )
+    shapes = [(None, *spec.shape[1:]) if spec.shape else () for spec in inputs]
+    return tuple(replace(spec, shape=shape) for spec, shape in zip(inputs, shapes, strict=True))
 
 
 def _check_names(models: Sequence[NamedModel]) -> None:

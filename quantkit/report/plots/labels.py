@@ -38,10 +38,8 @@ def legend(
         wide = 30 + text_width(words, 12) + 18
         if x > left and x + wide > left + width + 18:
             x, y = left, y + _ROW
-        parts += [
-            tag("g", sign, transform=f"translate({x:.1f},{y:.1f})"),
-            text(x + 28, y + 4, words, "tick"),
-        ]
+        parts += [tag("g", sign, transform=f"translate({x:.1f},{y:.1f})")]
+        parts += [text(x + 28, y + 4, words, "tick")]
         x += wide
     if found.missing:
         y += _ROW
@@ -74,33 +72,13 @@ def _keys(found: Points) -> list[tuple[str, str]]:
         ends = "".join(line(6, y, 14, y, "whisker float") for y in (-8, 8))
         keys += [(line(10, -8, 10, 8, "whisker float") + ends, f"whisker: {found.whiskers}")]
     if found.reference.low is not None and found.reference.low != found.reference.high:
-        keys += [
-            (
-                rect(2, -7, 16, 14, "band") + line(2, 0, 18, 0, "reference"),
-                "float and its own interval",
-            )
-        ]
+        band = rect(2, -7, 16, 14, "band") + line(2, 0, 18, 0, "reference")
+        keys += [(band, "float and its own interval")]
     return keys
 
 
-_TURNS = (
-    0,
-    -1,
-    1,
-    -2,
-    2,
-    -3,
-    3,
-    -5,
-    5,
-    -6,
-    6,
-    8,
-    -7,
-    7,
-    -4,
-    4,
-)  # sixteenths; right first, then near it
+# Sixteenths of a turn; right first, then near it.
+_TURNS = (0, -1, 1, -2, 2, -3, 3, -5, 5, -6, 6, 8, -7, 7, -4, 4)
 _DISTANCES = (5, 9, 14, 22, 32, 44, 58, 76, 100, 130, 165)
 _LEADER = 14  # a name further off than this is tied to its mark by a line
 SOLID = 8.0  # how bad it is to cover what must be seen
