@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from enum import Enum
 from functools import wraps
 from inspect import signature
 from numbers import Integral, Real
@@ -59,7 +60,9 @@ def checked_kinds(function: Callable[P, R]) -> Callable[P, R]:
             hint, value = hints[name], _plain_number(given)
             kinds = get_args(hint) if get_origin(hint) in {Union, UnionType} else (hint,)
             opened = Path in kinds and parameters[name].default is parameters[name].empty
-            if not opened:
+            # Types of weights and formats may also be onnxruntime's own: they are read by their names.
+            named = any(isinstance(kind, type) and issubclass(kind, Enum) for kind in kinds)
+            if not (opened or named):
                 _check_kind(name, value, [get_origin(kind) or kind for kind in kinds])
             for kind in kinds:
                 if get_origin(kind) is Sequence:

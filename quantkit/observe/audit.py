@@ -3,8 +3,6 @@
 Pure: from what was seen to plain data. Differences of ranges are shares of the whole range's width:
 
     d(a, b) = max(|a.low - b.low|, |a.high - b.high|) / (b.high - b.low)
-
-What a user should know about a calibration: refusals, warnings, names of samples.
 """
 
 from collections import Counter
@@ -15,25 +13,11 @@ from itertools import accumulate
 import numpy as np
 
 from calibrators import Method, Range, Sketch
-from quantkit.data import Description
-from quantkit.errors import DataError
 from quantkit.observe.forks import forked_map
-from quantkit.observe.job import Job
 from quantkit.observe.observations import Observations
-from quantkit.observe.points import Points
-from quantkit.observe.requests import RunningMinMax, SketchOf
+from quantkit.observe.requests import SketchOf
 
-__all__ = [
-    "CLIPPED_HARD",
-    "MOVED",
-    "Audit",
-    "TensorAudit",
-    "audit_of",
-    "glanced_at",
-    "names_of",
-    "require_values",
-    "warnings_of",
-]
+__all__ = ["CLIPPED_HARD", "MOVED", "Audit", "TensorAudit", "audit_of", "glanced_at"]
 
 # A range has moved if an end did by more than this share of its width.
 MOVED = 0.05
@@ -268,82 +252,3 @@ def _outliers(seen: Observations) -> tuple[tuple[int, int], ...]:
         ends = ((counts[0], extremes.low_sample), (counts[-1], extremes.high_sample))
         holders.update({s for shared, s in ends if s >= 0 and shared * 10 <= len(seen.samples)})
     return tuple(sorted(holders.items(), key=lambda pair: (-pair[1], pair[0]))[:_NAMED])
-
-
-def require_values(seen: Observations) -> None:
-    """Refuse ranges of nothing."""
-    if not seen.samples:
-        raise DataError("No sample could be read; there is nothing to learn ranges from.")
-    for tensor, answers in seen.answers.items():
-        if any(getattr(a, "empty", False) for a in answers.values()):
-            raise DataError(
-                f"Tensor '{tensor}' held no finite value in any of {len(seen.samples)} samples, only "
-                "NaN or infinity: check the preprocessing, or the model itself."
-            )
-
-
-def names_of(job: Job, audit: Audit) -> dict[str, str]:
-    """Return what the samples are called that the audit mentions by their place."""
-    if job.samples is None:
-        return {}
-    copies = [place for group in audit.duplicates[:3] for place in group[:3]]
-    places = sorted({*copies, *(place for place, _ in audit.outliers)})
-    order = job.order()
-    return {str(place): job.samples[int(order[place])].name for place in places}
-
-
-def warnings_of(points: Points, seen: Observations, audit: Audit, found: Description) -> list[str]:
-    """Say what may make the ranges worse than they need be.
-
-    Args:
-        points: What is observed, and what is not.
-        seen: The answers.
-        audit: What was made of them.
-        found: The data, with warnings of its own.
-    """
-    # Each warning is something that a range cannot show by itself: a tensor that nobody looked at, samples that are
-    # not in it, values that are not in it, energy that the method cuts off on purpose, copies that make few samples
-    # look like many.
-    warnings = list(found.warnings)
-    if points.in_subgraph:
-        warnings.append(
-            f"{points.in_subgraph} tensors inside If, Loop or Scan are not observed; they stay float."
-        )
-    if seen.bad:
-        first = next(iter(sorted(seen.bad)))
-        warnings.append(
-            f"{len(seen.bad)} of {len(seen.bad) + len(seen.samples)} samples could not be read and were "
-            f"left out; the first: "
-            f"{seen.bad[first]}"
-        )
-    strange = [t for t in audit.tensors if t.nan or t.inf]
-    if strange:
-        worst = max(strange, key=lambda t: t.nan + t.inf)
-        warnings.append(
-            f"{len(strange)} tensors hold NaN or infinity, which ranges leave out; most in "
-            f"'{worst.tensor}': {worst.nan} NaN, {worst.inf} infinite of {worst.seen}."
-        )
-    # Sketches count NaN and infinity apart, and the audit has them; what was reduced to minimum and maximum inside
-    # the graph only knows that there was some (a count of arrays), so there is a second, poorer sentence for it.
-    spans = [
-        s
-        for answers in seen.answers.values()
-        for s in answers.values()
-        if isinstance(s, RunningMinMax)
-    ]
-    if any(span.strange for span in spans):
-        warnings.append(
-            f"{sum(span.strange > 0 for span in spans)} tensors hold NaN or infinity, which ranges leave "
-            "out."
-        )
-    hard = [t for t in audit.tensors if t.lost > CLIPPED_HARD]
-    if hard:
-        worst = max(hard, key=lambda t: t.lost)
-        warnings.append(
-            f"{audit.method} clips {len(hard)} tensors hard (over {CLIPPED_HARD:.0%} of their energy); "
-            f"most '{worst.tensor}': {worst.lost:.1%}."
-        )
-    if audit.duplicates:
-        copies = sum(len(group) - 1 for group in audit.duplicates)
-        warnings.append(f"{copies} of {audit.samples} samples are copies of others.")
-    return warnings

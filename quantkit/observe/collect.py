@@ -15,19 +15,13 @@ from quantkit.data import InputSpec, Sample, Samples, Stream, collate, fixed_bat
 from quantkit.errors import DataError, UsageError
 from quantkit.graph.half import half_type, widened_note
 from quantkit.graph.load import LoadedModel
-from quantkit.observe.audit import (
-    Audit,
-    audit_of,
-    glanced_at,
-    names_of,
-    require_values,
-    warnings_of,
-)
+from quantkit.observe.audit import Audit, audit_of, glanced_at
 from quantkit.observe.calibration import Calibration, sketch_method
 from quantkit.observe.checkpoint import Checkpoint
 from quantkit.observe.distributed import cluster, run_on, workers_of
 from quantkit.observe.job import Job, close, opened
 from quantkit.observe.monitor import Monitor
+from quantkit.observe.notes import names_of, require_values, warnings_of
 from quantkit.observe.observations import Observations
 from quantkit.observe.points import Points
 from quantkit.observe.prepare import (
