@@ -4,9 +4,9 @@ from quantkit.data import Description
 from quantkit.errors import DataError
 from quantkit.observe.audit import CLIPPED_HARD, Audit
 from quantkit.observe.job import Job
-from quantkit.observe.min_max import RunningMinMax
 from quantkit.observe.observations import Observations
 from quantkit.observe.points import Points
+from quantkit.observe.requests import RunningMinMax
 
 __all__ = ["names_of", "require_values", "warnings_of"]
 
