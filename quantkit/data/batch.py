@@ -1,6 +1,7 @@
 """Which samples, in which order, and how they become the feeds of one run.
 
-Also ONNX test sets: `test_data_set_*/input_*.pb`, one TensorProto per input, one folder per sample. Their files are in the order of the model's inputs; a tensor whose name is one of the inputs goes there.
+Also ONNX test sets: `test_data_set_*/input_*.pb`, one TensorProto per input, one folder per sample. Their files are
+in the order of the model's inputs; a tensor whose name is one of the inputs goes there.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -3,8 +3,9 @@
 A directory holds one kind. Two kinds are an error and no guess: calibrating on the half that was
 meant for something else would go unnoticed.
 
-What the files of a table may ask for is looked at before a library reads them (`check_tables`): pyarrow's reader of JSON ends the whole process where values are nested some ten thousand deep; a few
-megabytes of Parquet unpack to gigabytes; a saved dataset names its own files, which may be anything.
+What the files of a table may ask for is looked at before a library reads them (`check_tables`): pyarrow's reader of
+JSON ends the whole process where values are nested some ten thousand deep; a few megabytes of Parquet unpack to
+gigabytes; a saved dataset names its own files, which may be anything.
 """
 
 import json

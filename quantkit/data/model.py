@@ -3,8 +3,9 @@
 `Samples` is random access, can be pickled (a worker in another process opens the files again) and
 read from several threads. `Stream` is a Python iterator: once through, no length.
 
-A fingerprint is the digest by which calibration files and reports say which data they were made from. The whole of a data set would take minutes to hash; names, sizes and both ends of every file tell
-data sets apart in practice. Nothing of the machine goes in: a copy has the same fingerprint.
+A fingerprint is the digest by which calibration files and reports say which data they were made from. The whole of a
+data set would take minutes to hash; names, sizes and both ends of every file tell data sets apart in practice.
+Nothing of the machine goes in: a copy has the same fingerprint.
 
 Boxes on images are read from COCO's instances JSON: images, annotations, categories.
 """

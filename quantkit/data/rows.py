@@ -11,10 +11,10 @@ array and an input of the model:
 
 Everything else is an error that names both shapes.
 
-Every sample passes `conform`, so that the runtime never has to say no. Values are changed only by casts that lose nothing a model could need: between floats (weights are
-float32 anyway), and between integers where every value fits. An integer never becomes a float
-here: pixels of 0..255 fed to a network that was trained on 0..1 run without complaint and give
-ranges that are wrong 255-fold.
+Every sample passes `conform`, so that the runtime never has to say no. Values are changed only by casts that lose
+nothing a model could need: between floats (weights are float32 anyway), and between integers where every value fits.
+An integer never becomes a float here: pixels of 0..255 fed to a network that was trained on 0..1 run without
+complaint and give ranges that are wrong 255-fold.
 """
 
 from collections.abc import Mapping, Sequence

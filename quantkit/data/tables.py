@@ -190,12 +190,9 @@ def open_table(found: Found, inputs: Sequence[InputSpec], settings: DataSettings
     description = Description(
         kind=found.kind, location=found.location, samples=None, warnings=found.warnings
     )
-    return _open(
-        _Files(found),
-        name=found.files[0].name if single else found.root.name,
-        reading=_Reading(inputs=tuple(inputs), settings=settings, beside=found.root),
-        description=description,
-    )
+    name = found.files[0].name if single else found.root.name
+    reading = _Reading(inputs=tuple(inputs), settings=settings, beside=found.root)
+    return _open(_Files(found), name=name, reading=reading, description=description)
 
 
 def open_dataset(dataset: Any, inputs: Sequence[InputSpec], settings: DataSettings) -> TableSamples:
@@ -207,12 +204,8 @@ def open_dataset(dataset: Any, inputs: Sequence[InputSpec], settings: DataSettin
         settings: Which columns are text and label, and how they are prepared.
     """
     description = Description(kind="Dataset object", location="datasets.Dataset", samples=None)
-    return _open(
-        _Object(dataset),
-        name="dataset",
-        reading=_Reading(inputs=tuple(inputs), settings=settings, beside=None),
-        description=description,
-    )
+    reading = _Reading(inputs=tuple(inputs), settings=settings, beside=None)
+    return _open(_Object(dataset), name="dataset", reading=reading, description=description)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

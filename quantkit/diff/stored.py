@@ -8,7 +8,9 @@ An integer constant means nothing by itself. Its scale and zero point are found 
 all of which stand for ``w = (q - z) s``, also behind a Gather of rows. A bias of QLinearConv or QGemm has the scale
 of input times weight.
 
-`Factors` gives weights as they were before channels were equalized or smoothed, by the factors that the model notes. With x and y what a product reads and makes, and x / d, y / e what the equalized model holds (`quantkit.graph.channel_factors`):
+`Factors` gives weights as they were before channels were equalized or smoothed, by the factors that the model notes.
+With x and y what a product reads and makes, and x / d, y / e what the equalized model holds
+(`quantkit.graph.channel_factors`):
 
     w'[o, i] = w[o, i] d[i] / e[o]        b'[o] = b[o] / e[o]
 """

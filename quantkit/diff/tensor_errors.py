@@ -66,17 +66,11 @@ def _quantized(model: Structure) -> tuple[int, int]:
 def _pairs(reference: Structure, candidate: Structure) -> Pairs:
     found = correspondence(reference, candidate)
     divisors = read_divisors(reference.properties) or {}
-    pairs = [
-        TensorPair(
-            a=Match(
-                tensor=match.tensor,
-                candidate=_as_quantized(reference, match),
-                divisor=divisors.get(match.tensor),
-            ),
-            b=match,
-        )
-        for match in found.matches.values()
-    ]
+    pairs = []
+    for match in found.matches.values():
+        name, stands = match.tensor, _as_quantized(reference, match)
+        own = Match(tensor=name, candidate=stands, divisor=divisors.get(name))
+        pairs.append(TensorPair(a=own, b=match))
     pairs += _integers(reference, candidate)
     named = {pair.b.candidate for pair in pairs}
     # What comes back from integers is the tensor that went in, seen twice.

@@ -11,8 +11,9 @@ Nodes are matched, in this order, if they
 Tensors are compared by `base_name`. QuantizeLinear and its like only match their like: by 3 to 5 they would stand
 for the operators that they were put around.
 
-`base_name` is what a tensor was called before somebody quantized it. Tools that quantize name what they add after the tensor it stands for: ``w`` becomes ``w_quantized`` and
-``w_DequantizeLinear_Output``. Names are a hint for matching, never the proof that two tensors are equal.
+`base_name` is what a tensor was called before somebody quantized it. Tools that quantize name what they add after the
+tensor it stands for: ``w`` becomes ``w_quantized`` and ``w_DequantizeLinear_Output``. Names are a hint for matching,
+never the proof that two tensors are equal.
 """
 
 from collections.abc import Callable, Hashable, Iterable

@@ -2,8 +2,9 @@
 
 Weights stay in their file; sessions of parts of the graph map them.
 
-A `Part` of a model runs by itself: tensors inside it become inputs and outputs. A tensor that is *fed* is cut in two: who reads it reads the input ``fed/name``, and the part may still hand out what the
-graph computes under that name. Only nodes that the outputs need are kept; weights stay in their file.
+A `Part` of a model runs by itself: tensors inside it become inputs and outputs. A tensor that is *fed* is cut in two:
+who reads it reads the input ``fed/name``, and the part may still hand out what the graph computes under that name.
+Only nodes that the outputs need are kept; weights stay in their file.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

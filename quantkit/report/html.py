@@ -1,7 +1,8 @@
 """The page: everything in one file, from the result alone.
 
-Of long tables the first rows are HTML, all rows data that the page sorts and searches. Five candidates of two thousand layers make a hundred thousand cells. Each distinct text is stored once, a row is a list of
-places in that store, and there is a bound on the whole, so that the page stays small.
+Of long tables the first rows are HTML, all rows data that the page sorts and searches. Five candidates of two
+thousand layers make a hundred thousand cells. Each distinct text is stored once, a row is a list of places in that
+store, and there is a bound on the whole, so that the page stays small.
 """
 
 import json

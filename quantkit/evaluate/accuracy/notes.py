@@ -1,7 +1,8 @@
 """What a reader should know about the samples, the labels, and what could not be compared.
 
 What can be said with so many samples; which of them a candidate was calibrated with (figures on these are too good);
-and where the drop is: the same metric on some of the samples, by class, by label, by length. Looking at many slices finds a bad one by chance; p-values are corrected for their number (Holm).
+and where the drop is: the same metric on some of the samples, by class, by label, by length. Looking at many slices
+finds a bad one by chance; p-values are corrected for their number (Holm).
 """
 
 from collections.abc import Iterator, Sequence

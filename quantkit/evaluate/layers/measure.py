@@ -8,8 +8,9 @@ layer alone and y_x the float layer on quantized inputs:
 
 Then each y_l takes the place of y in the float model, and what comes out at the end is compared.
 
-What the rest of the float model makes of one tensor that is not what it was is a `Suffix`: the layers, in graph order, are split into a few runs. For each run there is one session of the float graph behind its first
-layer, in which each of its layers' tensors goes through a switch:
+What the rest of the float model makes of one tensor that is not what it was is a `Suffix`: the layers, in graph
+order, are split into a few runs. For each run there is one session of the float graph behind its first layer, in
+which each of its layers' tensors goes through a switch:
 
     y' = If(select_i) then the tensor that is given, else y
 
@@ -294,14 +295,8 @@ class _Work:
         made = [m for region in regions for m in region.makes]
         self.fed = {b: models.matches[b] for region in regions for b in region.boundary}
         self.back = self._backs(regions)
-        self.taps = dict.fromkeys(
-            name
-            for name in (
-                *(m.tensor for m in made),
-                *(m.tensor for m in self.fed.values()),
-                *(read.meant for read in self.back.values()),
-            )
-        )
+        tensors = [m.tensor for m in (*made, *self.fed.values())]
+        self.taps = dict.fromkeys([*tensors, *(read.meant for read in self.back.values())])
         reference, candidate = models.reference, models.candidate
         inside = [name for name in self.taps if name in reference.maker]
         self.floats: Part = part_of(reference, inside, {})
