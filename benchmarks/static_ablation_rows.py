@@ -8,7 +8,7 @@ from quantkit import RecoverSettings
 from quantkit.graph.load import load
 from quantkit.graph.products import products_of
 from quantkit.rewrite.equalize import groups_of
-from quantkit.rewrite.smoothable import smoothable
+from quantkit.rewrite.smooth import smoothable
 from quantkit.settings import StaticSettings
 from quantkit.workflows.prepare import simplified
 

@@ -24,8 +24,8 @@ from quantkit.graph.load import load
 from quantkit.graph.products import Product, products_of
 from quantkit.numerics.pairs import FREE, PAIRED, round_pairs
 from quantkit.numerics.second_order import output_error
-from quantkit.numerics.weight_scale import peak_scale, safe_scale
 from quantkit.settings import StaticSettings
+from quantkit.solve.rounding import peak_scale, safe_scale
 from quantkit.solve.weights import moment_request, moment_requests
 from quantkit.workflows.calibrate import CalibrateOptions, calibrate_model
 from quantkit.workflows.prepare import FloatModel, runnable, simplified

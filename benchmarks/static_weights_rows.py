@@ -12,9 +12,8 @@ from calibrators import PatchMoments
 from quantkit.graph.products import Layout, Product
 from quantkit.numerics.dtypes import INT8
 from quantkit.numerics.pairs import FREE, PAIRED, Limits, is_within, round_pairs
-from quantkit.numerics.weight_scale import peak_scale
 from quantkit.ops.view import View
-from quantkit.solve.rounding import Rounding, solve_weight
+from quantkit.solve.rounding import Rounding, peak_scale, solve_weight
 from quantkit.spec import PerAxis, QuantSpec
 
 __all__ = ["VARIANTS", "Layer", "Rounded", "is_reorderable"]

@@ -13,17 +13,15 @@ numpy only; they know arrays and nothing of graphs, so weights and activations u
     testing     the laws, for anyone's calibrator
 """
 
-from calibrators.calibrator import SketchCalibrator
 from calibrators.exact import ExactSum
-from calibrators.extremes import ChannelExtremes
 from calibrators.histogram import Histogram
 from calibrators.methods import Entropy, MeanSquaredError, MinMax, Percentile
-from calibrators.moments import ChannelMoments, SecondMoment
+from calibrators.moments import ChannelExtremes, ChannelMoments, SecondMoment
 from calibrators.moving_average import MovingAverage
 from calibrators.patches import PatchMoments, Window
 from calibrators.protocol import Calibrator, Method, State, Statistic
 from calibrators.ranges import Range, RangeMethod, estimate, minmax, mse, percentile
-from calibrators.registry import create, method, names
+from calibrators.registry import SketchCalibrator, create, method, names
 from calibrators.sketch import Sketch
 
 __all__ = [

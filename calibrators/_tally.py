@@ -1,15 +1,40 @@
-"""The numbers every statistic of values keeps: extremes, counts, exact sums; and how arrays are read."""
+"""The numbers every statistic of values keeps: extremes, counts, exact sums; and how arrays are read.
 
-from typing import Any, Self
+Hot loops work in memory of their thread (`scratch`): fresh pages cost more than the arithmetic in them.
+"""
+
+import threading
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrators import _scratch
 from calibrators.exact import ExactSum
 from calibrators.protocol import State
 
-__all__ = ["RUN", "Tally", "as_float32", "rows_of", "run_sums"]
+__all__ = ["RUN", "Tally", "as_float32", "rows_of", "run_sums", "scratch"]
+
+
+Number = TypeVar("Number", bound=np.generic)
+
+
+class _Buffers(threading.local):
+    """Growable arrays by dtype."""
+
+    def __init__(self) -> None:
+        self.arrays: dict[Any, NDArray[Any]] = {}
+
+
+_buffers = _Buffers()
+
+
+def scratch(dtype: type[Number], size: int) -> NDArray[Number]:
+    """Return uninitialized memory of this thread, which the next request for this dtype overwrites."""
+    array = _buffers.arrays.get(dtype)
+    if array is None or array.size < size:
+        _buffers.arrays[dtype] = array = np.empty(size, dtype)
+    return array[:size]
+
 
 # float64 sums are taken over runs of this many values of an array, which with their copies stay in the L2 cache,
 # and then added exactly. Part of the definition of a sum: tensors and channels use the same runs.
@@ -50,7 +75,7 @@ def run_sums(rows: NDArray[np.float32]) -> NDArray[np.float64]:
 
     numpy's own sums, not dot products: BLAS may split the work among threads as it likes.
     """
-    work = _scratch.float64(rows.size).reshape(rows.shape)
+    work = scratch(np.float64, rows.size).reshape(rows.shape)
     np.copyto(work, rows)
     found = np.empty((2, len(rows)))
     np.add.reduce(work, axis=1, out=found[0])

@@ -3,20 +3,85 @@
 A plug-in is an entry point of the group "quantkit.calibrators" that names a class, or any callable, which takes its
 settings as keywords and makes a `Method` (which reads a sketch) or a `Calibrator` (which collects what it
 likes). It is imported only when asked for by name. `calibrators.testing` checks it.
+A method becomes a calibrator beside the sketch that it reads (`SketchCalibrator`).
 """
 
 import difflib
 import inspect
+import json
 from collections.abc import Callable
-from typing import Any, cast
+from dataclasses import asdict, is_dataclass
+from typing import Any, ClassVar, Self, cast
 
-from calibrators.calibrator import SketchCalibrator
+import numpy as np
+from numpy.typing import NDArray
+
 from calibrators.methods import Entropy, MeanSquaredError, MinMax, Percentile
 from calibrators.moving_average import MovingAverage
 from calibrators.plugins import Plugins
-from calibrators.protocol import Calibrator, Method
+from calibrators.protocol import Calibrator, Method, State
+from calibrators.ranges import Range
+from calibrators.sketch import Sketch
 
-__all__ = ["GROUP", "create", "method", "names"]
+__all__ = ["GROUP", "SketchCalibrator", "create", "method", "names"]
+
+
+class SketchCalibrator:
+    """Collects a sketch, and chooses the range by a method.
+
+    The state has the method's name and settings, as the bytes of a JSON text; `from_state` finds it
+    again by `calibrators.registry`, so only methods with a registered name come back.
+    """
+
+    ordered: ClassVar[bool] = False
+    exact: ClassVar[bool] = True
+
+    __slots__ = ("method", "sketch")
+
+    def __init__(self, method: Method, *, axis: int | None = None, most: int | None = None) -> None:
+        self.method = method
+        self.sketch = Sketch(axis=axis, most=most)
+
+    def observe(self, array: NDArray[Any]) -> None:
+        """Take in one array."""
+        self.sketch.observe(array)
+
+    def merge(self, other: Self) -> None:
+        """Take in what `other` saw.
+
+        Raises:
+            ValueError: The methods or the sketches' settings differ.
+        """
+        if self.method != other.method:
+            raise ValueError(f"Cannot merge what {other.method} reads into {self.method}.")
+        self.sketch.merge(other.sketch)
+
+    def range(self) -> Range:
+        """Return the range that the method chooses."""
+        return self.method(self.sketch)
+
+    def state(self) -> State:
+        """Return what is known."""
+        return {"method": _encode(self.method), **self.sketch.state()}
+
+    @classmethod
+    def from_state(cls, state: State) -> Self:
+        """Build the calibrator that had this state.
+
+        Raises:
+            ValueError: The method has no registered name.
+        """
+        written: dict[str, Any] = json.loads(state["method"].tobytes())
+        found = cls(method(written.pop("name"), **written))
+        found.sketch = Sketch.from_state(state)
+        return found
+
+
+def _encode(method: Method) -> NDArray[np.uint8]:
+    chosen: dict[str, Any] = asdict(method) if is_dataclass(method) else {}
+    text = json.dumps({**chosen, "name": method.name}, sort_keys=True)
+    return np.frombuffer(text.encode(), np.uint8).copy()
+
 
 GROUP = "quantkit.calibrators"
 

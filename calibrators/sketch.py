@@ -13,8 +13,8 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrators import _scratch, histogram
-from calibrators._tally import RUN, Tally, as_float32, rows_of, run_sums
+from calibrators import histogram
+from calibrators._tally import RUN, Tally, as_float32, rows_of, run_sums, scratch
 from calibrators.histogram import BINS, Histogram
 from calibrators.protocol import State, read_settings, settings
 from calibrators.ranges import Range
@@ -250,7 +250,7 @@ class Sketch:
         self._tally.seen[0] += flat.size
         k = 1 if self.most is None else -(-flat.size // self.most)
         skip = _start(flat, k)
-        picked = flat if k == 1 else _scratch.float32(len(range(skip, flat.size, k)))
+        picked = flat if k == 1 else scratch(np.float32, len(range(skip, flat.size, k)))
         clean, filled = True, 0
         for chunk in _chunks(flat):
             clean &= self._bound(chunk)
@@ -278,7 +278,7 @@ class Sketch:
             if sum(part.size for part in self._waiting) <= _FEW:
                 return
             found, self._waiting = np.concatenate(self._waiting), []
-        bins = _scratch.intp(found.size)
+        bins = scratch(np.intp, found.size)
         np.copyto(bins, found)
         # np.bincount would make, and have us add, a table of up to 512 KB for each run.
         np.add.at(self._table()[0], bins, _ONE)

@@ -20,8 +20,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from quantkit.emit.stored import emit_lookup, emit_stored
-from quantkit.emit.weights import EmittedWeight, Weights
+from quantkit.emit.weights import EmittedWeight, Weights, emit_lookup, emit_stored
 from quantkit.graph.edit import Canvas, owner_of
 from quantkit.numerics.weights import fit, quantize_weight
 from quantkit.ops import MICROSOFT, Kernel, fact_of

@@ -17,7 +17,6 @@ from quantkit.graph.half import half_type, widened_note
 from quantkit.graph.load import LoadedModel
 from quantkit.observe.audit import Audit, audit_of, glanced_at
 from quantkit.observe.calibration import Calibration, sketch_method
-from quantkit.observe.checkpoint import Checkpoint
 from quantkit.observe.distributed import cluster, run_on, workers_of
 from quantkit.observe.job import Job, close, opened
 from quantkit.observe.monitor import Monitor
@@ -43,7 +42,7 @@ from quantkit.observe.requests import (
     StatisticOf,
     values_counted,
 )
-from quantkit.observe.run import Pass, observe, observe_stream
+from quantkit.observe.run import Checkpoint, Pass, observe, observe_stream
 from quantkit.provenance import cpu_name, model_digest, software
 from quantkit.settings import DataSettings
 from quantkit.targets import cores

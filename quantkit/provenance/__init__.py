@@ -3,7 +3,6 @@
 digests -> record -> entry: what names a model, what is said about it, where that stands.
 """
 
-from quantkit.provenance.calibrated import calibrated_of
 from quantkit.provenance.digests import KEY, content_digest, model_digest
 from quantkit.provenance.record import (
     SCHEMA,
@@ -11,6 +10,7 @@ from quantkit.provenance.record import (
     DataOrigin,
     ModelOrigin,
     Provenance,
+    calibrated_of,
     cpu_name,
     is_sealed,
     json_digest,

@@ -48,8 +48,7 @@ from quantkit.plan.selection import resolve_tensors
 from quantkit.provenance import model_digest
 from quantkit.rewrite.equalize import equalize, extreme_requests, groups_of
 from quantkit.rewrite.simplify import simplify
-from quantkit.rewrite.smooth import smooth
-from quantkit.rewrite.smoothable import smoothable, smoothing_requests
+from quantkit.rewrite.smooth import smooth, smoothable, smoothing_requests
 from quantkit.runtime.check_result import LARGE, MADE_UP
 from quantkit.runtime.session import load_model
 from quantkit.settings import DataSettings, RecoverSettings, StaticSettings, resident

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from quantkit.errors import DataError, OutputError, UsageError
 from quantkit.observe import MinMaxOf, Request, SketchOf
-from quantkit.observe.checkpoint import Checkpoint
 from quantkit.observe.container import read_container, write_container
 from quantkit.observe.observations import Observations, pack, unpack
+from quantkit.observe.run import Checkpoint
 
 HEADER = {"b": [1, 2.5, "x"], "a": {"deep": None}}
 ARRAYS: dict[str, Any] = {

@@ -15,8 +15,7 @@ from builders import graph, model, node, rng, save, weight
 from quantkit.data import Sample
 from quantkit.data.arrays import ArraySamples
 from quantkit.errors import DataError
-from quantkit.observe import Calibration, CalibratorOf
-from quantkit.observe import checkpoint as checkpoints
+from quantkit.observe import Calibration, CalibratorOf, run
 from quantkit.observe.monitor import Silent
 from quantkit.settings import DataSettings
 from quantkit.workflows.calibrate import CalibrateOptions, calibrate_model
@@ -26,10 +25,10 @@ ROWS = rng().standard_normal((120, K)).astype(np.float32)
 # The command line, which saves every 50 ms instead of every three seconds, and whose samples take a millisecond.
 PROGRAM = """
 import sys, time
-from quantkit.observe import checkpoint, run as runs
+from quantkit.observe import run as runs
 from quantkit.data.arrays import ArraySamples
 from quantkit.cli.app import run
-checkpoint._SECONDS = runs._SECONDS = 0.05
+runs._PAUSE = runs._SECONDS = 0.05
 slow = float(sys.argv[1])
 read = ArraySamples.__getitem__
 def slowly(self, index):
@@ -81,7 +80,7 @@ class Disk:
 def test_a_run_that_failed_half_way_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: CalibratorOf
 ) -> None:
-    monkeypatch.setattr(checkpoints, "_SECONDS", 0.0)
+    monkeypatch.setattr(run, "_PAUSE", 0.0)
     settings = DataSettings(shuffle=False)
     options = CalibrateOptions(workers=1, method=method)
     target, whole = tmp_path / "c", tmp_path / "whole"
@@ -109,7 +108,7 @@ def test_a_run_that_failed_half_way_continues(
 def test_another_job_does_not_continue_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
-    monkeypatch.setattr(checkpoints, "_SECONDS", 0.0)
+    monkeypatch.setattr(run, "_PAUSE", 0.0)
     target = tmp_path / "c"
     disk = Disk(tmp_path, monkeypatch)
     settings, options = DataSettings(shuffle=False), CalibrateOptions(workers=1)
@@ -135,7 +134,7 @@ def test_another_job_does_not_continue_it(
 def test_data_in_memory_leaves_nothing_to_continue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoints, "_SECONDS", 0.0)
+    monkeypatch.setattr(run, "_PAUSE", 0.0)
     data = [{"x": row[None]} for row in ROWS]
     calibrate_model(product(), data, tmp_path / "c", CalibrateOptions(workers=1), DataSettings())
     assert [path.name for path in tmp_path.iterdir()] == ["c"]

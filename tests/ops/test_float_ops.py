@@ -4,7 +4,7 @@ import onnx
 import onnxruntime.capi.onnxruntime_pybind11_state as runtime
 import pytest
 
-from quantkit.graph import fold
+from quantkit.graph import normalize as fold
 from quantkit.ops import float_ops
 from quantkit.ops.float_ops import (
     BIASED,

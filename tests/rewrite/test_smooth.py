@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from calibrators import ChannelMoments, PatchMoments, Window
 from quantkit.graph.view import view_of
 from quantkit.observe.requests import MomentsOf
-from quantkit.rewrite.smooth import Smoothed, smooth
-from quantkit.rewrite.smoothable import Smoothable, smoothable, smoothing_requests
+from quantkit.rewrite.smooth import Smoothable, Smoothed, smooth, smoothable, smoothing_requests
 
 K, N = 8, 6
 

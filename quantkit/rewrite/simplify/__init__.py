@@ -20,12 +20,10 @@ from calibrators.plugins import Plugins
 from quantkit.errors import ModelError, UsageError, VerifyError
 from quantkit.graph.messages import root_cause
 from quantkit.graph.shapes import infer, shapes
-from quantkit.rewrite.simplify.batchnorm import batchnorm
+from quantkit.rewrite.simplify.batchnorm import batchnorm, matmul_add
 from quantkit.rewrite.simplify.constants import constants
-from quantkit.rewrite.simplify.initializers import initializers
-from quantkit.rewrite.simplify.matmul_add import matmul_add
 from quantkit.rewrite.simplify.noops import identity, noops, transposes
-from quantkit.rewrite.simplify.subexpressions import subexpressions
+from quantkit.rewrite.simplify.subexpressions import initializers, subexpressions
 
 __all__ = ["PASSES", "PLUGINS", "ModelPass", "SimplifyReport", "find_pass", "run_pass", "select"]
 __all__ += ["simplify", "with_pass"]

@@ -5,33 +5,183 @@ QuantizeLinear becomes a QLinearConv is decided when a session is made, and one 
 onnxruntime's patterns is computed in float, slower than before. So the session saves its optimized
 graph to a temporary folder, and each kernel of that graph is given to the product of the file that it computes.
 `Fusion` counts what was found; `Runtime` also says why.
+
+onnxruntime keeps a product's name, or adds to it, or names the fused node after a tensor. So a node of the optimized graph is looked for
+by its name, then by the constants it reads, which keep their names, then by the tensors it makes.
 """
 
+import re
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 
 import onnx
 import onnx_ir as ir
 
-from quantkit.graph.load import load
-from quantkit.ops.integer_ops import CONVERSIONS, INTEGER_PRODUCTS
+from quantkit.files import scratch
+from quantkit.graph.load import load, read_structure
+from quantkit.graph.messages import proto_graphs
+from quantkit.ops.float_ops import FLOAT_PRODUCTS
+from quantkit.ops.integer_ops import CONVERSIONS, INTEGER_OPS, INTEGER_PRODUCTS, is_quantized
 from quantkit.result import NodeRuns, Runs, Runtime
-from quantkit.runtime.kernels.optimized import (
-    PRODUCTS,
-    dynamic_tensors,
-    file_nodes,
-    is_integer,
-    kind_of,
-    optimized_nodes,
-)
-from quantkit.runtime.kernels.origins import Origins, label
 from quantkit.runtime.kernels.reasons import NOTHING, STATIC, Reason, why_float
 from quantkit.runtime.kernels.site import Readers
+from quantkit.runtime.session import make_session
 
-__all__ = ["Fusion", "fusion_of", "runtime_of"]
+__all__ = [
+    "PRODUCTS",
+    "Fusion",
+    "Origins",
+    "dynamic_tensors",
+    "file_nodes",
+    "fusion_of",
+    "is_integer",
+    "kind_of",
+    "label",
+    "optimized_nodes",
+    "runtime_of",
+]
+
+# Conv is both onnx's and that of the domain com.microsoft.nchwc.
+PRODUCTS = INTEGER_PRODUCTS | FLOAT_PRODUCTS
+# MatMulNBits multiplies in integers at this accuracy_level alone; at others weights become float for each product.
+_INTEGER_LEVEL = 4
+
+
+def optimized_nodes(model: Path) -> tuple[onnx.NodeProto, ...]:
+    """Return the nodes that a session as users make it would run, subgraphs included.
+
+    The optimized graph with its weights is on disk, in a temporary folder, while it is read.
+
+    Raises:
+        An exception in `quantkit.runtime.session.RUNTIME_ERRORS`: onnxruntime does not load the model.
+    """
+    with scratch() as folder:
+        saved = folder / "optimized.onnx"
+        # Nothing is run: kernels need no copies of the weights. The graph is the same.
+        make_session(str(model), prepack=False, optimized_path=saved)
+        return tuple(_nodes(onnx.load(saved, load_external_data=False)))
+
+
+def file_nodes(model: Path) -> tuple[onnx.NodeProto, ...]:
+    """Return the nodes of the file as it is, subgraphs included, functions not."""
+    return tuple(_nodes(read_structure(model)))
+
+
+def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    return (node for graph in proto_graphs(model.graph) for node in graph.node)
+
+
+def is_integer(node: onnx.NodeProto) -> bool:
+    """Say whether a node computes on integers, product or not."""
+    if node.op_type == "MatMulNBits":
+        return any(a.name == "accuracy_level" and a.i == _INTEGER_LEVEL for a in node.attribute)
+    row = INTEGER_OPS.get(node.op_type)
+    return is_quantized(node.op_type) if row is None else row.in_integers
+
+
+def dynamic_tensors(nodes: Iterable[onnx.NodeProto]) -> frozenset[str]:
+    """Return what DynamicQuantizeLinear makes: integers whose range is taken at run time."""
+    made = (node for node in nodes if node.op_type == "DynamicQuantizeLinear")
+    return frozenset(name for node in made for name in node.output)
+
+
+def kind_of(product: onnx.NodeProto, dynamic: frozenset[str]) -> Runs:
+    """Say how a product of an optimized graph is computed; `dynamic`: see `dynamic_tensors`."""
+    if not is_integer(product):
+        return "float"
+    taken = INTEGER_OPS[product.op_type].dynamic or not dynamic.isdisjoint(product.input)
+    return "dynamic" if taken else "integer"
+
+
+# onnxruntime names a fused node after one of its parts, or after the tensor that it makes.
+_AFFIXES = re.compile(r"fused |_nchwc|/MatMul(Add|Scale)Fusion/?")
+_NUMBER = re.compile(r"_token_\d+$")  # what makes a name of its own unique
+_LAYOUT = frozenset({"ReorderOutput", "Transpose"})
+_FURTHEST = 8  # nodes between a product and the tensor that a fused node is named after
+_NEAR = 5  # nodes between a constant and the product that it is the weight of
+
+
+class Origins:
+    """Finds the product of the given file that a node of the optimized graph stands for."""
+
+    def __init__(
+        self, given: Sequence[onnx.NodeProto], optimized: Iterable[onnx.NodeProto]
+    ) -> None:
+        """Look at both graphs once."""
+        self.producers = {name: node for node in given for name in node.output if name}
+        self.products = [node for node in given if node.op_type in PRODUCTS]
+        self.names = {label(node) for node in self.products}
+        self.transposed = {
+            name: node.output[0]
+            for node in optimized
+            if node.op_type in _LAYOUT
+            for name in node.input[:1]
+        }
+        self.owners = self._owners()
+
+    def named(self, node: onnx.NodeProto) -> str | None:
+        """Return the product that the node is named after."""
+        return next((name for name in _bare(node.name) if name in self.names), None)
+
+    def traced(self, node: onnx.NodeProto) -> str | None:
+        """Return the only product that reads one of its constants, else the one before what the node makes."""
+        owned = (self.owners.get(name) for name in node.input)
+        made = (self._before(name) for name in (*self._made(node), *_bare(node.name)))
+        return next((name for name in chain(owned, made) if name), None)
+
+    def _made(self, node: onnx.NodeProto) -> Iterator[str]:
+        """Yield the tensors that it makes, also in the layout of the file."""
+        for name in node.output:
+            yield name
+            if name in self.transposed:
+                yield self.transposed[name]
+
+    def _before(self, tensor: str) -> str | None:
+        """Return the nearest product before a tensor, or None if there is none near."""
+        for _ in range(_FURTHEST):
+            node = self.producers.get(tensor)
+            if node is None:
+                return None
+            if node.op_type in PRODUCTS:
+                return label(node)
+            tensor = next((name for name in node.input if name in self.producers), "")
+        return None
+
+    def _owners(self) -> dict[str, str | None]:
+        """Return, for each constant that products read, the product; None if there are several."""
+        owners: dict[str, str | None] = {}
+        for product in self.products:
+            name = label(product)
+            for tensor in filter(None, map(self._source, product.input)):
+                owners[tensor] = name if owners.get(tensor, name) == name else None
+        return owners
+
+    def _source(self, tensor: str) -> str | None:
+        """Return what a tensor is made from, if that is near and nobody computes it."""
+        for _ in range(_NEAR):
+            node = self.producers.get(tensor)
+            if node is None:
+                return tensor
+            if node.op_type in PRODUCTS or not node.input:
+                return None
+            tensor = node.input[0]
+        return None
+
+
+def label(node: onnx.NodeProto) -> str:
+    """Return a node's name; an unnamed one goes by its first output."""
+    return str(node.name or node.output[0])
+
+
+def _bare(name: str) -> tuple[str, ...]:
+    """Return a name, without its number, and without what onnxruntime adds."""
+    unnumbered = _NUMBER.sub("", name)
+    return name, unnumbered, _AFFIXES.sub("", unnumbered)
+
 
 # What quantkit decided itself is no fault of the file.
 _DECIDED = (
