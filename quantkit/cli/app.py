@@ -12,7 +12,7 @@ import typer
 
 from quantkit._version import __version__
 from quantkit.cli.calibrate import calibrate
-from quantkit.cli.console import errors
+from quantkit.cli.console import errors, escape
 from quantkit.cli.demo import demo
 from quantkit.cli.diff import diff
 from quantkit.cli.evaluate import evaluate
@@ -53,19 +53,9 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-for _command in (
-    demo,
-    inspect,
-    calibrate,
-    plan,
-    optimize,
-    evaluate,
-    report,
-    gate,
-    diff,
-    verify,
-    targets,
-):
+_MAKING = (demo, inspect, calibrate, plan, optimize)
+_JUDGING = (evaluate, report, gate, diff, verify, targets)
+for _command in (*_MAKING, *_JUDGING):
     app.command(cls=Command)(_command)
 app.add_typer(quantize, name="quantize")
 
@@ -164,11 +154,6 @@ def _fail(error: Exception, message: str, *, debug: bool) -> int:
     if debug:
         trace = "".join(traceback.format_exception(error))
         typer.echo(printable(trace, keep="\n"), err=True, nl=False)
-    errors().print(f"[bold red]error:[/] {_escaped(message)}", soft_wrap=True, highlight=False)
+    said = escape(" ".join(message.split()))
+    errors().print(f"[bold red]error:[/] {said}", soft_wrap=True, highlight=False)
     return 2
-
-
-def _escaped(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(" ".join(text.split()))

@@ -1,12 +1,22 @@
 """How a calibration looks in a terminal: the data before the run, progress, ranges and audit after it."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quantkit.cli.console import errors, human, output, write_json
-from quantkit.cli.tables import Column, fitted_table
+from quantkit.cli.console import (
+    Column,
+    errors,
+    escape,
+    fitted_table,
+    human,
+    line,
+    marked,
+    output,
+    print_notes,
+    write_json,
+)
 from quantkit.text import printable
 
 if TYPE_CHECKING:
@@ -116,23 +126,13 @@ class Watch:
 
 
 def _print_description(found: "Description") -> None:
-    from rich.markup import escape
-
-    console = output()
     count = "samples" if found.samples is None else f"{found.samples} samples"
     rows = [("data", f"{found.location}: {found.kind}, {count}, labels: {found.labels}")]
     rows += [("input", line) for line in found.inputs]
     rows += [("prepared", line) for line in found.preprocessing]
     for name, text in rows:
-        console.print(escape(f"{name:9} {text}"), highlight=False, soft_wrap=True)
-    _print_notes(found.warnings)
-
-
-def _print_notes(notes: Iterable[str]) -> None:
-    from rich.markup import escape
-
-    for note in notes:
-        errors().print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True, highlight=False)
+        line(f"{name:9} {text}")
+    print_notes(found.warnings)
 
 
 def present(
@@ -145,8 +145,6 @@ def present(
     said: Collection[str] = (),
 ) -> None:
     """Print a calibration, and export it if asked; `said` are warnings that the user has read."""
-    from rich.markup import escape
-
     if export is not None:
         from quantkit.files import replace_text
         from quantkit.observe import onnxruntime_table
@@ -157,19 +155,16 @@ def present(
         method = {"name": found.method.name, **dict(found.method.settings)}
         write_json({"file": str(path), "method": method, "ranges": ranges, **found.header})
         return
-    console = output()
     audit = found.header["audit"]
-    console.print(_table(found, all_tensors=all_tensors))
-    for line in _facts(found):
-        console.print(escape(line), highlight=False, soft_wrap=True)
+    output().print(_table(found, all_tensors=all_tensors))
+    for fact in _facts(found):
+        line(fact)
     style = "green" if audit["enough"] is not None else "yellow"
-    verdict = f"[{style}]audit[/]    {escape(audit['verdict'])}"
-    console.print(verdict, highlight=False, soft_wrap=True)
+    marked(f"[{style}]audit[/]    {escape(audit['verdict'])}")
     for name, file in (("file", path), ("exported", export)):
         if file is not None:
-            size = human(file.stat().st_size)
-            console.print(escape(f"{name:8} {file} ({size})"), highlight=False, soft_wrap=True)
-    _print_notes(w for w in found.header["warnings"] if w not in said)
+            line(f"{name:8} {file} ({human(file.stat().st_size)})")
+    print_notes(w for w in found.header["warnings"] if w not in said)
 
 
 def _facts(found: "Calibration") -> Iterator[str]:

@@ -1,9 +1,13 @@
-"""What all commands share: consoles, sizes, the JSON switch."""
+"""What all commands share: consoles, lines, options, and tables that fit the terminal.
+
+Of a table what counts least is left out first, then names are shortened where they are all alike.
+"""
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,24 +25,28 @@ if TYPE_CHECKING:
 
     from quantkit.plan import Plan
 
-__all__ = ["JsonOption", "errors", "float_reasons", "human", "output", "plan_table", "progress"]
-__all__ += ["static_plan_table", "write_json", "write_json_text"]
+__all__ = ["Column", "ExternalDataOption", "JsonOption", "VerifyOption", "errors", "escape"]
+__all__ += ["fitted_table", "float_reasons", "human", "line", "marked", "new_table", "output"]
+__all__ += ["plan_table", "print_notes", "progress", "shortened", "static_plan_table"]
+__all__ += ["write_json", "write_json_text"]
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+VerifyOption = Annotated[
+    bool, typer.Option("--verify/--no-verify", help="Load, run and compare before writing.")
+]
+ExternalDataOption = Annotated[
+    bool, typer.Option("--external-data", help="Write weights to a .data file beside OUT.")
+]
 
 
 def output() -> "Console":
     """Return the console for results."""
-    return _console(stderr=False)
+    return _careful()(emoji=False)
 
 
 def errors() -> "Console":
     """Return the console for progress, warnings and errors."""
-    return _console(stderr=True)
-
-
-def _console(*, stderr: bool) -> "Console":
-    return _careful()(stderr=stderr, emoji=False)
+    return _careful()(stderr=True, emoji=False)
 
 
 @cache
@@ -54,6 +62,41 @@ def _careful() -> "type[Console]":
             return super().render_str(printable(text), **how)
 
     return Careful
+
+
+def escape(text: str) -> str:
+    """Return text of which a console takes nothing for markup."""
+    from rich.markup import escape as escaped  # rich is not needed to read a command line
+
+    return escaped(text)
+
+
+def line(text: str, style: str = "") -> None:
+    """Print a line that is never folded: names are there to be copied."""
+    marked(escape(text), style)
+
+
+def marked(text: str, style: str = "") -> None:
+    """Print a line with rich's markup in it, never folded."""
+    output().print(text, style=style, highlight=False, soft_wrap=True)
+
+
+def print_notes(notes: Iterable[str]) -> None:
+    """Print what the user should know."""
+    for note in notes:
+        errors().print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True, highlight=False)
+
+
+def new_table(title: str, names: Sequence[str], numbers: Sequence[str] = ()) -> "Table":
+    """Return a table: columns of text, then columns of numbers."""
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for name in names:
+        table.add_column(name, overflow="fold")
+    for name in numbers:
+        table.add_column(name, justify="right")
+    return table
 
 
 def write_json(plain: Mapping[str, Any]) -> None:
@@ -102,13 +145,9 @@ _OPERATORS = 3  # to a reason
 
 def plan_table(plan: "Plan") -> "Table":
     """Show how many nodes of each operator run how, in a dynamic plan, and why not in integers."""
-    from rich.markup import escape
-    from rich.table import Table
-
     from quantkit.plan import Mode
 
-    table = Table(title="What runs how", title_justify="left")
-    table.add_column("operator")
+    table = new_table("What runs how", ("operator",))
     table.add_column("int8", justify="right", style="green")
     table.add_column("weights only", justify="right", style="cyan")
     table.add_column("float", justify="right")
@@ -127,13 +166,9 @@ def plan_table(plan: "Plan") -> "Table":
 
 def static_plan_table(plan: "Plan") -> "Table":
     """Show how many nodes of each operator run how, in a static plan: the modes that occur."""
-    from rich.markup import escape
-    from rich.table import Table
-
     counts = plan.counts()
     seen = {mode.value for found in counts.values() for mode in found}
-    table = Table(title="What runs how", title_justify="left")
-    table.add_column("operator")
+    table = new_table("What runs how", ("operator",))
     for mode, (name, style) in _COLUMNS.items():
         if mode in seen:
             table.add_column(name, justify="right", style=style)
@@ -158,3 +193,108 @@ def float_reasons(plan: "Plan") -> list[str]:
         lines.append(f"{operators.total()} in float: {why} ({shown}{more})")
     rest = sum(operators.total() for _, operators in listed[_REASONS:])
     return [*lines, f"{rest} in float: for other reasons"] if rest else lines
+
+
+_NAME = 32  # columns that a long name gets before others are left out
+_LEAST = 12
+_EDGE = 3
+_GAP = 2
+_HEADS = (0.4, 0.3, 0.5, 0.2, 0.6, 0.1, 0.7, 0.8, 0.9, 0.0)  # how much of a name's start is kept
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column.
+
+    Attributes:
+        title: Its head; may have two lines.
+        drop: The columns with the largest number go first, together, where the terminal is narrow; 0 stays.
+        style: Of its cells.
+        left: Texts are on the left, numbers on the right.
+        colours: Of cells, by their text.
+    """
+
+    title: str
+    drop: int = 0
+    style: str = ""
+    left: bool = False
+    colours: Mapping[str, str] = field(default_factory=dict)
+
+
+def fitted_table(
+    title: str,
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[str]],
+    *,
+    width: int | None = None,
+) -> "Table":
+    """Return a table whose first column are names, no wider than the terminal (or `width`)."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    room = (width or output().width) - _EDGE
+    widths = [_width([c.title, *(row[i] for row in rows)]) for i, c in enumerate(columns)]
+    shown = _kept(columns, widths, room)
+    names = max(_LEAST, room - sum(widths[i] + _GAP for i in shown[1:]))
+    table = Table(
+        title=escape(title), title_justify="left", box=SIMPLE_HEAD, padding=(0, _GAP - 1, 0, 0)
+    )
+    for i in shown:
+        how = "left" if columns[i].left or not i else "right"
+        head, style = Text(columns[i].title), columns[i].style
+        table.add_column(head, justify=how, no_wrap=True, style=style)  # type: ignore[arg-type]
+    firsts = shortened([row[0] for row in rows], names)
+    for first, row in zip(firsts, rows, strict=True):
+        cells = (Text(row[i], style=columns[i].colours.get(row[i], "")) for i in shown[1:])
+        table.add_row(escape(first), *cells)
+    return table
+
+
+def _width(cells: Sequence[str]) -> int:
+    return max(len(line) for cell in cells for line in cell.split("\n"))
+
+
+def _kept(columns: Sequence[Column], widths: Sequence[int], room: int) -> list[int]:
+    """Return which columns are shown."""
+    shown = list(range(len(columns)))
+    first = min(widths[0], _NAME)
+    while first + sum(widths[i] + _GAP for i in shown[1:]) > room:
+        last = max((columns[i].drop for i in shown), default=0)
+        if not last:
+            break
+        shown = [i for i in shown if columns[i].drop != last]
+    return shown
+
+
+def shortened(names: Sequence[str], width: int) -> list[str]:
+    """Return names of at most `width` characters, of which those that differ still do wherever that is possible.
+
+    First goes the start that all long names share (``/encoder/`` of ``/encoder/layer.3/...``), then the middle.
+    """
+    long = [name for name in names if len(name) > width]
+    start = _shared(long) if len(long) > 1 else 0
+    known = Counter(name for name in dict.fromkeys(names) if len(name) <= width)
+    found: dict[str, str] = {}
+    for name in dict.fromkeys(long):
+        rest = f"…{name[start:]}" if start > 1 else name
+        tries = [rest] if len(rest) <= width else [_cut(rest, width, share) for share in _HEADS]
+        best = next((text for text in tries if not known[text]), tries[0])
+        known[best] += 1
+        found[name] = best
+    return [found.get(name, name) for name in names]
+
+
+def _shared(names: Sequence[str]) -> int:
+    """Return the length of the path that all names start with."""
+    first, last = min(names), max(names)
+    alike = next((i for i, c in enumerate(first) if c != last[i]), len(first))
+    shared = first[:alike]
+    return shared.rfind("/" if "/" in shared else ".") + 1
+
+
+def _cut(name: str, width: int, share: float) -> str:
+    head = int((width - 1) * share)
+    part = name.rfind("/", 0, head + 1) + 1
+    head = part if part > 1 else head  # rather a whole part of a path than a letter more
+    return f"{name[:head]}…{name[len(name) - (width - 1 - head) :]}"

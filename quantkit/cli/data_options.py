@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from quantkit.cli.console import print_notes
 from quantkit.cli.flags import Flags
 from quantkit.errors import UsageError
 from quantkit.settings import (
@@ -54,9 +55,7 @@ def data_settings(recipe: DataSettings, flags: DataFlags) -> DataSettings:
     before = image.resolved() if image.preset is not None else image
     told = [*_over(before, given), *_over(recipe.text, given)]
     if told:
-        from quantkit.cli.result_view import print_warnings
-
-        print_warnings((f"Over quantkit.toml: {', '.join(told)}.",))
+        print_notes([f"Over quantkit.toml: {', '.join(told)}."])
     if "preset" in given:  # what it sets must not be undone by single values for another one
         image = replace(image, **dict.fromkeys(preset_keys(given["preset"])))
     sized = given.keys() & {"resize", "crop", "letterbox"}
@@ -123,7 +122,7 @@ def calibrator(name: str | None, percentile: float | None) -> "CalibratorOf":
         UsageError: There is no such calibrator, or its setting makes no sense.
     """
     from calibrators import names
-    from quantkit.observe import CalibratorOf
+    from quantkit.api.arguments import range_method
 
     name = name or ("mse" if percentile is None else "percentile")
     known = names()
@@ -133,10 +132,4 @@ def calibrator(name: str | None, percentile: float | None) -> "CalibratorOf":
         )
     if percentile is not None and name != "percentile":
         raise UsageError(f"--percentile is for --method percentile, not {name}.")
-    settings = (("keep", percentile),) if percentile is not None else ()
-    ask = CalibratorOf(name=name, settings=settings)
-    try:
-        ask.create(1)
-    except ValueError as e:
-        raise UsageError(str(e)) from e
-    return ask
+    return range_method(name, percentile)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from quantkit.cli.calibration_view import watching
-from quantkit.cli.console import JsonOption, output
+from quantkit.cli.console import JsonOption, line
 from quantkit.cli.flags import expanded
 
 __all__ = ["demo"]
@@ -31,10 +31,8 @@ def demo(
     present(done.result, done.files, as_json=as_json)
     if as_json:
         return
-    console = output()
-    for line in (
-        f"models: {folder}/fashion.*.onnx",
-        f"again:  cd {folder} && {done.result.origin.command}",
-        "yours:  quantkit quantize static IN OUT --data DIR, then quantkit evaluate IN OUT --data DIR",
-    ):
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
+    line(f"models: {folder}/fashion.*.onnx")
+    line(f"again:  cd {folder} && {done.result.origin.command}")
+    line(
+        "yours:  quantkit quantize static IN OUT --data DIR, then quantkit evaluate IN OUT --data DIR"
+    )

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quantkit.cli.console import JsonOption, output, progress, write_json
+from quantkit.cli.console import JsonOption, line, output, progress, write_json
 from quantkit.cli.data_options import DataFlags, data_settings
 from quantkit.cli.flags import expanded
 from quantkit.errors import UsageError
@@ -111,7 +111,7 @@ def _results(a: Path, b: Path, most: int | None, *, as_json: bool) -> bool:
 
 
 def _plans(a: Path, b: Path, most: int | None, *, as_json: bool) -> bool:
-    from quantkit.cli.diff_view import line, print_rest
+    from quantkit.cli.diff_view import print_rest
     from quantkit.plan import diff_plans, read_plan
 
     lines = diff_plans(read_plan(a), read_plan(b))

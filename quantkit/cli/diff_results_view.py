@@ -3,8 +3,8 @@
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from quantkit.cli.console import human, output
-from quantkit.cli.diff_view import line, new_table, print_rest
+from quantkit.cli.console import escape, human, line, new_table, output
+from quantkit.cli.diff_view import print_rest
 
 if TYPE_CHECKING:
     from quantkit.diff import ResultDiff
@@ -47,8 +47,6 @@ def _both(figure: "FigureChange") -> str:
 
 
 def _print_candidate(candidate: "CandidateDiff", most: int | None) -> None:
-    from rich.markup import escape
-
     if candidate.same:
         line(f"{candidate.name}: the same")
         return
@@ -85,8 +83,6 @@ def _judged(judged: "Judged | None") -> str:
 
 
 def _print_layers(candidate: "CandidateDiff", most: int | None) -> None:
-    from rich.markup import escape
-
     worse = candidate.layers_worse
     if candidate.layers_better:
         line(f"  {candidate.layers_better} layers bring less noise than before")

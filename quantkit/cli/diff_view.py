@@ -1,48 +1,28 @@
 """Two models beside each other in a terminal."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from quantkit.cli.console import human, output
+from quantkit.cli.console import escape, human, line, new_table, output
 from quantkit.text import printable
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from collections.abc import Iterable, Sequence
 
     from quantkit.diff import ModelDiff
     from quantkit.diff.nodes import Change, NodeChange, NodeRef
     from quantkit.diff.weights import WeightChange
 
-__all__ = ["line", "new_table", "print_models", "print_rest"]
+__all__ = ["print_models", "print_rest"]
 
 _OPERATORS = 6  # named in one line
 _WORST = 3  # of each kind, in the summary
-
-
-def line(text: str, style: str = "") -> None:
-    """Print a line that is never folded: names are there to be copied."""
-    from rich.markup import escape
-
-    output().print(escape(text), style=style, highlight=False, soft_wrap=True)
 
 
 def print_rest(count: int, most: int | None) -> None:
     """Say how many rows are not shown."""
     if most is not None and count > most:
         line(f"and {count - most} more: --all", "dim")
-
-
-def new_table(title: str, names: Sequence[str], numbers: Sequence[str] = ()) -> "Table":
-    """Return a table: columns of text, then columns of numbers."""
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left")
-    for name in names:
-        table.add_column(name, overflow="fold")
-    for name in numbers:
-        table.add_column(name, justify="right")
-    return table
 
 
 def print_models(found: "ModelDiff", most: int | None) -> None:
@@ -110,8 +90,6 @@ def _apart(change: "WeightChange") -> str:
 
 
 def _print_changes(title: str, changes: "Sequence[Change]", most: int | None) -> None:
-    from rich.markup import escape
-
     if not changes:
         return
     table = new_table(title, ("", "A", "B"))
@@ -241,8 +219,6 @@ def _print_scale_counts(found: "ModelDiff") -> None:
 
 
 def _print_scales(found: "ModelDiff", most: int | None) -> None:
-    from rich.markup import escape
-
     scales = found.scales
     _print_scale_counts(found)
     if not scales.changed:
@@ -298,8 +274,6 @@ def _decibels(db: float | None) -> str:
 
 
 def _print_errors(found: "ModelDiff", most: int | None) -> None:
-    from rich.markup import escape
-
     differing = [t for t in found.errors.tensors if t.sqnr_db is not None]
     if not differing:
         return

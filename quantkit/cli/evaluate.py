@@ -1,9 +1,9 @@
 """`quantkit evaluate FLOAT CANDIDATE... --data dir/ -o DIR`."""
 
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -14,9 +14,6 @@ from quantkit.cli.flags import Flags, expanded
 from quantkit.cli.gate import GateFlags
 from quantkit.errors import UsageError
 from quantkit.settings import EvaluateSettings, Recipe, load_recipe
-
-if TYPE_CHECKING:
-    from quantkit.workflows.evaluate import EvaluateOptions
 
 __all__ = ["evaluate"]
 
@@ -70,8 +67,10 @@ def evaluate(  # noqa: PLR0913 - one parameter a flag
     an exit code.
     """
     from quantkit.cli.evaluation_view import present
+    from quantkit.evaluate.outputs import AccuracyOptions
     from quantkit.files import check_folder
-    from quantkit.workflows.evaluate import WRITTEN, evaluate, named, write_evaluation
+    from quantkit.gate import rules_of
+    from quantkit.workflows import evaluate as work
 
     recipe = load_recipe()
     settings = data_settings(recipe.evaluated, samples)
@@ -81,25 +80,34 @@ def evaluate(  # noqa: PLR0913 - one parameter a flag
         models = [str(recipe.model), *models]
     _refuse_code(recipe, flags.given.get("metric"))
     wanted = flags.over(recipe.evaluate)
-    recipe = replace(recipe, evaluate=wanted, gate=rules.over_recipe(recipe.gate))
+    judged = rules.over_recipe(recipe.gate)
     folder = wanted.output or Path("evaluation")
-    contenders = named(models)
+    contenders = work.named(models)
     read = read_by(settings, *(model.path for model in contenders))
-    check_folder(folder, WRITTEN, [*read, recipe.file])
-    options = _options(
-        recipe, flags.skip or [], title, shlex.join(["quantkit", *(context.obj or [])])
-    )
+    check_folder(folder, work.WRITTEN, [*read, recipe.file])
     # A limit would draw the very samples that calibration with a limit drew.
     split = flags.hold_out is None and settings.limit is not None
-    how = replace(
-        options.accuracy,
-        skip_bad=samples.skip_bad,
-        hold_out="if possible" if split else bool(flags.hold_out),
+    options = work.EvaluateOptions(
+        accuracy=AccuracyOptions(
+            metric=wanted.metric,
+            pairs=wanted.pairs,
+            answer=wanted.answer,
+            confidence=wanted.confidence,
+            skip_bad=samples.skip_bad,
+            hold_out="if possible" if split else bool(flags.hold_out),
+        ),
+        batches=wanted.batches,
+        threads=wanted.threads,
+        skip=frozenset(flags.skip or ()),
+        rules=rules_of(judged),
+        allow=judged.allow,
+        title=title,
+        command=shlex.join(["quantkit", *(context.obj or [])]),
+        recipe=recipe.text,
     )
-    options = replace(options, accuracy=how)
     with watching(quiet=as_json, doing="Running") as monitor:
-        result = evaluate(contenders, settings.path, settings, options, monitor)
-    files = write_evaluation(result, folder)
+        result = work.evaluate(contenders, settings.path, settings, options, monitor)
+    files = work.write_evaluation(result, folder)
     present(result, files, as_json=as_json)
 
 
@@ -114,27 +122,3 @@ def _refuse_code(recipe: Recipe, metric: str | None) -> None:
             f"quantkit.toml names code to import, metric = '{named}', which is only done when you say so: "
             f"add --metric {shlex.quote(named)}, or remove the line."
         )
-
-
-def _options(recipe: Recipe, skip: list[str], title: str, command: str) -> "EvaluateOptions":
-    from quantkit.evaluate.outputs import AccuracyOptions
-    from quantkit.gate import rules_of
-    from quantkit.workflows.evaluate import EvaluateOptions
-
-    wanted = recipe.evaluate
-    return EvaluateOptions(
-        accuracy=AccuracyOptions(
-            metric=wanted.metric,
-            pairs=wanted.pairs,
-            answer=wanted.answer,
-            confidence=wanted.confidence,
-        ),
-        batches=wanted.batches,
-        threads=wanted.threads,
-        skip=frozenset(skip),
-        rules=rules_of(recipe.gate),
-        allow=recipe.gate.allow,
-        title=title,
-        command=command,
-        recipe=recipe.text,
-    )

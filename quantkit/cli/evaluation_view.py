@@ -5,8 +5,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quantkit.cli.console import errors, human, output, write_json_text
-from quantkit.cli.tables import Column, fitted_table
+from quantkit.cli.console import (
+    Column,
+    escape,
+    fitted_table,
+    human,
+    line,
+    marked,
+    output,
+    print_notes,
+    write_json_text,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -21,25 +30,21 @@ COLOURS = {"pass": "green", "fail": "red", "undecided": "yellow", "invalid": "ma
 
 def present(result: "Result", files: Sequence[Path], *, as_json: bool = False) -> None:
     """Print an evaluation, or its JSON."""
-    from rich.markup import escape
-
     from quantkit.result import result_text
 
     if as_json:
         write_json_text(result_text(result))
         return
-    console = output()
-    console.print(evaluation_table(result))
-    for line in _candidate_lines(result):
-        console.print(line, highlight=False, soft_wrap=True)
-    for text in (*result.notes, *_warnings(result)):
-        errors().print(f"[yellow]note:[/] {escape(text)}", soft_wrap=True, highlight=False)
-    written, page, text_file = (escape(str(file)) for file in files)
-    for line in (f"report: {page}", f"also:   {written}, {text_file}"):
-        console.print(line, soft_wrap=True, highlight=False)
+    output().print(evaluation_table(result))
+    for text in _candidate_lines(result):
+        marked(text)
+    print_notes((*result.notes, *_warnings(result)))
+    written, page, text_file = files
+    line(f"report: {page}")
+    line(f"also:   {written}, {text_file}")
     rule = "" if result.verdicts else _fitting_rule(result)
     gate = f"quantkit gate {shlex.quote(str(files[0]))}{rule}"
-    console.print(f"next:   {escape(gate)}", soft_wrap=True, highlight=False)
+    line(f"next:   {gate}")
 
 
 def _fitting_rule(result: "Result") -> str:
@@ -53,8 +58,6 @@ def _fitting_rule(result: "Result") -> str:
 
 def _candidate_lines(result: "Result") -> list[str]:
     """Return what can be said of each candidate: the verdict, and which rules it does not keep."""
-    from rich.markup import escape
-
     verdicts = {v.candidate: v for v in result.verdicts}
     lines = []
     for model in result.candidates:
@@ -71,8 +74,6 @@ def _candidate_lines(result: "Result") -> list[str]:
 
 def objection_lines(verdict: "Verdict") -> list[str]:
     """Return what stands against a candidate's figures, and what to do."""
-    from rich.markup import escape
-
     return [
         f"[{COLOURS['invalid']}]{'allowed' if o.allowed else 'invalid'}[/] "
         f"{escape(f'{o.kind}: {o.sentence}.')}"

@@ -6,10 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quantkit.cli.console import JsonOption, output, write_json
+from quantkit.cli.console import (
+    Column,
+    JsonOption,
+    escape,
+    fitted_table,
+    marked,
+    output,
+    write_json,
+)
 from quantkit.cli.evaluation_view import COLOURS, objection_lines
 from quantkit.cli.flags import Flags, expanded
-from quantkit.cli.tables import Column, fitted_table
 from quantkit.errors import UsageError
 from quantkit.settings import RECIPE_NAME, GateSettings
 from quantkit.settings.declare import declared
@@ -103,20 +110,17 @@ def gate(  # noqa: PLR0913 - one parameter a flag
 
 
 def _print(found: "GateVerdict") -> None:
-    from rich.markup import escape
-
     console = output()
     for verdict, model in zip(found.verdicts, found.result.candidates, strict=True):
         console.print(_table(verdict, model))
-        for line in objection_lines(verdict):
-            console.print(line, highlight=False, soft_wrap=True)
+        for text in objection_lines(verdict):
+            marked(text)
         for judged in verdict.rules:
             if judged.outcome != "pass":
                 told = escape(f"{judged.rule.key}: {judged.sentence}.")
                 colour = COLOURS[judged.outcome]
                 console.print(f"[{colour}]{judged.outcome}[/] {told}", highlight=False)
-    line = f"[bold {COLOURS[found.outcome]}]{escape(str(found))}[/]"
-    console.print(line, highlight=False, soft_wrap=True)
+    marked(f"[bold {COLOURS[found.outcome]}]{escape(str(found))}[/]")
 
 
 def _table(verdict: "Verdict", model: "Evaluated") -> "Table":

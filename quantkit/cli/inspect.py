@@ -5,9 +5,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quantkit.cli.console import JsonOption, human, output, plan_table, progress, write_json
+from quantkit.cli.console import (
+    Column,
+    JsonOption,
+    escape,
+    fitted_table,
+    human,
+    line,
+    marked,
+    new_table,
+    output,
+    plan_table,
+    progress,
+    write_json,
+)
 from quantkit.cli.flags import expanded
-from quantkit.cli.tables import Column, fitted_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -29,8 +41,6 @@ def inspect(
     as_json: JsonOption = False,
 ) -> None:
     """Show what is in a model, its size by cause, what would be quantized and what is risky."""
-    from rich.markup import escape
-
     from quantkit.workflows.inspect import inspect_model
 
     with progress() as show:
@@ -48,14 +58,12 @@ def inspect(
     if found.weights:
         console.print(_weight_table(found))
     for warning in found.hazards:
-        console.print(f"[yellow]warning:[/] {escape(warning)}", highlight=False, soft_wrap=True)
+        marked(f"[yellow]warning:[/] {escape(warning)}")
     if not found.hazards:
         console.print("[green]no warnings[/]")
 
 
 def _print_head(found: "Inspection") -> None:
-    from rich.markup import escape
-
     console = output()
     opsets = ", ".join(f"{d or 'ai.onnx'} {v}" for d, v in found.opsets.items())
     console.print(f"[bold]{escape(found.name)}[/]  {human(found.nbytes)}", highlight=False)
@@ -72,20 +80,13 @@ def _print_head(found: "Inspection") -> None:
 
 
 def _described(port: "Port") -> str:
-    from rich.markup import escape
-
     shape = ", ".join(str(n) for n in port.shape)
     dynamic = " (dynamic)" if port.is_dynamic else ""
     return escape(f"{port.name}  {port.dtype}[{shape}]{dynamic}")
 
 
 def _size_table(found: "Inspection") -> "Table":
-    from rich.table import Table
-
-    table = Table(title="Size by cause", title_justify="left")
-    table.add_column("cause")
-    for name in ("tensors", "size", "share"):
-        table.add_column(name, justify="right")
+    table = new_table("Size by cause", ("cause",), ("tensors", "size", "share"))
     for part in found.size:
         share = f"{part.nbytes / found.nbytes:.1%}"
         table.add_row(part.cause, str(part.tensors or "-"), human(part.nbytes), share)
@@ -96,16 +97,9 @@ def _size_table(found: "Inspection") -> "Table":
 
 def _print_nodes(found: "Inspection") -> None:
     """Print a line a node, never folded: names are there to be copied."""
-    from rich.markup import escape
-
-    console = output()
-    console.print("Nodes that hold weights: name, operator, mode, why")
+    output().print("Nodes that hold weights: name, operator, mode, why")
     for node in found.plans["dynamic"].nodes:
-        console.print(
-            escape(f"{node.node}  {node.op_type}  {node.mode.words}  {node.why}"),
-            highlight=False,
-            soft_wrap=True,
-        )
+        line(f"{node.node}  {node.op_type}  {node.mode.words}  {node.why}")
 
 
 def _weight_table(found: "Inspection") -> "Table":

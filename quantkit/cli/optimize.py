@@ -6,7 +6,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quantkit.cli.console import JsonOption, errors, human, output, progress, write_json
+from quantkit.cli.console import (
+    ExternalDataOption,
+    JsonOption,
+    VerifyOption,
+    escape,
+    human,
+    new_table,
+    output,
+    print_notes,
+    progress,
+    write_json,
+)
 from quantkit.cli.flags import expanded
 from quantkit.cli.result_view import print_written
 
@@ -50,12 +61,8 @@ def optimize(  # noqa: PLR0913 - one parameter a flag
             help="Then run this pass of another package: a plug-in, or module:attribute. May be repeated.",
         ),
     ] = None,
-    verify: Annotated[
-        bool, typer.Option("--verify/--no-verify", help="Load, run and compare before writing.")
-    ] = True,
-    external_data: Annotated[
-        bool, typer.Option("--external-data", help="Write weights to a .data file beside OUT.")
-    ] = False,
+    verify: VerifyOption = True,
+    external_data: ExternalDataOption = False,
     as_json: JsonOption = False,
     _list: Annotated[
         bool,
@@ -83,8 +90,6 @@ def optimize(  # noqa: PLR0913 - one parameter a flag
 
 
 def _print(result: "OptimizeResult", target: Path) -> None:
-    from rich.markup import escape
-
     console, report = output(), result.report
     if report.before != report.after:
         console.print(_node_table(report))
@@ -113,8 +118,7 @@ def _print(result: "OptimizeResult", target: Path) -> None:
             highlight=False,
         )
     print_written(target)
-    for warning in result.warnings:
-        errors().print(f"[yellow]note:[/] {escape(warning)}", soft_wrap=True, highlight=False)
+    print_notes(result.warnings)
 
 
 def _moved(db: float) -> str:
@@ -123,12 +127,7 @@ def _moved(db: float) -> str:
 
 def _node_table(report: "SimplifyReport") -> "Table":
     """Show the operators whose number changed, and the total."""
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(title="Nodes", title_justify="left")
-    table.add_column("operator")
-    table.add_column("before", justify="right")
+    table = new_table("Nodes", ("operator",), ("before",))
     table.add_column("after", justify="right", style="green")
     for op_type in sorted({*report.before, *report.after}):
         before, after = report.before.get(op_type, 0), report.after.get(op_type, 0)

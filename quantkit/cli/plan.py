@@ -6,10 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quantkit.cli.calibration_view import watching
-from quantkit.cli.console import JsonOption, float_reasons, output, static_plan_table, write_json
+from quantkit.cli.console import (
+    JsonOption,
+    float_reasons,
+    line,
+    output,
+    static_plan_table,
+    write_json,
+)
 from quantkit.cli.data_options import DataFlags, MethodFlags, read_by
 from quantkit.cli.flags import expanded
-from quantkit.cli.static_jobs import StaticFlags, job_of
+from quantkit.cli.quantize_static import StaticFlags, job_of
 from quantkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -62,7 +69,7 @@ def plan(  # noqa: PLR0913 - one parameter a flag
         return
     _print(found, nodes=nodes)
     if saved is not None:
-        _line(f"wrote {saved}")
+        line(f"wrote {saved}")
 
 
 def _found(
@@ -102,36 +109,29 @@ def _print_difference(found: "Plan", compared: "Plan", title: str, *, as_json: b
     if as_json:
         write_json({"compared": title, "differences": lines})
         return
-    _line(title)
-    for line in lines or ["no difference"]:
-        _line(line)
+    line(title)
+    for text in lines or ["no difference"]:
+        line(text)
 
 
 def _print(found: "Plan", *, nodes: bool) -> None:
     output().print(static_plan_table(found))
     for reason in float_reasons(found):
-        _line(reason)
-    _line(
+        line(reason)
+    line(
         f"{len(found.activations)} activations with fixed ranges, {len(found.weights)} weights in 8 bits, "
         f"opset {found.min_opset} or newer" + (f", for {found.target}" if found.target else "")
     )
     if not nodes:
         return
-    _line("Nodes: name, operator, mode, why")
+    line("Nodes: name, operator, mode, why")
     for node in found.nodes:
-        _line(f"{node.node}  {node.op_type}  {node.mode.words}  {node.why}")
-    _line("Activations: tensor, type, scale, zero point, why")
+        line(f"{node.node}  {node.op_type}  {node.mode.words}  {node.why}")
+    line("Activations: tensor, type, scale, zero point, why")
     for a in found.activations:
-        _line(f"{a.tensor}  {a.dtype.name}  {a.scale:.6g}  {a.zero_point}  {a.why}")
-    _line("Weights: tensor, type, scales")
+        line(f"{a.tensor}  {a.dtype.name}  {a.scale:.6g}  {a.zero_point}  {a.why}")
+    line("Weights: tensor, type, scales")
     for w in found.weights:
         axis = getattr(w.spec.granularity, "axis", None)
         scales = "one" if axis is None else f"one per channel, axis {axis}"
-        _line(f"{w.tensor}  {w.spec.dtype.name}  {scales}")
-
-
-def _line(text: str) -> None:
-    """Print a line that is never folded: names are there to be copied."""
-    from rich.markup import escape
-
-    output().print(escape(text), highlight=False, soft_wrap=True)
+        line(f"{w.tensor}  {w.spec.dtype.name}  {scales}")

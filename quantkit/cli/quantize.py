@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from quantkit.cli.console import JsonOption, progress, write_json
+from quantkit.cli.console import ExternalDataOption, JsonOption, VerifyOption, progress, write_json
 from quantkit.cli.flags import Command, Flags, Group, expanded
 from quantkit.cli.quantize_static import static
 from quantkit.cli.result_view import print_result
@@ -72,12 +72,8 @@ def dynamic(  # noqa: PLR0913 - one parameter per flag
     model: Annotated[Path, typer.Argument(help="The float32 model.", metavar="IN")],
     target: Annotated[Path, typer.Argument(help="Where to write the result.", metavar="OUT")],
     flags: _DynamicFlags,
-    external_data: Annotated[
-        bool, typer.Option("--external-data", help="Write weights to a .data file beside OUT.")
-    ] = False,
-    verify: Annotated[
-        bool, typer.Option("--verify/--no-verify", help="Load, run and compare before writing.")
-    ] = True,
+    external_data: ExternalDataOption = False,
+    verify: VerifyOption = True,
     sample: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Verify with these inputs: an .npz keyed by input name."),

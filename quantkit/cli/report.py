@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from quantkit.cli.console import output, write_json
+from quantkit.cli.console import line, write_json
 from quantkit.cli.flags import expanded
 from quantkit.errors import UsageError
 
@@ -62,6 +62,6 @@ def report(
         raise UsageError("--open shows the page: it needs --format html or both.")
     files = write_report(result, folder, form=form.value, picture=picture)
     for path in files.written:
-        output().print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
+        line(f"wrote {path}")
     if view:
         typer.launch(str(files.html))

@@ -3,7 +3,17 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quantkit.cli.console import errors, float_reasons, human, output, plan_table, static_plan_table
+from quantkit.cli.console import (
+    escape,
+    float_reasons,
+    human,
+    line,
+    marked,
+    output,
+    plan_table,
+    print_notes,
+    static_plan_table,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -11,7 +21,7 @@ if TYPE_CHECKING:
     from quantkit.runtime.kernels import Fusion
     from quantkit.workflows.outcome import QuantizeResult
 
-__all__ = ["print_result", "print_warnings", "print_written"]
+__all__ = ["print_result", "print_written"]
 
 
 def print_result(result: "QuantizeResult", target: Path, promise: str = "") -> None:
@@ -22,16 +32,14 @@ def print_result(result: "QuantizeResult", target: Path, promise: str = "") -> N
         target: Where it was written.
         promise: What holds for a result of this kind; "" for nothing.
     """
-    from rich.markup import escape
-
     console = output()
     static = any(n.mode.value == "static" for n in result.plan.nodes)
     console.print(static_plan_table(result.plan) if static else plan_table(result.plan))
     lines = float_reasons(result.plan) if static else []
     lines += [] if result.fusion is None else _fused(result.fusion)
-    for line in (*lines, promise):
-        if line:
-            console.print(escape(line), highlight=False, soft_wrap=True)
+    for text in (*lines, promise):
+        if text:
+            line(text)
     share = result.output_bytes / result.input_bytes
     larger = "[bold yellow]not smaller[/]: " if share >= 1 else ""
     console.print(
@@ -40,44 +48,30 @@ def print_result(result: "QuantizeResult", target: Path, promise: str = "") -> N
         highlight=False,
     )
     for note in result.notes:
-        console.print(escape(f"preparation: {note}"), highlight=False, soft_wrap=True)
+        line(f"preparation: {note}")
     _print_verified(result)
     print_written(target)
-    print_warnings(result.warnings)
+    print_notes(result.warnings)
 
 
 def print_written(target: Path) -> None:
     """Name the files of a model that was written."""
-    from rich.markup import escape
-
     from quantkit.graph.load import model_files
 
     listed = " and ".join(str(path) for path in model_files(target))
-    output().print(escape(f"wrote {listed}"), highlight=False, soft_wrap=True)
-
-
-def print_warnings(warnings: tuple[str, ...]) -> None:
-    """Print what the user should know."""
-    from rich.markup import escape
-
-    for warning in warnings:
-        errors().print(f"[yellow]note:[/] {escape(warning)}", soft_wrap=True, highlight=False)
+    line(f"wrote {listed}")
 
 
 def _print_verified(result: "QuantizeResult") -> None:
-    from rich.markup import escape
-
     checked = result.verification
     if checked is None:
         return
     found = checked.figures()
-    output().print(
+    marked(
         "[green]verified[/]: valid, loads"
         + (" and runs" if checked.ran else "")
         + " in onnxruntime"
-        + (escape(f"; SQNR against float on {checked.judged_on}: {found}") if found else ""),
-        highlight=False,
-        soft_wrap=True,
+        + (escape(f"; SQNR against float on {checked.judged_on}: {found}") if found else "")
     )
 
 

@@ -4,9 +4,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quantkit.cli.console import JsonOption, output, write_json
+from quantkit.cli.console import (
+    Column,
+    JsonOption,
+    escape,
+    fitted_table,
+    line,
+    marked,
+    output,
+    write_json,
+)
 from quantkit.cli.flags import expanded
-from quantkit.cli.tables import Column, fitted_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -72,21 +80,16 @@ def _weights(t: "Target") -> str:
 
 
 def _print_machine(machine: "Machine") -> None:
-    from rich.markup import escape
-
     says = {
         True: "sums of two uint8 x int8 products saturate at 16 bits on this CPU; quantkit chooses weights that cannot",
         False: "uint8 x int8 products are summed exactly on this CPU: nothing saturates",
         None: "whether sums of uint8 x int8 products saturate on this CPU is unknown",
     }
-    console = output()
-    console.print(escape(f"this machine: {machine}"), highlight=False, soft_wrap=True)
-    console.print(f"{says[machine.saturates]}.", highlight=False, soft_wrap=True)
-    console.print(
+    line(f"this machine: {machine}")
+    line(f"{says[machine.saturates]}.")
+    marked(
         f"For this machine alone: [bold]{machine.target}[/]; for a file that runs anywhere: "
-        "[bold]cpu[/], the default.",
-        highlight=False,
-        soft_wrap=True,
+        "[bold]cpu[/], the default."
     )
 
 
@@ -94,7 +97,6 @@ def _show_one(t: "Target", *, as_json: bool) -> None:
     if as_json:
         write_json(t.to_json())
         return
-    from rich.markup import escape
     from rich.table import Table
 
     table = Table.grid(padding=(0, 2))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quantkit.cli.console import JsonOption, output, progress, write_json
+from quantkit.cli.console import JsonOption, escape, new_table, output, progress, write_json
 from quantkit.cli.data_options import DataFlags, data_settings
 from quantkit.cli.flags import expanded
 from quantkit.errors import UsageError
@@ -77,18 +77,12 @@ def _data(samples: DataFlags) -> "tuple[Path | None, DataSettings | None, int | 
 
 
 def _print(found: "Attestation", model: Path) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
     console, says = output(), found.provenance
     console.print(
         f"[bold]{escape(model.name)}[/]  {says.kind}, written by quantkit {escape(says.quantkit)}",
         highlight=False,
     )
-    table = Table()
-    table.add_column("check")
-    table.add_column("outcome")
-    table.add_column("what was found")
+    table = new_table("", ("check", "outcome", "what was found"))
     for check in found.checks:
         outcome = f"[{_STYLES[check.outcome]}]{check.outcome}[/]"
         table.add_row(check.name, outcome, escape(check.sentence))

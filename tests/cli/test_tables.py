@@ -11,7 +11,7 @@ from rich.console import Console
 
 import quantkit
 from quantkit.cli.calibration_view import _table as calibration_table
-from quantkit.cli.tables import Column, fitted_table, shortened
+from quantkit.cli.console import Column, fitted_table, shortened
 
 LAYERS = [f"/encoder/layer.{i}/attention/self/{op}_output_0" for i in range(12) for op in ("MatMul", "MatMul_1", "Add")]  # fmt: skip
 

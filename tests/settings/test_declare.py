@@ -18,7 +18,7 @@ from quantkit.cli.app import run
 from quantkit.cli.data_options import DataFlags, MethodFlags
 from quantkit.cli.flags import Flags
 from quantkit.cli.gate import GateFlags
-from quantkit.cli.static_jobs import StaticFlags
+from quantkit.cli.quantize_static import StaticFlags
 from quantkit.errors import UsageError
 from quantkit.settings import (
     CalibrateSettings,
