@@ -1,6 +1,7 @@
 """The tables [data], [data.image] and [data.text]: which data, and how a sample becomes an array."""
 
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,7 +16,7 @@ __all__ += ["preset_keys"]
 _MOST_PIXELS = 8192  # per side
 _MOST_TOKENS = 1_000_000
 _LARGEST = 1e30  # of a mean; far from what float32 holds
-_IMAGES, _TEXT = "Images", "Text"
+_image, _text = partial(Setting, panel="Images"), partial(Setting, panel="Text")
 
 Pixels = Literal["0-1", "0-255"]
 Layout = Literal["NCHW", "NHWC"]
@@ -32,53 +33,35 @@ class ImageSettings:
 
     preset: Annotated[
         str | None,
-        Setting(
-            "imagenet, symmetric (-1..1), unit (0..1), raw.",
-            "NAME",
-            panel=_IMAGES,
-            choices=lambda: tuple(PRESETS),
+        _image(
+            "imagenet, symmetric (-1..1), unit (0..1), raw.", "NAME", choices=lambda: tuple(PRESETS)
         ),
     ] = None
     resize: Annotated[
-        Size | None,
-        Setting(
-            "Size of the shorter side, or HxW.", "N", panel=_IMAGES, least=1, most=_MOST_PIXELS
-        ),
+        Size | None, _image("Size of the shorter side, or HxW.", "N", least=1, most=_MOST_PIXELS)
     ] = None
     crop: Annotated[
-        Size | None,
-        Setting(
-            "Size of the centre crop, N or HxW.", "N", panel=_IMAGES, least=1, most=_MOST_PIXELS
-        ),
+        Size | None, _image("Size of the centre crop, N or HxW.", "N", least=1, most=_MOST_PIXELS)
     ] = None
     letterbox: Annotated[
         Size | None,
-        Setting(
+        _image(
             "Fit into N or HxW between grey borders, as YOLO does; instead of the two.",
             "N",
-            panel=_IMAGES,
             least=1,
             most=_MOST_PIXELS,
         ),
     ] = None
-    pixels: Annotated[
-        Pixels | None, Setting("0-1 or 0-255, before mean and std.", "R", panel=_IMAGES)
-    ] = None
+    pixels: Annotated[Pixels | None, _image("0-1 or 0-255, before mean and std.", "R")] = None
     mean: Annotated[
-        tuple[float, ...] | None,
-        Setting("Subtracted: 127, or 0.485,0.456,0.406.", "M", panel=_IMAGES),
+        tuple[float, ...] | None, _image("Subtracted: 127, or 0.485,0.456,0.406.", "M")
     ] = None
     std: Annotated[
-        tuple[float, ...] | None,
-        Setting("Divided by: 128, or 0.229,0.224,0.225.", "S", panel=_IMAGES),
+        tuple[float, ...] | None, _image("Divided by: 128, or 0.229,0.224,0.225.", "S")
     ] = None
-    layout: Annotated[Layout | None, Setting("NCHW or NHWC.", "L", panel=_IMAGES)] = None
-    channels: Annotated[
-        Literal["RGB", "BGR"] | None, Setting("RGB or BGR.", "C", panel=_IMAGES)
-    ] = None
-    exif: Annotated[
-        bool | None, Setting("Turn photographs upright as EXIF says (default).", panel=_IMAGES)
-    ] = None
+    layout: Annotated[Layout | None, _image("NCHW or NHWC.", "L")] = None
+    channels: Annotated[Literal["RGB", "BGR"] | None, _image("RGB or BGR.", "C")] = None
+    exif: Annotated[bool | None, _image("Turn photographs upright as EXIF says (default).")] = None
 
     def __post_init__(self) -> None:
         check(self)
@@ -142,15 +125,10 @@ class TextSettings:
     extent, else 512.
     """
 
-    column: Annotated[
-        Columns, Setting("The column with the text; give two for pairs.", "NAME", panel=_TEXT)
-    ] = ()
-    tokenizer: Annotated[
-        Path | None, Setting("The tokenizer.json of the model.", "FILE", panel=_TEXT)
-    ] = None
+    column: Annotated[Columns, _text("The column with the text; give two for pairs.", "NAME")] = ()
+    tokenizer: Annotated[Path | None, _text("The tokenizer.json of the model.", "FILE")] = None
     max_length: Annotated[
-        int | None,
-        Setting("Longer texts are cut to N tokens.", "N", panel=_TEXT, least=1, most=_MOST_TOKENS),
+        int | None, _text("Longer texts are cut to N tokens.", "N", least=1, most=_MOST_TOKENS)
     ] = None
     search: tuple[Path, ...] = ()
 

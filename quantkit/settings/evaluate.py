@@ -1,6 +1,7 @@
 """The table [evaluate]: how candidates are measured against the float model."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,7 +34,7 @@ _MOST_BATCH = 4096
 _MOST_THREADS = 1024
 _MOST_TIMED = 16
 
-_PANEL = "What is measured"
+_measured = partial(Setting, panel="What is measured")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,51 +43,38 @@ class EvaluateSettings:
 
     metric: Annotated[
         str | None,
-        Setting(
-            f"{', '.join(METRICS)}, a plug-in, or module:function. Default: by the labels.",
-            "NAME",
-            panel=_PANEL,
+        _measured(
+            f"{', '.join(METRICS)}, a plug-in, or module:function. Default: by the labels.", "NAME"
         ),
     ] = None
     pairs: Annotated[
-        bool,
-        Setting(
-            "Two --column are two texts to embed; the label is their similarity.", panel=_PANEL
-        ),
+        bool, _measured("Two --column are two texts to embed; the label is their similarity.")
     ] = False
     answer: Annotated[
         str | None,
-        Setting(
-            "The output that is judged, of several. Default: the first that fits.",
-            "OUTPUT",
-            panel=_PANEL,
-        ),
+        _measured("The output that is judged, of several. Default: the first that fits.", "OUTPUT"),
     ] = None
     confidence: Annotated[
         Share,
-        Setting(
+        _measured(
             "Confidence of all intervals. Default: 95%.",
             "C",
-            panel=_PANEL,
             range=Range(above=0.5, below=1, words="more than 0.5, below 1"),
         ),
     ] = 0.95
     batches: Annotated[
         tuple[int, ...],
-        Setting(
+        _measured(
             "Batch size to time. May be repeated. Default: 1.",
             "N",
             flag="--time-batch",
-            panel=_PANEL,
             least=1,
             most=_MOST_BATCH,
         ),
     ] = (1,)
     threads: Annotated[
         tuple[int, ...],
-        Setting(
-            "Threads to time with. May be repeated.", "N", panel=_PANEL, least=0, most=_MOST_THREADS
-        ),
+        _measured("Threads to time with. May be repeated.", "N", least=0, most=_MOST_THREADS),
     ] = (0,)
     output: Annotated[
         Path | None, Setting("Where to write. Default: evaluation.", "DIR", flag="--output -o")

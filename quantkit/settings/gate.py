@@ -1,6 +1,7 @@
 """The table [gate]: what a candidate must keep to be released."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, get_args
 
 from quantkit.errors import UsageError
@@ -11,6 +12,7 @@ __all__ = ["GateSettings", "objections"]
 
 _USUAL = 0.95
 _PANEL = "Gate"
+_rule = partial(Setting, metavar="X", panel=_PANEL)
 
 
 def objections() -> tuple[str, ...]:
@@ -34,52 +36,31 @@ class GateSettings:
 
     max_drop: Annotated[
         Drop | None,
-        Setting(
+        _rule(
             "How much worse the metric may be: 0.01 in its units; 1% is one point, of mse and the like 1% of float's.",
-            "X",
-            panel=_PANEL,
             range=Range(least=0),
         ),
     ] = None
     min_size_reduction: Annotated[
         Share | None,
-        Setting(
-            "How much smaller the file must be: 70%.",
-            "X",
-            panel=_PANEL,
-            range=Range(least=0, below=1),
-        ),
+        _rule("How much smaller the file must be: 70%.", range=Range(least=0, below=1)),
     ] = None
     max_latency_ratio: Annotated[
-        Share | None,
-        Setting("How slow, as a multiple of float: 0.8.", "X", panel=_PANEL, range=Range(above=0)),
+        Share | None, _rule("How slow, as a multiple of float: 0.8.", range=Range(above=0))
     ] = None
     min_int8_share: Annotated[
         Share | None,
-        Setting(
+        _rule(
             "Share of layers (Conv, Gemm, MatMul, ...) in integers: 90%.",
-            "X",
-            panel=_PANEL,
             range=Range(least=0, most=1),
         ),
     ] = None
     max_flips: Annotated[
         Share | None,
-        Setting(
-            "Decisions that may differ from float's: 1%.",
-            "X",
-            panel=_PANEL,
-            range=Range(least=0, below=1),
-        ),
+        _rule("Decisions that may differ from float's: 1%.", range=Range(least=0, below=1)),
     ] = None
     min_sqnr_db: Annotated[
-        float | None,
-        Setting(
-            "Signal to noise of the worst output, in dB: 20.",
-            "X",
-            panel=_PANEL,
-            range=Range(above=0),
-        ),
+        float | None, _rule("Signal to noise of the worst output, in dB: 20.", range=Range(above=0))
     ] = None
     confidence: Annotated[
         Share | None,

@@ -7,6 +7,7 @@ types, is looked up when it asks: a command that only shows its help imports nei
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -25,7 +26,9 @@ StaticFormat = Literal["qdq", "qoperator"]
 ActivationType = Literal["uint8", "int8", "uint16", "int16"]
 WeightType = Literal["int8", "uint8"]
 
-_INTEGERS, _SELECTION, _ACCURACY = "Integers", "Selection", "Accuracy"
+_integers = partial(Setting, panel="Integers")
+_selection = partial(Setting, panel="Selection")
+_recovery = partial(Setting, panel="Accuracy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,41 +38,33 @@ class RecoverSettings:
     "auto" is on for bias and rounding, off for empirical, ranges and adaptive, and decided by what is observed for the others.
     """
 
-    equalize: Annotated[
-        Switch, Setting("Equalize the ranges of channels between layers.", panel=_ACCURACY)
-    ] = "auto"
+    equalize: Annotated[Switch, _recovery("Equalize the ranges of channels between layers.")] = (
+        "auto"
+    )
     smooth: Annotated[
-        Switch,
-        Setting("Move outliers of activations into weights (SmoothQuant).", panel=_ACCURACY),
+        Switch, _recovery("Move outliers of activations into weights (SmoothQuant).")
     ] = "auto"
-    bias: Annotated[
-        Switch, Setting("Correct the mean error of each channel in its bias.", panel=_ACCURACY)
-    ] = "auto"
+    bias: Annotated[Switch, _recovery("Correct the mean error of each channel in its bias.")] = (
+        "auto"
+    )
     empirical: Annotated[
         Switch,
-        Setting(
-            "Then run the quantized model layer by layer and correct biases by what comes out; slow.",
-            panel=_ACCURACY,
+        _recovery(
+            "Then run the quantized model layer by layer and correct biases by what comes out; slow."
         ),
     ] = "auto"
     ranges: Annotated[
         Switch,
-        Setting(
+        _recovery(
             "Choose the range of each weight by the error that it leaves, instead of clipping none.",
             flag="--weight-ranges/--no-weight-ranges",
-            panel=_ACCURACY,
         ),
     ] = "auto"
     rounding: Annotated[
-        Switch,
-        Setting(
-            "Round weights so that each layer's output changes least (second order).",
-            panel=_ACCURACY,
-        ),
+        Switch, _recovery("Round weights so that each layer's output changes least (second order).")
     ] = "auto"
     adaptive: Annotated[
-        Switch,
-        Setting("Search the rounding of single weights further; slower.", panel=_ACCURACY),
+        Switch, _recovery("Search the rounding of single weights further; slower.")
     ] = "auto"
 
     def __post_init__(self) -> None:
@@ -168,48 +163,38 @@ class StaticSettings:
     ] = None
     format: Annotated[
         StaticFormat | None,
-        Setting(
-            "qdq (default), which every runtime reads, or qoperator: QLinear operators.",
-            "FORMAT",
-            panel=_INTEGERS,
+        _integers(
+            "qdq (default), which every runtime reads, or qoperator: QLinear operators.", "FORMAT"
         ),
     ] = None
     activation_type: Annotated[
-        ActivationType | None, Setting("uint8, int8, uint16 or int16.", "TYPE", panel=_INTEGERS)
+        ActivationType | None, _integers("uint8, int8, uint16 or int16.", "TYPE")
     ] = None
-    weight_type: Annotated[
-        WeightType | None, Setting("int8 or uint8.", "TYPE", panel=_INTEGERS)
-    ] = None
+    weight_type: Annotated[WeightType | None, _integers("int8 or uint8.", "TYPE")] = None
     per_channel: Annotated[
         bool | None,
-        Setting(
+        _integers(
             "One scale per output channel (default), or one per tensor.",
             flag="--per-channel/--per-tensor",
-            panel=_INTEGERS,
         ),
     ] = None
     symmetric_activations: Annotated[
         bool | None,
-        Setting(
+        _integers(
             "Zero points of activations in the middle of the type, or where they fit best.",
             flag="--symmetric-activations/--asymmetric-activations",
-            panel=_INTEGERS,
         ),
     ] = None
     method: Annotated[str | None, Setting("How ranges are estimated.", flag=None)] = None
     include: Annotated[
-        Names,
-        Setting("Only this node (name or pattern). May be repeated.", "NODE", panel=_SELECTION),
+        Names, _selection("Only this node (name or pattern). May be repeated.", "NODE")
     ] = ()
     exclude: Annotated[
-        Names,
-        Setting("Never this node (name or pattern). May be repeated.", "NODE", panel=_SELECTION),
+        Names, _selection("Never this node (name or pattern). May be repeated.", "NODE")
     ] = ()
     op_types: Annotated[
         OperatorTypes,
-        Setting(
-            "Only these operator types: Conv,Gemm,... May be repeated.", "TYPES", panel=_SELECTION
-        ),
+        _selection("Only these operator types: Conv,Gemm,... May be repeated.", "TYPES"),
     ] = ()
     recover: RecoverSettings = field(default_factory=RecoverSettings)
     tensors: tuple[TensorRule, ...] = ()
