@@ -51,15 +51,8 @@ def prepare_static(
     Returns:
         The prepared model; nothing changes it.
     """
-    given = static or StaticSettings()
-    job = static_job(
-        model,
-        data_or_calibration,
-        given,
-        settings or DataSettings(),
-        calibrate=CalibrateOptions(skip_bad=skip_bad),
-    )
-    return prepare_model(job)
+    how = CalibrateOptions(skip_bad=skip_bad)
+    return prepare_model(static_job(model, data_or_calibration, static, settings, calibrate=how))
 
 
 @checked_kinds
@@ -152,7 +145,5 @@ def _choosing(prepared: Prepared, static: StaticSettings | None) -> Prepared:
         target=static.target or was.options.runs_on.name,
         recover=was.recover if static.recover == RecoverSettings() else static.recover,
     )
-    return with_choices(
-        prepared,
-        static_job(was.source, was.data, given, was.settings, calibrate=was.calibrate),
-    )
+    job = static_job(was.source, was.data, given, was.settings, calibrate=was.calibrate)
+    return with_choices(prepared, job)

@@ -112,22 +112,17 @@ def quantize_static(  # noqa: PLR0913 - one parameter per question
         tensors=tuple(tensors),
         nodes=tuple(nodes),
     )
-    samples = sample_settings(settings, limit=limit, memory=memory)
     applied = read_plan(plan) if isinstance(plan, str | Path) else plan
-    given = for_plan(given, applied)
+    job = static_job(
+        model_input,
+        data_or_calibration,
+        for_plan(given, applied),
+        sample_settings(settings, limit=limit, memory=memory),
+        percentile=percentile,
+        calibrate=CalibrateOptions(skip_bad=skip_bad),
+    )
     return static(
-        static_job(
-            model_input,
-            data_or_calibration,
-            given,
-            samples,
-            percentile=percentile,
-            calibrate=CalibrateOptions(skip_bad=skip_bad),
-        ),
-        model_output,
-        plan=applied,
-        verify=verify,
-        external_data=use_external_data_format,
+        job, model_output, plan=applied, verify=verify, external_data=use_external_data_format
     )
 
 
@@ -155,15 +150,8 @@ def plan_static(
     Raises:
         QuantkitError: With one line that says what is wrong and what to do.
     """
-    given = static or StaticSettings()
-    job = static_job(
-        model,
-        data_or_calibration,
-        given,
-        settings or DataSettings(),
-        calibrate=CalibrateOptions(skip_bad=skip_bad),
-    )
-    return plan_model(job)
+    how = CalibrateOptions(skip_bad=skip_bad)
+    return plan_model(static_job(model, data_or_calibration, static, settings, calibrate=how))
 
 
 def for_plan(given: StaticSettings, plan: Plan | None) -> StaticSettings:
@@ -174,8 +162,8 @@ def for_plan(given: StaticSettings, plan: Plan | None) -> StaticSettings:
 def static_job(
     source: str | Path | onnx.ModelProto,
     data: object,
-    given: StaticSettings,
-    samples: DataSettings,
+    given: StaticSettings | None = None,
+    samples: DataSettings | None = None,
     *,
     percentile: float | None = None,
     calibrate: CalibrateOptions | None = None,
@@ -185,11 +173,12 @@ def static_job(
     Args:
         source: A path or a model.
         data: Samples, a calibration, or the path of one.
-        given: What the user chose.
-        samples: Which samples, and how they are prepared.
+        given: What the user chose; None: the defaults.
+        samples: Which samples, and how they are prepared; None: the defaults.
         percentile: Of that method; None: its default.
         calibrate: How data is observed; None: the defaults.
     """
+    given = given or StaticSettings()
     calibration = _calibration(data)
     if calibration is None and not isinstance(data, str | Path):
         check_data(data)
@@ -203,7 +192,7 @@ def static_job(
         data=data,
         options=given,
         calibrate=replace(options, method=method) if method is not None else options,
-        settings=samples,
+        settings=samples or DataSettings(),
     )
 
 

@@ -149,7 +149,7 @@ class MinMaxCalibrater(CalibraterBase):
         op_types_to_calibrate: Sequence[str] | None = None,
         augmented_model_path: str | Path = _AUGMENTED,
         symmetric: bool = False,  # noqa: FBT001 - onnxruntime's signature
-        use_external_data_format: bool = False,  # noqa: FBT001
+        use_external_data_format: bool = False,  # noqa: ARG002, FBT001
         moving_average: bool = False,  # noqa: FBT001
         averaging_constant: float = 0.01,
         max_intermediate_outputs: int | None = None,  # noqa: ARG002 - memory does not grow
@@ -160,8 +160,7 @@ class MinMaxCalibrater(CalibraterBase):
             op_types_to_calibrate,
             augmented_model_path,
             symmetric,
-            use_external_data_format,
-            per_channel,
+            per_channel=per_channel,
         )
         self.momentum = 1 - averaging_constant if moving_average else None
 
@@ -179,19 +178,13 @@ class EntropyCalibrater(CalibraterBase):
         model_path: str | Path | onnx.ModelProto,
         op_types_to_calibrate: Sequence[str] | None = None,
         augmented_model_path: str | Path = _AUGMENTED,
-        use_external_data_format: bool = False,  # noqa: FBT001 - onnxruntime's signature
+        use_external_data_format: bool = False,  # noqa: ARG002, FBT001 - onnxruntime's signature
         method: str = "entropy",  # noqa: ARG002
         symmetric: bool = False,  # noqa: FBT001
         num_bins: int = 128,  # noqa: ARG002
         num_quantized_bins: int = 128,  # noqa: ARG002
     ) -> None:
-        super().__init__(
-            model_path,
-            op_types_to_calibrate,
-            augmented_model_path,
-            symmetric,
-            use_external_data_format,
-        )
+        super().__init__(model_path, op_types_to_calibrate, augmented_model_path, symmetric)
 
 
 class PercentileCalibrater(CalibraterBase):
@@ -204,19 +197,13 @@ class PercentileCalibrater(CalibraterBase):
         model_path: str | Path | onnx.ModelProto,
         op_types_to_calibrate: Sequence[str] | None = None,
         augmented_model_path: str | Path = _AUGMENTED,
-        use_external_data_format: bool = False,  # noqa: FBT001 - onnxruntime's signature
+        use_external_data_format: bool = False,  # noqa: ARG002, FBT001 - onnxruntime's signature
         method: str = "percentile",  # noqa: ARG002
         symmetric: bool = False,  # noqa: FBT001
         num_bins: int = 2048,  # noqa: ARG002
         percentile: float = 99.999,
     ) -> None:
-        super().__init__(
-            model_path,
-            op_types_to_calibrate,
-            augmented_model_path,
-            symmetric,
-            use_external_data_format,
-        )
+        super().__init__(model_path, op_types_to_calibrate, augmented_model_path, symmetric)
         self.percentile = percentile
 
     def _ask(self) -> CalibratorOf | None:

@@ -23,7 +23,7 @@ from quantkit.ort.missing import missing
 from quantkit.ort.quant_utils import CalibrationMethod, QuantFormat, QuantizationMode, QuantType
 from quantkit.ort.tensors import cached, method_of
 from quantkit.plan import Format, check_settings
-from quantkit.settings import DataSettings, RecoverSettings, StaticSettings, TensorRule
+from quantkit.settings import RecoverSettings, StaticSettings, TensorRule
 from quantkit.spec import named_int_type
 from quantkit.targets import DEFAULT
 from quantkit.workflows.calibrate import CalibrateOptions
@@ -111,7 +111,7 @@ def quantize_static(  # noqa: PLR0913 - onnxruntime's signature
         raise UsageError("Give calibration_data_reader, or a calibration_cache_path that exists.")
     options = CalibrateOptions() if ask is None else CalibrateOptions(method=ask)
     result = static(
-        static_job(model_input, data, given, DataSettings(), calibrate=options),
+        static_job(model_input, data, given, calibrate=options),
         model_output,
         external_data=use_external_data_format,
     )

@@ -119,13 +119,9 @@ def require_change(plan: Plan, loaded: LoadedModel) -> None:
     """Refuse a plan that changes nothing, with the reasons."""
     if plan.weights:
         return
-    reasons = Counter(f"{n.op_type}: {n.why}" for n in plan.nodes).most_common(2)
-    listed = "; ".join(f"{count} {reason}" for reason, count in reasons)
-    if quantized := quantized_among(n.op_type for n in loaded.model.graph.all_nodes()):
-        listed = f"it is quantized already ({', '.join(quantized)})"
     raise NothingToQuantizeError(
         f"Nothing to quantize in {loaded.name}: "
-        + (listed or "no operator in it holds weights")
+        + (_why_not(plan, loaded) or "no operator in it holds weights")
         + ". Nothing was written."
     )
 
@@ -134,15 +130,19 @@ def require_static(plan: Plan, loaded: LoadedModel) -> None:
     """Refuse a plan that runs no product in calibrated integers, with the reasons."""
     if any(n.mode is Mode.STATIC for n in plan.nodes):
         return
-    reasons = Counter(f"{n.op_type}: {n.why}" for n in plan.nodes).most_common(2)
-    listed = "; ".join(f"{count} {reason}" for reason, count in reasons)
-    if quantized := quantized_among(n.op_type for n in loaded.model.graph.all_nodes()):
-        listed = f"it is quantized already ({', '.join(quantized)})"
     raise NothingToQuantizeError(
         f"Nothing in {loaded.name} can run in calibrated integers: "
-        + (listed or "it has no Conv, Gemm or MatMul")
+        + (_why_not(plan, loaded) or "it has no Conv, Gemm or MatMul")
         + ". Nothing was written; `quantkit quantize dynamic` may still shrink it."
     )
+
+
+def _why_not(plan: Plan, loaded: LoadedModel) -> str:
+    """Return the most frequent reasons why nodes stay float; "" if there is no node that could be quantized."""
+    if quantized := quantized_among(n.op_type for n in loaded.model.graph.all_nodes()):
+        return f"it is quantized already ({', '.join(quantized)})"
+    reasons = Counter(f"{n.op_type}: {n.why}" for n in plan.nodes).most_common(2)
+    return "; ".join(f"{count} {reason}" for reason, count in reasons)
 
 
 def require_pair_safe(model: ir.Model, target: Target) -> None:
