@@ -54,7 +54,7 @@ def diff(
     most = None if everything else _ROWS
     match kinds[0]:
         case "model":
-            same = _models(*paths, samples, most, as_json=as_json)
+            same = _models(*paths, samples, everything=everything, as_json=as_json)
         case "result":
             same = _results(*paths, most, as_json=as_json)
         case _:
@@ -63,7 +63,7 @@ def diff(
         raise typer.Exit(1)
 
 
-def _models(a: Path, b: Path, flags: DataFlags, most: int | None, *, as_json: bool) -> bool:
+def _models(a: Path, b: Path, flags: DataFlags, *, everything: bool, as_json: bool) -> bool:
     from quantkit import diff_models
     from quantkit.cli.calibration_view import watching
     from quantkit.cli.diff_view import print_models
@@ -83,7 +83,7 @@ def _models(a: Path, b: Path, flags: DataFlags, most: int | None, *, as_json: bo
     if as_json:
         write_json(found.to_json())
     else:
-        print_models(found, most)
+        print_models(found, everything=everything)
     return found.same
 
 

@@ -25,26 +25,26 @@ def print_rest(count: int, most: int | None) -> None:
         line(f"and {count - most} more: --all", "dim")
 
 
-def print_models(found: "ModelDiff", most: int | None) -> None:
-    """Print what differs, the whole first."""
+def print_models(found: "ModelDiff", *, everything: bool) -> None:
+    """Print what differs, the whole first: everything, or what counts of it."""
     if found.identical:
         output().print("[green]the same[/]: equal byte for byte")
         return
     if found.same:
         output().print("[green]the same[/]: no difference found")
         return
-    if most is not None:
+    if not everything:
         _print_summary(found)
         return
     _print_heads(found)
     _print_run(found)
-    _print_changes("Inputs and outputs", found.ports, most)
-    _print_nodes(found, most)
-    _print_errors(found, most)
-    _print_scales(found, most)
-    _print_weights(found, most)
+    _print_changes("Inputs and outputs", found.ports)
+    _print_nodes(found)
+    _print_errors(found)
+    _print_scales(found)
+    _print_weights(found)
     _print_sizes(found)
-    _print_changes("Versions and metadata", found.header, most)
+    _print_changes("Versions and metadata", found.header)
 
 
 def _print_heads(found: "ModelDiff") -> None:
@@ -89,14 +89,13 @@ def _apart(change: "WeightChange") -> str:
     return f"{change.a.name} {_decibels(change.sqnr_db) if change.largest is not None else change.note}"
 
 
-def _print_changes(title: str, changes: "Sequence[Change]", most: int | None) -> None:
+def _print_changes(title: str, changes: "Sequence[Change]") -> None:
     if not changes:
         return
     table = new_table(title, ("", "A", "B"))
-    for change in changes[:most]:
+    for change in changes:
         table.add_row(escape(change.what), escape(change.a or "-"), escape(change.b or "-"))
     output().print(table)
-    print_rest(len(changes), most)
 
 
 def _print_node_counts(found: "ModelDiff") -> None:
@@ -108,18 +107,15 @@ def _print_node_counts(found: "ModelDiff") -> None:
     )
 
 
-def _print_nodes(found: "ModelDiff", most: int | None) -> None:
+def _print_nodes(found: "ModelDiff") -> None:
     nodes = found.nodes
     _print_node_counts(found)
     for name, refs in (("A", nodes.only_a), ("B", nodes.only_b)):
         if refs:
             line(f"  only in {name}: {_counted(refs)}")
-    groups = _grouped(nodes.changed)
-    for text in groups[:most]:
+    for text in _grouped(nodes.changed):
         line(f"  {text}")
-    print_rest(len(groups), most)
-    if most is None:
-        _print_all_nodes(found)
+    _print_each_node(found)
 
 
 def _grouped(changed: "Sequence[NodeChange]") -> list[str]:
@@ -152,7 +148,7 @@ def _counted(refs: "Iterable[NodeRef]") -> str:
     return f"{named}, {rest} others" if rest else named
 
 
-def _print_all_nodes(found: "ModelDiff") -> None:
+def _print_each_node(found: "ModelDiff") -> None:
     for change in found.nodes.changed:
         details = (*change.attributes, *((change.reads,) if change.reads else ()))
         said = "".join(f"; {d.what}: {d.a or '-'} -> {d.b or '-'}" for d in details)
@@ -175,23 +171,22 @@ def _print_weight_counts(found: "ModelDiff") -> None:
         line(f"  {count} {before} -> {after}")
 
 
-def _print_weights(found: "ModelDiff", most: int | None) -> None:
+def _print_weights(found: "ModelDiff") -> None:
     weights = found.weights
     _print_weight_counts(found)
     if weights.changed:
-        _print_weight_table(weights.changed, most)
-    if most is None:
-        for name, refs in (("A", weights.only_a), ("B", weights.only_b)):
-            for ref in refs:
-                line(f"  only in {name}: {ref.name} {ref.dtype} {human(ref.nbytes)}")
+        _print_weight_table(weights.changed)
+    for name, refs in (("A", weights.only_a), ("B", weights.only_b)):
+        for ref in refs:
+            line(f"  only in {name}: {ref.name} {ref.dtype} {human(ref.nbytes)}")
 
 
-def _print_weight_table(changed: "Sequence[WeightChange]", most: int | None) -> None:
+def _print_weight_table(changed: "Sequence[WeightChange]") -> None:
     from rich.text import Text
 
     numbers = ("SQNR dB", "largest", "mean")
     table = new_table("Weights that differ, the furthest apart first", ("weight",), numbers)
-    for change in changed[:most]:
+    for change in changed:
         apart = ("-", "-", "-")
         if change.largest is not None:
             db = "equal" if change.sqnr_db is None else f"{change.sqnr_db:.1f}"
@@ -199,7 +194,6 @@ def _print_weight_table(changed: "Sequence[WeightChange]", most: int | None) -> 
         stored = (printable(_stored(change)), "dim")
         table.add_row(Text.assemble(printable(change.a.name), "\n  ", stored), *apart)
     output().print(table)
-    print_rest(len(changed), most)
 
 
 def _stored(change: "WeightChange") -> str:
@@ -218,14 +212,14 @@ def _print_scale_counts(found: "ModelDiff") -> None:
     )
 
 
-def _print_scales(found: "ModelDiff", most: int | None) -> None:
+def _print_scales(found: "ModelDiff") -> None:
     scales = found.scales
     _print_scale_counts(found)
     if not scales.changed:
         return
     title = "Scales and zero points that differ, the most first"
     table = new_table(title, ("tensor",), ("A", "B", "B / A"))
-    for change in scales.changed[:most]:
+    for change in scales.changed:
         other = change.a.dtype != change.b.dtype
         both = [
             f"{f'{f.dtype} ' if other else ''}{f.scale:.4g}, {f.zero_point}"
@@ -233,7 +227,6 @@ def _print_scales(found: "ModelDiff", most: int | None) -> None:
         ]
         table.add_row(escape(change.tensor), *both, f"{change.ratio:.3f}")
     output().print(table)
-    print_rest(len(scales.changed), most)
 
 
 def _print_sizes(found: "ModelDiff") -> None:
@@ -273,12 +266,11 @@ def _decibels(db: float | None) -> str:
     return "equal" if db is None else f"{db:.1f} dB"
 
 
-def _print_errors(found: "ModelDiff", most: int | None) -> None:
+def _print_errors(found: "ModelDiff") -> None:
     differing = [t for t in found.errors.tensors if t.sqnr_db is not None]
     if not differing:
         return
     table = new_table("Error of each tensor, the worst first", ("tensor in A",), ("SQNR dB",))
-    for tensor in differing[:most]:
+    for tensor in differing:
         table.add_row(escape(tensor.a), f"{tensor.sqnr_db:.1f}")
     output().print(table)
-    print_rest(len(differing), most)

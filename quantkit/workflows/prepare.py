@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import onnx
 import onnx_ir as ir
@@ -88,6 +88,7 @@ _LOOKED_AT = 256  # samples that tell a channel's extremes well enough
 Feeds = Sequence[Mapping[str, NDArray[Any]]]
 # Whether moments are observed for rounding, and whether they are kept for a second plan.
 Use = Literal["never", "once", "often"]
+_Answer = TypeVar("_Answer")
 NOTHING_KEPT: Mapping[str, Kept] = MappingProxyType({})
 
 
@@ -321,12 +322,13 @@ def _equalized(
     written = files.enter_context(runnable(ready))
     seen = _run(written, data, _fitting(asked, ready), few, monitor)
     notes, digest = [], blake2b(digest_size=8)
-    largest = {r.tensor: _largest(seen, r) for r in extremes}
+    largest = {r.tensor: _answer(seen, r, ChannelExtremes).largest for r in extremes}
     if equalized := equalize(ready.model, groups, largest):
         notes.append(f"Equalized the channels of {len(equalized)} groups of tensors.")
         for tensor, array in largest.items():
             digest.update(tensor.encode() + array.tobytes())
-    if done := smooth(ready.model, smooths, {r.tensor: _channels(seen, r) for r in moments}):
+    channels = {r.tensor: _answer(seen, r, ChannelMoments) for r in moments}
+    if done := smooth(ready.model, smooths, channels):
         notes.append(f"Smoothed {len(done)} activations.")
         for one in done:
             digest.update(one.tensor.encode() + one.scale.tobytes())
@@ -338,16 +340,10 @@ def _equalized(
     return None, replace(again, factors_id=digest.hexdigest(), divided=divided)
 
 
-def _channels(seen: Calibration, request: Request) -> ChannelMoments:
+def _answer(seen: Calibration, request: Request, kind: type[_Answer]) -> _Answer:
     answer = seen.seen.answers[request.tensor][request.statistic]
-    assert isinstance(answer, ChannelMoments)  # noqa: S101 - it was asked for
+    assert isinstance(answer, kind)  # noqa: S101 - it was asked for
     return answer
-
-
-def _largest(seen: Calibration, request: Request) -> NDArray[Any]:
-    answer = seen.seen.answers[request.tensor][request.statistic]
-    assert isinstance(answer, ChannelExtremes)  # noqa: S101 - it was asked for
-    return answer.largest
 
 
 def _moment_groups(
