@@ -22,15 +22,16 @@ if TYPE_CHECKING:
     from quantkit.api.evaluate import evaluate_models
     from quantkit.api.gate import GateVerdict, gate_result
     from quantkit.api.optimize import optimize
-    from quantkit.api.prepared import (
+    from quantkit.api.report import ReportFiles, write_report
+    from quantkit.api.static import (
         load_prepared,
         plan_prepared,
+        plan_static,
         prepare_static,
+        quantize_static,
         realize_plan,
         save_prepared,
     )
-    from quantkit.api.report import ReportFiles, write_report
-    from quantkit.api.static import plan_static, quantize_static
     from quantkit.api.verify import verify_file
     from quantkit.diff import ModelDiff, ResultDiff
     from quantkit.errors import QuantkitError
@@ -94,16 +95,16 @@ _HOME = {
     "evaluate_models": "quantkit.api.evaluate",
     "gate_result": "quantkit.api.gate",
     "inspect_model": "quantkit.workflows.inspect",
-    "load_prepared": "quantkit.api.prepared",
+    "load_prepared": "quantkit.api.static",
     "load_result": "quantkit.result",
     "optimize": "quantkit.api.optimize",
-    "plan_prepared": "quantkit.api.prepared",
+    "plan_prepared": "quantkit.api.static",
     "plan_static": "quantkit.api.static",
-    "prepare_static": "quantkit.api.prepared",
+    "prepare_static": "quantkit.api.static",
     "quantize_dynamic": "quantkit.api.dynamic",
     "quantize_static": "quantkit.api.static",
-    "realize_plan": "quantkit.api.prepared",
-    "save_prepared": "quantkit.api.prepared",
+    "realize_plan": "quantkit.api.static",
+    "save_prepared": "quantkit.api.static",
     "verify_file": "quantkit.api.verify",
     "write_report": "quantkit.api.report",
 }
