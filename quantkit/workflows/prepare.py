@@ -55,8 +55,7 @@ from quantkit.settings import DataSettings, RecoverSettings, StaticSettings, res
 from quantkit.solve.empirical_bias import SAMPLES
 from quantkit.solve.weights import in_groups, moment_requests
 from quantkit.targets import Target, cores
-from quantkit.workflows.calibrate import CalibrateOptions, find_points
-from quantkit.workflows.opened_data import OpenedData, opened_for
+from quantkit.workflows.calibrate import CalibrateOptions, OpenedData, find_points, opened_for
 from quantkit.workflows.record import StaticJob
 
 __all__ = [

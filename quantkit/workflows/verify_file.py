@@ -26,7 +26,7 @@ from quantkit.runtime.check_result import Reference, Verification, compare, run_
 from quantkit.runtime.session import load_model
 from quantkit.settings import DataSettings
 from quantkit.settings.record import data_settings_of
-from quantkit.workflows.opened_data import opened_for
+from quantkit.workflows.calibrate import opened_for
 from quantkit.workflows.outcome import hides_noise, is_noise, noise
 
 __all__ = ["Attestation", "Check", "attest", "require_provenance", "version_changes"]
