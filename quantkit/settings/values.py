@@ -14,6 +14,7 @@ __all__ += ["Percent", "Share", "Size", "Switch"]
 __all__ += ["WrongTypeError", "is_number", "is_whole"]
 
 _LARGEST = 10**18 - 1
+_Reader = Callable[[object, Path], Any]
 
 Size = int | tuple[int, int]
 """One number (the shorter side, or both sides), or height and width."""
@@ -79,14 +80,6 @@ def _whole(value: object, _: Path) -> int:
     return value
 
 
-def _wholes(value: object, folder: Path) -> tuple[int, ...]:
-    """Read one whole number, or several."""
-    try:
-        return tuple(_whole(v, folder) for v in (value if isinstance(value, list) else [value]))
-    except WrongTypeError as e:
-        raise WrongTypeError(f"{e}, or a list of them") from e
-
-
 def _number(value: object, _: Path) -> float:
     """Read a number."""
     if not isinstance(value, int | float) or isinstance(value, bool):
@@ -134,13 +127,16 @@ def _number_or_percent(value: object, folder: Path) -> float:
         raise WrongTypeError('a number, or a text such as "1%"') from None
 
 
-def _numbers(value: object, folder: Path) -> tuple[float, ...]:
-    """Read one number, or several."""
-    try:
-        values = value if isinstance(value, list) else [value]
-        return tuple(_number(v, folder) for v in values)
-    except WrongTypeError as e:
-        raise WrongTypeError(f"{e}, or a list with one for each channel") from e
+def _several(read: _Reader, words: str) -> _Reader:
+    """Return the reader of one value, or of a list of such; `words`: what it takes, with what is wrong with one in it."""
+
+    def read_all(value: object, folder: Path) -> tuple[Any, ...]:
+        try:
+            return tuple(read(v, folder) for v in (value if isinstance(value, list) else [value]))
+        except WrongTypeError as e:
+            raise WrongTypeError(words.format(e)) from e
+
+    return read_all
 
 
 def _low_high(value: object, folder: Path) -> tuple[float, float]:
@@ -163,14 +159,6 @@ def _height_width(value: object, folder: Path) -> Size:
         raise WrongTypeError("a whole number, or [height, width]") from e
 
 
-def _columns(value: object, folder: Path) -> tuple[str, ...]:
-    """Read the names of one or two columns."""
-    try:
-        return tuple(_text(v, folder) for v in (value if isinstance(value, list) else [value]))
-    except WrongTypeError as e:
-        raise WrongTypeError("a column's name, or a list of two") from e
-
-
 def _names(value: object, folder: Path) -> tuple[str, ...]:
     """Read a list of names."""
     try:
@@ -191,13 +179,13 @@ def is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-READERS: Mapping[Any, Callable[[object, Path], Any]] = {
+READERS: Mapping[Any, _Reader] = {
     bool: _flag,
     float: _number,
     int: _whole,
     str: _text,
     Path: _path,
-    Columns: _columns,
+    Columns: _several(_text, "a column's name, or a list of two"),
     Drop: _number_or_percent,
     Memory: _amount,
     Names: _names,
@@ -205,8 +193,8 @@ READERS: Mapping[Any, Callable[[object, Path], Any]] = {
     Share: _number,
     Size: _height_width,
     Switch: _switch,
-    tuple[float, ...]: _numbers,
+    tuple[float, ...]: _several(_number, "{}, or a list with one for each channel"),
     tuple[float, float]: _low_high,
-    tuple[int, ...]: _wholes,
+    tuple[int, ...]: _several(_whole, "{}, or a list of them"),
 }
 """How a value of TOML is read, by the type of the setting; paths are relative to the folder that is given."""
