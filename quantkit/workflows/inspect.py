@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from quantkit.plan import Plan, plan_dynamic
 from quantkit.result import Part
 from quantkit.runtime.session import load_model, runtime_limits, runtime_version
 from quantkit.settings import DynamicSettings
+from quantkit.settings.record import to_record
 
 __all__ = ["Inspection", "Port", "WeightRow", "inspect_model"]
 
@@ -112,28 +113,14 @@ class Inspection:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
-
-        def port(p: Port) -> dict[str, Any]:
-            return {"name": p.name, "dtype": p.dtype, "shape": list(p.shape)}
-
+        plain: dict[str, Any] = to_record(replace(self, plans={}, weights=()))
         return {
-            "name": self.name,
-            "nbytes": self.nbytes,
-            "ir_version": self.ir_version,
-            "opsets": dict(self.opsets),
-            "producer": self.producer,
-            "inputs": [port(p) for p in self.inputs],
-            "outputs": [port(p) for p in self.outputs],
-            "operators": dict(self.operators),
-            "size": [
-                {"cause": s.cause, "tensors": s.tensors, "nbytes": s.nbytes} for s in self.size
-            ],
+            **plain,
             "plans": {mode: plan.to_json() for mode, plan in self.plans.items()},
             "weights": [
                 {"tensor": w.tensor, "shape": list(w.shape), **w.analysis.to_json()}
                 for w in self.weights
             ],
-            "hazards": list(self.hazards),
         }
 
 
