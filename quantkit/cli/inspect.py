@@ -67,11 +67,8 @@ def _print_head(found: "Inspection") -> None:
     console = output()
     opsets = ", ".join(f"{d or 'ai.onnx'} {v}" for d, v in found.opsets.items())
     console.print(f"[bold]{escape(found.name)}[/]  {human(found.nbytes)}", highlight=False)
-    console.print(
-        f"IR version {found.ir_version}, opset {opsets}"
-        + (escape(f", written by {found.producer}") if found.producer else ""),
-        highlight=False,
-    )
+    producer = f", written by {found.producer}" if found.producer else ""
+    line(f"IR version {found.ir_version}, opset {opsets}{producer}")
     for kind, ports in (("input", found.inputs), ("output", found.outputs)):
         for port in ports:
             console.print(f"  {kind:6} {_described(port)}", highlight=False)

@@ -12,6 +12,7 @@ from quantkit.cli.console import (
     VerifyOption,
     escape,
     human,
+    marked,
     new_table,
     output,
     print_notes,
@@ -19,7 +20,7 @@ from quantkit.cli.console import (
     write_json,
 )
 from quantkit.cli.flags import expanded
-from quantkit.cli.result_view import print_written
+from quantkit.cli.result_view import print_verified, print_written
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -102,21 +103,12 @@ def _print(result: "OptimizeResult", target: Path) -> None:
             + (f" (changes by pass: {done})" if done else ""),
             highlight=False,
         )
-    console.print(
-        f"[bold]{human(result.input_bytes)} -> {human(result.output_bytes)}[/] "
-        f"in {result.seconds:.2f} s",
-        highlight=False,
-    )
+    sizes = f"{human(result.input_bytes)} -> {human(result.output_bytes)}"
+    marked(f"[bold]{sizes}[/] in {result.seconds:.2f} s")
     checked = result.verification
     if checked is not None:
         found = ", ".join(f"{name} {_moved(db)}" for name, db in checked.compared.items())
-        console.print(
-            "[green]verified[/]: valid, loads"
-            + (" and runs" if checked.ran else "")
-            + " in onnxruntime"
-            + (escape(f"; against the input on made-up data: {found}") if found else ""),
-            highlight=False,
-        )
+        print_verified(checked, "against the input on made-up data", found)
     print_written(target)
     print_notes(result.warnings)
 

@@ -18,10 +18,11 @@ from quantkit.cli.console import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from quantkit.runtime.check_result import Verification
     from quantkit.runtime.kernels import Fusion
     from quantkit.workflows.outcome import QuantizeResult
 
-__all__ = ["print_result", "print_written"]
+__all__ = ["print_result", "print_verified", "print_written"]
 
 
 def print_result(result: "QuantizeResult", target: Path, promise: str = "") -> None:
@@ -32,9 +33,8 @@ def print_result(result: "QuantizeResult", target: Path, promise: str = "") -> N
         target: Where it was written.
         promise: What holds for a result of this kind; "" for nothing.
     """
-    console = output()
     static = any(n.mode.value == "static" for n in result.plan.nodes)
-    console.print(static_plan_table(result.plan) if static else plan_table(result.plan))
+    output().print(static_plan_table(result.plan) if static else plan_table(result.plan))
     lines = float_reasons(result.plan) if static else []
     lines += [] if result.fusion is None else _fused(result.fusion)
     for text in (*lines, promise):
@@ -42,14 +42,13 @@ def print_result(result: "QuantizeResult", target: Path, promise: str = "") -> N
             line(text)
     share = result.output_bytes / result.input_bytes
     larger = "[bold yellow]not smaller[/]: " if share >= 1 else ""
-    console.print(
-        f"{larger}[bold]{human(result.input_bytes)} -> {human(result.output_bytes)}[/] "
-        f"({share:.1%} of float) in {result.seconds:.2f} s",
-        highlight=False,
-    )
+    sizes = f"{human(result.input_bytes)} -> {human(result.output_bytes)}"
+    marked(f"{larger}[bold]{sizes}[/] ({share:.1%} of float) in {result.seconds:.2f} s")
     for note in result.notes:
         line(f"preparation: {note}")
-    _print_verified(result)
+    checked = result.verification
+    if checked is not None:
+        print_verified(checked, f"SQNR against float on {checked.judged_on}", checked.figures())
     print_written(target)
     print_notes(result.warnings)
 
@@ -62,17 +61,17 @@ def print_written(target: Path) -> None:
     line(f"wrote {listed}")
 
 
-def _print_verified(result: "QuantizeResult") -> None:
-    checked = result.verification
-    if checked is None:
-        return
-    found = checked.figures()
-    marked(
-        "[green]verified[/]: valid, loads"
-        + (" and runs" if checked.ran else "")
-        + " in onnxruntime"
-        + (escape(f"; SQNR against float on {checked.judged_on}: {found}") if found else "")
-    )
+def print_verified(checked: "Verification", how: str, figures: str) -> None:
+    """Print what was checked before a model was written.
+
+    Args:
+        checked: What was checked.
+        how: What it was compared with, and on which data.
+        figures: What came of that; "" if nothing was compared.
+    """
+    ran = " and runs" if checked.ran else ""
+    compared = escape(f"; {how}: {figures}") if figures else ""
+    marked(f"[green]verified[/]: valid, loads{ran} in onnxruntime{compared}")
 
 
 def _fused(fusion: "Fusion") -> list[str]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quantkit.cli.console import JsonOption, escape, new_table, output, progress, write_json
+from quantkit.cli.console import JsonOption, escape, marked, new_table, output, progress, write_json
 from quantkit.cli.data_options import DataFlags, data_settings
 from quantkit.cli.flags import expanded
 from quantkit.errors import UsageError
@@ -78,10 +78,8 @@ def _data(samples: DataFlags) -> "tuple[Path | None, DataSettings | None, int | 
 
 def _print(found: "Attestation", model: Path) -> None:
     console, says = output(), found.provenance
-    console.print(
-        f"[bold]{escape(model.name)}[/]  {says.kind}, written by quantkit {escape(says.quantkit)}",
-        highlight=False,
-    )
+    wrote = f"written by quantkit {escape(says.quantkit)}"
+    marked(f"[bold]{escape(model.name)}[/]  {says.kind}, {wrote}")
     table = new_table("", ("check", "outcome", "what was found"))
     for check in found.checks:
         outcome = f"[{_STYLES[check.outcome]}]{check.outcome}[/]"
