@@ -9,7 +9,7 @@ import numpy as np
 
 from calibrators import Sketch
 from quantkit.observe.calibration import Calibration
-from quantkit.observe.requests import CalibratorOf
+from quantkit.observe.requests import CalibratorOf, stored_key
 from quantkit.provenance import CalibrationOrigin, DataOrigin
 
 __all__ = ["calibration_digest", "calibration_origin", "data_origin", "digests_text"]
@@ -94,7 +94,12 @@ def calibration_digest(seen: Calibration) -> str:
     for name, array in sorted(seen.seen.to_arrays().items()):
         digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
         digest.update(array.tobytes())
-    for request in sorted(map(str, seen.seen.requests)):
+    # As text of an earlier version: records hold this digest, and what a class is called must not change it.
+    requests = (
+        f"Request(tensor={request.tensor!r}, what={stored_key(request.statistic)})"
+        for request in seen.seen.requests
+    )
+    for request in sorted(requests):
         digest.update(f"{request}\n".encode())
     return digest.hexdigest()
 
