@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from calibrators.exact import ExactSum
 from calibrators.protocol import State
 
-__all__ = ["RUN", "Tally", "as_float32", "rows_of", "run_sums", "scratch"]
+__all__ = ["RUN", "Tallied", "Tally", "as_float32", "rows_of", "run_sums", "scratch"]
 
 
 Number = TypeVar("Number", bound=np.generic)
@@ -183,3 +183,41 @@ class Tally:
 
     def _counts(self) -> tuple[NDArray[np.int64], ...]:
         return self.seen, self.count, self.nan, self.inf
+
+
+class Tallied:
+    """What statistics that keep a tally of their values answer alike, per channel."""
+
+    __slots__ = ("_tally",)
+
+    _tally: Tally
+
+    @property
+    def channels(self) -> int:
+        """The number of channels."""
+        return self._tally.channels
+
+    @property
+    def count(self) -> NDArray[np.int64]:
+        """Finite values counted, per channel."""
+        return self._tally.count.copy()
+
+    @property
+    def low(self) -> NDArray[np.float32]:
+        """The smallest finite value per channel, zero if there is none."""
+        return self._tally.extremes()[0]
+
+    @property
+    def high(self) -> NDArray[np.float32]:
+        """The largest finite value per channel, zero if there is none."""
+        return self._tally.extremes()[1]
+
+    @property
+    def mean(self) -> NDArray[np.float64]:
+        """The mean of the counted values per channel, zero if there are none."""
+        return self._tally.mean()
+
+    @property
+    def variance(self) -> NDArray[np.float64]:
+        """The mean square less the squared mean of the counted values, per channel."""
+        return self._tally.variance()

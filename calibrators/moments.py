@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrators._tally import Tally, as_float32, rows_of
+from calibrators._tally import Tallied, Tally, as_float32, rows_of
 from calibrators.protocol import State
 
 __all__ = ["ChannelExtremes", "ChannelMoments", "SecondMoment"]
@@ -89,7 +89,7 @@ class ChannelExtremes:
         return found
 
 
-class ChannelMoments:
+class ChannelMoments(Tallied):
     """Extremes, count, mean and variance of each channel along `axis`.
 
     NaN and infinities are left out. Invariant: one number of channels for good, 0 before the first array.
@@ -98,7 +98,7 @@ class ChannelMoments:
     ordered: ClassVar[bool] = False
     exact: ClassVar[bool] = True
 
-    __slots__ = ("_tally", "axis")
+    __slots__ = ("axis",)
 
     def __init__(self, axis: int) -> None:
         self.axis = axis
@@ -143,39 +143,9 @@ class ChannelMoments:
         return found
 
     @property
-    def channels(self) -> int:
-        """The number of channels."""
-        return self._tally.channels
-
-    @property
-    def count(self) -> NDArray[np.int64]:
-        """Finite values per channel."""
-        return self._tally.count.copy()
-
-    @property
-    def low(self) -> NDArray[np.float32]:
-        """The smallest finite value per channel, zero if there is none."""
-        return self._tally.extremes()[0]
-
-    @property
-    def high(self) -> NDArray[np.float32]:
-        """The largest finite value per channel, zero if there is none."""
-        return self._tally.extremes()[1]
-
-    @property
     def absmax(self) -> NDArray[np.float32]:
         """The largest finite magnitude per channel."""
         return np.maximum(-self.low, self.high)
-
-    @property
-    def mean(self) -> NDArray[np.float64]:
-        """The mean per channel, zero if there is no value."""
-        return self._tally.mean()
-
-    @property
-    def variance(self) -> NDArray[np.float64]:
-        """The mean square less the squared mean, per channel."""
-        return self._tally.variance()
 
 
 class SecondMoment:

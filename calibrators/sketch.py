@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrators import histogram
-from calibrators._tally import RUN, Tally, as_float32, rows_of, run_sums, scratch
+from calibrators._tally import RUN, Tallied, Tally, as_float32, rows_of, run_sums, scratch
 from calibrators.histogram import BINS, Histogram
 from calibrators.protocol import State, read_settings, settings
 from calibrators.ranges import Range
@@ -32,7 +32,7 @@ _TOP = int(sys.byteorder == "little")  # which half of a float32 has the sign an
 Entries = tuple[NDArray[np.intp], NDArray[np.int64]]
 
 
-class Sketch:
+class Sketch(Tallied):
     """Histogram, extremes and sums of a tensor's values, or of each channel's along `axis`.
 
     Exact: `low` and `high` (finite values), `seen`, `nan`, `inf`, and, of the values counted, `count`, the
@@ -49,7 +49,7 @@ class Sketch:
     ordered: ClassVar[bool] = False
     exact: ClassVar[bool] = True
 
-    __slots__ = ("_counts", "_entries", "_tally", "_waiting", "axis", "most")
+    __slots__ = ("_counts", "_entries", "_waiting", "axis", "most")
 
     def __init__(self, *, axis: int | None = None, most: int | None = None) -> None:
         if most is not None and most < 1:
@@ -130,11 +130,6 @@ class Sketch:
         return found
 
     @property
-    def channels(self) -> int:
-        """The number of channels."""
-        return self._tally.channels
-
-    @property
     def empty(self) -> bool:
         """Whether no finite value was seen."""
         return not (self._tally.low <= self._tally.high).any()
@@ -150,11 +145,6 @@ class Sketch:
         return self._tally.seen.copy()
 
     @property
-    def count(self) -> NDArray[np.int64]:
-        """Finite values counted, per channel."""
-        return self._tally.count.copy()
-
-    @property
     def nan(self) -> NDArray[np.int64]:
         """NaNs seen, per channel."""
         return self._tally.nan.copy()
@@ -163,26 +153,6 @@ class Sketch:
     def inf(self) -> NDArray[np.int64]:
         """Infinities seen, per channel."""
         return self._tally.inf.copy()
-
-    @property
-    def low(self) -> NDArray[np.float32]:
-        """The smallest finite value per channel, zero if there is none."""
-        return self._tally.extremes()[0]
-
-    @property
-    def high(self) -> NDArray[np.float32]:
-        """The largest finite value per channel, zero if there is none."""
-        return self._tally.extremes()[1]
-
-    @property
-    def mean(self) -> NDArray[np.float64]:
-        """The mean of the counted values per channel, zero if there are none."""
-        return self._tally.mean()
-
-    @property
-    def variance(self) -> NDArray[np.float64]:
-        """The mean square less the squared mean of the counted values, per channel."""
-        return self._tally.variance()
 
     @property
     def std(self) -> NDArray[np.float64]:

@@ -5,8 +5,9 @@ A request is plain data: it travels to other machines, and two equal ones are an
 Minimum and maximum, and nothing else.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,42 +121,27 @@ def values_counted(samples: int) -> int:
     return max(_A_SAMPLE, _VALUES // max(samples, 1))
 
 
-class StatisticOf(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatisticOf(ABC):
     """Which statistic of one tensor a stage must see."""
 
-    @property
-    def in_graph(self) -> bool:
-        """Whether the graph answers with minimum and maximum, so that the tensor never leaves it."""
+    in_graph: ClassVar[bool] = False
+    """Whether the graph answers with minimum and maximum, so that the tensor never leaves it."""
+    once: ClassVar[bool] = False
+    """Whether one answer is kept for all the data: it is too large to have one for each part that an audit compares."""
 
     @property
     def ordered(self) -> bool:
         """Whether the answer depends on the order of the samples."""
+        return False
 
-    @property
-    def once(self) -> bool:
-        """Whether one answer is kept for all the data: it is too large to have one for each part that an audit compares."""
-
+    @abstractmethod
     def create(self, rows: int) -> Statistic:
         """Return an empty answer, for batches of `rows` samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Of:
-    @property
-    def in_graph(self) -> bool:
-        return False
-
-    @property
-    def ordered(self) -> bool:
-        return False
-
-    @property
-    def once(self) -> bool:
-        return False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SketchOf(_Of):
+class SketchOf(StatisticOf):
     """The distribution of the values, of `most` per sample or of all: every range method reads it."""
 
     most: int | None = None
@@ -166,13 +152,10 @@ class SketchOf(_Of):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MinMaxOf(_Of):
+class MinMaxOf(StatisticOf):
     """Minimum and maximum only, taken inside the graph."""
 
-    @property
-    def in_graph(self) -> bool:
-        """Yes: two numbers leave the graph instead of the tensor."""
-        return True
+    in_graph: ClassVar[bool] = True  # two numbers leave the graph instead of the tensor
 
     def create(self, rows: int) -> Statistic:  # noqa: ARG002 - all have one signature
         """Return empty ends."""
@@ -180,7 +163,7 @@ class MinMaxOf(_Of):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChannelSketchesOf(_Of):
+class ChannelSketchesOf(StatisticOf):
     """The distribution of each channel along `axis`."""
 
     axis: int
@@ -191,7 +174,7 @@ class ChannelSketchesOf(_Of):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MomentsOf(_Of):
+class MomentsOf(StatisticOf):
     """Minimum, maximum, mean and variance of each channel: for smoothing and bias correction."""
 
     axis: int
@@ -202,7 +185,7 @@ class MomentsOf(_Of):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExtremesOf(_Of):
+class ExtremesOf(StatisticOf):
     """Minimum and maximum of each channel: for equalization and smoothing."""
 
     axis: int
@@ -213,15 +196,12 @@ class ExtremesOf(_Of):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SecondMomentOf(_Of):
+class SecondMomentOf(StatisticOf):
     """Sums of products of channels, X'X: for second-order rounding."""
 
     axis: int
 
-    @property
-    def once(self) -> bool:
-        """Yes: there are channels^2 sums."""
-        return True
+    once: ClassVar[bool] = True  # there are channels^2 sums
 
     def create(self, rows: int) -> Statistic:  # noqa: ARG002 - all have one signature
         """Return an empty matrix."""
@@ -229,7 +209,7 @@ class SecondMomentOf(_Of):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PatchesOf(_Of):
+class PatchesOf(StatisticOf):
     """Moments of the patches that a product reads, of at most `rows` positions per sample: for rounding and bias.
 
     `inputs`: values in a patch of one group, so that memory for their moments can be had before any is seen; 0 if
@@ -240,10 +220,7 @@ class PatchesOf(_Of):
     rows: int = 64
     inputs: int = 0
 
-    @property
-    def once(self) -> bool:
-        """Yes: there are inputs^2 sums."""
-        return True
+    once: ClassVar[bool] = True  # there are inputs^2 sums
 
     @property
     def nbytes(self) -> int:
@@ -261,7 +238,7 @@ class PatchesOf(_Of):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CalibratorOf(_Of):
+class CalibratorOf(StatisticOf):
     """A calibrator that reads no sketch: a moving average, or a plug-in that collects its own."""
 
     name: str

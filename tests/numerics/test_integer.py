@@ -10,17 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import TensorProto
-
-from quantkit.numerics.dtypes import INT8, UINT8, IntType
-from quantkit.numerics.integer import (
+from reference_kernels import (
     ConvGeometry,
     Output,
     Quantized,
-    matmul_integer,
     qlinear_conv,
     qlinear_matmul,
     requantize,
 )
+
+from quantkit.numerics.dtypes import INT8, UINT8, IntType
+from quantkit.numerics.integer import matmul_integer
 from quantkit.numerics.pairs import is_pair_safe
 from quantkit.numerics.weights import fit, quantize_weight
 from quantkit.spec import PerAxis, QuantSpec

@@ -12,12 +12,12 @@ import onnx
 import pytest
 from builders import Array, graph, initializers, model, node, rng, run, weight
 from onnx import TensorProto, helper, numpy_helper
+from reference_kernels import ConvGeometry, Output, Quantized, qlinear_conv, qlinear_matmul
 from static_cases import write
 
 from quantkit import quantize_static
 from quantkit.emit.static import Format
 from quantkit.numerics.dtypes import UINT8
-from quantkit.numerics.integer import ConvGeometry, Output, Quantized, qlinear_conv, qlinear_matmul
 from quantkit.settings import StaticSettings
 
 
