@@ -11,12 +11,13 @@ from quantkit.emit.weights import EmittedWeight, Weights, needed_scale, widen_sc
 from quantkit.graph.edit import Canvas, owner_of
 from quantkit.numerics.affine import Affine, bias_scale, quantize
 from quantkit.ops.float_ops import FILL_SLOTS, PRODUCTS, activation_slots
-from quantkit.plan.model import ActivationPlan, Mode, Plan, SolvedIntegers
+from quantkit.plan.model import ActivationPlan, Mode, NodePlan, Plan, SolvedIntegers
 from quantkit.spec import PerAxis
 
 __all__ = [
     "Parts",
     "ProductParts",
+    "Writer",
     "drop_absorbed",
     "drop_unread",
     "moved_inputs",
@@ -161,6 +162,36 @@ class Parts:
             self.canvas.constant(graph, stored, f"{base}_quantized"),
             self.canvas.constant(graph, scale, f"{base}_scale"),
         )
+
+
+@dataclass(slots=True)
+class Writer:
+    """What the writers of both formats have at hand."""
+
+    parts: Parts
+    first: dict[ir.Graph, ir.Node] = field(init=False)  # what is read by all stands before it
+
+    def __post_init__(self) -> None:
+        graphs = self.canvas.model.graphs()
+        self.first = {graph: next(iter(graph)) for graph in graphs if len(graph)}
+
+    @property
+    def canvas(self) -> Canvas:
+        """The graph that is written."""
+        return self.parts.canvas
+
+    @property
+    def plan(self) -> Plan:
+        """What was decided."""
+        return self.parts.plan
+
+    def static_nodes(self) -> list[tuple[ir.Node, NodePlan]]:
+        """Return the nodes that run in calibrated integers, in order."""
+        return [
+            (node, decided)
+            for node in self.canvas.model.graph.all_nodes()
+            if (decided := self.plan.node.get(node.name or "")) and decided.mode is Mode.STATIC
+        ]
 
 
 def _factor(node: ir.Node, name: str) -> float:

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from quantkit.emit.parts import Parts, moved_inputs, quantized_constant
-from quantkit.graph.edit import Canvas, owner_of
-from quantkit.plan.model import ActivationPlan, Mode, NodePlan, Plan
+from quantkit.emit.parts import Parts, Writer, moved_inputs, quantized_constant
+from quantkit.graph.edit import owner_of
+from quantkit.plan.model import ActivationPlan, Mode, NodePlan
 
 __all__ = ["emit_qdq"]
 
@@ -35,28 +35,12 @@ def emit_qdq(parts: Parts, bare: frozenset[str] = frozenset()) -> None:
 
 
 @dataclass(slots=True)
-class _Writer:
-    parts: Parts
+class _Writer(Writer):
     _restored: dict[ir.Value, ir.Value] = field(default_factory=dict)
     _inner: dict[tuple[ir.Value, ir.Graph], ir.Value] = field(default_factory=dict)
-    _first: dict[ir.Graph, ir.Node] = field(default_factory=dict)
-
-    @property
-    def canvas(self) -> Canvas:
-        return self.parts.canvas
-
-    @property
-    def plan(self) -> Plan:
-        return self.parts.plan
 
     def write(self) -> None:
-        model = self.canvas.model
-        self._first = {graph: next(iter(graph)) for graph in model.graphs() if len(graph)}
-        static = [
-            (node, decided)
-            for node in model.graph.all_nodes()
-            if (decided := self.plan.node.get(node.name or "")) and decided.mode is Mode.STATIC
-        ]
+        static = self.static_nodes()
         # First all that is read: afterwards values are no longer known by their names in the plan.
         for node, _ in static:
             self._read(node)
@@ -118,7 +102,7 @@ class _Writer:
         if key not in self._inner:
             inputs = list(producer.inputs)
             self._inner[key] = self._restore(
-                inputs, value.name or "outer", before=self._first[graph], axis=None
+                inputs, value.name or "outer", before=self.first[graph], axis=None
             )
         return self._inner[key]
 
@@ -132,7 +116,7 @@ class _Writer:
                 self._restored[value] = self._inserted(value, after=producer)
             else:
                 assert isinstance(value.graph, ir.Graph)  # noqa: S101 - an input has a graph
-                self._restored[value] = self._inserted(value, before=self._first[value.graph])
+                self._restored[value] = self._inserted(value, before=self.first[value.graph])
         return self._restored[value]
 
     def _inserted(
@@ -166,7 +150,7 @@ class _Writer:
         integers = quantized_constant(tensor, decided)
         stored = self.canvas.constant(value.graph, integers, f"{value.name}_quantized")
         scale, zero = self.parts.parameters(value.graph, decided)
-        first = self._first[value.graph]
+        first = self.first[value.graph]
         return self._restore(
             [stored, scale, zero], value.name or "constant", before=first, axis=None
         )

@@ -7,7 +7,7 @@ from types import MappingProxyType
 import numpy as np
 import onnx_ir as ir
 
-from quantkit.emit.parts import Parts, ProductParts, moved_inputs, quantized_constant
+from quantkit.emit.parts import Parts, ProductParts, Writer, moved_inputs, quantized_constant
 from quantkit.errors import UsageError
 from quantkit.graph.edit import Canvas, owner_of
 from quantkit.ops.float_ops import CLIPS
@@ -58,29 +58,15 @@ class _Integers:
 
 
 @dataclass(slots=True)
-class _Writer:
-    parts: Parts
+class _Writer(Writer):
     clips: Mapping[ir.Value, _Bounds]
     moves: frozenset[str]
     _integers: dict[str, _Integers] = field(default_factory=dict)
-    _first: dict[ir.Graph, ir.Node] = field(default_factory=dict)
     _replaced: list[ir.Node] = field(default_factory=list)
 
-    @property
-    def canvas(self) -> Canvas:
-        return self.parts.canvas
-
-    @property
-    def plan(self) -> Plan:
-        return self.parts.plan
-
     def write(self) -> None:
-        model = self.canvas.model
-        self._first = {graph: next(iter(graph)) for graph in model.graphs() if len(graph)}
-        for node in list(model.graph.all_nodes()):
-            decided = self.plan.node.get(node.name or "")
-            if decided is not None and decided.mode is Mode.STATIC:
-                self._rewrite(node, decided)
+        for node, decided in self.static_nodes():
+            self._rewrite(node, decided)
         for node in reversed(self._replaced):
             owner_of(node).remove(node, safe=True)
 
@@ -125,7 +111,7 @@ class _Writer:
             "QuantizeLinear",
             [value, scale, zero],
             after=producer,
-            before=None if producer is not None else self._first[graph],
+            before=None if producer is not None else self.first[graph],
             outputs=[f"{value.name}_quantized"],
         )
         return _Integers(made, scale, zero)

@@ -17,6 +17,7 @@ fused and runs as in the float model. It does not fold DequantizeLinear (2.0 to 
 than float on CNNs: ``benchmarks/conv_storage.py``).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -106,15 +107,24 @@ class Weights:
         qparams = found.qparams if found else fit(tensor.numpy(), plan.spec)
         shape = tuple(int(n) for n in tensor.shape.numpy())
 
-        def integers() -> NDArray[Any]:
-            q = found.integers if found else quantize_weight(tensor.numpy(), qparams)
-            return np.ascontiguousarray(q.swapaxes(-1, -2)) if plan.transposed else q
+        def read() -> NDArray[Any]:
+            return found.integers if found else quantize_weight(tensor.numpy(), qparams)
 
-        stored = (*shape[:-2], shape[-1], shape[-2]) if plan.transposed else shape
-        dtype = ir.DataType[plan.spec.dtype.name.upper()]
-        name = f"{plan.tensor}_quantized"
-        values = self.canvas.initializer(graph, lazy(integers, dtype, stored, name), name)
+        integers = _integers(read, plan, shape, f"{plan.tensor}_quantized")
+        values = self.canvas.initializer(graph, integers, integers.name or "")
         return EmittedWeight(plan, qparams, graph, shape, values)
+
+
+def _integers(
+    read: Callable[[], NDArray[Any]], plan: WeightPlan, shape: tuple[int, ...], name: str
+) -> ir.LazyTensor:
+    """Return what `read` gives of a weight of this shape, as the file holds it; it is read when the file is written."""
+
+    def written() -> NDArray[Any]:
+        return np.ascontiguousarray(read().swapaxes(-1, -2)) if plan.transposed else read()
+
+    stored = (*shape[:-2], shape[-1], shape[-2]) if plan.transposed else shape
+    return lazy(written, ir.DataType[plan.spec.dtype.name.upper()], stored, name)
 
 
 _ROOM = float(1 << 30)  # half of int32: the other half is for the products
@@ -153,16 +163,12 @@ def widen_scales_for_bias(
     qparams = replace(emitted.qparams, scale=np.where(wide, safe, scale).astype(np.float32))
     channels = emitted.broadcastable(wide)
 
-    def integers() -> NDArray[Any]:
+    def read() -> NDArray[Any]:
         q = quantize_weight(tensor.numpy(), qparams)
-        if found is not None:
-            q = np.where(channels, q, found.integers)
-        return np.ascontiguousarray(q.swapaxes(-1, -2)) if emitted.plan.transposed else q
+        return q if found is None else np.where(channels, q, found.integers)
 
-    dtype = ir.DataType[emitted.plan.spec.dtype.name.upper()]
-    name = f"{emitted.tensor}_widened"
-    stored = tuple(int(n) for n in emitted.values.shape.numpy())  # type: ignore[union-attr]
-    values = canvas.initializer(emitted.graph, lazy(integers, dtype, stored, name), name)
+    integers = _integers(read, emitted.plan, emitted.shape, f"{emitted.tensor}_widened")
+    values = canvas.initializer(emitted.graph, integers, integers.name or "")
     return replace(emitted, qparams=qparams, values=values)
 
 

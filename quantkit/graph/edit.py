@@ -23,7 +23,9 @@ __all__ = [
     "add_initializer",
     "bypass",
     "can_redirect",
+    "constant",
     "discard",
+    "is_op",
     "nodes_of",
     "owner_of",
     "redirect",
@@ -67,6 +69,25 @@ _WIDE = 1024
 def nodes_of(model: ir.Model) -> list[ir.Node]:
     """Return all nodes in order, those of subgraphs included."""
     return list(model.graph.all_nodes())
+
+
+def is_op(node: ir.Node, *op_types: str) -> bool:
+    """Say whether a node is one of these operators of the default domain."""
+    return node.op_type in op_types and not node.domain
+
+
+def constant(value: ir.Value | None) -> ir.TensorProtocol | None:
+    """Return the tensor that a value always is: an initializer that is no input, or a `Constant`."""
+    producer = None if value is None else value.producer()
+    tensor = None
+    if producer is not None:
+        attribute = producer.attributes.get("value") if is_op(producer, "Constant") else None
+        if attribute is not None and attribute.type is ir.AttributeType.TENSOR:
+            tensor = attribute.as_tensor()
+    elif value is not None and value.is_initializer() and not value.is_graph_input():
+        tensor = value.const_value
+    # External data that is left is data whose file is missing.
+    return None if isinstance(tensor, ir.ExternalTensor) else tensor
 
 
 def owner_of(node: ir.Node) -> ir.Graph:

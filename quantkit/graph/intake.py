@@ -7,14 +7,14 @@ refused by name. Works on the protobuf message, which is quantkit's own copy. Li
 import heapq
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import onnx
 import onnx_ir as ir
 
-from quantkit.graph.messages import Part, described_values, parts_of, proto_graphs
+from quantkit.graph.messages import Part, described_values, parts_of, proto_graphs, tensors_of
 
-__all__ = ["DamageError", "complaint_of", "mend", "tensors_of", "validate"]
+__all__ = ["DamageError", "complaint_of", "mend", "validate"]
 
 _BYTE = 8  # bits
 _LARGEST = 1 << 62  # bytes; beyond that offsets overflow
@@ -106,17 +106,6 @@ def validate(proto: onnx.ModelProto) -> None:
             raise DamageError(f"nothing makes '{min(unknown)}', which is read")
     for tensor in tensors_of(proto):
         _check_tensor(tensor)
-
-
-def tensors_of(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Yield every tensor: initializers, and those in attributes."""
-    for part in parts_of(proto):
-        if isinstance(part, onnx.GraphProto):
-            yield from part.initializer
-        for attribute in (a for node in part.node for a in node.attribute):
-            if attribute.HasField("t"):
-                yield attribute.t
-            yield from attribute.tensors
 
 
 def _require_text(part: Part) -> None:

@@ -19,7 +19,7 @@ from quantkit.errors import ModelError, UsageError
 from quantkit.graph._wire import LIMIT, MARK, WireError, split
 from quantkit.graph.intake import DamageError, complaint_of, mend, validate
 from quantkit.graph.mapping import MappedFile
-from quantkit.graph.messages import location_of, parts_of, proto_graphs, root_cause, to_ir
+from quantkit.graph.messages import location_of, proto_graphs, root_cause, tensors_of, to_ir
 from quantkit.graph.normalize import inline_functions, normalize
 
 __all__ = ["LoadedModel", "external_files", "load", "model_files", "read_structure"]
@@ -132,15 +132,9 @@ def read_structure(path: Path) -> onnx.ModelProto:
 
 def external_files(structure: onnx.ModelProto, folder: Path) -> set[Path]:
     """Return the files outside a model in `folder` that its tensors are said to be in."""
-    tensors = (
-        tensor
-        for part in parts_of(structure)
-        for tensor in (
-            *(part.initializer if isinstance(part, onnx.GraphProto) else ()),
-            *(a.t for node in part.node for a in node.attribute if a.HasField("t")),
-        )
-    )
-    return {folder / name for name in map(location_of, tensors) if name and name != MARK}
+    return {
+        folder / name for name in map(location_of, tensors_of(structure)) if name and name != MARK
+    }
 
 
 def model_files(path: Path) -> tuple[Path, ...]:

@@ -9,9 +9,8 @@ the structure (an IR version that is too new) can be changed without touching th
 import mmap
 import os
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 
 from quantkit.errors import ModelError
 from quantkit.graph._wire import MARK, split
-from quantkit.graph.messages import proto_graphs
+from quantkit.graph.messages import tensors_of
 
 __all__ = ["SMALL", "MappedFile", "MappedModel", "lazy", "mapped_model"]
 
@@ -145,16 +144,9 @@ def mapped_model(path: Path, ir_version: Callable[[int], int]) -> MappedModel:
     view = mapped.view()
     proto = onnx.ModelProto.FromString(bytes(view) if len(mapped) < SMALL else split(view))
     proto.ir_version = ir_version(proto.ir_version)
-    entries = list(_locations(proto.graph))
+    entries = [e for t in tensors_of(proto) for e in t.external_data if e.key == "location"]
     files = {e.value: (path.parent / e.value).resolve() for e in entries} | {MARK: path.resolve()}
     folder = Path(os.path.commonpath([file.parent for file in files.values()]))
     for entry in entries:
         entry.value = files[entry.value].relative_to(folder).as_posix()
     return MappedModel(proto.SerializeToString(), folder)
-
-
-def _locations(graph: onnx.GraphProto) -> Iterator[onnx.StringStringEntryProto]:
-    for part in proto_graphs(graph):
-        constants = (a.t for node in part.node for a in node.attribute if a.HasField("t"))
-        for tensor in chain(part.initializer, constants):
-            yield from (e for e in tensor.external_data if e.key == "location")

@@ -18,6 +18,7 @@ __all__ = [
     "parts_of",
     "proto_graphs",
     "root_cause",
+    "tensors_of",
     "to_ir",
     "to_proto",
 ]
@@ -53,6 +54,17 @@ def described_values(proto: onnx.ModelProto) -> Iterator[onnx.ValueInfoProto]:
         if isinstance(part, onnx.GraphProto):
             yield from part.input
             yield from part.output
+
+
+def tensors_of(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Yield every tensor: initializers, and those in attributes."""
+    for part in parts_of(proto):
+        if isinstance(part, onnx.GraphProto):
+            yield from part.initializer
+        for attribute in (a for node in part.node for a in node.attribute):
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
 
 
 def location_of(tensor: onnx.TensorProto) -> str:

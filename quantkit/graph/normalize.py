@@ -17,7 +17,7 @@ longer needed, so that nothing is stored twice; results that are equal are store
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from types import MappingProxyType
 from typing import Any
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from onnx_ir.passes.common import InlinePass
 
 from quantkit.graph._wire import LIMIT
-from quantkit.graph.edit import Names, add_initializer
+from quantkit.graph.edit import Names, add_initializer, constant, discard, nodes_of, owner_of
 from quantkit.graph.mapping import lazy
 
 __all__ = ["fix_defaults", "fold_weights", "inline_functions", "normalize"]
@@ -45,7 +45,7 @@ def fold_weights(model: ir.Model, new_name: Callable[[str], str]) -> None:
     """
     known: _Known = {}
     vanishing: dict[ir.Value, bool] = {}
-    for node in list(model.graph.all_nodes()):
+    for node in nodes_of(model):
         if _is_movement(node) and all(_vanishes(v, vanishing) for v in _sources(node)):
             _fold(node, known, new_name)
 
@@ -61,30 +61,17 @@ def _is_movement(node: ir.Node) -> bool:
     out = node.outputs[0]
     if not out.name or out.is_graph_output() or not node.inputs or node.inputs[0] is None:
         return False
-    tensors = [_constant(v) for v in node.inputs if v is not None]
+    tensors = [constant(v) for v in node.inputs if v is not None]
     return all(t is not None for t in tensors) and any(
         t is not None and t.nbytes >= LIMIT and t.dtype is ir.DataType.FLOAT for t in tensors
     )
-
-
-def _constant(value: ir.Value) -> ir.TensorProtocol | None:
-    """Return the tensor that `value` is; None if it is computed, or if its file is missing."""
-    producer = value.producer()
-    tensor = None
-    if producer is not None:
-        attribute = producer.attributes.get("value") if producer.op_type == "Constant" else None
-        if attribute is not None and attribute.type is ir.AttributeType.TENSOR:
-            tensor = attribute.as_tensor()
-    elif value.is_initializer() and not value.is_graph_input():
-        tensor = value.const_value
-    return None if isinstance(tensor, ir.ExternalTensor) else tensor
 
 
 def _sources(node: ir.Node) -> list[ir.Value]:
     """Return the inputs that are weights, not parameters such as axes."""
     found = []
     for value in node.inputs:
-        tensor = None if value is None else _constant(value)
+        tensor = constant(value)
         if value is not None and (tensor is None or tensor.nbytes >= LIMIT):
             found.append(value)
     return found
@@ -118,7 +105,7 @@ def _fold(
     known: _Known,
     new_name: Callable[[str], str],
 ) -> None:
-    tensors = [None if v is None else _constant(v) for v in node.inputs]
+    tensors = [constant(v) for v in node.inputs]
     attributes = {a.name: a.value for a in node.attributes.values()}
     move = _MOVES[node.op_type]
 
@@ -140,8 +127,7 @@ def _fold(
     inputs = [v for v in node.inputs if v is not None]
     replacement = _registered(node, folded, known, new_name)
     out.replace_all_uses_with(replacement)
-    if node.graph is not None:
-        node.graph.remove(node, safe=True)
+    discard(node)
     for value in inputs:
         if not value.uses() and value.is_initializer() and value.graph is not None and value.name:
             value.graph.initializers.pop(value.name, None)
@@ -173,7 +159,7 @@ def _registered(
     Not in the node's own graph: if that is one branch of an If, the other branch could not read it.
     """
     owners = {v.graph for v in node.inputs if v is not None and v.is_initializer()}
-    graph = owners.pop() if len(owners) == 1 else node.graph
+    graph = owners.pop() if len(owners) == 1 else owner_of(node)
     assert isinstance(graph, ir.Graph)  # noqa: S101 - functions are inlined
     digest = blake2b(tensor.tobytes(), digest_size=16)
     digest.update(str(tensor.shape).encode())
@@ -264,7 +250,7 @@ def inline_functions(model: ir.Model) -> None:
 def normalize(model: ir.Model) -> None:
     """Do steps 2 to 6, in place. Linear in the number of nodes."""
     _unlist_initializers(model)
-    for node in list(_nodes(model)):
+    for node in nodes_of(model):
         _lift_constant(node) or _drop_identity(node)
     _name_nodes(model)
     names = _name_initializers(model)
@@ -299,10 +285,6 @@ def _unlist(model: ir.Model) -> None:
     model.graph.inputs.extend(kept)
 
 
-def _nodes(model: ir.Model) -> Iterator[ir.Node]:
-    return iter(model.graph.all_nodes())
-
-
 def _lift_constant(node: ir.Node) -> bool:
     if node.op_type != "Constant" or node.domain or len(node.outputs) != 1:
         return False
@@ -312,7 +294,8 @@ def _lift_constant(node: ir.Node) -> bool:
     tensor, out = attribute.as_tensor(), node.outputs[0]
     if tensor.nbytes < LIMIT or out.is_graph_output() or out.name is None:
         return False
-    _become_initializer(node, tensor)
+    out.replace_all_uses_with(add_initializer(owner_of(node), out.name, tensor))
+    discard(node)
     return True
 
 
@@ -323,7 +306,7 @@ def _drop_identity(node: ir.Node) -> bool:
     if source is None or not _is_constant(source) or out.is_graph_output():
         return False
     out.replace_all_uses_with(source)
-    _remove(node)
+    discard(node)
     return True
 
 
@@ -331,22 +314,9 @@ def _is_constant(value: ir.Value) -> bool:
     return value.is_initializer() and not value.is_graph_input() and value.const_value is not None
 
 
-def _become_initializer(node: ir.Node, tensor: ir.TensorProtocol) -> None:
-    """Replace a node by an initializer of the same name."""
-    out, graph = node.outputs[0], node.graph
-    assert isinstance(graph, ir.Graph)  # noqa: S101 - functions are inlined
-    out.replace_all_uses_with(add_initializer(graph, out.name or "", tensor))
-    _remove(node)
-
-
-def _remove(node: ir.Node) -> None:
-    if node.graph is not None:
-        node.graph.remove(node, safe=True)
-
-
 def _name_nodes(model: ir.Model) -> None:
     """Give each node a name of its own; of several equal names the first stays."""
-    nodes = list(_nodes(model))
+    nodes = nodes_of(model)
     names = Names(node.name for node in nodes if node.name)
     seen: set[str] = set()
     for node in nodes:
@@ -363,7 +333,7 @@ def _name_initializers(model: ir.Model) -> Names:
     # (inputs and outputs of the main graph), the first initializer of a name, and whatever nodes make. Names of
     # initializers are held before any is renewed: a new one must not hit one that comes later.
     graphs = list(model.graphs())
-    others = [out for node in _nodes(model) for out in node.outputs]
+    others = [out for node in nodes_of(model) for out in node.outputs]
     others += [v for graph in graphs for v in graph.inputs if not v.is_initializer()]
     seen = {value.name for value in others if value.name}
     names = Names(value.name for value in others if value.name)

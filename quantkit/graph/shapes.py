@@ -21,19 +21,18 @@ import onnx_ir as ir
 from onnx import shape_inference
 
 from quantkit.errors import ModelError
+from quantkit.graph.edit import constant
 from quantkit.graph.messages import proto_graphs
 from quantkit.graph.save import skeleton, weightless
 
 __all__ = [
     "Dims",
     "Known",
-    "constant",
     "dims",
     "dtype",
     "infer",
     "infer_types",
     "integers",
-    "is_op",
     "known",
     "learn",
     "shapes",
@@ -61,26 +60,6 @@ def known(value: ir.Value) -> Known | None:
     """Return what was found of a value; None if nothing was."""
     found = value.meta.get(_KEY)
     return found if isinstance(found, Known) else None
-
-
-def constant(value: ir.Value | None) -> ir.TensorProtocol | None:
-    """Return the tensor that a value always is: an initializer that is no input, or a `Constant`."""
-    if value is None:
-        return None
-    producer = value.producer()
-    if producer is None:
-        held = value.is_initializer() and not value.is_graph_input()
-        tensor = value.const_value if held else None
-        # External data that is left is data whose file is missing.
-        return None if isinstance(tensor, ir.ExternalTensor) else tensor
-    if not is_op(producer, "Constant"):
-        return None
-    attribute = producer.attributes.get("value")
-    return (
-        attribute.as_tensor()
-        if attribute is not None and attribute.type is ir.AttributeType.TENSOR
-        else None
-    )
 
 
 def dims(value: ir.Value | None) -> Dims | None:
@@ -133,11 +112,6 @@ def integers(node: ir.Node, slot: int, attribute: str) -> tuple[int, ...] | None
     if found is None or found.type is not ir.AttributeType.INTS:
         return None
     return tuple(found.as_ints())
-
-
-def is_op(node: ir.Node, *op_types: str) -> bool:
-    """Say whether a node is one of these operators of the default domain."""
-    return node.op_type in op_types and not node.domain
 
 
 def shapes(model: ir.Model) -> int:

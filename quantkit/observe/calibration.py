@@ -148,7 +148,7 @@ class Calibration:
             "format": FORMAT,
             "method": asdict(self.method),
             "requests": [
-                [r.tensor, stored_name(r.statistic), asdict(r.statistic)]  # type: ignore[call-overload]
+                [r.tensor, stored_name(r.statistic), asdict(r.statistic)]
                 for r in self.seen.requests
             ],
             "bad": self.seen.reasons(),

@@ -134,7 +134,7 @@ def collect(  # noqa: PLR0913 - one parameter per question
         threads=options.threads,
     )
     monitor.stage("Trying the first sample")
-    glance = _Glance(points, options)
+    glance = _in_parts(points, options)
     try:
         with loaded.watched():
             if isinstance(samples, Samples):
@@ -183,17 +183,11 @@ def _audited(seen: Pass, whole: Observations, options: CalibrateOptions) -> Audi
     )
 
 
-class _Glance:
-    """Which requests are answered for each part of the data as well: what the audit looks at, and is not too large."""
-
-    def __init__(self, points: Points, options: CalibrateOptions) -> None:
-        most = None if options.compare else _GLANCED_AT
-        self._tensors = (
-            frozenset(glanced_at(points.tensors, most)) if options.ranges else frozenset()
-        )
-
-    def __call__(self, request: Request) -> bool:
-        return request.tensor in self._tensors and not request.statistic.once
+def _in_parts(points: Points, options: CalibrateOptions) -> Callable[[Request], bool]:
+    """Return which requests are answered for each part of the data as well: what the audit looks at, and is not too large."""
+    most = None if options.compare else _GLANCED_AT
+    tensors = frozenset(glanced_at(points.tensors, most) if options.ranges else ())
+    return lambda request: request.tensor in tensors and not request.statistic.once
 
 
 def _room(loaded: LoadedModel, job: Job, options: CalibrateOptions, settings: DataSettings) -> int:

@@ -21,7 +21,7 @@ from quantkit.numerics.dtypes import INT8
 from quantkit.ops import Kernel
 from quantkit.ops.view import Node, View, Weight, WeightUse
 from quantkit.plan.model import Mode, NodePlan, Plan, WeightPlan
-from quantkit.plan.selection import check_op_types, resolve_names
+from quantkit.plan.selection import Selection, check_op_types
 from quantkit.settings import DynamicSettings
 from quantkit.spec import Granularity, PerAxis, PerTensor, QuantSpec
 
@@ -169,7 +169,7 @@ def plan_dynamic(
     )
 
 
-class _Chooser:
+class _Chooser(Selection):
     """Decides one node at a time, knowing what the user asked for."""
 
     def __init__(
@@ -179,15 +179,18 @@ class _Chooser:
         self.options = options
         self.decided = decided
         self.shared = {w for n in view.weighted if n.name in decided for w in n.weights.values()}
-        self.op_types = check_op_types(options.op_types or None)
-        self.include = resolve_names(options.include, view.names)
-        self.exclude = resolve_names(options.exclude, view.names)
+        super().__init__(
+            view.names,
+            op_types=check_op_types(options.op_types or None),
+            include=options.include,
+            exclude=options.exclude,
+        )
 
     def first_choice(self, node: Node) -> NodePlan:
         """Return the mode this node would have if it shared no weight with others."""
         if node.name in self.decided:
             return self.decided[node.name]
-        why = self._why_float(node)
+        why = self.against(node.name, node.op_type) or self._why_weights_stay(node)
         if why:
             return _node_plan(node, Mode.FLOAT, why)
         assert node.fact is not None  # noqa: S101 - it holds weights
@@ -200,15 +203,6 @@ class _Chooser:
         if not self.options.integer:
             return "integer arithmetic is switched off"
         return obstacle(node, self.view, named=node.name in self.include)
-
-    def _why_float(self, node: Node) -> str:
-        if node.name in self.exclude:
-            return "excluded"
-        if self.include and node.name not in self.include:
-            return "not among the chosen nodes (--include, --exclude)"
-        if self.op_types is not None and node.op_type not in self.op_types:
-            return f"operator type {node.op_type} not asked for"
-        return self._why_weights_stay(node)
 
     def _why_weights_stay(self, node: Node) -> str:
         weights = self.view.weights_of(node)

@@ -23,9 +23,8 @@ from dataclasses import dataclass, field
 from quantkit.ops.float_ops import activation_slots
 from quantkit.ops.view import Node, View
 from quantkit.plan.ranges import FEWEST_STEPS, Ranges, Sharing, clip_bounds, fills_in
-from quantkit.settings import StaticSettings
 
-__all__ = ["Islands", "Rules", "find_islands", "retract"]
+__all__ = ["Islands", "Rules", "find_islands"]
 
 _SUMS = frozenset({"Add", "Where"})
 # A Softmax over many values has few large ones, for which the steps are made, and whose mean is far below a step.
@@ -75,18 +74,18 @@ def find_islands(
     products: dict[int, str],
     rules: Rules,
     ranges: Ranges,
-    options: StaticSettings,
 ) -> Islands:
-    """Decide which nodes run in integers.
+    """Decide which nodes run in integers, without integers that only floats read.
 
     Args:
         view: The graph.
         products: Every product with a constant weight by index, with the reason against it or "".
         rules: What the user says about single nodes.
-        ranges: What is known of each tensor.
-        options: Target and types.
+        ranges: What is known of each tensor, and of the target.
     """
-    return _Finder(view, products, rules, ranges, options).find()
+    found = _Finder(view, products, rules, ranges).find()
+    _retract(found, view, products, rules.forced, ranges.options.runs_on.needs_output)
+    return found
 
 
 class _Finder:
@@ -96,13 +95,12 @@ class _Finder:
         products: dict[int, str],
         rules: Rules,
         ranges: Ranges,
-        options: StaticSettings,
     ) -> None:
         self.view = view
         self.products = products
         self.rules = rules
         self.ranges = ranges
-        self.target = options.runs_on
+        self.target = ranges.options.runs_on
         self.found = Islands()
         self.sharing = Sharing(ranges)
 
@@ -288,11 +286,10 @@ def _window_form(node: Node) -> str:
     return "its kernel knows no dilations" if dilated else ""
 
 
-def retract(
+def _retract(
     found: Islands,
     view: View,
     products: Collection[int],
-    *,
     forced: Collection[int],
     needs_output: Collection[str],
 ) -> None:

@@ -5,7 +5,7 @@ Numbers that were found for a plan: integers of weights, and biases. What is mis
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from types import MappingProxyType
@@ -142,13 +142,7 @@ class ActivationPlan:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data; `from_json` is its inverse."""
-        return {
-            "tensor": self.tensor,
-            "dtype": self.dtype.name,
-            "scale": self.scale,
-            "zero_point": self.zero_point,
-            "why": self.why,
-        }
+        return asdict(self) | {"dtype": self.dtype.name}
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> "ActivationPlan":
@@ -238,20 +232,8 @@ class Plan:
         return {
             **{key: str(value) for key, value in made_for.items() if value is not None},
             "min_opset": self.min_opset,
-            "nodes": [
-                {
-                    "node": n.node,
-                    "op_type": n.op_type,
-                    "mode": n.mode.value,
-                    "why": n.why,
-                    "float_output": n.float_output,
-                }
-                for n in self.nodes
-            ],
-            "weights": [
-                {"tensor": w.tensor, "spec": w.spec.to_json(), "transposed": w.transposed}
-                for w in self.weights
-            ],
+            "nodes": [asdict(n) | {"mode": n.mode.value} for n in self.nodes],
+            "weights": [asdict(w) | {"spec": w.spec.to_json()} for w in self.weights],
             "activations": [a.to_json() for a in self.activations],
             "integer_bias": self.integer_bias,
             "evened": self.factors_id,
@@ -264,11 +246,7 @@ class Plan:
             min_opset=plain["min_opset"],
             nodes=tuple(NodePlan(**{**n, "mode": Mode(n["mode"])}) for n in plain["nodes"]),
             weights=tuple(
-                WeightPlan(
-                    tensor=w["tensor"],
-                    spec=QuantSpec.from_json(w["spec"]),
-                    transposed=w["transposed"],
-                )
+                WeightPlan(**{**w, "spec": QuantSpec.from_json(w["spec"])})
                 for w in plain["weights"]
             ),
             activations=tuple(ActivationPlan.from_json(a) for a in plain.get("activations", ())),

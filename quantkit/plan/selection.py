@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from quantkit.errors import UnknownNodeError, UsageError
 from quantkit.ops import FACTS
 
-__all__ = ["check_op_types", "near", "resolve_names", "resolve_tensors"]
+__all__ = ["Selection", "check_op_types", "near", "resolve_names", "resolve_tensors"]
 
 
 def resolve_names(rules: Iterable[str], names: frozenset[str]) -> frozenset[str]:
@@ -67,3 +67,29 @@ def near(wrong: str, known: Iterable[str]) -> str:
     by_lower = {name.lower(): name for name in sorted(known)}
     near = get_close_matches(wrong.lower(), by_lower, n=1, cutoff=0.5)
     return f"; did you mean '{by_lower[near[0]]}'?" if near else ""
+
+
+class Selection:
+    """The nodes that the user's rules select; a rule that matches nothing is an error."""
+
+    def __init__(
+        self,
+        names: frozenset[str],
+        *,
+        op_types: frozenset[str] | None,
+        include: Iterable[str],
+        exclude: Iterable[str],
+    ) -> None:
+        self.op_types = op_types
+        self.include = resolve_names(include, names)
+        self.exclude = resolve_names(exclude, names)
+
+    def against(self, name: str, op_type: str) -> str:
+        """Return why the rules leave a node alone; "" if they do not."""
+        if name in self.exclude:
+            return "excluded"
+        if self.include and name not in self.include:
+            return "not among the chosen nodes (--include, --exclude)"
+        if self.op_types is not None and op_type not in self.op_types:
+            return f"operator type {op_type} not asked for"
+        return ""

@@ -17,10 +17,10 @@ from quantkit.numerics.dtypes import INT8
 from quantkit.ops.float_ops import PRODUCTS
 from quantkit.ops.view import Node, View, Weight
 from quantkit.plan.dynamic import plan_dynamic
-from quantkit.plan.islands import Islands, Rules, find_islands, retract
+from quantkit.plan.islands import Islands, Rules, find_islands
 from quantkit.plan.model import ActivationPlan, Kept, Mode, NodePlan, Plan
 from quantkit.plan.ranges import OpenRanges, Ranges, Sharing, clips_alike
-from quantkit.plan.selection import check_op_types, resolve_names
+from quantkit.plan.selection import Selection, check_op_types, resolve_names
 from quantkit.settings import DynamicSettings, StaticSettings
 from quantkit.targets import Target
 
@@ -57,13 +57,13 @@ def plan_static(
     chosen = _Chosen(view, options, kept)
     products = _products(view, chosen)
     rules = chosen.rules()
-    islands = _islands(view, products, rules, ranges)
+    islands = find_islands(view, products, rules, ranges)
     if chosen.exclude:
         freed = _freed(view, ranges, islands, products.keys() - rules.forced)
         # Where nothing else runs in integers, integers rounded once more are better than none.
         if freed and islands.static.keys() & products.keys() > freed.keys():
             products |= freed
-            islands = _islands(view, products, rules, ranges)
+            islands = find_islands(view, products, rules, ranges)
     activations = _activations(islands, ranges)
     decided = _node_plans(view, islands, {a.tensor: a for a in activations})
     _check_forced(decided, view, options)
@@ -101,7 +101,7 @@ def ranges_needed(view: View, options: StaticSettings) -> tuple[str, ...]:
     products = _products(view, chosen)
     products |= {i: why for i, why in inside.items() if i in products}
     rules = Rules(chosen.rules().forced - inside.keys(), inside)
-    found = _islands(view, products, rules, ranges)
+    found = find_islands(view, products, rules, ranges)
     sources = (ranges.source(tensor) for tensor in found.asked if tensor)
     return tuple(dict.fromkeys(source for source in sources if source is not None))
 
@@ -127,20 +127,6 @@ def missing_ranges(
     )
 
 
-def _islands(view: View, products: dict[int, str], rules: Rules, ranges: Ranges) -> Islands:
-    """Return what runs in integers, without integers that only floats read."""
-    options = ranges.options
-    found = find_islands(view, products, rules, ranges, options)
-    retract(
-        found,
-        view,
-        products,
-        forced=rules.forced,
-        needs_output=options.runs_on.needs_output,
-    )
-    return found
-
-
 def _freed(
     view: View,
     ranges: Ranges,
@@ -155,7 +141,7 @@ def _freed(
     """
     target, exclude = ranges.options.runs_on, resolve_names(ranges.options.excluded, view.names)
     chosen = _Chosen(view, ranges.options.with_all_nodes())
-    before = _islands(view, _products(view, chosen), chosen.rules(), ranges)
+    before = find_islands(view, _products(view, chosen), chosen.rules(), ranges)
     # Excluded nodes, and what stands between a product and nothing but them.
     behind = {i for i, node in enumerate(view.nodes) if node.name in exclude}
     freed = {}
@@ -181,8 +167,8 @@ def _merged(rest: NodePlan, static: NodePlan | None) -> NodePlan:
     return replace(rest, why=f"{static.why}{stored}")
 
 
-class _Chosen:
-    """What the user's rules select; a rule that matches nothing is an error."""
+class _Chosen(Selection):
+    """What the user's rules select, and what integers were tried on and lost."""
 
     def __init__(
         self, view: View, options: StaticSettings, kept: Mapping[str, Kept] | None = None
@@ -191,23 +177,16 @@ class _Chosen:
         self.options = options
         self.kept = kept or {}
         self.target = options.runs_on
-        self.op_types = check_op_types(options.op_types or None, self.target.operators)
-        self.include = resolve_names(options.include, view.names)
-        self.exclude = resolve_names(options.excluded, view.names)
+        super().__init__(
+            view.names,
+            op_types=check_op_types(options.op_types or None, self.target.operators),
+            include=options.include,
+            exclude=options.excluded,
+        )
         self.force = resolve_names(options.forced, view.names)
         against = ((node.name, self.against(node.name, node.op_type)) for node in view.weighted)
         self.left = {name: why for name, why in against if why}
         self.left |= {name: one.why for name, one in self.kept.items() if not one.stored}
-
-    def against(self, name: str, op_type: str) -> str:
-        """Return why the user's rules leave a node alone; "" if they do not."""
-        if name in self.exclude:
-            return "excluded"
-        if self.include and name not in self.include:
-            return "not among the chosen nodes (--include, --exclude)"
-        if self.op_types is not None and op_type not in self.op_types:
-            return f"operator type {op_type} not asked for"
-        return ""
 
     def lost(self, name: str) -> str:
         """Return what a node loses in integers; "" if that was not tried, or not much."""

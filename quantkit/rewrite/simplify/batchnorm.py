@@ -27,7 +27,9 @@ from numpy.typing import NDArray
 from quantkit.graph.edit import (
     Names,
     add_initializer,
+    constant,
     discard,
+    is_op,
     nodes_of,
     sole_reader,
     succeed,
@@ -35,7 +37,7 @@ from quantkit.graph.edit import (
 )
 from quantkit.graph.mapping import lazy
 from quantkit.graph.opset import opset_of
-from quantkit.graph.shapes import constant, dims, dtype, is_op
+from quantkit.graph.shapes import dims, dtype
 
 __all__ = ["batchnorm", "matmul_add"]
 

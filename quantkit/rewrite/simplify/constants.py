@@ -24,13 +24,15 @@ from quantkit.graph._wire import LIMIT
 from quantkit.graph.edit import (
     Names,
     add_initializer,
+    constant,
     discard,
+    is_op,
     nodes_of,
     redirect,
     value_names,
 )
 from quantkit.graph.opset import opset_of
-from quantkit.graph.shapes import Dims, constant, dims, dtype, integers, is_op, static
+from quantkit.graph.shapes import Dims, dims, dtype, integers, static
 
 __all__ = ["constants", "dimensions"]
 

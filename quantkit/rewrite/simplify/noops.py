@@ -30,9 +30,9 @@ from types import MappingProxyType
 import numpy as np
 import onnx_ir as ir
 
-from quantkit.graph.edit import bypass, discard, nodes_of, sole_reader
+from quantkit.graph.edit import bypass, constant, discard, is_op, nodes_of, sole_reader
 from quantkit.graph.opset import opset_of
-from quantkit.graph.shapes import Dims, constant, dims, dtype, integers, is_op, static
+from quantkit.graph.shapes import Dims, dims, dtype, integers, static
 
 __all__ = ["identity", "noops", "transposes"]
 

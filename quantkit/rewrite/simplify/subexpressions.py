@@ -14,8 +14,7 @@ from hashlib import blake2b
 import numpy as np
 import onnx_ir as ir
 
-from quantkit.graph.edit import can_redirect, discard, redirect
-from quantkit.graph.shapes import constant, is_op
+from quantkit.graph.edit import can_redirect, constant, discard, is_op, redirect
 
 __all__ = ["initializers", "subexpressions"]
 
@@ -92,17 +91,10 @@ def _digest(value: ir.Value) -> bytes:
 
 _DOMAINS = frozenset({"", "ai.onnx.ml"})
 # Dropout with a training input draws too; without one it is gone before this pass, or not worth it.
-_RANDOM = frozenset(
-    {
-        "Bernoulli",
-        "Dropout",
-        "Multinomial",
-        "RandomNormal",
-        "RandomNormalLike",
-        "RandomUniform",
-        "RandomUniformLike",
-    }
-)
+_DRAWS = """
+    Bernoulli Dropout Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike
+"""
+_RANDOM = frozenset(_DRAWS.split())
 _LARGEST = 1024  # bytes of a tensor in an attribute that is compared
 
 
