@@ -356,5 +356,8 @@ def _choosing(prepared: Prepared, static: StaticSettings | None) -> Prepared:
         target=static.target or was.options.runs_on.name,
         recover=was.recover if static.recover == RecoverSettings() else static.recover,
     )
-    job = static_job(was.source, was.data, given, was.settings, calibrate=was.calibrate)
-    return with_choices(prepared, job)
+    # The data is not looked at: of a preparation that was saved it may be gone, and what was in memory is.
+    calibrate = was.calibrate
+    if given.method is not None:
+        calibrate = replace(calibrate, method=range_method(given.method))
+    return with_choices(prepared, replace(was, options=given, calibrate=calibrate))

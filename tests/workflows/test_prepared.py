@@ -243,12 +243,20 @@ def test_a_saved_preparation_gives_the_same_files_without_the_data(
         assert one.verification == two.verification
 
 
-def test_a_preparation_from_a_calibration_is_taken_up_again(source: Path, tmp_path: Path) -> None:
-    prepared = quantkit.prepare_static(source, quantkit.calibrate(source, {"x": images()}))
+@pytest.mark.parametrize(
+    "given",
+    [lambda _: {"x": images()}, lambda _: stream(), lambda m: quantkit.calibrate(m, stream())],
+    ids=["arrays", "a stream", "a calibration"],
+)
+@pytest.mark.parametrize("static", [None, StaticSettings(exclude=("conv1",), method="minmax")])
+def test_a_preparation_from_what_is_in_no_file_is_taken_up_again(
+    given: Any, static: StaticSettings | None, source: Path, tmp_path: Path
+) -> None:
+    prepared = quantkit.prepare_static(source, given(source))
     quantkit.save_prepared(prepared, tmp_path / "saved")
     again = quantkit.load_prepared(tmp_path / "saved")
     for made, name in ((prepared, "one.onnx"), (again, "two.onnx")):
-        quantkit.realize_plan(made, None, tmp_path / name)
+        quantkit.realize_plan(made, None, tmp_path / name, static=static)
     assert (tmp_path / "one.onnx").read_bytes() == (tmp_path / "two.onnx").read_bytes()
 
 
