@@ -1,6 +1,6 @@
 """What differs between two models, or two results.
 
-matching -> nodes, stored -> weights, scales, header, tensor_errors -> models; figures, caveats -> results.
+nodes, weights (as `stored` reads them), tensor_errors -> models; figures -> results.
 """
 
 from quantkit.diff.kinds import Kind, kind_of, located, read_samples

@@ -1,6 +1,6 @@
-"""The dynamic plan, executed.
+"""The dynamic plan, executed: an emitter per operator.
 
-MatMul and Gemm in integers.
+MatMul and Gemm in integers:
 
     Y = alpha A B + beta C   ->   xq, xs, xz = DynamicQuantizeLinear(A)
                                   Y = Cast(MatMulInteger(xq, wq, xz, wz)) * (xs * ws alpha) + beta C
@@ -9,7 +9,7 @@ This is the one shape that onnxruntime fuses into DynamicQuantizeMatMul or, when
 share A, into MatMulIntegerToFloat: ``Mul(xs, ws)`` with the activation's scale first, ws of one
 axis, explicit zero points.
 
-Operators of com.microsoft that take int8 weights: LSTM, Attention, EmbedLayerNormalization.
+LSTM, Attention and EmbedLayerNormalization become the operators of com.microsoft that take int8 weights.
 """
 
 from collections.abc import Callable, Mapping, Sequence

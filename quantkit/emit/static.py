@@ -1,6 +1,6 @@
 """The static plan, executed: the same decisions as QDQ pairs or as QLinear operators.
 
-What onnxruntime must not fuse, kept apart by a node that does nothing.
+What onnxruntime must not fuse is then kept apart by a node that does nothing, a barrier:
 
 1. Between DequantizeLinear and QuantizeLinear (Relu and Clip may stand before it) onnxruntime quantizes the float
    weight of a Conv, ConvTranspose or Gemm by tensor, when it loads the model; it also moves both conversions across

@@ -1,6 +1,6 @@
 """What differs between the float file and a candidate's: operators, types of weights, versions, ports.
 
-And the warnings: what makes figures mean less than they seem to.
+And the warnings of an evaluation: what makes figures mean less than they seem to.
 """
 
 import filecmp

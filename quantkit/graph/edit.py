@@ -4,7 +4,7 @@ Invariants of all of them: inputs are untouched; outputs keep names, order and d
 too; no value of one graph becomes an output of another. Names of values are unique along nested graphs: onnxruntime
 refuses others.
 
-Names that are new: amortized constant time, also when thousands share a stem.
+New names take amortized constant time, also when thousands share a stem.
 """
 
 from collections import Counter

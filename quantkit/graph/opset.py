@@ -4,9 +4,8 @@ The opset is raised only as far as a plan needs, with onnx's own version convert
 model without its weights: they are handed to it as graph inputs and put back afterwards, so size
 does not matter.
 
-How many axes values have, also where shape inference gives up: behind a Reshape to a computed shape.
-
-A Transpose tells it by its permutation, elementwise operators and matrix products by their inputs.
+How many axes values have is found also where shape inference gives up, behind a Reshape to a computed shape: a
+Transpose tells it by its permutation, elementwise operators and matrix products by their inputs.
 """
 
 import onnx

@@ -4,11 +4,8 @@ onnx's own inference, run on the structure without weights and without the shape
 inside the graph: they may be wrong, and wrong ones would be carried on. Only the graph's inputs and the
 constants count. Nodes that inference does not know are passed over.
 
-What passes may know of a value for certain.
-
-Shapes that a file declares for values inside the graph are not trusted: exporters write wrong ones, and
-nothing checks them. What counts is what shape inference found from the graph's inputs, which onnxruntime
-does check (`quantkit.graph.shapes` leaves it in `Value.meta`), and what constants are.
+`Known` is what passes may know of a value for certain: what was inferred from the graph's inputs, which onnxruntime
+does check (it is left in `Value.meta`), and what constants are. What a file declares inside the graph nobody checks.
 """
 
 from collections.abc import Iterator

@@ -3,7 +3,7 @@
 Invariant: merging is exact, so that neither the order of the samples nor who observed them changes a bit
 (requests that depend on the order excepted; they are observed by one worker, in order).
 
-Many small arrays as a few long ones: a file of 20,000 tensors stays a file of a dozen arrays.
+A file packs many small arrays into a few long ones: with 20,000 tensors it still holds a dozen arrays.
 """
 
 from array import array

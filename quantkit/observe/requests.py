@@ -1,8 +1,6 @@
 """Which statistics of a tensor can be asked for. Each stage says what it must see; one pass over the data serves all.
 
 A request is plain data: it travels to other machines, and two equal ones are answered once.
-
-Minimum and maximum, and nothing else.
 """
 
 from abc import ABC, abstractmethod

@@ -1,7 +1,7 @@
 """One pass over the data: schedule shards, merge what they saw, keep it safe on disk.
 
 Memory does not depend on the number of samples: there are as many sketches as tensors, four times where the audit looks
-(one set a segment), moments are kept once, where all processes add to them, and a worker holds the activations of one
+(one set per segment), moments are kept once, where all processes add to them, and a worker holds the activations of one
 batch.
 
 `Schedule` cuts the batches that are left into shards: long enough to be cheap, short enough to lose little.
@@ -9,8 +9,8 @@ batch.
 Results do not depend on the cutting (merging is exact), so a shard may be as long as the pace measured so
 far suggests. A segment is cut evenly among the workers, so that they finish it together.
 
-`Checkpoint` is what is known so far, on disk: an interrupted run continues where it stopped. Written beside the result every few seconds; `kill -9` loses no more than that. A checkpoint of another job
-(other data, other settings) is not used.
+`Checkpoint` is what is known so far, on disk: an interrupted run continues where it stopped. It is written beside the
+result every few seconds; `kill -9` loses no more than that. One of another job (other data, other settings) is not used.
 """
 
 import mmap

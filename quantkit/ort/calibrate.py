@@ -1,7 +1,4 @@
-"""onnxruntime's calibraters, spelled as there: they run the model on data and give ranges.
-
-onnxruntime's base class for calibration data.
-"""
+"""onnxruntime's calibraters, spelled as there: they run the model on data and give ranges. And the base class of such data."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence

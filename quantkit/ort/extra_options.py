@@ -3,7 +3,7 @@
 Every key that onnxruntime knows is either translated, or accepted because quantkit always does so, or refused with
 the reason. An unknown key is an error: onnxruntime ignores it, and a typing error with it.
 
-onnxruntime's `TensorQuantOverrides`, as rules for tensors.
+`TensorQuantOverrides`, one of these keys, becomes rules for tensors.
 """
 
 from collections.abc import Collection, Mapping

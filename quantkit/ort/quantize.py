@@ -1,9 +1,4 @@
-"""onnxruntime's configurations: the arguments of a call, kept for `quantize`.
-
-onnxruntime's `quantize_dynamic`.
-
-onnxruntime's `quantize_static`.
-"""
+"""onnxruntime's `quantize_dynamic`, `quantize_static` and `quantize`, whose configurations keep the arguments of a call."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

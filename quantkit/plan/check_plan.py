@@ -1,6 +1,6 @@
-"""Whether a plan that was saved, and perhaps edited, fits a model.
+"""Whether a plan that was saved, and perhaps edited, fits a model; whether target, format and types go together.
 
-Whether a target, a format and integer types go together: said before data is opened, as far as settings tell.
+Both are said before data is opened, as far as the settings tell.
 """
 
 from collections.abc import Iterable, Mapping

@@ -10,9 +10,7 @@ no value is turned into float and back. Elsewhere wrapping it would cost time an
 
 Two passes over the nodes, back and forth: linear.
 
-Integers that nobody reads are taken back.
-
-Whether a node between products joins them is decided from front to back, when it is not yet known whether those behind
+Then integers that nobody reads are taken back. Whether a node between products joins them is decided from front to back, when it is not yet known whether those behind
 it will: of a matrix product of two activations one may come from a Softmax, which is float. This pass goes from back to
 front and leaves no node in integers that only floats read.
 """

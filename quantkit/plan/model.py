@@ -1,6 +1,7 @@
 """What a plan is: frozen data addressed by node and tensor name, that round-trips through JSON.
 
-Numbers that were found for a plan: integers of weights, and biases. What is missing is computed as the plan says.
+`SolvedIntegers` are numbers that were found for a plan: integers of weights, and biases. What is missing is computed as
+the plan says.
 """
 
 from collections import Counter

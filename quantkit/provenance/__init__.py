@@ -1,6 +1,6 @@
 """Where a model comes from, written into it.
 
-digests -> record -> entry: what names a model, what is said about it, where that stands.
+digests -> record: what names a model, and what is said about it, in an entry of its metadata.
 """
 
 from quantkit.provenance.digests import KEY, content_digest, model_digest

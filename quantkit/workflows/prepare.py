@@ -65,12 +65,12 @@ __all__ = [
     "Prepared",
     "Use",
     "check_plan",
+    "float_model_from",
     "for_target",
     "memory_left",
     "observe_again",
     "plan_of",
     "prepare",
-    "prepared_from",
     "runnable",
     "simplified",
     "with_choices",
@@ -270,10 +270,10 @@ def simplified(source: LoadedModel, options: StaticSettings, at_least: int = 0) 
         notes.append(f"Opset raised from {before} to {minimum}.")
     notes += simplify(model).notes
     name = source.path.name if source.path else "model.onnx"
-    return replace(prepared_from(model, tuple(notes), name, known), renamed=renamed)
+    return replace(float_model_from(model, tuple(notes), name, known), renamed=renamed)
 
 
-def prepared_from(
+def float_model_from(
     model: ir.Model, notes: tuple[str, ...], name: str, known: frozenset[str]
 ) -> FloatModel:
     """Describe a model as it is now; see `FloatModel` for the arguments."""
@@ -334,7 +334,7 @@ def _equalized(
     if not notes:
         return written, ready
     files.close()  # what was written is another model now
-    again = prepared_from(ready.model, (*ready.notes, *notes), ready.name, ready.known)
+    again = float_model_from(ready.model, (*ready.notes, *notes), ready.name, ready.known)
     divided = (*equalized, *(one.divisors for one in done))
     return None, replace(again, factors_id=digest.hexdigest(), divided=divided)
 

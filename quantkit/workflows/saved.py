@@ -31,7 +31,7 @@ from quantkit.provenance import json_digest, model_digest
 from quantkit.runtime.session import load_model
 from quantkit.settings import DataSettings, StaticSettings
 from quantkit.workflows.calibrate import CalibrateOptions
-from quantkit.workflows.prepare import FloatModel, Moments, Prepared, prepared_from
+from quantkit.workflows.prepare import FloatModel, Moments, Prepared, float_model_from
 from quantkit.workflows.record import StaticJob
 
 __all__ = ["load_prepared", "save_prepared"]
@@ -213,7 +213,7 @@ def _ready(loaded: LoadedModel, record: Mapping[str, Any]) -> FloatModel:
         assert found is not None  # noqa: S101 - the index is as it was written
         tensors = tuple(group["tensors"])
         divided.append(Divisors(tensors=tensors, divisor=found[tensors[0]]))
-    ready = prepared_from(
+    ready = float_model_from(
         loaded.model, tuple(record["notes"]), record["name"], frozenset(record["known"])
     )
     return replace(

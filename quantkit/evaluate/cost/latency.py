@@ -8,9 +8,7 @@ candidate is compared with float of the same round:
 
 Its interval is that of a median by order statistics, which asks nothing of the distribution.
 
-Rounds in which several pieces of work take turns, until their ratios are known well enough.
-
-Batches of real samples for timing.
+Rounds go on until the ratios are known well enough. What is timed is batches of real samples.
 """
 
 import gc

@@ -1,12 +1,7 @@
-"""Stacked bars of several models on one scale.
+"""Bars of several models on one scale.
 
-Where the bytes are, all models on one scale.
-
-What part of the products runs in integers.
-
-Which operators came and went.
-
-Which layers bring the noise: the worst ones of a candidate.
+Where the bytes are, what part of the products runs in integers, which operators came and went, and which layers of a
+candidate bring most of the noise.
 """
 
 from collections import Counter

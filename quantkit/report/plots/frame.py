@@ -1,8 +1,6 @@
 """The ground of the picture: axes, lanes for what is off them, float's line and band, the gate's lines.
 
-Which part of the y axis is worth showing: one broken candidate must not flatten all others.
-
-The x axis of the picture: size. Candidates mostly lie close together, far from float, which then gets a lane of its own.
+The y axis shows what is worth showing: one broken candidate must not flatten all others. The x axis is size. Candidates mostly lie close together, far from float, which then gets a lane of its own.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,7 @@
 """Dots with whiskers around a reference: one row per model, one scale per group.
 
-How much worse each candidate is, metric by metric, around no difference at all.
-
-How long a run takes beside float's, for each batch size and number of threads.
+`forest`: how much worse each candidate is, metric by metric, around no difference at all. `latency`: how long a run takes
+beside float's, for each batch size and number of threads.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,4 @@
-"""Names beside marks so that nothing covers anything.
-
-What disc, ring, whisker and band of the picture mean.
-"""
+"""Names beside marks so that nothing covers anything, and the legend: what disc, ring, whisker and band mean."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,4 @@
-"""Elements of a picture: escaped always, short numbers, shapes.
-
-From figures to places.
-"""
+"""Elements of a picture: escaped always, short numbers, shapes; and scales, from figures to places."""
 
 import unicodedata
 from collections.abc import Iterable

@@ -8,7 +8,7 @@
 Not folded: results above 1 MB, unless constants as large are then no longer needed; integers that become floats, which is how a weight
 is stored small; whatever overflows or divides by zero; outputs, which must stay outputs of a node.
 
-What a graph computes from shapes and what is certain of them.
+Of what a graph computes from shapes, that which is certain is known (2).
 """
 
 from math import prod
