@@ -263,14 +263,14 @@ class Request:
 
 # What files call these: names of an earlier version, which stay, so that calibrations that were written are still read.
 STORED_NAMES: dict[str, type[Any]] = {
-    "SketchAsk": SketchOf,  # as files say
-    "SpanAsk": MinMaxOf,  # as files say
-    "ChannelsAsk": ChannelSketchesOf,  # as files say
-    "MomentsAsk": MomentsOf,  # as files say
-    "ExtremesAsk": ExtremesOf,  # as files say
-    "ProductsAsk": SecondMomentOf,  # as files say
-    "PatchesAsk": PatchesOf,  # as files say
-    "CalibratorAsk": CalibratorOf,  # as files say
+    "SketchAsk": SketchOf,
+    "SpanAsk": MinMaxOf,
+    "ChannelsAsk": ChannelSketchesOf,
+    "MomentsAsk": MomentsOf,
+    "ExtremesAsk": ExtremesOf,
+    "ProductsAsk": SecondMomentOf,
+    "PatchesAsk": PatchesOf,
+    "CalibratorAsk": CalibratorOf,
 }
 _NAMES = {kind: name for name, kind in STORED_NAMES.items()}
 
