@@ -7,7 +7,8 @@ The folder holds:
   [batch, 10]). Its BatchNormalization nodes are kept as a framework exports them. The accuracy
   on all 10,000 test images is in its metadata under ``test_accuracy``.
 * ``fashion_test.npz``: the first 2,000 images of the Fashion-MNIST test set with their labels.
-* ``train.py``: the script that made both (``python -m quantkit.samples.train``, needs PyTorch).
+
+Both were made by ``benchmarks/train_sample.py``, which needs PyTorch; quantkit does not.
 
 Fashion-MNIST is by Zalando SE (https://github.com/zalandoresearch/fashion-mnist), copyright
 2017, under the MIT licence; the copy used is the Debian package ``dataset-fashion-mnist``.

@@ -1,6 +1,6 @@
 """Train the embedded sample model and write it with its test data.
 
-Run as ``python -m quantkit.samples.train [--data DIR] [--out DIR]`` in an environment with
+Run as ``python benchmarks/train_sample.py [--data DIR] [--out DIR]`` in an environment with
 PyTorch. The number of epochs is fixed and the test set is only looked at once, after training.
 The ONNX graph is built by hand from the trained weights, so BatchNormalization stays unfolded.
 """
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 __all__ = ["main"]
 
 _DATA = Path("/usr/share/datasets/fashion-mnist")
+_SAMPLES = Path(__file__).parent.parent / "quantkit" / "samples"
 _SEED = 20240517
 _CHANNELS = (1, 16, 64, 128)
 _FEATURES = 128 * 3 * 3
@@ -102,7 +103,7 @@ def _torch() -> Any:
     Returns:
         The ``torch`` module.
     """
-    import torch  # noqa: TID251
+    import torch
 
     torch.set_num_threads(1)
     torch.manual_seed(_SEED)
@@ -268,9 +269,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments: Command line arguments; those of the process when absent.
     """
-    parser = argparse.ArgumentParser(prog="python -m quantkit.samples.train", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python benchmarks/train_sample.py", description=__doc__)
     parser.add_argument("--data", type=Path, default=_DATA, help="folder of the IDX .gz files")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent, help="output folder")
+    parser.add_argument("--out", type=Path, default=_SAMPLES, help="output folder")
     options = parser.parse_args(arguments)
     images, labels = _load(options.data, "train")
     test_images, test_labels = _load(options.data, "t10k")
