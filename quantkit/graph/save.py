@@ -12,6 +12,7 @@ an earlier model beside it goes on reading its own until the moment when it is r
 import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
+from copy import copy
 from hashlib import blake2b
 from pathlib import Path
 
@@ -95,6 +96,10 @@ def copy_of(model: ir.Model) -> ir.Model:
     """
     copied = model.clone()
     copied.meta.update(model.meta)  # `clone` leaves out what is known of the whole model
+    for graph in copied.graphs():  # it shares the types of values, which `widen` changes
+        made = (value for node in graph for value in node.outputs)
+        for value in (*graph.inputs, *made, *graph.initializers.values()):
+            value.type = copy(value.type)
     return copied
 
 
