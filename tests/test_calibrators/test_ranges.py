@@ -1,4 +1,4 @@
-"""Laws of `calibrators`. Not in tests/calibrators: that folder would hide the package of its name."""
+"""Laws of the ranges of arrays. The folder is not called calibrators: that would hide the package of its name."""
 
 from collections.abc import Callable
 from functools import partial
