@@ -24,7 +24,8 @@ from quantkit.plan import Format, Plan, read_plan
 from quantkit.settings import DataSettings, NodeRule, RecoverSettings, StaticSettings, TensorRule
 from quantkit.workflows import saved
 from quantkit.workflows.pipeline import QuantizeResult, plan_model, prepare_model, static
-from quantkit.workflows.prepare import Prepared, plan_of, with_choices
+from quantkit.workflows.plan_prepared import plan_of, with_choices
+from quantkit.workflows.prepare import Prepared
 from quantkit.workflows.realize import realize
 from quantkit.workflows.record import StaticJob
 

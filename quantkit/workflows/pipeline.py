@@ -35,7 +35,8 @@ from quantkit.workflows.outcome import (
     require_same,
     warnings_of,
 )
-from quantkit.workflows.prepare import STEPS, Prepared, Use, for_target, plan_of, prepare
+from quantkit.workflows.plan_prepared import for_target, plan_of
+from quantkit.workflows.prepare import STEPS, Prepared, Use, prepare
 from quantkit.workflows.realize import realize, write_checked
 from quantkit.workflows.record import StaticJob, dynamic_origin
 

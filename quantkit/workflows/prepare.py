@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 import onnx
@@ -35,13 +34,11 @@ from quantkit.observe.requests import CalibratorOf, Request
 from quantkit.ops.view import View
 from quantkit.plan import (
     Format,
-    Kept,
     Plan,
     check_fits,
     check_operators,
     missing_ranges,
     opset_for,
-    plan_static,
     ranges_needed,
 )
 from quantkit.plan.selection import resolve_tensors
@@ -66,14 +63,13 @@ __all__ = [
     "Use",
     "check_plan",
     "float_model_from",
-    "for_target",
     "memory_left",
+    "minimum_opset",
     "observe_again",
-    "plan_of",
     "prepare",
+    "ranges_of",
     "runnable",
     "simplified",
-    "with_choices",
 ]
 
 STEPS = 5  # of static quantization: read, observe channels, observe ranges, round, write
@@ -88,7 +84,6 @@ Feeds = Sequence[Mapping[str, NDArray[Any]]]
 # Whether moments are observed for rounding, and whether they are kept for a second plan.
 Use = Literal["never", "once", "often"]
 _Answer = TypeVar("_Answer")
-NOTHING_KEPT: Mapping[str, Kept] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,7 +250,7 @@ def simplified(source: LoadedModel, options: StaticSettings, at_least: int = 0) 
         at_least: An opset that a plan needs; 0: none.
     """
     notes = []
-    minimum = max(_minimum(options), at_least)
+    minimum = max(minimum_opset(options), at_least)
     model = copy_of(source.model)
     before = opset_of(model)
     known = frozenset(node.name or "" for node in model.graph.all_nodes())
@@ -287,7 +282,8 @@ def float_model_from(
     )
 
 
-def _minimum(options: StaticSettings) -> int:
+def minimum_opset(options: StaticSettings) -> int:
+    """Return the opset that target and types need."""
     types = [options.activation, *(o.int_type for o in options.overrides if o.int_type)]
     wide = any(t.bits > _BYTE for t in types)
     return max(options.runs_on.min_opset, _WIDE_OPSET if wide else 0)
@@ -454,71 +450,6 @@ def _without_moments(seen: Calibration) -> tuple[Calibration, Calibration]:
     )
 
 
-def with_choices(prepared: Prepared, job: StaticJob) -> Prepared:
-    """Return the same preparation for other choices about nodes, tensors and ranges.
-
-    Args:
-        prepared: The preparation; it stays as it is.
-        job: What is asked for now, of the same model and data.
-
-    Raises:
-        UsageError: Something else was to be observed or rewritten for that.
-    """
-    was, target = prepared.job, job.options.runs_on
-    if target != was.options.runs_on:
-        raise UsageError(
-            f"The model was prepared for {was.options.runs_on.name}, and {target.name} is asked for: prepare it again, with "
-            "that target."
-        )
-    if job.recover != was.recover:
-        raise UsageError(
-            "What is done to win back accuracy is decided when a model is prepared: prepare it again, with these settings."
-        )
-    needed, opset = _minimum(job.options), opset_of(prepared.ready.model)
-    if needed > opset:
-        raise UsageError(
-            f"These types need opset {needed}, and the model was prepared in opset {opset}: prepare it again, with these types."
-        )
-    method = job.calibrate.method
-    seen = prepared.seen if method == was.calibrate.method else prepared.seen.by(method)
-    return replace(prepared, job=job, seen=seen)
-
-
-def plan_of(
-    prepared: Prepared,
-    output_format: Format = Format.QDQ,
-    kept: Mapping[str, Kept] = NOTHING_KEPT,
-) -> Plan:
-    """Decide how each node and tensor of a prepared model is quantized.
-
-    Args:
-        prepared: The model, what was observed of it, and what is asked for.
-        output_format: How the plan is to be written down.
-        kept: Nodes that compute in float because integers were tried and lose too much.
-
-    Raises:
-        UsageError: Something that is asked for makes no sense, or the format has no operator for it.
-    """
-    ready, job = prepared.ready, prepared.job
-    ranges = _ranges(prepared.seen, ready, job.methods)
-    powers = _powers(prepared.seen, ready.view)
-    plan = plan_static(ready.view, ranges, job.options, powers, kept=kept)
-    plan = replace(plan, factors_id=ready.factors_id, output_format=output_format)
-    check_operators(plan, ready.view, job.options.runs_on, output_format)
-    return plan
-
-
-def for_target(plan: Plan, job: StaticJob, output_format: Format) -> Plan:
-    """Return a plan that was given, for the target and the format that it is applied with: a file may lack both.
-
-    Args:
-        plan: As it was given.
-        job: Names the target.
-        output_format: How it will be written down.
-    """
-    return replace(plan, target=job.options.runs_on.name, output_format=output_format)
-
-
 def check_plan(ready: FloatModel, plan: Plan, target: Target, *, early: bool = False) -> None:
     """Check that a plan that was given fits a model.
 
@@ -537,7 +468,7 @@ def check_plan(ready: FloatModel, plan: Plan, target: Target, *, early: bool = F
     check_operators(plan, ready.view, target, output_format)
 
 
-def _ranges(
+def ranges_of(
     seen: Calibration, ready: FloatModel, methods: Mapping[str, str]
 ) -> dict[str, tuple[float, float]]:
     """Return each tensor's range, by its own method where one is asked for.
@@ -561,18 +492,6 @@ def _ranges(
     return found
 
 
-def _powers(seen: Calibration, view: View) -> dict[str, float]:
-    """Return the mean square of what each Softmax makes, where its distribution was observed."""
-    made = [node.outputs[0] for node in view.nodes if node.op_type == "Softmax"]
-    known = set(seen.tensors)
-    sketches = {name: seen.sketch(name) for name in made if name in known}
-    return {
-        name: float(sketch.variance[0] + sketch.mean[0] ** 2)
-        for name, sketch in sketches.items()
-        if sketch is not None and not sketch.empty
-    }
-
-
 def _mismatch(seen: Calibration, source: LoadedModel) -> tuple[str, ...]:
     """Say whether a calibration was made with another model."""
     if seen.header.get("model", {}).get("sha256") == model_digest(source)["sha256"]:
@@ -582,7 +501,7 @@ def _mismatch(seen: Calibration, source: LoadedModel) -> tuple[str, ...]:
 
 def _missing(ready: FloatModel, seen: Calibration, job: StaticJob) -> tuple[str, ...]:
     """Say that a calibration lacks ranges: it was made with another model, or before its target was known."""
-    ranges, options = _ranges(seen, ready, job.methods), job.options
+    ranges, options = ranges_of(seen, ready, job.methods), job.options
     missing = missing_ranges(ready.view, ranges, options)
     if not missing:
         return ()

@@ -49,14 +49,13 @@ from quantkit.workflows.outcome import (
     unfused,
     warnings_of,
 )
+from quantkit.workflows.plan_prepared import for_target, plan_of
 from quantkit.workflows.prepare import (
     STEPS,
     Prepared,
     check_plan,
-    for_target,
     memory_left,
     observe_again,
-    plan_of,
     runnable,
 )
 from quantkit.workflows.record import static_origin

@@ -1,0 +1,94 @@
+"""The second step of static quantization: what is chosen about a prepared model becomes a plan. Reads no data, writes nothing."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from quantkit.errors import UsageError
+from quantkit.graph.opset import opset_of
+from quantkit.observe.calibration import Calibration
+from quantkit.ops.view import View
+from quantkit.plan import Format, Kept, Plan, check_operators, plan_static
+from quantkit.workflows.prepare import Prepared, minimum_opset, ranges_of
+from quantkit.workflows.record import StaticJob
+
+__all__ = ["for_target", "plan_of", "with_choices"]
+
+_NOTHING_KEPT: Mapping[str, Kept] = MappingProxyType({})
+
+
+def with_choices(prepared: Prepared, job: StaticJob) -> Prepared:
+    """Return the same preparation for other choices about nodes, tensors and ranges.
+
+    Args:
+        prepared: The preparation; it stays as it is.
+        job: What is asked for now, of the same model and data.
+
+    Raises:
+        UsageError: Something else was to be observed or rewritten for that.
+    """
+    was, target = prepared.job, job.options.runs_on
+    if target != was.options.runs_on:
+        raise UsageError(
+            f"The model was prepared for {was.options.runs_on.name}, and {target.name} is asked for: prepare it again, with "
+            "that target."
+        )
+    if job.recover != was.recover:
+        raise UsageError(
+            "What is done to win back accuracy is decided when a model is prepared: prepare it again, with these settings."
+        )
+    needed, opset = minimum_opset(job.options), opset_of(prepared.ready.model)
+    if needed > opset:
+        raise UsageError(
+            f"These types need opset {needed}, and the model was prepared in opset {opset}: prepare it again, with these types."
+        )
+    method = job.calibrate.method
+    seen = prepared.seen if method == was.calibrate.method else prepared.seen.by(method)
+    return replace(prepared, job=job, seen=seen)
+
+
+def plan_of(
+    prepared: Prepared,
+    output_format: Format = Format.QDQ,
+    kept: Mapping[str, Kept] = _NOTHING_KEPT,
+) -> Plan:
+    """Decide how each node and tensor of a prepared model is quantized.
+
+    Args:
+        prepared: The model, what was observed of it, and what is asked for.
+        output_format: How the plan is to be written down.
+        kept: Nodes that compute in float because integers were tried and lose too much.
+
+    Raises:
+        UsageError: Something that is asked for makes no sense, or the format has no operator for it.
+    """
+    ready, job = prepared.ready, prepared.job
+    ranges = ranges_of(prepared.seen, ready, job.methods)
+    powers = _powers(prepared.seen, ready.view)
+    plan = plan_static(ready.view, ranges, job.options, powers, kept=kept)
+    plan = replace(plan, factors_id=ready.factors_id, output_format=output_format)
+    check_operators(plan, ready.view, job.options.runs_on, output_format)
+    return plan
+
+
+def for_target(plan: Plan, job: StaticJob, output_format: Format) -> Plan:
+    """Return a plan that was given, for the target and the format that it is applied with: a file may lack both.
+
+    Args:
+        plan: As it was given.
+        job: Names the target.
+        output_format: How it will be written down.
+    """
+    return replace(plan, target=job.options.runs_on.name, output_format=output_format)
+
+
+def _powers(seen: Calibration, view: View) -> dict[str, float]:
+    """Return the mean square of what each Softmax makes, where its distribution was observed."""
+    made = [node.outputs[0] for node in view.nodes if node.op_type == "Softmax"]
+    known = set(seen.tensors)
+    sketches = {name: seen.sketch(name) for name in made if name in known}
+    return {
+        name: float(sketch.variance[0] + sketch.mean[0] ** 2)
+        for name, sketch in sketches.items()
+        if sketch is not None and not sketch.empty
+    }
