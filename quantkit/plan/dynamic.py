@@ -298,7 +298,8 @@ def _weight_plan(
         granularity=granularity,
         # DynamicQuantizeLSTM and QLinearConv take one zero point for all channels.
         symmetric=dtype.signed or bool({Kernel.LSTM, Kernel.STATIC} & kernels),
-        reduced=options.reduce_range,
+        # A bit is given away for products that saturate; what is looked up or turned into float at load has none.
+        reduced=options.reduce_range and bool(_MULTIPLIED & kernels),
         pair_axes=_summed_axes(weight, readers) if dtype is INT8 and options.pair_safe else (),
         sum_axis=readers[0].axis(len(weight.shape)) if kernels == {Kernel.NONE} else None,
     )

@@ -186,3 +186,21 @@ def test_constant_left_operand_and_batched_weights_are_stored() -> None:
     assert plan.node["left"].mode is Mode.STORED
     assert plan.node["batched"].mode is Mode.STORED
     assert plan.weight["w"].spec.granularity == PerAxis(0)
+
+
+@pytest.mark.parametrize("weight_type", ["uint8", "int8"])
+def test_a_bit_is_given_away_only_where_products_are_summed_in_integers(weight_type: str) -> None:
+    nodes = [
+        node("Conv", ["x", "c"], ["a"], "conv"),
+        node("MatMul", ["a", "w"], ["y"], "mm"),
+    ]
+    weights = {"c": weight(16, 8, 3, 3), "w": weight(128, 192)}
+    plan = plan_of(
+        model(graph(nodes, {"x": ["N", 8, 16, 130]}, {"y": None}, weights)),
+        reduce_range=True,
+        weight_type=weight_type,
+    )
+    assert plan.node["conv"].mode is Mode.STORED
+    assert not plan.weight["c"].spec.reduced
+    assert plan.node["mm"].mode is Mode.INTEGER
+    assert plan.weight["w"].spec.reduced
