@@ -12,12 +12,12 @@ from typing import Any
 
 from quantkit.errors import UsageError
 from quantkit.numerics.dtypes import IntType
+from quantkit.ort.quant_utils import type_name
 from quantkit.settings import TensorRule, closest
 from quantkit.spec import named_int_type
 
-__all__ = ["ExtraOptions", "read_extra_options", "rules_of", "type_name"]
+__all__ = ["ExtraOptions", "read_extra_options", "rules_of"]
 
-_TYPES = ("int8", "uint8", "int16", "uint16")
 _KNOWN = ("quant_type", "scale", "zero_point", "rmin", "rmax", "symmetric")
 # Keys that there is nothing like, and why.
 _REFUSED = {
@@ -53,14 +53,6 @@ def rules_of(
         if rule is not None:
             rules.append(rule)
     return rules
-
-
-def type_name(quant_type: Any) -> Any:
-    """Return quantkit's name of an integer type: "uint8" for QUInt8."""
-    name = str(getattr(quant_type, "name", quant_type)).lower().removeprefix("q")
-    if name not in _TYPES:
-        raise UsageError(f"Type {quant_type} is not available: use {', '.join(_TYPES)}.")
-    return name
 
 
 def _refusal(tensor: str, why: str) -> UsageError:

@@ -1,14 +1,29 @@
 """onnxruntime's enumerations: the same members, the same numbers."""
 
 from enum import Enum
+from numbers import Integral
 from typing import Any, NoReturn
+
+from onnx import TensorProto
 
 from quantkit.errors import UsageError
 from quantkit.ort.missing import missing
 
-__all__ = ["CalibrationMethod", "QuantFormat", "QuantType", "QuantizationMode"]
+__all__ = ["CalibrationMethod", "QuantFormat", "QuantType", "QuantizationMode", "type_name"]
 __all__ += ["write_calibration_table"]
 __path__: list[str] = []  # so that what is missing is said; see quantkit.ort.missing
+
+# Types by the numbers that ONNX has for them (TensorProto.DataType), under quantkit's names.
+_OF_ONNX: dict[int, str] = {
+    TensorProto.INT8: "int8",
+    TensorProto.UINT8: "uint8",
+    TensorProto.INT16: "int16",
+    TensorProto.UINT16: "uint16",
+    TensorProto.INT4: "int4",
+    TensorProto.UINT4: "uint4",
+    TensorProto.FLOAT8E4M3FN: "float8e4m3fn",
+}
+_TYPES = ("int8", "uint8", "int16", "uint16")
 
 
 class QuantType(Enum):
@@ -32,6 +47,32 @@ class QuantType(Enum):
             return QuantType[t]
         except KeyError:
             raise ValueError(f"No quantization type '{t}'.") from None
+
+    @property
+    def tensor_type(self) -> int:
+        """The number that ONNX has for the type: TensorProto.INT8 for QInt8."""
+        return next(number for number, name in _OF_ONNX.items() if name == _plain_name(self))
+
+
+def _plain_name(quant_type: Any) -> str:
+    if isinstance(quant_type, Integral):
+        return _OF_ONNX.get(int(quant_type), "")
+    return str(getattr(quant_type, "name", quant_type)).lower().removeprefix("q")
+
+
+def type_name(quant_type: Any) -> Any:
+    """Return quantkit's name of a type: "uint8" for QUInt8.
+
+    Args:
+        quant_type: A `QuantType`, onnxruntime's own, a number of ONNX's (TensorProto.UINT8), or the name itself.
+
+    Raises:
+        UsageError: There is no such type here.
+    """
+    name = _plain_name(quant_type)
+    if name not in _TYPES:
+        raise UsageError(f"Type {quant_type} is not available: use {', '.join(_TYPES)}.")
+    return name
 
 
 class QuantFormat(Enum):

@@ -1,7 +1,7 @@
 """onnxruntime's `quantize_dynamic`, `quantize_static` and `quantize`, whose configurations keep the arguments of a call."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,15 @@ from quantkit.api.static import static_job
 from quantkit.errors import UsageError
 from quantkit.graph.load import load
 from quantkit.ops.float_ops import CLIPS
-from quantkit.ort.extra_options import ExtraOptions, read_extra_options, rules_of, type_name
+from quantkit.ort.extra_options import ExtraOptions, read_extra_options, rules_of
 from quantkit.ort.missing import missing
-from quantkit.ort.quant_utils import CalibrationMethod, QuantFormat, QuantizationMode, QuantType
+from quantkit.ort.quant_utils import (
+    CalibrationMethod,
+    QuantFormat,
+    QuantizationMode,
+    QuantType,
+    type_name,
+)
 from quantkit.ort.tensors import cached, method_of
 from quantkit.plan import Format, check_settings
 from quantkit.settings import RecoverSettings, StaticSettings, TensorRule
@@ -166,7 +172,7 @@ def quantize_dynamic(  # noqa: PLR0913 - onnxruntime's signature
     return quantize_weights(
         model_input,
         model_output,
-        weight_type,  # type: ignore[arg-type]  # told apart by name
+        type_name(weight_type),
         per_channel=True if per_channel is None else per_channel,
         reduce_range=reduce_range,
         op_types_to_quantize=op_types_to_quantize or None,
@@ -230,15 +236,26 @@ def quantize(
     Args:
         model_input: A path or a model.
         model_output: Where to.
-        quant_config: A StaticQuantConfig or a DynamicQuantConfig.
+        quant_config: A StaticQuantConfig or a DynamicQuantConfig, of this package or of onnxruntime.
     """
-    if isinstance(quant_config, DynamicQuantConfig):
-        return quantize_dynamic(model_input, model_output, **vars(quant_config))
-    if isinstance(quant_config, StaticQuantConfig):
-        return quantize_static(model_input, model_output, **vars(quant_config))
+    kinds = {kind.__name__ for kind in type(quant_config).__mro__}
+    if "DynamicQuantConfig" in kinds:
+        given = _arguments(quant_config, DynamicQuantConfig)
+        return quantize_dynamic(model_input, model_output, **given)
+    if "StaticQuantConfig" in kinds:
+        given = _arguments(quant_config, StaticQuantConfig)
+        return quantize_static(model_input, model_output, **given)
     raise UsageError(
         f"quant_config is a StaticQuantConfig or a DynamicQuantConfig, not {type(quant_config).__name__}."
     )
+
+
+def _arguments(config: Any, kind: type[DynamicQuantConfig | StaticQuantConfig]) -> dict[str, Any]:
+    """Return what a configuration holds, of this package or of onnxruntime's own class of the same name.
+
+    onnxruntime's has what it does not use as well: a dynamic one the type of activations.
+    """
+    return {f.name: getattr(config, f.name) for f in fields(kind) if hasattr(config, f.name)}
 
 
 def get_qdq_config(  # noqa: PLR0913 - onnxruntime's signature
