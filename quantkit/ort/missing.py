@@ -6,11 +6,14 @@ message, and then looks for a module ``quantkit.ort.X``; so a finder at the end 
 without which Python would not look.
 """
 
+import ast
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from difflib import get_close_matches
-from importlib import import_module
 from importlib.abc import MetaPathFinder
+from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 
 from quantkit.errors import UsageError
@@ -107,16 +110,35 @@ def _instead(full: str) -> str:
 
 
 def _onnxruntime_has(asked: str) -> bool:
-    """Say whether the installed onnxruntime has a module or name; only asked when something is wrong already."""
-    module, _, name = asked.rpartition(".")
-    try:
-        found = import_module(f"{_THEIRS}.{module}" if module else _THEIRS)
-        if hasattr(found, name):
-            return True
-        import_module(f"{_THEIRS}.{asked}")
-    except Exception:  # noqa: BLE001 - modules of onnxruntime may need packages that are not installed
-        return False
-    return True
+    """Say whether the installed onnxruntime has a module or name.
+
+    Its files are read, not imported: whoever puts this package in the place of onnxruntime.quantization would be
+    asked again, and again.
+    """
+    *folders, name = asked.split(".")
+    with suppress(ImportError, ValueError, OSError, SyntaxError):  # no onnxruntime, or an odd one
+        found = find_spec("onnxruntime")
+        for place in (found.submodule_search_locations or ()) if found is not None else ():
+            around = Path(place, "quantization", *folders)
+            own = around / name
+            if own.is_dir() or own.with_suffix(".py").is_file():
+                return True
+            source = around / "__init__.py" if around.is_dir() else around.with_suffix(".py")
+            return source.is_file() and name in _defined(source)
+    return False
+
+
+def _defined(source: Path) -> set[str]:
+    """Return the names that a module has once it is imported, as far as its outermost statements say."""
+    names: set[str] = set()
+    for line in ast.parse(source.read_text(encoding="utf-8")).body:
+        if isinstance(line, ast.FunctionDef | ast.ClassDef):
+            names.add(line.name)
+        elif isinstance(line, ast.Import | ast.ImportFrom):
+            names.update(alias.asname or alias.name for alias in line.names)
+        elif isinstance(line, ast.Assign):
+            names.update(target.id for target in line.targets if isinstance(target, ast.Name))
+    return names
 
 
 def _unknown(module: str, name: str) -> str:

@@ -142,3 +142,55 @@ def test_a_name_that_nobody_has_is_an_ordinary_mistake() -> None:
         import_module("quantkit.ort.nonsense")
     assert not hasattr(quantkit.ort, "nonsense")
     assert not hasattr(quantkit.ort, "MatMulNBitsQuantizer")
+
+
+IN_ITS_PLACE = """
+import sys
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+
+THEIRS = "onnxruntime.quantization"
+
+class Swap(MetaPathFinder, Loader):
+    def find_spec(self, name, path, target=None):
+        swapped = name == THEIRS or name.startswith(THEIRS + ".")
+        return ModuleSpec(name, self, is_package=True) if swapped else None
+    def create_module(self, spec):
+        return import_module("quantkit.ort" + spec.name.removeprefix(THEIRS))
+    def exec_module(self, module):
+        pass
+
+sys.meta_path.insert(0, Swap())
+from onnxruntime.quantization import QuantType
+from onnxruntime.quantization.calibrate import CalibrationMethod
+for line in ("from onnxruntime.quantization.calibrate import HistogramCollector",
+             "from onnxruntime.quantization import nonsense",
+             "import onnxruntime.quantization.matmul_nbits_quantizer"):
+    try:
+        exec(line)
+    except ImportError:
+        print("ImportError")
+"""
+
+
+def test_it_may_stand_in_the_place_of_onnxruntimes_own() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IN_ITS_PLACE],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.stdout.split() == ["ImportError"] * 3, done.stderr
+
+
+def test_asking_for_a_name_never_imports_onnxruntimes_own() -> None:
+    line = (
+        "import sys, quantkit.ort\n"
+        "for name in ('nonsense', 'normalize_axis', 'quant_utils', 'QuantType', 'CudaQuantizer'):\n"
+        "    hasattr(quantkit.ort, name), hasattr(quantkit.ort.calibrate, name)\n"
+        "sys.exit('onnxruntime.quantization' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
