@@ -27,6 +27,7 @@ _FOUR_BITS = (
     "stay with onnxruntime.quantization.matmul_nbits_quantizer"
 )
 _QNN = "use quantkit.quantize_static(model, output, data, target='qnn')"
+_QNN_CONFIG = "it is in quantkit.ort.execution_providers.qnn"
 _PLAN = (
     "quantkit.plan_static(model, data) decides about each node, its plan can be edited, and "
     "quantkit.quantize_static(model, output, data, plan=plan) does what it says"
@@ -47,9 +48,8 @@ _INSTEAD = {
     "quantkit.quantize_static(model, output, data, target='tensorrt')",
     "base_quantizer": _PLAN,
     "cuda_quantizer": "use quantkit.quantize_static(model, output, data, target='tensorrt')",
-    "execution_providers": _QNN,
     "fusions": _SIMPLIFY,
-    "get_qnn_qdq_config": _QNN,
+    "get_qnn_qdq_config": _QNN_CONFIG,
     "matmul_4bits_quantizer": _FOUR_BITS,
     "matmul_bnb4_quantizer": _FOUR_BITS,
     "matmul_nbits_quantizer": _FOUR_BITS,
@@ -60,11 +60,9 @@ _INSTEAD = {
     "qdq_loss_debug": "quantkit.evaluate_models(float_model, candidate, data) measures the error of each layer, "
     "and quantkit diff A B --data DIR that of each tensor and weight",
     "qdq_quantizer": _PLAN,
-    "qnn_preprocess_model": _QNN,
+    "qnn_preprocess_model": "use quantkit.ort.quant_pre_process or quantkit.optimize(model, output)",
     "registry": _PLAN,
     "static_quantize_runner": "run quantkit quantize static IN OUT --data DIR",
-    "tensor_quant_overrides": "give quantkit.TensorRule in quantkit.quantize_static(..., tensors=[...]), or "
-    "extra_options={'TensorQuantOverrides': ...} as before",
 }
 _NAMES_OF = {
     _FOUR_BITS: (

@@ -1,6 +1,7 @@
 """onnxruntime's `quantize_dynamic`, `quantize_static` and `quantize`, whose configurations keep the arguments of a call."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from quantkit.ort.quant_utils import (
     QuantType,
     type_name,
 )
+from quantkit.ort.tensor_quant_overrides import TensorQuantOverridesHelper
 from quantkit.ort.tensors import cached, method_of
 from quantkit.plan import Format, check_settings
 from quantkit.settings import RecoverSettings, StaticSettings, TensorRule
@@ -277,46 +279,116 @@ def get_qdq_config(  # noqa: PLR0913 - onnxruntime's signature
     nodes_to_exclude: Sequence[str] | Callable[[Any, Any], bool] | None = None,
     extra_options: Mapping[str, Any] | None = None,
 ) -> StaticQuantConfig:
-    """Return a configuration that quantizes all that the target runs in integers."""
+    """Return a configuration that quantizes all of a model but Cast, QuantizeLinear and DequantizeLinear.
+
+    Args:
+        model_input: A path or a model; weights are not read.
+        calibration_data_reader: As of `quantize_static`.
+        calibrate_method: How ranges are estimated; None: as `quantize_static` does.
+        calibrate_args: symmetric, moving_average, averaging_constant, max_intermediate_outputs, percentile.
+        activation_type: Of activations that are not overridden.
+        weight_type: Of weights that are not overridden.
+        activation_symmetric: Zero points of activations in the middle.
+        weight_symmetric: Those of weights; None: of signed types.
+        per_channel: One scale per channel of weights.
+        reduce_range: Weights of one bit less.
+        keep_removable_activations: Relu and Clip stay where a range clips alike.
+        min_real_range: The least extent of a range.
+        tensor_quant_overrides: Of single tensors.
+        calibration_providers: As of `quantize_static`.
+        op_types_to_quantize: Only these; None: all that the model has.
+        nodes_to_exclude: Never these nodes: names, or a function that is asked about each.
+        extra_options: Options of `quantize_static`, which win over all others.
+    """
     strange = next((key for key in calibrate_args or {} if key not in _CALIBRATE_ARGS), None)
     if strange is not None:
         raise UsageError(
             f"calibrate_args has no '{strange}': known are {', '.join(_CALIBRATE_ARGS)}."
         )
+    facts = model_facts(model_input)
+    excluded = facts.excluded(nodes_to_exclude)
+    found = {n.op_type for n in facts.chosen(op_types_to_quantize, frozenset(excluded or ()))}
     options: dict[str, Any] = {
         "QDQKeepRemovableActivations": keep_removable_activations,
         "MinimumRealRange": min_real_range,
         "WeightSymmetric": weight_symmetric,
-        "TensorQuantOverrides": tensor_quant_overrides or {},
+        "ForceQuantizeNoInputCheck": True,
+        "TensorQuantOverrides": deepcopy(dict(tensor_quant_overrides or {})),
         **{_CALIBRATE_ARGS[key]: value for key, value in (calibrate_args or {}).items()},
     }
     if activation_symmetric is not None:
         options["ActivationSymmetric"] = activation_symmetric
+    named = TensorQuantOverridesHelper(options["TensorQuantOverrides"]).get_quant_types()
+    types = {str(getattr(t, "name", t)) for t in (activation_type, weight_type, *named)}
+    # Types of 16 bits raise the opset to one that has all types; those of 4 alone are left to onnxruntime's operators.
+    if facts.opset < _ALL_TYPES and types & _NARROW and not types & _WIDE:
+        options["UseQDQContribOps"] = True
     return StaticQuantConfig(
         calibration_data_reader,
         calibrate_method=calibrate_method,
         activation_type=activation_type,
         weight_type=weight_type,
-        op_types_to_quantize=op_types_to_quantize,
-        nodes_to_exclude=_excluded(model_input, nodes_to_exclude),
+        op_types_to_quantize=list(op_types_to_quantize or sorted(found - _NEVER)),
+        nodes_to_exclude=excluded,
         per_channel=per_channel,
         reduce_range=reduce_range,
+        use_external_data_format=facts.external,
         calibration_providers=calibration_providers,
         extra_options={**options, **(extra_options or {})},
     )
 
 
-def _excluded(
-    model_input: str | Path | onnx.ModelProto,
-    nodes_to_exclude: Sequence[str] | Callable[[Any, Any], bool] | None,
-) -> Sequence[str] | None:
-    """Return the names of excluded nodes; a function is asked about each node of the model."""
-    if not callable(nodes_to_exclude):
-        return nodes_to_exclude
-    model = model_input
-    if not isinstance(model, onnx.ModelProto):
-        model = onnx.load_model(model, load_external_data=False)
-    return [node.name for node in model.graph.node if nodes_to_exclude(model, node)]
+_NEVER = {"Cast", "DequantizeLinear", "QuantizeLinear"}
+_WIDE, _NARROW = {"QInt16", "QUInt16"}, {"QInt4", "QUInt4"}
+_ALL_TYPES = 21  # the opset from which QuantizeLinear has them
+_ONE_FILE = 1 << 31  # bytes that protobuf holds
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What configurations ask of a model, of which weights are not read."""
+
+    model: onnx.ModelProto
+
+    @property
+    def opset(self) -> int:
+        """The version of ONNX's own operators."""
+        own = (o.version for o in self.model.opset_import if o.domain in {"", "ai.onnx"})
+        return next(own, 0)
+
+    @property
+    def external(self) -> bool:
+        """Whether weights are, or must be, in a file of their own."""
+        from onnx.external_data_helper import uses_external_data
+
+        if any(uses_external_data(tensor) for tensor in self.model.graph.initializer):
+            return True
+        return bool(self.model.ByteSize() >= _ONE_FILE)
+
+    def excluded(
+        self, asked: Sequence[str] | Callable[[Any, Any], bool] | None
+    ) -> Sequence[str] | None:
+        """Return the names of excluded nodes; a function is asked about each node of the model."""
+        if not callable(asked):
+            return asked
+        return [node.name for node in self.model.graph.node if asked(self.model, node)]
+
+    def chosen(
+        self, op_types: Sequence[str] | None, excluded: Collection[str]
+    ) -> list[onnx.NodeProto]:
+        """Return the nodes of these operators, or of all, that are not excluded."""
+        return [
+            node
+            for node in self.model.graph.node
+            if node.name not in excluded and (not op_types or node.op_type in op_types)
+        ]
+
+
+def model_facts(model_input: str | Path | onnx.ModelProto) -> ModelFacts:
+    """Look at a model; its weights are not read."""
+    if isinstance(model_input, onnx.ModelProto):
+        return ModelFacts(model_input)
+    return ModelFacts(onnx.load_model(model_input, load_external_data=False))
 
 
 def __getattr__(name: str) -> Any:

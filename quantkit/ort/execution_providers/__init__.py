@@ -1,0 +1,1 @@
+"""onnxruntime.quantization.execution_providers: configurations for single execution providers."""
