@@ -7,6 +7,7 @@ from functools import wraps
 from inspect import signature
 from numbers import Integral, Real
 from pathlib import Path
+from reprlib import Repr
 from types import UnionType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Union, get_args, get_origin
 from typing import get_type_hints as hints_of
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["as_path", "check_output", "checked_kinds", "checked_names", "range_method"]
 __all__ += ["read_result", "sample_settings"]
+
+_SHORT = Repr()
+_SHORT.maxstring, _SHORT.maxother = 200, 60
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -73,6 +77,11 @@ def checked_kinds(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
+def _shown(value: object) -> str:
+    """Return what was given, on one line and not whole: in a wrong place it may be all the data."""
+    return " ".join(_SHORT.repr(value).split())
+
+
 def _check_kind(name: str, value: object, kinds: list[Any]) -> None:
     if Any in kinds or object in kinds or (value is None and type(None) in kinds):
         return
@@ -84,7 +93,7 @@ def _check_kind(name: str, value: object, kinds: list[Any]) -> None:
         # A path may be given as text, and None need not be given.
         if kind is not type(None) and not (kind is str and Path in kinds):
             words.append(word)
-    raise UsageError(f"{name} is {' or '.join(words)}, not {value!r}.")
+    raise UsageError(f"{name} is {' or '.join(words)}, not {_shown(value)}.")
 
 
 def _check_elements(name: str, value: object, hint: Any) -> None:
@@ -95,7 +104,9 @@ def _check_elements(name: str, value: object, hint: Any) -> None:
     for element in value:
         if not any(_KINDS[k][1](element) if k in _KINDS else isinstance(element, k) for k in kinds):
             words = " or ".join(_KINDS[k][0] if k in _KINDS else k.__name__ for k in kinds)
-            raise UsageError(f"{name} is a list, each of it {words}, and {element!r} is none.")
+            raise UsageError(
+                f"{name} is a list, each of it {words}, and {_shown(element)} is none."
+            )
 
 
 def check_output(model_output: object) -> None:

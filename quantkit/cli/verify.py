@@ -85,8 +85,5 @@ def _print(found: "Attestation", model: Path) -> None:
         outcome = f"[{_STYLES[check.outcome]}]{check.outcome}[/]"
         table.add_row(check.name, outcome, escape(check.sentence))
     console.print(table)
-    wrong = [check.name for check in found.checks if check.outcome == "wrong"]
-    open_ = sum(check.outcome == "unknown" for check in found.checks)
-    verdict = f"[bold red]wrong:[/] {', '.join(wrong)}" if wrong else "[green]nothing is wrong[/]"
-    verdict += f"; {open_} could not be checked" if open_ else ""
-    console.print(verdict, highlight=False)
+    style = "green" if found.ok else "bold red"
+    console.print(f"[{style}]{found.verdict}[/]", highlight=False)

@@ -161,7 +161,7 @@ def _shape_advice(array: Array, spec: InputSpec) -> str:
     if array.ndim != len(spec.shape):
         return f"give it {len(spec.shape)} axes"
     axes = [a for a, n in enumerate(spec.shape) if n not in {None, array.shape[a]}]
-    if sorted(array.shape[1:]) == sorted(n or 0 for n in spec.shape[1:]):
+    if axes[0] and sorted(array.shape[1:]) == sorted(n or 0 for n in spec.shape[1:]):
         return "the axes seem to be in another order: transpose the array"
     return f"axis {axes[0]} must be {spec.shape[axes[0]]}"
 

@@ -158,7 +158,8 @@ class StaticSettings:
     target: Annotated[
         str | None,
         Setting(
-            "What will run it: see quantkit targets. Default: the plan's, or cpu (any CPU).", "NAME"
+            "What will run it: see quantkit targets. Default: cpu (any CPU), or what a given plan is for.",
+            "NAME",
         ),
     ] = None
     format: Annotated[

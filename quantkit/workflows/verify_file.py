@@ -26,6 +26,7 @@ from quantkit.runtime.check_result import Reference, Verification, compare, run_
 from quantkit.runtime.session import load_model
 from quantkit.settings import DataSettings
 from quantkit.settings.record import data_settings_of
+from quantkit.text import printable
 from quantkit.workflows.calibrate import opened_for
 from quantkit.workflows.outcome import hides_noise, is_noise, noise
 
@@ -62,10 +63,26 @@ class Attestation:
     provenance: Provenance
     checks: tuple[Check, ...] = field(default=())
 
+    def __str__(self) -> str:
+        says = f"{self.provenance.kind}, written by quantkit {self.provenance.quantkit}"
+        answers = [f"{check.name}: {check.outcome}: {check.sentence}" for check in self.checks]
+        return printable("\n".join((says, *answers, self.verdict)), keep="\n")
+
+    def __repr__(self) -> str:
+        return f"<Attestation {printable(self.provenance.kind)}: {self.verdict}>"
+
     @property
     def ok(self) -> bool:
         """Whether nothing is wrong."""
         return all(check.outcome != "wrong" for check in self.checks)
+
+    @property
+    def verdict(self) -> str:
+        """All the answers in one line."""
+        wrong = [check.name for check in self.checks if check.outcome == "wrong"]
+        found = f"wrong: {', '.join(wrong)}" if wrong else "nothing is wrong"
+        unknown = sum(check.outcome == "unknown" for check in self.checks)
+        return found + (f"; {unknown} could not be checked" if unknown else "")
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""

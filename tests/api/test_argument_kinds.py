@@ -117,3 +117,10 @@ def test_numbers_of_numpy_and_0_and_1_are_taken(source: Path, tmp_path: Path) ->
         nodes_to_exclude=np.array(["c1", "relu"]),  # type: ignore[arg-type]
     )
     assert found.plan.node["c1"].why.startswith("excluded")
+
+
+def test_what_is_given_in_a_wrong_place_is_not_shown_whole(source: Path) -> None:
+    with pytest.raises(QuantkitError, match="data is a path, not") as caught:
+        quantkit.verify_file(source, data=DATA)  # type: ignore[arg-type]
+    assert len(str(caught.value)) < 300
+    assert "\n" not in str(caught.value)

@@ -41,11 +41,13 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "optimized": quantkit.optimize(source, folder / "o.onnx"),
         "inspection": quantkit.inspect_model(source),
         "verification": static.verification,
+        "attestation": quantkit.verify_file(folder / "s.onnx", source),
         "evaluation": example_result(),
     }
 
 
 KINDS = ("static", "dynamic", "plan", "calibration", "optimized", "inspection", "evaluation")
+KINDS += ("attestation",)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -73,6 +75,7 @@ def test_a_representation_is_one_line(kind: str, results: dict[str, Any]) -> Non
         ("optimized", ("80 -> 80 nodes", "verified")),
         ("inspection", ("m.onnx", "80 nodes", "input x float[N, 128]", "40 MatMul")),
         ("evaluation", ("% of float's size",)),
+        ("attestation", ("static, written by", "float: ok: ", "nothing is wrong; 1 could not")),
     ],
 )
 def test_what_counts_is_in_it(kind: str, said: tuple[str, ...], results: dict[str, Any]) -> None:

@@ -84,6 +84,11 @@ def test_axes_in_another_order_are_named() -> None:
         fitted(ramp(1, 8, 8, 3), spec("x", None, 3, 8, 8))
 
 
+def test_another_batch_is_not_taken_for_another_order() -> None:
+    with pytest.raises(DataError, match="axis 0 must be 2"):
+        fitted(ramp(4, 3, 8), spec("x", 2, 3, 8))
+
+
 def test_a_missing_batch_axis_is_added() -> None:
     assert fitted(ramp(4), spec("x", None, 4)).shape == (1, 4)
 

@@ -10,7 +10,14 @@ from builders import Array, graph, initializers, model, node, rng, run, save, sq
 from onnx import TensorProto, helper, numpy_helper
 from static_cases import IMAGE, X, chain, check_formats, conv, conv_weights, write
 
-from quantkit import calibrate, quantize_static
+from quantkit import (
+    calibrate,
+    evaluate_models,
+    optimize,
+    quantize_dynamic,
+    quantize_static,
+    verify_file,
+)
 from quantkit.emit.static import Format
 from quantkit.errors import UsageError
 from quantkit.numerics.dtypes import INT8, UINT8
@@ -300,3 +307,54 @@ def test_24_gemm_and_matmul_by_column_or_by_tensor(*, per_channel: bool, tmp_pat
         assert written.modes() == {
             "turned": Mode.STATIC, "relu": Mode.ABSORBED, "plain": Mode.STATIC
         }  # fmt: skip
+
+
+def _branch(name: str, reads: str, weight_name: str) -> onnx.GraphProto:
+    nodes = [node("MatMul", [reads, weight_name], [f"{name}_y"], f"{name}_mm")]
+    return graph(nodes, {}, {f"{name}_y": [-1, -1]}, name=name)
+
+
+def _undeclared() -> onnx.ModelProto:
+    """-1 wherever an extent is declared: inputs, outputs, values, and inside an If and a Loop."""
+    body = graph(
+        [node("MatMul", ["s", "w3"], ["t"], "step"), node("Identity", ["go"], ["on"])],
+        {"i": [], "go": [], "s": [-1, -1]},
+        {"on": [], "t": [-1, 64]},
+        types={"i": TensorProto.INT64, "go": TensorProto.BOOL, "on": TensorProto.BOOL},
+    )
+    branches = {f"{k}_branch": _branch(k, "r", "w2") for k in ("then", "else")}
+    nodes = [
+        node("MatMul", ["x", "w"], ["h"], "a"),
+        node("Relu", ["h"], ["r"], "relu"),
+        node("If", ["c"], ["z"], "if", **branches),
+        node("Loop", ["n", "", "z"], ["l"], "loop", body=body),
+        node("MatMul", ["l", "w3"], ["y"], "b"),
+    ]
+    weights = {"w": weight(64, 128), "w2": weight(128, 64, seed=2, scale=0.1)}
+    weights["w3"] = weight(64, 64, seed=3, scale=0.1)
+    proto = model(
+        graph(
+            nodes,
+            {"x": [-1, 64], "c": []},
+            {"y": [-1, -7], "r": [-1, 128]},
+            {**weights, "n": np.array(2, np.int64)},
+            types={"c": TensorProto.BOOL},
+        )
+    )
+    proto.graph.value_info.append(helper.make_tensor_value_info("h", TensorProto.FLOAT, [-1, -1]))
+    return proto
+
+
+def test_a_negative_extent_is_unknown_to_every_call(tmp_path: Path) -> None:
+    source = save(_undeclared(), tmp_path / "m.onnx")
+    samples = [
+        {"x": rng(i).standard_normal((1 + i % 3, 64)).astype(np.float32), "c": np.array(i % 2 > 0)}
+        for i in range(6)
+    ]
+    quantize_static(source, tmp_path / "s.onnx", samples)
+    quantize_dynamic(source, tmp_path / "d.onnx", nodes_to_quantize=["a"])
+    optimize(source, tmp_path / "o.onnx")
+    names = ("s", "d", "o")
+    result = evaluate_models(source, [tmp_path / f"{name}.onnx" for name in names], samples)
+    assert len(result.candidates) == len(names)
+    assert verify_file(tmp_path / "s.onnx", float_model=source).ok
