@@ -21,7 +21,14 @@ from quantkit.observe import Calibration
 from quantkit.observe.collect import CalibrateOptions
 from quantkit.observe.container import is_calibration
 from quantkit.plan import Format, Plan, read_plan
-from quantkit.settings import DataSettings, NodeRule, RecoverSettings, StaticSettings, TensorRule
+from quantkit.settings import (
+    DataSettings,
+    NodeRule,
+    QdqSettings,
+    RecoverSettings,
+    StaticSettings,
+    TensorRule,
+)
 from quantkit.workflows import saved
 from quantkit.workflows.pipeline import QuantizeResult, plan_model, prepare_model, static
 from quantkit.workflows.plan_prepared import plan_of, with_choices
@@ -41,6 +48,7 @@ def quantize_static(  # noqa: PLR0913 - one parameter per question
     *,
     target: str | None = None,
     quant_format: str | None = None,
+    coverage: str | None = None,
     activation_type: Any = None,
     weight_type: Any = None,
     per_channel: bool = True,
@@ -53,6 +61,8 @@ def quantize_static(  # noqa: PLR0913 - one parameter per question
     tensors: Sequence[TensorRule] = (),
     nodes: Sequence[NodeRule] = (),
     recover: RecoverSettings | None = None,
+    qdq: QdqSettings | None = None,
+    simplify: bool = True,
     settings: DataSettings | None = None,
     limit: int | None = None,
     memory: int | str | None = None,
@@ -75,6 +85,8 @@ def quantize_static(  # noqa: PLR0913 - one parameter per question
         target: What will run the result: see ``quantkit targets``. None is the plan's, or "cpu", which gives the same
             integers on every CPU.
         quant_format: "qdq", or "qoperator" for QLinear operators; None is the plan's, or "qdq".
+        coverage: "gain" (None), what runs faster in integers; or "all", every operator that the target has and every
+            tensor between them, as NPUs want it.
         activation_type: "uint8", "int8", "uint16", "int16"; None is the target's.
         weight_type: "int8" or "uint8"; None is the target's.
         per_channel: One scale per output channel, where the target runs that.
@@ -87,6 +99,8 @@ def quantize_static(  # noqa: PLR0913 - one parameter per question
         tensors: Rules for single tensors; the last that matches counts.
         nodes: Rules for single nodes.
         recover: What is done to win back accuracy.
+        qdq: Forms of the QDQ format that some runtimes want.
+        simplify: Simplify the float model first; False: what is not quantized stays as it is.
         settings: How samples are prepared and ordered.
         limit: Use so many samples; overrides the settings.
         memory: Bytes that may be held at once (or "500MB", "1GB"); overrides the settings.
@@ -106,6 +120,8 @@ def quantize_static(  # noqa: PLR0913 - one parameter per question
     given = StaticSettings(
         target=target,
         format=_format(quant_format),
+        coverage=coverage,  # type: ignore[arg-type]  # checked there
+        simplify=simplify,
         activation_type=_type_name(activation_type),
         weight_type=_type_name(weight_type),
         per_channel=per_channel,
@@ -115,6 +131,7 @@ def quantize_static(  # noqa: PLR0913 - one parameter per question
         include=checked_names(nodes_to_quantize, "nodes_to_quantize"),
         exclude=checked_names(nodes_to_exclude, "nodes_to_exclude"),
         recover=recover or RecoverSettings(),
+        qdq=qdq or QdqSettings(),
         tensors=tuple(tensors),
         nodes=tuple(nodes),
     )

@@ -7,13 +7,13 @@ the reason. An unknown key is an error: onnxruntime ignores it, and a typing err
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from quantkit.errors import UsageError
 from quantkit.numerics.dtypes import IntType
 from quantkit.ort.quant_utils import type_name
-from quantkit.settings import TensorRule, closest
+from quantkit.settings import QdqSettings, TensorRule, closest
 from quantkit.spec import named_int_type
 
 __all__ = ["ExtraOptions", "read_extra_options", "rules_of"]
@@ -131,6 +131,7 @@ class ExtraOptions:
         momentum: Of a moving average of minima and maxima, if one is asked for.
         percentile: Per cent of the values kept.
         overrides: Of single tensors.
+        qdq: The form of the QDQ format.
     """
 
     symmetric: bool | None = None
@@ -138,6 +139,7 @@ class ExtraOptions:
     momentum: float | None = None
     percentile: float | None = None
     overrides: Mapping[str, Any] | None = None
+    qdq: QdqSettings = field(default_factory=QdqSettings)
 
 
 # Keys that are translated.

@@ -11,7 +11,7 @@ import onnx
 from quantkit.api.arguments import check_output, checked_names
 from quantkit.api.dynamic import quantize_dynamic as quantize_weights
 from quantkit.api.static import static_job
-from quantkit.errors import UsageError
+from quantkit.errors import NothingToQuantizeError, UsageError
 from quantkit.graph.load import load
 from quantkit.ops.float_ops import CLIPS
 from quantkit.ort.extra_options import ExtraOptions, read_extra_options, rules_of
@@ -26,11 +26,11 @@ from quantkit.ort.quant_utils import (
 from quantkit.ort.tensor_quant_overrides import TensorQuantOverridesHelper
 from quantkit.ort.tensors import cached, method_of
 from quantkit.plan import Format, check_settings
-from quantkit.settings import RecoverSettings, StaticSettings, TensorRule
+from quantkit.settings import QdqSettings, RecoverSettings, StaticSettings, TensorRule
 from quantkit.spec import named_int_type
 from quantkit.targets import DEFAULT
 from quantkit.workflows.calibrate import CalibrateOptions
-from quantkit.workflows.pipeline import QuantizeResult, static
+from quantkit.workflows.pipeline import QuantizeResult, static, write_float
 
 __all__ = [
     "DynamicQuantConfig",
@@ -49,7 +49,7 @@ def quantize_static(  # noqa: PLR0913 - onnxruntime's signature
     model_input: str | Path | onnx.ModelProto,
     model_output: str | Path,
     calibration_data_reader: Any = None,
-    quant_format: QuantFormat = QuantFormat.QDQ,
+    quant_format: QuantFormat | None = None,
     op_types_to_quantize: Sequence[str] | None = None,
     per_channel: bool | None = None,  # noqa: FBT001 - onnxruntime's signature
     reduce_range: bool = False,  # noqa: FBT001 - onnxruntime's signature
@@ -62,12 +62,18 @@ def quantize_static(  # noqa: PLR0913 - onnxruntime's signature
     calibration_providers: Sequence[str] | None = None,
     extra_options: Mapping[str, Any] | None = None,
     calibration_cache_path: str | Path | None = None,
+    *,
+    coverage: str | None = None,
+    target: str | None = None,
 ) -> QuantizeResult:
     """Quantize as `quantkit.quantize_static` does, called as onnxruntime's users do.
 
     What is given is done. What is left out is quantkit's choice, not onnxruntime's: uint8 activations, int8
     weights by channel, ranges by mean squared error. `reduce_range` is accepted and not needed: weights are
-    kept from saturating without losing a bit.
+    kept from saturating without losing a bit. Where the call says what graph is wanted (operators, nodes, a target, a
+    format, types), all of it is quantized and the rest of the graph stays as it is: coverage "all". A call that says
+    nothing of this gets what runs faster in integers: coverage "gain". Where there is nothing to quantize the float
+    model is written, with a warning.
 
     Args:
         model_input: A path, or a ModelProto.
@@ -87,6 +93,8 @@ def quantize_static(  # noqa: PLR0913 - onnxruntime's signature
         extra_options: onnxruntime's option dictionary: translated, or refused with the reason.
         calibration_cache_path: A calibration of quantkit's, or onnxruntime's JSON table. If there is none yet,
             one of quantkit's is written.
+        coverage: "gain" or "all", whatever else is said.
+        target: What will run the result: see ``quantkit targets``.
     """
     check_output(model_output)
     if any(provider != _CPU for provider in calibration_providers or ()):
@@ -94,8 +102,14 @@ def quantize_static(  # noqa: PLR0913 - onnxruntime's signature
     extra = read_extra_options(extra_options)
     ask = method_of(calibrate_method, extra.momentum, extra.percentile)
     activation = None if activation_type is None else type_name(activation_type)
+    stated: list[Any] = [quant_format, op_types_to_quantize, activation_type, weight_type, target]
+    stated += [nodes_to_quantize, nodes_to_exclude, extra.qdq != QdqSettings()]
+    covered = coverage or ("all" if any(stated) else "gain")
     given = StaticSettings(
-        format=_format(quant_format),
+        target=target,
+        format=_format(quant_format or QuantFormat.QDQ),
+        coverage=covered,  # type: ignore[arg-type]  # checked there
+        simplify=covered != "all",
         activation_type=activation,
         weight_type=None if weight_type is None else type_name(weight_type),
         per_channel=per_channel is not False,
@@ -103,23 +117,36 @@ def quantize_static(  # noqa: PLR0913 - onnxruntime's signature
         op_types=_op_types(op_types_to_quantize),
         include=checked_names(nodes_to_quantize, "nodes_to_quantize"),
         exclude=checked_names(nodes_to_exclude, "nodes_to_exclude"),
-        recover=RecoverSettings(smooth="auto" if extra.smooth is None else extra.smooth),
+        recover=_recover(extra, covered),
+        qdq=extra.qdq,
         tensors=_rules(model_input, extra, activation),
     )
-    check_settings(given, Format(_format(quant_format)))  # a cache is filled from data
+    check_settings(
+        given, Format(_format(quant_format or QuantFormat.QDQ))
+    )  # a cache is filled from data
     data = calibration_data_reader
     if calibration_cache_path is not None:
         data = cached(Path(calibration_cache_path), model_input, data, ask)
     if data is None:
         raise UsageError("Give calibration_data_reader, or a calibration_cache_path that exists.")
     options = CalibrateOptions() if ask is None else CalibrateOptions(method=ask)
-    result = static(
-        static_job(model_input, data, given, calibrate=options),
-        model_output,
-        external_data=use_external_data_format,
-    )
+    try:
+        result = static(
+            static_job(model_input, data, given, calibrate=options),
+            model_output,
+            external_data=use_external_data_format,
+        )
+    except NothingToQuantizeError as e:
+        why = str(e).replace("Nothing was written", "The float model was written as it is")
+        result = write_float(model_input, model_output, why, external_data=use_external_data_format)
     notes = ("reduce_range is not needed: weights are safe from saturation in 8 bits.",)
     return replace(result, warnings=(*result.warnings, *notes)) if reduce_range else result
+
+
+def _recover(extra: ExtraOptions, coverage: str) -> RecoverSettings:
+    """Return what wins back accuracy: of a graph that is to stay as it is no channel is scaled, unless that is asked for."""
+    left = "auto" if coverage == "gain" else False
+    return RecoverSettings(equalize=left, smooth=left if extra.smooth is None else extra.smooth)  # type: ignore[arg-type]
 
 
 def _format(quant_format: Any) -> Any:
@@ -217,7 +244,7 @@ class StaticQuantConfig:
 
     calibration_data_reader: Any
     calibrate_method: CalibrationMethod | None = None
-    quant_format: QuantFormat = QuantFormat.QDQ
+    quant_format: QuantFormat | None = None
     activation_type: QuantType | None = None
     weight_type: QuantType | None = None
     op_types_to_quantize: Sequence[str] | None = None
@@ -326,6 +353,7 @@ def get_qdq_config(  # noqa: PLR0913 - onnxruntime's signature
     return StaticQuantConfig(
         calibration_data_reader,
         calibrate_method=calibrate_method,
+        quant_format=QuantFormat.QDQ,
         activation_type=activation_type,
         weight_type=weight_type,
         op_types_to_quantize=list(op_types_to_quantize or sorted(found - _NEVER)),

@@ -6,7 +6,7 @@ the plan says.
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from functools import cached_property
 from types import MappingProxyType
@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quantkit.errors import UsageError
 from quantkit.numerics.dtypes import IntType
+from quantkit.settings import Coverage, QdqSettings
 from quantkit.spec import QParams, QuantSpec, named_int_type
 
 __all__ = [
@@ -177,6 +179,9 @@ class Plan:
         target: What it was made for, a name that `quantkit.targets.target` knows; None of dynamic plans, and of files
             older than this field.
         output_format: How it is to be written down, if nobody says otherwise; None likewise.
+        coverage: Which nodes were to be quantized: what gains by it, or all. Of the latter nothing is added that is not
+            a quantization: what it looks like is asked for.
+        qdq: How pairs are written.
     """
 
     nodes: tuple[NodePlan, ...]
@@ -187,6 +192,8 @@ class Plan:
     factors_id: str = ""
     target: str | None = None
     output_format: Format | None = None
+    coverage: Coverage = "gain"
+    qdq: QdqSettings = field(default_factory=QdqSettings)
 
     def __str__(self) -> str:
         """Count the decisions."""
@@ -238,6 +245,8 @@ class Plan:
             "activations": [a.to_json() for a in self.activations],
             "integer_bias": self.integer_bias,
             "evened": self.factors_id,
+            **({"coverage": self.coverage} if self.coverage != "gain" else {}),
+            **({"qdq": asdict(self.qdq)} if self.qdq != QdqSettings() else {}),
         }
 
     @classmethod
@@ -255,4 +264,16 @@ class Plan:
             factors_id=plain.get("evened", ""),
             target=plain.get("target"),
             output_format=Format(plain["output_format"]) if plain.get("output_format") else None,
+            coverage=plain.get("coverage", "gain"),
+            qdq=_qdq_settings(plain.get("qdq", {})),
         )
+
+
+def _qdq_settings(plain: dict[str, Any]) -> QdqSettings:
+    """Read what `asdict` wrote, and JSON made lists of."""
+    known = {f.name for f in fields(QdqSettings)}
+    if strange := sorted(plain.keys() - known):
+        raise UsageError(f"qdq has no '{strange[0]}': known are {', '.join(sorted(known))}")
+    axes = tuple((str(op_type), axis) for op_type, axis in plain.get("channel_axes", ()))
+    outputs = tuple(plain.get("float_outputs", ()))
+    return QdqSettings(**{**plain, "channel_axes": axes, "float_outputs": outputs})

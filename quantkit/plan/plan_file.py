@@ -10,6 +10,7 @@ import msgspec
 from quantkit.errors import UsageError
 from quantkit.files import replace_text
 from quantkit.plan.model import Format, Mode, Plan
+from quantkit.settings import Coverage
 
 __all__ = ["FORMAT", "diff_plans", "read_plan", "write_plan"]
 
@@ -128,6 +129,8 @@ class _PlanFile(_Strict):
     evened: str = ""
     target: str | None = None
     output_format: Format | None = None
+    coverage: Coverage = "gain"
+    qdq: dict[str, Any] = {}
 
 
 def diff_plans(before: Plan, after: Plan) -> list[str]:
@@ -137,6 +140,11 @@ def diff_plans(before: Plan, after: Plan) -> list[str]:
         f"{key}: {old.get(key, 'not known')} -> {new.get(key, 'not known')}"
         for key in ("target", "output_format", "min_opset", "integer_bias", "evened")
         if old.get(key) != new.get(key)
+    ]
+    lines += [
+        f"{key}: {getattr(before, key)} -> {getattr(after, key)}"
+        for key in ("coverage", "qdq")
+        if getattr(before, key) != getattr(after, key)
     ]
     for key, name in (("nodes", "node"), ("activations", "tensor"), ("weights", "tensor")):
         was = {entry[name]: entry for entry in old[key]}

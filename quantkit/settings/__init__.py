@@ -24,7 +24,9 @@ from quantkit.settings.gate import GateSettings, objections
 from quantkit.settings.memory import memory_of, memory_text, parse_memory, resident
 from quantkit.settings.static import (
     ActivationType,
+    Coverage,
     NodeRule,
+    QdqSettings,
     RecoverSettings,
     StaticFormat,
     StaticSettings,
@@ -40,6 +42,7 @@ __all__ = [
     "RECIPE_NAME",
     "ActivationType",
     "CalibrateSettings",
+    "Coverage",
     "DataSettings",
     "DynamicSettings",
     "EvaluateSettings",
@@ -49,6 +52,7 @@ __all__ = [
     "NodeRule",
     "Percent",
     "Pixels",
+    "QdqSettings",
     "Recipe",
     "RecoverSettings",
     "Size",

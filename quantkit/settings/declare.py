@@ -253,8 +253,8 @@ def _fits(kind: Any, value: object) -> bool:
     if origin is tuple:
         if isinstance(value, str) or not isinstance(value, Sequence):
             return False
-        right = inner[-1] is Ellipsis or len(value) == len(inner)
-        return right and all(_fits(inner[0], member) for member in value)
+        kinds = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
+        return len(value) == len(kinds) and all(map(_fits, kinds, value))
     if inner:
         return any(_fits(one, value) for one in inner)
     return _SCALARS[kind](value)

@@ -16,7 +16,13 @@ import msgspec
 from quantkit.errors import ModelError
 from quantkit.settings.data import DataSettings
 from quantkit.settings.dynamic import DynamicSettings
-from quantkit.settings.static import NodeRule, RecoverSettings, StaticSettings, TensorRule
+from quantkit.settings.static import (
+    NodeRule,
+    QdqSettings,
+    RecoverSettings,
+    StaticSettings,
+    TensorRule,
+)
 
 __all__ = ["data_settings_of", "dynamic_record", "dynamic_settings_of", "static_record"]
 __all__ += ["static_settings_of", "to_record"]
@@ -81,6 +87,7 @@ def static_record(settings: StaticSettings, samples: DataSettings) -> dict[str, 
         "exclude": settings.excluded,
         "force": settings.forced,
         "overrides": overrides,
+        **_said(settings, "coverage", "simplify", "qdq"),
     }
     found: dict[str, Any] = to_record(
         {
@@ -111,9 +118,11 @@ def static_settings_of(options: Mapping[str, Any]) -> StaticSettings:
             {name: given[name] for name in same}
             | {"activation_type": given["activation"], "weight_type": given["weight"]}
             | {"format": options["format"]}
+            | {name: given[name] for name in ("coverage", "simplify") if name in given}
             | _operators(given),
             StaticSettings,
         ),
+        qdq=msgspec.convert(given.get("qdq", {}), QdqSettings),
         recover=msgspec.convert(options["recover"], RecoverSettings),
         tensors=tuple(rules),
         nodes=tuple(NodeRule(node=node, mode="integer") for node in given["force"]),
@@ -134,6 +143,17 @@ def data_settings_of(options: Mapping[str, Any]) -> DataSettings:
         return msgspec.convert({**data, "path": None, "text": text}, DataSettings)
     except (KeyError, TypeError, AttributeError, msgspec.ValidationError) as e:
         raise ModelError(f"The recorded data settings are not of this version: {e!r}.") from e
+
+
+def _said(settings: Any, *names: str) -> dict[str, Any]:
+    """Return what is not as it was before there was such a setting; of a table the lines that are not."""
+    plain = type(settings)()
+    found = {name: getattr(settings, name) for name in names}
+    found = {name: value for name, value in found.items() if value != getattr(plain, name)}
+    return {
+        name: _said(value, *(f.name for f in fields(value))) if is_dataclass(value) else value
+        for name, value in found.items()
+    }
 
 
 def _operators(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The tables [static], [static.recover], [[static.tensor]] and [[static.node]]: static quantization.
+"""The tables [static], [static.recover], [static.qdq], [[static.tensor]] and [[static.node]]: static quantization.
 
 Which targets and methods there are is known to `quantkit.targets` and `calibrators`, and whether a name or pattern
 matches anything is known to the plan: neither is checked here. What a plan asks of the settings, as targets and integer
@@ -12,19 +12,20 @@ from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from quantkit.errors import UsageError
-from quantkit.settings.declare import Setting, check
-from quantkit.settings.values import Names, OperatorTypes, Switch
+from quantkit.settings.declare import Range, Setting, check
+from quantkit.settings.values import Axes, Names, OperatorTypes, Switch
 
 if TYPE_CHECKING:
     from quantkit.numerics.dtypes import IntType
     from quantkit.targets import Target
 
-__all__ = ["ActivationType", "NodeRule", "RecoverSettings", "StaticFormat", "StaticSettings"]
-__all__ += ["TensorRule", "WeightType"]
+__all__ = ["ActivationType", "Coverage", "NodeRule", "QdqSettings", "RecoverSettings"]
+__all__ += ["StaticFormat", "StaticSettings", "TensorRule", "WeightType"]
 
 StaticFormat = Literal["qdq", "qoperator"]
 ActivationType = Literal["uint8", "int8", "uint16", "int16"]
 WeightType = Literal["int8", "uint8"]
+Coverage = Literal["gain", "all"]
 
 _integers = partial(Setting, panel="Integers")
 _selection = partial(Setting, panel="Selection")
@@ -66,6 +67,82 @@ class RecoverSettings:
     adaptive: Annotated[
         Switch, _recovery("Search the rounding of single weights further; slower.")
     ] = "auto"
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QdqSettings:
+    """Forms of the QDQ format that some runtimes and tools want; of coverage "all".
+
+    The defaults are what every runtime reads: a DequantizeLinear alone on each constant, one pair for each activation.
+    """
+
+    weight_pairs: Annotated[
+        bool,
+        Setting(
+            "Keep weights in float, with QuantizeLinear and DequantizeLinear behind.", flag=None
+        ),
+    ] = False
+    pair_per_reader: Annotated[
+        bool, Setting("A pair of its own for each node that reads an activation.", flag=None)
+    ] = False
+    contrib_ops: Annotated[
+        bool,
+        Setting("QuantizeLinear and DequantizeLinear of the domain com.microsoft.", flag=None),
+    ] = False
+    float_bias: Annotated[
+        bool, Setting("Leave biases in float, also where the target takes int32.", flag=None)
+    ] = False
+    keep_clips: Annotated[
+        bool,
+        Setting(
+            "Keep Relu and Clip also where the quantization of their result clips alike.", flag=None
+        ),
+    ] = False
+    float_outputs: Annotated[
+        OperatorTypes,
+        Setting(
+            "Do not quantize what these operators make, unless another reads it so.", flag=None
+        ),
+    ] = ()
+    min_range: Annotated[
+        float | None,
+        Setting(
+            "The narrowest range of a tensor: narrower ones are widened.",
+            flag=None,
+            range=Range(above=0.0),
+        ),
+    ] = None
+    symmetric_weights: Annotated[
+        bool | None,
+        Setting(
+            "Zero points of weights in the middle; default: as type and target want it.", flag=None
+        ),
+    ] = None
+    block_size: Annotated[
+        int | None,
+        Setting(
+            "One scale for so many weights along the axis that is summed over.", flag=None, least=1
+        ),
+    ] = None
+    adjust_weights: Annotated[
+        bool, Setting("Widen scales of weights whose bias would not fit into int32.", flag=None)
+    ] = True
+    restricted_zero_points: Annotated[
+        bool, Setting("Zero points of uint8 activations are 0 or 128.", flag=None)
+    ] = False
+    channel_axes: Annotated[
+        Axes, Setting("The axis of scales per channel, by operator: { MatMul = 0 }.", flag=None)
+    ] = ()
+    quantize_moves: Annotated[
+        bool | None,
+        Setting(
+            "Quantize data movement also where nothing before it is quantized; default: as the target wants it.",
+            flag=None,
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         check(self)
@@ -168,6 +245,18 @@ class StaticSettings:
             "qdq (default), which every runtime reads, or qoperator: QLinear operators.", "FORMAT"
         ),
     ] = None
+    coverage: Annotated[
+        Coverage | None,
+        _selection(
+            "gain (default): what runs faster in integers; all: every operator that the target has, and every "
+            "tensor between them.",
+            "WHICH",
+        ),
+    ] = None
+    simplify: Annotated[
+        bool,
+        Setting("Simplify the float model first: fold constants, fuse what is linear.", flag=None),
+    ] = True
     activation_type: Annotated[
         ActivationType | None, _integers("uint8, int8, uint16 or int16.", "TYPE")
     ] = None
@@ -198,6 +287,7 @@ class StaticSettings:
         _selection("Only these operator types: Conv,Gemm,... May be repeated.", "TYPES"),
     ] = ()
     recover: RecoverSettings = field(default_factory=RecoverSettings)
+    qdq: QdqSettings = field(default_factory=QdqSettings)
     tensors: tuple[TensorRule, ...] = ()
     nodes: tuple[NodeRule, ...] = ()
 
@@ -210,6 +300,11 @@ class StaticSettings:
         from quantkit.targets import DEFAULT, target
 
         return DEFAULT if self.target is None else target(self.target)
+
+    @property
+    def covers_all(self) -> bool:
+        """Whether every operator that is asked for is quantized, not only what gains by it."""
+        return self.coverage == "all"
 
     @property
     def activation(self) -> "IntType":

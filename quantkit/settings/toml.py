@@ -12,7 +12,13 @@ from quantkit.settings.data import DataSettings, ImageSettings, TextSettings
 from quantkit.settings.declare import Setting, closest, declared
 from quantkit.settings.evaluate import EvaluateSettings
 from quantkit.settings.gate import GateSettings
-from quantkit.settings.static import NodeRule, RecoverSettings, StaticSettings, TensorRule
+from quantkit.settings.static import (
+    NodeRule,
+    QdqSettings,
+    RecoverSettings,
+    StaticSettings,
+    TensorRule,
+)
 from quantkit.settings.values import WrongTypeError
 
 __all__ = ["RECIPE_NAME", "Recipe", "load_recipe"]
@@ -114,8 +120,9 @@ def _data_over(data: DataSettings, table: _Table, command: str, file: Path) -> D
 def _static(table: _Table, file: Path) -> StaticSettings:
     recover = _table(table, "static.recover", file)
     return replace(
-        _build(StaticSettings, table, "[static]", file, ("recover", "tensor", "node")),
+        _build(StaticSettings, table, "[static]", file, ("recover", "qdq", "tensor", "node")),
         recover=_build(RecoverSettings, recover, "[static.recover]", file),
+        qdq=_build(QdqSettings, _table(table, "static.qdq", file), "[static.qdq]", file),
         tensors=tuple(_rules(TensorRule, table, "static.tensor", file)),
         nodes=tuple(_rules(NodeRule, table, "static.node", file)),
     )

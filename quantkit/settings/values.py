@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from quantkit.errors import UsageError
 from quantkit.settings.memory import parse_memory
 
-__all__ = ["READERS", "Columns", "Drop", "Memory", "Names", "OperatorTypes"]
+__all__ = ["READERS", "Axes", "Columns", "Drop", "Memory", "Names", "OperatorTypes"]
 __all__ += ["Percent", "Share", "Size", "Switch"]
 __all__ += ["WrongTypeError", "is_number", "is_whole"]
 
@@ -36,6 +36,9 @@ Names = tuple[str, ...]
 
 OperatorTypes = Annotated[tuple[str, ...], "operator types"]
 """Names of operators, which the command line also takes with commas between."""
+
+Axes = tuple[tuple[str, int], ...]
+"""An axis for each of some operators."""
 
 Columns = Annotated[tuple[str, ...], "columns"]
 """One column, or two."""
@@ -169,6 +172,16 @@ def _names(value: object, folder: Path) -> tuple[str, ...]:
     raise WrongTypeError("a list of texts in quotes")
 
 
+def _axes(value: object, folder: Path) -> Axes:
+    """Read a table of operators and axes."""
+    try:
+        if isinstance(value, dict):
+            return tuple((_text(name, folder), _whole(n, folder)) for name, n in value.items())
+    except WrongTypeError:
+        pass
+    raise WrongTypeError("operators with an axis each: { MatMul = 0 }")
+
+
 def is_whole(value: object) -> bool:
     """Say whether a Python value is a whole number, numpy's included."""
     return isinstance(value, Integral) and not isinstance(value, bool)
@@ -185,6 +198,7 @@ READERS: Mapping[Any, _Reader] = {
     int: _whole,
     str: _text,
     Path: _path,
+    Axes: _axes,
     Columns: _several(_text, "a column's name, or a list of two"),
     Drop: _number_or_percent,
     Memory: _amount,

@@ -23,7 +23,7 @@ from quantkit.graph.view import view_of
 from quantkit.observe.monitor import Monitor, Silent
 from quantkit.plan import Mode, Plan, check_settings, check_target_of, plan_dynamic
 from quantkit.provenance import Provenance
-from quantkit.runtime.check_result import Reference, Verification, run_float
+from quantkit.runtime.check_result import Reference, Verification, compare, run_float
 from quantkit.runtime.session import load_model
 from quantkit.settings import DynamicSettings
 from quantkit.workflows.outcome import (
@@ -40,7 +40,7 @@ from quantkit.workflows.prepare import STEPS, Prepared, Use, prepare
 from quantkit.workflows.realize import realize, write_checked
 from quantkit.workflows.record import StaticJob, dynamic_origin
 
-__all__ = ["QuantizeResult", "dynamic", "plan_model", "prepare_model", "static"]
+__all__ = ["QuantizeResult", "dynamic", "plan_model", "prepare_model", "static", "write_float"]
 
 Progress = Callable[[str], None]
 
@@ -93,6 +93,42 @@ def static(  # noqa: PLR0913 - one parameter per question
             monitor=monitor,
         )
     return replace(result, seconds=time.perf_counter() - started)
+
+
+def write_float(
+    source: str | Path | onnx.ModelProto,
+    output: str | Path,
+    why: str,
+    *,
+    external_data: bool = False,
+) -> QuantizeResult:
+    """Write a model as it is, for callers who want a file also where there is nothing to quantize.
+
+    Args:
+        source: A path or a model.
+        output: Where to write.
+        why: What is said about it, as a warning.
+        external_data: Write weights to a ``.data`` file beside the model.
+    """
+    started, output = time.perf_counter(), Path(output)
+    loaded = load_model(source)
+    check_output_path(output, loaded)
+    loaded.require_weights()
+    with loaded.watched(), staged(output) as stage:
+        reference = run_float(loaded)
+        nbytes = stage.write(copy_of(loaded.model), external=external_data)
+        checked = compare(stage.model_path, reference, nbytes=nbytes)
+        loaded.require_unchanged()
+        external = stage.commit() is not None
+    return QuantizeResult(
+        plan=Plan(nodes=(), weights=(), min_opset=0),
+        input_bytes=loaded.nbytes,
+        output_bytes=nbytes,
+        external_data=external,
+        verification=checked,
+        warnings=(why,),
+        seconds=time.perf_counter() - started,
+    )
 
 
 def prepare_model(

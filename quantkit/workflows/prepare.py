@@ -263,7 +263,8 @@ def simplified(source: LoadedModel, options: StaticSettings, at_least: int = 0) 
     model = raise_opset(model, minimum)
     if before < minimum:
         notes.append(f"Opset raised from {before} to {minimum}.")
-    notes += simplify(model).notes
+    if options.simplify:
+        notes += simplify(model).notes
     name = source.path.name if source.path else "model.onnx"
     return replace(float_model_from(model, tuple(notes), name, known), renamed=renamed)
 

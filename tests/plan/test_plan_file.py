@@ -19,6 +19,7 @@ from quantkit.errors import UsageError
 from quantkit.numerics.dtypes import INT8, INT16, UINT8, UINT16
 from quantkit.plan import Mode, Plan, check_fits, diff_plans, read_plan, write_plan
 from quantkit.plan.model import ActivationPlan, NodePlan, WeightPlan
+from quantkit.settings import QdqSettings
 from quantkit.spec import PerAxis, PerTensor, QuantSpec
 
 NAMES = st.text(min_size=1, max_size=12)
@@ -60,6 +61,13 @@ PLANS = st.builds(
     integer_bias=st.booleans(),
     target=st.sampled_from([None, "cpu", "mine"]),
     output_format=st.sampled_from([None, *Format]),
+    coverage=st.sampled_from(["gain", "all"]),
+    qdq=st.builds(
+        QdqSettings,
+        weight_pairs=st.booleans(),
+        float_outputs=st.sampled_from([(), ("Conv", "Gemm")]),
+        channel_axes=st.sampled_from([(), (("MatMul", 0),)]),
+    ),
 )
 
 

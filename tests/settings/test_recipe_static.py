@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from quantkit.errors import UsageError
 from quantkit.settings import (
     NodeRule,
+    QdqSettings,
     RecoverSettings,
     StaticSettings,
     TensorRule,
@@ -29,6 +30,13 @@ method = "mse"
 include = ["/encoder/*"]
 exclude = ["/encoder/0", "/encoder/1"]
 op_types = ["Conv"]
+coverage = "all"
+simplify = false
+[static.qdq]
+weight_pairs = true
+float_outputs = ["Conv"]
+min_range = 0.001
+channel_axes = { MatMul = 0, Gemm = 1 }
 [static.recover]
 equalize = true
 smooth = false
@@ -72,6 +80,14 @@ def test_a_full_recipe(tmp_path: Path) -> None:
         include=("/encoder/*",),
         exclude=("/encoder/0", "/encoder/1"),
         op_types=("Conv",),
+        coverage="all",
+        simplify=False,
+        qdq=QdqSettings(
+            weight_pairs=True,
+            float_outputs=("Conv",),
+            min_range=0.001,
+            channel_axes=(("MatMul", 0), ("Gemm", 1)),
+        ),
         recover=RecoverSettings(equalize=True, smooth=False, rounding=True, adaptive=False),
         tensors=(
             TensorRule(tensor="logits", range=(-4.0, 4.5), dtype="uint16"),

@@ -14,6 +14,7 @@ from quantkit import (
     DataSettings,
     ImageSettings,
     NodeRule,
+    QdqSettings,
     RecoverSettings,
     StaticSettings,
     TensorRule,
@@ -147,3 +148,19 @@ def test_what_was_read_is_written_as_it_was(case: str) -> None:
         "calibrate",
         "sample",
     }
+
+
+def test_what_is_covered_and_how_pairs_look_is_recorded_only_where_it_is_said() -> None:
+    plain = static_record(StaticSettings(format="qdq"), DataSettings())
+    assert not {"coverage", "simplify", "qdq"} & plain["static"].keys()
+    chosen = StaticSettings(
+        target="cpu",
+        format="qdq",
+        per_channel=True,
+        coverage="all",
+        simplify=False,
+        qdq=QdqSettings(weight_pairs=True, channel_axes=(("MatMul", 0),), float_outputs=("Conv",)),
+    )
+    record = json.loads(json.dumps(static_record(chosen, DataSettings())))
+    assert record["static"]["qdq"].keys() == {"weight_pairs", "channel_axes", "float_outputs"}
+    assert static_settings_of({**record, "format": "qdq"}) == chosen
