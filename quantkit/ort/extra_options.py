@@ -130,6 +130,7 @@ class ExtraOptions:
         smooth: Move outliers of activations into weights (SmoothQuant).
         momentum: Of a moving average of minima and maxima, if one is asked for.
         percentile: Per cent of the values kept.
+        stride: Samples that the reader is to show at a time; None: it is read to its end.
         overrides: Of single tensors.
         qdq: The form of the QDQ format.
     """
@@ -138,6 +139,7 @@ class ExtraOptions:
     smooth: bool | None = None
     momentum: float | None = None
     percentile: float | None = None
+    stride: int | None = None
     overrides: Mapping[str, Any] | None = None
     qdq: QdqSettings = field(default_factory=QdqSettings)
 
@@ -148,6 +150,7 @@ _READ = (
     "CalibMovingAverage",
     "CalibMovingAverageConstant",
     "CalibPercentile",
+    "CalibStridedMinMax",
     "CalibTensorRangeSymmetric",
     "SmoothQuant",
     "TensorQuantOverrides",
@@ -156,7 +159,6 @@ _READ = (
 # Keys that say what quantkit does whatever they say.
 _HARMLESS = {
     "CalibMaxIntermediateOutputs",  # memory does not grow with the data
-    "CalibStridedMinMax",
     "DefaultTensorType",  # shapes and types are inferred
     "ForceQuantizeNoInputCheck",  # data movement joins integers where that costs nothing
 }
@@ -214,6 +216,7 @@ def read_extra_options(extra_options: Mapping[str, Any] | None) -> ExtraOptions:
         smooth=None if smooth is None else bool(smooth),
         momentum=_momentum(given),
         percentile=given.get("CalibPercentile"),
+        stride=given.get("CalibStridedMinMax") or None,
         overrides=given.get("TensorQuantOverrides") or None,
     )
 

@@ -14,6 +14,7 @@ from quantkit.api.static import static_job
 from quantkit.errors import NothingToQuantizeError, UsageError
 from quantkit.graph.load import load
 from quantkit.ops.float_ops import CLIPS
+from quantkit.ort.calibrate import strided
 from quantkit.ort.extra_options import ExtraOptions, read_extra_options, rules_of
 from quantkit.ort.missing import missing
 from quantkit.ort.quant_utils import (
@@ -125,8 +126,12 @@ def quantize_static(  # noqa: PLR0913 - onnxruntime's signature
         given, Format(_format(quant_format or QuantFormat.QDQ))
     )  # a cache is filled from data
     data = calibration_data_reader
+    if extra.stride and data is not None:
+        data = strided(data, extra.stride)
     if calibration_cache_path is not None:
-        data = cached(Path(calibration_cache_path), model_input, data, ask)
+        data = cached(
+            Path(calibration_cache_path), model_input, data, ask, smooth=bool(extra.smooth)
+        )
     if data is None:
         raise UsageError("Give calibration_data_reader, or a calibration_cache_path that exists.")
     options = CalibrateOptions() if ask is None else CalibrateOptions(method=ask)

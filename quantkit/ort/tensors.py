@@ -1,10 +1,11 @@
 """onnxruntime's `TensorData` and `TensorsData`: ranges by tensor, and their JSON file.
 
-What `calibration_cache_path` holds: a calibration of quantkit's, or onnxruntime's JSON table. And onnxruntime's
+What `calibration_cache_path` holds: onnxruntime's JSON table, or a calibration of quantkit's. And onnxruntime's
 calibration methods by quantkit's names.
 """
 
 import json
+import logging
 from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
 from pathlib import Path
 from typing import Any
@@ -12,29 +13,50 @@ from zipfile import is_zipfile
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 
 from quantkit.errors import UsageError
-from quantkit.files import replace_text
+from quantkit.files import check_folder, replace_text
 from quantkit.graph.load import load
+from quantkit.graph.shapes import infer_types
 from quantkit.observe import Calibration, CalibratorOf, Request
+from quantkit.observe.collect import collect
+from quantkit.observe.monitor import Silent
 from quantkit.observe.observations import Observations
+from quantkit.observe.points import Points
+from quantkit.observe.prepare import inputs_of, with_model_folder
 from quantkit.observe.requests import MinMaxOf, RunningMinMax
 from quantkit.ort.quant_utils import CalibrationMethod
 from quantkit.provenance import model_digest
+from quantkit.runtime.session import load_model
 from quantkit.settings import DataSettings
-from quantkit.workflows.calibrate import CalibrateOptions, calibrate_model
+from quantkit.workflows.calibrate import CalibrateOptions, calibrate_model, open_samples
 
 __all__ = [
     "TensorData",
     "TensorsData",
     "cached",
+    "calibration_of",
     "load_tensors_data",
     "method_of",
+    "plain",
     "save_tensors_data",
 ]
 
+_LOG = logging.getLogger(__name__)
 _PERCENTILE = 99.999  # onnxruntime's default
-_NAMES = {"MinMax": "minmax", "Entropy": "entropy", "Percentile": "percentile"}
+# For integers a distribution is its whole range.
+_NAMES = {
+    "MinMax": "minmax",
+    "Entropy": "entropy",
+    "Percentile": "percentile",
+    "Distribution": "minmax",
+}
+_FILE_OF_OURS = ".calibration"
+
+
+class _NotFoundError(UsageError, FileNotFoundError):
+    """A file that is to be read is not there."""
 
 
 def method_of(
@@ -51,11 +73,6 @@ def method_of(
         UsageError: There is no such method, or settings that do not belong to it.
     """
     name = None if method is None else str(getattr(method, "name", method))
-    if name == "Distribution":
-        raise UsageError(
-            "CalibrationMethod.Distribution is for 8-bit floats, which quantkit does not write: use MinMax, "
-            "Entropy or Percentile."
-        )
     if name is not None and name not in _NAMES:
         raise UsageError(f"Unknown calibration method {method!r}: use one of {', '.join(_NAMES)}.")
     if momentum is not None and name in {None, "MinMax"}:
@@ -75,22 +92,27 @@ def _asked(name: str, **settings: float) -> CalibratorOf:
 
 
 _FIELDS = ("avg", "std", "lowest", "highest", "hist", "hist_edges", "bins")
-_ENDS = 2
+_FLOATS = frozenset({"avg", "std", "lowest", "highest", "hist_edges"})
+_ENDS, _WITH_HISTOGRAM = 2, 4
 
 
 class TensorData:
-    """What is known about one tensor: keywords become attributes."""
+    """What is known about one tensor: keywords become attributes, numbers arrays of float32 (or float16, if they are)."""
 
     lowest: Any
     highest: Any
     avg: Any
     std: Any
+    hist: Any
+    hist_edges: Any
+    bins: Any
 
     def __init__(self, **known: Any) -> None:
         strange = next((name for name in known if name not in _FIELDS), None)
         if strange is not None:
             raise ValueError(f"A tensor has no '{strange}': known are {', '.join(_FIELDS)}.")
-        vars(self).update(known)
+        for name, value in known.items():
+            setattr(self, name, _floats(name, value) if name in _FLOATS else value)
 
     @property
     def range_value(self) -> tuple[Any, Any]:
@@ -106,10 +128,23 @@ class TensorData:
         """Return the attributes, and the class's name."""
         return {**vars(self), "CLS": "TensorData"}
 
+    def __repr__(self) -> str:
+        known = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"TensorData({known})"
+
     @classmethod
     def from_dict(cls, d: Mapping[str, Any]) -> "TensorData":
         """Read what `save_tensors_data` wrote."""
         return cls(**{key: _array(value) for key, value in d.items() if key != "CLS"})
+
+
+def _floats(name: str, value: Any) -> Any:
+    """Return numbers as the files of onnxruntime hold them."""
+    try:
+        found = np.asarray(value)
+        return found if found.dtype == np.float16 else found.astype(np.float32)
+    except (TypeError, ValueError) as e:
+        raise ValueError(f"'{name}' is a number or an array, not {value!r}.") from e
 
 
 class TensorsData:
@@ -119,12 +154,9 @@ class TensorsData:
         self.calibration_method = calibration_method
         self.data: dict[str, TensorData] = {}
         for name, found in data.items():
-            if isinstance(found, tuple) and len(found) == _ENDS:
-                self.data[name] = TensorData(lowest=found[0], highest=found[1])
-            elif isinstance(found, TensorData):
-                self.data[name] = found
-            else:
-                raise TypeError(f"'{name}' is neither TensorData nor a lower and an upper end.")
+            if not isinstance(name, str):
+                raise TypeError(f"Tensors go by their names, not by {name!r}.")
+            self.data[name] = _tensor(name, found)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.data)
@@ -172,28 +204,59 @@ class TensorsData:
         return cls(method, {name: TensorData.from_dict(found) for name, found in d["data"].items()})
 
 
+def _tensor(name: str, found: Any) -> TensorData:
+    """Return what is known about a tensor: as it is, or from its ends, which a histogram and its edges may follow."""
+    if isinstance(found, TensorData):
+        return found
+    if type(found).__name__ == "TensorData":  # onnxruntime's own
+        return TensorData(**{key: getattr(found, key) for key in _FIELDS if hasattr(found, key)})
+    if isinstance(found, tuple | list) and len(found) == _ENDS:
+        return TensorData(lowest=found[0], highest=found[1])
+    if isinstance(found, tuple) and len(found) == _WITH_HISTOGRAM:
+        return TensorData(lowest=found[0], highest=found[1], hist=found[2], bins=found[3])
+    raise TypeError(f"'{name}' is neither TensorData nor a lower and an upper end.")
+
+
 def save_tensors_data(
     tensors_data: TensorsData, path: str | Path, *, smooth_quant: bool = False
 ) -> None:
-    """Write ranges as JSON that onnxruntime reads too.
+    """Write ranges as JSON that onnxruntime reads too; a folder that is not there is made.
 
     Args:
         tensors_data: The ranges.
         path: Where to.
-        smooth_quant: Written as it is: onnxruntime's reader wants it.
+        smooth_quant: Whether they are of a model whose outliers were moved into the weights (SmoothQuant).
     """
-    plain = {**tensors_data.to_dict(), "smooth_quant": smooth_quant}
-    replace_text(Path(path), json.dumps(plain, default=_plain))
+    _write_table(tensors_data, Path(path), {"smooth_quant": smooth_quant})
+
+
+def _write_table(tensors: TensorsData, path: Path, more: Mapping[str, Any]) -> None:
+    check_folder(path.parent, [path.name], ())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_text(path, json.dumps({**tensors.to_dict(), **more}, default=plain))
 
 
 def load_tensors_data(path: str | Path) -> TensorsData:
-    """Read ranges that onnxruntime, `save_tensors_data` or ``quantkit calibrate --export`` wrote."""
+    """Read ranges that onnxruntime, `save_tensors_data` or ``quantkit calibrate --export`` wrote.
+
+    Raises:
+        UsageError: There is no such file (then it is a FileNotFoundError too), or it is no table.
+    """
+    return _read_table(Path(path))[0]
+
+
+def _read_table(path: Path) -> tuple[TensorsData, Mapping[str, Any]]:
+    """Return a table of ranges, and all that its file says."""
     try:
-        return TensorsData.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+        said = json.loads(path.read_text(encoding="utf-8"))
+        return TensorsData.from_dict(said), said
+    except FileNotFoundError as e:
+        raise _NotFoundError(f"There is no table of ranges '{path}'.") from e
     except OSError as e:
         raise UsageError(f"Cannot read '{path}': {e.strerror or e}.") from e
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as e:
-        raise UsageError(f"'{path}' is no table of ranges: {e!r}.") from e
+        reason = "it is no text" if isinstance(e, UnicodeDecodeError) else f"{e!r:.100}"
+        raise UsageError(f"'{path}' is no table of ranges: {reason}.") from e
 
 
 def _array(value: Any) -> Any:
@@ -202,9 +265,9 @@ def _array(value: Any) -> Any:
     return np.array(value, np.float32) if isinstance(value, float | int) else value
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Return what JSON has no form for as onnxruntime writes it."""
-    if isinstance(value, TensorData):
+    if isinstance(value, TensorData | TensorsData):
         return value.to_dict()
     if isinstance(value, np.ndarray):
         return {"data": value.tolist(), "dtype": str(value.dtype), "CLS": "numpy.array"}
@@ -219,45 +282,140 @@ _MINMAX = CalibratorOf(name="minmax")
 
 
 def cached(
-    path: Path, model: str | Path | onnx.ModelProto, data: Any, ask: CalibratorOf | None
-) -> Calibration:
-    """Return the calibration in a file; if there is no file, calibrate and write it.
+    path: Path,
+    model: str | Path | onnx.ModelProto,
+    data: Any,
+    ask: CalibratorOf | None,
+    *,
+    smooth: bool = False,
+) -> Any:
+    """Return the ranges in a file; if there is no file, learn them and write it. Or the data, if ranges will not do.
 
-    `ask` chooses among the methods of a calibration; a table of onnxruntime's has ranges only.
+    The file is onnxruntime's JSON table, of every float tensor; one whose name ends in ``.calibration`` is a
+    calibration of quantkit's, which has distributions and so answers every method. What is written is used the first
+    time as well: both runs give the same model.
 
     Args:
         path: The file.
         model: What is calibrated if there is no file.
         data: What it is calibrated with; None: there must be a file.
         ask: The method; None: that of the file, or the default.
+        smooth: Whether outliers are to be moved into weights, for which ranges of tensors are not enough.
 
     Raises:
-        UsageError: There is neither a file nor data.
+        UsageError: There is neither a file nor data, or the file's ranges are by another method.
     """
     if path.is_dir():
         raise UsageError(f"calibration_cache_path '{path}' is a directory; give a file name.")
-    if not path.exists():
+    if smooth:
         if data is None:
             raise UsageError(
-                f"There is no calibration '{path}' yet, and no calibration_data_reader to make one."
+                "SmoothQuant looks at channels, of which a table of ranges says nothing: give calibration_data_reader."
             )
-        options = CalibrateOptions() if ask is None else CalibrateOptions(method=ask)
+        _LOG.warning("'%s' is not used: SmoothQuant (smooth_quant) needs the data itself.", path)
+        return data
+    if path.exists():
+        found = _found(path, model, ask)
+        if found is not None:
+            return found
+        _LOG.warning(
+            "'%s' has ranges of a smoothed model (smooth_quant=True), and this run has none: ranges are computed "
+            "anew, and the file is written again.",
+            path,
+        )
+    if data is None:
+        raise _NotFoundError(
+            f"There is no calibration '{path}' for this model yet, and no calibration_data_reader to make one."
+        )
+    options = CalibrateOptions() if ask is None else CalibrateOptions(method=ask)
+    check_folder(path.parent, [path.name], ())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == _FILE_OF_OURS:
         return calibrate_model(model, data, path, options, DataSettings())
+    return _learned(path, model, data, options)
+
+
+def _found(
+    path: Path, model: str | Path | onnx.ModelProto, ask: CalibratorOf | None
+) -> Calibration | None:
+    """Return the ranges in a file; None if they are of a model that was smoothed.
+
+    Raises:
+        UsageError: They are by another method than is asked for.
+    """
     if is_zipfile(path):
         found = Calibration.load(path)
         return found if ask is None else found.by(ask)
-    ends = {name: t.range_value for name, t in load_tensors_data(path).items()}
-    return _calibration_of(ends, model)
+    tensors, said = _read_table(path)
+    if said.get("smooth_quant"):
+        return None
+    made = tensors.calibration_method
+    name = str(getattr(made, "name", made))
+    settings = dict(said.get("settings") or {})
+    wanted = None if ask is None else _method(ask)
+    asked = {} if ask is None else dict(ask.settings)
+    if wanted is not None and (wanted != name or (settings and settings != asked)):
+        raise UsageError(
+            f"The ranges in '{path}' are by {_told(name, settings)}, and {_told(wanted, asked)} is asked for: delete the "
+            "file, name another, or leave out calibrate_method."
+        )
+    return calibration_of(tensors, model, said.get("model"))
 
 
-def _calibration_of(
-    ends: Mapping[str, tuple[Any, Any]], model: str | Path | onnx.ModelProto
+def _method(ask: CalibratorOf) -> str:
+    """Return onnxruntime's name of a method, as tables say it; quantkit's own if it has none."""
+    if ask.name == "moving_average":
+        return "MinMax"
+    return next((theirs for theirs, ours in _NAMES.items() if ours == ask.name), ask.name)
+
+
+def _told(name: str, settings: Mapping[str, Any]) -> str:
+    said = ", ".join(f"{key} {value}" for key, value in settings.items())
+    return f"{name} ({said})" if said else name
+
+
+def _learned(
+    path: Path, model: str | Path | onnx.ModelProto, data: Any, options: CalibrateOptions
 ) -> Calibration:
-    """Return a calibration that knows nothing but lower and upper ends."""
+    """Learn the range of every float tensor, and write them as onnxruntime does."""
+    loaded = load_model(model)
+    loaded.require_weights()
+    check_folder(path.parent, [path.name], loaded.files)
+    infer_types(loaded.model)
+    graph = loaded.model.graph
+    made = (value for node in graph for value in node.outputs)
+    values = (*(v for v in graph.inputs if not v.is_initializer()), *made)
+    names = [v.name or "" for v in values if v.dtype in {ir.DataType.FLOAT, ir.DataType.FLOAT16}]
+    settings = with_model_folder(DataSettings(), loaded)
+    samples = open_samples(data, inputs_of(loaded), settings, options)
+    points = Points(tensors=tuple(names), in_subgraph=0)
+    found = collect(loaded, samples, points, options, settings, Silent())
+    method = _method(options.method)
+    label = CalibrationMethod[method] if method in _NAMES else method
+    table = TensorsData(label, found.ranges())
+    digest = model_digest(loaded)
+    more = {"smooth_quant": False, "settings": dict(options.method.settings), "model": digest}
+    _write_table(table, path, more)
+    return calibration_of(table, model, digest)
+
+
+def calibration_of(
+    tensors: Mapping[str, Any] | TensorsData,
+    model: str | Path | onnx.ModelProto,
+    made_of: Mapping[str, Any] | None = None,
+) -> Calibration:
+    """Return a calibration that knows nothing but lower and upper ends.
+
+    Args:
+        tensors: By name.
+        model: What they are used for.
+        made_of: Digest of the model that they were learned of, as far as it is known.
+    """
+    ends = {name: found.range_value for name, found in tensors.items()}
     seen = Observations.empty([Request(tensor=name, statistic=MinMaxOf()) for name in ends], 1)
     for name, (low, high) in ends.items():
         for span in seen.answers[name].values():
             assert isinstance(span, RunningMinMax)  # noqa: S101 - asked for above
-            span.observe(np.array([low, high], np.float32).ravel())
-    header = {"model": model_digest(load(model)), "warnings": []}
+            span.observe(np.concatenate([np.ravel(low), np.ravel(high)]).astype(np.float32))
+    header = {"model": dict(made_of or model_digest(load(model))), "warnings": []}
     return Calibration(seen=seen, method=_MINMAX, header=header)

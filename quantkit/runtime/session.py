@@ -4,7 +4,7 @@ The one place where sessions are made.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -29,6 +29,7 @@ __all__ = [
     "RUNTIME_ERRORS",
     "RuntimeLimits",
     "as_array",
+    "available_providers",
     "first_line",
     "float_session",
     "load_model",
@@ -66,6 +67,11 @@ class RuntimeLimits:
 def runtime_version() -> str:
     """Return the installed onnxruntime's version."""
     return str(ort.__version__)
+
+
+def available_providers() -> tuple[str, ...]:
+    """Return the execution providers that the installed onnxruntime has."""
+    return tuple(ort.get_available_providers())
 
 
 def readable_ir_version(wanted: int) -> int:
@@ -106,6 +112,7 @@ def make_session(  # noqa: PLR0913 - one parameter per question
     spinning: bool = True,
     arena: bool = True,
     optimized_path: Path | None = None,
+    providers: Sequence[Any] = ("CPUExecutionProvider",),
 ) -> Any:
     """Load a model.
 
@@ -120,6 +127,7 @@ def make_session(  # noqa: PLR0913 - one parameter per question
         arena: Keep the memory of a run for the next one: faster, and more of it than a run needs.
         optimized_path: Where to save the graph that onnxruntime runs; its weights go to a file
             beside it, so that the size has no limit and the graph is read without them.
+        providers: Who runs it, in order of preference.
     """
     settings = ort.SessionOptions()
     settings.log_severity_level = 4
@@ -135,7 +143,7 @@ def make_session(  # noqa: PLR0913 - one parameter per question
     if optimized_path is not None:
         settings.optimized_model_filepath = str(optimized_path)
         settings.add_session_config_entry(_OPTIMIZED_WEIGHTS, f"{optimized_path.name}.data")
-    return ort.InferenceSession(model, settings, providers=["CPUExecutionProvider"])
+    return ort.InferenceSession(model, settings, providers=list(providers))
 
 
 def run_session(session: Any, feeds: Mapping[str, Any]) -> dict[str, Any]:

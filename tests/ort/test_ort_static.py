@@ -1,14 +1,11 @@
 """`quantkit.ort`, static: a script for onnxruntime.quantization runs after its import line is changed."""
 
-import inspect
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime.quantization as peer
-import onnxruntime.quantization.calibrate as peer_calibrate
 import pytest
 from builders import graph, model, node, op_types, rng, run, save, sqnr, weight
 
@@ -243,120 +240,6 @@ def test_overrides_of_tensors(source: Path, tmp_path: Path) -> None:
     assert x.zero_point == 100
     assert result.plan.activation["a"].high == pytest.approx(2.0, rel=1e-6)
     assert result.plan.activation["a"].zero_point == 0
-
-
-# --- calibrators, tables, caches ---
-
-
-@pytest.mark.parametrize("method", ["MinMax", "Entropy", "Percentile"])
-def test_a_calibrator_gives_ranges_as_onnxruntimes_does(
-    method: str, source: Path, tmp_path: Path
-) -> None:
-    ours = ort.create_calibrator(
-        source,
-        ["Conv"],
-        str(tmp_path / "augmented.onnx"),
-        ort.CalibrationMethod[method],
-        extra_options={"symmetric": False},
-    )
-    ours.collect_data(Reader())
-    found = ours.compute_data()
-    assert found.calibration_method is ort.CalibrationMethod[method]
-    low, high = found["x"].range_value
-    assert low < 0 < high
-    assert low.dtype == np.float32
-    if method == "MinMax":
-        theirs = peer.create_calibrator(source, ["Conv"], str(tmp_path / "augmented.onnx"))
-        theirs.collect_data(Reader())
-        expected = theirs.compute_data()["x"].range_value
-        assert (low, high) == (expected[0].item(), expected[1].item())
-
-
-def test_a_calibrator_takes_data_in_parts(source: Path) -> None:
-    whole, parts = ort.MinMaxCalibrater(source), ort.MinMaxCalibrater(source)
-    whole.collect_data(Reader())
-    for array in samples():
-        parts.collect_data([{"x": array}])
-    ends = [c.compute_data()["x"].range_value for c in (whole, parts)]
-    assert ends[0] == ends[1]
-    parts.clear_collected_data()
-    with pytest.raises(UsageError, match="collect_data"):
-        parts.compute_data()
-
-
-def test_a_calibrator_that_is_not_there() -> None:
-    with pytest.raises(UsageError, match="8-bit floats"):
-        ort.create_calibrator("m.onnx", calibrate_method=ort.CalibrationMethod.Distribution)
-    with pytest.raises(UsageError, match="8-bit floats"):
-        ort.DistributionCalibrater("m.onnx")
-    with pytest.raises(UsageError, match="has no option 'bins'"):
-        ort.create_calibrator("m.onnx", extra_options={"bins": 3})
-    with pytest.raises(UsageError, match="CPUExecutionProvider"):
-        ort.create_calibrator("m.onnx", providers=["CUDAExecutionProvider"])
-    with pytest.raises(UsageError, match="one range"):
-        ort.MinMaxCalibrater("m.onnx", per_channel=True)
-
-
-@pytest.mark.parametrize(
-    "name", ["EntropyCalibrater", "PercentileCalibrater", "MinMaxCalibrater", "CalibraterBase"]
-)
-def test_calibraters_take_the_same_parameters(name: str) -> None:
-    ours = list(inspect.signature(getattr(ort, name)).parameters)
-    theirs = list(inspect.signature(getattr(peer_calibrate, name)).parameters)
-    assert ours[: len(theirs)] == theirs
-
-
-@pytest.mark.skipif(not hasattr(peer, "save_tensors_data"), reason="an older onnxruntime")
-def test_tables_are_read_by_either(source: Path, tmp_path: Path) -> None:
-    calibrator = ort.MinMaxCalibrater(source)
-    calibrator.collect_data(Reader())
-    found = calibrator.compute_data()
-    ort.save_tensors_data(found, tmp_path / "ours.json")
-    theirs = peer.load_tensors_data(tmp_path / "ours.json")
-    assert set(theirs.keys()) == set(found.keys())
-    peer.save_tensors_data(theirs, tmp_path / "theirs.json")
-    again = ort.load_tensors_data(tmp_path / "theirs.json")
-    assert {t: d.range_value for t, d in again.items()} == {
-        t: d.range_value for t, d in found.items()
-    }
-    (tmp_path / "bad.json").write_text("[]")
-    with pytest.raises(UsageError, match="no table"):
-        ort.load_tensors_data(tmp_path / "bad.json")
-
-
-def test_a_calibration_cache_is_written_and_read(source: Path, tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    first = ort.quantize_static(source, tmp_path / "a.onnx", Reader(), calibration_cache_path=cache)
-    assert cache.exists()
-    second = ort.quantize_static(source, tmp_path / "b.onnx", calibration_cache_path=cache)
-    assert first.plan == second.plan
-    with pytest.raises(UsageError, match="calibration_data_reader"):
-        ort.quantize_static(source, tmp_path / "c.onnx", calibration_cache_path=tmp_path / "no")
-    with pytest.raises(UsageError, match="calibration_data_reader"):
-        ort.quantize_static(source, tmp_path / "c.onnx")
-    with pytest.raises(UsageError, match="directory"):
-        ort.quantize_static(source, tmp_path / "c.onnx", calibration_cache_path=tmp_path)
-
-
-def test_onnxruntimes_table_is_a_cache(source: Path, tmp_path: Path) -> None:
-    def array(value: float) -> dict[str, Any]:
-        return {"data": value, "dtype": "float32", "CLS": "numpy.array"}
-
-    ends = {"x": (-4.0, 4.0), "a": (0.0, 3.0), "y": (-2.0, 2.0)}
-    table = {
-        "CLS": "TensorsData",
-        "data": {
-            name: {"lowest": array(low), "highest": array(high), "CLS": "TensorData"}
-            for name, (low, high) in ends.items()
-        },
-        "calibration_method": {"CLS": "CalibrationMethod", "value": "CalibrationMethod.MinMax"},
-    }
-    (tmp_path / "table.json").write_text(json.dumps(table))
-    result = ort.quantize_static(
-        source, tmp_path / "o.onnx", calibration_cache_path=tmp_path / "table.json"
-    )
-    assert result.plan.activation["a"].high == pytest.approx(3.0)
-    assert not any("another model" in warning for warning in result.warnings)
 
 
 # --- other arguments ---
