@@ -12,7 +12,12 @@ QuantkitError
   └── OutputError        the result cannot be written; nothing was changed on disk
 
 Messages say what is wrong, where, and what to do, in one line. The command line prints them and exits with 2.
+
+Each is also the builtin that callers catch for the same: a UsageError is a ValueError, and what is about a file is
+the OSError of that kind, FileNotFoundError or PermissionError (`as_os_error`).
 """
+
+from typing import Any, TypeVar
 
 __all__ = [
     "DataError",
@@ -25,6 +30,7 @@ __all__ = [
     "UnknownNodeError",
     "UsageError",
     "VerifyError",
+    "as_os_error",
 ]
 
 
@@ -66,3 +72,37 @@ class VerifyError(QuantkitError):
 
 class OutputError(QuantkitError):
     """The result cannot be written."""
+
+
+E = TypeVar("E", bound=QuantkitError)
+
+
+def as_os_error(error: E, cause: OSError | type[OSError]) -> E:
+    """Return the error, with the same message, as one that is an error of the operating system too.
+
+    Args:
+        error: What quantkit says.
+        cause: The error of the system that it tells of, or its type.
+    """
+    kind = cause if isinstance(cause, type) else type(cause)
+    made: E = _both(type(error), kind)(*error.args)
+    return made
+
+
+def _both(ours: type[QuantkitError], theirs: type[OSError]) -> Any:
+    """Return the one type of two; workers send errors to their parents, so its errors can be pickled."""
+    if (ours, theirs) not in _MADE:
+        fields = {"__module__": ours.__module__, "__doc__": ours.__doc__, "__reduce__": _reduced}
+        _MADE[ours, theirs] = type(ours.__name__, (ours, theirs), fields)
+    return _MADE[ours, theirs]
+
+
+_MADE: dict[tuple[type, type], Any] = {}
+
+
+def _reduced(error: Any) -> tuple[Any, ...]:
+    return _again, (*type(error).__bases__, error.args)
+
+
+def _again(ours: type[QuantkitError], theirs: type[OSError], args: tuple[Any, ...]) -> Any:
+    return _both(ours, theirs)(*args)

@@ -18,7 +18,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import BinaryIO
 
-from quantkit.errors import OutputError, UsageError
+from quantkit.errors import OutputError, QuantkitError, UsageError, as_os_error
 
 __all__ = [
     "check_folder",
@@ -91,9 +91,8 @@ def _try_writing(folder: Path) -> None:
         with tempfile.TemporaryFile(dir=folder):  # permissions alone do not tell
             pass
     except OSError as e:
-        raise OutputError(
-            f"Cannot write into '{folder}': {e.strerror or e}; nothing was run."
-        ) from e
+        said = f"Cannot write into '{folder}': {e.strerror or e}; nothing was run."
+        raise as_os_error(OutputError(said), e) from e
 
 
 def _refuse_overwriting(path: Path, real: Path, source: Path) -> None:
@@ -151,15 +150,18 @@ def destination(path: Path) -> Path:
     except (FileNotFoundError, NotADirectoryError):
         mode = 0
         if not real.parent.is_dir():
-            raise UsageError(f"The output's folder '{path.parent}' does not exist.") from None
+            said = f"The output's folder '{path.parent}' does not exist."
+            raise as_os_error(UsageError(said), FileNotFoundError) from None
     except OSError as e:
-        raise OutputError(f"Cannot write '{path}': {e.strerror or e}.") from e
+        raise as_os_error(OutputError(f"Cannot write '{path}': {e.strerror or e}."), e) from e
     if stat.S_ISDIR(mode):
-        raise UsageError(f"The output '{path}' is a directory; give a file name.")
+        said = f"The output '{path}' is a directory; give a file name."
+        raise as_os_error(UsageError(said), IsADirectoryError)
     if mode and not stat.S_ISREG(mode):
         raise UsageError(f"The output '{path}' is a device or a pipe; give a file name.")
     if mode and not os.access(real, os.W_OK):
-        raise OutputError(f"Cannot write '{path}': it is write-protected; nothing was run.")
+        said = f"Cannot write '{path}': it is write-protected; nothing was run."
+        raise as_os_error(OutputError(said), PermissionError)
     return real
 
 
@@ -182,8 +184,10 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         put(temporary, real)
+    except QuantkitError:
+        raise
     except OSError as e:
-        raise OutputError(f"Cannot write '{path}': {e.strerror or e}.") from e
+        raise as_os_error(OutputError(f"Cannot write '{path}': {e.strerror or e}."), e) from e
     finally:
         if temporary is not None:
             with suppress(OSError):
@@ -249,9 +253,8 @@ def make_scratch(parent: Path | None = None) -> Path:
         return Path(tempfile.mkdtemp(prefix=f".{_signature()}-", dir=place))
     except OSError as e:
         other = "; set TMPDIR to another folder" if parent is None else ""
-        raise OutputError(
-            f"Cannot write to '{place}': {e.strerror or e}{other}; nothing was written."
-        ) from e
+        said = f"Cannot write to '{place}': {e.strerror or e}{other}; nothing was written."
+        raise as_os_error(OutputError(said), e) from e
 
 
 def sweep(folder: Path) -> None:

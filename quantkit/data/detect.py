@@ -17,7 +17,7 @@ from pathlib import Path
 
 from quantkit.data.model import BOXES
 from quantkit.data.rows import quoted
-from quantkit.errors import DataError
+from quantkit.errors import DataError, as_os_error
 from quantkit.settings import memory_text
 
 __all__ = [
@@ -111,7 +111,8 @@ def detect(path: Path) -> Found:
     """
     try:
         if not path.exists():
-            raise DataError(f"There is no data at '{path}': give a directory or file that exists.")
+            said = f"There is no data at '{path}': give a directory or file that exists."
+            raise as_os_error(DataError(said), FileNotFoundError)
         if path.is_file():
             return _single(path)
         if not path.is_dir():
@@ -120,7 +121,10 @@ def detect(path: Path) -> Found:
             )
         return _directory(path)
     except OSError as e:
-        raise DataError(f"Cannot look into '{e.filename or path}': {e.strerror}.") from e
+        if isinstance(e, DataError):
+            raise
+        said = f"Cannot look into '{e.filename or path}': {e.strerror}."
+        raise as_os_error(DataError(said), e) from e
 
 
 def _directory(path: Path) -> Found:

@@ -23,7 +23,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from quantkit.errors import DataError
+from quantkit.errors import DataError, as_os_error
 from quantkit.settings import memory_text
 
 __all__ = [
@@ -161,7 +161,8 @@ def read_boxes(
 def _read_json(file: Path, memory: int) -> dict[str, Any]:
     try:
         if not file.is_file():
-            raise DataError(f"There is no file of boxes '{file}': give --label FILE.")
+            said = f"There is no file of boxes '{file}': give --label FILE."
+            raise as_os_error(DataError(said), FileNotFoundError)
         if (size := file.stat().st_size) * _UNPACKED > memory:
             raise DataError(
                 f"'{file}' has {memory_text(size)}, and its boxes take about {memory_text(size * _UNPACKED)} of memory: set "
@@ -169,7 +170,10 @@ def _read_json(file: Path, memory: int) -> dict[str, Any]:
             )
         plain = json.loads(file.read_bytes())
     except OSError as e:
-        raise DataError(f"Cannot read the labels '{file}': {e.strerror}.") from e
+        if isinstance(e, DataError):
+            raise
+        said = f"Cannot read the labels '{file}': {e.strerror}."
+        raise as_os_error(DataError(said), e) from e
     except (ValueError, RecursionError) as e:
         raise DataError(f"'{file}' is not JSON: {e}.") from e
     if not isinstance(plain, dict):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from quantkit.data import Description, batches, collate, fixed_batch, open_data
-from quantkit.errors import DataError, UsageError
+from quantkit.errors import DataError, UsageError, as_os_error
 from quantkit.observe.prepare import inputs_of, with_model_folder
 from quantkit.plan.plan_file import FORMAT
 from quantkit.result import SCHEMA
@@ -80,7 +80,7 @@ def located(path: Path) -> Path:
             raise UsageError(f"'{path}' is a folder without {_RESULT}; give a file.")
         return path / _RESULT
     if not path.is_file():
-        raise UsageError(f"There is no file '{path}'.")
+        raise as_os_error(UsageError(f"There is no file '{path}'."), FileNotFoundError)
     return path
 
 
@@ -94,7 +94,7 @@ def kind_of(path: Path) -> Kind:
         with path.open("rb") as file:
             start = file.read(64).lstrip()
     except OSError as e:
-        raise UsageError(f"Cannot read '{path}': {e.strerror or e}.") from e
+        raise as_os_error(UsageError(f"Cannot read '{path}': {e.strerror or e}."), e) from e
     if not start.startswith((b"{", b"[")) and path.suffix != ".json":
         return "model"
     try:

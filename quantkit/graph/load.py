@@ -15,7 +15,7 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
-from quantkit.errors import ModelError, UsageError
+from quantkit.errors import ModelError, UsageError, as_os_error
 from quantkit.graph._wire import LIMIT, MARK, WireError, split
 from quantkit.graph.intake import DamageError, complaint_of, mend, validate
 from quantkit.graph.mapping import MappedFile
@@ -150,8 +150,10 @@ def _read(path: Path) -> tuple[MappedFile, onnx.ModelProto]:
         _require_file(path)
         mapped = MappedFile(path)
         proto = onnx.ModelProto.FromString(split(mapped.view()))
+    except ModelError:
+        raise
     except OSError as e:
-        raise ModelError(f"'{path}' cannot be read: {e.strerror or e}.") from e
+        raise as_os_error(ModelError(f"'{path}' cannot be read: {e.strerror or e}."), e) from e
     except (WireError, DecodeError) as e:
         raise ModelError(
             f"'{path}' is not an ONNX model, or is truncated ({e}); export or copy it again."
@@ -172,10 +174,11 @@ def _require_file(path: Path) -> None:
             f"The name of the model file '{path}' is not UTF-8, which runtimes cannot open: rename it."
         ) from e
     except (FileNotFoundError, NotADirectoryError) as e:
-        raise ModelError(f"Model file '{path}' does not exist.") from e
+        raise as_os_error(ModelError(f"Model file '{path}' does not exist."), e) from e
     if not stat.S_ISREG(mode):
-        what = "a directory" if stat.S_ISDIR(mode) else "no regular file"
-        raise ModelError(f"Model file '{path}' is {what}.")
+        if stat.S_ISDIR(mode):
+            raise as_os_error(ModelError(f"Model file '{path}' is a directory."), IsADirectoryError)
+        raise ModelError(f"Model file '{path}' is no regular file.")
     if size == 0:
         raise ModelError(f"'{path}' is empty (0 bytes).")
 

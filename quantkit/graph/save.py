@@ -20,7 +20,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from quantkit.errors import ModelError, OutputError
+from quantkit.errors import ModelError, OutputError, QuantkitError, as_os_error
 from quantkit.files import destination, put, scratch
 from quantkit.graph._wire import LIMIT, MARK, Payload, join
 from quantkit.graph.intake import complaint_of
@@ -223,10 +223,11 @@ def staged(target: Path) -> Iterator[Stage]:
     with scratch(destination(target).parent) as folder:
         try:
             yield Stage(target, folder)
+        except QuantkitError:
+            raise
         except OSError as e:
-            raise OutputError(
-                f"Cannot write '{target}': {e.strerror or e}; nothing was written."
-            ) from e
+            said = f"Cannot write '{target}': {e.strerror or e}; nothing was written."
+            raise as_os_error(OutputError(said), e) from e
 
 
 def _own_data(model: Path) -> set[Path]:

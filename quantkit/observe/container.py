@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantkit.data.stored import check_directory, read_header
-from quantkit.errors import DataError
+from quantkit.errors import DataError, as_os_error
 from quantkit.files import replacing
 from quantkit.settings import memory_of, memory_text
 
@@ -107,7 +107,7 @@ def read_container(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]
         if not isinstance(header, dict):
             raise TypeError("its header is no table")
     except FileNotFoundError as e:
-        raise DataError(f"There is no file '{path}'.") from e
+        raise as_os_error(DataError(f"There is no file '{path}'."), e) from e
     except _DAMAGE as e:
         reason = str(e).partition("\n")[0][:_SHOWN] or type(e).__name__
         raise DataError(

@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from quantkit.errors import UsageError
+from quantkit.errors import UsageError, as_os_error
 from quantkit.files import check_folder, replace_text
 from quantkit.graph.load import load
 from quantkit.graph.shapes import infer_types
@@ -53,10 +53,6 @@ _NAMES = {
     "Distribution": "minmax",
 }
 _FILE_OF_OURS = ".calibration"
-
-
-class _NotFoundError(UsageError, FileNotFoundError):
-    """A file that is to be read is not there."""
 
 
 def method_of(
@@ -251,9 +247,9 @@ def _read_table(path: Path) -> tuple[TensorsData, Mapping[str, Any]]:
         said = json.loads(path.read_text(encoding="utf-8"))
         return TensorsData.from_dict(said), said
     except FileNotFoundError as e:
-        raise _NotFoundError(f"There is no table of ranges '{path}'.") from e
+        raise as_os_error(UsageError(f"There is no table of ranges '{path}'."), e) from e
     except OSError as e:
-        raise UsageError(f"Cannot read '{path}': {e.strerror or e}.") from e
+        raise as_os_error(UsageError(f"Cannot read '{path}': {e.strerror or e}."), e) from e
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as e:
         reason = "it is no text" if isinstance(e, UnicodeDecodeError) else f"{e!r:.100}"
         raise UsageError(f"'{path}' is no table of ranges: {reason}.") from e
@@ -306,7 +302,8 @@ def cached(
         UsageError: There is neither a file nor data, or the file's ranges are by another method.
     """
     if path.is_dir():
-        raise UsageError(f"calibration_cache_path '{path}' is a directory; give a file name.")
+        said = f"calibration_cache_path '{path}' is a directory; give a file name."
+        raise as_os_error(UsageError(said), IsADirectoryError)
     if smooth:
         if data is None:
             raise UsageError(
@@ -324,9 +321,8 @@ def cached(
             path,
         )
     if data is None:
-        raise _NotFoundError(
-            f"There is no calibration '{path}' for this model yet, and no calibration_data_reader to make one."
-        )
+        said = f"There is no calibration '{path}' for this model yet, and no calibration_data_reader to make one."
+        raise as_os_error(UsageError(said), FileNotFoundError)
     options = CalibrateOptions() if ask is None else CalibrateOptions(method=ask)
     check_folder(path.parent, [path.name], ())
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, NoReturn
 
 import msgspec
 
-from quantkit.errors import UsageError
+from quantkit.errors import UsageError, as_os_error
 from quantkit.files import replace_text
 from quantkit.plan.model import Format, Mode, Plan
 from quantkit.settings import Coverage
@@ -43,7 +43,7 @@ def read_plan(path: str | Path) -> Plan:
             parse_constant=_no_number,
         )
     except OSError as e:
-        raise UsageError(f"Cannot read plan '{path}': {e.strerror or e}.") from e
+        raise as_os_error(UsageError(f"Cannot read plan '{path}': {e.strerror or e}."), e) from e
     except UnicodeDecodeError as e:
         raise UsageError(f"'{path}' is no UTF-8 text: save the file as UTF-8.") from e
     except ValueError as e:

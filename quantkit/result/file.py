@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from quantkit.errors import UsageError
+from quantkit.errors import UsageError, as_os_error
 from quantkit.files import replace_text
 from quantkit.result.model import OLDER, SCHEMA, Result
 from quantkit.text import printable
@@ -67,7 +67,7 @@ def load_result(path: str | Path) -> Result:
     try:
         content = path.read_bytes()
     except OSError as e:
-        raise UsageError(f"Cannot read the result '{path}': {e.strerror}.") from e
+        raise as_os_error(UsageError(f"Cannot read the result '{path}': {e.strerror}."), e) from e
     return result_from_json(content, str(path))
 
 

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
-from quantkit.errors import UsageError
+from quantkit.errors import UsageError, as_os_error
 from quantkit.settings.calibrate import CalibrateSettings
 from quantkit.settings.data import DataSettings, ImageSettings, TextSettings
 from quantkit.settings.declare import Setting, closest, declared
@@ -70,9 +70,11 @@ def load_recipe(path: Path | None = None) -> Recipe:
         content = path.read_text(encoding="utf-8-sig")  # some editors mark UTF-8
         document = tomllib.loads(content)
     except FileNotFoundError as e:
-        raise UsageError(f"There is no recipe '{path}': give the path of a {RECIPE_NAME}.") from e
+        said = f"There is no recipe '{path}': give the path of a {RECIPE_NAME}."
+        raise as_os_error(UsageError(said), e) from e
     except OSError as e:
-        raise UsageError(f"Cannot read the recipe '{path}': {e.strerror or e}.") from e
+        said = f"Cannot read the recipe '{path}': {e.strerror or e}."
+        raise as_os_error(UsageError(said), e) from e
     except UnicodeDecodeError as e:
         raise UsageError(f"{path}: this is no UTF-8 text: save the file as UTF-8.") from e
     except ValueError as e:  # of TOML, or of a number with thousands of digits

@@ -20,7 +20,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from quantkit.errors import DataError, ModelError, OutputError, UsageError
+from quantkit.errors import (
+    DataError,
+    ModelError,
+    OutputError,
+    QuantkitError,
+    UsageError,
+    as_os_error,
+)
 from quantkit.files import scratch
 from quantkit.graph.channel_factors import KEY, Divisors, read_divisors, write_divisors
 from quantkit.graph.load import LoadedModel
@@ -72,8 +79,10 @@ def save_prepared(prepared: Prepared, folder: Path) -> None:
             whole.mkdir()
             _write(prepared, whole)
             whole.rename(folder)
+    except QuantkitError:
+        raise
     except OSError as e:
-        raise OutputError(f"Cannot write '{folder}': {e.strerror or e}.") from e
+        raise as_os_error(OutputError(f"Cannot write '{folder}': {e.strerror or e}."), e) from e
 
 
 def _write(prepared: Prepared, folder: Path) -> None:

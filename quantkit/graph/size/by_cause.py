@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 import onnx
 import onnx_ir as ir
 
-from quantkit.errors import ModelError
+from quantkit.errors import ModelError, as_os_error
 from quantkit.graph._wire import Buffer, WireError
 from quantkit.graph.load import LoadedModel
 from quantkit.graph.mapping import MappedFile
@@ -163,7 +163,8 @@ class _Files:
         if isinstance(source, Path):
             self.path, self.name = source, f"'{source}'"
             if not source.is_file() or not source.stat().st_size:
-                raise ModelError(f"Model file '{source}' does not exist, or is empty.")
+                said = ModelError(f"Model file '{source}' does not exist, or is empty.")
+                raise said if source.is_file() else as_os_error(said, FileNotFoundError)
             self.model: Buffer = MappedFile(source).view()
         else:
             self.model = source.SerializeToString()

@@ -1,0 +1,109 @@
+"""Errors of one tree are also the builtins that callers catch."""
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from builders import matmul_model, save
+
+import quantkit
+from quantkit import ort
+from quantkit.errors import DataError, ModelError, OutputError, QuantkitError, UsageError
+from quantkit.errors import as_os_error as also
+
+DATA = np.zeros((2, 128), np.float32)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return save(matmul_model(), tmp_path / "in.onnx")
+
+
+CALLS: dict[str, tuple[Callable[[Path, Path], Any], type[QuantkitError], type[OSError], str]] = {
+    "model": (
+        lambda _, p: quantkit.quantize_dynamic(p / "none.onnx", p / "out.onnx"),
+        ModelError,
+        FileNotFoundError,
+        "does not exist.",
+    ),
+    "model that is a folder": (
+        lambda _, p: quantkit.quantize_dynamic(p, p / "out.onnx"),
+        ModelError,
+        IsADirectoryError,
+        "is a directory.",
+    ),
+    "data": (
+        lambda m, p: quantkit.quantize_static(m, p / "out.onnx", str(p / "none")),
+        DataError,
+        FileNotFoundError,
+        "There is no data at",
+    ),
+    "folder of the output": (
+        lambda m, p: quantkit.quantize_dynamic(m, p / "none" / "out.onnx"),
+        UsageError,
+        FileNotFoundError,
+        "does not exist.",
+    ),
+    "output that is a folder": (
+        quantkit.quantize_dynamic,
+        UsageError,
+        IsADirectoryError,
+        "give a file name.",
+    ),
+    "plan": (
+        lambda m, p: quantkit.quantize_static(m, p / "o.onnx", DATA, plan=p / "none.json"),
+        UsageError,
+        FileNotFoundError,
+        "Cannot read plan",
+    ),
+    "table of ranges": (
+        lambda _, p: ort.load_tensors_data(p / "none.json"),
+        UsageError,
+        FileNotFoundError,
+        "There is no table of ranges",
+    ),
+    "cache": (
+        lambda m, p: ort.quantize_static(m, p / "o.onnx", calibration_cache_path=p / "none.json"),
+        UsageError,
+        FileNotFoundError,
+        "There is no calibration",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_file_that_is_not_there_is_the_systems_error_as_well(
+    name: str, model: Path, tmp_path: Path
+) -> None:
+    call, ours, theirs, said = CALLS[name]
+    with pytest.raises(theirs) as caught:
+        call(model, tmp_path)
+    assert isinstance(caught.value, ours)
+    assert said in str(caught.value)
+    assert str(caught.value).count(" '") <= 1  # one sentence, not one inside another
+
+
+def test_an_argument_that_makes_no_sense_is_a_value_error(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="Unknown weight type"):
+        quantkit.quantize_dynamic(model, tmp_path / "out.onnx", weight_type="int3")
+
+
+def test_an_error_of_two_kinds_goes_from_process_to_process() -> None:
+    error = also(OutputError("Cannot write."), PermissionError(13, "denied"))
+    again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
+    assert type(again) is type(error)
+    assert isinstance(again, OutputError)
+    assert isinstance(again, PermissionError)
+    assert (str(again), repr(again)) == ("Cannot write.", "OutputError('Cannot write.')")
+
+
+def test_errors_of_two_kinds_of_one_kind_are_one_type() -> None:
+    first, second = (
+        also(ModelError("a"), FileNotFoundError),
+        also(ModelError("b"), FileNotFoundError(2, "no")),
+    )
+    assert type(first) is type(second)
+    assert not isinstance(first, PermissionError)
