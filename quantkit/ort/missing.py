@@ -62,7 +62,6 @@ _INSTEAD = {
     "qdq_quantizer": _PLAN,
     "qnn_preprocess_model": "use quantkit.ort.quant_pre_process or quantkit.optimize(model, output)",
     "registry": _PLAN,
-    "static_quantize_runner": "run quantkit quantize static IN OUT --data DIR",
 }
 _NAMES_OF = {
     _FOUR_BITS: (
