@@ -60,6 +60,7 @@ __all__ = [
     "create_calibrator",
     "entropy",
     "load_tensors_data",
+    "provided",
     "rel_entr",
     "save_tensors_data",
     "strided",
@@ -210,7 +211,7 @@ class CalibraterBase:
         if not path.is_file():
             raise UsageError(f"There is no augmented model '{path}' yet; call augment_graph first.")
         self.infer_session = make_session(
-            str(path), level=0, providers=_providers(self.execution_providers)
+            str(path), level=0, providers=provided(self.execution_providers)
         )
 
     def select_tensors_to_calibrate(
@@ -252,7 +253,7 @@ class CalibraterBase:
         """Return lower and upper ends by tensor, as earlier versions of onnxruntime called it."""
         return {name: found.range_value for name, found in self.compute_data().items()}
 
-    def _tensors(self) -> list[str]:
+    def ordered_tensors(self) -> list[str]:
         """Return what is selected, in the order of the graph."""
         chosen, infos = self.select_tensors_to_calibrate(self.model)
         graph = self.model.graph
@@ -260,7 +261,20 @@ class CalibraterBase:
         there = dict.fromkeys((*(v.name for v in graph.input), *made))
         return [name for name in there if name in chosen and name in infos]
 
-    def _write(self) -> None:
+    def names_taken(self) -> set[str]:
+        """Return all names of the main graph that a new one must not have."""
+        graph = self.model.graph
+        used = {n for node in graph.node for n in (node.name, *node.input, *node.output)}
+        return used | {v.name for v in (*graph.input, *graph.output, *graph.initializer)}
+
+    def hold(self, values: Sequence[int], name: str, taken: set[str]) -> str:
+        """Add a row of integers to the initializers; return the name that it got."""
+        name = _unused(name, taken)
+        held = onnx.numpy_helper.from_array(np.array(values, np.int64), name)
+        self.model.graph.initializer.append(held)
+        return name
+
+    def write_augmented(self) -> None:
         """Write the augmented model, whole or not at all."""
         target = Path(self.augmented_model_path)
         check_outputs([target], self._source.files)
@@ -330,7 +344,7 @@ def _with_types(source: str | Path | onnx.ModelProto, typed: ir.Model) -> onnx.M
     return proto
 
 
-def _providers(wanted: Sequence[str]) -> list[Any]:
+def provided(wanted: Sequence[str]) -> list[Any]:
     """Return those of the wanted providers that are installed, and the CPU's last."""
     names = [p if isinstance(p, str) else p[0] for p in wanted]
     there = available_providers()
@@ -388,10 +402,10 @@ class MinMaxCalibrater(CalibraterBase):
 
     def augment_graph(self) -> None:
         """Add minimum and maximum of each tensor to the outputs, and write the model."""
-        graph, tensors = self.model.graph, self._tensors()
+        graph, tensors = self.model.graph, self.ordered_tensors()
         _, infos = self.select_tensors_to_calibrate(self.model)
-        taken = _names(graph)
-        row = _hold(graph, "calibrated_row", [-1], taken)
+        taken = self.names_taken()
+        row = self.hold([-1], "calibrated_row", taken)
         for tensor in tensors:
             described = infos[tensor].type.tensor_type
             more: dict[str, Any] = {}
@@ -402,14 +416,14 @@ class MinMaxCalibrater(CalibraterBase):
                 if _opset(self.model) < _AXES_AS_INPUT:
                     more = {"axes": axes}
                 else:
-                    more = {"read": [_hold(graph, f"{tensor}_reduced_axes", axes, taken)]}
+                    more = {"read": [self.hold(axes, f"{tensor}_reduced_axes", taken)]}
             low, high = (self._end(tensor, kind, row, taken, more) for kind in _ENDS)
             for name in (low, high):
                 output = graph.output.add(name=name).type.tensor_type
                 output.elem_type = described.elem_type
                 output.shape.dim.add()
             self._outputs[tensor] = (low, high)
-        self._write()
+        self.write_augmented()
 
     def _end(
         self, tensor: str, kind: str, row: str, taken: set[str], more: Mapping[str, Any]
@@ -494,23 +508,10 @@ class _End:
         return np.asarray(np.nan_to_num(self._held, nan=0.0))
 
 
-def _names(graph: onnx.GraphProto) -> set[str]:
-    """Return all names of a graph that a new one must not have."""
-    used = {n for node in graph.node for n in (node.name, *node.input, *node.output)}
-    return used | {v.name for v in (*graph.input, *graph.output, *graph.initializer)}
-
-
 def _unused(wanted: str, taken: set[str]) -> str:
     """Return a name, changed if it is taken, and take it."""
     name = next(n for n in chain([wanted], (f"{wanted}_{i}" for i in count(1))) if n not in taken)
     taken.add(name)
-    return name
-
-
-def _hold(graph: onnx.GraphProto, name: str, values: Sequence[int], taken: set[str]) -> str:
-    """Add a row of integers to the initializers; return its name."""
-    name = _unused(name, taken)
-    graph.initializer.append(onnx.numpy_helper.from_array(np.array(values, np.int64), name))
     return name
 
 
@@ -577,13 +578,13 @@ class HistogramCalibrater(CalibraterBase):
 
     def augment_graph(self) -> None:
         """Add each tensor to the outputs, and write the model."""
-        tensors = self._tensors()
+        tensors = self.ordered_tensors()
         _, infos = self.select_tensors_to_calibrate(self.model)
         listed = {value.name for value in self.model.graph.output}
         self.model.graph.output.extend(infos[name] for name in tensors if name not in listed)
         self.tensors_to_calibrate = set(tensors)
         self._order = tensors
-        self._write()
+        self.write_augmented()
 
     def collect_data(self, data_reader: Any) -> None:
         """Run the model on data; may be called again with more."""

@@ -57,8 +57,6 @@ _INSTEAD = {
     "onnx_model": "read and change models with the package onnx_ir, or simplify them with quantkit.optimize",
     "onnx_quantizer": _PLAN,
     "operators": _PLAN,
-    "qdq_loss_debug": "quantkit.evaluate_models(float_model, candidate, data) measures the error of each layer, "
-    "and quantkit diff A B --data DIR that of each tensor and weight",
     "qdq_quantizer": _PLAN,
     "qnn_preprocess_model": "use quantkit.ort.quant_pre_process or quantkit.optimize(model, output)",
     "registry": _PLAN,
@@ -71,7 +69,7 @@ _NAMES_OF = {
         "WeightOnly",
     ),
     _PLAN: ("ONNXQuantizer", "BaseQuantizer", "QuantizationParams", "QDQ", "QuantizedValue"),
-    _STATISTICS: ("Histogram", "CalibrationDataCollector", "CalibrationCacheEncoder"),
+    _STATISTICS: ("HistogramCollector", "CalibrationDataCollector"),
     _SIMPLIFY: ("optimize_model", "load_model_with_shape_infer", "shape_infer"),
 }
 

@@ -2,7 +2,8 @@
 
 from enum import Enum
 from numbers import Integral
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import Any
 
 from onnx import TensorProto
 
@@ -109,12 +110,21 @@ class CalibrationMethod(Enum):
     Distribution = 3
 
 
-def write_calibration_table(*_args: Any, **_kwargs: Any) -> NoReturn:
-    """Raise: tables for TensorRT's own quantization are not written."""
-    raise UsageError(
-        "write_calibration_table is not available: save_tensors_data writes ranges as JSON, and "
-        "quantkit.quantize_static(model, output, data, target='tensorrt') writes them into the model."
-    )
+def write_calibration_table(
+    calibration_cache: Any,
+    dir: str | Path = ".",  # noqa: A002 - onnxruntime's name
+) -> None:
+    """Write ranges for TensorRT: ``calibration.flatbuffers``, ``calibration.json`` and ``calibration.cache`` (text).
+
+    The values are the largest magnitudes, which is what TensorRT's provider takes them for.
+
+    Args:
+        calibration_cache: What `compute_data` gave, or lower and upper ends by tensor.
+        dir: The folder; it is made if it is not there.
+    """
+    from quantkit.ort.tensors import write_tables  # it needs this module
+
+    write_tables(calibration_cache, Path(dir))
 
 
 def __getattr__(name: str) -> Any:

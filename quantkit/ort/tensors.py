@@ -6,6 +6,7 @@ calibration methods by quantkit's names.
 
 import json
 import logging
+import struct
 from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import onnx
 import onnx_ir as ir
 
 from quantkit.errors import UsageError, as_os_error
-from quantkit.files import check_folder, replace_text
+from quantkit.files import check_folder, replace_text, replacing
 from quantkit.graph.load import load
 from quantkit.graph.shapes import infer_types
 from quantkit.observe import Calibration, CalibratorOf, Request
@@ -41,6 +42,7 @@ __all__ = [
     "method_of",
     "plain",
     "save_tensors_data",
+    "write_tables",
 ]
 
 _LOG = logging.getLogger(__name__)
@@ -272,6 +274,51 @@ def plain(value: Any) -> Any:
     if type(value).__name__ == "CalibrationMethod":
         return {"CLS": "CalibrationMethod", "value": str(value)}
     raise TypeError(f"{type(value).__name__} cannot be written as JSON.")
+
+
+def write_tables(tensors: Mapping[str, Any] | TensorsData, folder: Path) -> None:
+    """Write ranges as JSON, as text and as the flatbuffer that onnxruntime's TensorRT provider reads.
+
+    Args:
+        tensors: By name.
+        folder: Where to; it is made if it is not there.
+    """
+    extents = {}
+    for name in sorted(tensors.keys()):
+        ends = _tensor(name, tensors[name]).range_value
+        extents[name] = str(max(float(np.abs(end).max(initial=0)) for end in ends))
+    names = ("calibration.json", "calibration.flatbuffers", "calibration.cache")
+    check_folder(folder, names, ())
+    folder.mkdir(parents=True, exist_ok=True)
+    said = tensors if isinstance(tensors, TensorsData) else dict(tensors.items())
+    replace_text(folder / names[0], json.dumps(said, default=plain))
+    with replacing(folder / names[1]) as file:
+        file.write(_flatbuffer(extents))
+    replace_text(folder / names[2], "".join(f"{name} {t}\n" for name, t in extents.items()))
+
+
+def _flatbuffer(entries: Mapping[str, str]) -> bytes:
+    """Return a flatbuffer of the schema ``table TrtTable { dict: [KeyValue]; } table KeyValue { key, value: string; }``.
+
+    A table begins with the distance back to its vtable, which has sizes and the places of fields. References are
+    distances forward, so everything stands before what it refers to.
+    """
+    root = struct.pack("<I6HiII", 16, 6, 8, 4, 0, 0, 0, 12, 4, len(entries))
+    inner = struct.pack("<4H", 8, 12, 4, 8)
+    first = len(root) + 4 * len(entries)  # where the vtable of all entries is
+    tables = first + len(inner)
+    texts, places = bytearray(), []
+    for text in (text for entry in entries.items() for text in entry):
+        places.append(tables + 12 * len(entries) + len(texts))
+        raw = text.encode()
+        texts += struct.pack("<I", len(raw)) + raw + b"\0" * (4 - len(raw) % 4)
+    vector, rows = bytearray(), bytearray()
+    for i in range(len(entries)):
+        place = tables + 12 * i
+        vector += struct.pack("<I", place - (len(root) + 4 * i))
+        rows += struct.pack("<i", place - first)
+        rows += struct.pack("<II", places[2 * i] - (place + 4), places[2 * i + 1] - (place + 8))
+    return bytes(root + vector + inner + rows + texts)
 
 
 _MINMAX = CalibratorOf(name="minmax")

@@ -113,6 +113,7 @@ def make_session(  # noqa: PLR0913 - one parameter per question
     arena: bool = True,
     optimized_path: Path | None = None,
     providers: Sequence[Any] = ("CPUExecutionProvider",),
+    options: Any = None,
 ) -> Any:
     """Load a model.
 
@@ -128,7 +129,10 @@ def make_session(  # noqa: PLR0913 - one parameter per question
         optimized_path: Where to save the graph that onnxruntime runs; its weights go to a file
             beside it, so that the size has no limit and the graph is read without them.
         providers: Who runs it, in order of preference.
+        options: onnxruntime's own, which then count instead of all others.
     """
+    if options is not None:
+        return ort.InferenceSession(model, options, providers=list(providers))
     settings = ort.SessionOptions()
     settings.log_severity_level = 4
     settings.graph_optimization_level = ort.GraphOptimizationLevel(level)

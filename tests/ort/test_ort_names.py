@@ -105,7 +105,7 @@ def test_an_attribute_that_is_missing_says_what_to_use_instead() -> None:
         ("from quantkit.ort.calibrate import HistogramCollector", ImportError, "calibrate("),
         ("quantkit.ort.calibrate.HistogramCollector", AttributeError, "calibrate("),
         ("from quantkit.ort import CudaQuantizer", ImportError, "tensorrt"),
-        ("import quantkit.ort.qdq_loss_debug", ModuleNotFoundError, "quantkit diff"),
+        ("import quantkit.ort.onnx_quantizer", ModuleNotFoundError, "plan_static"),
     ],
 )
 def test_the_usual_ones(line: str, kind: type[Exception], said: str) -> None:
@@ -122,6 +122,7 @@ def test_the_usual_ones(line: str, kind: type[Exception], said: str) -> None:
         "from quantkit.ort.quant_utils import QuantFormat, QuantType, write_calibration_table",
         "from quantkit.ort.quantize import quantize, quantize_dynamic, quantize_static",
         "from quantkit.ort.shape_inference import quant_pre_process",
+        "from quantkit.ort.qdq_loss_debug import collect_activations, create_weight_matching",
         "from quantkit.ort.preprocess import quant_pre_process",
         "from quantkit.ort import calibrate, shape_inference, quant_utils",
         "from quantkit.ort.execution_providers.qnn import get_qnn_qdq_config",
