@@ -27,6 +27,7 @@ def quantize_dynamic(  # noqa: PLR0913 - the names that onnxruntime's users type
     op_types_to_quantize: Sequence[str] | None = None,
     nodes_to_quantize: Sequence[str] | None = None,
     nodes_to_exclude: Sequence[str] | None = None,
+    coverage: str = "gain",
     use_external_data_format: bool = False,
     extra_options: Mapping[str, Any] | None = None,
     verify: bool = True,
@@ -47,6 +48,8 @@ def quantize_dynamic(  # noqa: PLR0913 - the names that onnxruntime's users type
         nodes_to_quantize: Only these nodes, by name or pattern; they run in integer arithmetic whatever
             their size.
         nodes_to_exclude: Never these nodes, by name or pattern.
+        coverage: "gain": what is faster in integers, or smaller; "all": every operator that has an integer kernel,
+            whatever its size, and Conv, which takes longer than in float.
         use_external_data_format: Write a ``.data`` file also below 2 GB.
         extra_options: onnxruntime's option dictionary; see `check_extra_options`.
         verify: Check the result before writing.
@@ -75,6 +78,7 @@ def quantize_dynamic(  # noqa: PLR0913 - the names that onnxruntime's users type
             op_types=checked_names(op_types_to_quantize, "op_types_to_quantize"),
             include=checked_names(nodes_to_quantize, "nodes_to_quantize"),
             exclude=checked_names(nodes_to_exclude, "nodes_to_exclude"),
+            coverage=coverage,  # type: ignore[arg-type]  # checked there
         ),
         verify=verify,
         external_data=use_external_data_format,

@@ -9,6 +9,7 @@ This is the one shape that onnxruntime fuses into DynamicQuantizeMatMul or, when
 share A, into MatMulIntegerToFloat: ``Mul(xs, ws)`` with the activation's scale first, ws of one
 axis, explicit zero points.
 
+Conv likewise, with ConvInteger and a scale per channel; a MatMul of two activations with both quantized as they come.
 LSTM, Attention and EmbedLayerNormalization become the operators of com.microsoft that take int8 weights.
 """
 
@@ -21,13 +22,14 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from quantkit.emit.weights import EmittedWeight, Weights, emit_lookup, emit_stored
-from quantkit.graph.edit import Canvas, owner_of
+from quantkit.graph.edit import Canvas, QuantizedInput, owner_of
 from quantkit.numerics.weights import fit, quantize_weight
 from quantkit.ops import MICROSOFT, Kernel, fact_of
 from quantkit.plan.model import Mode, Plan
 from quantkit.spec import PerTensor, QParams, QuantSpec
 
-__all__ = ["emit_attention", "emit_dynamic", "emit_embed", "emit_lstm", "emit_matmul", "emit_rest"]
+__all__ = ["emit_attention", "emit_conv", "emit_dynamic", "emit_embed", "emit_lstm", "emit_matmul"]
+__all__ += ["emit_rest"]
 
 
 def emit_lstm(canvas: Canvas, weights: Weights, node: ir.Node) -> None:
@@ -178,21 +180,40 @@ def emit_matmul(canvas: Canvas, weights: Weights, node: ir.Node) -> None:
         node: That is replaced.
     """
     base = node.outputs[0].name or node.name or "matmul"
-    source = weights.behind(node.inputs[1])
     activation = node.inputs[0]
-    assert source is not None  # noqa: S101 - the plan says the weight is constant
     assert activation is not None  # noqa: S101 - a required input
-    weight = weights.emit(source)
     if node.attributes.get_int("transA", 0):
         activation = canvas.swapped(activation, _MATRIX, before=node)
     x = canvas.quantized_input(activation, node)
+    operand = _operand(canvas, weights, node)
+    result = _product(canvas, node, "MatMulInteger", x, operand)
+    canvas.replace(node, _add_bias(canvas, node, result, base))
+
+
+def _operand(canvas: Canvas, weights: Weights, node: ir.Node) -> QuantizedInput:
+    """Return the right operand of a MatMul or Gemm: a weight, or an activation that is quantized as it comes."""
+    value = node.inputs[1]
+    source = weights.behind(value)
+    if source is None:
+        assert value is not None  # noqa: S101 - a required input
+        return canvas.quantized_input(value, node)
+    weight = weights.emit(source)
     alpha = node.attributes.get_float("alpha", 1.0) if node.op_type == "Gemm" else 1.0
-    scale, zero_point = _parameters(canvas, weight, alpha)
-    integers = _columns(canvas, weight, node)
+    scale = (weight.qparams.scale * np.float32(alpha)).astype(np.float32)
+    scales, zeros = _parameters(canvas, weight, scale, weight.qparams.zero_point)
+    return QuantizedInput(_columns(canvas, weight, node), scales, zeros)
+
+
+def _product(
+    canvas: Canvas, node: ir.Node, op_type: str, x: QuantizedInput, operand: QuantizedInput
+) -> ir.Value:
+    """Write an integer product in front of `node`, scaled to float; it takes over the attributes of a Conv."""
+    base = node.outputs[0].name or node.name or "product"
     (product,) = canvas.node(
-        "MatMulInteger",
-        [x.values, integers, x.zero_point, zero_point],
+        op_type,
+        [x.values, operand.values, x.zero_point, operand.zero_point],
         before=node,
+        attributes=dict(node.attributes) if op_type == Kernel.CONV else None,
         outputs=[f"{base}_int32"],
     )
     (product,) = canvas.node(
@@ -202,17 +223,49 @@ def emit_matmul(canvas: Canvas, weights: Weights, node: ir.Node) -> None:
         attributes={"to": int(ir.DataType.FLOAT)},
         outputs=[f"{base}_float"],
     )
-    (factor,) = canvas.node("Mul", [x.scale, scale], before=node, outputs=[f"{base}_scale"])
+    (factor,) = canvas.node("Mul", [x.scale, operand.scale], before=node, outputs=[f"{base}_scale"])
     (result,) = canvas.node("Mul", [product, factor], before=node, outputs=[f"{base}_product"])
-    canvas.replace(node, _add_bias(canvas, node, result, base))
+    return result
 
 
-def _parameters(canvas: Canvas, weight: EmittedWeight, alpha: float) -> tuple[ir.Value, ir.Value]:
-    scale = (weight.qparams.scale * np.float32(alpha)).astype(np.float32)
+def _parameters(
+    canvas: Canvas, weight: EmittedWeight, scale: NDArray[Any], zero: NDArray[Any]
+) -> tuple[ir.Value, ir.Value]:
     return (
         canvas.constant(weight.graph, scale, f"{weight.tensor}_scale"),
-        canvas.constant(weight.graph, weight.qparams.zero_point, f"{weight.tensor}_zero_point"),
+        canvas.constant(weight.graph, zero, f"{weight.tensor}_zero_point"),
     )
+
+
+def emit_conv(canvas: Canvas, weights: Weights, node: ir.Node) -> None:
+    """Replace a Conv; ConvInteger takes one zero point of the weight.
+
+    Args:
+        canvas: The model.
+        weights: Writes each weight once.
+        node: That is replaced.
+    """
+    base, activation = node.outputs[0].name or node.name or "conv", node.inputs[0]
+    assert activation is not None  # noqa: S101 - a required input
+    weight = _emitted(weights, node.inputs[1])
+    x = canvas.quantized_input(activation, node)
+    channels = (-1, *(1 for _ in weight.shape[2:]))  # behind the batch
+    scale = weight.qparams.scale
+    parameters = _parameters(
+        canvas,
+        weight,
+        scale.reshape(channels) if scale.ndim else scale,
+        weight.qparams.zero_point.reshape(-1)[0],
+    )
+    result = _product(canvas, node, Kernel.CONV, x, QuantizedInput(weight.values, *parameters))
+    bias = node.inputs[_BIAS] if len(node.inputs) > _BIAS else None
+    if bias is not None:
+        shape = canvas.constant(
+            owner_of(node), np.asarray(channels, np.int64), f"{base}_bias_shape"
+        )
+        (bias,) = canvas.node("Reshape", [bias, shape], before=node, outputs=[f"{base}_bias"])
+        (result,) = canvas.node("Add", [result, bias], before=node, outputs=[f"{base}_biased"])
+    canvas.replace(node, result)
 
 
 def _columns(canvas: Canvas, weight: EmittedWeight, node: ir.Node) -> ir.Value:
@@ -239,6 +292,7 @@ def _add_bias(canvas: Canvas, node: ir.Node, result: ir.Value, base: str) -> ir.
 _EMITTERS: Mapping[Kernel, Callable[[Canvas, Weights, ir.Node], None]] = MappingProxyType(
     {
         Kernel.MATMUL: emit_matmul,
+        Kernel.CONV: emit_conv,
         Kernel.LOOKUP: emit_lookup,
         Kernel.LSTM: emit_lstm,
         Kernel.ATTENTION: emit_attention,

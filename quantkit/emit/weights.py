@@ -185,6 +185,11 @@ def emit_stored(canvas: Canvas, weights: Weights, value: ir.Value) -> None:
     weight.graph.initializers.pop(name)
     value.name = canvas.name(f"{name}_replaced")
     first = _first_reader(value, weight.graph)
+    if not any((use.node.name or "") in weights.plan.node for use in value.uses()):
+        result = _restored(canvas, weight, before=first)
+        result.name = name
+        value.replace_all_uses_with(result)
+        return
     scale = weight.broadcastable(weight.qparams.scale)
     zero = weight.broadcastable(weight.qparams.zero_point)
     result = _scale_back(
@@ -196,6 +201,27 @@ def emit_stored(canvas: Canvas, weights: Weights, value: ir.Value) -> None:
     )
     result.name = name
     value.replace_all_uses_with(result)
+
+
+def _restored(canvas: Canvas, weight: EmittedWeight, *, before: ir.Node) -> ir.Value:
+    """Return a weight for readers that no plan knows, of which nothing can be fused: as a file says it in general."""
+    qparams, granularity, rank = weight.qparams, weight.plan.spec.granularity, len(weight.shape)
+    values = weight.values
+    if weight.plan.transposed:
+        values = canvas.swapped(values, rank, before=before)
+    axis = granularity.axis % rank - rank if isinstance(granularity, PerAxis) else None
+    (made,) = canvas.node(
+        "DequantizeLinear",
+        [
+            values,
+            canvas.constant(weight.graph, qparams.scale, f"{weight.tensor}_scale"),
+            canvas.constant(weight.graph, qparams.zero_point, f"{weight.tensor}_zero_point"),
+        ],
+        before=before,
+        attributes=None if axis is None else {"axis": axis},
+        outputs=[f"{weight.tensor}_dequantized"],
+    )
+    return made
 
 
 def _first_reader(value: ir.Value, graph: ir.Graph) -> ir.Node:
@@ -236,7 +262,7 @@ def emit_lookup(canvas: Canvas, weights: Weights, node: ir.Node) -> None:
             "Gather",
             [table, node.inputs[1]],
             before=node,
-            attributes={"axis": 0},
+            attributes={"axis": node.attributes.get_int("axis", 0)},
             outputs=[f"{base}_{name}"],
         )
         return found

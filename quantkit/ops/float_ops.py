@@ -27,6 +27,7 @@ __all__ = [
     "KEEPS_FACTORS",
     "MATRIX_PRODUCTS",
     "MOVES",
+    "NAMED",
     "PRODUCTS",
     "SEEN_THROUGH",
     "Kernel",
@@ -43,6 +44,7 @@ class Kernel(StrEnum):
     """What computes an operator with int8 weights and float inputs."""
 
     MATMUL = "MatMulInteger"  # with DynamicQuantizeLinear; onnxruntime fuses it into one kernel
+    CONV = "ConvInteger"  # with DynamicQuantizeLinear; not fused
     LOOKUP = "Gather"  # rows are looked up as integers, then scaled
     LSTM = "DynamicQuantizeLSTM"
     ATTENTION = "QAttention"
@@ -60,8 +62,8 @@ class OpFact:
         domain: Its domain.
         weights: Input slots that hold weights.
         channel_axis: The axis of the weight that holds output channels.
-        kernel: The dynamic int8 kernel, if there is one worth using.
-        why: If there is none, why.
+        kernel: The dynamic int8 kernel, if there is one.
+        why: Why there is none, or none worth using: it is used only where coverage is "all".
     """
 
     op_type: str
@@ -83,7 +85,7 @@ _WEIGHTED = (
     OpFact(op_type="Gemm", weights=(1,), channel_axis=1, kernel=Kernel.MATMUL),
     OpFact(op_type="Gather", weights=(0,), channel_axis=-1, kernel=Kernel.LOOKUP),
     OpFact(op_type="LSTM", weights=(1, 2), channel_axis=1, kernel=Kernel.LSTM),
-    OpFact(op_type="Conv", weights=(1,), channel_axis=0, why=_SLOW_CONV),
+    OpFact(op_type="Conv", weights=(1,), channel_axis=0, kernel=Kernel.CONV, why=_SLOW_CONV),
     OpFact(op_type="ConvTranspose", weights=(1,), channel_axis=1, why=_NO_KERNEL),
     OpFact(op_type="GRU", weights=(1, 2), channel_axis=1, why=_NO_KERNEL),
     OpFact(op_type="RNN", weights=(1, 2), channel_axis=1, why=_NO_KERNEL),
@@ -220,6 +222,16 @@ FIXED_RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
 
 # Of data movement, the input with a value that is put in beside those that are moved.
 FILL_SLOTS: Mapping[str, int] = MappingProxyType({"Pad": 2})
+
+
+# Operators that somebody may ask to be quantized, whether or not there is a way to do it.
+NAMED = frozenset(_TRAITS) | {
+    "ArgMax",
+    "BatchNormalization",
+    "CumSum",
+    "GatherElements",
+    "TopK",
+}
 
 
 def activation_slots(op_type: str, inputs: int, *, product: bool) -> range:

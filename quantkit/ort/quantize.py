@@ -9,12 +9,12 @@ from typing import Any
 import onnx
 
 from quantkit.api.arguments import check_output, checked_names
-from quantkit.api.dynamic import quantize_dynamic as quantize_weights
 from quantkit.api.static import static_job
 from quantkit.errors import NothingToQuantizeError, UsageError
 from quantkit.graph.load import load
 from quantkit.ops.float_ops import CLIPS
 from quantkit.ort.calibrate import strided
+from quantkit.ort.dynamic import float_instead, quantize_dynamic, told
 from quantkit.ort.extra_options import ExtraOptions, read_extra_options, rules_of
 from quantkit.ort.missing import missing
 from quantkit.ort.quant_utils import (
@@ -142,10 +142,11 @@ def quantize_static(  # noqa: PLR0913 - onnxruntime's signature
             external_data=use_external_data_format,
         )
     except NothingToQuantizeError as e:
-        why = str(e).replace("Nothing was written", "The float model was written as it is")
-        result = write_float(model_input, model_output, why, external_data=use_external_data_format)
+        result = write_float(
+            model_input, model_output, float_instead(e), external_data=use_external_data_format
+        )
     notes = ("reduce_range is not needed: weights are safe from saturation in 8 bits.",)
-    return replace(result, warnings=(*result.warnings, *notes)) if reduce_range else result
+    return told(replace(result, warnings=(*result.warnings, *notes)) if reduce_range else result)
 
 
 def _recover(extra: ExtraOptions, coverage: str) -> RecoverSettings:
@@ -184,36 +185,6 @@ def _rules(
             named_int_type(activation) if activation else DEFAULT.activation,
             symmetric=symmetric,
         )
-    )
-
-
-def quantize_dynamic(  # noqa: PLR0913 - onnxruntime's signature
-    model_input: str | Path | onnx.ModelProto,
-    model_output: str | Path,
-    op_types_to_quantize: Sequence[str] | None = None,
-    per_channel: bool | None = None,  # noqa: FBT001 - onnxruntime's signature
-    reduce_range: bool = False,  # noqa: FBT001 - onnxruntime's signature
-    weight_type: QuantType = QuantType.QInt8,
-    nodes_to_quantize: Sequence[str] | None = None,
-    nodes_to_exclude: Sequence[str] | None = None,
-    use_external_data_format: bool = False,  # noqa: FBT001 - onnxruntime's signature
-    extra_options: Mapping[str, Any] | None = None,
-) -> QuantizeResult:
-    """Quantize as `quantkit.quantize_dynamic` does, called as onnxruntime's users do.
-
-    `per_channel` left out is quantkit's choice, per channel; False is per tensor, as you ask.
-    """
-    return quantize_weights(
-        model_input,
-        model_output,
-        type_name(weight_type),
-        per_channel=True if per_channel is None else per_channel,
-        reduce_range=reduce_range,
-        op_types_to_quantize=op_types_to_quantize or None,
-        nodes_to_quantize=nodes_to_quantize,
-        nodes_to_exclude=nodes_to_exclude,
-        use_external_data_format=use_external_data_format,
-        extra_options=extra_options,
     )
 
 

@@ -159,7 +159,7 @@ class _Checks:
             self._absorbed(node)
         elif planned.mode is Mode.STATIC:
             self._static(node, planned)
-        elif planned.mode is Mode.INTEGER and node.kernel is Kernel.NONE:
+        elif planned.mode is Mode.INTEGER and node.kernel in {Kernel.NONE, Kernel.CONV}:
             raise UsageError(
                 f"The plan runs node '{node.name}' as \"integer\", for which {node.op_type} has no kernel: "
                 'use "static", "stored" or "float".'

@@ -10,6 +10,9 @@ For each node that holds weights, in this order:
 
 A weight that some node needs in float stays float for all: two copies would make the file grow.
 
+That is coverage "gain". With "all", size and speed do not matter: every node that has a kernel is INTEGER, and whoever
+else reads its weight reads it scaled back from the integers; only an excluded node keeps a weight float.
+
 `obstacle` knows when those kernels can compute a node, and when that is faster than float.
 """
 
@@ -17,15 +20,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from quantkit.numerics.dtypes import INT8
+from quantkit.numerics.dtypes import INT8, UINT8
 from quantkit.ops import Kernel
+from quantkit.ops.float_ops import NAMED
 from quantkit.ops.view import Node, View, Weight, WeightUse
 from quantkit.plan.model import Mode, NodePlan, Plan, WeightPlan
 from quantkit.plan.selection import Selection, check_op_types
 from quantkit.settings import DynamicSettings
 from quantkit.spec import Granularity, PerAxis, PerTensor, QuantSpec
 
-__all__ = ["obstacle", "plan_dynamic"]
+__all__ = ["AS_ASKED", "obstacle", "plan_dynamic"]
+
+# In the reason for a node that runs in integers though it gains nothing.
+AS_ASKED = "as asked for"
 
 # From about here DynamicQuantizeMatMul beats float MatMul on AVX2 (benchmarks/crossover.py). Below, with few
 # rows, quantizing the activation costs more than the product saves; with many rows some would still gain.
@@ -41,36 +48,42 @@ _EMBED_CONSTANTS, _EMBED_POSITIONS, _EMBED_OUTPUTS = (2, 3, 4, 5, 6), 8, 2
 Weights = Mapping[int, Weight]
 
 
-def obstacle(node: Node, view: View, *, named: bool) -> str:
+def obstacle(node: Node, view: View, *, named: bool, every: bool = False) -> str:
     """Return why the kernel of its operator cannot or should not run this node; "" if it should.
-
-    `named`: the user asked for this very node, so its size does not matter.
 
     Args:
         node: That may run in integers.
         view: The graph.
         named: The user asked for this very node, so its size does not matter.
+        every: Nor does speed matter: coverage is "all".
     """
     weights = view.weights_of(node)
     match node.kernel:
+        case Kernel.CONV:
+            return ""
         case Kernel.MATMUL:
-            return _matmul(weights) or ("" if named else _too_small(weights))
+            return _matmul(weights, every=every) or ("" if named or every else _too_small(weights))
         case _ if any(map(node.transposes, weights)):
             return "its weight is read through a Transpose"
         case Kernel.LOOKUP:
-            return _lookup(node, weights) or ("" if named else _small_table(weights))
-        case Kernel.LSTM:
-            return _lstm(node, weights)
-        case Kernel.ATTENTION:
-            return _attention(node)
+            return _lookup(node, weights, every=every) or (
+                "" if named or every else _small_table(weights)
+            )
         case _:
-            return _embed(node, view)
+            return _fused(node, view)
 
 
-def _matmul(weights: Weights) -> str:
+def _fused(node: Node, view: View) -> str:
+    """Return why an operator that another of com.microsoft takes the place of cannot run in it."""
+    if node.kernel is Kernel.LSTM:
+        return _lstm(node, view.weights_of(node))
+    return _attention(node) if node.kernel is Kernel.ATTENTION else _embed(node, view)
+
+
+def _matmul(weights: Weights, *, every: bool) -> str:
     if 1 not in weights or 0 in weights:
         return "the constant is the left operand"
-    if len(weights[1].shape) != _MATRIX:
+    if len(weights[1].shape) != _MATRIX and not every:
         return f"its weight has {len(weights[1].shape)} axes, not 2"
     return ""
 
@@ -82,8 +95,10 @@ def _too_small(weights: Weights) -> str:
     return ""
 
 
-def _lookup(node: Node, weights: Weights) -> str:
-    if node.attributes.get("axis", 0) != 0 or len(weights[0].shape) != _MATRIX:
+def _lookup(node: Node, weights: Weights, *, every: bool) -> str:
+    rows = node.attributes.get("axis", 0) == 0 and len(weights[0].shape) == _MATRIX
+    # A table of another kind has scales that suit this look-up alone.
+    if not rows and not (every and len(weights[0].uses) == 1):
         return "only rows of a matrix are looked up as integers"
     return ""
 
@@ -129,10 +144,12 @@ def _embed(node: Node, view: View) -> str:
 
 # Bytes that the nodes and names of one stored weight add to a file (measured: 330 to 420).
 _STORED_OVERHEAD = 420
+_RESTORED_OPSET = 13  # DequantizeLinear along an axis
 _INTEGER_OPSET = 11  # DynamicQuantizeLinear
 _STORED_OPSET = 7  # broadcasting Mul and Sub
 _MATRIX = 2
-_MULTIPLIED = frozenset({Kernel.MATMUL, Kernel.ATTENTION, Kernel.LSTM, Kernel.STATIC})
+_QUANTIZES = frozenset({Kernel.MATMUL, Kernel.CONV, Kernel.ATTENTION})  # its input, as it comes
+_MULTIPLIED = _QUANTIZES | {Kernel.LSTM, Kernel.STATIC}
 
 
 def plan_dynamic(
@@ -152,21 +169,25 @@ def plan_dynamic(
     options = options or DynamicSettings()
     chooser = _Chooser(view, options, decided)
     nodes = {node.name: node for node in view.weighted}
-    chosen = _spread(view, {name: chooser.first_choice(node) for name, node in nodes.items()})
-    weights = tuple(
-        _weight_plan(weight, nodes, chosen, options)
-        for weight in view.weights.values()
-        if _is_quantized(weight, chosen)
-    )
-    quantizes_inputs = any(
-        chosen[name].mode is Mode.INTEGER and node.kernel in {Kernel.MATMUL, Kernel.ATTENTION}
-        for name, node in nodes.items()
-    )
+    first = {name: chooser.first_choice(node) for name, node in nodes.items()}
+    kept = frozenset(w.tensor for w in view.weights.values() if not chooser.is_quantized(w, first))
+    chosen = _spread(view, first, kept)
+    quantized = [weight for name, weight in view.weights.items() if name not in kept]
     return Plan(
         nodes=tuple(chosen[name] for name in nodes),
-        weights=weights,
-        min_opset=_INTEGER_OPSET if quantizes_inputs else _STORED_OPSET,
+        weights=tuple(_weight_plan(weight, nodes, chosen, options) for weight in quantized),
+        min_opset=_least_opset(nodes, chosen, quantized),
     )
+
+
+def _least_opset(
+    nodes: Mapping[str, Node], chosen: Mapping[str, NodePlan], quantized: list[Weight]
+) -> int:
+    """Return the lowest opset of what is written."""
+    if not all(use.known for weight in quantized for use in weight.uses):
+        return _RESTORED_OPSET
+    integer = (name for name, plan in chosen.items() if plan.mode is Mode.INTEGER)
+    return _INTEGER_OPSET if any(nodes[n].kernel in _QUANTIZES for n in integer) else _STORED_OPSET
 
 
 class _Chooser(Selection):
@@ -181,7 +202,7 @@ class _Chooser(Selection):
         self.shared = {w for n in view.weighted if n.name in decided for w in n.weights.values()}
         super().__init__(
             view.names,
-            op_types=check_op_types(options.op_types or None),
+            op_types=check_op_types(options.op_types or None, NAMED if options.covers_all else ()),
             include=options.include,
             exclude=options.exclude,
         )
@@ -190,19 +211,61 @@ class _Chooser(Selection):
         """Return the mode this node would have if it shared no weight with others."""
         if node.name in self.decided:
             return self.decided[node.name]
-        why = self.against(node.name, node.op_type) or self._why_weights_stay(node)
+        why = self._left_alone(node)
+        if not why and self._multiplies_activations(node):
+            return _node_plan(node, Mode.INTEGER, "both operands are quantized as they come")
+        why = why or self._why_weights_stay(node)
         if why:
             return _node_plan(node, Mode.FLOAT, why)
-        assert node.fact is not None  # noqa: S101 - it holds weights
-        why = node.fact.why or self._why_not_integer(node)
+        why = self._why_not_integer(node)
+        asked = self.options.covers_all or node.name in self.include
+        if why or not asked:
+            small = self._too_small(node)
+            if small:
+                return _node_plan(node, Mode.FLOAT, small)
         if why:
             return _node_plan(node, Mode.STORED, f"{why}; computed in float, its weight in 8 bits")
-        return _node_plan(node, Mode.INTEGER, f"runs as {node.kernel.value}")
+        how = f"runs as {node.kernel.value}"
+        against = self._why_no_gain(node) if self.options.covers_all else ""
+        return _node_plan(node, Mode.INTEGER, f"{how} {AS_ASKED}: {against}" if against else how)
+
+    def is_quantized(self, weight: Weight, chosen: Mapping[str, NodePlan]) -> bool:
+        """Say whether every reader of the weight can take it as integers, or has to."""
+        if weight.exposed or not weight.finite or not weight.uses:
+            return False
+        plans = [chosen[use.node] if use.known else None for use in weight.uses]
+        if all(plan is not None and plan.mode is not Mode.FLOAT for plan in plans):
+            return True
+        integer = any(plan is not None and plan.mode is Mode.INTEGER for plan in plans)
+        excluded = any(use.node in self.exclude for use in weight.uses)
+        return self.options.covers_all and integer and not excluded
+
+    def _left_alone(self, node: Node) -> str:
+        if node.in_subgraph and not self.options.subgraphs:
+            return "stands in a subgraph"
+        return self.against(node.name, node.op_type)
+
+    def _why_no_gain(self, node: Node) -> str:
+        """Return why a node would not run in integers if only what gains did; "" if it would."""
+        assert node.fact is not None  # noqa: S101 - it holds weights
+        return node.fact.why or obstacle(node, self.view, named=False) or self._too_small(node)
+
+    def _multiplies_activations(self, node: Node) -> bool:
+        """Say whether it is a MatMul of two activations, which has a kernel too."""
+        if not (self.options.activation_products and self.options.covers_all):
+            return False
+        others = (self.view.initializers, self.view.constants, self.view.not_float)
+        computed = not any(name in known for name in node.inputs for known in others)
+        return node.op_type == "MatMul" and self.options.integer and computed
 
     def _why_not_integer(self, node: Node) -> str:
+        assert node.fact is not None  # noqa: S101 - it holds weights
+        every = self.options.covers_all
+        if node.fact.why and not (every and node.kernel is not Kernel.NONE):
+            return node.fact.why
         if not self.options.integer:
             return "integer arithmetic is switched off"
-        return obstacle(node, self.view, named=node.name in self.include)
+        return obstacle(node, self.view, named=node.name in self.include, every=every)
 
     def _why_weights_stay(self, node: Node) -> str:
         weights = self.view.weights_of(node)
@@ -210,8 +273,12 @@ class _Chooser(Selection):
             return "has no constant float32 weight"
         if not all(w.finite for w in weights.values()):
             return "its weight holds NaN or infinity"
+        return ""
+
+    def _too_small(self, node: Node) -> str:
         if self.shared.issuperset(node.weights.values()):
             return ""
+        weights = self.view.weights_of(node)
         if not any(self._saves_bytes(node, *slot) for slot in weights.items()):
             return "its weight is too small for 8 bits to save anything"
         return ""
@@ -227,27 +294,24 @@ def _node_plan(node: Node, mode: Mode, why: str) -> NodePlan:
     return NodePlan(node=node.name, op_type=node.op_type, mode=mode, why=why)
 
 
-def _is_quantized(weight: Weight, chosen: Mapping[str, NodePlan]) -> bool:
-    """Say whether every reader of the weight can take it as integers."""
-    if weight.exposed or not weight.finite or not weight.uses:
-        return False
-    return all(use.known and chosen[use.node].mode is not Mode.FLOAT for use in weight.uses)
-
-
-def _spread(view: View, chosen: dict[str, NodePlan]) -> dict[str, NodePlan]:
-    """Take back modes whose weights must stay float for another node's sake.
+def _spread(
+    view: View, chosen: Mapping[str, NodePlan], kept: frozenset[str]
+) -> dict[str, NodePlan]:
+    """Take back modes whose weights must stay float (`kept`) for another node's sake, or cannot stay float.
 
     One pass is enough: a node made FLOAT here has only weights that stay float anyway.
     """
     result = dict(chosen)
-    kept = {name for name, weight in view.weights.items() if not _is_quantized(weight, chosen)}
     for node in view.weighted:
-        own = set(node.weights.values())
-        if chosen[node.name].mode is Mode.FLOAT or not own & kept:
-            continue
-        why = _why_kept(view.weights[min(own & kept)], chosen)
-        mode = Mode.FLOAT if own <= kept else Mode.STORED
-        result[node.name] = replace(chosen[node.name], mode=mode, why=why)
+        own, mode = set(node.weights.values()), chosen[node.name].mode
+        if mode is Mode.FLOAT and own - kept:
+            tensor = min(own - kept)
+            why = f"weight '{tensor}' is shared with a node that runs in integers"
+            result[node.name] = replace(chosen[node.name], mode=Mode.STORED, why=why)
+        elif mode is not Mode.FLOAT and own & kept:
+            why = _why_kept(view.weights[min(own & kept)], chosen)
+            mode = Mode.FLOAT if own <= kept else Mode.STORED
+            result[node.name] = replace(chosen[node.name], mode=mode, why=why)
     return result
 
 
@@ -288,24 +352,42 @@ def _weight_plan(
     options: DynamicSettings,
 ) -> WeightPlan:
     readers = [
-        _Reader(use=use, node=nodes[use.node], mode=chosen[use.node].mode) for use in weight.uses
+        _Reader(use=use, node=nodes[use.node], mode=chosen[use.node].mode)
+        for use in weight.uses
+        if use.known
     ]
     kernels = {reader.kernel for reader in readers}
-    dtype = options.weight
+    # ConvInteger of int8 weights is new in onnxruntime, and not on every CPU. Of uint8 nothing saturates.
+    dtype = UINT8 if Kernel.CONV in kernels else options.weight
     granularity = _granularity(weight, readers, options)
+    symmetric = _is_symmetric(kernels, granularity, options, signed=dtype.signed)
+    summed = _MULTIPLIED & kernels
+    # What is summed in int16 must not saturate: with a zero point of its own an int8 weight has 7 bits.
+    paired = dtype is INT8 and options.pair_safe
     spec = QuantSpec(
         dtype=dtype,
         granularity=granularity,
-        # DynamicQuantizeLSTM and QLinearConv take one zero point for all channels.
-        symmetric=dtype.signed or bool({Kernel.LSTM, Kernel.STATIC} & kernels),
+        symmetric=symmetric,
         # A bit is given away for products that saturate; what is looked up or turned into float at load has none.
-        reduced=options.reduce_range and bool(_MULTIPLIED & kernels),
-        pair_axes=_summed_axes(weight, readers) if dtype is INT8 and options.pair_safe else (),
+        reduced=(options.reduce_range or (paired and not symmetric)) and bool(summed),
+        pair_axes=_summed_axes(weight, readers) if paired and symmetric else (),
         sum_axis=readers[0].axis(len(weight.shape)) if kernels == {Kernel.NONE} else None,
     )
     return WeightPlan(
         tensor=weight.tensor, spec=spec, transposed=all(_wants_transposed(r) for r in readers)
     )
+
+
+def _is_symmetric(
+    kernels: set[Kernel], granularity: Granularity, options: DynamicSettings, *, signed: bool
+) -> bool:
+    # DynamicQuantizeLSTM, QLinearConv and ConvInteger take one zero point for all channels.
+    single = {Kernel.LSTM, Kernel.STATIC} | (
+        {Kernel.CONV} if isinstance(granularity, PerAxis) else set()
+    )
+    if single & kernels:
+        return True
+    return signed if options.symmetric_weights is None else options.symmetric_weights
 
 
 def _wants_transposed(reader: _Reader) -> bool:
@@ -320,13 +402,21 @@ def _wants_transposed(reader: _Reader) -> bool:
 
 def _granularity(weight: Weight, readers: list[_Reader], options: DynamicSettings) -> Granularity:
     rank = len(weight.shape)
-    if not options.per_channel or any(r.kernel is Kernel.EMBED for r in readers):
-        return PerTensor()  # QEmbedLayerNormalization takes one scale a table
+    if not options.per_channel or any(_wants_one_scale(r, rank) for r in readers):
+        return PerTensor()
     # Integer products need their own axis; a weight turned back to float, or looked up, can follow any.
     multiplied = [r for r in readers if r.kernel in _MULTIPLIED]
     stored = [r for r in readers if r.kernel is Kernel.NONE]
     axes = {r.axis(rank) for r in multiplied or stored or readers}
     return PerAxis(axes.pop()) if len(axes) == 1 else PerTensor()
+
+
+def _wants_one_scale(reader: _Reader, rank: int) -> bool:
+    """QEmbedLayerNormalization takes one scale a table, MatMulInteger one a stack of matrices; what is looked up along the axis of scales has no place for them."""
+    if reader.kernel is Kernel.LOOKUP:
+        axis = reader.node.attributes.get("axis", 0)
+        return isinstance(axis, int) and axis % rank == reader.axis(rank)
+    return reader.kernel is Kernel.EMBED or (reader.kernel is Kernel.MATMUL and rank != _MATRIX)
 
 
 def _summed_axes(weight: Weight, readers: list[_Reader]) -> tuple[tuple[int, ...], ...]:

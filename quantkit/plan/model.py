@@ -208,6 +208,11 @@ class Plan:
         return f"<Plan: {self}>"
 
     @property
+    def changes(self) -> bool:
+        """Whether anything is quantized."""
+        return bool(self.weights) or any(n.mode in {Mode.STATIC, Mode.INTEGER} for n in self.nodes)
+
+    @property
     def evened(self) -> str:
         """What `factors_id` was called, and is in files."""
         return self.factors_id

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from quantkit.settings.declare import Setting, check
-from quantkit.settings.static import WeightType
+from quantkit.settings.static import Coverage, WeightType
 from quantkit.settings.values import Names, OperatorTypes
 
 if TYPE_CHECKING:
@@ -17,7 +17,8 @@ __all__ = ["DynamicSettings"]
 class DynamicSettings:
     """How a model is quantized dynamically; the defaults are what an expert would choose. Empty: all.
 
-    Nodes that are included run in integer arithmetic where a kernel exists, whatever their size.
+    Nodes that are included run in integer arithmetic where a kernel exists, whatever their size. So do all nodes where
+    coverage is "all", Conv among them, though it takes longer than in float.
     """
 
     weight_type: Annotated[
@@ -46,15 +47,35 @@ class DynamicSettings:
     exclude: Annotated[
         Names, Setting("Never this node (name or pattern). May be repeated.", "NODE")
     ] = ()
+    coverage: Annotated[
+        Coverage,
+        Setting(
+            "gain (default): what is faster in integers, or smaller; all: every operator that has an integer kernel.",
+            "WHICH",
+        ),
+    ] = "gain"
     integer: Annotated[
         bool, Setting("Integer arithmetic, not only weights stored as integers.", flag=None)
     ] = True
     pair_safe: Annotated[
         bool, Setting("Keep int8 weights from saturating x86 without VNNI.", flag=None)
     ] = True
+    symmetric_weights: Annotated[
+        bool | None,
+        Setting("Zero points of weights in the middle; else as the type has it.", flag=None),
+    ] = None
+    activation_products: Annotated[
+        bool, Setting("Also MatMul of two activations, where coverage is all.", flag=None)
+    ] = False
+    subgraphs: Annotated[bool, Setting("Also nodes inside of If, Loop and Scan.", flag=None)] = True
 
     def __post_init__(self) -> None:
         check(self)
+
+    @property
+    def covers_all(self) -> bool:
+        """Whether size and speed do not matter."""
+        return self.coverage == "all"
 
     @property
     def weight(self) -> "IntType":

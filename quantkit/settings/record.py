@@ -28,6 +28,10 @@ __all__ = ["data_settings_of", "dynamic_record", "dynamic_settings_of", "static_
 __all__ += ["static_settings_of", "to_record"]
 
 
+# Settings of dynamic quantization that the first records do not have.
+_LATER = ("coverage", "symmetric_weights", "activation_products", "subgraphs")
+
+
 def to_record(value: object) -> Any:
     """Return JSON data for a tree of frozen dataclasses.
 
@@ -52,16 +56,19 @@ def to_record(value: object) -> Any:
 
 
 def dynamic_record(settings: DynamicSettings) -> dict[str, Any]:
-    """Return how a model was quantized dynamically. All operators are null there."""
-    return {**to_record(settings), "op_types": to_record(settings.op_types or None)}
+    """Return how a model was quantized dynamically. All operators are null there; what came later is left out where it is the default."""
+    first = {f.name: getattr(settings, f.name) for f in fields(settings) if f.name not in _LATER}
+    found: dict[str, Any] = to_record(
+        {**first, "op_types": settings.op_types or None, **_said(settings, *_LATER)}
+    )
+    return found
 
 
 def dynamic_settings_of(options: Mapping[str, Any]) -> DynamicSettings:
     """Read what `dynamic_record` wrote; other options of the record are left out."""
     names = [f.name for f in fields(DynamicSettings)]
-    return msgspec.convert(
-        {name: options[name] for name in names} | _operators(options), DynamicSettings
-    )
+    said = {name: options[name] for name in names if name in options or name not in _LATER}
+    return msgspec.convert(said | _operators(options), DynamicSettings)
 
 
 def static_record(settings: StaticSettings, samples: DataSettings) -> dict[str, Any]:

@@ -117,7 +117,7 @@ def check_output_path(output: Path | None, loaded: LoadedModel, data: object = N
 
 def require_change(plan: Plan, loaded: LoadedModel) -> None:
     """Refuse a plan that changes nothing, with the reasons."""
-    if plan.weights:
+    if plan.changes:
         return
     raise NothingToQuantizeError(
         f"Nothing to quantize in {loaded.name}: "

@@ -26,6 +26,7 @@ from quantkit.provenance import Provenance
 from quantkit.runtime.check_result import Reference, Verification, compare, run_float
 from quantkit.runtime.session import load_model
 from quantkit.settings import DynamicSettings
+from quantkit.settings.record import dynamic_record
 from quantkit.workflows.outcome import (
     QuantizeResult,
     check_output_path,
@@ -167,6 +168,7 @@ def dynamic(  # noqa: PLR0913 - one parameter per question
     verify: bool = True,
     external_data: bool = False,
     sample: Mapping[str, NDArray[Any]] | None = None,
+    otherwise: DynamicSettings | None = None,
     progress: Progress = lambda _: None,
 ) -> QuantizeResult:
     """Quantize a model dynamically and write it; see `quantkit.quantize_dynamic`.
@@ -178,6 +180,7 @@ def dynamic(  # noqa: PLR0913 - one parameter per question
         verify: Load the result and compare it with float.
         external_data: Write weights beside the model.
         sample: What to compare on; None: inputs are made up.
+        otherwise: What to do instead where the options gain nothing; None: nothing else.
         progress: Called with what is being done.
     """
     started = time.perf_counter()
@@ -187,6 +190,9 @@ def dynamic(  # noqa: PLR0913 - one parameter per question
     check_output_path(output, loaded)
     loaded.require_weights()
     draft = _draft(loaded.model, options)
+    if otherwise is not None and _runs_nothing(draft.plan, options):
+        options, otherwise = otherwise, None
+        draft = _draft(loaded.model, options)
     require_change(draft.plan, loaded)
     how = {"verify": verify, "sample": sample is not None, "external_data": external_data}
     origin = dynamic_origin(loaded, options, how)
@@ -198,7 +204,11 @@ def dynamic(  # noqa: PLR0913 - one parameter per question
             reference = run_float(loaded, sample)
         progress("Quantizing")
         nbytes, checked = _written(stage, draft, reference, origin)
-        if is_noise(checked) and any(n.mode is Mode.INTEGER for n in draft.plan.nodes):
+        if otherwise is not None and nbytes >= loaded.nbytes:
+            options, draft = otherwise, _draft(loaded.model, otherwise)
+            origin = replace(origin, options={**dynamic_record(options), **how})
+            nbytes, checked = _written(stage, draft, reference, origin)
+        if is_noise(checked) and _may_take_back(draft.plan, options):
             progress("Quantizing again, without integer arithmetic")
             draft = _second_draft(loaded.model, options, checked)
             nbytes, checked = _written(stage, draft, reference, origin)
@@ -215,6 +225,17 @@ def dynamic(  # noqa: PLR0913 - one parameter per question
         warnings=(*draft.warnings, *warnings_of(loaded, nbytes, checked)),
         seconds=time.perf_counter() - started,
     )
+
+
+def _runs_nothing(plan: Plan, options: DynamicSettings) -> bool:
+    """Say whether no weight changes, or whether 7 bits are asked for, which only integer kernels need, and none runs."""
+    integer = any(n.mode is Mode.INTEGER for n in plan.nodes)
+    return not plan.changes or (options.reduce_range and not integer)
+
+
+def _may_take_back(plan: Plan, options: DynamicSettings) -> bool:
+    """Say whether integer arithmetic can be switched off: there is some, and nobody asked for all of it."""
+    return not options.covers_all and any(n.mode is Mode.INTEGER for n in plan.nodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,7 +257,7 @@ def _draft(source: ir.Model, options: DynamicSettings) -> _Draft:
         notes += (widened_note(half),)
     view = view_of(model)
     plan = plan_dynamic(view, options)
-    if view.opset >= plan.min_opset or not plan.weights:
+    if view.opset >= plan.min_opset or not plan.changes:
         return _Draft(model=model, plan=plan, warnings=notes)
     try:
         raised = raise_opset(model, plan.min_opset)

@@ -1,0 +1,150 @@
+"""onnxruntime's `quantize_dynamic`, and its dictionary of options for it."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from quantkit.api.arguments import check_output, checked_names
+from quantkit.errors import NothingToQuantizeError, UsageError
+from quantkit.ops import FACTS
+from quantkit.ort.quant_utils import QuantType, type_name
+from quantkit.plan import Mode, Plan
+from quantkit.plan.dynamic import AS_ASKED
+from quantkit.settings import DynamicSettings, closest
+from quantkit.workflows.pipeline import QuantizeResult, dynamic, write_float
+
+__all__ = ["float_instead", "quantize_dynamic", "told"]
+
+_LOG = logging.getLogger("quantkit.ort")
+
+# Keys of onnxruntime's dictionary: those that mean something here, and what is said of those that do not.
+_READ = ("WeightSymmetric", "MatMulConstBOnly", "EnableSubgraph")
+_ALWAYS = {
+    "ActivationSymmetric": "DynamicQuantizeLinear is asymmetric by definition",
+    "ActivationRestrictedAsymmetric": "DynamicQuantizeLinear chooses its own zero point",
+    "DefaultTensorType": "types are inferred",
+    "ForceQuantizeNoInputCheck": "data movement has nothing to gain from integers that floats are made of at once",
+    "extra.Sigmoid.nnapi": "Sigmoid is not quantized dynamically",
+}
+
+
+def quantize_dynamic(  # noqa: PLR0913 - onnxruntime's signature
+    model_input: str | Path | onnx.ModelProto,
+    model_output: str | Path,
+    op_types_to_quantize: Sequence[str] | None = None,
+    per_channel: bool | None = None,  # noqa: FBT001 - onnxruntime's signature
+    reduce_range: bool = False,  # noqa: FBT001 - onnxruntime's signature
+    weight_type: QuantType = QuantType.QInt8,
+    nodes_to_quantize: Sequence[str] | None = None,
+    nodes_to_exclude: Sequence[str] | None = None,
+    use_external_data_format: bool = False,  # noqa: FBT001 - onnxruntime's signature
+    extra_options: Mapping[str, Any] | None = None,
+    *,
+    coverage: str | None = None,
+) -> QuantizeResult:
+    """Quantize as `quantkit.quantize_dynamic` does, called as onnxruntime's users do.
+
+    What gains in integers is quantized. Where operators or nodes are named, or nothing gains, all that onnxruntime
+    would quantize is; where that is nothing either, the float model is written. What that means is said in the warnings
+    of the result, and logged.
+
+    Args:
+        model_input: A path, or a ModelProto.
+        model_output: Where to write.
+        op_types_to_quantize: Only these operator types.
+        per_channel: One scale per output channel; left out, it is quantkit's choice, which is to do so.
+        reduce_range: Use 7 bits of the 8 where products are summed in integers.
+        weight_type: Type of weights.
+        nodes_to_quantize: Only these nodes.
+        nodes_to_exclude: Never these nodes.
+        use_external_data_format: Write a ``.data`` file also below 2 GB.
+        extra_options: onnxruntime's option dictionary.
+        coverage: "gain" or "all", whatever else is said.
+    """
+    check_output(model_output)
+    settings, notes = _extra(extra_options)
+    stored: Any = type_name(weight_type)
+    settings = replace(
+        settings,
+        weight_type=stored,
+        per_channel=per_channel is not False,
+        reduce_range=bool(reduce_range),
+        op_types=checked_names(op_types_to_quantize, "op_types_to_quantize"),
+        include=checked_names(nodes_to_quantize, "nodes_to_quantize"),
+        exclude=checked_names(nodes_to_exclude, "nodes_to_exclude"),
+    )
+    named = settings.op_types or settings.include or settings.activation_products
+    asked = coverage or ("all" if named else None)
+    external = bool(use_external_data_format)
+    try:
+        result = dynamic(
+            model_input,
+            model_output,
+            replace(settings, coverage=asked or "gain"),  # type: ignore[arg-type]  # checked there
+            external_data=external,
+            otherwise=None if asked else replace(settings, coverage="all"),
+        )
+    except NothingToQuantizeError as e:
+        result = write_float(model_input, model_output, float_instead(e), external_data=external)
+    notes += _without_effect(settings.op_types)
+    notes += _without_gain(result.plan)
+    return told(replace(result, warnings=(*notes, *result.warnings)))
+
+
+def float_instead(error: NothingToQuantizeError) -> str:
+    """Return what is said where the float model is written in place of a quantized one."""
+    return str(error).replace("Nothing was written", "The float model was written as it is")
+
+
+def told(result: QuantizeResult) -> QuantizeResult:
+    """Log the warnings of a result: scripts written for onnxruntime look at no result."""
+    for warning in result.warnings:
+        _LOG.warning(warning)
+    return result
+
+
+def _without_gain(plan: Plan) -> tuple[str, ...]:
+    """Say how much runs in integers that is not faster by it."""
+    found = [n for n in plan.nodes if n.mode is Mode.INTEGER and AS_ASKED in n.why]
+    if not found:
+        return ()
+    first = f"{found[0].op_type} '{found[0].node}' {found[0].why}"
+    return (
+        f'{len(found)} nodes are not faster in integers, such as {first} (coverage="gain" leaves them).',
+    )
+
+
+def _without_effect(op_types: Sequence[str]) -> tuple[str, ...]:
+    """Say which operators were named for nothing."""
+    weighted = {op_type for _, op_type in FACTS}
+    idle = sorted(set(op_types) - weighted)
+    if not idle:
+        return ()
+    return (f"Dynamic quantization has nothing to do for {', '.join(idle)}: they hold no weights.",)
+
+
+def _extra(extra_options: Mapping[str, Any] | None) -> tuple[DynamicSettings, tuple[str, ...]]:
+    """Read onnxruntime's dictionary.
+
+    Raises:
+        UsageError: A key is unknown: onnxruntime ignores it, and a typing error with it.
+    """
+    given, known = dict(extra_options or {}), (*_READ, *_ALWAYS)
+    strange = next((key for key in given if key not in known), None)
+    if strange is not None:
+        raise UsageError(
+            f"extra_options key '{strange}' is unknown to dynamic quantization{closest(strange, known)}; remove it "
+            f"(understood: {', '.join(known)})."
+        )
+    symmetric = given.get("WeightSymmetric")
+    settings = DynamicSettings(
+        symmetric_weights=None if symmetric is None else bool(symmetric),
+        activation_products=not given.get("MatMulConstBOnly", True),
+        subgraphs=bool(given.get("EnableSubgraph", True)),
+    )
+    notes = (f"{key} changes nothing: {why}." for key, why in _ALWAYS.items() if given.get(key))
+    return settings, tuple(notes)
