@@ -161,7 +161,14 @@ def deadly(item: int) -> int:
     return item
 
 
-@pytest.mark.skipif(not can_fork(), reason="other threads run")
+@pytest.fixture
+def forks() -> None:
+    """Skip where other tests left threads: then this process itself does what workers are to do, and die of."""
+    if not can_fork():
+        pytest.skip("other threads run")
+
+
+@pytest.mark.usefixtures("forks")
 def test_what_fails_in_a_worker_fails_here() -> None:
     with pytest.raises((QuantkitError, UnluckyError), match="three"):
         forked_map(unlucky, range(8), 2)
@@ -189,7 +196,7 @@ class Joined:
             os._exit(9)
 
 
-@pytest.mark.skipif(not can_fork(), reason="other threads run")
+@pytest.mark.usefixtures("forks")
 def test_workers_do_not_collect_what_their_parent_left() -> None:
     gc.disable()
     try:
