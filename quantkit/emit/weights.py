@@ -254,7 +254,9 @@ def emit_lookup(canvas: Canvas, weights: Weights, node: ir.Node) -> None:
     )
     scale_array = qparams.scale[:, None] if by_row else qparams.scale
     zero_array = qparams.zero_point[:, None] if by_row else qparams.zero_point
-    scale = canvas.constant(graph, scale_array, f"{base}_table_scale")
+    # What belongs to a table of an outer graph stands beside it, not in each branch that looks something up.
+    name = f"{base}_table_scale" if graph is weight.graph else f"{weight.tensor}_scale"
+    scale = canvas.constant(weight.graph, scale_array, name)
     zero = _zero(canvas, weight, zero_array)
 
     def rows(table: ir.Value, name: str) -> ir.Value:

@@ -187,6 +187,25 @@ def test_attention_and_what_follows_it_are_quantized_however_small(tmp_path: Pat
     assert "MatMulInteger" in found
 
 
+def test_what_belongs_to_an_outer_table_stands_beside_it(tmp_path: Path) -> None:
+    branches = {
+        f"{name}_branch": graph(
+            [node("Gather", ["table", "i"], [name], f"gather_{name}")], {}, {name: None}
+        )
+        for name in ("then", "else")
+    }
+    nodes = [node("If", ["c"], ["y"], "if", **branches)]
+    types = {"c": onnx.TensorProto.BOOL, "i": onnx.TensorProto.INT64}
+    inputs: dict[str, Any] = {"i": [3], "c": []}
+    proto = model(graph(nodes, inputs, {"y": None}, {"table": weight(9, 4)}, types=types))
+    assert made(proto, tmp_path, op_types_to_quantize=["Gather"]).count("Gather") == 2
+    written = onnx.load(tmp_path / "out.onnx")
+    assert {"table_quantized", "table_scale"} <= {t.name for t in written.graph.initializer}
+    assert not any(
+        a.g.initializer for n in written.graph.node for a in n.attribute if a.HasField("g")
+    )
+
+
 def test_a_subgraph_is_left_alone_where_that_is_asked_for(tmp_path: Path) -> None:
     inner = graph(
         [node("MatMul", ["x", "w"], ["t"], "inner")], {}, {"t": None}, {"w": weight(128, 128)}
