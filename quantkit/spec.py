@@ -17,6 +17,9 @@ __all__ = ["Granularity", "PerAxis", "PerBlock", "PerTensor", "QInt8", "QParams"
 __all__ += ["QuantSpec", "QuantType", "named_int_type", "weight_int_type"]
 
 
+_BYTE = 8
+
+
 class QuantType(Enum):
     """The types that weights can be stored in; the names onnxruntime's users know."""
 
@@ -80,6 +83,12 @@ class QuantSpec:
             on x86 without VNNI (`quantkit.numerics.pairs`); several for a weight that is read both ways.
         sum_axis: The axis of channels that keep their sum when they are rounded
             (`quantkit.numerics.weights`); None to round to nearest.
+        whole: A symmetric grid has all integers of the type (`quantkit.numerics.affine`); of int8 and int16, whose
+            kernels want -127 to 127, all but the lowest, and where they are reduced -64 to 64.
+        least: The narrowest range; a narrower one is widened, upwards.
+        scales: One, or one per channel, that somebody gave: nothing is fitted.
+        zero_points: As many.
+        pinned: Somebody said how this tensor is to be quantized: it is rounded to nearest, and nothing is searched for.
     """
 
     dtype: IntType
@@ -88,16 +97,40 @@ class QuantSpec:
     reduced: bool = False
     pair_axes: tuple[tuple[int, ...], ...] = ()
     sum_axis: int | None = None
+    whole: bool = False
+    least: float = 0.0
+    scales: tuple[float, ...] = ()
+    zero_points: tuple[int, ...] = ()
+    pinned: bool = False
+
+    def __post_init__(self) -> None:
+        if len(self.scales) != len(self.zero_points):
+            raise UsageError("There must be as many zero points as scales.")
+        if not all(scale > 0 for scale in self.scales):
+            raise UsageError("Scales must be positive.")
+        outside = [z for z in self.zero_points if not self.dtype.qmin <= z <= self.dtype.qmax]
+        if outside:
+            raise UsageError(f"Zero point {outside[0]} is none of {self.dtype.name}.")
+
+    @property
+    def _mirrored(self) -> bool:
+        """Whether the grid has as many integers below zero as above it: int8 and int16 have kernels that want it."""
+        kernels = self.dtype.signed and self.dtype.bits >= _BYTE
+        return self.whole and kernels and (self.symmetric or self.reduced)
 
     @property
     def qmin(self) -> int:
         """The smallest integer used."""
-        return self.dtype.qmin // 2 if self.reduced else self.dtype.qmin
+        if self.reduced:
+            return self.dtype.qmin // 2
+        return -self.dtype.qmax if self._mirrored else self.dtype.qmin
 
     @property
     def qmax(self) -> int:
         """The largest integer used."""
-        return self.dtype.qmax // 2 if self.reduced else self.dtype.qmax
+        if self.reduced:
+            return -self.qmin if self._mirrored else self.dtype.qmax // 2
+        return self.dtype.qmax
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data; `from_json` is its inverse."""
@@ -115,7 +148,14 @@ class QuantSpec:
             "reduced": self.reduced,
             "pair_axes": [list(axes) for axes in self.pair_axes],
             "sum_axis": self.sum_axis,
+            **self._said(),
         }
+
+    def _said(self) -> dict[str, Any]:
+        """Return what is not as in files that are older than it."""
+        found = {name: getattr(self, name) for name in ("whole", "least", "pinned")}
+        found |= {"scales": list(self.scales), "zero_points": list(self.zero_points)}
+        return {name: value for name, value in found.items() if value}
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> "QuantSpec":
@@ -138,6 +178,11 @@ class QuantSpec:
             reduced=plain["reduced"],
             pair_axes=tuple(tuple(axes) for axes in plain["pair_axes"]),
             sum_axis=plain["sum_axis"],
+            whole=plain.get("whole", False),
+            least=plain.get("least", 0.0),
+            scales=tuple(plain.get("scales", ())),
+            zero_points=tuple(plain.get("zero_points", ())),
+            pinned=plain.get("pinned", False),
         )
 
 

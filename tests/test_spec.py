@@ -160,7 +160,25 @@ class TestJson:
         }
 
     def test_every_field_is_written(self) -> None:
-        assert set(spec().to_json()) == {field.name for field in dataclasses.fields(QuantSpec)}
+        said = {"whole": True, "least": 0.5, "scales": (1.0,), "zero_points": (0,), "pinned": True}
+        full = dataclasses.replace(spec(), **said)  # type: ignore[arg-type]
+        assert set(full.to_json()) == {field.name for field in dataclasses.fields(QuantSpec)}
+        assert QuantSpec.from_json(full.to_json()) == full
+        assert set(full.to_json()) - set(spec().to_json()) == set(said)  # older files lack them
+
+    @pytest.mark.parametrize(
+        ("given", "said"),
+        [
+            ({"scales": (1.0,)}, "as many zero points"),
+            ({"scales": (0.0,), "zero_points": (0,)}, "positive"),
+            ({"scales": (1.0,), "zero_points": (999,)}, "999 is none of"),
+        ],
+    )
+    def test_numbers_that_are_none_of_the_type_are_refused(
+        self, given: dict[str, Any], said: str
+    ) -> None:
+        with pytest.raises(UsageError, match=said):
+            dataclasses.replace(spec(), **given)
 
     def test_an_unknown_granularity_is_named(self) -> None:
         plain = spec().to_json() | {"granularity": {"per": "row"}}

@@ -47,12 +47,16 @@ def affine_from_range(
     qmin: int,
     qmax: int,
     symmetric: bool = False,
+    whole: bool = False,
 ) -> Affine:
     """Return scale and zero point that map [low, high] onto [qmin, qmax].
 
     Asymmetric: ``s = (high - low) / (qmax - qmin)``, ``z = rint(qmin - low / s)``.
     Symmetric: ``s = max(|low|, |high|) / h`` with ``h = (qmax - qmin) // 2`` and z in the middle, so
     that +x and -x get opposite values (int8 uses -127..127, uint8 1..255 around 128).
+    Symmetric and whole: the range is spread over all integers, ``s = 2 max(|low|, |high|) / (qmax - qmin)``. Where
+    they are an even number, one end lies half a step outside: nothing is further off than by rounding, and steps are
+    finer, which of four bits is a fifteenth.
     An empty range (all zeros) gets scale 1: zero stays zero.
 
     Args:
@@ -61,16 +65,23 @@ def affine_from_range(
         qmin: The least integer.
         qmax: The greatest integer.
         symmetric: Zero is in the middle of the integers.
+        whole: A symmetric range has all integers, not as many on either side. Zero is where exact arithmetic puts it.
     """
     low64 = np.minimum(np.asarray(low, np.float64), 0)
     high64 = np.maximum(np.asarray(high, np.float64), 0)
-    if symmetric:
+    if symmetric and whole:
+        scale = _safe_scale(2 * np.maximum(-low64, high64) / (qmax - qmin))
+        zero = np.full(scale.shape, np.rint((qmin + qmax) / 2), np.float64)
+    elif symmetric:
         half = (qmax - qmin) // 2
         scale = _safe_scale(np.maximum(-low64, high64) / half)
         zero = np.full(scale.shape, qmax - half, np.float64)
     else:
-        scale = _safe_scale((high64 - low64) / (qmax - qmin))
-        zero = np.clip(np.rint(qmin - low64 / scale), qmin, qmax)
+        exact = (high64 - low64) / (qmax - qmin)
+        scale = _safe_scale(exact)
+        # Of a range that happens to be symmetric zero lies between two integers: which one, float32 must not decide.
+        by = np.where(scale == exact.astype(np.float32), exact, scale) if whole else scale
+        zero = np.clip(np.rint(qmin - low64 / by), qmin, qmax)
     return Affine(scale=scale, zero_point=zero.astype(np.float32))
 
 

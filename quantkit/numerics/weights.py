@@ -15,12 +15,14 @@ costs each of them less than one step.
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calibrators import RangeMethod, estimate
+from quantkit.errors import UsageError
 from quantkit.numerics.affine import (
     Affine,
     affine_from_range,
@@ -31,7 +33,7 @@ from quantkit.numerics.affine import (
     unblocks,
 )
 from quantkit.numerics.dtypes import INT8, IntType
-from quantkit.numerics.pairs import PAIR_LIMIT, pair_peak
+from quantkit.numerics.pairs import PAIR_LIMIT, is_pair_safe, pair_peak
 from quantkit.spec import Granularity, PerAxis, PerBlock, PerTensor, QParams, QuantSpec
 
 __all__ = [
@@ -114,16 +116,33 @@ def fit(array: Array, spec: QuantSpec, method: RangeMethod = RangeMethod.MINMAX)
         spec: Type, granularity, symmetry.
         method: How ranges are found: "minmax", "mse" and so on.
     """
+    if spec.scales:
+        return _given(array, spec)
     work = _blocked(array, spec.granularity)
     axes = _reduced_axes(work.ndim, spec.granularity)
     # A symmetric grid is centred, so it leaves one value of the type unused: -127..127, not -128..127.
-    levels = (spec.qmax - spec.qmin) // 2 * 2 if spec.symmetric else spec.qmax - spec.qmin
+    levels = spec.qmax - spec.qmin
+    if spec.symmetric and not spec.whole:
+        levels = levels // 2 * 2
     found = estimate(work, axes, method, levels=levels, symmetric=spec.symmetric)
-    affine = affine_from_range(
-        found.low, found.high, qmin=spec.qmin, qmax=spec.qmax, symmetric=spec.symmetric
+    affine_of = partial(
+        affine_from_range,
+        found.low,
+        np.maximum(found.high, np.minimum(found.low, 0.0).astype(np.float64) + spec.least),
+        symmetric=spec.symmetric,
+        whole=spec.whole,
     )
-    for axes in spec.pair_axes:
-        affine = _pair_safe(array, affine, spec, axes)
+    affine = affine_of(qmin=spec.qmin, qmax=spec.qmax)
+    if spec.symmetric:
+        for axes in spec.pair_axes:
+            affine = _pair_safe(array, affine, spec, axes)
+    elif not _is_safe(array, _qparams(affine, spec)):
+        # Where zero is not in the middle, sums of integers do not shrink with the scale. Half of them cannot saturate.
+        affine = affine_of(qmin=spec.dtype.qmin // 2, qmax=spec.dtype.qmax // 2)
+    return _qparams(affine, spec)
+
+
+def _qparams(affine: Affine, spec: QuantSpec) -> QParams:
     shape = _param_shape(affine.scale, spec.granularity)
     return QParams(
         spec=spec,
@@ -132,11 +151,45 @@ def fit(array: Array, spec: QuantSpec, method: RangeMethod = RangeMethod.MINMAX)
     )
 
 
-def _pair_safe(array: Array, affine: Affine, spec: QuantSpec, axes: tuple[int, ...]) -> Affine:
+def _given(array: Array, spec: QuantSpec) -> QParams:
+    """Return the numbers that somebody gave, in the shape of the granularity."""
+    match spec.granularity:
+        case PerTensor():
+            shape: tuple[int, ...] = ()
+        case PerAxis(axis=axis):
+            shape = (array.shape[axis],)
+        case PerBlock():
+            raise UsageError("Scales of blocks are computed: leave scales and zero points away.")
+    if len(spec.scales) not in {1, math.prod(shape)}:
+        raise UsageError(f"{len(spec.scales)} scales are given for {math.prod(shape)} channels.")
+    scale, zero = np.asarray(spec.scales, np.float32), np.asarray(spec.zero_points)
+    return QParams(
+        spec=spec,
+        scale=np.broadcast_to(scale, shape or (1,)).reshape(shape),
+        zero_point=np.broadcast_to(zero, shape or (1,)).reshape(shape).astype(spec.dtype.storage),
+    )
+
+
+def _is_safe(array: Array, qparams: QParams) -> bool:
+    """Say whether no pair of the integers saturates, whatever their zero point."""
+    spec = qparams.spec
+    if not spec.pair_axes:
+        return True
+    q = quantize_weight(array, qparams)
+    return all(is_pair_safe(_summed_first(q, axes)) for axes in spec.pair_axes)
+
+
+def _summed_first(array: Array, axes: tuple[int, ...]) -> Array:
+    """Return a weight as a matrix: what is summed over by the rest."""
     axes = tuple(axis % array.ndim for axis in axes)
     rest = tuple(i for i in range(array.ndim) if i not in axes)
     summed = math.prod(array.shape[i] for i in axes)
-    peak = pair_peak(array.transpose(*axes, *rest).reshape(summed, -1))
+    return array.transpose(*axes, *rest).reshape(summed, -1)
+
+
+def _pair_safe(array: Array, affine: Affine, spec: QuantSpec, axes: tuple[int, ...]) -> Affine:
+    axes = tuple(axis % array.ndim for axis in axes)
+    peak = pair_peak(_summed_first(array, axes))
     peak = peak.reshape(tuple(1 if i in axes else array.shape[i] for i in range(array.ndim)))
     if not isinstance(spec.granularity, PerBlock):
         peak = peak.max(axis=_reduced_axes(array.ndim, spec.granularity), keepdims=True)

@@ -112,6 +112,11 @@ class _SpecFile(_Strict):
     reduced: bool
     pair_axes: list[list[_Small]]
     sum_axis: _Small | None
+    whole: bool = False
+    least: float = 0.0
+    scales: list[float] = []
+    zero_points: list[_Small] = []
+    pinned: bool = False
 
 
 class _WeightFile(_Strict):

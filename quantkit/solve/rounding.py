@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from calibrators import PatchMoments
 from quantkit.graph.products import Layout
-from quantkit.numerics.pairs import FREE, PAIRED, Limits, pair_peak, round_pairs
+from quantkit.numerics.pairs import PAIRED, Limits, pair_peak, round_pairs
 from quantkit.numerics.second_order import carries_of, damped, damping_share, improve, round_carried
 from quantkit.plan.model import SolvedWeight
 from quantkit.spec import PerAxis, QParams, QuantSpec
@@ -175,18 +175,20 @@ def solve_weight(
         centred: The change of the mean will be taken off the bias, so only the variance of the error counts.
     """
     rows = layout.rows(array)
-    limits = PAIRED if spec.pair_axes else FREE
+    limits = _limits(spec)
     h = _moments(rows, moments, centred=centred)
     importance = np.diagonal(h, axis1=-2, axis2=-1).copy() if settings.ranges else None
     carries = carries_of(h, own=not settings.adaptive) if settings.second_order else None
     per_channel = isinstance(spec.granularity, PerAxis)
-    common = None if per_channel else _widest(rows, limits)
-    q = np.empty(rows.shape, np.int16)
+    common = None if per_channel else _widest(rows, limits, spec)
+    q = np.empty(rows.shape, np.int32)
     scale, shift = np.empty(rows.shape[:2]), np.empty(rows.shape[:2], np.float32)
     for some in _channels(rows):
         part = rows[:, some].astype(np.float64)
         own = (
-            _scale(part, importance, limits) if common is None else np.full(part.shape[:2], common)
+            _scale(part, importance, limits, spec)
+            if common is None
+            else np.full(part.shape[:2], common)
         )
         if carries is not None:
             integers = round_carried(part, own, carries, limits)
@@ -208,9 +210,17 @@ def _channels(rows: NDArray[Any]) -> Iterator[slice]:
     return (slice(start, start + step) for start in range(0, channels, step))
 
 
-def _widest(rows: NDArray[Any], limits: Limits) -> float:
+def _limits(spec: QuantSpec) -> Limits:
+    """Return which integers a symmetric weight may have, counted from its zero point."""
+    if spec.pair_axes:
+        return PAIRED
+    peak = (spec.qmax - spec.qmin) // 2
+    return Limits(peak=peak, pair=2 * peak)
+
+
+def _widest(rows: NDArray[Any], limits: Limits, spec: QuantSpec) -> float:
     parts = (rows[:, some].astype(np.float64) for some in _channels(rows))
-    return max(float(safe_scale(part, limits).max()) for part in parts)
+    return max(float(_scale(part, None, limits, spec).max()) for part in parts)
 
 
 def _moments(rows: NDArray[Any], moments: PatchMoments | None, *, centred: bool) -> Floats:
@@ -224,10 +234,13 @@ def _moments(rows: NDArray[Any], moments: PatchMoments | None, *, centred: bool)
     return one[np.newaxis] if rows.shape[0] == 1 else np.broadcast_to(one, (rows.shape[0], k, k))
 
 
-def _scale(rows: Floats, importance: Floats | None, limits: Limits) -> Floats:
-    if importance is None:
-        return safe_scale(rows, limits)
-    return choose_scale(rows, importance, limits)
+def _scale(rows: Floats, importance: Floats | None, limits: Limits, spec: QuantSpec) -> Floats:
+    if importance is not None:
+        return choose_scale(rows, importance, limits)
+    if spec.whole:  # all integers, and no range below the narrowest
+        peak = np.maximum(np.abs(rows).max(axis=-1, initial=0), spec.least)
+        return _storable(2 * peak / (spec.qmax - spec.qmin))
+    return safe_scale(rows, limits)
 
 
 def _shift(error: Floats, moments: PatchMoments | None) -> Floats:
@@ -239,7 +252,7 @@ def _shift(error: Floats, moments: PatchMoments | None) -> Floats:
 
 
 def _solved_weight(
-    q: NDArray[np.int16], scale: Floats, spec: QuantSpec, layout: Layout
+    q: NDArray[np.int32], scale: Floats, spec: QuantSpec, layout: Layout
 ) -> SolvedWeight:
     zero = 0 if spec.dtype.signed else 1 << (spec.dtype.bits - 1)
     flat = scale.reshape(-1).astype(np.float32)

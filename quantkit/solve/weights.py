@@ -19,6 +19,7 @@ from quantkit.observe.requests import PatchesOf, Request
 from quantkit.plan import Mode, Plan
 from quantkit.plan.model import SolvedIntegers, SolvedWeight
 from quantkit.solve.rounding import Rounding, solve_weight, solving_bytes
+from quantkit.spec import PerAxis, PerBlock, PerTensor, QuantSpec
 
 __all__ = ["in_groups", "is_static", "moment_request", "moment_requests", "solve"]
 
@@ -129,6 +130,7 @@ def solve(  # noqa: PLR0913 - one parameter per question
         _Task(p, moments, bias and p.biased and moments is not None)
         for p in static
         if shared[p.weight] == 1
+        and _is_solvable(plan.weight[p.weight].spec, p)
         and ((moments := _moments(p, calibration)) is not None or _is_small(p))
     ]
     tasks.sort(key=lambda task: -task.nbytes)
@@ -173,6 +175,20 @@ def _moments(product: Product, calibration: Calibration | None) -> PatchMoments 
         return None
     found = calibration.seen.answers.get(product.reads, {}).get(moment_request(product).statistic)
     return found if isinstance(found, PatchMoments) and found.count else None
+
+
+def _is_solvable(spec: QuantSpec, product: Product) -> bool:
+    """Say whether integers may be looked for: symmetric ones, with a scale of the tensor or of each output channel."""
+    if spec.pinned or not spec.symmetric:
+        return False
+    match spec.granularity:
+        case PerTensor():
+            return True
+        case PerAxis(axis=axis):
+            layout = product.layout
+            return axis % len(layout.shape) == layout.channel % len(layout.shape)
+        case PerBlock():
+            return False
 
 
 def _is_small(product: Product) -> bool:

@@ -57,11 +57,15 @@ def without_numbers(text: str) -> str:
     return _NUMBER.sub("#", text)
 
 
+# What older versions did not know, where nothing is said of it.
+_NOTHING_SAID = ", whole=False, least=0.0, scales=(), zero_points=(), pinned=False"
+
+
 def plan_lines(plan: Any) -> Iterator[str]:
     for n in plan.nodes:
         yield f"{n.node} {n.op_type} {n.mode} float_output={n.float_output}: {without_numbers(n.why)}"
     for w in plan.weights:
-        yield f"{w.tensor} {w.spec} transposed={w.transposed}"
+        yield f"{w.tensor} {w.spec} transposed={w.transposed}".replace(_NOTHING_SAID, "")
     for a in plan.activations:
         yield f"{a.tensor} {a.dtype.name}: {without_numbers(a.why)}"
     yield f"opset {plan.min_opset}"

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,9 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 
 from calibrators import RangeMethod
+from quantkit.errors import UsageError
 from quantkit.numerics.affine import sqnr
-from quantkit.numerics.dtypes import INT4, INT8, UINT4, UINT8, IntType
+from quantkit.numerics.dtypes import INT4, INT8, INT16, UINT4, UINT8, UINT16, IntType
 from quantkit.numerics.pairs import is_pair_safe
 from quantkit.numerics.weights import (
     analyze_weight,
@@ -428,3 +430,61 @@ class TestAnalyzeWeight:
             "dead_channels",
             "asks_for",
         }
+
+
+@pytest.mark.parametrize("reduced", [False, True])
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("dtype", [INT4, UINT4, INT8, UINT8, INT16, UINT16], ids=lambda t: t.name)
+@settings(max_examples=10, deadline=None)
+@given(array=hnp.arrays(np.float32, 7, elements=st.floats(-8, 8, width=16)))
+def test_a_whole_grid_is_that_of_onnxruntimes_tool_and_misses_by_half_a_step(
+    dtype: IntType, array: Array, *, symmetric: bool, reduced: bool
+) -> None:
+    from onnxruntime.quantization.quant_utils import compute_scale_zp, get_qmin_qmax_for_qType
+
+    spec = QuantSpec(
+        dtype=dtype, granularity=PerTensor(), symmetric=symmetric, reduced=reduced, whole=True
+    )
+    qmin, qmax = get_qmin_qmax_for_qType(
+        getattr(TensorProto, dtype.name.upper()), reduced, symmetric
+    )
+    zero, scale = compute_scale_zp(array.min(), array.max(), qmin, qmax, symmetric)
+    found = fit(array, spec)
+    assert found.scale == np.float32(scale)
+    if array.any():
+        assert found.zero_point == int(zero)
+    error = np.abs(array - dequantize_weight(quantize_weight(array, found), found))
+    assert error.max() <= 0.51 * found.scale  # of 16 bits float32 rounds, too
+
+
+def test_numbers_that_are_given_are_not_fitted() -> None:
+    array = weight(3, 4)
+    spec = QuantSpec(
+        dtype=UINT8,
+        granularity=PerAxis(0),
+        symmetric=False,
+        scales=(0.5, 0.25, 1.0),
+        zero_points=(1, 2, 3),
+        pinned=True,
+    )
+    found = fit(array, spec)
+    assert found.scale.tolist() == [0.5, 0.25, 1.0]
+    assert found.zero_point.tolist() == [1, 2, 3]
+    with pytest.raises(UsageError, match="3 scales are given for 4 channels"):
+        fit(array, replace(spec, granularity=PerAxis(1)))
+
+
+def test_a_narrow_range_is_widened() -> None:
+    spec = QuantSpec(dtype=UINT8, granularity=PerTensor(), symmetric=False, least=0.51)
+    assert fit(np.zeros((2, 2), np.float32), spec).scale == np.float32(0.51 / 255)
+    assert fit(np.asarray([[-0.5, 0.52]], np.float32), spec).scale == np.float32(1.02 / 255)
+
+
+def test_integers_beside_another_zero_point_are_safe_in_pairs() -> None:
+    array = np.abs(weight(8, 4)) + 1  # all at the upper end
+    spec = QuantSpec(dtype=INT8, granularity=PerTensor(), symmetric=False, pair_axes=((0,),))
+    found = fit(array, spec)
+    q = quantize_weight(array, found)
+    assert is_pair_safe(q)
+    assert sqnr(array, dequantize_weight(q, found)) > 40
+    assert not is_pair_safe(quantize_weight(array, fit(array, replace(spec, pair_axes=()))))

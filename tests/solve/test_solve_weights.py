@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,10 +17,10 @@ import quantkit
 from calibrators import PatchMoments, Window
 from quantkit.emit import emit_static
 from quantkit.graph.products import Layout, Product, products_of
-from quantkit.numerics.dtypes import INT8, UINT8
+from quantkit.numerics.dtypes import INT4, INT8, INT16, UINT4, UINT8, UINT16, IntType
 from quantkit.numerics.pairs import FREE, PAIRED, is_within
 from quantkit.numerics.second_order import output_error
-from quantkit.numerics.weights import dequantize_weight
+from quantkit.numerics.weights import dequantize_weight, fit, quantize_weight
 from quantkit.observe import Calibration
 from quantkit.plan import Plan
 from quantkit.solve.empirical_bias import correct_biases
@@ -270,3 +271,26 @@ def test_without_biases_or_samples_nothing_is_corrected(tmp_path: Path) -> None:
     prepared, plan, found, seen = case(two_convs(), X, tmp_path)
     done = solve(prepared.model, plan, found, seen, Rounding())
     assert correct_biases(prepared.model, plan, done, []) is done
+
+
+@pytest.mark.parametrize("per_tensor", [False, True])
+@pytest.mark.parametrize("dtype", [INT4, UINT4, UINT8, INT16, UINT16], ids=lambda t: t.name)
+def test_whole_grids_are_solved_at_their_own_scale(dtype: IntType, *, per_tensor: bool) -> None:
+    layout = LAYOUTS["matrix"]
+    granularity = PerTensor() if per_tensor else PerAxis(layout.channel)
+    spec = QuantSpec(dtype=dtype, granularity=granularity, symmetric=True, whole=True)
+    array = rng(1).standard_normal(layout.shape).astype(np.float32)
+    moments = moments_for(layout, 1)
+    found, _ = solve_weight(array, spec, layout, moments, Rounding(), centred=False)
+    plain = fit(array, spec)
+    np.testing.assert_array_equal(found.qparams.scale, plain.scale)
+    np.testing.assert_array_equal(found.qparams.zero_point, plain.zero_point)
+    assert found.integers.dtype == dtype.storage
+    assert found.integers.min() >= spec.qmin
+    assert found.integers.max() <= spec.qmax
+
+    def loss(q: Any) -> float:
+        error = layout.rows(array - dequantize_weight(q, plain).astype(np.float64))
+        return float(output_error(error, moments.second).sum())
+
+    assert loss(found.integers) <= loss(quantize_weight(array, plain)) * 1.0001
