@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from quantkit.errors import QuantkitError, VerifyError
 from quantkit.files import check_outputs, human, scratch
 from quantkit.graph.messages import to_proto
+from quantkit.graph.opset import raise_opset
 from quantkit.graph.save import Stage, staged
 from quantkit.numerics.affine import sqnr
 from quantkit.provenance import ModelOrigin, Provenance, model_digest, write_model
@@ -120,6 +121,8 @@ def optimize_model(  # noqa: PLR0913 - one parameter per question
     extra_passes: Iterable[str] = (),
     verify: bool = True,
     external_data: bool = False,
+    opset: int = 0,
+    metadata: Mapping[str, str] | None = None,
     sample: Mapping[str, NDArray[Any]] | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> OptimizeResult:
@@ -134,6 +137,8 @@ def optimize_model(  # noqa: PLR0913 - one parameter per question
             ``module:attribute``. Each is proved like the built-in ones.
         verify: Load and run the result, and compare it with the input, before it is written.
         external_data: Write weights to a ``.data`` file beside the model.
+        opset: Raise the opset to this, if it is lower.
+        metadata: Entries to write into the model.
         sample: Inputs to compare on, by name; made up if None.
         progress: Called with what is being done.
 
@@ -150,8 +155,8 @@ def optimize_model(  # noqa: PLR0913 - one parameter per question
     check_outputs([target], loaded.files)
     loaded.require_weights()
     options = {"passes": to_record(chosen), "verify": verify, "external_data": external_data}
-    if extras:
-        options["extra_passes"] = list(extras)
+    more = {"extra_passes": list(extras), "opset": opset, "metadata": dict(metadata or {})}
+    options |= {key: value for key, value in more.items() if value}
     origin = Provenance(kind="optimize", float=ModelOrigin(**model_digest(loaded)), options=options)
     with loaded.watched(), staged(target) as stage:
         reference = None
@@ -160,7 +165,9 @@ def optimize_model(  # noqa: PLR0913 - one parameter per question
             loaded.release()  # onnxruntime maps the same file
             reference = run_float(loaded, sample)
         progress("Simplifying")
-        report, model = simplify(loaded.model, chosen), loaded.model
+        model = raise_opset(loaded.model, opset)
+        model.metadata_props.update(metadata or {})
+        report = simplify(model, chosen)
         progress("Verifying")
         nbytes, checked = _proved(model, stage, origin, reference)
         # Each on its own: what is wrong then has a name.

@@ -106,6 +106,8 @@ def _make(
             extra_passes=given.get("extra_passes", ()),
             verify=verify,
             external_data=external,
+            opset=given.get("opset", 0),
+            metadata=given.get("metadata"),
         )
     elif says.kind == "dynamic":
         dynamic(source, target, dynamic_settings_of(given), verify=verify, external_data=external)

@@ -245,29 +245,6 @@ def test_overrides_of_tensors(source: Path, tmp_path: Path) -> None:
 # --- other arguments ---
 
 
-def test_preparation_takes_every_keyword_of_onnxruntime(source: Path, tmp_path: Path) -> None:
-    target = tmp_path / "p.onnx"
-    ort.quant_pre_process(
-        input_model=source,
-        output_model_path=target,
-        skip_optimization=True,
-        skip_onnx_shape=True,
-        auto_merge=True,
-        int_max=100,
-        guess_output_rank=True,
-        verbose=1,
-        external_data_size_threshold=0,
-    )
-    assert op_types(onnx.load(target)) == ["Conv", "Relu", "Conv"]
-    ort.quant_pre_process(input_model_path=str(source), output_model_path=target)
-    with pytest.raises(UsageError, match="output_model_path"):
-        ort.quant_pre_process(source)
-    with pytest.raises(UsageError, match="no parameter 'foo'"):
-        ort.quant_pre_process(source, target, foo=1)
-    with pytest.raises(UsageError, match="external_data_location"):
-        ort.quant_pre_process(source, target, external_data_location="elsewhere")
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
