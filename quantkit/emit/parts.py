@@ -10,7 +10,14 @@ from numpy.typing import NDArray
 from quantkit.emit.weights import EmittedWeight, Weights, needed_scale, widen_scales_for_bias
 from quantkit.graph.edit import Canvas, owner_of
 from quantkit.numerics.affine import Affine, bias_scale, quantize
-from quantkit.ops.float_ops import FILL_SLOTS, PRODUCTS, activation_slots
+from quantkit.ops.float_ops import (
+    BIASED,
+    COVERED_SLOTS,
+    FILL_SLOTS,
+    NORMALIZES,
+    PRODUCTS,
+    activation_slots,
+)
 from quantkit.plan.model import ActivationPlan, Mode, NodePlan, Plan, SolvedIntegers
 from quantkit.spec import PerAxis
 
@@ -33,9 +40,10 @@ _INT32 = np.iinfo(np.int32)
 class ProductParts:
     """The constant operands of a product, in integers.
 
-    `axis` is that of the weight's scales, None if there is one for all; `bias` is None if there is none.
+    `tensor` is the float weight; `axis` is that of its scales, None if there is one for all; `bias` is None if there is none.
     """
 
+    tensor: str
     weight: ir.Value
     scale: ir.Value
     zero_point: ir.Value
@@ -52,7 +60,7 @@ class Parts:
     plan: Plan
     weights: Weights
     solved: SolvedIntegers
-    _shared: dict[tuple[ir.Graph, str, float], ir.Value] = field(default_factory=dict)
+    _shared: dict[tuple[ir.Graph, str, float, str], ir.Value] = field(default_factory=dict)
     _products: dict[tuple[ir.Value, bool, float], tuple[ir.Value, ir.Value, ir.Value]] = field(
         default_factory=dict
     )
@@ -62,9 +70,19 @@ class Parts:
         slot = node.inputs[1] if len(node.inputs) > 1 else None
         return node.op_type in PRODUCTS and self.weights.behind(slot) is not None
 
+    @property
+    def covers_all(self) -> bool:
+        """Whether every tensor that is read and made is quantized, and the graph is to look like it."""
+        return self.plan.coverage == "all"
+
     def read_slots(self, node: ir.Node) -> list[int]:
         """Return the inputs that a static node reads as integers."""
-        slots = activation_slots(node.op_type, len(node.inputs), product=self.is_product(node))
+        count, product = len(node.inputs), self.is_product(node)
+        slots = list(activation_slots(node.op_type, count, product=product))
+        if self.covers_all:
+            slots = [
+                s for s in COVERED_SLOTS.get(node.op_type, range(count)) if not (s and product)
+            ]
         found = []
         for slot in slots:
             value = node.inputs[slot] if slot < len(node.inputs) else None
@@ -74,12 +92,13 @@ class Parts:
 
     def parameters(self, graph: ir.Graph, plan: ActivationPlan) -> tuple[ir.Value, ir.Value]:
         """Return scale and zero point; equal ones are shared."""
-        scale = self._number(graph, np.float32(plan.scale), f"{plan.tensor}_scale")
+        base = plan.shares or plan.tensor
+        scale = self._number(graph, np.float32(plan.scale), f"{base}_scale")
         zero = np.asarray(plan.zero_point, plan.dtype.storage)
-        return scale, self._number(graph, zero, f"{plan.tensor}_zero_point")
+        return scale, self._number(graph, zero, f"{base}_zero_point")
 
     def _number(self, graph: ir.Graph, number: Any, name: str) -> ir.Value:
-        key = (graph, str(number.dtype), float(number))
+        key = (graph, str(number.dtype), float(number), name if self.covers_all else "")
         if key not in self._shared:
             self._shared[key] = self.canvas.constant(graph, np.asarray(number), name)
         return self._shared[key]
@@ -98,6 +117,7 @@ class Parts:
         scales = (emitted.qparams.scale * np.float32(alpha)).astype(np.float32)
         bias, bias_scales = self._bias(node, x, scales)
         return ProductParts(
+            tensor=emitted.tensor,
             weight=values,
             scale=scale,
             zero_point=zero,
@@ -134,14 +154,15 @@ class Parts:
         return self._products[key]
 
     def float_bias(self, node: ir.Node) -> NDArray[np.float32] | None:
-        """Return a product's bias as a vector, beta included; None if it has none."""
+        """Return a product's bias as a vector, beta included; None if it has none, or another."""
         if (node.name or "") in self.solved.biases:
             return self.solved.biases[node.name or ""]
         value = node.inputs[_BIAS] if len(node.inputs) > _BIAS else None
-        if value is None or node.op_type == "MatMul":
+        if value is None or node.op_type not in BIASED | NORMALIZES:
             return None
         tensor = ir.convenience.get_const_tensor(value)
-        assert tensor is not None  # noqa: S101 - the plan says the bias is constant
+        if tensor is None or any(n != 1 for n in tensor.shape.numpy()[:-1]):
+            return None  # it stays as it is
         return (tensor.numpy().reshape(-1) * np.float32(_factor(node, "beta"))).astype(np.float32)
 
     def _bias(
@@ -150,7 +171,7 @@ class Parts:
         bias = self.float_bias(node)
         if bias is None:
             return None, None
-        graph, base = owner_of(node), f"{node.name}_bias"
+        graph, base = owner_of(node), self._bias_name(node)
         if not self.plan.integer_bias:
             return self.canvas.constant(graph, bias, base), None
         steps = bias_scale(x.scale, scales).reshape(-1)
@@ -158,10 +179,33 @@ class Parts:
         shape = np.broadcast_shapes(integers.shape, steps.shape)
         stored = np.broadcast_to(integers, shape).astype(np.int32)
         scale = steps if steps.size > 1 else steps.reshape(())
+        own = f"{base}_quantized_scale" if self.covers_all else f"{base}_scale"
         return (
             self.canvas.constant(graph, stored, f"{base}_quantized"),
-            self.canvas.constant(graph, scale, f"{base}_scale"),
+            self.canvas.constant(graph, scale, own),
         )
+
+    def _bias_name(self, node: ir.Node) -> str:
+        value = node.inputs[_BIAS] if len(node.inputs) > _BIAS else None
+        own = value.name if self.covers_all and value is not None else None
+        return own or f"{node.name}_bias"
+
+    def added(self, node: ir.Node) -> tuple[ir.Value, ir.Value] | None:
+        """Return the bias of a node whose other inputs have one scale each, in integers, and its scale; None if it keeps its own."""
+        names = [value.name or "" if value is not None else "" for value in node.inputs[:_BIAS]]
+        numbers = [self.plan.activation.get(name) for name in names]
+        bias = self.float_bias(node)
+        if bias is None or not self.plan.integer_bias or None in numbers:
+            return None
+        x, w = numbers
+        assert x is not None  # noqa: S101 - just asked
+        assert w is not None  # noqa: S101 - just asked
+        if np.abs(bias).max(initial=0.0) >= x.scale * w.scale * _INT32.max:
+            return None  # no scale would be widened for it
+        integers, scale = self._bias(node, x, np.asarray(w.scale, np.float32))
+        assert integers is not None  # noqa: S101 - there is a bias
+        assert scale is not None  # noqa: S101 - it is in integers
+        return integers, scale
 
 
 @dataclass(slots=True)

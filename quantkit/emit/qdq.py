@@ -7,17 +7,25 @@ the same in float. No node of the model is replaced. Data movement that a runtim
 the integers: x -> Q -> Pad -> DQ -> ...
 """
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
-from quantkit.emit.parts import Parts, Writer, moved_inputs, quantized_constant
+from quantkit.emit.parts import Parts, ProductParts, Writer, moved_inputs, quantized_constant
 from quantkit.graph.edit import owner_of
+from quantkit.graph.mapping import lazy
+from quantkit.ops.integer_ops import MICROSOFT
 from quantkit.plan.model import ActivationPlan, Mode, NodePlan
 
 __all__ = ["emit_qdq"]
 
 _BIAS = 2
+_INTEGERS = "_quantized"
 
 
 def emit_qdq(parts: Parts, bare: frozenset[str] = frozenset()) -> None:
@@ -38,55 +46,143 @@ def emit_qdq(parts: Parts, bare: frozenset[str] = frozenset()) -> None:
 class _Writer(Writer):
     _restored: dict[ir.Value, ir.Value] = field(default_factory=dict)
     _inner: dict[tuple[ir.Value, ir.Graph], ir.Value] = field(default_factory=dict)
+    _weights: dict[tuple[ir.Value, ir.Value, ir.Graph], ir.Value] = field(default_factory=dict)
+    _apart: set[ir.Value] = field(default_factory=set)  # each reader has a pair of its own
 
     def write(self) -> None:
         static = self.static_nodes()
+        if self.plan.qdq.pair_per_reader:
+            readers = Counter(v for node, _ in static for v in {*self._read_values(node)})
+            self._apart = {value for value, count in readers.items() if count > 1}
         # First all that is read: afterwards values are no longer known by their names in the plan.
         for node, _ in static:
             self._read(node)
         for node, decided in static:
             self._hand_on(node, decided)
 
+    def _read_values(self, node: ir.Node) -> list[ir.Value]:
+        values = [node.inputs[slot] for slot in self.parts.read_slots(node)]
+        return [value for value in values if value is not None and not self._is_constant(value)]
+
     def _read(self, node: ir.Node) -> None:
-        product = self.parts.is_product(node)
-        for slot in self.parts.read_slots(node):
-            value = node.inputs[slot]
+        slots = self.parts.read_slots(node)
+        values = [node.inputs[slot] for slot in slots]
+        if self.parts.is_product(node):
+            assert values[0] is not None  # noqa: S101 - it is in the plan
+            self._operands(node, self.plan.activation[values[0].name or ""])
+        elif self.parts.covers_all and (bias := self.parts.added(node)) is not None:
+            self._add(node, *bias)
+        for slot, value in zip(slots, values, strict=True):
             assert value is not None  # noqa: S101 - it is in the plan
-            if product:
-                self._operands(node, self.plan.activation[value.name or ""])
             node.replace_input_with(slot, self._local(value, node))
 
     def _operands(self, node: ir.Node, x: ActivationPlan) -> None:
         """Let a product read its weight and bias from integers."""
         made = self.parts.product(node, x)
-        base = made.weight.name or "weight"
-        weight = self._restore(
-            [made.weight, made.scale, made.zero_point], base, before=node, axis=made.axis
+        node.replace_input_with(1, self._weight(made, node))
+        node.attributes.pop("alpha", None)
+        if made.bias is not None or not self.parts.covers_all:
+            node.attributes.pop("beta", None)
+        if made.bias is not None:
+            self._add(node, made.bias, made.bias_scale, 0 if made.axis is not None else None)
+
+    def _weight(self, made: ProductParts, node: ir.Node) -> ir.Value:
+        """Return a weight as it comes out of its integers; one for all that read it, where all is quantized."""
+        key = (made.weight, made.scale, owner_of(node))
+        if key in self._weights and self.parts.covers_all:
+            return self._weights[key]
+        base = (made.tensor if self.parts.covers_all else made.weight.name) or "weight"
+        stored = made.weight
+        if self.plan.qdq.weight_pairs:
+            stored = self._rounded(made, base, node)
+        inputs = [stored, made.scale, made.zero_point]
+        before = self.first[owner_of(node)] if self.parts.covers_all else node
+        self._weights[key] = self._restore(inputs, base, before=before, axis=made.axis)
+        return self._weights[key]
+
+    def _rounded(self, made: ProductParts, base: str, node: ir.Node) -> ir.Value:
+        """Return the integers of a weight as a QuantizeLinear makes them of floats, of just their values."""
+        graph, tensor = owner_of(node), made.weight.const_value
+        if tensor is None:  # behind a Transpose
+            return made.weight
+        scale, zero = made.scale.const_value, made.zero_point.const_value
+        assert scale is not None  # noqa: S101 - it is an initializer
+        assert zero is not None  # noqa: S101 - it is an initializer
+        rank = len(tensor.shape)
+
+        def floats() -> NDArray[Any]:
+            numbers = [n.numpy().astype(np.float32) for n in (scale, zero)]
+            if made.axis is not None:
+                extents = [-1 if axis == made.axis else 1 for axis in range(rank)]
+                numbers = [n.reshape(extents) for n in numbers]
+            return (tensor.numpy().astype(np.float32) - numbers[1]) * numbers[0]
+
+        shape = tuple(int(n) for n in tensor.shape.numpy())
+        value = self.canvas.initializer(
+            graph, lazy(floats, ir.DataType.FLOAT, shape, f"{base}_float"), f"{base}_float"
         )
-        node.replace_input_with(1, weight)
-        for name in ("alpha", "beta"):
-            node.attributes.pop(name, None)
-        if made.bias is None:
-            return
-        bias = made.bias
-        if made.bias_scale is not None:
-            axis = 0 if made.axis is not None else None
-            bias = self._restore(
-                [made.bias, made.bias_scale], made.bias.name or "bias", before=node, axis=axis
-            )
+        graph.initializers.pop(made.weight.name or "")
+        return self._quantize(
+            [value, made.scale, made.zero_point], base, before=self.first[graph], axis=made.axis
+        )
+
+    def _add(
+        self, node: ir.Node, bias: ir.Value, scale: ir.Value | None, axis: int | None = None
+    ) -> None:
+        """Let a node add a bias, from integers if it has a scale."""
+        if scale is not None:
+            base = (bias.name or "bias").removesuffix(_INTEGERS if self.parts.covers_all else "")
+            bias = self._restore([bias, scale], base, before=node, axis=axis)
         if len(node.inputs) <= _BIAS:
             node.resize_inputs(_BIAS + 1)
         node.replace_input_with(_BIAS, bias)
 
-    def _restore(
-        self, inputs: list[ir.Value | None], base: str, *, before: ir.Node, axis: int | None
+    def _quantize(
+        self,
+        inputs: Sequence[ir.Value | None],
+        base: str,
+        *,
+        before: ir.Node | None = None,
+        after: ir.Node | None = None,
+        axis: int | None = None,
     ) -> ir.Value:
+        return self._convert("QuantizeLinear", inputs, base, before=before, after=after, axis=axis)
+
+    def _restore(
+        self,
+        inputs: Sequence[ir.Value | None],
+        base: str,
+        *,
+        before: ir.Node | None = None,
+        after: ir.Node | None = None,
+        axis: int | None = None,
+    ) -> ir.Value:
+        return self._convert(
+            "DequantizeLinear", inputs, base, before=before, after=after, axis=axis
+        )
+
+    def _convert(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        base: str,
+        *,
+        before: ir.Node | None,
+        after: ir.Node | None,
+        axis: int | None,
+    ) -> ir.Value:
+        """Insert a conversion; where all is quantized it is called as other tools of onnxruntime look for it."""
+        named = self.parts.covers_all
+        short = "quantized" if op_type == "QuantizeLinear" else "dequantized"
         (made,) = self.canvas.node(
-            "DequantizeLinear",
+            op_type,
             inputs,
             before=before,
+            after=after,
             attributes=None if axis is None else {"axis": axis},
-            outputs=[f"{base}_dequantized"],
+            domain=MICROSOFT if self.plan.qdq.contrib_ops else "",
+            outputs=[f"{base}_{op_type}_Output" if named else f"{base}_{short}"],
+            name=f"{base}_{op_type}" if named else "",
         )
         return made
 
@@ -102,65 +198,66 @@ class _Writer(Writer):
         if key not in self._inner:
             inputs = list(producer.inputs)
             self._inner[key] = self._restore(
-                inputs, value.name or "outer", before=self.first[graph], axis=None
+                inputs, value.name or "outer", before=self.first[graph]
             )
         return self._inner[key]
 
+    def _is_constant(self, value: ir.Value) -> bool:
+        producer = value.producer()
+        return value.is_initializer() or (
+            self.parts.covers_all and producer is not None and producer.op_type == "Constant"
+        )
+
     def _pair(self, value: ir.Value) -> ir.Value:
         """Return a value as it comes out of its quantization, made on first use."""
+        if value in self._apart:
+            return self._inserted(value)
         if value not in self._restored:
-            producer = value.producer()
-            if value.is_initializer():
-                self._restored[value] = self._constant(value)
-            elif producer is not None:
-                self._restored[value] = self._inserted(value, after=producer)
-            else:
-                assert isinstance(value.graph, ir.Graph)  # noqa: S101 - an input has a graph
-                self._restored[value] = self._inserted(value, before=self.first[value.graph])
+            constant = self._is_constant(value)
+            self._restored[value] = self._constant(value) if constant else self._inserted(value)
         return self._restored[value]
 
-    def _inserted(
-        self, value: ir.Value, *, after: ir.Node | None = None, before: ir.Node | None = None
-    ) -> ir.Value:
+    def _inserted(self, value: ir.Value) -> ir.Value:
         decided = self.plan.activation[value.name or ""]
+        after, before = value.producer(), None
+        if after is None:
+            assert isinstance(value.graph, ir.Graph)  # noqa: S101 - an input has a graph
+            before = self.first[value.graph]
         graph = owner_of(after or before)  # type: ignore[arg-type]  # one of the two is given
-        scale, zero = self.parts.parameters(graph, decided)
-        (integers,) = self.canvas.node(
-            "QuantizeLinear",
-            [value, scale, zero],
-            after=after,
-            before=before,
-            outputs=[f"{value.name}_quantized"],
-        )
-        (restored,) = self.canvas.node(
-            "DequantizeLinear",
-            [integers, scale, zero],
-            after=integers.producer() if after is not None else None,
-            before=before,
-            outputs=[f"{value.name}_dequantized"],
-        )
+        base = value.name or "activation"
+        numbers = self.parts.parameters(graph, decided)
+        integers = self._quantize([value, *numbers], base, after=after, before=before)
+        maker = integers.producer() if after is not None else None
+        restored = self._restore([integers, *numbers], base, after=maker, before=before)
         restored.type, restored.shape = value.type, value.shape
         return restored
 
     def _constant(self, value: ir.Value) -> ir.Value:
         """Store a constant operand as integers."""
-        decided, tensor = self.plan.activation[value.name or ""], value.const_value
-        assert tensor is not None  # noqa: S101 - it is an initializer
-        assert isinstance(value.graph, ir.Graph)  # noqa: S101 - an initializer has a graph
-        integers = quantized_constant(tensor, decided)
-        stored = self.canvas.constant(value.graph, integers, f"{value.name}_quantized")
-        scale, zero = self.parts.parameters(value.graph, decided)
-        first = self.first[value.graph]
-        return self._restore(
-            [stored, scale, zero], value.name or "constant", before=first, axis=None
+        decided, tensor = (
+            self.plan.activation[value.name or ""],
+            ir.convenience.get_const_tensor(value),
         )
+        assert tensor is not None  # noqa: S101 - it is a constant
+        producer = value.producer()
+        graph = value.graph if producer is None else owner_of(producer)
+        assert isinstance(graph, ir.Graph)  # noqa: S101 - an initializer has a graph
+        base = value.name or "constant"
+        first, stored = self.first[graph], value
+        if not self.plan.qdq.weight_pairs:
+            integers = quantized_constant(tensor, decided)
+            stored = self.canvas.constant(graph, integers, f"{base}_quantized")
+        numbers = self.parts.parameters(graph, decided)
+        if self.plan.qdq.weight_pairs:
+            stored = self._quantize([value, *numbers], base, before=first)
+        return self._restore([stored, *numbers], base, before=first)
 
     def _hand_on(self, node: ir.Node, decided: NodePlan) -> None:
         """Let everybody read what comes out of an integer kernel as it comes out of it."""
         if decided.float_output:
             return
         for value in node.outputs:
-            if value.name not in self.plan.activation:
+            if value.name not in self.plan.activation or value in self._apart:
                 continue
             restored = self._pair(value)
             quantizer = restored.producer().inputs[0].producer()  # type: ignore[union-attr]
@@ -179,7 +276,8 @@ class _Writer(Writer):
             if output is value:
                 outputs[index] = restored
         name = value.name
-        value.name = self.canvas.name(f"{name}_float")
+        suffix = "QuantizeLinear_Input" if self.parts.covers_all else "float"
+        value.name = self.canvas.name(f"{name}_{suffix}")
         restored.name = name
 
 

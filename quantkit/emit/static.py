@@ -175,11 +175,11 @@ def emit_static(
     parts = Parts(canvas, plan, weights, solved)
     match output_format:
         case Format.QDQ:
-            emit_qdq(parts, target.bare)
+            emit_qdq(parts, target.bare if plan.coverage == "gain" else frozenset())
         case Format.QOPERATOR:
             emit_qoperator(parts, target.moves)
     drop_unread(canvas, plan)
     emit_rest(canvas, weights, plan)
-    if target.needs_barriers:
+    if target.needs_barriers and plan.coverage == "gain":  # else just the graph that is asked for
         shield(canvas, plan, target)
     part_subgraphs(canvas)

@@ -251,8 +251,9 @@ class Canvas:
         attributes: Mapping[str, ir.Attr | int | float | str] | None = None,
         domain: str = "",
         outputs: Sequence[str] = (),
+        name: str = "",
     ) -> tuple[ir.Value, ...]:
-        """Insert a node before or after another one; its outputs are named `outputs` (made new)."""
+        """Insert a node before or after another one; its outputs are named `outputs` (made new), as it is by `name`."""
         values = [ir.Value(name=self.name(o)) for o in outputs]
         node = ir.node(
             op_type,
@@ -260,7 +261,7 @@ class Canvas:
             attributes,
             domain=domain,
             outputs=values,
-            name=self.name(f"{outputs[0]}_{op_type}"),
+            name=self.name(name or f"{outputs[0]}_{op_type}"),
         )
         if before is not None:
             owner_of(before).insert_before(before, node)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from calibrators import Window
 from quantkit.numerics.dtypes import IntType
 from quantkit.ops.integer_ops import QUANTIZED_PRODUCTS
-from quantkit.ops.view import Node, View
+from quantkit.ops.view import Node, View, has_vector_bias
 
 __all__ = ["Layout", "Product", "products_of"]
 
@@ -56,7 +56,7 @@ class Product:
         reads: The tensor that it multiplies.
         weight: The tensor that it multiplies by.
         bias: The tensor that it adds; "" if none.
-        biased: Whether it can add one.
+        biased: Whether it can add one: none that is computed is there, or no vector.
         layout: The weight as a matrix.
         window: What it reads of its input at once.
         alpha: The factor of a Gemm's product.
@@ -92,7 +92,7 @@ def products_of(view: View) -> tuple[Product, ...]:
                 reads=node.inputs[0],
                 weight=weight.tensor,
                 bias=node.inputs[_BIAS] if len(node.inputs) > _BIAS else "",
-                biased=node.op_type != "MatMul",
+                biased=node.op_type != "MatMul" and has_vector_bias(node, view, absent=True),
                 layout=_layout(node, weight.shape),
                 window=Window.of_conv(weight.shape[2:], node.attributes) if conv else Window(),
                 alpha=_factor(node, "alpha"),

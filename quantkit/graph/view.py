@@ -49,7 +49,7 @@ def view_of(model: ir.Model, *, read_weights: bool = True) -> View:
             continue
         ends = _ends(tensor, large=read_weights and _is_weight(tensor))
         if _is_weight(tensor):
-            weights[name] = _weight(value, finite=ends is None or bool(np.isfinite(ends).all()))
+            weights[name] = _weight(value, ends)
         if not value.is_graph_input():
             constants[name] = _constant(tensor, ends)
     nodes: list[Node] = []
@@ -112,15 +112,17 @@ def _constant_of(node: ir.Node) -> Constant:
     return _constant(tensor, _ends(tensor))
 
 
-def _weight(value: ir.Value, *, finite: bool) -> Weight:
+def _weight(value: ir.Value, ends: tuple[float, float] | None) -> Weight:
     tensor = value.const_value
     assert tensor is not None  # noqa: S101 - it is known to hold a weight
     return Weight(
         tensor=value.name or "",
         shape=tuple(int(n) for n in tensor.shape.numpy()),
-        finite=finite,
+        finite=ends is None or bool(np.isfinite(ends).all()),
         exposed=value.is_graph_input() or value.is_graph_output(),
         uses=tuple(_uses(value)),
+        low=None if ends is None else ends[0],
+        high=None if ends is None else ends[1],
     )
 
 

@@ -20,6 +20,7 @@ __all__ = [
     "BY_CONSTANT",
     "CLIPS",
     "COMPUTES",
+    "COVERED_SLOTS",
     "FACTS",
     "FILL_SLOTS",
     "FIXED_RANGES",
@@ -28,8 +29,10 @@ __all__ = [
     "MATRIX_PRODUCTS",
     "MOVES",
     "NAMED",
+    "NORMALIZES",
     "PRODUCTS",
     "SEEN_THROUGH",
+    "SELECTS",
     "Kernel",
     "OpFact",
     "Trait",
@@ -232,6 +235,22 @@ NAMED = frozenset(_TRAITS) | {
     "GatherElements",
     "TopK",
 }
+
+# What comes out lies among the values that went in, or between them: the first result may have the scale of the first input.
+SELECTS = MOVES | {
+    *("GatherElements", "GatherND", "GlobalMaxPool", "ReduceMax", "ReduceMin", "Resize", "TopK"),
+    "Upsample",
+}
+
+# They scale and shift what they normalize: by the second input and the third, which is a bias like that of a product.
+NORMALIZES = frozenset({"BatchNormalization", "InstanceNormalization", "LayerNormalization"})
+
+# The inputs that are values to be quantized, where others are floats too: factors, bounds, statistics. A bias is none of
+# them: it has the scale of what it is added to.
+COVERED_SLOTS: Mapping[str, tuple[int, ...]] = MappingProxyType(
+    dict.fromkeys(("Clip", "Dropout", "Resize", "Upsample"), (0,))
+    | dict.fromkeys(BIASED | NORMALIZES, (0, 1))
+)
 
 
 def activation_slots(op_type: str, inputs: int, *, product: bool) -> range:

@@ -10,7 +10,9 @@ from math import prod
 
 from quantkit.ops import Kernel, OpFact, channel_axis
 
-__all__ = ["Attributes", "Constant", "Node", "View", "Weight", "WeightUse"]
+__all__ = ["Attributes", "Constant", "Node", "View", "Weight", "WeightUse", "has_vector_bias"]
+
+_BIAS = 2  # input slot of products and normalizations
 
 Attributes = Mapping[str, int | float | str | tuple[int, ...] | tuple[str, ...]]
 
@@ -85,6 +87,8 @@ class Weight:
         finite: It holds neither NaN nor infinity.
         exposed: It is a graph input or output, so that its float values must stay.
         uses: Who reads it.
+        low: Its smallest value; None if it was not read.
+        high: Its largest value.
     """
 
     tensor: str
@@ -92,6 +96,8 @@ class Weight:
     finite: bool
     exposed: bool
     uses: tuple[WeightUse, ...]
+    low: float | None = None
+    high: float | None = None
 
     @property
     def size(self) -> int:
@@ -174,3 +180,19 @@ class View:
         """Return how many outputs a node has up to the last one that is used."""
         used = (name in self.readers or name in self.outputs for name in node.outputs)
         return max((count for count, is_used in enumerate(used, 1) if is_used), default=0)
+
+
+def has_vector_bias(node: Node, view: View, *, absent: bool) -> bool:
+    """Say whether what a product or a normalization adds, its third input, is a constant vector.
+
+    Args:
+        node: The node.
+        view: The graph.
+        absent: What is said of one without a bias.
+    """
+    name = node.inputs[_BIAS] if len(node.inputs) > _BIAS else ""
+    if not name:
+        return absent
+    constant = view.constants.get(name)
+    known = constant is not None and constant.is_float and name in view.initializers
+    return known and constant is not None and all(n == 1 for n in constant.shape[:-1])

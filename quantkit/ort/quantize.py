@@ -115,7 +115,7 @@ def quantize_static(  # noqa: PLR0913 - onnxruntime's signature
         weight_type=None if weight_type is None else type_name(weight_type),
         per_channel=per_channel is not False,
         symmetric_activations=extra.symmetric,
-        op_types=_op_types(op_types_to_quantize),
+        op_types=_op_types(op_types_to_quantize, covered),
         include=checked_names(nodes_to_quantize, "nodes_to_quantize"),
         exclude=checked_names(nodes_to_exclude, "nodes_to_exclude"),
         recover=_recover(extra, covered),
@@ -163,9 +163,11 @@ def _format(quant_format: Any) -> Any:
     return name
 
 
-def _op_types(op_types: Sequence[str] | None) -> tuple[str, ...]:
-    """Leave out what no rule can choose: Relu goes into the product before it."""
+def _op_types(op_types: Sequence[str] | None, coverage: str) -> tuple[str, ...]:
+    """Leave out what no rule about gain can choose: Relu goes into the product before it."""
     chosen = checked_names(op_types, "op_types_to_quantize")
+    if coverage == "all":
+        return chosen
     kept = tuple(
         op_type for op_type in chosen if op_type not in CLIPS
     )  # those go into the product before them

@@ -29,7 +29,7 @@ from quantkit.plan.selection import Selection, check_op_types
 from quantkit.settings import DynamicSettings
 from quantkit.spec import Granularity, PerAxis, PerTensor, QuantSpec
 
-__all__ = ["AS_ASKED", "obstacle", "plan_dynamic"]
+__all__ = ["AS_ASKED", "obstacle", "plan_dynamic", "weight_plan"]
 
 # In the reason for a node that runs in integers though it gains nothing.
 AS_ASKED = "as asked for"
@@ -175,7 +175,7 @@ def plan_dynamic(
     quantized = [weight for name, weight in view.weights.items() if name not in kept]
     return Plan(
         nodes=tuple(chosen[name] for name in nodes),
-        weights=tuple(_weight_plan(weight, nodes, chosen, options) for weight in quantized),
+        weights=tuple(weight_plan(weight, nodes, chosen, options) for weight in quantized),
         min_opset=_least_opset(nodes, chosen, quantized),
     )
 
@@ -345,12 +345,20 @@ class _Reader:
         return self.node.kernel if self.mode is Mode.INTEGER else Kernel.NONE
 
 
-def _weight_plan(
+def weight_plan(
     weight: Weight,
     nodes: Mapping[str, Node],
     chosen: Mapping[str, NodePlan],
     options: DynamicSettings,
 ) -> WeightPlan:
+    """Return how a weight is quantized.
+
+    Args:
+        weight: It, with the uses that count.
+        nodes: Who reads it, by name.
+        chosen: How these run.
+        options: Type, granularity, and whether pairs must not saturate.
+    """
     readers = [
         _Reader(use=use, node=nodes[use.node], mode=chosen[use.node].mode)
         for use in weight.uses
@@ -428,6 +436,8 @@ def _summed_axes(weight: Weight, readers: list[_Reader]) -> tuple[tuple[int, ...
 
 def _summed(weight: Weight, reader: _Reader, rank: int) -> tuple[int, ...]:
     """Conv (M, C, kh, kw) sums over (kh, kw, C); a matrix over the one of its last two axes without channels."""
+    if reader.node.op_type == "ConvTranspose":
+        return ()  # no kernel adds its products in 16 bits
     if reader.node.op_type == "Conv":
         # A depthwise Conv, one channel in and one out a group, has a kernel of its own, which does not saturate.
         group = reader.node.attributes.get("group", 1)

@@ -22,7 +22,7 @@ from quantkit.ops.float_ops import activation_slots
 from quantkit.ops.view import Node, View
 from quantkit.plan.ranges import FEWEST_STEPS, Ranges, Sharing, clip_bounds, fills_in
 
-__all__ = ["Islands", "Rules", "find_islands"]
+__all__ = ["Islands", "Rules", "find_islands", "form_obstacle"]
 
 _SUMS = frozenset({"Add", "Where"})
 # A Softmax over many values has few large ones, for which the steps are made, and whose mean is far below a step.
@@ -203,7 +203,7 @@ class _Finder:
         if index not in self.rules.forced and not all(v in self.found.made for v in computed):
             return "its input is float"
         results = self.found.results[index]
-        why = _form(node, self.view)
+        why = form_obstacle(node, self.view)
         if node.op_type in self.target.moves:
             why = why or self._unknown(inputs) or self._kept(results)
             return why or self.sharing.against(inputs)
@@ -254,8 +254,13 @@ class _Finder:
         self.found.made.update(results)
 
 
-def _form(node: Node, view: View) -> str:
-    """Say which form of an operator has no integer kernel, or one that computes something else."""
+def form_obstacle(node: Node, view: View) -> str:
+    """Say which form of an operator has no integer kernel, or one that computes something else.
+
+    Args:
+        node: The operator.
+        view: The graph.
+    """
     match node.op_type:
         case "AveragePool" | "Resize":
             return _window_form(node)

@@ -124,7 +124,8 @@ class WeightPlan:
 class ActivationPlan:
     """How one tensor that is computed at run time is quantized.
 
-    Invariants: scale > 0 and a float32; the zero point is a value of `dtype`.
+    Invariants: scale > 0 and a float32; the zero point is a value of `dtype`. `shares`: the tensor whose numbers these are,
+    where the file is to have them once; "" for its own.
     """
 
     tensor: str
@@ -132,6 +133,7 @@ class ActivationPlan:
     scale: float
     zero_point: int
     why: str
+    shares: str = ""
 
     @property
     def low(self) -> float:
@@ -145,7 +147,8 @@ class ActivationPlan:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data; `from_json` is its inverse."""
-        return asdict(self) | {"dtype": self.dtype.name}
+        plain = asdict(self) | {"dtype": self.dtype.name}
+        return plain if self.shares else {k: v for k, v in plain.items() if k != "shares"}
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> "ActivationPlan":

@@ -90,6 +90,7 @@ class _ActivationFile(_Strict):
     scale: Annotated[float, msgspec.Meta(ge=-_LARGEST, le=_LARGEST)]
     zero_point: _Small
     why: str
+    shares: str = ""
 
 
 class _PerTensorFile(_Strict, tag_field="per", tag="tensor"):

@@ -85,6 +85,11 @@ class Ranges:
         said = self._said.get(tensor)
         return said is not None and said.keep_float
 
+    def is_ruled(self, tensor: str) -> bool:
+        """Say whether the user gives a tensor a range or a type of its own."""
+        said = self._said.get(tensor)
+        return said is not None and (said.range is not None or said.dtype is not None)
+
     def of(self, tensor: str) -> KnownRange | None:
         """Return a tensor's range; None if nothing is known."""
         chain: list[str] = []
@@ -110,12 +115,22 @@ class Ranges:
             return fixed, None
         if tensor in self.observed:
             return self._seen(maker, *self.observed[tensor]), None
-        constant = self.view.constants.get(tensor)
-        if constant is not None and constant.low is not None and constant.high is not None:
-            finite = isfinite(constant.low) and isfinite(constant.high)
-            low, high = min(constant.low, 0.0), max(constant.high, 0.0)
+        ends = self._ends(tensor)
+        if ends is not None:
+            finite = isfinite(ends[0]) and isfinite(ends[1])
+            low, high = min(ends[0], 0.0), max(ends[1], 0.0)
             return (KnownRange(low, high, "constant") if finite else None), None
         return None, _moved_from(maker, self.view.constants)
+
+    def _ends(self, tensor: str) -> tuple[float, float] | None:
+        """Return the ends of a constant that was looked into; where all is quantized, also of a large one."""
+        constant = self.view.constants.get(tensor)
+        if constant is not None and constant.low is not None and constant.high is not None:
+            return constant.low, constant.high
+        weight = self.view.weights.get(tensor) if self.options.covers_all else None
+        if constant is None or weight is None or weight.low is None or weight.high is None:
+            return None
+        return weight.low, weight.high
 
     def source(self, tensor: str) -> str | None:
         """Return the tensor that must be observed for the range of this one; None if constants tell it."""
@@ -166,13 +181,26 @@ class Ranges:
         found = within or self.of(tensor)
         if found is None:
             return None
-        dtype = self.dtype(tensor)
+        return self._numbers(tensor, found, self.dtype(tensor), symmetric=self._symmetric)
+
+    def weight_plan(self, tensor: str) -> ActivationPlan | None:
+        """Return the same of a constant that is quantized as weights are; None if its range is not known."""
+        found = self.of(tensor)
+        if found is None:
+            return None
+        said = self._said.get(tensor)
+        dtype = (said.int_type if said else None) or self.options.weight
+        return self._numbers(tensor, found, dtype, symmetric=True)
+
+    def _numbers(
+        self, tensor: str, found: KnownRange, dtype: IntType, *, symmetric: bool
+    ) -> ActivationPlan:
         affine = affine_from_range(
             np.asarray([found.low]),
             np.asarray([found.high]),
             qmin=dtype.qmin,
             qmax=dtype.qmax,
-            symmetric=self._symmetric,
+            symmetric=symmetric,
         )
         return ActivationPlan(
             tensor=tensor,
@@ -261,6 +289,11 @@ class Sharing:
         why = "shared with all that is joined with it"
         plan = self._ranges.plan(group.first, KnownRange(group.low, group.high, why))
         return None if plan is None else replace(plan, tensor=tensor)
+
+    def first(self, tensor: str) -> str:
+        """Return the first of the tensors that a tensor shares its scale with; "" for itself."""
+        root = self._root(tensor)
+        return "" if root == tensor else root
 
     def _groups_of(self, sources: Iterable[str]) -> list[_Group]:
         """Return the groups of what is moved, each once; a tensor that is in none begins one."""

@@ -16,6 +16,7 @@ from quantkit.errors import UsageError
 from quantkit.numerics.dtypes import INT8
 from quantkit.ops.float_ops import PRODUCTS
 from quantkit.ops.view import Node, View, Weight
+from quantkit.plan.coverage import plan_all, ranges_of_all
 from quantkit.plan.dynamic import plan_dynamic
 from quantkit.plan.islands import Islands, Rules, find_islands
 from quantkit.plan.model import ActivationPlan, Kept, Mode, NodePlan, Plan
@@ -53,6 +54,8 @@ def plan_static(
     # quantization would decide it, with the static nodes given. Weights are decided in 5 for all: one place knows
     # their types and axes. The opset is raised only as far as what was really planned needs.
     options = options or StaticSettings()
+    if options.covers_all:
+        return plan_all(view, observed, options)
     ranges = Ranges(view, observed, options, powers or {})
     chosen = _Chosen(view, options, kept)
     products = _products(view, chosen)
@@ -92,6 +95,8 @@ def ranges_needed(view: View, options: StaticSettings) -> tuple[str, ...]:
         view: The graph.
         options: The target, and the nodes that are forced; the rest is not looked at.
     """
+    if options.covers_all:
+        return ranges_of_all(view, options)
     forced = tuple(rule for rule in options.nodes if rule.mode == "integer")
     most = StaticSettings(target=options.target, nodes=forced)
     ranges = OpenRanges(view, {}, most)

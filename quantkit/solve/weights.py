@@ -125,9 +125,10 @@ def solve(  # noqa: PLR0913 - one parameter per question
     # waits for one giant at the end. Biases are corrected only where moments say by how much the mean moves.
     monitor = monitor or Silent()
     static = [p for p in products if is_static(p, plan)]
+    adds = plan.coverage == "gain"  # else a product without a bias is to have none
     shared = Counter(p.weight for p in static)
     tasks = [
-        _Task(p, moments, bias and p.biased and moments is not None)
+        _Task(p, moments, bias and p.biased and moments is not None and (adds or bool(p.bias)))
         for p in static
         if shared[p.weight] == 1
         and _is_solvable(plan.weight[p.weight].spec, p)

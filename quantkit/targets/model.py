@@ -14,7 +14,16 @@ __all__ = ["Target", "check_target"]
 # QuantizeLinear and DequantizeLinear take one scale per channel from this opset on.
 _PER_CHANNEL_OPSET = 13
 _FORMATS = frozenset({"qdq", "qoperator"})
-_SETS = ("products", "channelwise", "needs_output", "computes", "moves", "fixed_outputs", "bare")
+_SETS = (
+    "products",
+    "channelwise",
+    "needs_output",
+    "computes",
+    "moves",
+    "fixed_outputs",
+    "bare",
+    "covers",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +66,8 @@ class Target:
         formats: The formats that the runtime runs in integers: "qdq", "qoperator".
         needs_barriers: onnxruntime rewrites the file before the target sees it, so that float nodes between integers, and
             products with float results, must be kept apart (`quantkit.emit.static`).
+        covers: Operators beside those that run in integers that are quantized too where all is to be: the runtime
+            takes them so, gains nothing by it, or nobody measured it.
     """
 
     name: str
@@ -83,6 +94,17 @@ class Target:
     zero_points: bool = True
     formats: frozenset[str] = _FORMATS
     needs_barriers: bool = True
+    covers: frozenset[str] = frozenset()
+
+    @property
+    def covered(self) -> frozenset[str]:
+        """All that is quantized where coverage is "all"; Relu and Clip go with what is before them."""
+        return self.operators | self.covers | {"Relu", "Clip"}
+
+    @property
+    def wants_all(self) -> bool:
+        """Whether an operator in float leaves the integer part of the hardware: then data movement is quantized as well."""
+        return self.needs_output >= self.products
 
     @property
     def operators(self) -> frozenset[str]:

@@ -45,7 +45,12 @@ _MOVES = """
     DepthToSpace Expand Flatten Gather GatherElements MaxPool ReduceMax ReduceMin Reshape Resize Slice
     Split Squeeze Tile Transpose Unsqueeze
 """
-# Likewise, but only if they are written on integers: between conversions onnxruntime leaves them in float.
+# What onnxruntime's own tool puts between conversions besides: computed in float, with no gain on a CPU. The file is then one
+# that other providers can take over.
+_COVERS = """
+    ArgMax BatchNormalization ConvTranspose CumSum InstanceNormalization LayerNormalization TopK
+"""
+# Of movement, what runs on integers only if it is written so: between conversions onnxruntime leaves it in float.
 _BARE = frozenset({"Pad"})
 _NOTES = (
     "Conv runs in integers only if its output is quantized too, and its bias is int32 with the scale x_scale * w_scale.",
@@ -73,6 +78,7 @@ CPU = Target(
     int16=False,
     bias=INT32,
     min_opset=13,
+    covers=frozenset(_COVERS.split()),
     runtime="onnxruntime, CPU provider",
     notes=(
         "Weights are chosen so that nothing saturates: x86 without VNNI adds two uint8 x int8 products in 16 bits.",
@@ -138,6 +144,15 @@ _QNN_MOVES = f"""
     SpaceToDepth
 """
 
+_TENSORRT_COVERS = """
+    Div LeakyRelu Max Min Mul Pad ReduceMax ReduceMean ReduceSum Sigmoid Softmax Sub Tanh
+"""
+_OPENVINO_COVERS = "Div InstanceNormalization LeakyRelu Pad PRelu ReduceMean ReduceSum Resize Sub"
+_QNN_COVERS = """
+    Abs ArgMax ArgMin BatchNormalization Ceil Cos CumSum Floor GatherND GridSample Log LogSoftmax LpNormalization Max
+    Min Neg Pow Round ScatterElements ScatterND Sign Sin Softplus Sum TopK Upsample
+"""
+
 # What the runtimes beside the CPU provider have in common, where they do.
 _PROVIDER = replace(
     CPU,
@@ -145,6 +160,7 @@ _PROVIDER = replace(
     products=_PRODUCTS,
     needs_output=frozenset(),
     bare=frozenset(),
+    covers=frozenset(),
     bias=None,
     formats=_QDQ,
     needs_barriers=False,
@@ -163,6 +179,8 @@ TENSORRT = replace(
     saturates=False,
     computes=frozenset({"Add", "AveragePool", "GlobalAveragePool"}),
     moves=frozenset(_PROVIDER_MOVES.split()) | {"DepthToSpace", "Expand", "Gather", "Resize"},
+    # Its guide: activation, elementwise, padding, reduction, scale and softmax layers run in int8 too.
+    covers=frozenset(_TENSORRT_COVERS.split()),
     runtime="TensorRT, alone or as onnxruntime's provider",
     types=frozenset({INT8}),
     zero_points=False,
@@ -185,6 +203,8 @@ OPENVINO = replace(
     title="Intel CPU, GPU or NPU",
     computes=frozenset({"Add", "AveragePool", "GlobalAveragePool", "Mul"}),
     moves=frozenset(_PROVIDER_MOVES.split()) | {"GlobalMaxPool", "ReduceMax"},
+    # What NNCF quantizes besides: elementwise arithmetic, means, normalization by mean and variance, interpolation.
+    covers=frozenset(_OPENVINO_COVERS.split()),
     runtime="OpenVINO, alone or as onnxruntime's provider",
     notes=(
         "Weights are chosen so that nothing saturates: OpenVINO too adds in 16 bits on AVX2, and on AVX-512 without VNNI.",
@@ -204,6 +224,7 @@ QNN = replace(
     saturates=False,
     computes=frozenset(_QNN_COMPUTES.split()),
     moves=frozenset(_QNN_MOVES.split()),
+    covers=frozenset(_QNN_COVERS.split()),
     needs_output=_PRODUCTS,
     int16=True,
     bias=INT32,

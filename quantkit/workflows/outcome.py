@@ -17,6 +17,7 @@ from quantkit.provenance import Provenance, model_digest
 from quantkit.runtime.check_result import MADE_UP, NOISE_DB, Verification
 from quantkit.runtime.kernels import Fusion
 from quantkit.runtime.saturation import saturating_nodes
+from quantkit.settings import StaticSettings
 from quantkit.targets import Target
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "check_output_path",
     "hides_noise",
     "is_noise",
+    "left_float",
     "noise",
     "require_change",
     "require_pair_safe",
@@ -181,6 +183,27 @@ def unfused(plan: Plan, fusion: Fusion | None, target: Target) -> list[str]:
     more = f" and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
     shown = ", ".join(lost[:_SHOWN]) + more
     return [f"onnxruntime computes {len(lost)} nodes in float that were to be integers: {shown}."]
+
+
+def left_float(plan: Plan, options: StaticSettings) -> list[str]:
+    """Say which operators and nodes were asked for by name, where all is to be quantized, and stay float.
+
+    Args:
+        plan: What was decided.
+        options: What the user chose.
+    """
+    if plan.coverage != "all":
+        return []
+    said = []
+    for op_type in dict.fromkeys(options.op_types):
+        nodes = [node for node in plan.nodes if node.op_type == op_type]
+        if nodes and all(node.mode is Mode.FLOAT for node in nodes):
+            said.append(f"{op_type} was asked for and stays float: {nodes[0].why}.")
+    for name in options.include:
+        node = plan.node.get(name)
+        if node is not None and node.mode is Mode.FLOAT:
+            said.append(f"Node '{name}' was asked for and stays float: {node.why}.")
+    return said
 
 
 def is_noise(checked: Verification | None) -> bool:

@@ -26,6 +26,7 @@ from quantkit.graph.normalize import fix_defaults
 from quantkit.graph.opset import opset_of, raise_opset
 from quantkit.graph.products import Product, products_of
 from quantkit.graph.save import Stage, copy_of
+from quantkit.graph.shapes import infer_types
 from quantkit.graph.view import view_of
 from quantkit.observe.calibration import Calibration
 from quantkit.observe.collect import collect
@@ -265,6 +266,8 @@ def simplified(source: LoadedModel, options: StaticSettings, at_least: int = 0) 
         notes.append(f"Opset raised from {before} to {minimum}.")
     if options.simplify:
         notes += simplify(model).notes
+    if options.covers_all:
+        infer_types(model)  # only floats are quantized
     name = source.path.name if source.path else "model.onnx"
     return replace(float_model_from(model, tuple(notes), name, known), renamed=renamed)
 

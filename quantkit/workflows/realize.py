@@ -42,6 +42,7 @@ from quantkit.workflows.outcome import (
     check_output_path,
     hides_noise,
     is_noise,
+    left_float,
     noise,
     require_pair_safe,
     require_same,
@@ -196,8 +197,11 @@ def realize(  # noqa: PLR0913 - one parameter per question
             monitor=monitor,
         )
         solved = _solved(prepared, chosen, monitor)
-        found = (writer.settle if plan is None else writer.write)(chosen, solved)
-        _require_signal(found, writer.reference)
+        # Where all is to be quantized nothing is taken back, and noise is a warning.
+        settles = plan is None and chosen.coverage == "gain"
+        found = (writer.settle if settles else writer.write)(chosen, solved)
+        if chosen.coverage == "gain":
+            _require_signal(found, writer.reference)
         fusion = None
         if verify and found.nbytes < LARGE:
             fusion = fusion_of(stage.model_path)
@@ -215,6 +219,7 @@ def realize(  # noqa: PLR0913 - one parameter per question
             *found.warnings,
             *warnings_of(source, found.nbytes, found.checked),
             *unfused(found.plan, fusion, job.options.runs_on),
+            *left_float(found.plan, job.options),
             *_limit_exceeded(source, job.settings.memory),
         ),
         seconds=time.perf_counter() - started,

@@ -1,0 +1,438 @@
+"""The plan of coverage "all": every operator that is asked for is quantized, and every tensor between them.
+
+Nothing is left out because it would not gain: what NPUs take, and what users of onnxruntime's tool list, is a graph in which
+each operator stands between DequantizeLinear and QuantizeLinear. One walk from front to back:
+
+1. An operator that computes has its float inputs and results quantized; constants too, weights of products by channel and
+   biases in the scale of the sums (`quantkit.emit`).
+2. What moves data shares the scale of what it moves, and is quantized where that is.
+3. A Relu or Clip goes where the quantization of its result clips alike.
+
+What is not asked for, is excluded, or cannot be quantized stays as it is, with the reason.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from quantkit.errors import UsageError
+from quantkit.numerics.dtypes import INT8
+from quantkit.ops.float_ops import CLIPS, COVERED_SLOTS, NORMALIZES, PRODUCTS, SELECTS
+from quantkit.ops.view import Node, View, Weight
+from quantkit.plan.dynamic import weight_plan
+from quantkit.plan.islands import form_obstacle
+from quantkit.plan.model import ActivationPlan, Mode, NodePlan, Plan, WeightPlan
+from quantkit.plan.ranges import OpenRanges, Ranges, Sharing, clips_alike, fills_in
+from quantkit.plan.selection import Selection, near
+from quantkit.settings import DynamicSettings, StaticSettings
+
+__all__ = ["plan_all", "ranges_of_all"]
+
+_MATRIX = 2
+_WIDE_OPSET = 21  # QuantizeLinear to 16 bits
+_BYTE = 8
+# They are conversions themselves, or hold graphs.
+_NEVER = frozenset({"DequantizeLinear", "If", "Loop", "QuantizeLinear", "Scan"})
+_TABLES = frozenset({"Gather", "GatherElements"})
+
+
+def plan_all(
+    view: View, observed: Mapping[str, tuple[float, float]], options: StaticSettings
+) -> Plan:
+    """Decide how each node and tensor is quantized where all are to be.
+
+    Args:
+        view: The graph.
+        observed: Lower and upper end of each tensor that was calibrated.
+        options: What the user chose.
+    """
+    target = options.runs_on
+    ranges = Ranges(view, observed, options)
+    found = _Walk(view, ranges).walk()
+    activations = _activations(found, ranges)
+    nodes = _node_plans(found, view, {a.tensor: a for a in activations})
+    weights = tuple(_weight_plans(found, view, options))
+    static = any(node.mode is Mode.STATIC for node in nodes)
+    wide = any(a.dtype.bits > _BYTE for a in activations)
+    return Plan(
+        nodes=nodes,
+        weights=weights,
+        min_opset=max(target.min_opset, _WIDE_OPSET if wide else 0) if static else 0,
+        activations=activations,
+        integer_bias=target.bias is not None and not options.qdq.float_bias,
+        target=target.name,
+        coverage="all",
+        qdq=options.qdq,
+    )
+
+
+def ranges_of_all(view: View, options: StaticSettings) -> tuple[str, ...]:
+    """Return the tensors to observe, so that `plan_all` finds every range that it asks for; in graph order.
+
+    Args:
+        view: The graph.
+        options: What the user chose; rules about single nodes and tensors only ask for less.
+    """
+    most = replace(options, tensors=(), nodes=(), include=(), exclude=())
+    ranges = OpenRanges(view, {}, most)
+    asked = _Walk(view, ranges).walk().asked
+    sources = (ranges.source(tensor) for tensor in asked)
+    return tuple(dict.fromkeys(source for source in sources if source is not None))
+
+
+@dataclass(slots=True)
+class _Found:
+    """What was found; nodes by index.
+
+    Attributes:
+        static: The nodes that are quantized.
+        floats: The nodes that are not, and why.
+        absorbed: Relu and Clip whose work the quantization of their result does, and the node that makes it.
+        quantized: Tensors that need a scale, in graph order.
+        moved: A tensor that has the numbers of another, which was moved into it.
+        joined: What is put together with one scale for all: parts, and results.
+        constants: Those that are quantized as weights are, with one scale.
+        weights: The products that read a weight, by its name, with the input.
+        made: Which tensors a node hands on quantized.
+        asked: Tensors whose range was asked for.
+    """
+
+    static: dict[int, str] = field(default_factory=dict)
+    floats: dict[int, str] = field(default_factory=dict)
+    absorbed: dict[int, int] = field(default_factory=dict)
+    quantized: dict[str, None] = field(default_factory=dict)
+    moved: dict[str, str] = field(default_factory=dict)
+    joined: list[tuple[tuple[str, ...], tuple[str, ...]]] = field(default_factory=list)
+    constants: set[str] = field(default_factory=set)
+    weights: dict[str, list[Node]] = field(default_factory=dict)
+    made: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    asked: dict[str, None] = field(default_factory=dict)
+
+
+class _Walk:
+    """One walk over the nodes, in their order: what is before a node is decided."""
+
+    def __init__(self, view: View, ranges: Ranges) -> None:
+        self.view = view
+        self.ranges = ranges
+        self.options = ranges.options
+        self.target = self.options.runs_on
+        self.qdq = self.options.qdq
+        self.found = _Found()
+        self.sharing = Sharing(ranges)
+        forced = self.qdq.quantize_moves
+        self.moves_all = self.target.wants_all if forced is None else forced
+        self.named = frozenset(name.strip() for name in self.options.op_types)
+        self.selection = Selection(
+            view.names,
+            op_types=self._known(self.named) or self.target.covered,
+            include=self.options.include,
+            exclude=self.options.excluded,
+        )
+
+    def walk(self) -> _Found:
+        for index, node in enumerate(self.view.nodes):
+            why = self._against(node)
+            if not why:
+                why = self._cover(index, node)
+            if why and self._computes_floats(node):
+                self.found.floats[index] = why
+        return self.found
+
+    def _known(self, named: frozenset[str]) -> frozenset[str]:
+        """Refuse a name that neither the model nor anybody knows: it is a slip."""
+        here = {node.op_type for node in self.view.nodes}
+        known = here | self.target.covered | SELECTS | PRODUCTS | NORMALIZES
+        for name in sorted(named - known):
+            if slip := near(name, known):
+                raise UsageError(f"Operator type '{name}' is not in the model{slip}")
+        return named
+
+    def _against(self, node: Node) -> str:
+        """Return why a node is left alone, whatever its tensors are."""
+        if node.in_subgraph:
+            return "inside If, Loop or Scan, where no range is observed"
+        if node.op_type in _NEVER:
+            return "it converts or branches"
+        if node.domain and node.op_type not in self.named:
+            return "not of the standard operators"
+        if not self.named and node.op_type not in self.target.covered:
+            return f"{self.target.name} does not take it in integers"
+        why = self.selection.against(node.name, node.op_type)
+        return why or (form_obstacle(node, self.view) if node.op_type == "AveragePool" else "")
+
+    def _cover(self, index: int, node: Node) -> str:
+        """Quantize what a node reads and makes; return why not."""
+        if node.op_type in CLIPS:
+            return self._clip(index, node)
+        if node.op_type in SELECTS:
+            return self._select(index, node)
+        if node.op_type in PRODUCTS:
+            return self._product(index, node)
+        return self._compute(index, node)
+
+    def _compute(self, index: int, node: Node) -> str:
+        slots = COVERED_SLOTS.get(node.op_type, range(len(node.inputs)))
+        inputs = [node.inputs[s] for s in slots if s < len(node.inputs) and node.inputs[s]]
+        inputs = [name for name in inputs if self._is_float(name)]
+        if not inputs and not self._results(node):
+            return "it has no float tensors"
+        if node.op_type == "Where" and not self.moves_all and not self._all_quantized(inputs):
+            return "what it chooses from is not quantized"
+        why = self._unknown(inputs)
+        if why:
+            return why
+        self._take(inputs)
+        if node.op_type in NORMALIZES and node.inputs[1] in self.view.constants:
+            self.found.constants.add(node.inputs[1])
+        results = self._hand_on(index, node)
+        if node.op_type in self.target.moves and results and not self.sharing.against(inputs):
+            self.found.joined.append((tuple(inputs), results))
+            self.sharing.join(inputs, results)
+        self.found.static[index] = "all is quantized"
+        return ""
+
+    def _all_quantized(self, inputs: list[str]) -> bool:
+        computed = [name for name in inputs if name not in self.view.constants]
+        return bool(computed) and all(name in self.found.quantized for name in computed)
+
+    def _product(self, index: int, node: Node) -> str:
+        """A constant weight has scales of its own; without one it is a product of two activations."""
+        weight = self.view.weights.get(node.weights.get(1, ""))
+        reads = [
+            name
+            for slot, name in enumerate(node.inputs[:_MATRIX])
+            if name and not (slot and weight)
+        ]
+        why = self._unknown(reads) if weight is None else _obstacle(node, weight)
+        why = why or self._unknown(reads)
+        if why:
+            return why
+        self._take(reads)
+        if weight is not None:
+            self.found.weights.setdefault(weight.tensor, []).append(node)
+        self._hand_on(index, node)
+        self.found.static[index] = "all is quantized"
+        return ""
+
+    def _select(self, index: int, node: Node) -> str:
+        """What comes out has the scale of what goes in, where it is among that."""
+        source = node.inputs[0] if node.inputs else ""
+        if not self._is_float(source):
+            return "it has no float tensors"
+        constant = node.op_type in _TABLES and source in self.view.constants
+        free = constant or node.op_type in {"Pad", "Split"} or self.moves_all
+        if not free and source not in self.found.quantized:
+            return "what it moves is not quantized"
+        reads = [source]
+        if (
+            node.op_type == "Pad"
+            and len(node.inputs) > _MATRIX
+            and self._is_float(node.inputs[_MATRIX])
+        ):
+            reads.append(node.inputs[_MATRIX])
+        why = self._unknown(reads)
+        if why:
+            return why
+        results = self._results(node)
+        results = (
+            results
+            if node.op_type == "Split"
+            else results[:1]
+            if node.outputs[:1] == results[:1]
+            else ()
+        )
+        own = _adds_values(node, self.view)
+        kept = [name for name in results if not own and not self.ranges.is_ruled(name)]
+        self._take(reads)
+        self.found.static[index] = "all is quantized"
+        if node.op_type in self.qdq.float_outputs:
+            return ""
+        others = [name for name in results if name not in kept and not self._unknown([name])]
+        self._take([*kept, *others])
+        self.found.moved.update(dict.fromkeys(kept, source))
+        if kept:
+            self.sharing.join([source], kept)
+        self.found.made[index] = tuple(name for name in results if name in self.found.quantized)
+        return ""
+
+    def _clip(self, index: int, node: Node) -> str:
+        """It goes with what makes its input, or is quantized as other operators are."""
+        (source, *_), (result, *_) = node.inputs, node.outputs
+        if source not in self.found.quantized:
+            return "what it clips is not quantized"
+        maker = self.view.producer.get(source)
+        maker = self.found.absorbed.get(maker, maker) if maker is not None else None
+        why = self._unknown([result])
+        if why and not self.ranges.is_float(result):
+            return why
+        if maker is not None and not why and self._is_absorbed(index, node, maker):
+            del self.found.quantized[source]
+            self._take([result])
+            self.found.made[maker] = (result,)
+            self.found.absorbed[index] = maker
+            return ""
+        self._hand_on(index, node)
+        self.found.static[index] = "all is quantized"
+        return ""
+
+    def _is_absorbed(self, index: int, node: Node, maker: int) -> bool:
+        """Say whether the quantization of a clip's result, made by `maker`, does its work."""
+        source, result = node.inputs[0], node.outputs[0]
+        decided = self.ranges.plan(result)
+        return (
+            not self.qdq.keep_clips
+            and node.op_type not in self.qdq.float_outputs
+            and maker in self.found.static
+            and self.found.made.get(maker) == (source,)
+            and source not in self.found.moved
+            and self.view.only_reader(source) == index
+            and decided is not None
+            and clips_alike(node, self.view, decided)
+        )
+
+    def _hand_on(self, index: int, node: Node) -> tuple[str, ...]:
+        """Quantize the results of a node, as far as that is asked for and their ranges are known."""
+        results = () if node.op_type in self.qdq.float_outputs else self._results(node)
+        results = tuple(name for name in results if not self._unknown([name]))
+        self._take(results)
+        self.found.made[index] = results
+        return results
+
+    def _results(self, node: Node) -> tuple[str, ...]:
+        view = self.view
+        used = (name for name in node.outputs if name in view.readers or name in view.outputs)
+        return tuple(name for name in used if self._is_float(name))
+
+    def _take(self, names: Iterable[str]) -> None:
+        self.found.quantized.update(dict.fromkeys(names))
+
+    def _unknown(self, names: Iterable[str]) -> str:
+        """Say which tensor cannot be quantized, and why. The one place where a range decides."""
+        for name in names:
+            self.found.asked[name] = None
+            if self.ranges.is_float(name):
+                return f"tensor '{name}' is to stay float"
+            if self.ranges.of(name) is None:
+                return f"the range of '{name}' is not known"
+            maker = self.view.maker(name)
+            if maker is not None and maker.op_type == "DequantizeLinear":
+                return f"'{name}' is quantized already"
+        return ""
+
+    def _is_float(self, name: str) -> bool:
+        constant = self.view.constants.get(name)
+        return (
+            bool(name)
+            and name not in self.view.not_float
+            and (constant is None or constant.is_float)
+        )
+
+    def _computes_floats(self, node: Node) -> bool:
+        """Say whether a node is worth a reason: shapes and indices are not listed."""
+        names = [name for name in (*node.inputs, *node.outputs) if name not in self.view.constants]
+        return any(self._is_float(name) for name in names)
+
+
+def _adds_values(node: Node, view: View) -> bool:
+    """Say whether values come out that are not between those that went in."""
+    return fills_in(node, view.constants) or (
+        node.op_type == "Resize"
+        and (
+            node.attributes.get("mode") == "cubic"
+            or node.attributes.get("coordinate_transformation_mode") == "tf_crop_and_resize"
+        )
+    )
+
+
+def _obstacle(node: Node, weight: Weight) -> str:
+    """Return what keeps a product from having this weight in integers."""
+    if not weight.finite:
+        return "its weight holds NaN or infinity"
+    if weight.exposed:
+        return (
+            f"weight '{weight.tensor}' is an input or output of the graph; export the model with "
+            "keep_initializers_as_inputs=False"
+        )
+    if node.op_type == "Gemm" and not float(node.attributes.get("alpha", 1.0)) > 0:  # type: ignore[arg-type]
+        return "its factor alpha is not positive"  # it goes into the scale
+    if node.transposes(1) and node.op_type != "MatMul":
+        return "its weight is read through a Transpose"
+    return ""
+
+
+def _activations(found: _Found, ranges: Ranges) -> tuple[ActivationPlan, ...]:
+    """Return scale and zero point of each quantized tensor; what was moved or joined has those of the others."""
+    # Anew: of what was joined at first, a clip may have taken some back.
+    sharing = Sharing(ranges)
+    for result, source in found.moved.items():
+        sharing.join([source], [result])
+    for parts, results in found.joined:
+        sharing.join(parts, results)
+    plans: dict[str, ActivationPlan] = {}
+    for tensor in found.quantized:
+        source = found.moved.get(tensor, "")
+        plan = sharing.plan(tensor)
+        if plan is None and source in plans:
+            plan = replace(plans[source], tensor=tensor, why=f"as '{source}'")
+        if plan is None and tensor in found.constants:
+            plan = ranges.weight_plan(tensor)
+        plan = plan or ranges.plan(tensor)
+        assert plan is not None  # noqa: S101 - only known ranges are taken
+        plans[tensor] = replace(plan, shares=sharing.first(tensor))
+    return tuple(plans.values())
+
+
+def _node_plans(
+    found: _Found, view: View, activations: Mapping[str, ActivationPlan]
+) -> tuple[NodePlan, ...]:
+    plans: list[NodePlan] = []
+    for index, node in enumerate(view.nodes):
+        mode, why, made = Mode.FLOAT, found.floats.get(index, ""), True
+        if index in found.absorbed:
+            maker = view.nodes[found.absorbed[index]].name
+            alike = clips_alike(node, view, activations[node.outputs[0]])
+            mode = Mode.ABSORBED if alike else Mode.STATIC
+            why = f"the range of {maker} ends where it clips" if alike else f"with {maker}"
+        elif index in found.static:
+            mode, why, made = Mode.STATIC, found.static[index], bool(found.made.get(index))
+        elif not why:
+            continue
+        plans.append(
+            NodePlan(
+                node=node.name, op_type=node.op_type, mode=mode, why=why, float_output=not made
+            )
+        )
+    return tuple(plans)
+
+
+def _weight_plans(found: _Found, view: View, options: StaticSettings) -> Iterable[WeightPlan]:
+    """Yield how the weights of quantized products are; who reads them besides has them in float."""
+    target = options.runs_on
+    stored = DynamicSettings(
+        weight_type=options.weight.name,  # type: ignore[arg-type]  # of the same names
+        per_channel=options.channelwise and target.per_channel,
+        pair_safe=target.saturates and options.weight is INT8,
+    )
+    for tensor, nodes in found.weights.items():
+        weight = view.weights[tensor]
+        names = {node.name for node in nodes}
+        uses = tuple(use for use in weight.uses if use.slot == 1 and use.node in names)
+        by_name = {node.name: node for node in nodes}
+        static = {
+            n: NodePlan(node=n, op_type=by_name[n].op_type, mode=Mode.STATIC, why="") for n in names
+        }
+        channelwise = all(_has_channels(node, weight, options) for node in nodes)
+        yield weight_plan(
+            replace(weight, uses=uses),
+            by_name,
+            static,
+            replace(stored, per_channel=stored.per_channel and channelwise),
+        )
+
+
+def _has_channels(node: Node, weight: Weight, options: StaticSettings) -> bool:
+    """Say whether a weight may have a scale per output channel."""
+    if node.op_type == "ConvTranspose":  # of several groups, channels of one share a place
+        return node.attributes.get("group", 1) == 1
+    matrix = node.op_type != "MatMul" or len(weight.shape) == _MATRIX
+    return matrix and node.op_type in options.runs_on.channelwise
