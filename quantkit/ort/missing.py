@@ -42,8 +42,7 @@ _SIMPLIFY = (
 
 # By the first part of what is asked for: modules of onnxruntime.quantization, and names that are often imported.
 _INSTEAD = {
-    "CalTableFlatBuffers": "quantkit.quantize_static(model, output, data, target='tensorrt') writes ranges into "
-    "the model; quantkit.ort.save_tensors_data writes them as JSON",
+    "CalTableFlatBuffers": "quantkit.ort.write_calibration_table writes such tables",
     "CudaQuantizer": "quantkit quantizes for CPUs, and for GPUs through TensorRT: "
     "quantkit.quantize_static(model, output, data, target='tensorrt')",
     "base_quantizer": _PLAN,

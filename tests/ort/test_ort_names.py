@@ -14,6 +14,7 @@ import pytest
 
 import quantkit.ort
 from quantkit.errors import QuantkitError
+from quantkit.ort import registry
 
 ROOT = Path(peer.__file__).parent
 
@@ -125,6 +126,9 @@ def test_the_usual_ones(line: str, kind: type[Exception], said: str) -> None:
         "from quantkit.ort.qdq_loss_debug import collect_activations, create_weight_matching",
         "from quantkit.ort.preprocess import quant_pre_process",
         "from quantkit.ort import calibrate, shape_inference, quant_utils",
+        "from quantkit.ort.registry import QLinearOpsRegistry, QDQRegistry",
+        "from quantkit.ort.onnx_model import ONNXModel",
+        "from quantkit.ort.quant_utils import quantize_data, get_opset_version, ms_domain",
         "from quantkit.ort.execution_providers.qnn import get_qnn_qdq_config",
         "from quantkit.ort.tensor_quant_overrides import TensorQuantOverridesHelper",
         "import quantkit.ort; quantkit.ort.shape_inference.quant_pre_process",
@@ -134,6 +138,13 @@ def test_the_usual_ones(line: str, kind: type[Exception], said: str) -> None:
 def test_names_are_found_in_the_modules_where_scripts_look(line: str) -> None:
     done = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_lists_of_operators_hold_what_onnxruntimes_hold() -> None:
+    for name in registry.__all__:
+        theirs = getattr(import_module("onnxruntime.quantization.registry"), name)
+        assert set(theirs) <= set(getattr(registry, name))
+    assert "Conv" in list(registry.QLinearOpsRegistry.keys())
 
 
 def test_a_name_that_nobody_has_is_an_ordinary_mistake() -> None:
