@@ -11,7 +11,6 @@ find these names there are here as well: `calibrate`, `onnx_model`, `preprocess`
 
 from typing import Any
 
-from quantkit.errors import UsageError
 from quantkit.ort.calibrate import (
     CalibraterBase,
     CalibrationDataReader,
@@ -27,6 +26,7 @@ from quantkit.ort.calibrate import (
     save_tensors_data,
 )
 from quantkit.ort.missing import missing
+from quantkit.ort.qdq_quantizer import QDQQuantizer
 from quantkit.ort.quant_utils import QuantFormat, QuantType, write_calibration_table
 from quantkit.ort.quantize import (
     DynamicQuantConfig,
@@ -65,16 +65,6 @@ __all__ = [
     "save_tensors_data",
     "write_calibration_table",
 ]
-
-
-class QDQQuantizer:
-    """Raises: a plan takes its place."""
-
-    def __init__(self, *_args: Any, **_kwargs: Any) -> None:
-        raise UsageError(
-            "QDQQuantizer has no counterpart: quantkit.plan_static(model, data) gives a plan that can be edited, "
-            "and quantkit.quantize_static(model, output, data, plan=plan) does what it says."
-        )
 
 
 def __getattr__(name: str) -> Any:

@@ -341,6 +341,19 @@ def _with_types(source: str | Path | onnx.ModelProto, typed: ir.Model) -> onnx.M
             if value.shape is None and extents is not None:
                 value.shape = ir.Shape(extents)
             graph.value_info.append(ir.serde.serialize_value(value))
+    # Constants in nodes are no nodes any more once a model is loaded.
+    for node in graph.node:
+        if (
+            node.op_type == "Constant"
+            and node.output[0] in made
+            and node.attribute[0].HasField("t")
+        ):
+            held = node.attribute[0].t
+            kind = graph.value_info.add(name=node.output[0]).type.tensor_type
+            kind.elem_type = held.data_type
+            for extent in held.dims:
+                kind.shape.dim.add(dim_value=extent)
+            kind.shape.SetInParent()
     return proto
 
 

@@ -13,7 +13,7 @@ from builders import matmul_model, save, weight
 
 import quantkit
 from quantkit import ort
-from quantkit.errors import QuantkitError, UsageError
+from quantkit.errors import UsageError
 
 
 @pytest.mark.parametrize("name", quantkit.__all__)
@@ -159,11 +159,6 @@ def test_ort_script_runs_after_changing_the_import(tmp_path: Path) -> None:
     ort.quantize(source, tmp_path / "b.onnx", config)
     assert (tmp_path / "a.onnx").exists()
     assert (tmp_path / "b.onnx").exists()
-
-
-def test_ort_names_without_a_counterpart_name_the_quantkit_way() -> None:
-    with pytest.raises(QuantkitError, match="quantize_static"):
-        ort.QDQQuantizer("in.onnx", "out.onnx", object())
 
 
 def test_ort_calibration_data_reader_is_an_iterator() -> None:
