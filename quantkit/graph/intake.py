@@ -13,6 +13,7 @@ import onnx
 import onnx_ir as ir
 
 from quantkit.graph.messages import Part, described_values, parts_of, proto_graphs, tensors_of
+from quantkit.text import printable
 
 __all__ = ["DamageError", "complaint_of", "mend", "validate"]
 
@@ -43,7 +44,10 @@ _KIND_OF = {field: kind for kind, field in _KINDS.items()}
 
 
 class DamageError(ValueError):
-    """What is wrong with a model, in a few words."""
+    """What is wrong with a model, in a few words; names out of a damaged file may hold anything."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(printable(what))
 
 
 def mend(proto: onnx.ModelProto) -> None:
@@ -62,7 +66,8 @@ def mend(proto: onnx.ModelProto) -> None:
             if len(held) == 1 and _KINDS.get(attribute.type) not in held:
                 attribute.type = _KIND_OF[held.pop()]
     for graph in proto_graphs(proto.graph) if proto.HasField("graph") else ():
-        graph.name = graph.name or "graph"
+        if not graph.name:  # one that is not UTF-8 is handed out as bytes, and not taken back
+            graph.name = "graph"
         _drop_initializers(graph)
 
 
@@ -112,7 +117,7 @@ def _require_text(part: Part) -> None:
     """Protobuf hands out bytes for text that is not UTF-8."""
     names: list[object] = []
     if isinstance(part, onnx.GraphProto):
-        names += (v.name for v in (*part.input, *part.output, *part.initializer))
+        names += (v.name for v in (part, *part.input, *part.output, *part.initializer))
     for node in part.node:
         names += (node.name, node.op_type, node.domain, *node.input, *node.output)
         names += (a.name for a in node.attribute)

@@ -297,6 +297,22 @@ def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
     assert_refused(path, "not UTF-8")
 
 
+def test_a_graph_whose_name_is_no_text_is_refused(tmp_path: Path) -> None:
+    proto = plain()
+    proto.graph.name = "GRAPH"
+    path = tmp_path / "m.onnx"
+    path.write_bytes(proto.SerializeToString().replace(b"GRAPH", b"\xff\xfe\xfd\x80\x80"))
+    assert_refused(path, "not UTF-8")
+
+
+def test_a_name_with_a_line_break_is_refused_in_one_line(tmp_path: Path) -> None:
+    proto = plain()
+    proto.graph.node[0].input[0] = "two\nlines"
+    path = tmp_path / "m.onnx"
+    path.write_bytes(proto.SerializeToString())
+    assert_refused(path, "nothing makes 'two\\nlines'")
+
+
 def test_a_documentation_that_is_no_text_is_one_error(tmp_path: Path) -> None:
     proto = matmul_model()
     proto.doc_string = "GBKGBK"
