@@ -96,6 +96,7 @@ __all__ = [
     "onnx_domain",
     "optimize_model",
     "pack_bytes_to_4bit",
+    "plain_name",
     "quantize_data",
     "quantize_nparray",
     "quantize_onnx_initializer",
@@ -148,10 +149,11 @@ class QuantType(Enum):
     @property
     def tensor_type(self) -> int:
         """The number that ONNX has for the type: TensorProto.INT8 for QInt8."""
-        return next(number for number, name in NAMES.items() if name == _plain_name(self))
+        return next(number for number, name in NAMES.items() if name == plain_name(self))
 
 
-def _plain_name(quant_type: Any) -> str:
+def plain_name(quant_type: Any) -> str:
+    """Return quantkit's name of a type, whether quantkit has it or not; "" for a number that is none."""
     if isinstance(quant_type, Integral):
         return NAMES.get(int(quant_type), "")
     return str(getattr(quant_type, "name", quant_type)).lower().removeprefix("q")
@@ -166,7 +168,7 @@ def type_name(quant_type: Any) -> Any:
     Raises:
         UsageError: There is no such type here.
     """
-    name = _plain_name(quant_type)
+    name = plain_name(quant_type)
     if name not in _TYPES:
         raise UsageError(f"Type {quant_type} is not available: use {', '.join(_TYPES)}.")
     return name
@@ -312,7 +314,7 @@ def update_opset_version(
     single = [given for entry in listed for given in entry]
     single += [given["convert"] for given in single if given.get("convert")]
     types = [weight_type, activation_type, *(given.get("quant_type") for given in single)]
-    wanted = [_NEEDS.get(_plain_name(quant_type), _LEAST) for quant_type in types]
+    wanted = [_NEEDS.get(plain_name(quant_type), _LEAST) for quant_type in types]
     return raised_opset(model, max([*wanted, _BLOCKS if block_size else _LEAST]))
 
 

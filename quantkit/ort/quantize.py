@@ -22,6 +22,7 @@ from quantkit.ort.quant_utils import (
     QuantFormat,
     QuantizationMode,
     QuantType,
+    plain_name,
     type_name,
 )
 from quantkit.ort.tensor_quant_overrides import TensorQuantOverridesHelper
@@ -37,6 +38,7 @@ __all__ = [
     "DynamicQuantConfig",
     "QuantizationMode",
     "StaticQuantConfig",
+    "check_static_quant_arguments",
     "get_qdq_config",
     "quantize",
     "quantize_dynamic",
@@ -102,6 +104,7 @@ def quantize_static(  # noqa: PLR0913 - onnxruntime's signature
         raise UsageError(f"calibration_providers: quantkit calibrates with {_CPU}; leave it out.")
     extra = read_extra_options(extra_options)
     ask = method_of(calibrate_method, extra.momentum, extra.percentile)
+    check_static_quant_arguments(quant_format or QuantFormat.QDQ, activation_type, weight_type)
     activation = None if activation_type is None else type_name(activation_type)
     stated: list[Any] = [quant_format, op_types_to_quantize, activation_type, weight_type, target]
     stated += [nodes_to_quantize, nodes_to_exclude, extra.qdq != QdqSettings()]
@@ -147,6 +150,34 @@ def quantize_static(  # noqa: PLR0913 - onnxruntime's signature
         )
     notes = ("reduce_range is not needed: weights are safe from saturation in 8 bits.",)
     return told(replace(result, warnings=(*result.warnings, *notes)) if reduce_range else result)
+
+
+def check_static_quant_arguments(
+    quant_format: QuantFormat, activation_type: Any, weight_type: Any
+) -> None:
+    """Check types of activations and weights against each other, as onnxruntime does.
+
+    Args:
+        quant_format: How the result is written.
+        activation_type: Of activations; None where nothing is said.
+        weight_type: Of weights; None where nothing is said.
+
+    Raises:
+        UsageError: No runtime, or not every CPU, multiplies the one by the other.
+    """
+    if activation_type is None or weight_type is None:
+        return
+    names = plain_name(activation_type), plain_name(weight_type)
+    if names == ("int8", "uint8"):
+        raise UsageError(
+            "QInt8 activations with QUInt8 weights run in integers on x86 only: use QInt8 weights, or QUInt8 activations."
+        )
+    if any("float8" in name for name in names) and names[0] != names[1]:
+        raise UsageError(
+            f"{names[0]} activations are not multiplied by {names[1]} weights: give both the type QFLOAT8E4M3FN."
+        )
+    if any("16" in name for name in names) and _format(quant_format) != "qdq":
+        raise UsageError("Types of 16 bits are written in the format QDQ only.")
 
 
 def _recover(extra: ExtraOptions, coverage: str) -> RecoverSettings:

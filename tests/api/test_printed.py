@@ -46,8 +46,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     }
 
 
-KINDS = ("static", "dynamic", "plan", "calibration", "optimized", "inspection", "evaluation")
-KINDS += ("attestation",)
+KINDS = ["static", "dynamic", "plan", "calibration", "optimized", "inspection", "evaluation"]
+KINDS += ["attestation"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

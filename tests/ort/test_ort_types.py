@@ -89,3 +89,29 @@ def test_configurations_of_onnxruntimes_own_are_read(source: Path, tmp_path: Pat
 def test_what_is_no_configuration_is_refused(source: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="not dict"):
         ort.quantize(source, tmp_path / "out.onnx", {"weight_type": "int8"})
+
+
+@pytest.mark.parametrize(
+    ("form", "activation", "weight"),
+    [
+        ("QDQ", "QInt8", "QUInt8"),
+        ("QDQ", "QUInt8", "QFLOAT8E4M3FN"),
+        ("QDQ", "QFLOAT8E4M3FN", "QInt8"),
+        ("QOperator", "QUInt16", "QInt8"),
+        ("QOperator", "QUInt8", "QInt16"),
+    ],
+)
+def test_types_that_are_not_multiplied_are_refused_as_onnxruntime_refuses_them(
+    form: str, activation: str, weight: str, source: Path, tmp_path: Path
+) -> None:
+    for library in (peer, ort):
+        with pytest.raises(ValueError, match=r".+"):
+            library.quantize_static(
+                source,
+                tmp_path / "out.onnx",
+                Reader(),
+                quant_format=library.QuantFormat[form],
+                activation_type=library.QuantType[activation],
+                weight_type=library.QuantType[weight],
+            )
+    assert not (tmp_path / "out.onnx").exists()
