@@ -92,7 +92,7 @@ def quantize_static(  # noqa: PLR0913 - onnxruntime's signature
         nodes_to_exclude: Never these nodes.
         use_external_data_format: Write a ``.data`` file also below 2 GB.
         calibrate_method: How ranges are estimated.
-        calibration_providers: None, or onnxruntime's CPU provider.
+        calibration_providers: Accepted: the CPU calibrates.
         extra_options: onnxruntime's option dictionary: translated, or refused with the reason.
         calibration_cache_path: A calibration of quantkit's, or onnxruntime's JSON table. If there is none yet,
             one of quantkit's is written.
@@ -100,8 +100,6 @@ def quantize_static(  # noqa: PLR0913 - onnxruntime's signature
         target: What will run the result: see ``quantkit targets``.
     """
     check_output(model_output)
-    if any(provider != _CPU for provider in calibration_providers or ()):
-        raise UsageError(f"calibration_providers: quantkit calibrates with {_CPU}; leave it out.")
     extra = read_extra_options(extra_options)
     ask = method_of(calibrate_method, extra.momentum, extra.percentile)
     check_static_quant_arguments(quant_format or QuantFormat.QDQ, activation_type, weight_type)
@@ -148,8 +146,14 @@ def quantize_static(  # noqa: PLR0913 - onnxruntime's signature
         result = write_float(
             model_input, model_output, float_instead(e), external_data=use_external_data_format
         )
-    notes = ("reduce_range is not needed: weights are safe from saturation in 8 bits.",)
-    return told(replace(result, warnings=(*result.warnings, *notes)) if reduce_range else result)
+    notes = [
+        "reduce_range is not needed: weights are safe from saturation in 8 bits."
+    ] * reduce_range
+    if any(provider != _CPU for provider in calibration_providers or ()):
+        notes.append(
+            f"calibration_providers has no effect: {_CPU} calibrates, with the same ranges."
+        )
+    return told(replace(result, warnings=(*result.warnings, *notes)))
 
 
 def check_static_quant_arguments(

@@ -265,7 +265,7 @@ def _array(value: Any) -> Any:
 
 def plain(value: Any) -> Any:
     """Return what JSON has no form for as onnxruntime writes it."""
-    if isinstance(value, TensorData | TensorsData):
+    if type(value).__name__ in {"TensorData", "TensorsData"}:  # onnxruntime's own too
         return value.to_dict()
     if isinstance(value, np.ndarray):
         return {"data": value.tolist(), "dtype": str(value.dtype), "CLS": "numpy.array"}
@@ -290,7 +290,7 @@ def write_tables(tensors: Mapping[str, Any] | TensorsData, folder: Path) -> None
     names = ("calibration.json", "calibration.flatbuffers", "calibration.cache")
     check_folder(folder, names, ())
     folder.mkdir(parents=True, exist_ok=True)
-    said = tensors if isinstance(tensors, TensorsData) else dict(tensors.items())
+    said = tensors if hasattr(tensors, "calibration_method") else dict(tensors.items())
     replace_text(folder / names[0], json.dumps(said, default=plain))
     with replacing(folder / names[1]) as file:
         file.write(_flatbuffer(extents))

@@ -418,6 +418,16 @@ def test_tables_are_read_by_either(method: str, source: Path, tmp_path: Path) ->
     assert set(ort.TensorsData.from_dict(json.loads(text))) == set(found)
 
 
+def test_objects_of_onnxruntimes_own_are_written(source: Path, tmp_path: Path) -> None:
+    theirs = peer.create_calibrator(source, [], str(tmp_path / "a.onnx"))
+    theirs.collect_data(Reader())
+    found = theirs.compute_data()
+    ort.save_tensors_data(found, tmp_path / "k.json")
+    assert ort.load_tensors_data(tmp_path / "k.json").calibration_method.name == "MinMax"
+    ort.write_calibration_table(found, tmp_path)
+    assert set(ort.load_tensors_data(tmp_path / "calibration.json")) == set(found.keys())
+
+
 def test_tables_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text("[]")
     with pytest.raises(UsageError, match="no table"):

@@ -92,6 +92,7 @@ def test_what_is_given_is_done(source: Path, tmp_path: Path) -> None:
         activation_type=ort.QuantType.QInt8,
         reduce_range=True,
         nodes_to_exclude=["c2"],
+        calibration_providers=["CUDAExecutionProvider"],
         calibrate_method=ort.CalibrationMethod.Percentile,
         extra_options={
             "ActivationSymmetric": True,
@@ -105,6 +106,7 @@ def test_what_is_given_is_done(source: Path, tmp_path: Path) -> None:
     assert type(result.plan.weight["w1"].spec.granularity).__name__ == "PerTensor"
     assert result.plan.node["c2"].mode != "static"
     assert any("reduce_range" in warning for warning in result.warnings)
+    assert any("calibration_providers has no effect" in warning for warning in result.warnings)
 
 
 def test_onnxruntimes_own_members_and_readers_are_taken(source: Path, tmp_path: Path) -> None:
@@ -248,7 +250,6 @@ def test_overrides_of_tensors(source: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"calibration_providers": ["CUDAExecutionProvider"]}, "CPUExecutionProvider"),
         ({"quant_format": "QLinear"}, "Unknown format"),
         ({"weight_type": ort.QuantType.QInt4}, "QInt4"),
         ({"activation_type": ort.QuantType.QFLOAT8E4M3FN}, "QFLOAT8E4M3FN"),
