@@ -158,8 +158,8 @@ def widen_scales_for_bias(
         return emitted
     tensor = source.const_value
     assert tensor is not None  # noqa: S101 - it is in the plan
-    # Not below the scale by which nearest rounding is safe from saturation.
-    safe = np.maximum(least, fit(tensor.numpy(), emitted.plan.spec).scale)
+    fitted = fit(tensor.numpy(), emitted.plan.spec, at_least=np.asarray(least))
+    safe = np.maximum(least, fitted.scale)
     qparams = replace(emitted.qparams, scale=np.where(wide, safe, scale).astype(np.float32))
     channels = emitted.broadcastable(wide)
 

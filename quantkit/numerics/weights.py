@@ -14,6 +14,7 @@ costs each of them less than one step.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -21,7 +22,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrators import RangeMethod, estimate
+from calibrators import Range, RangeMethod, estimate
 from quantkit.errors import UsageError
 from quantkit.numerics.affine import (
     Affine,
@@ -33,6 +34,7 @@ from quantkit.numerics.affine import (
     unblocks,
 )
 from quantkit.numerics.dtypes import INT8, IntType
+from quantkit.numerics.grids import grid_scales
 from quantkit.numerics.pairs import PAIR_LIMIT, is_pair_safe, pair_peak
 from quantkit.spec import Granularity, PerAxis, PerBlock, PerTensor, QParams, QuantSpec
 
@@ -105,16 +107,23 @@ _BLOCK = 64
 _ROUNDED = 1 << 20  # elements
 
 
-def fit(array: Array, spec: QuantSpec, method: RangeMethod = RangeMethod.MINMAX) -> QParams:
+def fit(
+    array: Array,
+    spec: QuantSpec,
+    method: RangeMethod = RangeMethod.MINMAX,
+    at_least: NDArray[np.float32] | None = None,
+) -> QParams:
     """Compute scale and zero point of `array` under `spec`.
 
     With `pair_axes` set, each scale is widened just enough for every adjacent pair of weights to fit
-    AVX2's int16 (see `quantkit.numerics.pairs`).
+    AVX2's int16 (see `quantkit.numerics.pairs`). Where weights lie on a grid that the type has room for, the scale is one of
+    that grid, and nothing is lost (see `quantkit.numerics.grids`).
 
     Args:
         array: The weight.
         spec: Type, granularity, symmetry.
         method: How ranges are found: "minmax", "mse" and so on.
+        at_least: No scale is below these, in the shape of the scales; symmetric only.
     """
     if spec.scales:
         return _given(array, spec)
@@ -133,12 +142,18 @@ def fit(array: Array, spec: QuantSpec, method: RangeMethod = RangeMethod.MINMAX)
         whole=spec.whole,
     )
     affine = affine_of(qmin=spec.qmin, qmax=spec.qmax)
-    if spec.symmetric:
-        for axes in spec.pair_axes:
-            affine = _pair_safe(array, affine, spec, axes)
-    elif not _is_safe(array, _qparams(affine, spec)):
+    peaks = [_pair_peak(array, spec, axes) for axes in spec.pair_axes] if spec.symmetric else []
+    for peak in peaks:
+        scale = np.maximum(affine.scale, (peak / np.float32(PAIR_LIMIT - 1)).astype(np.float32))
+        affine = Affine(scale=scale, zero_point=affine.zero_point)
+    if not spec.symmetric and not _is_safe(array, _qparams(affine, spec)):
         # Where zero is not in the middle, sums of integers do not shrink with the scale. Half of them cannot saturate.
         affine = affine_of(qmin=spec.dtype.qmin // 2, qmax=spec.dtype.qmax // 2)
+    if at_least is not None:
+        scale = np.maximum(affine.scale, at_least.reshape(affine.scale.shape))
+        affine = Affine(scale=scale, zero_point=affine.zero_point)
+    if _may_follow_grids(array, spec):
+        affine = _on_grid(work, affine, found, spec, peaks, at_least)
     return _qparams(affine, spec)
 
 
@@ -187,14 +202,65 @@ def _summed_first(array: Array, axes: tuple[int, ...]) -> Array:
     return array.transpose(*axes, *rest).reshape(summed, -1)
 
 
-def _pair_safe(array: Array, affine: Affine, spec: QuantSpec, axes: tuple[int, ...]) -> Affine:
+def _pair_peak(array: Array, spec: QuantSpec, axes: tuple[int, ...]) -> Array:
+    """Return the largest one-signed sum of neighbours for each scale."""
     axes = tuple(axis % array.ndim for axis in axes)
     peak = pair_peak(_summed_first(array, axes))
     peak = peak.reshape(tuple(1 if i in axes else array.shape[i] for i in range(array.ndim)))
     if not isinstance(spec.granularity, PerBlock):
         peak = peak.max(axis=_reduced_axes(array.ndim, spec.granularity), keepdims=True)
-    scale = np.maximum(affine.scale, (peak / np.float32(PAIR_LIMIT - 1)).astype(np.float32))
-    return Affine(scale=scale, zero_point=affine.zero_point)
+    return peak
+
+
+def _may_follow_grids(array: Array, spec: QuantSpec) -> bool:
+    """Say whether scales are quantkit's choice, and each has a row of values of its own."""
+    asked = spec.whole or spec.pinned or spec.least > 0
+    between = spec.pair_axes and (isinstance(spec.granularity, PerBlock) or not spec.symmetric)
+    return bool(array.size) and not asked and not between
+
+
+def _on_grid(
+    work: Array,
+    affine: Affine,
+    found: Range,
+    spec: QuantSpec,
+    peaks: Sequence[Array],
+    at_least: Array | None,
+) -> Affine:
+    """Return scales at which weights of few values are exact, where the usual ones are not."""
+    low, high = (np.asarray(end, np.float64).reshape(-1) for end in (found.low, found.high))
+    low, high = np.minimum(low, 0), np.maximum(high, 0)
+    rows = _rows(work, spec.granularity)
+    sizes, room = np.maximum(-low, high), spec.qmax - spec.qmin
+    extents: list[tuple[Array, Array | int]] = [(high - low, room)]
+    if spec.symmetric:
+        extents = [(-low, room - room // 2), (high, room // 2)]
+    extents += [(peak.reshape(-1), PAIR_LIMIT) for peak in peaks]
+    if at_least is not None:
+        tiny = np.finfo(np.float32).tiny
+        extents.append((sizes, sizes / np.maximum(at_least.reshape(-1), tiny)))
+    usual = affine.scale.reshape(-1)
+    grid = grid_scales(rows, usual, sizes, extents)
+    if not grid.any():
+        return affine
+    scale = np.where(grid > 0, grid, usual)
+    zero = affine.zero_point.reshape(-1)
+    if not spec.symmetric:
+        zero = np.where(grid > 0, np.rint(spec.qmin - low / scale), zero)
+    shape = affine.scale.shape
+    return Affine(
+        scale=scale.astype(np.float32).reshape(shape),
+        zero_point=zero.astype(np.float32).reshape(shape),
+    )
+
+
+def _rows(work: Array, granularity: Granularity) -> Array:
+    """Return the (blocked) tensor as (C, ...), all that shares a scale in one row; a view unless there are blocks."""
+    axes = _reduced_axes(work.ndim, granularity)
+    kept = tuple(i for i in range(work.ndim) if i not in axes)
+    rows = work.transpose(*kept, *axes)
+    shape = [work.shape[i] for i in kept]
+    return rows if len(kept) == 1 else rows.reshape(math.prod(shape), -1)
 
 
 def quantize_weight(array: Array, qparams: QParams) -> Array:

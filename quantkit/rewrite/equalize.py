@@ -14,7 +14,8 @@ factor is the geometric mean of both needs, as in SmoothQuant:
 
 A Clip to [0, c] stays where it is: a channel that is multiplied by 1 / s_i is then clipped at s_i c instead of c,
 which no calibration sample came near: a_i, observed behind the Clip, has a margin of `_MARGIN`. Where a channel was
-seen to reach c, nothing is known of what lies beyond, and the group is left alone.
+seen to reach c, nothing is known of what lies beyond, and the group is left alone. Where a reader's weights have so few
+values that their integers are exact, factors are powers of two, which keep that.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,6 +29,7 @@ from numpy.typing import NDArray
 
 from quantkit.graph.channel_factors import Divisor, Divisors, rounded
 from quantkit.graph.products import Product
+from quantkit.numerics.grids import lossless_rows
 from quantkit.observe.requests import ExtremesOf, Request
 from quantkit.ops.float_ops import CLIPS, KEEPS_FACTORS
 from quantkit.ops.view import Node, View
@@ -206,6 +208,7 @@ def equalize(
         factors = _factors(np.max(seen, axis=0), group)
         if not (np.isfinite(factors).all() and (factors < 1).any()):
             continue
+        factors = _keeping_grids(factors, [(p, values[p.weight]) for p in group.readers])
         for product in group.makers:
             _scale(values[product.weight], 1 / factors, axis=0)
             if product.bias:
@@ -224,6 +227,30 @@ def _factors(magnitude: NDArray[Any], group: Group) -> NDArray[np.float64]:
         return np.ones_like(a)
     reach = a * _MARGIN if isfinite(group.bound) else a
     return rounded(np.sqrt(np.clip(reach / peak, _SMALLEST, 1.0)))
+
+
+def _keeping_grids(
+    factors: NDArray[np.float64], readers: Iterable[tuple[Product, ir.Value]]
+) -> NDArray[np.float64]:
+    """Return powers of two near the factors, where weights of few values stay as exact as they are by that; else the factors."""
+    # A ternary weight times 1, 1/2, 1/4 or 1/8 is a multiple of an eighth of its step, which 8 bits hold.
+    powers = np.exp2(np.rint(np.log2(factors)))
+    exact = [(p, value) for p, value in readers if not _is_depthwise(p) and _is_lossless(p, value)]
+    kept = (_is_lossless(p, value, powers) for p, value in exact)
+    return powers if exact and all(kept) else factors
+
+
+def _is_lossless(
+    product: Product, value: ir.Value, factors: NDArray[np.float64] | None = None
+) -> bool:
+    """Say whether 8 bits hold a dense product's weights exactly, its inputs multiplied by factors."""
+    tensor = value.const_value
+    assert tensor is not None  # noqa: S101 - weights are constant
+    array = tensor.numpy()
+    if factors is not None:
+        array = array * factors.reshape(-1, *[1] * (array.ndim - 2)).astype(np.float32)
+    rows = product.layout.rows(array)
+    return bool(lossless_rows(rows.reshape(-1, rows.shape[-1])).all())
 
 
 def _scale_inputs(value: ir.Value, factors: NDArray[np.float64], product: Product) -> None:

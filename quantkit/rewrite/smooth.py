@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from calibrators import ChannelMoments, PatchMoments
 from quantkit.graph.channel_factors import Divisor, Divisors, rounded
 from quantkit.graph.edit import Canvas, owner_of
+from quantkit.numerics.grids import lossless_rows
 from quantkit.observe.requests import MomentsOf, Request
 from quantkit.ops.float_ops import MATRIX_PRODUCTS
 from quantkit.ops.view import Node, View
@@ -365,7 +366,8 @@ def _balance(
     sizes = [np.abs(w) for w in weights]
     channels = _heard(np.maximum(-seen.low, seen.high))
     rows = _heard(np.max([size.max(axis=1) for size in sizes], axis=0))
-    plain = _noise(seen, sizes, np.ones_like(channels))
+    moved = [~lossless_rows(w.T) for w in weights]
+    plain = _noise(seen, sizes, np.ones_like(channels), moved)
 
     def tried() -> Iterator[tuple[float, float, Floats]]:
         for a in _STRENGTHS if strength is None else (strength,):
@@ -373,6 +375,12 @@ def _balance(
             # A common factor changes nothing.
             scale = rounded(scale / np.exp(np.log(scale).mean()))
             yield _noise(seen, sizes, scale), a, scale
+            if not all(columns.all() for columns in moved):
+                # Columns of few values stay exact if they are multiplied by powers of two that are not far apart.
+                powers = np.exp2(np.rint(np.log2(scale)))
+                factor = powers.astype(np.float32)[:, np.newaxis]
+                still = [~lossless_rows((w * factor).T) for w in weights]
+                yield _noise(seen, sizes, powers, still), a, powers
 
     noise, chosen, scale = min(tried(), key=lambda one: one[:2])
     return scale, chosen, float(10 * np.log10(plain / noise)) if noise > 0 < plain else 0.0
@@ -384,21 +392,27 @@ def _heard(magnitudes: NDArray[np.floating]) -> Floats:
     return np.maximum(magnitudes.astype(np.float64), _QUIETEST * loudest)
 
 
-def _noise(seen: _Channels, sizes: Sequence[NDArray[np.float32]], scale: Floats) -> float:
+def _noise(
+    seen: _Channels,
+    sizes: Sequence[NDArray[np.float32]],
+    scale: Floats,
+    moved: Sequence[NDArray[np.bool_]] | None = None,
+) -> float:
     """Return the variance that rounding adds to the sum of all outputs, but for a factor of 1/12.
 
         dx^2 sum_jn (s_j w_jn)^2  +  sum_n dw_n^2 sum_j E[x_j^2] / s_j^2
 
     with dx the step of the quotient and dw_n that of column n of the scaled weight: both are rounded independently.
-    `sizes` are the magnitudes of the weights.
+    `sizes` are the magnitudes of the weights, `moved` says which of their columns rounding changes; None: all.
     """
     low, high = seen.ends(scale)
     step = (high - low) / _LEVELS
     power = float((seen.power / scale**2).sum())
     factor = scale.astype(np.float32)[:, np.newaxis]
     total = 0.0
-    for size in sizes:
+    for i, size in enumerate(sizes):
         scaled = size * factor
         steps = scaled.max(axis=0).astype(np.float64) / _PEAK
+        steps = steps if moved is None else steps * moved[i]
         total += step**2 * float(np.vdot(scaled, scaled)) + float((steps**2).sum()) * power
     return total

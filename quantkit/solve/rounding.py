@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from calibrators import PatchMoments
 from quantkit.graph.products import Layout
+from quantkit.numerics.grids import grid_scales
 from quantkit.numerics.pairs import PAIRED, Limits, pair_peak, round_pairs
 from quantkit.numerics.second_order import carries_of, damped, damping_share, improve, round_carried
 from quantkit.plan.model import SolvedWeight
@@ -180,24 +181,22 @@ def solve_weight(
     importance = np.diagonal(h, axis1=-2, axis2=-1).copy() if settings.ranges else None
     carries = carries_of(h, own=not settings.adaptive) if settings.second_order else None
     per_channel = isinstance(spec.granularity, PerAxis)
-    common = None if per_channel else _widest(rows, limits, spec)
+    common = None if per_channel else _common(rows, limits, spec)
     q = np.empty(rows.shape, np.int32)
     scale, shift = np.empty(rows.shape[:2]), np.empty(rows.shape[:2], np.float32)
     for some in _channels(rows):
         part = rows[:, some].astype(np.float64)
-        own = (
-            _scale(part, importance, limits, spec)
-            if common is None
-            else np.full(part.shape[:2], common)
-        )
+        if common is None:
+            own, exact = _scale(part, importance, limits, spec)
+        else:
+            own, exact = np.full(part.shape[:2], common), np.ones(part.shape[:2], bool)
         if carries is not None:
             integers = round_carried(part, own, carries, limits)
         else:
             integers = round_pairs(part / own[..., np.newaxis], limits)
         if settings.adaptive:
             integers = improve(integers, part, own, h, limits)
-            if per_channel:
-                own = refit_scale(integers, part, own, h)
+            own = np.where(exact, own, refit_scale(integers, part, own, h))
         q[:, some], scale[:, some] = integers, own
         shift[:, some] = _shift(part - integers * own[..., np.newaxis], moments)
     return _solved_weight(q, scale, spec, layout), shift.reshape(-1)
@@ -218,9 +217,25 @@ def _limits(spec: QuantSpec) -> Limits:
     return Limits(peak=peak, pair=2 * peak)
 
 
-def _widest(rows: NDArray[Any], limits: Limits, spec: QuantSpec) -> float:
+def _common(rows: NDArray[Any], limits: Limits, spec: QuantSpec) -> float:
+    """Return one scale for all channels."""
     parts = (rows[:, some].astype(np.float64) for some in _channels(rows))
-    return max(float(_scale(part, None, limits, spec).max()) for part in parts)
+    widest = np.array([max(float(_usual(part, None, limits, spec).max()) for part in parts)])
+    if spec.whole or spec.pinned:
+        return float(widest[0])
+    extents = [(found.max(keepdims=True), limit) for found, limit in _extents(rows, limits)]
+    grid = grid_scales(rows.reshape(1, -1), widest, extents[0][0], extents)
+    return float(grid[0] or widest[0])
+
+
+def _extents(rows: NDArray[Any], limits: Limits) -> list[tuple[NDArray[Any], NDArray[Any] | int]]:
+    """Return what integers must have room for in each channel: the largest weight, and the largest sum of neighbours."""
+    found: list[tuple[NDArray[Any], NDArray[Any] | int]] = [
+        (np.abs(rows).max(axis=-1, initial=0).reshape(-1), limits.peak)
+    ]
+    if limits.pair < 2 * limits.peak:
+        found.append((pair_peak(np.swapaxes(rows, -1, -2)).reshape(-1), limits.pair))
+    return found
 
 
 def _moments(rows: NDArray[Any], moments: PatchMoments | None, *, centred: bool) -> Floats:
@@ -234,7 +249,20 @@ def _moments(rows: NDArray[Any], moments: PatchMoments | None, *, centred: bool)
     return one[np.newaxis] if rows.shape[0] == 1 else np.broadcast_to(one, (rows.shape[0], k, k))
 
 
-def _scale(rows: Floats, importance: Floats | None, limits: Limits, spec: QuantSpec) -> Floats:
+def _scale(
+    rows: Floats, importance: Floats | None, limits: Limits, spec: QuantSpec
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """Return the scale of each channel, and whether its weights are exact at it and it must stay."""
+    usual = _usual(rows, importance, limits, spec)
+    if spec.whole or spec.pinned:
+        return usual, np.zeros(usual.shape, bool)
+    extents = _extents(rows, limits)
+    flat = rows.reshape(-1, rows.shape[-1])
+    grid = grid_scales(flat, usual.reshape(-1), extents[0][0], extents).reshape(usual.shape)
+    return np.where(grid > 0, grid, usual), grid > 0
+
+
+def _usual(rows: Floats, importance: Floats | None, limits: Limits, spec: QuantSpec) -> Floats:
     if importance is not None:
         return choose_scale(rows, importance, limits)
     if spec.whole:  # all integers, and no range below the narrowest

@@ -6,13 +6,14 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from builders import Array, graph, model, node, rng, run, weight
+from builders import Array, graph, initializers, model, node, rng, run, weight
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from static_cases import IMAGE, X, conv, conv_weights, ready
 
 from calibrators import ChannelExtremes
 from quantkit.graph.products import products_of
+from quantkit.numerics.grids import lossless_rows
 from quantkit.rewrite.equalize import Group, equalize, extreme_requests, groups_of
 
 BOUNDS = {"low": np.array(0, np.float32), "high": np.array(6, np.float32)}
@@ -280,3 +281,16 @@ def test_channels_that_are_never_on_stay_finite() -> None:
     after, count = equalized(proto, X)
     assert count == 1
     check_same(proto, after, X)
+
+
+@pytest.mark.parametrize("values", [(-1, 1), (-7, 7)], ids=["ternary", "int4"])
+def test_weights_of_few_values_stay_exact_behind_even_channels(values: tuple[int, int]) -> None:
+    low, high = values
+    few = rng().integers(low, high + 1, (8, 8, 3, 3)).astype(np.float32) * np.float32(0.37)
+    before = chain(relu("a", "b"), weights={"c2_w": few})
+    after, count = equalized(before, X)
+    assert count == 1
+    check_same(before, after, X)
+    made = initializers(after)["c2_w"]
+    assert not np.array_equal(made, few)
+    assert lossless_rows(made).all()

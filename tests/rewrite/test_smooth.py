@@ -6,12 +6,13 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from builders import Array, graph, model, node, rng, run, weight
+from builders import Array, graph, initializers, model, node, rng, run, weight
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibrators import ChannelMoments, PatchMoments, Window
 from quantkit.graph.view import view_of
+from quantkit.numerics.grids import lossless_rows
 from quantkit.observe.requests import MomentsOf
 from quantkit.rewrite.smooth import Smoothable, Smoothed, smooth, smoothable, smoothing_requests
 
@@ -269,3 +270,16 @@ def test_outputs_stay_whatever_the_strength(
         assert np.isfinite(one.scale).all()
         assert (one.scale > 0).all()
         assert strength is not None or one.gain >= 0
+
+
+def test_weights_of_few_values_stay_exact() -> None:
+    few = {
+        name: rng(i).integers(-1, 2, (K, N)).astype(np.float32) * np.float32(0.37)
+        for i, name in enumerate(("q", "k"))
+    }
+    before = of(projections(), {**gains(), **few})
+    after, (done,) = smoothed(before, loud())
+    check_same(before, after, loud())
+    assert done.gain > 3
+    made = initializers(after)
+    assert all(lossless_rows(made[name].T).all() for name in few)

@@ -358,3 +358,36 @@ def test_a_negative_extent_is_unknown_to_every_call(tmp_path: Path) -> None:
     result = evaluate_models(source, [tmp_path / f"{name}.onnx" for name in names], samples)
     assert len(result.candidates) == len(names)
     assert verify_file(tmp_path / "s.onnx", float_model=source).ok
+
+
+@pytest.mark.parametrize("options", [{}, {"per_channel": False}, {"weight_type": "uint8"}], ids=str)
+def test_ternary_weights_are_exact_in_the_file(options: dict[str, Any], tmp_path: Path) -> None:
+    """Channels of the first layer are far apart, so that they are equalized."""
+    proto = network()
+    loudness = np.geomspace(0.05, 1, 8).astype(np.float32).reshape(-1, 1, 1, 1)
+    for i, tensor in enumerate(proto.graph.initializer):
+        array = numpy_helper.to_array(tensor)
+        if array.ndim > 1:
+            array = rng(i).integers(-1, 2, array.shape).astype(np.float32) * np.float32(0.37)
+            array = array * loudness if tensor.name == "c1_w" else array
+        tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    result = quantize_static(proto, tmp_path / "q.onnx", IMAGES, **options)
+    assert "w" in result.plan.weight
+    made = initializers(onnx.load(tmp_path / "q.onnx"))
+    for name in ("c2_w", "w"):
+        q = made[f"{name}_quantized"].astype(int) - (128 if "weight_type" in options else 0)
+        for channel in q:
+            least = np.abs(channel[channel != 0]).min()
+            assert not (channel % least).any()  # all are multiples of the least
+
+
+def test_dynamic_ternary_weights_lose_nothing(tmp_path: Path) -> None:
+    proto = chain(node("Relu", ["a"], ["b"], "relu"))
+    for i, tensor in enumerate(proto.graph.initializer):
+        array = rng(i).integers(-1, 2, tuple(tensor.dims)).astype(np.float32) * np.float32(0.37)
+        tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    source = save(proto, tmp_path / "m.onnx")
+    for weight_type in ("uint8", "int8"):
+        quantize_dynamic(source, tmp_path / "q.onnx", weight_type)
+        (wanted,), (got,) = (run(p, {"x": X}) for p in (source, tmp_path / "q.onnx"))
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
