@@ -49,7 +49,7 @@ def quantize_dynamic(  # noqa: PLR0913 - the names that onnxruntime's users type
             their size.
         nodes_to_exclude: Never these nodes, by name or pattern.
         coverage: "gain": what is faster in integers, or smaller; "all": every operator that has an integer kernel,
-            whatever its size, and Conv, which takes longer than in float.
+            whatever its size; Conv, which takes longer than in float, only where it is named or nothing else can.
         use_external_data_format: Write a ``.data`` file also below 2 GB.
         extra_options: onnxruntime's option dictionary; see `check_extra_options`.
         verify: Check the result before writing.

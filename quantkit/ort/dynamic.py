@@ -49,7 +49,8 @@ def quantize_dynamic(  # noqa: PLR0913 - onnxruntime's signature
     """Quantize as `quantkit.quantize_dynamic` does, called as onnxruntime's users do.
 
     What gains in integers is quantized. Where operators or nodes are named, or nothing gains, all that onnxruntime
-    would quantize is; where that is nothing either, the float model is written. What that means is said in the warnings
+    would quantize is (Conv, which takes longer in integers, where it is named or nothing else can); where that is nothing
+    either, the float model is written. What that means is said in the warnings
     of the result, and logged.
 
     Args:

@@ -11,13 +11,15 @@ For each node that holds weights, in this order:
 A weight that some node needs in float stays float for all: two copies would make the file grow.
 
 That is coverage "gain". With "all", size and speed do not matter: every node that has a kernel is INTEGER, and whoever
-else reads its weight reads it scaled back from the integers; only an excluded node keeps a weight float.
+else reads its weight reads it scaled back from the integers; only an excluded node keeps a weight float. Conv, which takes
+several times as long then, is INTEGER where it is named, or where nothing else can be.
 
 `obstacle` knows when those kernels can compute a node, and when that is faster than float.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from types import MappingProxyType
 
 from quantkit.numerics.dtypes import INT8, UINT8
@@ -245,6 +247,22 @@ class _Chooser(Selection):
             return "stands in a subgraph"
         return self.against(node.name, node.op_type)
 
+    def _is_wanted(self, node: Node) -> bool:
+        """Say whether a kernel that is slower than float is to be used: its node is named, or no other has one."""
+        named = node.name in self.include or node.op_type in (self.op_types or ())
+        return node.kernel is not Kernel.NONE and (named or not self._faster)
+
+    @cached_property
+    def _faster(self) -> bool:
+        """Whether the graph has a node with a kernel that is not slower than float, if it is large enough."""
+        return any(
+            node.fact is not None
+            and not node.fact.why
+            and not (self._left_alone(node) or self._why_weights_stay(node))
+            and not obstacle(node, self.view, named=True, every=True)
+            for node in self.view.weighted
+        )
+
     def _why_no_gain(self, node: Node) -> str:
         """Return why a node would not run in integers if only what gains did; "" if it would."""
         assert node.fact is not None  # noqa: S101 - it holds weights
@@ -261,7 +279,7 @@ class _Chooser(Selection):
     def _why_not_integer(self, node: Node) -> str:
         assert node.fact is not None  # noqa: S101 - it holds weights
         every = self.options.covers_all
-        if node.fact.why and not (every and node.kernel is not Kernel.NONE):
+        if node.fact.why and not (every and self._is_wanted(node)):
             return node.fact.why
         if not self.options.integer:
             return "integer arithmetic is switched off"

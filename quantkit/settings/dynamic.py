@@ -18,7 +18,7 @@ class DynamicSettings:
     """How a model is quantized dynamically; the defaults are what an expert would choose. Empty: all.
 
     Nodes that are included run in integer arithmetic where a kernel exists, whatever their size. So do all nodes where
-    coverage is "all", Conv among them, though it takes longer than in float.
+    coverage is "all"; Conv, which takes longer than in float, where it is named or nothing else can.
     """
 
     weight_type: Annotated[

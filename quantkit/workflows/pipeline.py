@@ -190,9 +190,11 @@ def dynamic(  # noqa: PLR0913 - one parameter per question
     check_output_path(output, loaded)
     loaded.require_weights()
     draft = _draft(loaded.model, options)
-    if otherwise is not None and _runs_nothing(draft.plan, options):
-        options, otherwise = otherwise, None
-        draft = _draft(loaded.model, options)
+    if otherwise is not None and not _runs_integers(draft.plan):
+        other = _draft(loaded.model, otherwise)
+        # Weights that are only stored gain as much as a Conv can; other products are meant to run in integers.
+        if not draft.plan.changes or options.reduce_range or _runs_integers(other.plan, but="Conv"):
+            draft, options, otherwise = other, otherwise, None
     require_change(draft.plan, loaded)
     how = {"verify": verify, "sample": sample is not None, "external_data": external_data}
     origin = dynamic_origin(loaded, options, how)
@@ -208,7 +210,7 @@ def dynamic(  # noqa: PLR0913 - one parameter per question
             options, draft = otherwise, _draft(loaded.model, otherwise)
             origin = replace(origin, options={**dynamic_record(options), **how})
             nbytes, checked = _written(stage, draft, reference, origin)
-        if is_noise(checked) and _may_take_back(draft.plan, options):
+        if is_noise(checked) and not options.covers_all and _runs_integers(draft.plan):
             progress("Quantizing again, without integer arithmetic")
             draft = _second_draft(loaded.model, options, checked)
             nbytes, checked = _written(stage, draft, reference, origin)
@@ -227,15 +229,9 @@ def dynamic(  # noqa: PLR0913 - one parameter per question
     )
 
 
-def _runs_nothing(plan: Plan, options: DynamicSettings) -> bool:
-    """Say whether no weight changes, or whether 7 bits are asked for, which only integer kernels need, and none runs."""
-    integer = any(n.mode is Mode.INTEGER for n in plan.nodes)
-    return not plan.changes or (options.reduce_range and not integer)
-
-
-def _may_take_back(plan: Plan, options: DynamicSettings) -> bool:
-    """Say whether integer arithmetic can be switched off: there is some, and nobody asked for all of it."""
-    return not options.covers_all and any(n.mode is Mode.INTEGER for n in plan.nodes)
+def _runs_integers(plan: Plan, but: str = "") -> bool:
+    """Say whether a node runs in integers, other than of one operator."""
+    return any(n.mode is Mode.INTEGER and n.op_type != but for n in plan.nodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
