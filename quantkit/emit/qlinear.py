@@ -10,7 +10,7 @@ import onnx_ir as ir
 from quantkit.emit.parts import Parts, ProductParts, Writer, moved_inputs, quantized_constant
 from quantkit.errors import UsageError
 from quantkit.graph.edit import Canvas, owner_of
-from quantkit.ops.float_ops import CLIPS
+from quantkit.ops.float_ops import CLIPS, COMPARES, FILL_SLOTS
 from quantkit.ops.integer_ops import INTEGER_OPS, STATIC_OPS, IntegerOp
 from quantkit.plan.model import ActivationPlan, Mode, NodePlan, Plan
 
@@ -26,7 +26,7 @@ _TAKEN: Mapping[str, frozenset[str]] = MappingProxyType(
         "AveragePool": _WINDOW | {"ceil_mode", "count_include_pad"},
         "Concat": frozenset({"axis"}),
         "Conv": _WINDOW | {"dilations", "group"},
-        "Gemm": frozenset({"transB"}),
+        "Gemm": frozenset({"transA", "transB"}),
         "GlobalAveragePool": _NONE,
         "LeakyRelu": frozenset({"alpha"}),
         "MatMul": _NONE,
@@ -80,7 +80,10 @@ class _Writer(Writer):
         elif node.op_type in _TAKEN:
             self._computed(node, read)
         elif node.op_type in self.moves:
-            self._moved(node, read[0])
+            self._moved(node, read)
+        elif node.op_type in COMPARES:
+            node.replace_input_with(0, read[0].values)
+            return
         else:
             raise _no_kernel(node)
         self._replaced.append(node)
@@ -173,19 +176,24 @@ class _Writer(Writer):
         row = STATIC_OPS[node.op_type]
         result = self._parameters(owner_of(node), node.outputs[0].name or "")
         inputs = _placed(row, read, result, {slot: node.inputs[slot] for slot in row.passed})
-        added: dict[str, int] = {}
-        if node.op_type == "Softmax":
+        added: dict[str, int | float] = {}
+        if node.op_type == "Gemm":
+            added = {"alpha": node.attributes.get_float("alpha", 1.0)}
+        elif node.op_type == "Softmax":
             added = {"opset": self.canvas.model.opset_imports.get("", 13), "axis": -1}
         elif node.op_type.endswith("AveragePool"):
             added = {"channels_last": 0}
         self._hand_on(node, self._node(row, inputs, node, added))
 
-    def _moved(self, node: ir.Node, x: _Integers) -> None:
-        """Let data movement work on the integers as they are."""
+    def _moved(self, node: ir.Node, read: Sequence[_Integers]) -> None:
+        """Let data movement work on the integers as they are; what a Pad fills in may be one of them."""
         outputs = [f"{o.name}_quantized" for o in node.outputs]
+        fill = (
+            read[1].values if node.op_type in FILL_SLOTS and len(read) > 1 else read[0].zero_point
+        )
         made = self.canvas.node(
             node.op_type,
-            moved_inputs(node, x.values, x.zero_point),
+            moved_inputs(node, read[0].values, fill),
             before=node,
             attributes=dict(node.attributes),
             outputs=outputs,
@@ -199,7 +207,7 @@ class _Writer(Writer):
         row: IntegerOp,
         inputs: Sequence[ir.Value | None],
         node: ir.Node,
-        added: Mapping[str, int],
+        added: Mapping[str, int | float],
     ) -> ir.Value:
         """Write the operator of a row in front of `node`; attributes in `added` are defaults for those of `node`."""
         kept = {k: v for k, v in node.attributes.items() if k in _TAKEN[node.op_type]}

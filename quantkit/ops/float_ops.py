@@ -19,6 +19,7 @@ __all__ = [
     "BIASED",
     "BY_CONSTANT",
     "CLIPS",
+    "COMPARES",
     "COMPUTES",
     "COVERED_SLOTS",
     "FACTS",
@@ -241,6 +242,9 @@ SELECTS = MOVES | {
     *("GatherElements", "GatherND", "GlobalMaxPool", "ReduceMax", "ReduceMin", "Resize", "TopK"),
     "Upsample",
 }
+
+# What comes out are indices, the same for integers as for the floats that they stand for.
+COMPARES = frozenset({"ArgMax"})
 
 # They scale and shift what they normalize: by the second input and the third, which is a bias like that of a product.
 NORMALIZES = frozenset({"BatchNormalization", "InstanceNormalization", "LayerNormalization"})

@@ -10,7 +10,7 @@ from math import isfinite
 from quantkit.errors import UsageError
 from quantkit.numerics.dtypes import IntType
 from quantkit.ops import Kernel
-from quantkit.ops.float_ops import CLIPS, MATRIX_PRODUCTS, PRODUCTS, activation_slots
+from quantkit.ops.float_ops import CLIPS, COMPARES, MATRIX_PRODUCTS, PRODUCTS, activation_slots
 from quantkit.ops.view import Node, View
 from quantkit.plan.model import ActivationPlan, Format, Mode, NodePlan, Plan, WeightPlan
 from quantkit.plan.ranges import clip_bounds, clips_alike
@@ -325,6 +325,8 @@ def check_operators(plan: Plan, view: View, target: Target, output_format: Forma
             continue
         if node.op_type in CLIPS and node.inputs[0] not in plan.activation:
             continue  # clips the integers of the kernel before it
+        if node.op_type in COMPARES:
+            continue  # reads integers as they are, and makes none
         weight = node.weights.get(1, "") if node.op_type in PRODUCTS else ""
         _check_kernel(node, planned, target, weighted=bool(weight))
         slots = activation_slots(node.op_type, len(node.inputs), product=bool(weight))

@@ -8,7 +8,8 @@ each operator stands between DequantizeLinear and QuantizeLinear. One walk from 
 2. What moves data shares the scale of what it moves, and is quantized where that is.
 3. A Relu or Clip goes where the quantization of its result clips alike.
 
-What is not asked for, is excluded, or cannot be quantized stays as it is, with the reason.
+What is not asked for, is excluded, or cannot be quantized stays as it is, with the reason. Written as QLinear operators a
+node is quantized only if there is one for it, or if it moves integers as they are; what it pads shares the scale, too.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,8 +17,9 @@ from dataclasses import dataclass, field, replace
 
 from quantkit.errors import UsageError
 from quantkit.numerics.dtypes import INT8
-from quantkit.ops.float_ops import CLIPS, COVERED_SLOTS, NORMALIZES, PRODUCTS, SELECTS
-from quantkit.ops.view import Node, View, Weight
+from quantkit.ops.float_ops import CLIPS, COMPARES, COVERED_SLOTS, NORMALIZES, PRODUCTS, SELECTS
+from quantkit.ops.integer_ops import STATIC_OPS
+from quantkit.ops.view import Node, View, Weight, has_vector_bias
 from quantkit.plan.dynamic import weight_plan
 from quantkit.plan.islands import form_obstacle
 from quantkit.plan.model import ActivationPlan, Mode, NodePlan, Plan, WeightPlan
@@ -33,6 +35,10 @@ _BYTE = 8
 # They are conversions themselves, or hold graphs.
 _NEVER = frozenset({"DequantizeLinear", "If", "Loop", "QuantizeLinear", "Scan"})
 _TABLES = frozenset({"Gather", "GatherElements"})
+# Movement that is quantized also where what it moves is not, as pairs and as QLinear operators; and what is not computed in
+# integers for its own sake.
+_FREE = {False: frozenset({"Pad", "Split"}), True: frozenset({"Split"})}
+_LATENT = COMPARES | {"GlobalAveragePool"}
 
 
 def plan_all(
@@ -58,7 +64,8 @@ def plan_all(
         weights=weights,
         min_opset=max(target.min_opset, _WIDE_OPSET if wide else 0) if static else 0,
         activations=activations,
-        integer_bias=target.bias is not None and not options.qdq.float_bias,
+        integer_bias=target.bias is not None
+        and (not options.qdq.float_bias or options.format == "qoperator"),
         target=target.name,
         coverage="all",
         qdq=options.qdq,
@@ -72,7 +79,7 @@ def ranges_of_all(view: View, options: StaticSettings) -> tuple[str, ...]:
         view: The graph.
         options: What the user chose; rules about single nodes and tensors only ask for less.
     """
-    most = replace(options, tensors=(), nodes=(), include=(), exclude=())
+    most = replace(options, tensors=(), nodes=(), include=(), exclude=(), format="qdq")
     ranges = OpenRanges(view, {}, most)
     asked = _Walk(view, ranges).walk().asked
     sources = (ranges.source(tensor) for tensor in asked)
@@ -121,6 +128,7 @@ class _Walk:
         self.sharing = Sharing(ranges)
         forced = self.qdq.quantize_moves
         self.moves_all = self.target.wants_all if forced is None else forced
+        self.qlinear = self.options.format == "qoperator"
         self.named = frozenset(name.strip() for name in self.options.op_types)
         self.selection = Selection(
             view.names,
@@ -158,7 +166,24 @@ class _Walk:
         if not self.named and node.op_type not in self.target.covered:
             return f"{self.target.name} does not take it in integers"
         why = self.selection.against(node.name, node.op_type)
+        if not why and self.qlinear:
+            why = self._without_qlinear(node)
         return why or (form_obstacle(node, self.view) if node.op_type == "AveragePool" else "")
+
+    def _without_qlinear(self, node: Node) -> str:
+        """Return why a node cannot be written as a QLinear operator, or on integers."""
+        moves = node.op_type in self.target.moves
+        if node.op_type not in STATIC_OPS and not moves and node.op_type not in CLIPS | COMPARES:
+            return "there is no QLinear operator for it"
+        if node.op_type in self.qdq.float_outputs:
+            return "its result is to stay float, for which there is no QLinear operator"
+        if node.op_type in PRODUCTS:
+            return _without_qlinear_product(node, self.view)
+        if moves and any(map(self.ranges.is_ruled, node.outputs)):
+            return "integers that are moved keep their scale, and its result has one of its own"
+        if node.op_type in _LATENT and node.inputs[0] not in self.found.quantized:
+            return "what it reads is not quantized"
+        return "" if node.op_type == "Pad" else form_obstacle(node, self.view)
 
     def _cover(self, index: int, node: Node) -> str:
         """Quantize what a node reads and makes; return why not."""
@@ -178,7 +203,7 @@ class _Walk:
             return "it has no float tensors"
         if node.op_type == "Where" and not self.moves_all and not self._all_quantized(inputs):
             return "what it chooses from is not quantized"
-        why = self._unknown(inputs)
+        why = self._unknown([*inputs, *(self._results(node) if self.qlinear else ())])
         if why:
             return why
         self._take(inputs)
@@ -204,7 +229,7 @@ class _Walk:
             if name and not (slot and weight)
         ]
         why = self._unknown(reads) if weight is None else _obstacle(node, weight)
-        why = why or self._unknown(reads)
+        why = why or self._unknown([*reads, *(node.outputs[:1] if self.qlinear else ())])
         if why:
             return why
         self._take(reads)
@@ -220,7 +245,7 @@ class _Walk:
         if not self._is_float(source):
             return "it has no float tensors"
         constant = node.op_type in _TABLES and source in self.view.constants
-        free = constant or node.op_type in {"Pad", "Split"} or self.moves_all
+        free = constant or node.op_type in _FREE[self.qlinear] or self.moves_all
         if not free and source not in self.found.quantized:
             return "what it moves is not quantized"
         reads = [source]
@@ -241,8 +266,10 @@ class _Walk:
             if node.outputs[:1] == results[:1]
             else ()
         )
-        own = _adds_values(node, self.view)
+        own = _adds_values(node, self.view) and not self.qlinear
         kept = [name for name in results if not own and not self.ranges.is_ruled(name)]
+        if self.qlinear and len(reads) > 1:
+            return self._pad(index, reads, results)
         self._take(reads)
         self.found.static[index] = "all is quantized"
         if node.op_type in self.qdq.float_outputs:
@@ -253,6 +280,18 @@ class _Walk:
         if kept:
             self.sharing.join([source], kept)
         self.found.made[index] = tuple(name for name in results if name in self.found.quantized)
+        return ""
+
+    def _pad(self, index: int, reads: list[str], results: tuple[str, ...]) -> str:
+        """Among integers what is filled in has the scale of what it is put beside."""
+        why = self.sharing.against(reads)
+        if why:
+            return why
+        self._take([*reads, *results])
+        self.sharing.join(reads, results)
+        self.found.joined.append((tuple(reads), results))
+        self.found.static[index] = "all is quantized"
+        self.found.made[index] = results
         return ""
 
     def _clip(self, index: int, node: Node) -> str:
@@ -271,6 +310,10 @@ class _Walk:
             self.found.made[maker] = (result,)
             self.found.absorbed[index] = maker
             return ""
+        if self.qlinear:
+            return (
+                "what makes its input does not clip alike, and there is no QLinear operator for it"
+            )
         self._hand_on(index, node)
         self.found.static[index] = "all is quantized"
         return ""
@@ -342,6 +385,18 @@ def _adds_values(node: Node, view: View) -> bool:
             or node.attributes.get("coordinate_transformation_mode") == "tf_crop_and_resize"
         )
     )
+
+
+def _without_qlinear_product(node: Node, view: View) -> str:
+    """Return what a QLinear operator of products has no place for."""
+    biased = len(node.inputs) > _MATRIX and bool(node.inputs[_MATRIX])
+    if not node.weights.get(1):
+        if node.op_type == "Conv":
+            return "its weight is computed at run time"
+        return "of two activations there is no QLinear operator with a bias" if biased else ""
+    if biased and not has_vector_bias(node, view, absent=True):
+        return "its bias is no constant vector, which its QLinear operator takes"
+    return ""
 
 
 def _obstacle(node: Node, weight: Weight) -> str:

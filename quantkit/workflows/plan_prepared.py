@@ -65,7 +65,8 @@ def plan_of(
     ready, job = prepared.ready, prepared.job
     ranges = ranges_of(prepared.seen, ready, job.methods)
     powers = _powers(prepared.seen, ready.view)
-    plan = plan_static(ready.view, ranges, job.options, powers, kept=kept)
+    options = replace(job.options, format=output_format.value)
+    plan = plan_static(ready.view, ranges, options, powers, kept=kept)
     plan = replace(plan, factors_id=ready.factors_id, output_format=output_format)
     check_operators(plan, ready.view, job.options.runs_on, output_format)
     return plan
