@@ -15,13 +15,14 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnx.version_converter
 import onnxruntime as ort
 from coverage_models import OPERATORS, operator_model, operator_samples
 from measure import (
@@ -49,6 +50,7 @@ Row = dict[str, Any]
 _ENCODER, _CLASSIFIER = "all-MiniLM-L6-v2", "efficientnet_lite0"
 _TARGETS = ("cpu", "arm64", "tensorrt", "openvino", "qnn")
 _BIG = ("cpu", "tensorrt", "openvino", "qnn")  # of real models; arm64 differs from cpu in its types
+_OPSET = 13
 _CALIBRATE, _JUDGE = 16, 8
 _ALLOWED = 0.5  # dB below onnxruntime
 _CLOSE = 60.0  # dB, above which nobody can tell the difference
@@ -78,7 +80,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="*", help="operators or models to make")
     parser.add_argument("--again", action="store_true", help="make quantkit's files again")
     parser.add_argument("--targets", nargs="*", choices=_TARGETS, help="targets to make")
-    parser.add_argument("--skip", nargs="*", default=[], help='"operators", "models", "latency"')
+    parser.add_argument(
+        "--skip", nargs="*", default=[], help="operators, models, latency, or a tool"
+    )
     given = parser.parse_args(argv)
     path = given.results / "coverage.json"
     data = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
@@ -102,7 +106,7 @@ def _fill(data: dict[str, Any], given: argparse.Namespace, folder: Path) -> None
                 row = data["rows"].setdefault(f"{kind}/{name}/{case.name}", {})
                 if given.again:
                     row.pop("quantkit", None)
-                _complete(row, case, TARGETS[name], folder)
+                _complete(row, case, TARGETS[name], folder, given.skip)
                 print(kind, name, case.name, row, flush=True)
             _save(given.results, data)
             timed = kind == "models" and "latency" not in given.skip
@@ -182,13 +186,15 @@ def _zoo(shared: Path, name: str, folder: Path) -> Case:
     )
 
 
-def _complete(row: Row, case: Case, target: Target, folder: Path) -> None:
+def _complete(
+    row: Row, case: Case, target: Target, folder: Path, skip: Collection[str] = ()
+) -> None:
     """Add the tools that are not in the row yet; an error stands in the place of figures."""
     makers: dict[str, Callable[[Case, Target, Path], None]] = {
         "quantkit": _by_quantkit,
         "onnxruntime": _by_onnxruntime,
     }
-    missing = [tool for tool in makers if tool not in row]
+    missing = [tool for tool in makers if tool not in row and tool not in skip]
     expected = _outputs(case.model, case.evaluation) if missing else []
     for tool in missing:
         path = folder / f"{tool}.onnx"
@@ -217,7 +223,7 @@ def _by_onnxruntime(case: Case, target: Target, path: Path) -> None:
     from onnxruntime.quantization.execution_providers.qnn import get_qnn_qdq_config
 
     prepared = path.with_name("prepared.onnx")
-    peer.quant_pre_process(str(case.model), str(prepared), skip_symbolic_shape=True)
+    peer.quant_pre_process(str(_modern(case.model, path)), str(prepared), skip_symbolic_shape=True)
     types = {
         "activation_type": peer.QuantType[f"Q{_enum(target.activation.name)}"],
         "weight_type": peer.QuantType[f"Q{_enum(target.weight.name)}"],
@@ -235,6 +241,16 @@ def _by_onnxruntime(case: Case, target: Target, path: Path) -> None:
     peer.quantize_static(
         str(prepared), str(path), reader, per_channel=True, extra_options=options, **types
     )
+
+
+def _modern(model: Path, beside: Path) -> Path:
+    """Return the model, or a copy of an opset that has scales by channel."""
+    found = onnx.load(model)
+    if max(o.version for o in found.opset_import if not o.domain) >= _OPSET:
+        return model
+    path = beside.with_name("modern.onnx")
+    onnx.save(onnx.version_converter.convert_version(found, _OPSET), path)
+    return path
 
 
 def _enum(name: str) -> str:
@@ -284,7 +300,7 @@ def _latencies(case: Case, folder: Path) -> Row:
 
 
 def _page(data: Mapping[str, Any]) -> str:
-    rows: Mapping[str, Row] = data["rows"]
+    rows: Mapping[str, Row] = {k: r for k, r in data["rows"].items() if len(r) > 1}
     parts = [
         "# Coverage: every listed operator quantized",
         _INTRODUCTION,
