@@ -114,7 +114,7 @@ class Ranges:
         if fixed is not None:
             return fixed, None
         if tensor in self.observed:
-            return self._seen(maker, *self.observed[tensor]), None
+            return self._cut(tensor, self._seen(maker, *self.observed[tensor])), None
         ends = self._ends(tensor)
         if ends is not None:
             finite = isfinite(ends[0]) and isfinite(ends[1])
@@ -163,6 +163,18 @@ class Ranges:
         if bounds is not None:
             low, high = max(low, bounds[0]), min(high, bounds[1])
         return KnownRange(low, high, "observed")
+
+    def _cut(self, tensor: str, seen: KnownRange | None) -> KnownRange | None:
+        """Return the range within the bounds of the one Relu or Clip that reads a tensor, where all is quantized.
+
+        What lies beyond is clipped in any case, and would cost steps. Elsewhere such a tensor is not quantized.
+        """
+        index = self.view.only_reader(tensor) if self.options.covers_all else None
+        bounds = None if index is None else clip_bounds(self.view.nodes[index], self.view.constants)
+        if seen is None or bounds is None:
+            return seen
+        low, high = max(seen.low, min(bounds[0], 0.0)), min(seen.high, max(bounds[1], 0.0))
+        return KnownRange(low, high, seen.why) if low < high else seen
 
     def sqnr(self, tensor: str) -> float | None:
         """Return how many dB the steps of a tensor lie below its values; None if their power is not known."""

@@ -21,7 +21,7 @@ from static_cases import (
 
 from quantkit.numerics.dtypes import UINT8
 from quantkit.plan import Mode, Plan
-from quantkit.settings import ActivationType, NodeRule, StaticSettings, TensorRule
+from quantkit.settings import ActivationType, NodeRule, QdqSettings, StaticSettings, TensorRule
 
 ZERO, ONE = np.array(0, np.float32), np.array(1, np.float32)
 
@@ -71,6 +71,21 @@ def test_clip_stays_where_the_range_goes_beyond_its_bounds() -> None:
     proto = chain(clip, constants={"low": ZERO, "high": ONE})
     said = TensorRule(tensor="b", range=(0.0, 2.0))
     assert modes(planned(proto, StaticSettings(tensors=(said,))))["clip"] is Mode.STATIC
+
+
+def test_where_all_is_quantized_what_only_a_clip_reads_has_no_steps_beyond_its_bounds() -> None:
+    clip = node("Clip", ["a", "low", "high"], ["b"], "clip")
+    proto = chain(clip, constants={"low": np.array(-0.25, np.float32), "high": ONE / 2})
+    everything = StaticSettings(coverage="all", qdq=QdqSettings(keep_clips=True))
+    plan = planned(proto, everything)
+    assert plan.activation["a"].scale == plan.activation["b"].scale == pytest.approx(0.75 / 255)
+    other = graph(
+        [conv("x", "a", "c1"), clip, conv("b", "y", "c2")],
+        IMAGE,
+        {"y": None, "a": None},
+        conv_weights("c1", "c2") | {"low": np.array(-0.25, np.float32), "high": ONE / 2},
+    )
+    assert planned(model(other), everything).activation["a"].scale > 1 / 255
 
 
 def test_relu_that_others_read_past_stays() -> None:
