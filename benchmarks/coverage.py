@@ -1,6 +1,6 @@
 """Coverage "all" of every target beside onnxruntime's own QDQ tool: operator by operator, and on real models.
 
-Both tools get the same samples, types and ranges (lowest and highest value seen), scales by channel, and onnxruntime its own
+Both tools get the same samples, operators, types and ranges (lowest and highest value seen), scales by channel, and onnxruntime its own
 preparation of the model first. Every file is checked, loaded, and run on samples that were not calibrated on,
 with onnxruntime's optimizations off: what is judged is what the file says. On the CPU "gain" and "all" are timed
 beside float, in turn and optimized.
@@ -56,8 +56,8 @@ _ALLOWED = 0.5  # dB below onnxruntime
 _CLOSE = 60.0  # dB, above which nobody can tell the difference
 _INTRODUCTION = """\
 Made by `python benchmarks/coverage.py`. SQNR in dB of the worst output on samples that were not calibrated on; Q/DQ: the
-number of QuantizeLinear and DequantizeLinear. Both tools have the same types, minimum and maximum as ranges, scales by
-channel. Every file of quantkit's passes onnx's full check and loads, unless said otherwise. Names in bold: quantkit is
+number of QuantizeLinear and DequantizeLinear. Both tools have the same operators and types, minimum and maximum as ranges,
+scales by channel; for QNN onnxruntime has its own configuration (`get_qnn_qdq_config`). Every file of quantkit's passes onnx's full check and loads, unless said otherwise. Names in bold: quantkit is
 worse by more than 0.5 dB."""
 _PAIRS = ("QuantizeLinear", "DequantizeLinear")
 
@@ -122,12 +122,7 @@ def _save(folder: Path, data: Mapping[str, Any]) -> None:
 
 
 def _listed(name: str, kind: str, target: str) -> bool:
-    return kind == "models" or name.partition(":")[0] in _covered(TARGETS[target])
-
-
-def _covered(target: Target) -> frozenset[str]:
-    """Return the operators that coverage "all" of a target quantizes."""
-    return frozenset(getattr(target, "covers", target.operators))
+    return kind == "models" or name.partition(":")[0] in TARGETS[target].covered
 
 
 def _operators(only: Sequence[str] | None, folder: Path) -> Iterator[Case]:
@@ -140,7 +135,7 @@ def _operators(only: Sequence[str] | None, folder: Path) -> Iterator[Case]:
             name=name,
             model=path,
             calibration=operator_samples(_CALIBRATE, 1),
-            evaluation=operator_samples(_JUDGE, 2),
+            evaluation=operator_samples(8 * _JUDGE, 2),
         )
 
 
@@ -239,7 +234,13 @@ def _by_onnxruntime(case: Case, target: Target, path: Path) -> None:
         "QuantizeBias": target.bias is not None,
     }
     peer.quantize_static(
-        str(prepared), str(path), reader, per_channel=True, extra_options=options, **types
+        str(prepared),
+        str(path),
+        reader,
+        op_types_to_quantize=sorted(target.covered),
+        per_channel=True,
+        extra_options=options,
+        **types,
     )
 
 
@@ -266,7 +267,7 @@ def _judged(path: Path, samples: Sequence[Feeds], expected: Sequence[Sequence[An
         valid = first_line(error)[:200]
     found = _outputs(path, samples)
     worst = [
-        sqnr(
+        _likeness(
             np.concatenate([np.ravel(e) for e in want]), np.concatenate([np.ravel(g) for g in got])
         )
         for want, got in zip(zip(*expected, strict=True), zip(*found, strict=True), strict=True)
@@ -275,6 +276,13 @@ def _judged(path: Path, samples: Sequence[Feeds], expected: Sequence[Sequence[An
     counts = Counter(node.op_type for node in model.graph.node)
     row: Row = {"sqnr": round(min(worst), 2), "pairs": [counts[op] for op in _PAIRS]}
     return row | ({"invalid": valid} if valid else {})
+
+
+def _likeness(expected: Any, found: Any) -> float:
+    """Return the SQNR in dB; of integers, which are right or wrong, the share that is wrong in dB."""
+    if expected.dtype.kind == "f":
+        return sqnr(expected, found)
+    return float(-10 * np.log10(max(np.mean(expected != found), 1e-20)))
 
 
 def _outputs(model: Path, samples: Sequence[Feeds]) -> list[list[Any]]:

@@ -105,8 +105,9 @@ OPERATORS: Mapping[str, Maker] = {
         "MatMul", a, g.weight(1, _CHANNELS, _SIDE, 12, fan_in=_SIDE)
     ),
     "Add": _both("Add"),
+    # Behind a Relu: a preparation cannot fold it into the Conv.
     "Add: constant": lambda g, a, _b: g.add(
-        "Add", a, g.constant(g.random.normal(0, 0.5, (_CHANNELS, 1, 1)))
+        "Add", g.add("Relu", a), g.constant(g.random.normal(0, 0.5, (_CHANNELS, 1, 1)))
     ),
     "Sub": _both("Sub"),
     "Mul": _both("Mul"),
@@ -187,6 +188,31 @@ OPERATORS: Mapping[str, Maker] = {
     "Transpose": _plain("Transpose", perm=[0, 2, 3, 1]),
     "TopK": lambda g, a, _b: g.add("TopK", a, g.ints(4), outputs=2, axis=1),
     "ArgMax": _plain("ArgMax", axis=1),
+    "ArgMin": _plain("ArgMin", axis=1),
+    **{
+        op: _plain(op)
+        for op in ("Abs", "Ceil", "Cos", "Floor", "Neg", "Round", "Sign", "Sin", "Softplus")
+    },
+    **{op: _both(op) for op in ("Max", "Min", "Sum")},
+    "Log": lambda g, a, _b: g.add("Log", g.add("Softplus", a)),
+    "LogSoftmax": _plain("LogSoftmax", axis=1),
+    "LpNormalization": _plain("LpNormalization", axis=1),
+    "Pow": lambda g, a, _b: g.add("Pow", a, g.constant(np.float32(2))),
+    "CumSum": lambda g, a, _b: g.add("CumSum", a, g.constant(2, _INT)),
+    "GatherND": lambda g, a, _b: g.add("GatherND", a, g.constant([[0, 3], [0, 5]], _INT)),
+    "ScatterND": lambda g, a, b: g.add(
+        "ScatterND", a, g.constant([[0, 3]], _INT), g.add("Gather", b, g.constant(0, _INT), axis=1)
+    ),
+    "ScatterElements": lambda g, a, b: g.add(
+        "ScatterElements",
+        a,
+        g.constant(np.zeros((1, 1, _SIDE, _SIDE)), _INT),
+        g.add("Slice", b, g.ints(0), g.ints(1), g.ints(1)),
+        axis=1,
+    ),
+    "GridSample": lambda g, a, _b: g.add(
+        "GridSample", a, g.constant(g.random.uniform(-1, 1, (1, _SIDE, _SIDE, 2)))
+    ),
 }
 
 
