@@ -121,8 +121,6 @@ DEQUANT_OUTPUT_SUFFIX = "_DequantizeLinear_Output"
 MODEL_SIZE_THRESHOLD = 1 << 31
 type_to_name = {number: name for name, number in TensorProto.DataType.items()}
 
-_TYPES = ("int8", "uint8", "int16", "uint16")
-
 
 class QuantType(Enum):
     """Integer types, numbered as in onnxruntime."""
@@ -160,7 +158,7 @@ def plain_name(quant_type: Any) -> str:
 
 
 def type_name(quant_type: Any) -> Any:
-    """Return quantkit's name of a type: "uint8" for QUInt8.
+    """Return quantkit's name of a type: "uint8" for QUInt8. What weights and activations may be, settings say.
 
     Args:
         quant_type: A `QuantType`, onnxruntime's own, a number of ONNX's (TensorProto.UINT8), or the name itself.
@@ -169,8 +167,8 @@ def type_name(quant_type: Any) -> Any:
         UsageError: There is no such type here.
     """
     name = plain_name(quant_type)
-    if name not in _TYPES:
-        raise UsageError(f"Type {quant_type} is not available: use {', '.join(_TYPES)}.")
+    if name not in NAMES.values():
+        raise UsageError(f"There is no type {quant_type!r} here: give a QuantType.")
     return name
 
 

@@ -197,7 +197,7 @@ def test_configurations(source: Path, tmp_path: Path) -> None:
         ({"TensorQuantOverrides": {"x": [{"symmetric": True}]}}, "ActivationSymmetric"),
         ({"TensorQuantOverrides": {"w1": [{"rmin": -1, "rmax": 1}]}}, "is a weight"),
         ({"TensorQuantOverrides": {"q": [{"rmin": -1, "rmax": 1}]}}, "no tensor 'q'"),
-        ({"TensorQuantOverrides": {"x": [{"quant_type": ort.QuantType.QInt4}]}}, "QInt4"),
+        ({"TensorQuantOverrides": {"x": [{"quant_type": ort.QuantType.QInt4}]}}, "int4"),
     ],
 )
 def test_options_that_cannot_be_had_are_explained(
@@ -251,7 +251,7 @@ def test_overrides_of_tensors(source: Path, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         ({"quant_format": "QLinear"}, "Unknown format"),
-        ({"weight_type": ort.QuantType.QInt4}, "QInt4"),
+        ({"weight_type": ort.QuantType.QInt4}, "int4"),
         ({"activation_type": ort.QuantType.QFLOAT8E4M3FN}, "QFLOAT8E4M3FN"),
         ({"calibrate_method": "Median"}, "Unknown calibration method"),
         ({"nodes_to_exclude": "c1"}, r"write \['c1'\]"),
