@@ -56,7 +56,6 @@ _INSTEAD = {
     "onnx_model": "read and change models with the package onnx_ir, or simplify them with quantkit.optimize",
     "onnx_quantizer": _PLAN,
     "operators": _PLAN,
-    "qnn_preprocess_model": "use quantkit.ort.quant_pre_process or quantkit.optimize(model, output)",
     "registry": _PLAN,
 }
 _NAMES_OF = {
