@@ -211,4 +211,5 @@ if __name__ == "__main__":
     try:
         main()
     except QuantkitError as e:
-        sys.exit(f"error: {e}")
+        sys.stderr.write(f"error: {e}\n")
+        sys.exit(2)

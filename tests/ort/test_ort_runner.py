@@ -1,5 +1,6 @@
 """``python -m quantkit.ort.static_quantize_runner``: onnxruntime's flags, and the test sets beside a model."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -85,3 +86,18 @@ def test_overrides_that_are_none_are_refused(text: str, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         runner.get_tensor_quant_overrides(tmp_path / "none.json")
     assert runner.get_tensor_quant_overrides(None) == {}
+
+
+def test_it_is_a_command(source: Path, tmp_path: Path) -> None:
+    words = [
+        sys.executable,
+        "-m",
+        runner.__name__,
+        "-i",
+        str(tmp_path / "none.onnx"),
+        "-o",
+        "out.onnx",
+    ]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=source.parent)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith("error: ")
