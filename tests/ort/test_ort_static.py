@@ -252,7 +252,7 @@ def test_overrides_of_tensors(source: Path, tmp_path: Path) -> None:
     [
         ({"quant_format": "QLinear"}, "Unknown format"),
         ({"weight_type": ort.QuantType.QInt4}, "int4"),
-        ({"activation_type": ort.QuantType.QFLOAT8E4M3FN}, "QFLOAT8E4M3FN"),
+        ({"activation_type": ort.QuantType.QFLOAT8E4M3FN}, "float8e4m3fn"),
         ({"calibrate_method": "Median"}, "Unknown calibration method"),
         ({"nodes_to_exclude": "c1"}, r"write \['c1'\]"),
         ({"nodes_to_exclude": ["c9"]}, "no node 'c9'"),
