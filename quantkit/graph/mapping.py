@@ -10,6 +10,7 @@ import mmap
 import os
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ __all__ = ["SMALL", "MappedFile", "MappedModel", "lazy", "mapped_model"]
 SMALL = 32 << 20  # bytes of a file that is read whole rather than mapped
 
 _BYTE = 8  # bits
+_TAKEN_IN = 1 << 10  # bytes of a tensor that need no file of their own
 _AT_ONCE = 1 << 30  # bytes: the system reads no more than 2 GB at a time
 
 
@@ -138,15 +140,34 @@ def mapped_model(path: Path, ir_version: Callable[[int], int]) -> MappedModel:
     that holds them all. `ir_version` maps the file's IR version to the one to declare.
 
     Of a small file the tensors stay where they are: where somebody cuts a mapped file short, the process is killed
-    without a word.
+    without a word. Small tensors outside of it are taken in: onnxruntime does not look for axes and shapes in other
+    files, and refuses the model.
     """
     mapped = MappedFile(path)
     view = mapped.view()
     proto = onnx.ModelProto.FromString(bytes(view) if len(mapped) < SMALL else split(view))
     proto.ir_version = ir_version(proto.ir_version)
+    for tensor in tensors_of(proto):
+        _take_in(tensor, path.parent)
     entries = [e for t in tensors_of(proto) for e in t.external_data if e.key == "location"]
     files = {e.value: (path.parent / e.value).resolve() for e in entries} | {MARK: path.resolve()}
     folder = Path(os.path.commonpath([file.parent for file in files.values()]))
     for entry in entries:
         entry.value = files[entry.value].relative_to(folder).as_posix()
     return MappedModel(proto.SerializeToString(), folder)
+
+
+def _take_in(tensor: onnx.TensorProto, folder: Path) -> None:
+    """Let a small tensor hold what it has in a file of a folder; what cannot be read is the runtime's to complain of."""
+    said = {entry.key: entry.value for entry in tensor.external_data}
+    with suppress(OSError, ValueError):
+        length, offset = int(said.get("length", 0)), int(said.get("offset", 0))
+        if said.get("location", MARK) == MARK or not 0 < length <= _TAKEN_IN:
+            return
+        with (folder / said["location"]).open("rb") as file:
+            file.seek(offset)
+            content = file.read(length)
+        if len(content) == length:
+            tensor.raw_data = content
+            tensor.ClearField("external_data")
+            tensor.ClearField("data_location")

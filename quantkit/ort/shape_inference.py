@@ -1,8 +1,6 @@
 """onnxruntime's `quant_pre_process`: here it is `quantkit.optimize`, and a model of an old opset is raised to 11."""
 
 import logging
-import os
-import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -10,16 +8,15 @@ from typing import Any
 import onnx
 
 from quantkit.errors import ModelError, RuntimeSupportError, UsageError
-from quantkit.files import check_outputs, replacing
+from quantkit.files import check_outputs, put, scratch
 from quantkit.graph.intake import complaint_of
 from quantkit.graph.load import external_files, load, read_structure
-from quantkit.graph.messages import tensors_of
 from quantkit.graph.opset import opset_of, raise_opset
 from quantkit.ort.missing import missing
 from quantkit.runtime.session import load_model
 from quantkit.workflows.optimize import OptimizeResult, optimize_model
 
-__all__ = ["quant_pre_process"]
+__all__ = ["data_beside", "place_data", "quant_pre_process"]
 __path__: list[str] = []  # so that what is missing is said; see quantkit.ort.missing
 
 _LOG = logging.getLogger(__name__)
@@ -43,7 +40,7 @@ def quant_pre_process(  # noqa: PLR0913 - onnxruntime's signature
     save_as_external_data: bool = False,  # noqa: FBT001
     all_tensors_to_one_file: bool = False,  # noqa: ARG001, FBT001 - it is one file
     external_data_location: str | None = None,
-    external_data_size_threshold: int = _THRESHOLD,  # noqa: ARG001
+    external_data_size_threshold: int = _THRESHOLD,
     **deprecated_kwargs: Any,
 ) -> OptimizeResult:
     """Simplify a float model as `quantkit.optimize` does, and compare it with the original.
@@ -64,7 +61,7 @@ def quant_pre_process(  # noqa: PLR0913 - onnxruntime's signature
         save_as_external_data: Write weights to a file of their own beside the model.
         all_tensors_to_one_file: Accepted: it is one file.
         external_data_location: The name of that file; None: it is named by what is in it.
-        external_data_size_threshold: Accepted: what takes a few bytes stays in the model.
+        external_data_size_threshold: Bytes from which a tensor goes there.
         **deprecated_kwargs: ``input_model_path``, as `input_model` was called.
 
     Raises:
@@ -77,8 +74,10 @@ def quant_pre_process(  # noqa: PLR0913 - onnxruntime's signature
         raise UsageError(f"quant_pre_process has no parameter '{next(iter(deprecated_kwargs))}'.")
     target = Path(output_model_path)
     data = None
-    if external_data_location is not None and save_as_external_data:
-        data = _beside(target, external_data_location, source)
+    if save_as_external_data:
+        exact = external_data_location or external_data_size_threshold != _THRESHOLD
+        location = external_data_location or f"{target.name}.data"
+        data = data_beside(target, location, source) if exact else None
     elif external_data_location is not None:
         _LOG.warning("external_data_location has no effect without save_as_external_data.")
     shapes = not (skip_onnx_shape and skip_symbolic_shape)
@@ -92,8 +91,8 @@ def quant_pre_process(  # noqa: PLR0913 - onnxruntime's signature
         opset=_opset_for(source),
         metadata=_MARK,
     )
-    if data is not None and result.external_data:
-        _move_data(target, data)
+    if data is not None:
+        place_data(target, data, external_data_size_threshold)
     return result
 
 
@@ -140,7 +139,7 @@ def _in_opset(proto: onnx.ModelProto, opset: int) -> onnx.ModelProto:
     return copy
 
 
-def _beside(target: Path, location: str, source: str | Path | onnx.ModelProto) -> Path:
+def data_beside(target: Path, location: str, source: str | Path | onnx.ModelProto) -> Path:
     """Return where external data goes; ONNX wants it in the folder of the model.
 
     Raises:
@@ -156,25 +155,30 @@ def _beside(target: Path, location: str, source: str | Path | onnx.ModelProto) -
     return data
 
 
-def _move_data(target: Path, data: Path) -> None:
-    """Give the external data of a model another name; until the model says so, the old one is there too."""
-    proto = onnx.load(target, load_external_data=False)
-    (before,) = external_files(proto, target.parent)
-    if before == data:
-        return
-    data.unlink(missing_ok=True)
-    try:
-        os.link(before, data)
-    except OSError:  # not every file system has links
-        shutil.copyfile(before, data)
-    for tensor in tensors_of(proto):
-        for entry in tensor.external_data:
-            if entry.key == "location":
-                entry.value = data.name
-    with replacing(target) as file:
-        file.write(proto.SerializeToString(deterministic=True))
-    with suppress(OSError):
-        before.unlink()
+def place_data(target: Path, data: Path, threshold: int) -> None:
+    """Write the weights of a model that is there already to a file, from a number of bytes on; the model is renamed last.
+
+    Args:
+        target: The model.
+        data: The file, beside it.
+        threshold: Bytes from which a tensor goes there.
+    """
+    before = external_files(read_structure(target), target.parent)
+    with scratch(target.parent) as folder:
+        made = folder / target.name
+        onnx.save_model(
+            onnx.load(target),
+            made,
+            save_as_external_data=True,
+            location=data.name,
+            size_threshold=threshold,
+        )
+        if (folder / data.name).exists():
+            put(folder / data.name, data)
+        put(made, target)
+    for path in before - {data}:
+        with suppress(OSError):
+            path.unlink()
 
 
 def __getattr__(name: str) -> Any:

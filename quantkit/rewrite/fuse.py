@@ -1,4 +1,4 @@
-"""Sequences of nodes that are one operator: Gelu, LayerNormalization, LpNormalization.
+"""Sequences of nodes that are one operator: Gelu, LayerNormalization, LpNormalization, SpaceToDepth.
 
 onnxruntime finds them itself when it loads a model for a CPU; an accelerator that has the operator needs it in the file. A sequence
 is fused where nobody else reads what is inside. Passes as in `quantkit.rewrite.simplify`: in place, linear, outputs keep
@@ -7,22 +7,25 @@ their names; asked for by name only. The last axis is known by its number where 
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from math import sqrt
+from math import prod, sqrt
 
 import numpy as np
 import onnx_ir as ir
 
-from quantkit.graph.edit import Names, constant, discard, is_op, nodes_of, succeed
+from quantkit.graph.edit import Names, constant, discard, is_op, nodes_of, sole_reader, succeed
 from quantkit.graph.opset import opset_of
-from quantkit.graph.shapes import dims, integers
+from quantkit.graph.shapes import dims, integers, static
 
-__all__ = ["gelu", "layer_normalization", "lp_normalization"]
+__all__ = ["gelu", "layer_normalization", "lp_normalization", "space_to_depth"]
 
 _MICROSOFT = "com.microsoft"
 _HAS_LAYER_NORMALIZATION = 17
 _CLOSE = 1e-4  # constants are written with four digits and more
 _EPSILON = 1e-3
 _NOTHING = 1e-10  # a bound that only keeps from dividing by 0
+_IMAGE = 4  # axes
+_MOST = 1 << 22  # values whose order is looked at
+_LONGEST = 8  # nodes that move blocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +56,16 @@ def lp_normalization(model: ir.Model) -> int:
     return _fuse(model, "ReduceL2", _lp_normalization)
 
 
+def space_to_depth(model: ir.Model) -> int:
+    """Fuse Reshape and Transpose that make the places in a block channels; return how many there were."""
+    return _fuse(model, "Reshape", _space_to_depth)
+
+
 def _fuse(model: ir.Model, op_type: str, match: Callable[[ir.Node], _Match | None]) -> int:
     names = Names(node.name for node in nodes_of(model) if node.name)
     count = 0
     for node in nodes_of(model):
-        found = match(node) if is_op(node, op_type) else None
+        found = match(node) if is_op(node, op_type) and node.graph is not None else None
         if found is None or not _is_closed(found.nodes):
             continue
         last = found.nodes[-1]
@@ -77,6 +85,38 @@ def _fuse(model: ir.Model, op_type: str, match: Callable[[ir.Node], _Match | Non
             model.opset_imports.setdefault(found.domain, 1)
         count += 1
     return count
+
+
+def _space_to_depth(first: ir.Node) -> _Match | None:
+    """Follow nodes that move values, and compare the order of values with that which the operator makes."""
+    source, chain = first.inputs[0], [first]
+    before = static(source)
+    if source is None or before is None or len(before) != _IMAGE or prod(before) > _MOST:
+        return None
+    n, c, h, w = before
+    order = np.arange(prod(before)).reshape(before)
+    while len(chain) <= _LONGEST:
+        after, node = static(chain[-1].outputs[0]), chain[-1]
+        if after is None:
+            return None
+        if is_op(node, "Reshape"):
+            order = order.reshape(after)
+        else:
+            perm = node.attributes.get("perm")
+            order = order.transpose(None if perm is None else tuple(perm.as_ints()))
+        block = h // after[2] if len(after) == _IMAGE and after[2] else 1
+        if block > 1 and after == (n, c * block**2, h // block, w // block):
+            split = np.arange(order.size).reshape(n, c, h // block, block, w // block, block)
+            if np.array_equal(order, split.transpose(0, 3, 5, 1, 2, 4).reshape(after)):
+                size = ir.AttrInt64("blocksize", block)
+                return _Match(
+                    nodes=tuple(chain), op_type="SpaceToDepth", inputs=(source,), attributes=(size,)
+                )
+        following = sole_reader(node.outputs[0])
+        if following is None or not is_op(following, "Reshape", "Transpose"):
+            return None
+        chain.append(following)
+    return None
 
 
 def _is_closed(nodes: Iterable[ir.Node]) -> bool:

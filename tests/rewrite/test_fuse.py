@@ -1,17 +1,18 @@
 """Sequences of nodes that are one operator become one, and nothing else does."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from builders import graph, model, node, op_types, rng, run, sqnr, weight
+from builders import graph, model, node, op_types, rng, run, save, sqnr, weight
 from onnx import numpy_helper
 
 from quantkit.graph.load import load
 from quantkit.graph.messages import to_proto
 from quantkit.graph.shapes import infer
-from quantkit.rewrite.fuse import gelu, layer_normalization, lp_normalization
+from quantkit.rewrite.fuse import gelu, layer_normalization, lp_normalization, space_to_depth
 
 SHAPE = [2, 3, 8]
 NUMBERS = {
@@ -150,3 +151,46 @@ def test_an_opset_without_the_operator_keeps_the_sequence() -> None:
         proto.opset_import[0].version = opset
         assert fused(proto, layer_normalization)[0] == expected
     assert numpy_helper.to_array(held[0]).size
+
+
+def moved(steps: list[list[int]], perms: list[list[int]]) -> onnx.ModelProto:
+    """x [1, 3, 4, 6] -> Reshape, Transpose, ..., Reshape -> y [1, 12, 2, 3]."""
+    nodes, last = [], "x"
+    for place, perm in enumerate([*perms, []]):
+        made = f"r{place}" if perm else "y"
+        nodes.append(node("Reshape", [last, f"s{place}"], [made], f"reshape{place}"))
+        if perm:
+            nodes.append(node("Transpose", [made], [f"t{place}"], f"move{place}", perm=perm))
+        last = f"t{place}"
+    held = {f"s{place}": np.array(step) for place, step in enumerate(steps)}
+    return model(graph(nodes, {"x": [1, 3, 4, 6]}, {"y": [1, 12, 2, 3]}, held), opset=18)
+
+
+SPLIT, JOINED = [1, 3, 2, 2, 3, 2], [1, 12, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("steps", "perms", "count"),
+    [
+        ([SPLIT, JOINED], [[0, 3, 5, 1, 2, 4]], 1),
+        (
+            [SPLIT, [1, 3, 6, 4], [1, 3, 4, 2, 3], JOINED],
+            [[0, 1, 2, 4, 3, 5], [0, 1, 3, 2], [0, 2, 1, 3, 4]],
+            1,
+        ),
+        # Channels before the places in a block: an order that the operator does not have.
+        ([SPLIT, JOINED], [[0, 1, 3, 5, 2, 4]], 0),
+    ],
+)
+def test_blocks_become_channels(
+    steps: list[list[int]], perms: list[list[int]], count: int, tmp_path: Path
+) -> None:
+    proto = moved(steps, perms)
+    loaded = load(proto).model
+    infer(loaded)
+    assert space_to_depth(loaded) == count
+    after = to_proto(loaded)
+    assert ("SpaceToDepth" in op_types(after)) == bool(count)
+    feeds = {"x": rng().random((1, 3, 4, 6)).astype(np.float32)}
+    expected, found = (run(save(m, tmp_path / "m.onnx"), feeds)[0] for m in (proto, after))
+    np.testing.assert_array_equal(found, expected)

@@ -13,7 +13,7 @@ from quantkit.graph.messages import proto_graphs, root_cause, to_proto
 from quantkit.graph.save import Stage
 from quantkit.ort.missing import missing
 from quantkit.ort.onnx_model import ONNXModel
-from quantkit.rewrite.fuse import gelu, layer_normalization, lp_normalization
+from quantkit.rewrite.fuse import gelu, layer_normalization, lp_normalization, space_to_depth
 from quantkit.rewrite.simplify import simplify
 from quantkit.runtime.check_result import compare, run_float
 from quantkit.runtime.session import load_model
@@ -42,7 +42,7 @@ def qnn_preprocess_model(  # noqa: PLR0913 - onnxruntime's signature
 ) -> bool:
     """Write a float model for QNN, if anything is to be changed; it computes the same, which is checked before.
 
-    The model is simplified, and sequences of nodes become Gelu and LpNormalization.
+    The model is simplified, and sequences of nodes become Gelu, LpNormalization and SpaceToDepth.
 
     Args:
         model_input: A path or a model.
@@ -153,7 +153,8 @@ def _fused(loaded: LoadedModel, *, layers: bool) -> onnx.ModelProto | None:
     reference = run_float(loaded)
     model = loaded.model
     report = simplify(model)
-    count = gelu(model) + lp_normalization(model) + (layer_normalization(model) if layers else 0)
+    count = space_to_depth(model) + gelu(model) + lp_normalization(model)
+    count += layer_normalization(model) if layers else 0
     if not count and not report.changed:
         return None
     with scratch() as folder:
