@@ -16,7 +16,7 @@ from quantkit.ort.missing import missing
 from quantkit.runtime.session import load_model
 from quantkit.workflows.optimize import OptimizeResult, optimize_model
 
-__all__ = ["data_beside", "place_data", "quant_pre_process"]
+__all__ = ["quant_pre_process"]
 __path__: list[str] = []  # so that what is missing is said; see quantkit.ort.missing
 
 _LOG = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ def quant_pre_process(  # noqa: PLR0913 - onnxruntime's signature
     if save_as_external_data:
         exact = external_data_location or external_data_size_threshold != _THRESHOLD
         location = external_data_location or f"{target.name}.data"
-        data = data_beside(target, location, source) if exact else None
+        data = _data_beside(target, location, source) if exact else None
     elif external_data_location is not None:
         _LOG.warning("external_data_location has no effect without save_as_external_data.")
     shapes = not (skip_onnx_shape and skip_symbolic_shape)
@@ -92,7 +92,7 @@ def quant_pre_process(  # noqa: PLR0913 - onnxruntime's signature
         metadata=_MARK,
     )
     if data is not None:
-        place_data(target, data, external_data_size_threshold)
+        _place_data(target, data, external_data_size_threshold)
     return result
 
 
@@ -139,7 +139,7 @@ def _in_opset(proto: onnx.ModelProto, opset: int) -> onnx.ModelProto:
     return copy
 
 
-def data_beside(target: Path, location: str, source: str | Path | onnx.ModelProto) -> Path:
+def _data_beside(target: Path, location: str, source: str | Path | onnx.ModelProto) -> Path:
     """Return where external data goes; ONNX wants it in the folder of the model.
 
     Raises:
@@ -155,7 +155,7 @@ def data_beside(target: Path, location: str, source: str | Path | onnx.ModelProt
     return data
 
 
-def place_data(target: Path, data: Path, threshold: int) -> None:
+def _place_data(target: Path, data: Path, threshold: int) -> None:
     """Write the weights of a model that is there already to a file, from a number of bytes on; the model is renamed last.
 
     Args:

@@ -142,6 +142,14 @@ def test_weights_go_where_they_are_asked_for(
         )
         assert {path.name for path in folder.iterdir()} == {"p.onnx", "weights.bin"}
         np.testing.assert_array_equal(run(target, feeds)[0], run(big, feeds)[0])
+    for threshold, count in ((1 << 30, 0), (1 << 20, 0), (1 << 10, 1)):
+        ort.quant_pre_process(
+            big,
+            tmp_path / "q.onnx",
+            save_as_external_data=True,
+            external_data_size_threshold=threshold,
+        )
+        assert len(list(tmp_path.glob("q.onnx.*"))) == count
     with pytest.raises(UsageError, match="no file name"):
         ort.quant_pre_process(
             big, target, save_as_external_data=True, external_data_location="../w.bin"
@@ -153,6 +161,20 @@ def test_weights_go_where_they_are_asked_for(
     with caplog.at_level(logging.WARNING):
         ort.quant_pre_process(source, target, external_data_location="weights.bin")
     assert "no effect" in caplog.text
+
+
+def test_axes_in_another_file_are_read(tmp_path: Path) -> None:
+    """onnxruntime itself does not load such a model."""
+    nodes = [node("ReduceMean", ["x", "axes"], ["m"], "mean"), node("Sub", ["x", "m"], ["y"], "s")]
+    made = model(graph(nodes, {"x": [2, 3]}, {"y": [2, 3]}, {"axes": np.array([1])}), opset=18)
+    source, target = tmp_path / "in.onnx", tmp_path / "out.onnx"
+    onnx.save_model(made, source, save_as_external_data=True, location="in.bin", size_threshold=0)
+    with pytest.raises(Exception, match="external"):
+        run(source, {})
+    ort.quant_pre_process(source, target)
+    x = rng().random((2, 3)).astype(np.float32)
+    found = run(target, {"x": x})[0]
+    np.testing.assert_allclose(found, x - x.mean(1, keepdims=True), atol=1e-6)
 
 
 def test_the_result_can_be_made_again_from_its_record(tmp_path: Path) -> None:
