@@ -153,6 +153,10 @@ def quantize_static(  # noqa: PLR0913 - onnxruntime's signature
         notes.append(
             f"calibration_providers has no effect: {_CPU} calibrates, with the same ranges."
         )
+    if _is_type(quant_format):
+        notes.append(
+            f"quant_format={quant_format.name} is a type, and sets none: QDQ was written. Give it as activation_type or weight_type."
+        )
     return told(replace(result, warnings=(*result.warnings, *notes)))
 
 
@@ -190,8 +194,15 @@ def _recover(extra: ExtraOptions, coverage: str) -> RecoverSettings:
     return RecoverSettings(equalize=left, smooth=left if extra.smooth is None else extra.smooth)  # type: ignore[arg-type]
 
 
+def _is_type(quant_format: Any) -> bool:
+    """Say whether an integer type was given as format: scripts do, and onnxruntime writes QDQ for all but QOperator."""
+    return type(quant_format).__name__ == "QuantType"
+
+
 def _format(quant_format: Any) -> Any:
     """Return quantkit's name of a format, of its own enumeration or of onnxruntime's."""
+    if _is_type(quant_format):
+        return "qdq"
     name = str(getattr(quant_format, "name", quant_format)).lower()
     if name not in {"qdq", "qoperator"}:
         raise UsageError(f"Unknown format {quant_format!r}: use QuantFormat.QDQ or QOperator.")

@@ -130,6 +130,16 @@ def test_onnxruntimes_own_members_and_readers_are_taken(source: Path, tmp_path: 
     assert result.verification is not None
 
 
+@pytest.mark.parametrize("library", [peer, ort], ids=["onnxruntime", "quantkit"])
+def test_a_type_that_is_given_as_format_is_qdq_with_a_warning_as_onnxruntime_reads_it(
+    library: Any, source: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.onnx"
+    given = ort.quantize_static(source, out, Reader(), quant_format=library.QuantType.QInt8)
+    assert any("quant_format=QInt8 is a type" in warning for warning in given.warnings)
+    assert "QuantizeLinear" in op_types(onnx.load(out))
+
+
 def test_ranges_are_those_of_onnxruntime_for_minmax(source: Path, tmp_path: Path) -> None:
     result = ort.quantize_static(
         source, tmp_path / "o.onnx", Reader(), calibrate_method=ort.CalibrationMethod.MinMax
