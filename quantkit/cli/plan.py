@@ -56,7 +56,7 @@ def plan(  # noqa: PLR0913 - one parameter a flag
     from quantkit.plan import read_plan, write_plan
 
     compared = None if other is None else read_plan(other)  # before anything is run
-    found, name = _found(model, samples, how, flags, [saved], other, quiet=as_json)
+    found, name, unheeded = _found(model, samples, how, flags, [saved], other, quiet=as_json)
     if saved is not None:
         write_plan(found, saved)
     if other is not None and compared is not None:
@@ -68,6 +68,8 @@ def plan(  # noqa: PLR0913 - one parameter a flag
         write_json({"format": FORMAT, **found.to_json()})
         return
     _print(found, nodes=nodes)
+    for text in unheeded:
+        line(f"note: {text}")
     if saved is not None:
         line(f"wrote {saved}")
 
@@ -80,11 +82,12 @@ def _found(
     written: "Sequence[Path | None]",
     *others: Path | None,
     quiet: bool,
-) -> tuple["Plan", str]:
-    """Return the plan and what it is called: read from a file, or made if nothing that is read will be overwritten."""
+) -> tuple["Plan", str, list[str]]:
+    """Return the plan, what it is called, and what was asked for in vain: read from a file, or made if nothing that is read will be overwritten."""
     from quantkit.files import check_outputs
     from quantkit.plan import read_plan
     from quantkit.settings import load_recipe
+    from quantkit.workflows.outcome import unheeded
     from quantkit.workflows.pipeline import plan_model
 
     if model is not None and model.suffix == ".json":
@@ -93,13 +96,14 @@ def _found(
                 f"'{model}' is a plan already: give only --diff, --nodes, --output or --json with it."
             )
         check_outputs(written, [model, *others])
-        return read_plan(model), str(model)
+        return read_plan(model), str(model), []
     recipe = load_recipe()
     job = job_of(model, recipe, samples, how, flags)
     read = read_by(job.settings, Path(str(job.source)))
     check_outputs(written, [*read, flags.calibration, recipe.file, *others])
     with watching(quiet=quiet) as monitor:
-        return plan_model(job, monitor), str(job.source)
+        made = plan_model(job, monitor)
+    return made, str(job.source), unheeded(made, job.options)
 
 
 def _print_difference(found: "Plan", compared: "Plan", title: str, *, as_json: bool) -> None:

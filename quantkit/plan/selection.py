@@ -7,7 +7,13 @@ from fnmatch import fnmatchcase
 from quantkit.errors import UnknownNodeError, UsageError
 from quantkit.ops import FACTS
 
-__all__ = ["Selection", "check_op_types", "near", "resolve_names", "resolve_tensors"]
+__all__ = ["AS_CHOSEN", "Selection", "check_op_types", "near", "resolve_names", "resolve_tensors"]
+
+_EXCLUDED = "excluded"
+_NOT_CHOSEN = "not among the chosen nodes (--include, --exclude)"
+AS_CHOSEN = frozenset(
+    {_EXCLUDED, _NOT_CHOSEN}
+)  # why nodes are left alone that the user himself leaves out
 
 
 def resolve_names(rules: Iterable[str], names: frozenset[str]) -> frozenset[str]:
@@ -87,9 +93,9 @@ class Selection:
     def against(self, name: str, op_type: str) -> str:
         """Return why the rules leave a node alone; "" if they do not."""
         if name in self.exclude:
-            return "excluded"
+            return _EXCLUDED
         if self.include and name not in self.include:
-            return "not among the chosen nodes (--include, --exclude)"
+            return _NOT_CHOSEN
         if self.op_types is not None and op_type not in self.op_types:
             return f"operator type {op_type} not asked for"
         return ""

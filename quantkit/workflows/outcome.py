@@ -1,8 +1,9 @@
 """What came of quantizing a model, and what must hold before and after."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,14 @@ from quantkit.errors import ModelError, NothingToQuantizeError, VerifyError
 from quantkit.files import check_outputs, human
 from quantkit.graph.load import LoadedModel
 from quantkit.ops.integer_ops import quantized_among
-from quantkit.plan import Mode, Plan
+from quantkit.ops.view import View
+from quantkit.plan import Mode, NodePlan, Plan
+from quantkit.plan.selection import AS_CHOSEN
 from quantkit.provenance import Provenance, model_digest
 from quantkit.runtime.check_result import MADE_UP, NOISE_DB, Verification
 from quantkit.runtime.kernels import Fusion
 from quantkit.runtime.saturation import saturating_nodes
-from quantkit.settings import StaticSettings
+from quantkit.settings import DynamicSettings, StaticSettings, TensorRule
 from quantkit.targets import Target
 
 __all__ = [
@@ -25,13 +28,13 @@ __all__ = [
     "check_output_path",
     "hides_noise",
     "is_noise",
-    "left_float",
     "noise",
     "require_change",
     "require_pair_safe",
     "require_same",
     "require_static",
     "unfused",
+    "unheeded",
     "warnings_of",
 ]
 
@@ -185,25 +188,75 @@ def unfused(plan: Plan, fusion: Fusion | None, target: Target) -> list[str]:
     return [f"onnxruntime computes {len(lost)} nodes in float that were to be integers: {shown}."]
 
 
-def left_float(plan: Plan, options: StaticSettings) -> list[str]:
-    """Say which operators and nodes were asked for by name, where all is to be quantized, and stay float.
+def unheeded(
+    plan: Plan, options: StaticSettings | DynamicSettings, view: View | None = None
+) -> list[str]:
+    """Say what the user asked for by name and does not get: operators, nodes, rules for tensors; each with the reason.
 
     Args:
         plan: What was decided.
         options: What the user chose.
+        view: The graph that was planned, for the reasons of tensors; None if there is none at hand.
     """
-    if plan.coverage != "all":
-        return []
+    static = isinstance(options, StaticSettings)
+    missed = {Mode.FLOAT, Mode.STORED} if static and plan.coverage == "gain" else {Mode.FLOAT}
     said = []
     for op_type in dict.fromkeys(options.op_types):
-        nodes = [node for node in plan.nodes if node.op_type == op_type]
-        if nodes and all(node.mode is Mode.FLOAT for node in nodes):
-            said.append(f"{op_type} was asked for and stays float: {nodes[0].why}.")
-    for name in options.include:
-        node = plan.node.get(name)
-        if node is not None and node.mode is Mode.FLOAT:
-            said.append(f"Node '{name}' was asked for and stays float: {node.why}.")
+        nodes = [n for n in plan.nodes if n.op_type == op_type and n.why not in AS_CHOSEN]
+        said += _missed(f"{op_type} was asked for", nodes, missed)
+    for rule in dict.fromkeys(options.include):
+        exact = plan.node.get(rule)
+        nodes = [exact] if exact else [n for n in plan.nodes if fnmatchcase(n.node, rule)]
+        # Of a pattern it is enough that something is quantized.
+        if all(n.mode in missed and n.why not in AS_CHOSEN for n in nodes):
+            said += _missed(f"'{rule}' was asked for", nodes, missed)
+    if isinstance(options, StaticSettings):
+        for ruled in options.tensors:
+            if not ruled.keep_float and (why := _unruled(ruled, plan, view)):
+                said.append(f"The rule for tensor '{ruled.tensor}' has no effect: {why}.")
     return said
+
+
+def _missed(what: str, nodes: Sequence[NodePlan], modes: Collection[Mode]) -> list[str]:
+    missed = [node for node in nodes if node.mode in modes]
+    if not missed:
+        return []
+    first = missed[0]
+    some = f"{len(missed)} of {len(nodes)} nodes do not run in integers, the first '{first.node}'"
+    said = some if len(nodes) > 1 else "does not run in integers"
+    return [f"{what} and {said}: {first.why}."]
+
+
+def _unruled(rule: TensorRule, plan: Plan, view: View | None) -> str:
+    """Return why a rule for tensors changes nothing; "" if it does."""
+    quantized = {*plan.activation, *plan.weight}
+    named = {rule.tensor} if rule.tensor in quantized else set()
+    named = named or {name for name in quantized if fnmatchcase(name, rule.tensor)}
+    if not named:
+        return _why_unquantized(rule.tensor, plan, view)
+    if not named & plan.activation.keys() and not any(plan.weight[n].spec.pinned for n in named):
+        return "it is a weight, which the settings of weights are for"
+    kinds = {a.dtype.name for a in plan.activations if a.tensor in named}
+    if rule.dtype is not None and kinds and rule.dtype not in kinds:
+        return (
+            f"its integers are {', '.join(sorted(kinds))}, those of what it shares its scale with"
+        )
+    return ""
+
+
+def _why_unquantized(tensor: str, plan: Plan, view: View | None) -> str:
+    if view is None or tensor not in view.readers.keys() | view.producer.keys():
+        return "nothing that it names is quantized"
+    maker = view.maker(tensor)
+    around = [view.nodes[i] for i in view.readers.get(tensor, ())] + ([maker] if maker else [])
+    decided = [(node, plan.node[node.name]) for node in around if node.name in plan.node]
+    for node, one in decided:
+        if one.mode is Mode.ABSORBED and tensor in node.inputs:
+            return f"'{node.name}' behind it is fused, and its result '{node.outputs[0]}' is what is quantized"
+    for node, one in decided:
+        if one.mode in {Mode.FLOAT, Mode.STORED}:
+            return f"it is not quantized, since of '{node.name}' was decided: {one.why}"
+    return "it is not quantized"
 
 
 def is_noise(checked: Verification | None) -> bool:

@@ -34,6 +34,7 @@ from quantkit.workflows.outcome import (
     noise,
     require_change,
     require_same,
+    unheeded,
     warnings_of,
 )
 from quantkit.workflows.plan_prepared import for_target, plan_of
@@ -224,7 +225,11 @@ def dynamic(  # noqa: PLR0913 - one parameter per question
         output_bytes=nbytes,
         external_data=external,
         verification=checked,
-        warnings=(*draft.warnings, *warnings_of(loaded, nbytes, checked)),
+        warnings=(
+            *draft.warnings,
+            *unheeded(draft.plan, options),
+            *warnings_of(loaded, nbytes, checked),
+        ),
         seconds=time.perf_counter() - started,
     )
 

@@ -42,12 +42,12 @@ from quantkit.workflows.outcome import (
     check_output_path,
     hides_noise,
     is_noise,
-    left_float,
     noise,
     require_pair_safe,
     require_same,
     require_static,
     unfused,
+    unheeded,
     warnings_of,
 )
 from quantkit.workflows.plan_prepared import for_target, plan_of
@@ -219,7 +219,7 @@ def realize(  # noqa: PLR0913 - one parameter per question
             *found.warnings,
             *warnings_of(source, found.nbytes, found.checked),
             *unfused(found.plan, fusion, job.options.runs_on),
-            *left_float(found.plan, job.options),
+            *unheeded(found.plan, job.options, prepared.ready.view),
             *_limit_exceeded(source, job.settings.memory),
         ),
         seconds=time.perf_counter() - started,
