@@ -72,7 +72,7 @@ def batch_for(inputs: Sequence[InputSpec], sample: Sample, wanted: int) -> int:
     fixed = fixed_batch(inputs)
     if fixed is None:
         return wanted
-    rows = min((a.shape[0] for a in sample.feeds.values() if a.ndim), default=1)
+    rows = min((a.shape[0] for a in sample.feeds.values() if a.ndim), default=1) or 1
     if fixed % rows:
         raise DataError(
             f"The model takes batches of {fixed}, which samples of {rows} rows ('{sample.name}') do "

@@ -122,6 +122,8 @@ def strided(reader: Any, stride: int) -> Iterator[Any]:
     Raises:
         UsageError: It does not say how long it is, or cannot be told.
     """
+    if not isinstance(stride, int) or stride < 1:
+        raise UsageError(f"CalibStridedMinMax is a number of samples, not {stride!r}.")
     try:
         total = len(reader)
         show = reader.set_range
@@ -131,8 +133,8 @@ def strided(reader: Any, stride: int) -> Iterator[Any]:
         ) from e
 
     def windows() -> Iterator[Any]:
-        for start in range(0, total, int(stride)):
-            show(start_index=start, end_index=min(start + int(stride), total))
+        for start in range(0, total, stride):
+            show(start_index=start, end_index=min(start + stride, total))
             yield from iter(lambda: reader.get_next() or None, None)
 
     return windows()

@@ -131,7 +131,12 @@ def quantize_static(  # noqa: PLR0913 - onnxruntime's signature
         data = strided(data, extra.stride)
     if calibration_cache_path is not None:
         data = cached(
-            Path(calibration_cache_path), model_input, data, ask, smooth=bool(extra.smooth)
+            Path(calibration_cache_path),
+            model_input,
+            data,
+            ask,
+            output=Path(model_output),
+            smooth=bool(extra.smooth),
         )
     if data is None:
         raise UsageError("Give calibration_data_reader, or a calibration_cache_path that exists.")

@@ -225,6 +225,8 @@ def save_tensors_data(
         path: Where to.
         smooth_quant: Whether they are of a model whose outliers were moved into the weights (SmoothQuant).
     """
+    if not hasattr(tensors_data, "to_dict"):
+        raise UsageError(f"tensors_data is a TensorsData, not {type(tensors_data).__name__}.")
     _write_table(tensors_data, Path(path), {"smooth_quant": smooth_quant})
 
 
@@ -283,6 +285,8 @@ def write_tables(tensors: Mapping[str, Any] | TensorsData, folder: Path) -> None
         tensors: By name.
         folder: Where to; it is made if it is not there.
     """
+    if not hasattr(tensors, "keys"):
+        raise UsageError("There are no ranges: give what compute_data() of a calibrater returned.")
     extents = {}
     for name in sorted(tensors.keys()):
         ends = _tensor(name, tensors[name]).range_value
@@ -330,6 +334,7 @@ def cached(
     data: Any,
     ask: CalibratorOf | None,
     *,
+    output: Path,
     smooth: bool = False,
 ) -> Any:
     """Return the ranges in a file; if there is no file, learn them and write it. Or the data, if ranges will not do.
@@ -343,6 +348,7 @@ def cached(
         model: What is calibrated if there is no file.
         data: What it is calibrated with; None: there must be a file.
         ask: The method; None: that of the file, or the default.
+        output: What else is written.
         smooth: Whether outliers are to be moved into weights, for which ranges of tensors are not enough.
 
     Raises:
@@ -351,6 +357,10 @@ def cached(
     if path.is_dir():
         said = f"calibration_cache_path '{path}' is a directory; give a file name."
         raise as_os_error(UsageError(said), IsADirectoryError)
+    if path.resolve() == output.resolve():
+        raise UsageError(
+            f"calibration_cache_path and model_output are one file, '{path}'; give two names."
+        )
     if smooth:
         if data is None:
             raise UsageError(
@@ -394,7 +404,8 @@ def _found(
         return None
     made = tensors.calibration_method
     name = str(getattr(made, "name", made))
-    settings = dict(said.get("settings") or {})
+    settings = said.get("settings")
+    settings = settings if isinstance(settings, Mapping) else {}
     wanted = None if ask is None else _method(ask)
     asked = {} if ask is None else dict(ask.settings)
     if wanted is not None and (wanted != name or (settings and settings != asked)):
@@ -442,6 +453,24 @@ def _learned(
     return calibration_of(table, model, digest)
 
 
+def _range(name: str, found: Any) -> tuple[float, float]:
+    """Return the ends of a tensor's range; of ranges by channel the outermost.
+
+    Raises:
+        UsageError: It has none.
+    """
+    try:
+        low, high = (np.asarray(end, np.float64) for end in found.range_value)
+        ends = float(low.min()), float(high.max())
+    except (AttributeError, ValueError) as e:
+        raise UsageError(f"The table has no range of tensor '{name}'.") from e
+    if not np.isfinite(ends).all() or ends[0] > ends[1]:
+        raise UsageError(
+            f"The table's range of tensor '{name}' is none: {ends[0]:g} to {ends[1]:g}."
+        )
+    return ends
+
+
 def calibration_of(
     tensors: Mapping[str, Any] | TensorsData,
     model: str | Path | onnx.ModelProto,
@@ -454,11 +483,12 @@ def calibration_of(
         model: What they are used for.
         made_of: Digest of the model that they were learned of, as far as it is known.
     """
-    ends = {name: found.range_value for name, found in tensors.items()}
+    ends = {name: _range(name, found) for name, found in tensors.items()}
     seen = Observations.empty([Request(tensor=name, statistic=MinMaxOf()) for name in ends], 1)
     for name, (low, high) in ends.items():
         for span in seen.answers[name].values():
             assert isinstance(span, RunningMinMax)  # noqa: S101 - asked for above
-            span.observe(np.concatenate([np.ravel(low), np.ravel(high)]).astype(np.float32))
-    header = {"model": dict(made_of or model_digest(load(model))), "warnings": []}
+            span.observe(np.array([low, high], np.float32))
+    known = made_of if isinstance(made_of, Mapping) else model_digest(load(model))
+    header = {"model": dict(known), "warnings": []}
     return Calibration(seen=seen, method=_MINMAX, header=header)

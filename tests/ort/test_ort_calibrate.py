@@ -390,6 +390,10 @@ def test_a_reader_is_read_a_window_at_a_time(stride: int, source: Path, tmp_path
     )
     assert reader.seen == list(range(SAMPLES))
     assert result.plan.activation["x"].high == pytest.approx(samples().max(), rel=1e-2)
+    with pytest.raises(UsageError, match="number of samples"):
+        ort.quantize_static(
+            source, tmp_path / "p.onnx", reader, extra_options={"CalibStridedMinMax": "2"}
+        )
     with pytest.raises(UsageError, match="set_range"):
         ort.quantize_static(source, tmp_path / "p.onnx", samples(), extra_options=options)
 
@@ -462,6 +466,10 @@ def test_what_a_tensor_can_be_made_of() -> None:
     assert table["y"].range_value == (1, 2)
     with pytest.raises(AttributeError, match="avg"):
         _ = table["y"].avg_std
+    with pytest.raises(UsageError, match="not dict"):
+        ort.save_tensors_data({}, "k.json")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="no ranges"):
+        ort.write_calibration_table(None)
     with pytest.raises(RuntimeError, match="'z'"):
         table["z"] = table["x"]
 
@@ -575,6 +583,53 @@ def test_caches_that_cannot_be(source: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no table of ranges: it is no text"):
         ort.quantize_static(source, target, Reader(), calibration_cache_path=source)
     assert not target.exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"lowest": float("nan")}, "range of tensor 'x' is none: nan"),
+        ({"highest": float("inf")}, "range of tensor 'x' is none"),
+        ({"lowest": 5.0, "highest": -5.0}, "is none: 5 to -5"),
+        ({"lowest": "low"}, "no table of ranges"),
+        ({"lowest": None}, "no range of tensor 'x'"),
+    ],
+)
+def test_a_cache_that_was_damaged_is_refused(
+    change: dict[str, Any], said: str, source: Path, tmp_path: Path
+) -> None:
+    path, target = tmp_path / "k.json", tmp_path / "o.onnx"
+    ort.quantize_static(source, target, Reader(), calibration_cache_path=path)
+    target.unlink()
+    table = json.loads(path.read_text())
+    for key, value in change.items():
+        if value is None:
+            del table["data"]["x"][key]
+        else:
+            table["data"]["x"][key]["data"] = value
+    path.write_text(json.dumps(table | {"model": 3, "settings": [1]}))
+    with pytest.raises(UsageError, match=said):
+        ort.quantize_static(source, target, calibration_cache_path=path)
+    assert not target.exists()
+
+
+def test_a_cache_is_not_the_output(source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "o.onnx"
+    with pytest.raises(UsageError, match="one file"):
+        ort.quantize_static(source, target, Reader(), calibration_cache_path=target)
+    assert not target.exists()
+
+
+def test_a_tensor_without_values_has_no_extent() -> None:
+    made = model(
+        graph([node("Concat", ["x", "z"], ["y"], "c", axis=0)], {"x": [2], "z": [0]}, {"y": [2]})
+    )
+    feeds = {"x": np.array([1, 2], np.float32), "z": np.zeros(0, np.float32)}
+    for kind in (ort.MinMaxCalibrater, ort.PercentileCalibrater, ort.DistributionCalibrater):
+        calibrater: Any = kind(made)
+        calibrater.collect_data([feeds])
+        ends = calibrater.compute_range()["z"]
+        assert [float(np.ravel(end)[0]) for end in ends] == [0, 0]
 
 
 def test_a_table_of_onnxruntimes_is_a_cache(source: Path, tmp_path: Path) -> None:
