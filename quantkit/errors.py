@@ -28,6 +28,7 @@ __all__ = [
     "QuantkitError",
     "RuntimeSupportError",
     "UnknownNodeError",
+    "UnsupportedError",
     "UsageError",
     "VerifyError",
     "as_os_error",
@@ -40,6 +41,10 @@ class QuantkitError(Exception):
 
 class UsageError(QuantkitError, ValueError):
     """An argument, option or name makes no sense."""
+
+
+class UnsupportedError(UsageError, NotImplementedError):
+    """What was asked for makes sense, and is not there."""
 
 
 class UnknownNodeError(UsageError):

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from quantkit.emit.weights import EmittedWeight, Weights, needed_scale, widen_scales_for_bias
 from quantkit.graph.edit import Canvas, owner_of
 from quantkit.numerics.affine import Affine, bias_scale, quantize
+from quantkit.numerics.dtypes import IntType, int_type
+from quantkit.numerics.packing import pack
 from quantkit.ops.float_ops import (
     BIASED,
     COVERED_SLOTS,
@@ -19,7 +21,8 @@ from quantkit.ops.float_ops import (
     activation_slots,
 )
 from quantkit.plan.model import ActivationPlan, Mode, NodePlan, Plan, SolvedIntegers
-from quantkit.spec import PerAxis
+from quantkit.spec import PerBlock, PerTensor
+from quantkit.targets import target as target_named
 
 __all__ = [
     "Parts",
@@ -27,13 +30,16 @@ __all__ = [
     "Writer",
     "drop_absorbed",
     "drop_unread",
+    "in_fields",
     "moved_inputs",
     "quantized_constant",
+    "typed",
 ]
 
 _BIAS = 2  # input slot of Conv and Gemm
 _MATRIX = 2
 _INT32 = np.iinfo(np.int32)
+_BYTE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +56,8 @@ class ProductParts:
     axis: int | None
     bias: ir.Value | None
     bias_scale: ir.Value | None
+    bias_zero_point: ir.Value | None = None
+    block_size: int | None = None
 
 
 @dataclass(slots=True)
@@ -75,6 +83,11 @@ class Parts:
         """Whether every tensor that is read and made is quantized, and the graph is to look like it."""
         return self.plan.coverage == "all"
 
+    @property
+    def fuses(self) -> bool:
+        """Whether onnxruntime's own optimizer looks at the file before what it is made for."""
+        return self.plan.target is None or target_named(self.plan.target).needs_barriers
+
     def read_slots(self, node: ir.Node) -> list[int]:
         """Return the inputs that a static node reads as integers."""
         count, product = len(node.inputs), self.is_product(node)
@@ -90,18 +103,26 @@ class Parts:
                 found.append(slot)
         return found
 
-    def parameters(self, graph: ir.Graph, plan: ActivationPlan) -> tuple[ir.Value, ir.Value]:
+    def parameters(
+        self, graph: ir.Graph, plan: ActivationPlan, suffix: str = ""
+    ) -> tuple[ir.Value, ir.Value]:
         """Return scale and zero point; equal ones are shared."""
-        base = plan.shares or plan.tensor
-        scale = self._number(graph, np.float32(plan.scale), f"{base}_scale")
-        zero = np.asarray(plan.zero_point, plan.dtype.storage)
-        return scale, self._number(graph, zero, f"{base}_zero_point")
+        base = plan.tensor if suffix else plan.shares or plan.tensor
+        scale = self._number(graph, np.float32(plan.scale), f"{base}_scale{suffix}")
+        zero = typed(np.asarray(plan.zero_point), plan.dtype)
+        return scale, self._number(graph, zero, f"{base}_zero_point{suffix}")
 
     def _number(self, graph: ir.Graph, number: Any, name: str) -> ir.Value:
         key = (graph, str(number.dtype), float(number), name if self.covers_all else "")
         if key not in self._shared:
-            self._shared[key] = self.canvas.constant(graph, np.asarray(number), name)
+            self._shared[key] = self._constant(graph, np.asarray(number), name)
         return self._shared[key]
+
+    def _constant(self, graph: ir.Graph, array: NDArray[Any], name: str) -> ir.Value:
+        """Add a scale or zero point; where all is quantized, in the field where scripts for onnxruntime's tool look for it."""
+        if not self.covers_all:
+            return self.canvas.constant(graph, array, name)
+        return self.canvas.initializer(graph, in_fields(array), name)
 
     def product(self, node: ir.Node, x: ActivationPlan) -> ProductParts:
         """Return the constant operands of a product whose input is quantized as `x` says.
@@ -115,7 +136,8 @@ class Parts:
         transposed = node.inputs[1] is not source  # read through a Transpose
         values, scale, zero = self._weight(emitted, alpha, node, transposed=transposed)
         scales = (emitted.qparams.scale * np.float32(alpha)).astype(np.float32)
-        bias, bias_scales = self._bias(node, x, scales)
+        bias, bias_scales, bias_zero = self._bias(node, x, scales)
+        granularity = emitted.plan.spec.granularity
         return ProductParts(
             tensor=emitted.tensor,
             weight=values,
@@ -124,12 +146,18 @@ class Parts:
             axis=_axis(emitted, transposed=transposed),
             bias=bias,
             bias_scale=bias_scales,
+            bias_zero_point=bias_zero,
+            block_size=granularity.size if isinstance(granularity, PerBlock) else None,
         )
 
     def _emitted(self, source: ir.Value, node: ir.Node, input_scale: float) -> EmittedWeight:
         """Return a weight's integers, in scales that leave room for the bias of `node`."""
         emitted, bias = self.weights.emit(source), self.float_bias(node)
-        if bias is None or not self.plan.integer_bias:
+        if bias is None or not self.plan.integer_bias or self._own_bias(node) is not None:
+            return emitted
+        if emitted.plan.spec.scales or not self.plan.qdq.adjust_weights:
+            return emitted  # a bias that does not fit stays float
+        if isinstance(emitted.plan.spec.granularity, PerBlock):
             return emitted
         found = self.solved.weights.get(emitted.tensor)
         return widen_scales_for_bias(
@@ -148,8 +176,10 @@ class Parts:
             zero = emitted.qparams.zero_point
             self._products[key] = (
                 values,
-                self.canvas.constant(emitted.graph, scales, f"{base}_scale"),
-                self.canvas.constant(emitted.graph, zero, f"{base}_zero_point"),
+                self._constant(emitted.graph, scales, f"{base}_scale"),
+                self._constant(
+                    emitted.graph, typed(zero, emitted.plan.spec.dtype), f"{base}_zero_point"
+                ),
             )
         return self._products[key]
 
@@ -165,24 +195,47 @@ class Parts:
             return None  # it stays as it is
         return (tensor.numpy().reshape(-1) * np.float32(_factor(node, "beta"))).astype(np.float32)
 
+    def _own_bias(self, node: ir.Node) -> ir.Value | None:
+        """Return the bias of a node that is quantized by itself; None if it is in the scale of the sums."""
+        value = node.inputs[_BIAS] if len(node.inputs) > _BIAS else None
+        return value if value is not None and value.name in self.plan.weight else None
+
     def _bias(
         self, node: ir.Node, x: ActivationPlan, scales: NDArray[np.float32]
-    ) -> tuple[ir.Value | None, ir.Value | None]:
+    ) -> tuple[ir.Value | None, ir.Value | None, ir.Value | None]:
+        """Return bias, scale and zero point; without a scale it stays float."""
+        own = self._own_bias(node)
+        if own is not None:
+            emitted = self.weights.emit(own)
+            return self._weight(emitted, 1.0, node, transposed=False)
         bias = self.float_bias(node)
         if bias is None:
-            return None, None
+            return None, None, None
         graph, base = owner_of(node), self._bias_name(node)
-        if not self.plan.integer_bias:
-            return self.canvas.constant(graph, bias, base), None
         steps = bias_scale(x.scale, scales).reshape(-1)
-        integers = np.clip(np.rint(bias.astype(np.float64) / steps), _INT32.min, _INT32.max)
+        integers = np.rint(bias.astype(np.float64) / steps) if scales.ndim <= 1 else bias
+        # Of scales that must stay as they are, or that change along the sum, there may be none for it.
+        fits = scales.ndim <= 1 and np.abs(integers).max(initial=0) <= _INT32.max
+        if not self.plan.integer_bias or not fits:
+            return self.canvas.constant(graph, bias, base), None, None
         shape = np.broadcast_shapes(integers.shape, steps.shape)
         stored = np.broadcast_to(integers, shape).astype(np.int32)
         scale = steps if steps.size > 1 else steps.reshape(())
-        own = f"{base}_quantized_scale" if self.covers_all else f"{base}_scale"
+        if not self.covers_all:
+            return (
+                self.canvas.constant(graph, stored, f"{base}_quantized"),
+                self.canvas.constant(graph, scale, f"{base}_scale"),
+                None,
+            )
+        # With a zero point, and never without an axis: tools that read such files expect both.
+        zero = np.zeros(steps.shape, np.int32)
+        base = f"{base}_quantized"
         return (
-            self.canvas.constant(graph, stored, f"{base}_quantized"),
-            self.canvas.constant(graph, scale, own),
+            self.canvas.constant(graph, stored, base),
+            self.canvas.constant(graph, steps, f"{base}_scale"),
+            self.canvas.constant(graph, zero, f"{base}_zero_point")
+            if zero.size > 1
+            else self._constant(graph, zero, f"{base}_zero_point"),
         )
 
     def _bias_name(self, node: ir.Node) -> str:
@@ -190,8 +243,8 @@ class Parts:
         own = value.name if self.covers_all and value is not None else None
         return own or f"{node.name}_bias"
 
-    def added(self, node: ir.Node) -> tuple[ir.Value, ir.Value] | None:
-        """Return the bias of a node whose other inputs have one scale each, in integers, and its scale; None if it keeps its own."""
+    def added(self, node: ir.Node) -> tuple[ir.Value | None, ...] | None:
+        """Return bias, scale and zero point of a node whose other inputs have one scale each; None if it keeps its own."""
         names = [value.name or "" if value is not None else "" for value in node.inputs[:_BIAS]]
         numbers = [self.plan.activation.get(name) for name in names]
         bias = self.float_bias(node)
@@ -200,12 +253,8 @@ class Parts:
         x, w = numbers
         assert x is not None  # noqa: S101 - just asked
         assert w is not None  # noqa: S101 - just asked
-        if np.abs(bias).max(initial=0.0) >= x.scale * w.scale * _INT32.max:
-            return None  # no scale would be widened for it
-        integers, scale = self._bias(node, x, np.asarray(w.scale, np.float32))
-        assert integers is not None  # noqa: S101 - there is a bias
-        assert scale is not None  # noqa: S101 - it is in integers
-        return integers, scale
+        # No scale would be widened for it: where it does not fit it stays float.
+        return self._bias(node, x.read_by(node.name or ""), np.asarray(w.scale, np.float32))
 
 
 @dataclass(slots=True)
@@ -242,10 +291,35 @@ def _factor(node: ir.Node, name: str) -> float:
     return node.attributes.get_float(name, 1.0) if node.op_type == "Gemm" else 1.0
 
 
+def typed(array: NDArray[Any], dtype: IntType) -> NDArray[Any]:
+    """Return integers in the numpy type that ONNX's type of that name has."""
+    if dtype.bits >= _BYTE:
+        return array.astype(dtype.storage)
+    import ml_dtypes
+
+    return array.astype(getattr(ml_dtypes, dtype.name))
+
+
+def in_fields(array: NDArray[Any]) -> ir.TensorProtocol:
+    """Return a small tensor whose numbers stand in the fields of their type, not as bytes."""
+    import onnx
+
+    kind = ir.DataType.from_numpy(array.dtype)
+    proto = onnx.TensorProto(data_type=int(kind), dims=array.shape)
+    if kind is ir.DataType.FLOAT:
+        proto.float_data.extend(array.reshape(-1).tolist())
+    elif kind in {ir.DataType.INT4, ir.DataType.UINT4}:  # two in a byte
+        packed = pack(array.astype(np.int8), int_type(kind.name.lower()))
+        proto.int32_data.extend(packed.tolist())
+    else:
+        proto.int32_data.extend(array.reshape(-1).astype(np.int64).tolist())
+    return ir.serde.deserialize_tensor(proto)
+
+
 def _axis(weight: EmittedWeight, *, transposed: bool) -> int | None:
     """Return the axis of the scales in the layout that the node reads."""
     granularity = weight.plan.spec.granularity
-    if not isinstance(granularity, PerAxis):
+    if isinstance(granularity, PerTensor):
         return None
     rank = len(weight.shape)
     axis = granularity.axis % rank
@@ -297,4 +371,5 @@ def quantized_constant(tensor: ir.TensorProtocol, plan: ActivationPlan) -> NDArr
         scale=np.full(one, plan.scale, np.float32),
         zero_point=np.full(one, plan.zero_point, np.float32),
     )
-    return quantize(array, affine, plan.dtype, qmin=plan.dtype.qmin, qmax=plan.dtype.qmax)
+    integers = quantize(array, affine, plan.dtype, qmin=plan.dtype.qmin, qmax=plan.dtype.qmax)
+    return typed(integers, plan.dtype)

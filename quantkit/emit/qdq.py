@@ -48,12 +48,21 @@ class _Writer(Writer):
     _inner: dict[tuple[ir.Value, ir.Graph], ir.Value] = field(default_factory=dict)
     _weights: dict[tuple[ir.Value, ir.Value, ir.Graph], ir.Value] = field(default_factory=dict)
     _apart: set[ir.Value] = field(default_factory=set)  # each reader has a pair of its own
+    _pairs: Counter[ir.Value] = field(default_factory=Counter)
+    _others: dict[ir.Value, ir.Value] = field(default_factory=dict)  # in other numbers
+    _readers: dict[ir.Value, list[str]] = field(
+        default_factory=dict
+    )  # quantized, of what is converted
 
     def write(self) -> None:
         static = self.static_nodes()
         if self.plan.qdq.pair_per_reader:
             readers = Counter(v for node, _ in static for v in {*self._read_values(node)})
             self._apart = {value for value, count in readers.items() if count > 1}
+        for node, _ in static:
+            for value in self._read_values(node):
+                if self.plan.activation[value.name or ""].converted is not None:
+                    self._readers.setdefault(value, []).append(node.name or "")
         # First all that is read: afterwards values are no longer known by their names in the plan.
         for node, _ in static:
             self._read(node)
@@ -69,9 +78,10 @@ class _Writer(Writer):
         values = [node.inputs[slot] for slot in slots]
         if self.parts.is_product(node):
             assert values[0] is not None  # noqa: S101 - it is in the plan
-            self._operands(node, self.plan.activation[values[0].name or ""])
+            decided = self.plan.activation[values[0].name or ""]
+            self._operands(node, decided.read_by(node.name or ""))
         elif self.parts.covers_all and (bias := self.parts.added(node)) is not None:
-            self._add(node, *bias)
+            self._add(node, bias)
         for slot, value in zip(slots, values, strict=True):
             assert value is not None  # noqa: S101 - it is in the plan
             node.replace_input_with(slot, self._local(value, node))
@@ -84,7 +94,7 @@ class _Writer(Writer):
         if made.bias is not None or not self.parts.covers_all:
             node.attributes.pop("beta", None)
         if made.bias is not None:
-            self._add(node, made.bias, made.bias_scale, 0 if made.axis is not None else None)
+            self._add(node, (made.bias, made.bias_scale, made.bias_zero_point))
 
     def _weight(self, made: ProductParts, node: ir.Node) -> ir.Value:
         """Return a weight as it comes out of its integers; one for all that read it, where all is quantized."""
@@ -97,8 +107,20 @@ class _Writer(Writer):
             stored = self._rounded(made, base, node)
         inputs = [stored, made.scale, made.zero_point]
         before = self.first[owner_of(node)] if self.parts.covers_all else node
-        self._weights[key] = self._restore(inputs, base, before=before, axis=made.axis)
-        return self._weights[key]
+        restored = self._restore(inputs, base, before=before, axis=made.axis)
+        self._in_blocks(restored, made)
+        if made.block_size is not None and self.parts.fuses:
+            # onnxruntime 1.31 takes it for a weight with one scale, and makes a kernel of it that does not run.
+            (restored,) = self.canvas.node(
+                "Max", [restored], after=restored.producer(), outputs=[f"{base}_apart"]
+            )
+        self._weights[key] = restored
+        return restored
+
+    def _in_blocks(self, value: ir.Value, made: ProductParts) -> None:
+        producer = value.producer()
+        if made.block_size is not None and producer is not None:
+            producer.attributes.add(ir.AttrInt64("block_size", made.block_size))
 
     def _rounded(self, made: ProductParts, base: str, node: ir.Node) -> ir.Value:
         """Return the integers of a weight as a QuantizeLinear makes them of floats, of just their values."""
@@ -112,7 +134,11 @@ class _Writer(Writer):
 
         def floats() -> NDArray[Any]:
             numbers = [n.numpy().astype(np.float32) for n in (scale, zero)]
-            if made.axis is not None:
+            if made.block_size is not None and made.axis is not None:
+                extent = int(tensor.shape.numpy()[made.axis])
+                spread = [np.repeat(n, made.block_size, made.axis) for n in numbers]
+                numbers = [np.take(n, range(extent), made.axis) for n in spread]
+            elif made.axis is not None:
                 extents = [-1 if axis == made.axis else 1 for axis in range(rank)]
                 numbers = [n.reshape(extents) for n in numbers]
             return (tensor.numpy().astype(np.float32) - numbers[1]) * numbers[0]
@@ -122,17 +148,21 @@ class _Writer(Writer):
             graph, lazy(floats, ir.DataType.FLOAT, shape, f"{base}_float"), f"{base}_float"
         )
         graph.initializers.pop(made.weight.name or "")
-        return self._quantize(
+        quantized = self._quantize(
             [value, made.scale, made.zero_point], base, before=self.first[graph], axis=made.axis
         )
+        self._in_blocks(quantized, made)
+        return quantized
 
-    def _add(
-        self, node: ir.Node, bias: ir.Value, scale: ir.Value | None, axis: int | None = None
-    ) -> None:
+    def _add(self, node: ir.Node, parts: tuple[ir.Value | None, ...]) -> None:
         """Let a node add a bias, from integers if it has a scale."""
+        bias, scale, zero = parts
+        assert bias is not None  # noqa: S101 - there is one
         if scale is not None:
             base = (bias.name or "bias").removesuffix(_INTEGERS if self.parts.covers_all else "")
-            bias = self._restore([bias, scale], base, before=node, axis=axis)
+            several = scale.shape is not None and scale.shape.numpy() not in {(), (1,)}
+            inputs = [bias, scale] if zero is None else [bias, scale, zero]
+            bias = self._restore(inputs, base, before=node, axis=0 if several else None)
         if len(node.inputs) <= _BIAS:
             node.resize_inputs(_BIAS + 1)
         node.replace_input_with(_BIAS, bias)
@@ -145,8 +175,11 @@ class _Writer(Writer):
         before: ir.Node | None = None,
         after: ir.Node | None = None,
         axis: int | None = None,
+        suffix: str = "",
     ) -> ir.Value:
-        return self._convert("QuantizeLinear", inputs, base, before=before, after=after, axis=axis)
+        return self._convert(
+            "QuantizeLinear", inputs, (base, suffix), before=before, after=after, axis=axis
+        )
 
     def _restore(
         self,
@@ -156,23 +189,24 @@ class _Writer(Writer):
         before: ir.Node | None = None,
         after: ir.Node | None = None,
         axis: int | None = None,
+        suffix: str = "",
     ) -> ir.Value:
         return self._convert(
-            "DequantizeLinear", inputs, base, before=before, after=after, axis=axis
+            "DequantizeLinear", inputs, (base, suffix), before=before, after=after, axis=axis
         )
 
     def _convert(
         self,
         op_type: str,
         inputs: Sequence[ir.Value | None],
-        base: str,
+        called: tuple[str, str],
         *,
         before: ir.Node | None,
         after: ir.Node | None,
         axis: int | None,
     ) -> ir.Value:
         """Insert a conversion; where all is quantized it is called as other tools of onnxruntime look for it."""
-        named = self.parts.covers_all
+        named, (base, suffix) = self.parts.covers_all, called
         short = "quantized" if op_type == "QuantizeLinear" else "dequantized"
         (made,) = self.canvas.node(
             op_type,
@@ -181,14 +215,17 @@ class _Writer(Writer):
             after=after,
             attributes=None if axis is None else {"axis": axis},
             domain=MICROSOFT if self.plan.qdq.contrib_ops else "",
-            outputs=[f"{base}_{op_type}_Output" if named else f"{base}_{short}"],
-            name=f"{base}_{op_type}" if named else "",
+            outputs=[f"{base}_{op_type}_Output{suffix}" if named else f"{base}_{short}"],
+            name=f"{base}_{op_type}{suffix}" if named else "",
         )
         return made
 
     def _local(self, value: ir.Value, reader: ir.Node) -> ir.Value:
         """Return a restored value in the graph of its reader: kernels are not fused across If and Loop."""
+        decided = self.plan.activation[value.name or ""]
         restored = self._pair(value)
+        if decided.converted is not None and decided.read_by(reader.name or "") is not decided:
+            restored = self._conversion(value, restored)
         producer = restored.producer()
         assert producer is not None  # noqa: S101 - it is the result of a DequantizeLinear
         graph = owner_of(reader)
@@ -211,13 +248,14 @@ class _Writer(Writer):
     def _pair(self, value: ir.Value) -> ir.Value:
         """Return a value as it comes out of its quantization, made on first use."""
         if value in self._apart:
-            return self._inserted(value)
+            self._pairs[value] += 1
+            return self._inserted(value, f"_{self._pairs[value]}")
         if value not in self._restored:
             constant = self._is_constant(value)
             self._restored[value] = self._constant(value) if constant else self._inserted(value)
         return self._restored[value]
 
-    def _inserted(self, value: ir.Value) -> ir.Value:
+    def _inserted(self, value: ir.Value, suffix: str = "") -> ir.Value:
         decided = self.plan.activation[value.name or ""]
         after, before = value.producer(), None
         if after is None:
@@ -226,11 +264,40 @@ class _Writer(Writer):
         graph = owner_of(after or before)  # type: ignore[arg-type]  # one of the two is given
         base = value.name or "activation"
         numbers = self.parts.parameters(graph, decided)
-        integers = self._quantize([value, *numbers], base, after=after, before=before)
+        integers = self._quantize(
+            [value, *numbers], base, after=after, before=before, suffix=suffix
+        )
         maker = integers.producer() if after is not None else None
-        restored = self._restore([integers, *numbers], base, after=maker, before=before)
+        restored = self._restore(
+            [integers, *numbers], base, after=maker, before=before, suffix=suffix
+        )
         restored.type, restored.shape = value.type, value.shape
         return restored
+
+    def _conversion(self, value: ir.Value, restored: ir.Value) -> ir.Value:
+        """Return a value in its other numbers, made on first use: Q -> DQ -> Q' -> DQ'."""
+        if value in self._others:
+            return self._others[value]
+        decided = self.plan.activation[value.name or ""]
+        assert decided.converted is not None  # noqa: S101 - asked before
+        maker, base = restored.producer(), f"{value.name}_convert"
+        assert maker is not None  # noqa: S101 - it is the result of a DequantizeLinear
+        graph, source = owner_of(maker), restored
+        if not self._all_convert(value):
+            # A DequantizeLinear of its own, which a runtime makes one conversion of integers with what follows.
+            source = self._restore(list(maker.inputs), f"{base}_clone", after=maker)
+            source.name = self.canvas.name(f"{base}_QuantizeLinear_Input")
+        numbers = self.parts.parameters(graph, decided.read_by(_anybody(decided)), "_convert")
+        integers = self._quantize([source, *numbers], base, after=source.producer())
+        made = self._restore([integers, *numbers], base, after=integers.producer())
+        made.type, made.shape = value.type, value.shape
+        self._others[value] = made
+        return made
+
+    def _all_convert(self, value: ir.Value) -> bool:
+        """Say whether all quantized nodes that read a value read its other numbers."""
+        decided = self.plan.activation[value.name or ""]
+        return all(decided.read_by(name) is not decided for name in self._readers.get(value, ()))
 
     def _constant(self, value: ir.Value) -> ir.Value:
         """Store a constant operand as integers."""
@@ -261,6 +328,9 @@ class _Writer(Writer):
                 continue
             restored = self._pair(value)
             quantizer = restored.producer().inputs[0].producer()  # type: ignore[union-attr]
+            if self.plan.activation[value.name or ""].converted is not None:
+                converted = self._conversion(value, restored)
+                restored = converted if self._all_convert(value) else restored
             for use in tuple(value.uses()):
                 if use.node is not quantizer:
                     use.node.replace_input_with(use.idx, restored)
@@ -279,6 +349,11 @@ class _Writer(Writer):
         suffix = "QuantizeLinear_Input" if self.parts.covers_all else "float"
         value.name = self.canvas.name(f"{name}_{suffix}")
         restored.name = name
+
+
+def _anybody(decided: ActivationPlan) -> str:
+    """Return the name of a node that reads the other numbers."""
+    return decided.converted.readers[0] if decided.converted and decided.converted.readers else ""
 
 
 def _uncover(node: ir.Node) -> None:

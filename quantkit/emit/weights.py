@@ -124,7 +124,8 @@ def _integers(
         return np.ascontiguousarray(read().swapaxes(-1, -2)) if plan.transposed else read()
 
     stored = (*shape[:-2], shape[-1], shape[-2]) if plan.transposed else shape
-    return lazy(written, ir.DataType[plan.spec.dtype.name.upper()], stored, name)
+    dtype = plan.spec.dtype
+    return lazy(written, ir.DataType[dtype.name.upper()], stored, name)
 
 
 _ROOM = float(1 << 30)  # half of int32: the other half is for the products

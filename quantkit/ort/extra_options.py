@@ -6,119 +6,175 @@ the reason. An unknown key is an error: onnxruntime ignores it, and a typing err
 `TensorQuantOverrides`, one of these keys, becomes rules for tensors.
 """
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from quantkit.errors import UsageError
-from quantkit.numerics.dtypes import IntType
+from quantkit.numerics.affine import affine_from_range
+from quantkit.numerics.dtypes import UINT8, IntType
 from quantkit.ort.quant_utils import type_name
+from quantkit.ort.tensor_quant_overrides import check_overrides
 from quantkit.settings import QdqSettings, TensorRule, closest
-from quantkit.spec import named_int_type
+from quantkit.spec import PerTensor, QuantSpec, named_int_type
 
-__all__ = ["ExtraOptions", "read_extra_options", "rules_of"]
+__all__ = ["Defaults", "ExtraOptions", "Tensors", "read_extra_options", "rules_of"]
 
-_KNOWN = ("quant_type", "scale", "zero_point", "rmin", "rmax", "symmetric")
-# Keys that there is nothing like, and why.
-_REFUSED = {
-    "axis": "activations have one scale, and scales of weights are chosen by what they multiply",
-    "convert": "a tensor has one type for all that read it",
-}
+_Given = Mapping[str, Any]
 
 
-def rules_of(
-    overrides: Mapping[str, Any], weights: Collection[str], default: IntType, *, symmetric: bool
-) -> list[TensorRule]:
-    """Return a rule for each tensor that is overridden.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tensors:
+    """The tensors of a model, as far as overrides ask.
+
+    Attributes:
+        constants: The shapes of constants, by name.
+        computed: The names of all others.
+        weights: The constants that weights are: operands of products and normalizations, and their biases.
+        sigmoids: What a Sigmoid makes.
+    """
+
+    constants: Mapping[str, tuple[int, ...]]
+    computed: Collection[str]
+    weights: Collection[str]
+    sigmoids: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defaults:
+    """What holds for tensors of which nothing is said.
+
+    `symmetric` is about activations; `symmetric_weights` None: of signed types.
+    """
+
+    activation: IntType
+    weight: IntType
+    symmetric: bool
+    symmetric_weights: bool | None = None
+
+
+def rules_of(overrides: _Given, tensors: Tensors, defaults: Defaults) -> list[TensorRule]:
+    """Return the rules for each tensor that is overridden: one, and another if it is converted for some nodes.
 
     Args:
-        overrides: By tensor a list of one dictionary: quant_type, scale and zero_point, rmin and rmax, symmetric.
-        weights: The model's constants, which have no rules.
-        default: The type of activations that name none.
-        symmetric: Whether activations have their zero points in the middle.
+        overrides: By tensor a list of dictionaries; see `quantkit.ort.tensor_quant_overrides`.
+        tensors: Those of the model.
+        defaults: Types and symmetry of others.
 
     Raises:
         UsageError: An override makes no sense, or asks for what quantkit does not do.
     """
-    if not isinstance(overrides, Mapping):
-        raise UsageError("TensorQuantOverrides maps tensor names to lists of one dictionary.")
-    rules = []
+    default = f"Q{defaults.activation.name}".replace("Qu", "QU").replace("int", "Int")
+    check_overrides(overrides, tensors.constants, tensors.computed, default)
+    rules: list[TensorRule] = []
     for tensor, listed in overrides.items():
-        given = _only(tensor, listed)
-        if tensor in weights:
-            raise _refusal(
-                tensor, "it is a weight: use weight_type and per_channel, or edit a saved plan"
+        if not listed or not listed[0]:
+            continue
+        if tensor in tensors.constants:
+            rules.append(_constant_rule(tensor, listed, tensors, defaults))
+            continue
+        rules += _activation_rule(tensor, listed[0], defaults)
+        if "convert" in listed[0]:
+            convert = dict(listed[0]["convert"])
+            readers = tuple(sorted(convert.pop("recv_nodes", ()))) or ("*",)
+            rules += (
+                replace(r, readers=readers) for r in _activation_rule(tensor, convert, defaults)
             )
-        rule = _rule(tensor, given, default, symmetric=symmetric)
-        if rule is not None:
-            rules.append(rule)
     return rules
 
 
-def _refusal(tensor: str, why: str) -> UsageError:
-    return UsageError(f"TensorQuantOverrides of '{tensor}' is not available: {why}.")
+def _activation_rule(tensor: str, given: _Given, defaults: Defaults) -> Iterator[TensorRule]:
+    dtype = None if given.get("quant_type") is None else type_name(given["quant_type"])
+    symmetric, numbers, ends = given.get("symmetric"), None, None
+    if "scale" in given:
+        numbers = _numbers(tensor, [given], named_int_type(dtype) if dtype else defaults.activation)
+    elif "rmin" in given:
+        ends = (min(float(given["rmin"]), 0.0), max(float(given["rmax"]), 0.0))
+        if ends == (0.0, 0.0):
+            ends, numbers = None, ((1.0,), (0,))
+    if dtype is None and symmetric is None and numbers is None and ends is None:
+        return
+    scales, zeros = numbers or ((), ())
+    yield TensorRule(
+        tensor=tensor,
+        dtype=dtype,
+        range=ends,
+        symmetric=None if symmetric is None else bool(symmetric),
+        scales=scales,
+        zero_points=zeros,
+    )
 
 
-def _only(tensor: str, listed: Any) -> Mapping[str, Any]:
-    if not isinstance(listed, list | tuple) or not all(isinstance(g, Mapping) for g in listed):
-        raise UsageError(f"TensorQuantOverrides of '{tensor}' is no list of dictionaries.")
-    if len(listed) != 1:
-        raise _refusal(tensor, f"it has {len(listed)} entries, and an activation takes one")
-    given: Mapping[str, Any] = listed[0]
-    for key in given:
-        if key in _REFUSED:
-            raise _refusal(tensor, f"'{key}': {_REFUSED[key]}")
-        if key == "reduce_range" and not given[key]:
-            continue
-        if key not in _KNOWN:
-            raise _refusal(tensor, f"'{key}' has no meaning for an activation")
-    return given
+def _constant_rule(
+    tensor: str, listed: Sequence[_Given], tensors: Tensors, defaults: Defaults
+) -> TensorRule:
+    first, is_weight = listed[0], tensor in tensors.weights
+    if not is_weight and (first.get("axis") is not None or first.get("reduce_range")):
+        raise UsageError(
+            f"TensorQuantOverrides of '{tensor}': axis and reduce_range are for weights, and it stands beside activations."
+        )
+    dtype = None if first.get("quant_type") is None else type_name(first["quant_type"])
+    used = named_int_type(dtype) if dtype else defaults.weight if is_weight else defaults.activation
+    symmetric = first.get("symmetric")
+    if symmetric is None and is_weight:
+        signed = used.signed if defaults.symmetric_weights is None else defaults.symmetric_weights
+        symmetric = "axis" in first or signed
+    elif symmetric is None:
+        symmetric = defaults.symmetric
+    numbers: tuple[tuple[float, ...], tuple[int, ...]] = ((), ())
+    if "scale" in first:
+        numbers = _numbers(tensor, listed, used)
+    elif "rmin" in first:
+        reduced = bool(first.get("reduce_range"))
+        numbers = _by_ranges(listed, used, symmetric=bool(symmetric), reduced=reduced)
+    return TensorRule(
+        tensor=tensor,
+        dtype=dtype,
+        symmetric=bool(symmetric),
+        scales=numbers[0],
+        zero_points=numbers[1],
+        axis=first.get("axis"),
+        reduced=bool(first.get("reduce_range")),
+    )
 
 
-def _rule(
-    tensor: str, given: Mapping[str, Any], default: IntType, *, symmetric: bool
-) -> TensorRule | None:
-    dtype = type_name(given["quant_type"]) if given.get("quant_type") is not None else None
-    ends = _by_scale(tensor, given, named_int_type(dtype) if dtype else default)
-    ends = ends or _by_range(tensor, given)
-    wanted = given.get("symmetric")
-    if wanted is not None and bool(wanted) != symmetric:
-        if not wanted or ends is None:
-            raise _refusal(
-                tensor, f"symmetric={wanted}: set ActivationSymmetric for all, or rmin and rmax"
+def _numbers(
+    tensor: str, listed: Sequence[_Given], dtype: IntType
+) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """Return scales and zero points as they are given."""
+    scales = tuple(float(np.float32(given["scale"])) for given in listed)
+    zeros = tuple(int(np.asarray(given["zero_point"]).reshape(-1)[0]) for given in listed)
+    for scale, zero in zip(scales, zeros, strict=True):
+        if not scale > 0 or not dtype.qmin <= zero <= dtype.qmax:
+            raise UsageError(
+                f"TensorQuantOverrides of '{tensor}': scale {scale} and zero point {zero} are none of {dtype.name}."
             )
-        extent = max(-ends[0], ends[1])
-        ends = (-extent, extent)
-    if dtype is None and ends is None:
-        return None
-    return TensorRule(tensor=tensor, dtype=dtype, range=ends)
+    return scales, zeros
 
 
-def _by_scale(tensor: str, given: Mapping[str, Any], dtype: IntType) -> tuple[float, float] | None:
-    """Return the range of all integers: scale * (q - zero_point) for the lowest and the highest q."""
-    if ("scale" in given) != ("zero_point" in given):
-        raise _refusal(tensor, "scale and zero_point go together")
-    if "scale" not in given:
-        return None
-    if {"rmin", "rmax", "symmetric"} & set(given):
-        raise _refusal(tensor, "scale and zero_point leave nothing for rmin, rmax and symmetric")
-    scale, zero = float(given["scale"]), int(given["zero_point"])
-    if not scale > 0 or not dtype.qmin <= zero <= dtype.qmax:
-        raise _refusal(tensor, f"scale {scale} and zero point {zero} are none of {dtype.name}")
-    return scale * (dtype.qmin - zero), scale * (dtype.qmax - zero)
-
-
-def _by_range(tensor: str, given: Mapping[str, Any]) -> tuple[float, float] | None:
-    """Return the range that is given, widened to hold 0 as onnxruntime does it."""
-    if ("rmin" in given) != ("rmax" in given):
-        raise _refusal(tensor, "rmin and rmax go together")
-    if "rmin" not in given:
-        return None
-    return min(float(given["rmin"]), 0.0), max(float(given["rmax"]), 0.0)
+def _by_ranges(
+    listed: Sequence[_Given], dtype: IntType, *, symmetric: bool, reduced: bool
+) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    spec = QuantSpec(
+        dtype=dtype, granularity=PerTensor(), symmetric=symmetric, reduced=reduced, whole=True
+    )
+    found = affine_from_range(
+        np.asarray([float(given["rmin"]) for given in listed]),
+        np.asarray([float(given["rmax"]) for given in listed]),
+        qmin=spec.qmin,
+        qmax=spec.qmax,
+        symmetric=symmetric,
+        whole=True,
+    )
+    return tuple(map(float, found.scale)), tuple(map(int, found.zero_point))
 
 
 # onnxruntime's default share of the newest batch in a moving average.
 _NEWEST = 0.01
+# What NNAPI's Sigmoid makes in uint8.
+_NNAPI_SCALE = 1 / 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +189,9 @@ class ExtraOptions:
         stride: Samples that the reader is to show at a time; None: it is read to its end.
         overrides: Of single tensors.
         qdq: The form of the QDQ format.
+        subgraphs: Look into If, Loop and Scan.
+        constant_b: Only MatMul with a constant second operand.
+        nnapi_sigmoid: The results of Sigmoid have the scale that NNAPI gives them.
     """
 
     symmetric: bool | None = None
@@ -142,55 +201,74 @@ class ExtraOptions:
     stride: int | None = None
     overrides: Mapping[str, Any] | None = None
     qdq: QdqSettings = field(default_factory=QdqSettings)
+    subgraphs: bool | None = None
+    constant_b: bool = False
+    nnapi_sigmoid: bool = False
+
+    @property
+    def states_form(self) -> bool:
+        """Whether they say what the graph is to look like; onnxruntime's own defaults do not."""
+        qdq = self.qdq
+        plain = replace(
+            qdq,
+            symmetric_weights=qdq.symmetric_weights and None,
+            quantize_moves=qdq.quantize_moves or None,
+        )
+        return plain != QdqSettings() or bool(self.overrides) or self.nnapi_sigmoid
+
+    def rules(self, tensors: Tensors, defaults: Defaults) -> tuple[TensorRule, ...]:
+        """Return what is said of single tensors, as rules."""
+        found = rules_of(self.overrides or {}, tensors, defaults)
+        if self.nnapi_sigmoid:
+            if defaults.activation is not UINT8:
+                raise UsageError("extra.Sigmoid.nnapi is for activations of uint8.")
+            named = {rule.tensor for rule in found}
+            found += [
+                TensorRule(tensor=name, scales=(_NNAPI_SCALE,), zero_points=(0,))
+                for name in tensors.sigmoids
+                if name not in named
+            ]
+        return tuple(found)
 
 
 # Keys that are translated.
 _READ = (
+    "ActivationRestrictedAsymmetric",
     "ActivationSymmetric",
+    "AddQDQPairToWeight",
+    "BlockSize",
     "CalibMovingAverage",
     "CalibMovingAverageConstant",
     "CalibPercentile",
     "CalibStridedMinMax",
     "CalibTensorRangeSymmetric",
+    "DedicatedQDQPair",
+    "EnableSubgraph",
+    "ForceQuantizeNoInputCheck",
+    "MatMulConstBOnly",
+    "MinimumRealRange",
+    "OpTypesToExcludeOutputQuantization",
+    "QDQDisableWeightAdjustForInt32Bias",
+    "QDQKeepRemovableActivations",
+    "QDQOpTypePerChannelSupportToAxis",
+    "QuantizeBias",
     "SmoothQuant",
     "TensorQuantOverrides",
+    "UseQDQContribOps",
+    "WeightSymmetric",
+    "extra.Sigmoid.nnapi",
 )
 
 # Keys that say what quantkit does whatever they say.
 _HARMLESS = {
     "CalibMaxIntermediateOutputs",  # memory does not grow with the data
     "DefaultTensorType",  # shapes and types are inferred
-    "ForceQuantizeNoInputCheck",  # data movement joins integers where that costs nothing
 }
 
 # Keys that cannot be had otherwise: the values that are as quantkit does it, and what to do instead of others.
 _FIXED: dict[str, tuple[tuple[Any, ...], str]] = {
-    "WeightSymmetric": ((True, None), "weights of static layers are symmetric"),
-    "EnableSubgraph": ((True,), "subgraphs are always looked at; exclude nodes by name instead"),
-    "MatMulConstBOnly": ((True,), "only layers with a constant weight run in integers"),
-    "QuantizeBias": ((True,), "integer kernels need an int32 bias where the target has one"),
-    "AddQDQPairToWeight": ((False,), "weights are stored as integers"),
-    "DedicatedQDQPair": ((False,), "nodes that read a tensor share its QuantizeLinear"),
-    "OpTypesToExcludeOutputQuantization": (
-        ([], (), None),
-        "name the tensors: quantkit.quantize_static(tensors=[TensorRule(tensor=..., keep_float=True)])",
-    ),
-    "QDQOpTypePerChannelSupportToAxis": (
-        ({}, {"MatMul": 1}, None),
-        "scales go by output channel, as per_channel says",
-    ),
-    "MinimumRealRange": (
-        (None, 0),
-        "give single tensors a range: quantkit.quantize_static(tensors=[TensorRule(tensor=..., range=...)])",
-    ),
-    "ActivationRestrictedAsymmetric": ((False,), "zero points are where they fit best"),
-    "UseQDQContribOps": ((False,), "types of 16 bits are written with opset 21"),
-    "QDQKeepRemovableActivations": ((False,), "Relu and Clip go where a range clips alike"),
-    "QDQDisableWeightAdjustForInt32Bias": ((False,), "a bias always fits its int32"),
     "SmoothQuantAlpha": ((0.5, None), "quantkit chooses how far to smooth"),
     "SmoothQuantFolding": ((True,), "smoothing is folded into the weights"),
-    "BlockSize": ((0, None), "static layers have one scale per channel or per tensor"),
-    "extra.Sigmoid.nnapi": ((False,), "quantkit has no target NNAPI"),
 }
 
 
@@ -210,7 +288,7 @@ def read_extra_options(extra_options: Mapping[str, Any] | None) -> ExtraOptions:
             )
         if key in _FIXED and value not in _FIXED[key][0]:
             raise UsageError(f"extra_options {key}={value!r} is not available: {_FIXED[key][1]}.")
-    smooth = given.get("SmoothQuant")
+    smooth, inside = given.get("SmoothQuant"), given.get("EnableSubgraph")
     return ExtraOptions(
         symmetric=_symmetric(given),
         smooth=None if smooth is None else bool(smooth),
@@ -218,7 +296,65 @@ def read_extra_options(extra_options: Mapping[str, Any] | None) -> ExtraOptions:
         percentile=given.get("CalibPercentile"),
         stride=given.get("CalibStridedMinMax") or None,
         overrides=given.get("TensorQuantOverrides") or None,
+        qdq=_qdq(given),
+        subgraphs=None if inside is None else _switch(given, "EnableSubgraph"),
+        constant_b=_switch(given, "MatMulConstBOnly"),
+        nnapi_sigmoid=_switch(given, "extra.Sigmoid.nnapi"),
     )
+
+
+def _qdq(given: _Given) -> QdqSettings:
+    """Return the form of the QDQ format."""
+    symmetric, moves = given.get("WeightSymmetric"), given.get("ForceQuantizeNoInputCheck")
+    least, block = given.get("MinimumRealRange"), given.get("BlockSize")
+    axes = given.get("QDQOpTypePerChannelSupportToAxis") or {}
+    if not isinstance(axes, Mapping):
+        raise _no_value(
+            given, "QDQOpTypePerChannelSupportToAxis", "a dictionary of operators and axes"
+        )
+    return QdqSettings(
+        weight_pairs=_switch(given, "AddQDQPairToWeight"),
+        pair_per_reader=_switch(given, "DedicatedQDQPair"),
+        contrib_ops=_switch(given, "UseQDQContribOps"),
+        float_bias=not _switch(given, "QuantizeBias", default=True),
+        keep_clips=_switch(given, "QDQKeepRemovableActivations"),
+        float_outputs=_names(given, "OpTypesToExcludeOutputQuantization"),
+        min_range=_number(given, "MinimumRealRange") if least else None,
+        symmetric_weights=None if symmetric is None else _switch(given, "WeightSymmetric"),
+        block_size=_number(given, "BlockSize") if block else None,
+        adjust_weights=not _switch(given, "QDQDisableWeightAdjustForInt32Bias"),
+        restricted_zero_points=_switch(given, "ActivationRestrictedAsymmetric"),
+        channel_axes=tuple((str(op), axis) for op, axis in axes.items()),
+        quantize_moves=None if moves is None else _switch(given, "ForceQuantizeNoInputCheck"),
+    )
+
+
+def _no_value(given: _Given, key: str, wanted: str) -> UsageError:
+    return UsageError(f"extra_options {key}={given[key]!r} is no value for it: give {wanted}.")
+
+
+def _switch(given: _Given, key: str, *, default: bool = False) -> bool:
+    """Return an option that is on or off; None counts as left out, and what onnxruntime takes for true as true."""
+    value = given.get(key)
+    if value is None:
+        return default
+    if not isinstance(value, bool | int | np.bool_):
+        raise _no_value(given, key, "True or False")
+    return bool(value)
+
+
+def _number(given: _Given, key: str) -> Any:
+    value = given[key]
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+        raise _no_value(given, key, "a number")
+    return value
+
+
+def _names(given: _Given, key: str) -> tuple[str, ...]:
+    value = given.get(key) or ()
+    if isinstance(value, str) or not isinstance(value, Collection):
+        raise _no_value(given, key, "a list of operators")
+    return tuple(map(str, value))
 
 
 def _symmetric(given: Mapping[str, Any]) -> bool | None:

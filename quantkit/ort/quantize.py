@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+import onnx_ir as ir
 
 from quantkit.api.arguments import check_output, checked_names
 from quantkit.api.static import static_job
 from quantkit.errors import NothingToQuantizeError, UsageError
 from quantkit.graph.load import load
-from quantkit.ops.float_ops import CLIPS
+from quantkit.ops.float_ops import CLIPS, NORMALIZES, PRODUCTS
 from quantkit.ort.calibrate import strided
 from quantkit.ort.dynamic import float_instead, quantize_dynamic, told
-from quantkit.ort.extra_options import ExtraOptions, read_extra_options, rules_of
+from quantkit.ort.extra_options import Defaults, ExtraOptions, Tensors, read_extra_options
 from quantkit.ort.missing import missing
 from quantkit.ort.quant_utils import (
     CalibrationMethod,
@@ -28,7 +29,7 @@ from quantkit.ort.quant_utils import (
 from quantkit.ort.tensor_quant_overrides import TensorQuantOverridesHelper
 from quantkit.ort.tensors import cached, method_of
 from quantkit.plan import Format, check_settings
-from quantkit.settings import QdqSettings, RecoverSettings, StaticSettings, TensorRule
+from quantkit.settings import RecoverSettings, StaticSettings, TensorRule
 from quantkit.spec import named_int_type
 from quantkit.targets import DEFAULT
 from quantkit.workflows.calibrate import CalibrateOptions
@@ -91,7 +92,7 @@ def quantize_static(  # noqa: PLR0913 - onnxruntime's signature
         nodes_to_quantize: Only these nodes.
         nodes_to_exclude: Never these nodes.
         use_external_data_format: Write a ``.data`` file also below 2 GB.
-        calibrate_method: How ranges are estimated.
+        calibrate_method: How ranges are estimated. Left out: by mean squared error; where coverage is "all", MinMax.
         calibration_providers: Accepted: the CPU calibrates.
         extra_options: onnxruntime's option dictionary: translated, or refused with the reason.
         calibration_cache_path: A calibration of quantkit's, or onnxruntime's JSON table. If there is none yet,
@@ -104,8 +105,9 @@ def quantize_static(  # noqa: PLR0913 - onnxruntime's signature
     ask = method_of(calibrate_method, extra.momentum, extra.percentile)
     check_static_quant_arguments(quant_format or QuantFormat.QDQ, activation_type, weight_type)
     activation = None if activation_type is None else type_name(activation_type)
+    weight = None if weight_type is None else type_name(weight_type)
     stated: list[Any] = [quant_format, op_types_to_quantize, activation_type, weight_type, target]
-    stated += [nodes_to_quantize, nodes_to_exclude, extra.qdq != QdqSettings()]
+    stated += [nodes_to_quantize, nodes_to_exclude, extra.states_form]
     covered = coverage or ("all" if any(stated) else "gain")
     given = StaticSettings(
         target=target,
@@ -113,15 +115,18 @@ def quantize_static(  # noqa: PLR0913 - onnxruntime's signature
         coverage=covered,  # type: ignore[arg-type]  # checked there
         simplify=covered != "all",
         activation_type=activation,
-        weight_type=None if weight_type is None else type_name(weight_type),
-        per_channel=per_channel is not False,
+        weight_type=weight,
+        per_channel=_per_channel(per_channel, extra),
         symmetric_activations=extra.symmetric,
         op_types=_op_types(op_types_to_quantize, covered),
         include=checked_names(nodes_to_quantize, "nodes_to_quantize"),
-        exclude=checked_names(nodes_to_exclude, "nodes_to_exclude"),
+        exclude=(
+            *checked_names(nodes_to_exclude, "nodes_to_exclude"),
+            *_left_out(model_input, extra),
+        ),
         recover=_recover(extra, covered),
         qdq=extra.qdq,
-        tensors=_rules(model_input, extra, activation),
+        tensors=_rules(model_input, extra, activation, weight),
     )
     check_settings(
         given, Format(_format(quant_format or QuantFormat.QDQ))
@@ -140,6 +145,10 @@ def quantize_static(  # noqa: PLR0913 - onnxruntime's signature
         )
     if data is None:
         raise UsageError("Give calibration_data_reader, or a calibration_cache_path that exists.")
+    if ask is None and covered == "all":
+        ask = method_of(
+            CalibrationMethod.MinMax
+        )  # as onnxruntime does where nothing is said: no value is cut off
     options = CalibrateOptions() if ask is None else CalibrateOptions(method=ask)
     try:
         result = static(
@@ -193,6 +202,11 @@ def check_static_quant_arguments(
         raise UsageError("Types of 16 bits are written in the format QDQ only.")
 
 
+def _per_channel(given: bool | None, extra: ExtraOptions) -> bool:  # noqa: FBT001 - onnxruntime's
+    """Left out it is per channel; channels have their zero points in the middle, so not where that is not wanted."""
+    return extra.qdq.symmetric_weights is not False if given is None else given
+
+
 def _recover(extra: ExtraOptions, coverage: str) -> RecoverSettings:
     """Return what wins back accuracy: of a graph that is to stay as it is no channel is scaled, unless that is asked for."""
     left = "auto" if coverage == "gain" else False
@@ -226,19 +240,55 @@ def _op_types(op_types: Sequence[str] | None, coverage: str) -> tuple[str, ...]:
 
 
 def _rules(
-    model: str | Path | onnx.ModelProto, extra: ExtraOptions, activation: str | None
+    model: str | Path | onnx.ModelProto,
+    extra: ExtraOptions,
+    activation: str | None,
+    weight: str | None,
 ) -> tuple[TensorRule, ...]:
-    if extra.overrides is None:
+    if not extra.overrides and not extra.nnapi_sigmoid:
         return ()
-    symmetric = DEFAULT.symmetric_activations if extra.symmetric is None else extra.symmetric
-    return tuple(
-        rules_of(
-            extra.overrides,
-            frozenset(load(model).model.graph.initializers),
-            named_int_type(activation) if activation else DEFAULT.activation,
-            symmetric=symmetric,
-        )
+    defaults = Defaults(
+        activation=named_int_type(activation) if activation else DEFAULT.activation,
+        weight=named_int_type(weight) if weight else DEFAULT.weight,
+        symmetric=DEFAULT.symmetric_activations if extra.symmetric is None else extra.symmetric,
+        symmetric_weights=extra.qdq.symmetric_weights,
     )
+    return extra.rules(_tensors(model), defaults)
+
+
+def _tensors(model: str | Path | onnx.ModelProto) -> Tensors:
+    """Look at the tensors of a model's main graph."""
+    graph = load(model).model.graph
+    held = {name: value.const_value for name, value in graph.initializers.items()}
+    nodes = list(graph)
+    operands = (
+        value.name
+        for node in nodes
+        if node.op_type in PRODUCTS | NORMALIZES
+        for value in node.inputs
+        if value is not None
+    )
+    computed = {value.name or "" for node in nodes for value in node.outputs}
+    return Tensors(
+        constants={n: tuple(map(int, t.shape.numpy())) for n, t in held.items() if t is not None},
+        computed=computed | {value.name or "" for value in graph.inputs},
+        weights={name for name in operands if name in held},
+        sigmoids=[n.outputs[0].name or "" for n in nodes if n.op_type == "Sigmoid"],
+    )
+
+
+def _left_out(model: str | Path | onnx.ModelProto, extra: ExtraOptions) -> tuple[str, ...]:
+    """Return the nodes that options leave out by kind."""
+    if extra.subgraphs is not False and not extra.constant_b:
+        return ()
+    graph, found = load(model).model.graph, []
+    for node in graph.all_nodes():
+        inner = extra.subgraphs is False and node.graph is not graph
+        second = node.inputs[1] if len(node.inputs) > 1 else None
+        computed = second is None or ir.convenience.get_const_tensor(second) is None
+        if inner or (extra.constant_b and node.op_type == "MatMul" and computed):
+            found.append(node.name or "")
+    return tuple(found)
 
 
 __path__: list[str] = []  # so that what is missing is said; see quantkit.ort.missing

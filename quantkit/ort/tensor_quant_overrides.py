@@ -267,17 +267,17 @@ def _check_keys(tensor: str, given: Mapping[str, Any]) -> None:
     if unknown:
         known = ", ".join(_KNOWN)
         raise _wrong(tensor, f"'{unknown[0]}' is unknown; use {known}")
-    for one, other in (("scale", "zero_point"), ("rmin", "rmax")):
-        if (one in given) != (other in given):
-            raise _wrong(
-                tensor, f"Must provide both '{one}' and '{other}', for one says nothing alone"
-            )
     both = [key for key in _COMPUTED if key in given]
     if "scale" in given and both:
         raise _wrong(
             tensor,
             f"option(s) [{', '.join(both)}] are invalid with 'scale' and 'zero_point', which leave nothing open",
         )
+    for one, other in (("scale", "zero_point"), ("rmin", "rmax")):
+        if (one in given) != (other in given):
+            raise _wrong(
+                tensor, f"Must provide both '{one}' and '{other}', for one says nothing alone"
+            )
 
 
 def _check_channels(
@@ -321,7 +321,8 @@ def _check_activation(tensor: str, given: Mapping[str, Any], default: Any) -> No
     _check_keys(tensor, convert)
     if convert.get("quant_type") is None:
         raise _wrong(tensor, "'convert' must name a 'quant_type'")
-    if convert["quant_type"] == given.get("quant_type", default):
+    one, other = convert["quant_type"], given.get("quant_type", default)
+    if getattr(one, "name", one) == getattr(other, "name", other):
         raise _wrong(tensor, "'convert' names the quant_type that the tensor has already")
 
 

@@ -50,12 +50,15 @@ def check_fits(plan: Plan, view: View, factors_id: str = "") -> None:
         )
     nodes = {node.name: node for node in view.nodes}
     _known((n.node for n in plan.nodes), frozenset(nodes), "node")
-    _known((w.tensor for w in plan.weights), frozenset(view.weights), "weight")
+    covers_all = plan.coverage == "all"
+    known = frozenset(view.weights) | (frozenset(view.constants) if covers_all else frozenset())
+    _known((w.tensor for w in plan.weights), known, "weight")
     _known((a.tensor for a in plan.activations), view.tensors, "tensor")
     for decided in plan.activations:
         _check_numbers(decided)
     for weight in plan.weights:
-        _check_weight(weight, len(view.weights[weight.tensor].shape))
+        found = view.weights.get(weight.tensor) or view.constants[weight.tensor]
+        _check_weight(weight, len(found.shape), covers_all=covers_all)
     _check_opset(plan, view)
     checks = _Checks(plan, view)
     for planned in plan.nodes:
@@ -92,8 +95,10 @@ def _check_numbers(decided: ActivationPlan) -> None:
         )
 
 
-def _check_weight(weight: WeightPlan, rank: int) -> None:
+def _check_weight(weight: WeightPlan, rank: int, *, covers_all: bool) -> None:
     spec = weight.spec
+    if covers_all:
+        return
     if spec.dtype.bits != _BYTE:
         raise UsageError(
             f"The plan gives weight '{weight.tensor}' the type {spec.dtype.name}: use int8 or uint8."
@@ -116,13 +121,13 @@ def _check_weight(weight: WeightPlan, rank: int) -> None:
 
 def opset_for(plan: Plan) -> int:
     """Return the lowest opset that has what a plan needs; an edit may have given a tensor 16 bits."""
-    wide = any(a.dtype.bits > _BYTE for a in plan.activations)
+    wide = not plan.qdq.contrib_ops and any(a.dtype.bits != _BYTE for a in plan.activations)
     return max(plan.min_opset, _WIDE_OPSET if wide else 0)
 
 
 def _check_opset(plan: Plan, view: View) -> None:
-    wide = next((a for a in plan.activations if a.dtype.bits > _BYTE), None)
-    if wide is not None and view.opset < _WIDE_OPSET:
+    wide = next((a for a in plan.activations if a.dtype.bits != _BYTE), None)
+    if wide is not None and view.opset < _WIDE_OPSET and not plan.qdq.contrib_ops:
         raise UsageError(
             f"The plan gives '{wide.tensor}' {wide.dtype.bits} bits, which needs opset {_WIDE_OPSET}, and the model "
             f"has {view.opset}: ask for that activation type as well, or convert the model."
@@ -225,16 +230,32 @@ def check_settings(options: StaticSettings, output_format: Format) -> None:
         )
     types = {"Activations have the type": options.activation}
     types |= {"Weights have the type": options.weight}
-    types |= {
-        f"The rule for '{o.tensor}' says": o.int_type for o in options.overrides if o.int_type
-    }
+    types |= {f"The rule for '{o.tensor}' says": o.int_type for o in options.tensors if o.int_type}
     _check_types(types, target)
+    if not options.covers_all:
+        _check_gain(types, options)
+    if options.qdq.block_size and output_format is Format.QOPERATOR:
+        raise UsageError("QLinear operators have no blocks: use the QDQ format.")
     if not target.zero_points and options.symmetric_activations is False:
         raise UsageError(
             f"{target.name} takes no zero points: leave asymmetric activations away, or use another target."
         )
     if output_format is Format.QOPERATOR:
         _check_qlinear_types(types, options)
+
+
+def _check_gain(types: Mapping[str, IntType], options: StaticSettings) -> None:
+    """Refuse what no kernel of a CPU gains by."""
+    for what, dtype in types.items():
+        if dtype.bits < _BYTE or (dtype.bits != _BYTE and what.startswith("Weights")):
+            raise UsageError(
+                f"{what} {dtype.name}, of which no kernel is faster than float: use 8 bits, or coverage 'all'."
+            )
+    for rule in options.tensors:
+        if rule.readers or rule.axis is not None or rule.reduced or len(rule.scales) > 1:
+            raise UsageError(
+                f"The rule for '{rule.tensor}' is about a constant, or converts for single nodes: that needs coverage 'all'."
+            )
 
 
 def _check_types(types: Mapping[str, IntType], target: Target) -> None:

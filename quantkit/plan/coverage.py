@@ -15,7 +15,7 @@ node is quantized only if there is one for it, or if it moves integers as they a
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from quantkit.errors import UsageError
+from quantkit.errors import UnsupportedError, UsageError
 from quantkit.numerics.dtypes import INT8
 from quantkit.ops.float_ops import CLIPS, COMPARES, COVERED_SLOTS, NORMALIZES, PRODUCTS, SELECTS
 from quantkit.ops.integer_ops import STATIC_OPS
@@ -25,7 +25,8 @@ from quantkit.plan.islands import form_obstacle
 from quantkit.plan.model import ActivationPlan, Mode, NodePlan, Plan, WeightPlan
 from quantkit.plan.ranges import OpenRanges, Ranges, Sharing, clips_alike, fills_in
 from quantkit.plan.selection import Selection, near
-from quantkit.settings import DynamicSettings, StaticSettings
+from quantkit.settings import DynamicSettings, StaticSettings, TensorRule
+from quantkit.spec import PerAxis, PerBlock, PerTensor, QuantSpec
 
 __all__ = ["plan_all", "ranges_of_all"]
 
@@ -54,11 +55,14 @@ def plan_all(
     target = options.runs_on
     ranges = Ranges(view, observed, options)
     found = _Walk(view, ranges).walk()
-    activations = _activations(found, ranges)
+    activations = _activations(found, ranges, view)
     nodes = _node_plans(found, view, {a.tensor: a for a in activations})
-    weights = tuple(_weight_plans(found, view, options))
+    weights = tuple(_weight_plans(found, view, ranges))
     static = any(node.mode is Mode.STATIC for node in nodes)
-    wide = any(a.dtype.bits > _BYTE for a in activations)
+    types = [a.dtype for a in activations] + [w.spec.dtype for w in weights]
+    types += [a.converted.dtype for a in activations if a.converted is not None]
+    blocks = any(isinstance(w.spec.granularity, PerBlock) for w in weights)
+    wide = blocks or (not options.qdq.contrib_ops and any(t.bits != _BYTE for t in types))
     return Plan(
         nodes=nodes,
         weights=weights,
@@ -330,7 +334,7 @@ class _Walk:
             and source not in self.found.moved
             and self.view.only_reader(source) == index
             and decided is not None
-            and clips_alike(node, self.view, decided)
+            and clips_alike(node, self.view, decided, half_a_step=True)
         )
 
     def _hand_on(self, index: int, node: Node) -> tuple[str, ...]:
@@ -415,7 +419,7 @@ def _obstacle(node: Node, weight: Weight) -> str:
     return ""
 
 
-def _activations(found: _Found, ranges: Ranges) -> tuple[ActivationPlan, ...]:
+def _activations(found: _Found, ranges: Ranges, view: View) -> tuple[ActivationPlan, ...]:
     """Return scale and zero point of each quantized tensor; what was moved or joined has those of the others."""
     # Anew: of what was joined at first, a clip may have taken some back.
     sharing = Sharing(ranges)
@@ -428,12 +432,18 @@ def _activations(found: _Found, ranges: Ranges) -> tuple[ActivationPlan, ...]:
         source = found.moved.get(tensor, "")
         plan = sharing.plan(tensor)
         if plan is None and source in plans:
-            plan = replace(plans[source], tensor=tensor, why=f"as '{source}'")
+            read = plans[source].read_by(view.nodes[view.producer[tensor]].name)
+            plan = replace(read, tensor=tensor, why=f"as '{source}'")
         if plan is None and tensor in found.constants:
             plan = ranges.weight_plan(tensor)
         plan = plan or ranges.plan(tensor)
         assert plan is not None  # noqa: S101 - only known ranges are taken
-        plans[tensor] = replace(plan, shares=sharing.first(tensor))
+        first = sharing.first(tensor)
+        root = plans.get(first)
+        # What was converted before it was moved has the numbers of the conversion.
+        apart = root is not None and (root.dtype, root.scale) != (plan.dtype, plan.scale)
+        converted = ranges.conversion(tensor)
+        plans[tensor] = replace(plan, shares="" if apart else first, converted=converted)
     return tuple(plans.values())
 
 
@@ -445,7 +455,7 @@ def _node_plans(
         mode, why, made = Mode.FLOAT, found.floats.get(index, ""), True
         if index in found.absorbed:
             maker = view.nodes[found.absorbed[index]].name
-            alike = clips_alike(node, view, activations[node.outputs[0]])
+            alike = clips_alike(node, view, activations[node.outputs[0]], half_a_step=True)
             mode = Mode.ABSORBED if alike else Mode.STATIC
             why = f"the range of {maker} ends where it clips" if alike else f"with {maker}"
         elif index in found.static:
@@ -460,13 +470,14 @@ def _node_plans(
     return tuple(plans)
 
 
-def _weight_plans(found: _Found, view: View, options: StaticSettings) -> Iterable[WeightPlan]:
+def _weight_plans(found: _Found, view: View, ranges: Ranges) -> Iterable[WeightPlan]:
     """Yield how the weights of quantized products are; who reads them besides has them in float."""
+    options = ranges.options
     target = options.runs_on
     stored = DynamicSettings(
-        weight_type=options.weight.name,  # type: ignore[arg-type]  # of the same names
+        weight_type="int8" if options.weight.signed else "uint8",
         per_channel=options.channelwise and target.per_channel,
-        pair_safe=target.saturates and options.weight is INT8,
+        pair_safe=target.saturates,
     )
     for tensor, nodes in found.weights.items():
         weight = view.weights[tensor]
@@ -477,12 +488,93 @@ def _weight_plans(found: _Found, view: View, options: StaticSettings) -> Iterabl
             n: NodePlan(node=n, op_type=by_name[n].op_type, mode=Mode.STATIC, why="") for n in names
         }
         channelwise = all(_has_channels(node, weight, options) for node in nodes)
-        yield weight_plan(
+        plan = weight_plan(
             replace(weight, uses=uses),
             by_name,
             static,
             replace(stored, per_channel=stored.per_channel and channelwise),
         )
+        channel = nodes[0].channel_axis(1, len(weight.shape))
+        axes = {dict(options.qdq.channel_axes).get(node.op_type, channel) for node in nodes}
+        spec = _spec(plan.spec, weight.shape, ranges.rule(tensor), options)
+        if isinstance(spec.granularity, PerAxis) and ranges.rule(tensor) is None:
+            spec = replace(spec, granularity=PerAxis(_axis(axes, weight)))
+        if options.qdq.block_size and ranges.rule(tensor) is None:
+            spec = replace(spec, granularity=_blocks(weight, channel, options.qdq.block_size))
+        yield replace(plan, spec=spec)
+    yield from _bias_plans(found, view, ranges)
+
+
+def _axis(axes: set[int], weight: Weight) -> int:
+    """Return the axis of channels that is asked for, of all that read a weight."""
+    rank = len(weight.shape)
+    axis = min(axes)
+    if len(axes) > 1 or not -rank <= axis < rank:
+        raise UsageError(
+            f"channel_axes asks for axes {sorted(axes)} of weight '{weight.tensor}', which has {rank}: give one that all "
+            "who read it can have."
+        )
+    return axis % rank
+
+
+def _blocks(weight: Weight, channel: int, size: int) -> PerBlock:
+    if len(weight.shape) != _MATRIX:
+        raise UnsupportedError(
+            f"Blocks are for matrices, and weight '{weight.tensor}' has {len(weight.shape)} axes: leave its node out, or "
+            "leave block_size away."
+        )
+    return PerBlock(1 - channel % _MATRIX, size)
+
+
+def _spec(
+    spec: QuantSpec, shape: tuple[int, ...], rule: TensorRule | None, options: StaticSettings
+) -> QuantSpec:
+    """Return how a weight is quantized where its type may be any; what a rule says of it is done as it says."""
+    dtype = (rule and rule.int_type) or options.weight
+    granularity = spec.granularity
+    if rule is not None:
+        granularity = PerTensor() if rule.axis is None else PerAxis(rule.axis)
+    if isinstance(granularity, PerAxis) and shape[granularity.axis] == 1:
+        granularity = PerTensor()  # then its zero point may be anywhere
+    per_axis = isinstance(granularity, PerAxis)
+    asked = options.qdq.symmetric_weights
+    symmetric = per_axis or (dtype.signed if asked is None else asked)
+    if rule is not None and rule.symmetric is not None:
+        symmetric = rule.symmetric
+    reduced = rule is not None and rule.reduced
+    # Of int8 and int16 all grids are whole, but for those that are reduced.
+    whole = reduced or not symmetric or not (dtype.signed and dtype.bits >= _BYTE)
+    numbers = (rule.scales, rule.zero_points) if rule is not None else ((), ())
+    safe = dtype is INT8 and options.runs_on.saturates and not reduced and not numbers[0]
+    return replace(
+        spec,
+        dtype=dtype,
+        granularity=granularity,
+        symmetric=symmetric,
+        reduced=reduced,
+        pair_axes=spec.pair_axes if safe else (),
+        whole=whole,
+        least=options.qdq.min_range or 0.0,
+        scales=numbers[0],
+        zero_points=numbers[1],
+        pinned=rule is not None,
+    )
+
+
+def _bias_plans(found: _Found, view: View, ranges: Ranges) -> Iterable[WeightPlan]:
+    """Yield how biases are quantized of which something is said; they are not in the scale of the sums."""
+    readers = [view.nodes[index] for index in found.static]
+    biases = dict.fromkeys(
+        node.inputs[_MATRIX]
+        for node in readers
+        if node.op_type in PRODUCTS | NORMALIZES and len(node.inputs) > _MATRIX
+    )
+    plain = QuantSpec(dtype=INT8, granularity=PerTensor(), symmetric=True)
+    for tensor in biases:
+        rule, constant = ranges.rule(tensor), view.constants.get(tensor)
+        if rule is not None and constant is not None and not rule.keep_float:
+            spec = _spec(plain, constant.shape, rule, ranges.options)
+            yield WeightPlan(tensor=tensor, spec=spec)
 
 
 def _has_channels(node: Node, weight: Weight, options: StaticSettings) -> bool:

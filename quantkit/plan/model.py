@@ -6,7 +6,7 @@ the plan says.
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from functools import cached_property
 from types import MappingProxyType
@@ -22,6 +22,7 @@ from quantkit.spec import QParams, QuantSpec, named_int_type
 
 __all__ = [
     "ActivationPlan",
+    "Conversion",
     "Format",
     "Kept",
     "Mode",
@@ -134,6 +135,7 @@ class ActivationPlan:
     zero_point: int
     why: str
     shares: str = ""
+    converted: "Conversion | None" = None
 
     @property
     def low(self) -> float:
@@ -145,15 +147,40 @@ class ActivationPlan:
         """The largest value that it can hold."""
         return (self.dtype.qmax - self.zero_point) * self.scale
 
+    def read_by(self, node: str) -> "ActivationPlan":
+        """Return the numbers in which a node reads it."""
+        converted = self.converted
+        if converted is None or (converted.readers and node not in converted.readers):
+            return self
+        return replace(
+            self, dtype=converted.dtype, scale=converted.scale, zero_point=converted.zero_point
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Return plain data; `from_json` is its inverse."""
         plain = asdict(self) | {"dtype": self.dtype.name}
-        return plain if self.shares else {k: v for k, v in plain.items() if k != "shares"}
+        if self.converted is not None:
+            plain["converted"]["dtype"] = self.converted.dtype.name
+        return {k: v for k, v in plain.items() if v or k not in {"shares", "converted"}}
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> "ActivationPlan":
         """Read what `to_json` wrote."""
-        return cls(**{**plain, "dtype": named_int_type(plain["dtype"])})
+        given = {**plain, "dtype": named_int_type(plain["dtype"])}
+        if converted := plain.get("converted"):
+            dtype, readers = named_int_type(converted["dtype"]), tuple(converted["readers"])
+            given["converted"] = Conversion(**{**converted, "dtype": dtype, "readers": readers})
+        return cls(**given)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversion:
+    """The other numbers in which some nodes read a quantized tensor; no `readers`: all of them do."""
+
+    dtype: IntType
+    scale: float
+    zero_point: int
+    readers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

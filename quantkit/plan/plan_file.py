@@ -84,6 +84,13 @@ class _NodeFile(_Strict):
     float_output: bool = False
 
 
+class _ConversionFile(_Strict):
+    dtype: str
+    scale: Annotated[float, msgspec.Meta(ge=-_LARGEST, le=_LARGEST)]
+    zero_point: _Small
+    readers: list[str] = []
+
+
 class _ActivationFile(_Strict):
     tensor: str
     dtype: str
@@ -91,6 +98,7 @@ class _ActivationFile(_Strict):
     zero_point: _Small
     why: str
     shares: str = ""
+    converted: _ConversionFile | None = None
 
 
 class _PerTensorFile(_Strict, tag_field="per", tag="tensor"):

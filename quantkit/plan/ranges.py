@@ -12,10 +12,10 @@ from math import inf, isfinite, log10
 import numpy as np
 
 from quantkit.numerics.affine import affine_from_range
-from quantkit.numerics.dtypes import IntType
+from quantkit.numerics.dtypes import UINT8, IntType
 from quantkit.ops.float_ops import FILL_SLOTS, FIXED_RANGES, MOVES
 from quantkit.ops.view import Constant, Node, View
-from quantkit.plan.model import ActivationPlan
+from quantkit.plan.model import ActivationPlan, Conversion
 from quantkit.plan.selection import resolve_tensors
 from quantkit.settings import StaticSettings, TensorRule
 from quantkit.targets import Target
@@ -31,6 +31,7 @@ __all__ = [
     "fills_in",
 ]
 
+_BYTE = 8
 _ROUNDING = 1e-3  # of a step, by which float32 may miss the end of a range
 # Of what a formula bounds, observed values that stay below this share have a range of their own: each half of it
 # would cost a bit. A Softmax over many values is far below 1.
@@ -65,6 +66,7 @@ class Ranges:
     options: StaticSettings
     powers: Mapping[str, float] = field(default_factory=dict)
     _said: dict[str, TensorRule] = field(init=False)
+    _converted: dict[str, TensorRule] = field(init=False)
     _target: Target = field(init=False)
     _dtype: IntType = field(init=False)
     _symmetric: bool = field(init=False)
@@ -75,10 +77,13 @@ class Ranges:
         # Once: a plug-in is looked for each time that its name is resolved.
         self._target, self._dtype = self.options.runs_on, self.options.activation
         self._symmetric = self.options.symmetric
-        self._said = {}
-        for override in self.options.overrides:
-            for name in resolve_tensors(override.tensor, names):
-                self._said[name] = override
+        self._said, self._converted = {}, {}
+        for rules, found in (
+            (self.options.overrides, self._said),
+            (self.options.conversions, self._converted),
+        ):
+            for rule in rules:
+                found.update(dict.fromkeys(resolve_tensors(rule.tensor, names), rule))
 
     def is_float(self, tensor: str) -> bool:
         """Say whether the user wants a tensor left alone."""
@@ -86,9 +91,16 @@ class Ranges:
         return said is not None and said.keep_float
 
     def is_ruled(self, tensor: str) -> bool:
-        """Say whether the user gives a tensor a range or a type of its own."""
+        """Say whether the user gives a tensor a range, a type or numbers of its own."""
         said = self._said.get(tensor)
-        return said is not None and (said.range is not None or said.dtype is not None)
+        if said is None or said.keep_float:
+            return False
+        numbers = said.range is not None or said.symmetric is not None or bool(said.scales)
+        return numbers or (said.int_type or self._dtype) != self._dtype
+
+    def rule(self, tensor: str) -> TensorRule | None:
+        """Return what the user says about a tensor; None: nothing."""
+        return self._said.get(tensor)
 
     def of(self, tensor: str) -> KnownRange | None:
         """Return a tensor's range; None if nothing is known."""
@@ -151,6 +163,8 @@ class Ranges:
             return None
         seen = self.observed.get(tensor, bounds)
         free = maker.op_type not in self._target.fixed_outputs
+        if free and self.options.covers_all and maker.op_type != "Softmax" and seen is not bounds:
+            return None  # what was observed, as it is asked for
         if free and 0 < seen[1] < _FAR_BELOW * bounds[1]:
             return KnownRange(bounds[0], seen[1], "observed")
         return KnownRange(*bounds, f"{maker.op_type} cannot leave it")
@@ -195,32 +209,64 @@ class Ranges:
             return None
         return self._numbers(tensor, found, self.dtype(tensor), symmetric=self._symmetric)
 
+    def conversion(self, tensor: str) -> Conversion | None:
+        """Return the other numbers in which some nodes are to read a tensor; None if there are none."""
+        rule, found = self._converted.get(tensor), self.of(tensor)
+        if rule is None or found is None:
+            return None
+        if rule.range is not None:
+            found = KnownRange(*rule.range, "given")
+        dtype = rule.int_type or self._dtype
+        symmetric = self._symmetric if rule.symmetric is None else rule.symmetric
+        made = self._affine(found, dtype, symmetric=symmetric)
+        if rule.scales:
+            made = (rule.scales[0], rule.zero_points[0])
+        readers = tuple(name for name in rule.readers if name != "*")
+        return Conversion(dtype=dtype, scale=made[0], zero_point=made[1], readers=readers)
+
     def weight_plan(self, tensor: str) -> ActivationPlan | None:
         """Return the same of a constant that is quantized as weights are; None if its range is not known."""
         found = self.of(tensor)
         if found is None:
             return None
-        said = self._said.get(tensor)
+        said, given = self._said.get(tensor), self.options.qdq.symmetric_weights
         dtype = (said.int_type if said else None) or self.options.weight
-        return self._numbers(tensor, found, dtype, symmetric=True)
+        symmetric = dtype.signed if given is None else given
+        return self._numbers(tensor, found, dtype, symmetric=symmetric)
 
     def _numbers(
         self, tensor: str, found: KnownRange, dtype: IntType, *, symmetric: bool
     ) -> ActivationPlan:
+        rule = self._said.get(tensor)
+        if rule is not None and rule.symmetric is not None:
+            symmetric = rule.symmetric
+        scale, zero = self._affine(found, dtype, symmetric=symmetric)
+        why = f"{found.why}: {found.low:.5g} to {found.high:.5g}"
+        if rule is not None and rule.scales:
+            scale, zero, why = rule.scales[0], rule.zero_points[0], "scale and zero point given"
+        return ActivationPlan(tensor=tensor, dtype=dtype, scale=scale, zero_point=zero, why=why)
+
+    def _affine(self, found: KnownRange, dtype: IntType, *, symmetric: bool) -> tuple[float, int]:
+        """Return scale and zero point of a range, as settings about all tensors want them."""
+        qdq, low, high = self.options.qdq, min(found.low, 0.0), max(found.high, 0.0)
+        high = max(high, low + (qdq.min_range or 0.0))
+        qmin, whole = dtype.qmin, self.options.covers_all
+        if whole and symmetric and dtype.signed and dtype.bits >= _BYTE:
+            qmin = -dtype.qmax  # as many on either side
+        if qdq.restricted_zero_points and dtype is UINT8 and not symmetric and low < 0:
+            # Zero in the middle, and either side must hold its end: there is one integer more below.
+            middle = (dtype.qmax + 1) // 2
+            scale = max(-low / middle, high / (dtype.qmax - middle))
+            return float(np.float32(scale)), middle
         affine = affine_from_range(
-            np.asarray([found.low]),
-            np.asarray([found.high]),
-            qmin=dtype.qmin,
+            np.asarray([low]),
+            np.asarray([high]),
+            qmin=qmin,
             qmax=dtype.qmax,
             symmetric=symmetric,
+            whole=whole,
         )
-        return ActivationPlan(
-            tensor=tensor,
-            dtype=dtype,
-            scale=float(affine.scale[0]),
-            zero_point=int(affine.zero_point[0]),
-            why=f"{found.why}: {found.low:.5g} to {found.high:.5g}",
-        )
+        return float(affine.scale[0]), int(affine.zero_point[0])
 
 
 class OpenRanges(Ranges):
@@ -391,7 +437,9 @@ def fills_in(node: Node, constants: Mapping[str, Constant]) -> bool:
     return constant is None or constant.low != 0
 
 
-def clips_alike(node: Node, view: View, result: ActivationPlan) -> bool:
+def clips_alike(
+    node: Node, view: View, result: ActivationPlan, *, half_a_step: bool = False
+) -> bool:
     """Say whether no integer of `result` lies outside the bounds of a Relu or Clip.
 
     Those of a symmetric range do, and of one that the user gave.
@@ -400,8 +448,12 @@ def clips_alike(node: Node, view: View, result: ActivationPlan) -> bool:
         node: A Relu or Clip.
         view: The graph.
         result: How its result is quantized.
+        half_a_step: One may lie outside by as much as rounding is off anyway: zero is an integer, so of bounds that are
+            not whole steps apart from it one is missed.
     """
     bounds = clip_bounds(node, view.constants)
     if bounds is None:
         return False
-    return result.low >= bounds[0] and result.high <= bounds[1] + _ROUNDING * result.scale
+    below = (0.5 + _ROUNDING) * result.scale if half_a_step else 0.0
+    above = below or _ROUNDING * result.scale
+    return result.low >= bounds[0] - below and result.high <= bounds[1] + above

@@ -79,9 +79,12 @@ def static_record(settings: StaticSettings, samples: DataSettings) -> dict[str, 
             there, rules of nodes are what they exclude or force.
         samples: How they were prepared. Where they lay, and how much memory might be held, changes no result.
     """
+    own = ("symmetric", "scales", "zero_points", "axis", "reduced", "readers")
+    plain = {f.name: f.default for f in fields(TensorRule)}
     overrides = [
         {"tensor": r.tensor, "range": r.range, "dtype": r.dtype, "is_float": r.keep_float}
-        for r in settings.overrides
+        | {name: said for name in own if (said := getattr(r, name)) != plain[name]}
+        for r in (*settings.overrides, *settings.conversions)
     ]
     static = {
         "target": settings.runs_on.name,

@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from quantkit.targets import Target
 
 __all__ = ["ActivationType", "Coverage", "NodeRule", "QdqSettings", "RecoverSettings"]
-__all__ += ["StaticFormat", "StaticSettings", "TensorRule", "WeightType"]
+__all__ += ["StaticFormat", "StaticSettings", "StaticWeightType", "TensorRule", "WeightType"]
 
 StaticFormat = Literal["qdq", "qoperator"]
-ActivationType = Literal["uint8", "int8", "uint16", "int16"]
+ActivationType = Literal["uint8", "int8", "uint16", "int16", "uint4", "int4"]
 WeightType = Literal["int8", "uint8"]
+StaticWeightType = Literal["int8", "uint8", "int4", "uint4", "int16", "uint16"]
 Coverage = Literal["gain", "all"]
 
 _integers = partial(Setting, panel="Integers")
@@ -150,10 +151,10 @@ class QdqSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorRule:
-    """How certain activations are quantized. Of the rules that match a tensor the last one counts.
+    """How certain tensors are quantized. Of the rules that match a tensor the last one counts.
 
-    Invariant: it says something, and nothing twice: `keep_float` stands alone, `range` excludes `method`. Zero is within
-    `range`, for it must be exact.
+    Invariant: it says something, and nothing twice: `keep_float` stands alone, `range` excludes `method`, `scales` both. Zero is
+    within `range`, for it must be exact. Constants, and conversions for single readers, are looked at where coverage is "all".
     """
 
     tensor: Annotated[str, Setting("A tensor's name, or a pattern such as */attn/*.", flag=None)]
@@ -169,9 +170,30 @@ class TensorRule:
         str | None, Setting("How its range is estimated, instead of method.", flag=None)
     ] = None
 
+    symmetric: Annotated[
+        bool | None, Setting("Its zero point is in the middle, or where it fits best.", flag=None)
+    ] = None
+    scales: Annotated[
+        tuple[float, ...],
+        Setting("Its scale, or one for each channel, with zero_points.", flag=None),
+    ] = ()
+    zero_points: Annotated[tuple[int, ...], Setting("As many as scales.", flag=None)] = ()
+    axis: Annotated[
+        int | None,
+        Setting("Of a constant: one scale for each index of this axis.", flag=None, least=-64),
+    ] = None
+    reduced: Annotated[
+        bool, Setting("Of a constant: use one bit less than its type has.", flag=None)
+    ] = False
+    readers: Annotated[
+        Names,
+        Setting("The nodes for which it is converted so; others read it as it is made.", flag=None),
+    ] = ()
+
     def __post_init__(self) -> None:
         check(self)
-        said = [self.range, self.dtype, self.method]
+        said: list[object] = [self.range, self.dtype, self.method, self.symmetric, self.axis]
+        said += [given or None for given in (self.scales, self.reduced, self.readers)]
         if not self.keep_float and not any(s is not None for s in said):
             raise UsageError(
                 f"the rule for tensor '{self.tensor}' says nothing: "
@@ -188,6 +210,27 @@ class TensorRule:
                 "remove range or method."
             )
         self._check_range()
+        self._check_numbers()
+
+    def _check_numbers(self) -> None:
+        if len(self.scales) != len(self.zero_points):
+            raise UsageError(
+                f"the rule for tensor '{self.tensor}' gives {len(self.scales)} scales and "
+                f"{len(self.zero_points)} zero_points: give as many."
+            )
+        if self.scales and (self.range is not None or self.method is not None):
+            raise UsageError(
+                f"the rule for tensor '{self.tensor}' gives its range twice: "
+                "remove scales, or range and method."
+            )
+        if not all(isfinite(scale) and scale > 0 for scale in self.scales):
+            raise UsageError(
+                f"the rule for tensor '{self.tensor}' has scales that are not positive."
+            )
+        if self.readers and self.dtype is None:
+            raise UsageError(
+                f"the rule for tensor '{self.tensor}' converts it for some nodes: say to which dtype."
+            )
 
     def _check_range(self) -> None:
         if self.range is None:
@@ -260,7 +303,10 @@ class StaticSettings:
     activation_type: Annotated[
         ActivationType | None, _integers("uint8, int8, uint16 or int16.", "TYPE")
     ] = None
-    weight_type: Annotated[WeightType | None, _integers("int8 or uint8.", "TYPE")] = None
+    weight_type: Annotated[
+        StaticWeightType | None,
+        _integers("int8 or uint8; with --coverage all also int4, uint4, int16, uint16.", "TYPE"),
+    ] = None
     per_channel: Annotated[
         bool | None,
         _integers(
@@ -341,7 +387,13 @@ class StaticSettings:
     @property
     def overrides(self) -> tuple[TensorRule, ...]:
         """The rules that say more of a tensor than how its range is estimated; a later one wins."""
-        return tuple(r for r in self.tensors if r.method is None or r.dtype is not None)
+        kept = (r for r in self.tensors if r.method is None or r.dtype is not None)
+        return tuple(r for r in kept if not r.readers)
+
+    @property
+    def conversions(self) -> tuple[TensorRule, ...]:
+        """The rules by which tensors are converted for some of the nodes that read them."""
+        return tuple(r for r in self.tensors if r.readers)
 
     @property
     def methods(self) -> Mapping[str, str]:

@@ -265,10 +265,12 @@ def _scale(
 def _usual(rows: Floats, importance: Floats | None, limits: Limits, spec: QuantSpec) -> Floats:
     if importance is not None:
         return choose_scale(rows, importance, limits)
-    if spec.whole:  # all integers, and no range below the narrowest
-        peak = np.maximum(np.abs(rows).max(axis=-1, initial=0), spec.least)
-        return _storable(2 * peak / (spec.qmax - spec.qmin))
-    return safe_scale(rows, limits)
+    levels = spec.qmax - spec.qmin
+    if spec.whole:
+        found = _storable(2 * np.abs(rows).max(axis=-1, initial=0) / np.float64(levels))
+    else:
+        found = safe_scale(rows, limits)
+    return np.maximum(found, _storable(np.asarray(spec.least / levels))) if spec.least else found
 
 
 def _shift(error: Floats, moments: PatchMoments | None) -> Floats:

@@ -7,7 +7,7 @@ is a new `Target` and no new code.
 from dataclasses import dataclass, fields
 from typing import Any
 
-from quantkit.numerics.dtypes import INT8, INT16, INT32, UINT8, UINT16, IntType
+from quantkit.numerics.dtypes import INT4, INT8, INT16, INT32, UINT4, UINT8, UINT16, IntType
 
 __all__ = ["Target", "check_target"]
 
@@ -90,7 +90,7 @@ class Target:
     notes: tuple[str, ...] = ()
     fixed_outputs: frozenset[str] = frozenset()
     bare: frozenset[str] = frozenset()
-    types: frozenset[IntType] = frozenset({UINT8, INT8, UINT16, INT16})
+    types: frozenset[IntType] = frozenset({UINT8, INT8, UINT16, INT16, UINT4, INT4})
     zero_points: bool = True
     formats: frozenset[str] = _FORMATS
     needs_barriers: bool = True

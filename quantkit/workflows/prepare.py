@@ -288,8 +288,11 @@ def float_model_from(
 
 def minimum_opset(options: StaticSettings) -> int:
     """Return the opset that target and types need."""
-    types = [options.activation, *(o.int_type for o in options.overrides if o.int_type)]
-    wide = any(t.bits > _BYTE for t in types)
+    types = [options.activation, options.weight]
+    types += [rule.int_type for rule in options.tensors if rule.int_type]
+    # onnxruntime's own operators have all types in every opset, but no blocks.
+    wide = not options.qdq.contrib_ops and any(t.bits != _BYTE for t in types)
+    wide = wide or options.qdq.block_size is not None
     return max(options.runs_on.min_opset, _WIDE_OPSET if wide else 0)
 
 

@@ -72,7 +72,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     ),
     "static target": lambda: _static(target="gpu"),
     "static format": lambda: _static(quant_format="qop"),
-    "static activation type": lambda: _static(activation_type="int4"),
+    "static activation type": lambda: _static(activation_type="int3"),
     "static 16 bits qoperator": lambda: _static(activation_type="uint16", quant_format="qoperator"),
     "static method": lambda: _static(method="mean"),
     "static percentile": lambda: _static(method="percentile", percentile=101.0),

@@ -477,7 +477,7 @@ def test_numbers_that_are_given_are_not_fitted() -> None:
 def test_a_narrow_range_is_widened() -> None:
     spec = QuantSpec(dtype=UINT8, granularity=PerTensor(), symmetric=False, least=0.51)
     assert fit(np.zeros((2, 2), np.float32), spec).scale == np.float32(0.51 / 255)
-    assert fit(np.asarray([[-0.5, 0.52]], np.float32), spec).scale == np.float32(1.02 / 255)
+    assert fit(np.asarray([[-0.5, 0.75]], np.float32), spec).scale == np.float32(1.25 / 255)
 
 
 def test_integers_beside_another_zero_point_are_safe_in_pairs() -> None:

@@ -121,7 +121,7 @@ def test_without_the_table_the_target_decides(tmp_path: Path) -> None:
             "[static]\nactivation_type = 'unit8'",
             "activation_type 'unit8' is unknown (did you mean 'uint8'?): use one of uint8, int8,",
         ),
-        ("[static]\nweight_type = 'int4'", "weight_type 'int4' is unknown"),
+        ("[static]\nweight_type = 'int3'", "weight_type 'int3' is unknown"),
         ("[static]\nper_channel = 'yes'", "per_channel = 'yes': per_channel takes true or false"),
         ("[static]\ninclude = 'a'", "include = 'a': include takes a list of texts in quotes"),
         ("[static]\nexclude = ['a', 3]", "exclude takes a list of texts in quotes"),
