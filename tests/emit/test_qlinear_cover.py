@@ -21,7 +21,7 @@ def ints(*values: int) -> Array:
     return np.asarray(values, np.int64)
 
 
-def behind_conv(*between: onnx.NodeProto, constants: dict[str, Array] | None = None) -> Any:
+def behind_conv(*between: onnx.NodeProto, constants: dict[str, Any] | None = None) -> Any:
     """x -> Conv 'c' -> m -> `between` -> y."""
     nodes = [node("Conv", ["x", "w", "b"], ["m"], "c"), *between]
     held = {**CONV, **(constants or {})}
