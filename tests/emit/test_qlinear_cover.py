@@ -251,3 +251,17 @@ def test_weights_are_pair_safe_and_biases_int32(tmp_path: Path) -> None:
     held = initializers(onnx.load(made.path))
     assert held[product.input[3]].dtype == np.int8
     assert held[product.input[8]].dtype == np.int32
+
+
+@pytest.mark.parametrize("output_format", list(Format))
+def test_scales_and_zero_points_stand_in_the_fields_of_their_types(
+    tmp_path: Path, output_format: Format
+) -> None:
+    """Scripts for onnxruntime's files read `float_data[0]` of a scale."""
+    settings = StaticSettings(coverage="all", format=output_format.value)
+    proto = behind_conv(node("Identity", ["m"], ["y"], "same"))
+    made = write(proto, tmp_path / "q.onnx", FEEDS, output_format, settings)
+    held = {t.name: t for t in onnx.load(made.path).graph.initializer}
+    assert held["x_scale"].float_data[0] == np.float32(made.plan.activation["x"].scale)
+    assert held["x_zero_point"].int32_data[0] == made.plan.activation["x"].zero_point
+    assert len(held["w_scale"].float_data) == 4
