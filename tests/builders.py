@@ -85,6 +85,17 @@ def matmul_model(
     return model(graph(nodes, {"x": ["N", k]}, {"y": ["N", n]}, weights), opset=opset)
 
 
+def conv_model() -> onnx.ModelProto:
+    """x [N, 3, 8, 8] -> Conv 'c1' -> Relu 'r' -> a -> Conv 'c2' -> y."""
+    nodes = [
+        node("Conv", ["x", "w1", "b1"], ["m"], "c1", pads=[1, 1, 1, 1]),
+        node("Relu", ["m"], ["a"], "r"),
+        node("Conv", ["a", "w2"], ["y"], "c2"),
+    ]
+    held = {"w1": weight(8, 3, 3, 3), "b1": weight(8, seed=1), "w2": weight(4, 8, 1, 1, seed=2)}
+    return model(graph(nodes, {"x": ["N", 3, 8, 8]}, {"y": ["N", 4, 8, 8]}, held))
+
+
 def run(
     proto: onnx.ModelProto | Path | str, feeds: Mapping[str, Array], *, optimize: bool = True
 ) -> list[Array]:

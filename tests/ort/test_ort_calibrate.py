@@ -12,7 +12,7 @@ import onnxruntime
 import onnxruntime.quantization as peer
 import onnxruntime.quantization.calibrate as peer_calibrate
 import pytest
-from builders import graph, model, node, rng, save, weight
+from builders import conv_model, graph, model, node, rng, save, weight
 
 from quantkit import ort
 from quantkit.errors import DataError, OutputError, UsageError
@@ -20,17 +20,6 @@ from quantkit.ort import calibrate
 from quantkit.ort.calibrate import CalibrationCacheEncoder, entropy
 
 SAMPLES = 6
-
-
-def network() -> onnx.ModelProto:
-    """x [N, 3, 8, 8] -> Conv 'c1' -> Relu 'r' -> Conv 'c2' -> y."""
-    nodes = [
-        node("Conv", ["x", "w1", "b1"], ["m"], "c1", pads=[1, 1, 1, 1]),
-        node("Relu", ["m"], ["a"], "r"),
-        node("Conv", ["a", "w2"], ["y"], "c2"),
-    ]
-    held = {"w1": weight(8, 3, 3, 3), "b1": weight(8, seed=1), "w2": weight(4, 8, 1, 1, seed=2)}
-    return model(graph(nodes, {"x": ["N", 3, 8, 8]}, {"y": ["N", 4, 8, 8]}, held))
 
 
 def samples(seed: int = 3) -> Any:
@@ -50,7 +39,7 @@ class Reader(ort.CalibrationDataReader):
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    return save(network(), tmp_path / "in.onnx")
+    return save(conv_model(), tmp_path / "in.onnx")
 
 
 def both(source: Path, folder: Path, method: str = "MinMax", **options: Any) -> list[Any]:
@@ -103,7 +92,7 @@ def test_weights_of_an_augmented_model_may_stand_beside_it(
     source: Path,
     tmp_path: Path,
 ) -> None:
-    big = network()
+    big = conv_model()
     big.graph.initializer[0].CopyFrom(
         onnx.numpy_helper.from_array(np.resize(weight(8, 3, 3, 3), (800, 3, 3, 3)), "w1")
     )
@@ -535,7 +524,7 @@ def test_a_cache_by_another_method_is_not_used(source: Path, tmp_path: Path) -> 
 def test_a_cache_of_another_model_is_said(source: Path, tmp_path: Path) -> None:
     path = tmp_path / "k.json"
     ort.quantize_static(source, tmp_path / "a.onnx", Reader(), calibration_cache_path=path)
-    other = network()
+    other = conv_model()
     other.graph.initializer[0].CopyFrom(
         onnx.numpy_helper.from_array(weight(8, 3, 3, 3, seed=9), "w1")
     )

@@ -6,36 +6,24 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from builders import graph, model, node, op_types, rng, run, save, sqnr, weight
+from builders import conv_model, op_types, rng, run, save, sqnr
 
 from quantkit import ort
 from quantkit.errors import UsageError
 from quantkit.ort.qdq_quantizer import QDQQuantizer
 
-
-def network() -> onnx.ModelProto:
-    """x [1, 3, 8, 8] -> Conv 'c1' -> Relu 'r' -> a -> Conv 'c2' -> y."""
-    nodes = [
-        node("Conv", ["x", "w1", "b1"], ["m"], "c1", pads=[1, 1, 1, 1]),
-        node("Relu", ["m"], ["a"], "r"),
-        node("Conv", ["a", "w2"], ["y"], "c2"),
-    ]
-    held = {"w1": weight(8, 3, 3, 3), "b1": weight(8, seed=1), "w2": weight(4, 8, 1, 1, seed=2)}
-    return model(graph(nodes, {"x": [1, 3, 8, 8]}, {"y": [1, 4, 8, 8]}, held))
-
-
 DATA = [{"x": array} for array in rng(3).standard_normal((6, 1, 3, 8, 8)).astype(np.float32)]
 
 
 def ranges() -> Any:
-    calibrater = ort.MinMaxCalibrater(network())
+    calibrater = ort.MinMaxCalibrater(conv_model())
     calibrater.collect_data(DATA)
     return calibrater.compute_data()
 
 
 def quantizer(*more: Any, found: Any = None, exclude: Any = (), **options: Any) -> QDQQuantizer:
     return QDQQuantizer(
-        network(),
+        conv_model(),
         True,
         False,
         *more,
@@ -54,7 +42,7 @@ def test_a_model_is_quantized_by_the_ranges_that_are_given(tmp_path: Path) -> No
     result = made.quantize_model()
     assert result is made.model.model
     made.model.save_model_to_file(tmp_path / "q.onnx", False)
-    source = save(network(), tmp_path / "f.onnx")
+    source = save(conv_model(), tmp_path / "f.onnx")
     for optimize in (False, True):
         got = run(tmp_path / "q.onnx", DATA[0], optimize=optimize)[0]
         assert sqnr(run(source, DATA[0])[0], got) > 30

@@ -7,24 +7,13 @@ import numpy as np
 import onnx
 import onnxruntime.quantization as peer
 import pytest
-from builders import graph, model, node, op_types, rng, run, save, sqnr, weight
+from builders import conv_model, op_types, rng, run, save, sqnr
 
 from quantkit import ort
 from quantkit.errors import UsageError
 from quantkit.ort.extra_options import read_extra_options
 
 SAMPLES = 8
-
-
-def network() -> onnx.ModelProto:
-    """x [N, 3, 8, 8] -> Conv 'c1' -> Relu 'r' -> Conv 'c2' -> y."""
-    nodes = [
-        node("Conv", ["x", "w1", "b1"], ["m"], "c1", pads=[1, 1, 1, 1]),
-        node("Relu", ["m"], ["a"], "r"),
-        node("Conv", ["a", "w2"], ["y"], "c2"),
-    ]
-    held = {"w1": weight(8, 3, 3, 3), "b1": weight(8, seed=1), "w2": weight(4, 8, 1, 1, seed=2)}
-    return model(graph(nodes, {"x": ["N", 3, 8, 8]}, {"y": ["N", 4, 8, 8]}, held))
 
 
 def samples() -> Any:
@@ -42,7 +31,7 @@ class Reader(ort.CalibrationDataReader):
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    return save(network(), tmp_path / "in.onnx")
+    return save(conv_model(), tmp_path / "in.onnx")
 
 
 @pytest.mark.filterwarnings("ignore")  # onnxruntime's own
