@@ -183,3 +183,32 @@ def emit_static(
     if target.needs_barriers and plan.coverage == "gain":  # else just the graph that is asked for
         shield(canvas, plan, target)
     part_subgraphs(canvas)
+    if plan.coverage == "all":
+        for graph in model.graphs():
+            _order_parameters(graph)
+
+
+_PAIRS = frozenset({"QuantizeLinear", "DequantizeLinear"})
+
+
+def _order_parameters(graph: ir.Graph) -> None:
+    """Put zero points and scales before other constants, in the order in which operators meet what they are of.
+
+    So onnxruntime's tool writes them, and whoever reads a file by hand finds them. A zero point stands before its scale.
+    """
+    first: dict[str, ir.Value] = {}
+    for node in graph:
+        if node.op_type in _PAIRS:
+            continue
+        around = [value.producer() for value in node.inputs if value is not None]
+        around += [use.node for out in node.outputs for use in out.uses()]
+        for pair in around:
+            if pair is None or pair.op_type not in _PAIRS or pair.graph is not graph:
+                continue
+            for value in (*pair.inputs[2:], pair.inputs[1]):
+                if value is not None and value.name in graph.initializers:
+                    first.setdefault(str(value.name), value)
+    rest = [value for name, value in graph.initializers.items() if name not in first]
+    for value in (*first.values(), *rest):
+        graph.initializers.pop(value.name or "")
+        graph.register_initializer(value)

@@ -257,3 +257,15 @@ def test_arguments_that_make_no_sense(
     with pytest.raises(UsageError, match=message):
         ort.quantize_static(source, **{**given, **arguments})
     assert not (tmp_path / "o.onnx").exists()
+
+
+def test_where_all_is_quantized_parameters_stand_first_in_the_order_of_operators(
+    source: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "out.onnx"
+    ort.quantize_static(source, target, Reader(), activation_type=ort.QuantType.QUInt8)
+    names = [tensor.name for tensor in onnx.load(target).graph.initializer]
+    parameters = [name for name in names if not name.endswith("_quantized")]
+    assert names[: len(parameters)] == parameters
+    assert parameters[:4] == ["x_zero_point", "x_scale", "w1_zero_point", "w1_scale"]
+    assert parameters[-2:] == ["y_zero_point", "y_scale"]
