@@ -160,16 +160,16 @@ def quantize_static(  # noqa: PLR0913 - onnxruntime's signature
         result = write_float(
             model_input, model_output, float_instead(e), external_data=use_external_data_format
         )
-    notes = [
-        "reduce_range is not needed: weights are safe from saturation in 8 bits."
-    ] * reduce_range
+    notes = []
+    if reduce_range:
+        notes.append("reduce_range is not needed: weights are safe from saturation in 8 bits.")
     if any(provider != _CPU for provider in calibration_providers or ()):
         notes.append(
             f"calibration_providers has no effect: {_CPU} calibrates, with the same ranges."
         )
     if _is_type(quant_format):
         notes.append(
-            f"quant_format={quant_format.name} is a type, and sets none: QDQ was written. Give it as activation_type or weight_type."
+            f"quant_format={quant_format} is a type, and sets none: QDQ was written. Give it as activation_type or weight_type."
         )
     return told(replace(result, warnings=(*result.warnings, *notes)))
 
