@@ -9,26 +9,26 @@ from typing import Any
 import onnx
 
 from quantkit.api.arguments import check_output, checked_names
-from quantkit.errors import NothingToQuantizeError, UsageError
+from quantkit.errors import NothingToQuantizeError
 from quantkit.ops import FACTS
+from quantkit.ort.extra_options import read_extra_options
 from quantkit.ort.quant_utils import QuantType, type_name
 from quantkit.plan import Mode, Plan
 from quantkit.plan.dynamic import AS_ASKED
-from quantkit.settings import DynamicSettings, closest
+from quantkit.settings import DynamicSettings
 from quantkit.workflows.pipeline import QuantizeResult, dynamic, write_float
 
 __all__ = ["float_instead", "quantize_dynamic", "told"]
 
 _LOG = logging.getLogger("quantkit.ort")
 
-# Keys of onnxruntime's dictionary: those that mean something here, and what is said of those that do not.
+# Keys of onnxruntime's dictionary that mean something here, and what is said of some that do not.
 _READ = ("WeightSymmetric", "MatMulConstBOnly", "EnableSubgraph")
-_ALWAYS = {
+_NO_MEANING = "it has no meaning for dynamic quantization"
+_IDLE = {
     "ActivationSymmetric": "DynamicQuantizeLinear is asymmetric by definition",
     "ActivationRestrictedAsymmetric": "DynamicQuantizeLinear chooses its own zero point",
     "DefaultTensorType": "types are inferred",
-    "ForceQuantizeNoInputCheck": "data movement has nothing to gain from integers that floats are made of at once",
-    "extra.Sigmoid.nnapi": "Sigmoid is not quantized dynamically",
 }
 
 
@@ -129,23 +129,13 @@ def _without_effect(op_types: Sequence[str]) -> tuple[str, ...]:
 
 
 def _extra(extra_options: Mapping[str, Any] | None) -> tuple[DynamicSettings, tuple[str, ...]]:
-    """Read onnxruntime's dictionary.
-
-    Raises:
-        UsageError: A key is unknown: onnxruntime ignores it, and a typing error with it.
-    """
-    given, known = dict(extra_options or {}), (*_READ, *_ALWAYS)
-    strange = next((key for key in given if key not in known), None)
-    if strange is not None:
-        raise UsageError(
-            f"extra_options key '{strange}' is unknown to dynamic quantization{closest(strange, known)}; remove it "
-            f"(understood: {', '.join(known)})."
-        )
-    symmetric = given.get("WeightSymmetric")
+    """Return what onnxruntime's dictionary asks of dynamic quantization, and what is to be said of the rest."""
+    given, extra = dict(extra_options or {}), read_extra_options(extra_options)
     settings = DynamicSettings(
-        symmetric_weights=None if symmetric is None else bool(symmetric),
-        activation_products=not given.get("MatMulConstBOnly", True),
-        subgraphs=bool(given.get("EnableSubgraph", True)),
+        symmetric_weights=extra.qdq.symmetric_weights,
+        activation_products=given.get("MatMulConstBOnly") is not None and not extra.constant_b,
+        subgraphs=extra.subgraphs is not False,
     )
-    notes = (f"{key} changes nothing: {why}." for key, why in _ALWAYS.items() if given.get(key))
-    return settings, tuple(notes)
+    idle = [key for key, value in given.items() if value and key not in (*_READ, *extra.unknown)]
+    notes = (f"{key} changes nothing: {_IDLE.get(key, _NO_MEANING)}." for key in idle)
+    return settings, (*notes, *extra.notes)

@@ -1,7 +1,8 @@
 """onnxruntime's dictionary of options for static quantization, read into what quantkit calls the same.
 
 Every key that onnxruntime knows is either translated, or accepted because quantkit always does so, or refused with
-the reason. An unknown key is an error: onnxruntime ignores it, and a typing error with it.
+the reason. A key that is nearly a known one is an error: onnxruntime ignores it, and so the slip. Any other is named in a
+note, and ignored as there: some scripts keep options of their own in the dictionary.
 
 `TensorQuantOverrides`, one of these keys, becomes rules for tensors.
 """
@@ -192,6 +193,7 @@ class ExtraOptions:
         subgraphs: Look into If, Loop and Scan.
         constant_b: Only MatMul with a constant second operand.
         nnapi_sigmoid: The results of Sigmoid have the scale that NNAPI gives them.
+        unknown: Keys that are none of onnxruntime's.
     """
 
     symmetric: bool | None = None
@@ -204,6 +206,14 @@ class ExtraOptions:
     subgraphs: bool | None = None
     constant_b: bool = False
     nnapi_sigmoid: bool = False
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is said of keys that nobody knows."""
+        return tuple(
+            f"extra_options key '{key}' is none of onnxruntime's: ignored." for key in self.unknown
+        )
 
     @property
     def states_form(self) -> bool:
@@ -276,16 +286,17 @@ def read_extra_options(extra_options: Mapping[str, Any] | None) -> ExtraOptions:
     """Read an options dictionary.
 
     Raises:
-        UsageError: A key is unknown, or asks for what quantkit does not do.
+        UsageError: A key is nearly one that there is, or asks for what quantkit does not do.
     """
     given = dict(extra_options or {})
     known = (*_READ, *sorted(_HARMLESS), *_FIXED)
-    for key, value in given.items():
-        if key not in known:
+    unknown = [str(key) for key in given if key not in known]
+    for key in unknown:
+        if slip := closest(key, known):
             raise UsageError(
-                f"extra_options key '{key}' is unknown{closest(key, known)}; remove it "
-                f"(understood: {', '.join(known)})."
+                f"extra_options key '{key}' is unknown{slip}; remove it (understood: {', '.join(known)})."
             )
+    for key, value in given.items():
         if key in _FIXED and value not in _FIXED[key][0]:
             raise UsageError(f"extra_options {key}={value!r} is not available: {_FIXED[key][1]}.")
     smooth, inside = given.get("SmoothQuant"), given.get("EnableSubgraph")
@@ -300,6 +311,7 @@ def read_extra_options(extra_options: Mapping[str, Any] | None) -> ExtraOptions:
         subgraphs=None if inside is None else _switch(given, "EnableSubgraph"),
         constant_b=_switch(given, "MatMulConstBOnly"),
         nnapi_sigmoid=_switch(given, "extra.Sigmoid.nnapi"),
+        unknown=tuple(unknown),
     )
 
 

@@ -171,7 +171,7 @@ def quantize_static(  # noqa: PLR0913 - onnxruntime's signature
         notes.append(
             f"quant_format={quant_format} is a type, and sets none: QDQ was written. Give it as activation_type or weight_type."
         )
-    return told(replace(result, warnings=(*result.warnings, *notes)))
+    return told(replace(result, warnings=(*result.warnings, *extra.notes, *notes)))
 
 
 def check_static_quant_arguments(

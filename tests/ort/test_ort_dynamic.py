@@ -138,6 +138,8 @@ def test_an_operator_that_there_is_not_is_refused(tmp_path: Path) -> None:
         {"DefaultTensorType": 1},
         {"ForceQuantizeNoInputCheck": True},
         {"extra.Sigmoid.nnapi": False},
+        {"AddQDQPairToWeight": True},
+        {"NumBins": 512},
     ],
     ids=lambda given: "-".join(f"{k}={v}" for k, v in given.items()),
 )

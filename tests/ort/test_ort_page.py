@@ -13,7 +13,7 @@ _PAGE = Path(ort.__file__).with_name("README.md").read_text(encoding="utf-8")
 
 def test_every_key_of_extra_options_stands_on_the_page() -> None:
     with pytest.raises(UsageError, match="is unknown") as caught:
-        read_extra_options({"NoSuchKey": True})
+        read_extra_options({"ActivationSymetric": True})
     known = str(caught.value).partition("(understood: ")[2].partition(")")[0].split(", ")
     assert len(known) > 20
     assert [key for key in known if f"`{key}`" not in _PAGE] == []

@@ -79,4 +79,4 @@ def test_without_ranges_it_says_so() -> None:
     with pytest.raises(UsageError, match="compute_data"):
         quantizer(found=3)
     with pytest.raises(UsageError, match="unknown"):
-        quantizer(NoSuchOption=1).quantize_model()
+        quantizer(SmoothQant=1).quantize_model()
