@@ -167,7 +167,7 @@ def quantize_static(  # noqa: PLR0913 - onnxruntime's signature
         notes.append(
             f"calibration_providers has no effect: {_CPU} calibrates, with the same ranges."
         )
-    if _is_type(quant_format):
+    if quant_format is not None and _is_type(quant_format):
         notes.append(
             f"quant_format={quant_format} is a type, and sets none: QDQ was written. Give it as activation_type or weight_type."
         )
@@ -220,7 +220,7 @@ def _is_type(quant_format: Any) -> bool:
 
 def _format(quant_format: Any) -> Any:
     """Return quantkit's name of a format, of its own enumeration or of onnxruntime's."""
-    if _is_type(quant_format):
+    if quant_format is not None and _is_type(quant_format):
         return "qdq"
     name = str(getattr(quant_format, "name", quant_format)).lower()
     if name not in {"qdq", "qoperator"}:

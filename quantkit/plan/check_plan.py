@@ -177,6 +177,8 @@ class _Checks:
                 f"The plan runs node '{node.name}' in integers, but not its weight '{weight}': add it under "
                 '"weights", or set the node\'s mode to "float".'
             )
+        if self.plan.coverage == "all" and not (weight and node.op_type in PRODUCTS):
+            return  # what has a scale is quantized, and the rest is not
         clip = node.op_type in CLIPS
         slots = activation_slots(node.op_type, len(node.inputs), product=bool(weight))
         needed = [] if clip else [node.inputs[slot] for slot in slots]
@@ -203,7 +205,7 @@ class _Checks:
             or made_by.mode is not Mode.STATIC
             or made_by.float_output
             or result is None
-            or not clips_alike(node, self.view, result)
+            or not clips_alike(node, self.view, result, half_a_step=self.plan.coverage == "all")
         ):
             raise UsageError(
                 f"The plan leaves out node '{node.name}' (\"absorbed\"), but no integer kernel before it clips as it "

@@ -327,7 +327,7 @@ class _Walk:
         source, result = node.inputs[0], node.outputs[0]
         decided = self.ranges.plan(result)
         return (
-            not self.qdq.keep_clips
+            not (self.qdq.keep_clips or self.options.symmetric)
             and node.op_type not in self.qdq.float_outputs
             and maker in self.found.static
             and self.found.made.get(maker) == (source,)
