@@ -236,7 +236,9 @@ def _unruled(rule: TensorRule, plan: Plan, view: View | None) -> str:
         return _why_unquantized(rule.tensor, plan, view)
     if not named & plan.activation.keys() and not any(plan.weight[n].spec.pinned for n in named):
         return "it is a weight, which the settings of weights are for"
-    kinds = {a.dtype.name for a in plan.activations if a.tensor in named}
+    found = [a for a in plan.activations if a.tensor in named]
+    kinds = {a.dtype.name for a in found}
+    kinds |= {a.converted.dtype.name for a in found if a.converted is not None}
     if rule.dtype is not None and kinds and rule.dtype not in kinds:
         return (
             f"its integers are {', '.join(sorted(kinds))}, those of what it shares its scale with"
