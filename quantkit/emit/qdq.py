@@ -319,21 +319,24 @@ class _Writer(Writer):
             stored = self._quantize([value, *numbers], base, before=first)
         return self._restore([stored, *numbers], base, before=first)
 
-    def _hand_on(self, node: ir.Node, decided: NodePlan) -> None:
+    def _hand_on(self, node: ir.Node, planned: NodePlan) -> None:
         """Let everybody read what comes out of an integer kernel as it comes out of it."""
-        if decided.float_output:
+        if planned.float_output:
             return
         for value in node.outputs:
             if value.name not in self.plan.activation or value in self._apart:
                 continue
             restored = self._pair(value)
             quantizer = restored.producer().inputs[0].producer()  # type: ignore[union-attr]
-            if self.plan.activation[value.name or ""].converted is not None:
+            decided, converted = self.plan.activation[value.name or ""], restored
+            if decided.converted is not None:
                 converted = self._conversion(value, restored)
-                restored = converted if self._all_convert(value) else restored
             for use in tuple(value.uses()):
                 if use.node is not quantizer:
-                    use.node.replace_input_with(use.idx, restored)
+                    own = decided.read_by(use.node.name or "") is decided
+                    use.node.replace_input_with(use.idx, restored if own else converted)
+            if decided.converted is not None and self._all_convert(value):
+                restored = converted
             if value.is_graph_output():
                 self._rename_output(value, restored)
 

@@ -35,12 +35,14 @@ class Tensors:
         computed: The names of all others.
         weights: The constants that weights are: operands of products and normalizations, and their biases.
         sigmoids: What a Sigmoid makes.
+        readers: The names of the nodes that read a tensor.
     """
 
     constants: Mapping[str, tuple[int, ...]]
     computed: Collection[str]
     weights: Collection[str]
     sigmoids: Sequence[str] = ()
+    readers: Mapping[str, Collection[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,11 +81,21 @@ def rules_of(overrides: _Given, tensors: Tensors, defaults: Defaults) -> list[Te
         rules += _activation_rule(tensor, listed[0], defaults)
         if "convert" in listed[0]:
             convert = dict(listed[0]["convert"])
-            readers = tuple(sorted(convert.pop("recv_nodes", ()))) or ("*",)
+            readers = _readers(tensor, convert.pop("recv_nodes", ()), tensors)
             rules += (
                 replace(r, readers=readers) for r in _activation_rule(tensor, convert, defaults)
             )
     return rules
+
+
+def _readers(tensor: str, named: Collection[str], tensors: Tensors) -> tuple[str, ...]:
+    """Return the nodes for which a tensor is converted; none named: all."""
+    strange = sorted(set(named) - set(tensors.readers.get(tensor, ())))
+    if strange:
+        raise UsageError(
+            f"TensorQuantOverrides of '{tensor}': node '{strange[0]}' of recv_nodes does not read it."
+        )
+    return tuple(sorted(named)) or ("*",)
 
 
 def _activation_rule(tensor: str, given: _Given, defaults: Defaults) -> Iterator[TensorRule]:

@@ -269,11 +269,16 @@ def _tensors(model: str | Path | onnx.ModelProto) -> Tensors:
         if value is not None
     )
     computed = {value.name or "" for node in nodes for value in node.outputs}
+    readers: dict[str, list[str]] = {}
+    for node in nodes:
+        for value in filter(None, node.inputs):
+            readers.setdefault(value.name or "", []).append(node.name or "")
     return Tensors(
         constants={n: tuple(map(int, t.shape.numpy())) for n, t in held.items() if t is not None},
         computed=computed | {value.name or "" for value in graph.inputs},
         weights={name for name in operands if name in held},
         sigmoids=[n.outputs[0].name or "" for n in nodes if n.op_type == "Sigmoid"],
+        readers=readers,
     )
 
 

@@ -150,16 +150,18 @@ def _why_not(plan: Plan, loaded: LoadedModel) -> str:
     return "; ".join(f"{count} {reason}" for reason, count in reasons)
 
 
-def require_pair_safe(model: ir.Model, target: Target) -> None:
-    """Refuse weights that could saturate on x86 without VNNI: the file would not mean the same everywhere."""
-    if not target.saturates:
-        return
-    unsafe = saturating_nodes(model)
-    if unsafe:
-        raise VerifyError(
-            f"The weights of {len(unsafe)} nodes could saturate on x86 without VNNI ({unsafe[0]}). "
-            "Nothing was written."
-        )
+def require_pair_safe(model: ir.Model, target: Target, plan: Plan) -> list[str]:
+    """Refuse weights that could saturate on x86 without VNNI: the file would not mean the same everywhere.
+
+    Where somebody gave the numbers of weights it is what was asked for, and a warning is returned.
+    """
+    unsafe = saturating_nodes(model) if target.saturates else []
+    if not unsafe:
+        return []
+    said = f"The weights of {len(unsafe)} nodes could saturate on x86 without VNNI ({unsafe[0]})"
+    if any(weight.spec.scales for weight in plan.weights):
+        return [f"{said}: scales that were given leave no room. Use uint8 weights there."]
+    raise VerifyError(f"{said}. Nothing was written.")
 
 
 def require_same(loaded: LoadedModel, origin: Provenance) -> None:

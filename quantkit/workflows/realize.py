@@ -202,10 +202,10 @@ def realize(  # noqa: PLR0913 - one parameter per question
         found = (writer.settle if settles else writer.write)(chosen, solved)
         if chosen.coverage == "gain":
             _require_signal(found, writer.reference)
-        fusion = None
+        fusion, unsafe = None, list[str]()
         if verify and found.nbytes < LARGE:
             fusion = fusion_of(stage.model_path)
-            require_pair_safe(found.model, job.options.runs_on)
+            unsafe = require_pair_safe(found.model, job.options.runs_on, found.plan)
         require_same(source, writer.origin)
         external = stage.data_path is not None if output is None else stage.commit() is not None
     return QuantizeResult(
@@ -217,6 +217,7 @@ def realize(  # noqa: PLR0913 - one parameter per question
         warnings=(
             *prepared.warnings,
             *found.warnings,
+            *unsafe,
             *warnings_of(source, found.nbytes, found.checked),
             *unfused(found.plan, fusion, job.options.runs_on),
             *unheeded(found.plan, job.options, prepared.ready.view),
