@@ -104,11 +104,12 @@ class Parts:
         return found
 
     def parameters(
-        self, graph: ir.Graph, plan: ActivationPlan, suffix: str = ""
+        self, graph: ir.Graph, plan: ActivationPlan, suffix: str = "", *, half: bool = False
     ) -> tuple[ir.Value, ir.Value]:
-        """Return scale and zero point; equal ones are shared."""
+        """Return scale and zero point; equal ones are shared. Those of float16 tensors are float16."""
         base = plan.tensor if suffix else plan.shares or plan.tensor
-        scale = self._number(graph, np.float32(plan.scale), f"{base}_scale{suffix}")
+        number = halved(np.asarray(plan.scale)) if half else np.float32(plan.scale)
+        scale = self._number(graph, number, f"{base}_scale{suffix}")
         zero = typed(np.asarray(plan.zero_point), plan.dtype)
         return scale, self._number(graph, zero, f"{base}_zero_point{suffix}")
 
@@ -136,7 +137,7 @@ class Parts:
         transposed = node.inputs[1] is not source  # read through a Transpose
         values, scale, zero = self._weight(emitted, alpha, node, transposed=transposed)
         scales = (emitted.qparams.scale * np.float32(alpha)).astype(np.float32)
-        bias, bias_scales, bias_zero = self._bias(node, x, scales)
+        bias, bias_scales, bias_zero = self._bias(node, x.scale, scales)
         granularity = emitted.plan.spec.granularity
         return ProductParts(
             tensor=emitted.tensor,
@@ -201,7 +202,7 @@ class Parts:
         return value if value is not None and value.name in self.plan.weight else None
 
     def _bias(
-        self, node: ir.Node, x: ActivationPlan, scales: NDArray[np.float32]
+        self, node: ir.Node, x_scale: float, scales: NDArray[np.float32]
     ) -> tuple[ir.Value | None, ir.Value | None, ir.Value | None]:
         """Return bias, scale and zero point; without a scale it stays float."""
         own = self._own_bias(node)
@@ -212,12 +213,17 @@ class Parts:
         if bias is None:
             return None, None, None
         graph, base = owner_of(node), self._bias_name(node)
-        steps = bias_scale(x.scale, scales).reshape(-1)
+        steps = bias_scale(x_scale, scales).reshape(-1)
+        value = node.inputs[_BIAS] if len(node.inputs) > _BIAS else None
+        half = value is not None and value.dtype is ir.DataType.FLOAT16
+        if half:
+            steps = halved(steps).astype(np.float32)
         integers = np.rint(bias.astype(np.float64) / steps) if scales.ndim <= 1 else bias
         # Of scales that must stay as they are, or that change along the sum, there may be none for it.
         fits = scales.ndim <= 1 and np.abs(integers).max(initial=0) <= _INT32.max
         if not self.plan.integer_bias or not fits:
-            return self.canvas.constant(graph, bias, base), None, None
+            kept = bias.astype(np.float16) if half else bias
+            return self.canvas.constant(graph, kept, base), None, None
         shape = np.broadcast_shapes(integers.shape, steps.shape)
         stored = np.broadcast_to(integers, shape).astype(np.int32)
         scale = steps if steps.size > 1 else steps.reshape(())
@@ -232,7 +238,7 @@ class Parts:
         base = f"{base}_quantized"
         return (
             self.canvas.constant(graph, stored, base),
-            self.canvas.constant(graph, steps, f"{base}_scale"),
+            self.canvas.constant(graph, halved(steps) if half else steps, f"{base}_scale"),
             self.canvas.constant(graph, zero, f"{base}_zero_point")
             if zero.size > 1
             else self._constant(graph, zero, f"{base}_zero_point"),
@@ -245,16 +251,28 @@ class Parts:
 
     def added(self, node: ir.Node) -> tuple[ir.Value | None, ...] | None:
         """Return bias, scale and zero point of a node whose other inputs have one scale each; None if it keeps its own."""
-        names = [value.name or "" if value is not None else "" for value in node.inputs[:_BIAS]]
-        numbers = [self.plan.activation.get(name) for name in names]
+        scales = [self._scale_of(value, node) for value in node.inputs[:_BIAS]]
         bias = self.float_bias(node)
-        if bias is None or not self.plan.integer_bias or None in numbers:
+        if bias is None or not self.plan.integer_bias or len(scales) < _BIAS:
             return None
-        x, w = numbers
-        assert x is not None  # noqa: S101 - just asked
-        assert w is not None  # noqa: S101 - just asked
+        x, w = scales
+        if x is None or w is None or x.size != 1 or w.size not in {1, bias.size}:
+            return None
         # No scale would be widened for it: where it does not fit it stays float.
-        return self._bias(node, x.read_by(node.name or ""), np.asarray(w.scale, np.float32))
+        return self._bias(
+            node, float(x.reshape(())), w.reshape(-1) if w.size > 1 else w.reshape(())
+        )
+
+    def _scale_of(self, value: ir.Value | None, node: ir.Node) -> NDArray[np.float32] | None:
+        """Return the scale in which a node reads a value: the plan's, or that of a file that has it in integers already."""
+        decided = self.plan.activation.get(value.name or "") if value is not None else None
+        if decided is not None:
+            return np.asarray(decided.read_by(node.name or "").scale, np.float32)
+        maker = None if value is None else value.producer()
+        if maker is None or maker.op_type != "DequantizeLinear":
+            return None
+        tensor = ir.convenience.get_const_tensor(maker.inputs[1])  # type: ignore[arg-type]
+        return None if tensor is None else tensor.numpy().astype(np.float32)
 
 
 @dataclass(slots=True)
@@ -300,6 +318,12 @@ def typed(array: NDArray[Any], dtype: IntType) -> NDArray[Any]:
     return array.astype(getattr(ml_dtypes, dtype.name))
 
 
+def halved(scale: NDArray[Any]) -> NDArray[np.float16]:
+    """Return scales in float16; what is too small for it becomes the smallest that is exact to all bits."""
+    found: NDArray[np.float16] = np.maximum(scale, np.finfo(np.float16).tiny).astype(np.float16)
+    return found
+
+
 def in_fields(array: NDArray[Any]) -> ir.TensorProtocol:
     """Return a small tensor whose numbers stand in the fields of their type, not as bytes."""
     import onnx
@@ -308,6 +332,8 @@ def in_fields(array: NDArray[Any]) -> ir.TensorProtocol:
     proto = onnx.TensorProto(data_type=int(kind), dims=array.shape)
     if kind is ir.DataType.FLOAT:
         proto.float_data.extend(array.reshape(-1).tolist())
+    elif kind is ir.DataType.FLOAT16:  # its bits
+        proto.int32_data.extend(array.reshape(-1).view(np.uint16).tolist())
     elif kind in {ir.DataType.INT4, ir.DataType.UINT4}:  # two in a byte
         packed = pack(array.astype(np.int8), int_type(kind.name.lower()))
         proto.int32_data.extend(packed.tolist())

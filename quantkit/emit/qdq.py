@@ -263,7 +263,7 @@ class _Writer(Writer):
             before = self.first[value.graph]
         graph = owner_of(after or before)  # type: ignore[arg-type]  # one of the two is given
         base = value.name or "activation"
-        numbers = self.parts.parameters(graph, decided)
+        numbers = self.parts.parameters(graph, decided, half=_is_half(value))
         integers = self._quantize(
             [value, *numbers], base, after=after, before=before, suffix=suffix
         )
@@ -287,7 +287,9 @@ class _Writer(Writer):
             # A DequantizeLinear of its own, which a runtime makes one conversion of integers with what follows.
             source = self._restore(list(maker.inputs), f"{base}_clone", after=maker)
             source.name = self.canvas.name(f"{base}_QuantizeLinear_Input")
-        numbers = self.parts.parameters(graph, decided.read_by(_anybody(decided)), "_convert")
+        numbers = self.parts.parameters(
+            graph, decided.read_by(_anybody(decided)), "_convert", half=_is_half(value)
+        )
         integers = self._quantize([source, *numbers], base, after=source.producer())
         made = self._restore([integers, *numbers], base, after=integers.producer())
         made.type, made.shape = value.type, value.shape
@@ -314,7 +316,7 @@ class _Writer(Writer):
         if not self.plan.qdq.weight_pairs:
             integers = quantized_constant(tensor, decided)
             stored = self.canvas.constant(graph, integers, f"{base}_quantized")
-        numbers = self.parts.parameters(graph, decided)
+        numbers = self.parts.parameters(graph, decided, half=_is_half(value))
         if self.plan.qdq.weight_pairs:
             stored = self._quantize([value, *numbers], base, before=first)
         return self._restore([stored, *numbers], base, before=first)
@@ -352,6 +354,10 @@ class _Writer(Writer):
         suffix = "QuantizeLinear_Input" if self.parts.covers_all else "float"
         value.name = self.canvas.name(f"{name}_{suffix}")
         restored.name = name
+
+
+def _is_half(value: ir.Value) -> bool:
+    return value.dtype is ir.DataType.FLOAT16
 
 
 def _anybody(decided: ActivationPlan) -> str:

@@ -11,7 +11,7 @@ from quantkit.graph.edit import Names
 from quantkit.graph.mapping import lazy
 from quantkit.graph.shapes import infer_types
 
-__all__ = ["half_type", "widen", "widened_note"]
+__all__ = ["half_type", "stays_half", "widen", "widened_note"]
 
 _HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _MATRIX = 2
@@ -27,6 +27,12 @@ def half_type(model: ir.Model) -> str:
             if tensor is not None and tensor.dtype in _HALVES and len(tensor.shape) >= _MATRIX:
                 return tensor.dtype.name.lower()
     return ""
+
+
+def stays_half(model: ir.Model) -> bool:
+    """Say whether a model that has no weights of halves takes or gives float16, and so computes in it."""
+    values = (*model.graph.inputs, *model.graph.outputs)
+    return not half_type(model) and any(v.dtype is ir.DataType.FLOAT16 for v in values)
 
 
 def widened_note(half: str) -> str:

@@ -78,9 +78,13 @@ def view_of(model: ir.Model, *, read_weights: bool = True) -> View:
     )
 
 
+# What constants may be that are quantized; weights in float16 are widened before anybody looks (`quantkit.graph.half`).
+_HELD = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16})
+
+
 def _ends(tensor: ir.TensorProtocol, *, large: bool = False) -> tuple[float, float] | None:
     """Return the smallest and the largest value; None for what is not float, not there, or large unless so asked."""
-    if tensor.dtype is not ir.DataType.FLOAT or not tensor.size:
+    if tensor.dtype not in _HELD or not tensor.size:
         return None
     # External data that is left is data whose file is missing (`quantkit.graph.load`).
     if isinstance(tensor, ir.ExternalTensor) or (tensor.size > _LOOKED_INTO and not large):
@@ -97,7 +101,7 @@ def _is_weight(tensor: ir.TensorProtocol) -> bool:
 def _constant(tensor: ir.TensorProtocol, ends: tuple[float, float] | None) -> Constant:
     low, high = ends if ends is not None and tensor.size <= _LOOKED_INTO else (None, None)
     shape = tuple(int(n) for n in tensor.shape.numpy())
-    return Constant(shape=shape, low=low, high=high, is_float=tensor.dtype is ir.DataType.FLOAT)
+    return Constant(shape=shape, low=low, high=high, is_float=tensor.dtype in _HELD)
 
 
 def _constant_of(node: ir.Node) -> Constant:

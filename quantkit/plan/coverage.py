@@ -202,7 +202,7 @@ class _Walk:
     def _compute(self, index: int, node: Node) -> str:
         slots = COVERED_SLOTS.get(node.op_type, range(len(node.inputs)))
         inputs = [node.inputs[s] for s in slots if s < len(node.inputs) and node.inputs[s]]
-        inputs = [name for name in inputs if self._is_float(name)]
+        inputs = [n for n in inputs if self._is_float(n) and not self._is_restored(n)]
         if not inputs and not self._results(node):
             return "it has no float tensors"
         if node.op_type == "Where" and not self.moves_all and not self._all_quantized(inputs):
@@ -230,7 +230,7 @@ class _Walk:
         reads = [
             name
             for slot, name in enumerate(node.inputs[:_MATRIX])
-            if name and not (slot and weight)
+            if name and not (slot and weight) and not (weight is None and self._is_restored(name))
         ]
         why = self._unknown(reads) if weight is None else _obstacle(node, weight)
         why = why or self._unknown([*reads, *(node.outputs[:1] if self.qlinear else ())])
@@ -365,6 +365,11 @@ class _Walk:
             if maker is not None and maker.op_type == "DequantizeLinear":
                 return f"'{name}' is quantized already"
         return ""
+
+    def _is_restored(self, name: str) -> bool:
+        """Say whether the file has a tensor in integers already; QLinear operators would need it in their own."""
+        maker = self.view.maker(name)
+        return not self.qlinear and maker is not None and maker.op_type == "DequantizeLinear"
 
     def _is_float(self, name: str) -> bool:
         constant = self.view.constants.get(name)

@@ -150,17 +150,22 @@ def _why_not(plan: Plan, loaded: LoadedModel) -> str:
     return "; ".join(f"{count} {reason}" for reason, count in reasons)
 
 
-def require_pair_safe(model: ir.Model, target: Target, plan: Plan) -> list[str]:
+def require_pair_safe(model: ir.Model, target: Target, own: Collection[str]) -> list[str]:
     """Refuse weights that could saturate on x86 without VNNI: the file would not mean the same everywhere.
 
-    Where somebody gave the numbers of weights it is what was asked for, and a warning is returned.
+    Of weights whose numbers somebody gave, or whose integers the file had, it is what was asked for: a warning is returned.
+
+    Args:
+        model: The quantized model.
+        target: What runs it.
+        own: The nodes whose weights' scales were chosen here.
     """
     unsafe = saturating_nodes(model) if target.saturates else []
     if not unsafe:
         return []
     said = f"The weights of {len(unsafe)} nodes could saturate on x86 without VNNI ({unsafe[0]})"
-    if any(weight.spec.scales for weight in plan.weights):
-        return [f"{said}: scales that were given leave no room. Use uint8 weights there."]
+    if not any(name in own for name in unsafe):
+        return [f"{said}: their integers or scales were given. Use uint8 weights there."]
     raise VerifyError(f"{said}. Nothing was written.")
 
 

@@ -19,7 +19,7 @@ from calibrators import ChannelExtremes, ChannelMoments
 from quantkit.errors import ModelError, NothingToQuantizeError, UsageError
 from quantkit.files import scratch
 from quantkit.graph.channel_factors import Divisors
-from quantkit.graph.half import half_type, widen, widened_note
+from quantkit.graph.half import half_type, stays_half, widen, widened_note
 from quantkit.graph.load import LoadedModel
 from quantkit.graph.messages import root_cause
 from quantkit.graph.normalize import fix_defaults
@@ -253,6 +253,8 @@ def simplified(source: LoadedModel, options: StaticSettings, at_least: int = 0) 
     notes = []
     minimum = max(minimum_opset(options), at_least)
     model = copy_of(source.model)
+    if options.covers_all and stays_half(model):
+        minimum = max(minimum, _WIDE_OPSET)  # from which float16 is quantized, too
     before = opset_of(model)
     known = frozenset(node.name or "" for node in model.graph.all_nodes())
     renamed: dict[str, str] = {}

@@ -205,7 +205,13 @@ def realize(  # noqa: PLR0913 - one parameter per question
         fusion, unsafe = None, list[str]()
         if verify and found.nbytes < LARGE:
             fusion = fusion_of(stage.model_path)
-            unsafe = require_pair_safe(found.model, job.options.runs_on, found.plan)
+            planned = found.plan.weight
+            ours = [
+                p.node
+                for p in prepared.ready.products
+                if p.weight in planned and not planned[p.weight].spec.scales
+            ]
+            unsafe = require_pair_safe(found.model, job.options.runs_on, ours)
         require_same(source, writer.origin)
         external = stage.data_path is not None if output is None else stage.commit() is not None
     return QuantizeResult(

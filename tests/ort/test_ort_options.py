@@ -64,7 +64,8 @@ def quantized(
 
 
 def tensor(made: onnx.ModelProto, name: str) -> onnx.TensorProto:
-    return next(t for t in made.graph.initializer if t.name == name)
+    found: onnx.TensorProto = {t.name: t for t in made.graph.initializer}[name]
+    return found
 
 
 def array(made: onnx.ModelProto, name: str) -> Any:
@@ -76,7 +77,8 @@ def makers(made: onnx.ModelProto) -> dict[str, onnx.NodeProto]:
 
 
 def reads(made: onnx.ModelProto, name: str) -> onnx.NodeProto:
-    return next(n for n in made.graph.node if n.name == name)
+    found: onnx.NodeProto = {n.name: n for n in made.graph.node}[name]
+    return found
 
 
 def count(made: onnx.ModelProto, op_type: str) -> int:
@@ -311,3 +313,51 @@ def test_onnxruntimes_own_defaults_change_nothing(options: Any, tmp_path: Path) 
         written.append((result.plan.coverage, [a.scale for a in result.plan.activations]))
     assert written[0] == written[1]
     assert written[0][0] == "gain"
+
+
+def test_a_model_that_computes_in_float16_has_scales_in_float16(tmp_path: Path) -> None:
+    half = onnx.TensorProto.FLOAT16
+    nodes = [node("Sigmoid", ["x"], ["a"], "s"), node("Add", ["a", "k"], ["y"], "p")]
+    made = model(
+        graph(
+            nodes,
+            {"x": [2, 8]},
+            {"y": [2, 8]},
+            {"k": np.linspace(-1, 1, 8, dtype=np.float16)},
+            types={"x": half, "y": half},
+        ),
+        opset=17,
+    )
+    source, target = save(made, tmp_path / "in.onnx"), tmp_path / "out.onnx"
+    data = rng(1).standard_normal((6, 2, 8)).astype(np.float16)
+    ort.quantize_static(
+        source, target, [{"x": one} for one in data], op_types_to_quantize=["Sigmoid", "Add"]
+    )
+    found = onnx.load(target)
+    onnx.checker.check_model(found, full_check=True)
+    for name in ("x", "a", "k", "y"):
+        assert tensor(found, f"{name}_scale").data_type == half
+    assert found.opset_import[0].version == 21
+    for optimize in (True, False):
+        (after,) = run(target, {"x": data[0]}, optimize=optimize)
+        assert after.dtype == np.float16
+        assert sqnr(run(source, {"x": data[0]})[0], after) > 25
+
+
+def test_weights_that_are_integers_already_stay_and_all_else_is_quantized(tmp_path: Path) -> None:
+    integers = rng(2).integers(-60, 60, (4, 3, 1, 1)).astype(np.int8)
+    nodes = [
+        node("DequantizeLinear", ["q", "qs"], ["w"], "dq"),
+        node("Conv", ["x", "w", "b"], ["y"], "c"),
+    ]
+    held: dict[str, Any] = {"q": integers, "qs": np.asarray(0.02, np.float32)}
+    held["b"] = weight(4, seed=1)
+    made = model(
+        graph(nodes, {"x": [1, 3, 6, 6]}, {"y": [1, 4, 6, 6]}, held), opset=21, ir_version=10
+    )
+    found = quantized(made, tmp_path, least=25, op_types_to_quantize=["Conv"])
+    by, conv = makers(found), reads(found, "c")
+    assert by[conv.input[1]].input[:2] == ["q", "qs"]
+    assert by[conv.input[0]].op_type == "DequantizeLinear"
+    assert tensor(found, by[conv.input[2]].input[0]).data_type == onnx.TensorProto.INT32
+    assert by["y"].op_type == "DequantizeLinear"
