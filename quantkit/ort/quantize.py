@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, fields, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,7 @@ def quantize_static(  # noqa: PLR0913 - onnxruntime's signature
     stated: list[Any] = [quant_format, op_types_to_quantize, activation_type, weight_type, target]
     stated += [nodes_to_quantize, nodes_to_exclude, extra.states_form]
     covered = coverage or ("all" if any(stated) else "gain")
+    excluded, notes = _excluded_names(model_input, nodes_to_exclude)
     given = StaticSettings(
         target=target,
         format=_format(quant_format or QuantFormat.QDQ),
@@ -120,10 +122,7 @@ def quantize_static(  # noqa: PLR0913 - onnxruntime's signature
         symmetric_activations=extra.symmetric,
         op_types=_op_types(op_types_to_quantize, covered),
         include=checked_names(nodes_to_quantize, "nodes_to_quantize"),
-        exclude=(
-            *checked_names(nodes_to_exclude, "nodes_to_exclude"),
-            *_left_out(model_input, extra),
-        ),
+        exclude=(*excluded, *_left_out(model_input, extra)),
         recover=_recover(extra, covered),
         qdq=extra.qdq,
         tensors=_rules(model_input, extra, activation, weight),
@@ -160,7 +159,6 @@ def quantize_static(  # noqa: PLR0913 - onnxruntime's signature
         result = write_float(
             model_input, model_output, float_instead(e), external_data=use_external_data_format
         )
-    notes = []
     if reduce_range:
         notes.append("reduce_range is not needed: weights are safe from saturation in 8 bits.")
     if any(provider != _CPU for provider in calibration_providers or ()):
@@ -205,6 +203,20 @@ def check_static_quant_arguments(
 def _per_channel(given: bool | None, extra: ExtraOptions) -> bool:  # noqa: FBT001 - onnxruntime's
     """Left out it is per channel; channels have their zero points in the middle, so not where that is not wanted."""
     return extra.qdq.symmetric_weights is not False if given is None else given
+
+
+def _excluded_names(
+    model: str | Path | onnx.ModelProto, names: Sequence[str] | None
+) -> tuple[tuple[str, ...], list[str]]:
+    """Return the nodes to leave out that there are, and what is said of the others: lists serve many models."""
+    named = checked_names(names, "nodes_to_exclude")
+    if not named:
+        return (), []
+    known = {node.name for node in load(model).model.graph.all_nodes()}
+    there = tuple(name for name in named if any(fnmatchcase(one or "", name) for one in known))
+    there += tuple(name for name in named if name in known and name not in there)
+    absent = [name for name in named if name not in there]
+    return there, [f"nodes_to_exclude: the model has no node '{name}'." for name in absent]
 
 
 def _recover(extra: ExtraOptions, coverage: str) -> RecoverSettings:

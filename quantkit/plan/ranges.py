@@ -174,6 +174,13 @@ class Ranges:
         if not (isfinite(low) and isfinite(high)):
             return None
         bounds = None if maker is None else clip_bounds(maker, self.view.constants)
+        if (
+            bounds is not None
+            and low == high == 0
+            and self.options.covers_all
+            and isfinite(sum(bounds))
+        ):
+            return KnownRange(min(bounds[0], 0.0), max(bounds[1], 0.0), "nothing but 0 observed")
         if bounds is not None:
             low, high = max(low, bounds[0]), min(high, bounds[1])
         return KnownRange(low, high, "observed")

@@ -246,7 +246,7 @@ def test_overrides_of_tensors(source: Path, tmp_path: Path) -> None:
         ({"activation_type": ort.QuantType.QFLOAT8E4M3FN}, "float8e4m3fn"),
         ({"calibrate_method": "Median"}, "Unknown calibration method"),
         ({"nodes_to_exclude": "c1"}, r"write \['c1'\]"),
-        ({"nodes_to_exclude": ["c9"]}, "no node 'c9'"),
+        ({"nodes_to_quantize": ["c9"]}, "no node 'c9'"),
         ({"model_output": 3}, "model_output"),
     ],
 )
@@ -269,3 +269,14 @@ def test_where_all_is_quantized_parameters_stand_first_in_the_order_of_operators
     assert names[: len(parameters)] == parameters
     assert parameters[:4] == ["x_zero_point", "x_scale", "w1_zero_point", "w1_scale"]
     assert parameters[-2:] == ["y_zero_point", "y_scale"]
+
+
+def test_an_excluded_node_that_the_model_does_not_have_is_a_warning(
+    source: Path, tmp_path: Path
+) -> None:
+    name = onnx.load(source).graph.node[-1].name
+    result = ort.quantize_static(
+        source, tmp_path / "q.onnx", Reader(), nodes_to_exclude=["Softmax", name]
+    )
+    assert result.plan.node[name].why == "excluded"
+    assert "nodes_to_exclude: the model has no node 'Softmax'." in result.warnings

@@ -279,3 +279,29 @@ def test_each_reader_has_a_pair_of_its_own_where_that_is_asked_for(tmp_path: Pat
         options = StaticSettings(coverage="all", qdq=QdqSettings(pair_per_reader=apart))
         found = write(proto, tmp_path / "q.onnx", feeds, options=options)
         assert counts(found.path)["QuantizeLinear"] == pairs
+
+
+def test_a_float16_graph_without_weights_is_computed_in_float32_between_casts(
+    tmp_path: Path,
+) -> None:
+    half = {"x": onnx.TensorProto.FLOAT16, "y": onnx.TensorProto.FLOAT16}
+    proto = model(
+        graph([node("Sigmoid", ["x"], ["y"], "s")], {"x": [2, 8]}, {"y": [2, 8]}, types=half)
+    )
+    feeds = {"x": weight(2, 8).astype(np.float16)}
+    result = quantkit.quantize_static(
+        proto, tmp_path / "q.onnx", [feeds], coverage="all", simplify=False
+    )
+    assert result.plan.node["s"].mode is Mode.STATIC
+    (expected,), (found,) = run(proto, feeds), run(tmp_path / "q.onnx", feeds)
+    assert found.dtype == np.float16
+    assert sqnr(expected.astype(np.float32), found.astype(np.float32)) > 40
+
+
+def test_a_clip_of_which_only_zeros_were_seen_has_the_range_of_its_bounds() -> None:
+    bounds: dict[str, Array] = {"low": np.asarray(0, np.float32), "high": np.asarray(6, np.float32)}
+    prepared = ready(chain(node("Clip", ["a", "low", "high"], ["b"], "clip"), constants=bounds))
+    observed = {"x": (-1.0, 1.0), "a": (-3.0, -1.0), "b": (0.0, 0.0), "y": (-1.0, 1.0)}
+    plan = plan_static(prepared.view, observed, ALL)
+    assert plan.node["clip"].mode is Mode.ABSORBED
+    assert plan.activation["b"].scale == pytest.approx(6 / 255)
