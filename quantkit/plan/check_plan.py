@@ -16,7 +16,7 @@ from quantkit.plan.model import ActivationPlan, Format, Mode, NodePlan, Plan, We
 from quantkit.plan.ranges import clip_bounds, clips_alike
 from quantkit.plan.selection import near
 from quantkit.settings import StaticSettings
-from quantkit.spec import PerAxis, PerBlock
+from quantkit.spec import PerBlock, PerTensor
 from quantkit.targets import DEFAULT, Target
 
 __all__ = [
@@ -97,19 +97,17 @@ def _check_numbers(decided: ActivationPlan) -> None:
 
 def _check_weight(weight: WeightPlan, rank: int, *, covers_all: bool) -> None:
     spec = weight.spec
-    if covers_all:
-        return
-    if spec.dtype.bits != _BYTE:
+    if spec.dtype.bits != _BYTE and not covers_all:
         raise UsageError(
             f"The plan gives weight '{weight.tensor}' the type {spec.dtype.name}: use int8 or uint8."
         )
-    if isinstance(spec.granularity, PerBlock):
+    if isinstance(spec.granularity, PerBlock) and not covers_all:
         raise UsageError(
             f"The plan quantizes weight '{weight.tensor}' in blocks: use tensor or axis."
         )
     named = [axis for axes in spec.pair_axes for axis in axes]
     named += [] if spec.sum_axis is None else [spec.sum_axis]
-    named += [spec.granularity.axis] if isinstance(spec.granularity, PerAxis) else []
+    named += [] if isinstance(spec.granularity, PerTensor) else [spec.granularity.axis]
     for axis in named:
         if not -rank <= axis < rank:
             raise UsageError(

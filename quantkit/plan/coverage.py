@@ -539,6 +539,10 @@ def _spec(
     granularity = spec.granularity
     if rule is not None:
         granularity = PerTensor() if rule.axis is None else PerAxis(rule.axis)
+        if rule.axis is not None and not -len(shape) <= rule.axis < len(shape):
+            raise UsageError(
+                f"The rule for '{rule.tensor}' names axis {rule.axis}, and it has {len(shape)} axes."
+            )
     if isinstance(granularity, PerAxis) and shape[granularity.axis] == 1:
         granularity = PerTensor()  # then its zero point may be anywhere
     per_axis = isinstance(granularity, PerAxis)

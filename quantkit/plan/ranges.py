@@ -11,6 +11,7 @@ from math import inf, isfinite, log10
 
 import numpy as np
 
+from quantkit.errors import UsageError
 from quantkit.numerics.affine import affine_from_range
 from quantkit.numerics.dtypes import UINT8, IntType
 from quantkit.ops.float_ops import FILL_SLOTS, FIXED_RANGES, MOVES
@@ -227,7 +228,7 @@ class Ranges:
         symmetric = self._symmetric if rule.symmetric is None else rule.symmetric
         made = self._affine(found, dtype, symmetric=symmetric)
         if rule.scales:
-            made = (rule.scales[0], rule.zero_points[0])
+            made = _only(rule, dtype)
         readers = tuple(name for name in rule.readers if name != "*")
         return Conversion(dtype=dtype, scale=made[0], zero_point=made[1], readers=readers)
 
@@ -250,7 +251,7 @@ class Ranges:
         scale, zero = self._affine(found, dtype, symmetric=symmetric)
         why = f"{found.why}: {found.low:.5g} to {found.high:.5g}"
         if rule is not None and rule.scales:
-            scale, zero, why = rule.scales[0], rule.zero_points[0], "scale and zero point given"
+            (scale, zero), why = _only(rule, dtype), "scale and zero point given"
         return ActivationPlan(tensor=tensor, dtype=dtype, scale=scale, zero_point=zero, why=why)
 
     def _affine(self, found: KnownRange, dtype: IntType, *, symmetric: bool) -> tuple[float, int]:
@@ -404,6 +405,17 @@ def _merged(groups: list[_Group]) -> _Group:
         fixed=next((g.fixed for g in groups if g.fixed), ""),
         narrow=min(g.narrow for g in groups),
     )
+
+
+def _only(rule: TensorRule, dtype: IntType) -> tuple[float, int]:
+    """Return the scale and zero point that a rule gives a tensor that has one."""
+    (scale, *more), (zero, *_) = rule.scales, rule.zero_points
+    if more or not dtype.qmin <= zero <= dtype.qmax:
+        raise UsageError(
+            f"The rule for '{rule.tensor}' gives {len(rule.scales)} scales, and zero point {zero}: it takes one scale, and a "
+            f"zero point of {dtype.name}."
+        )
+    return scale, zero
 
 
 def _moved_from(maker: Node | None, constants: Mapping[str, Constant]) -> str | None:
