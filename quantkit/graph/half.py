@@ -19,21 +19,14 @@ _MATRIX = 2
 _TYPE_ATTRIBUTES = ("to", "dtype", "output_datatype", "stash_type")
 
 
-def half_type(model: ir.Model, *, anywhere: bool = False) -> str:
-    """Return "float16" or "bfloat16" if a model has weights of that type; else "".
-
-    Args:
-        model: The model.
-        anywhere: Also if only inputs, or constants that are no weights, are of that type.
-    """
+def half_type(model: ir.Model) -> str:
+    """Return "float16" or "bfloat16" if a model has weights of that type; else ""."""
     for graph in model.graphs():
         for value in graph.initializers.values():
             tensor = value.const_value
-            weight = tensor is not None and len(tensor.shape) >= _MATRIX
-            if tensor is not None and tensor.dtype in _HALVES and (weight or anywhere):
+            if tensor is not None and tensor.dtype in _HALVES and len(tensor.shape) >= _MATRIX:
                 return tensor.dtype.name.lower()
-    inputs = model.graph.inputs if anywhere else ()
-    return next((v.dtype.name.lower() for v in inputs if v.dtype in _HALVES), "")
+    return ""
 
 
 def stays_half(model: ir.Model) -> bool:

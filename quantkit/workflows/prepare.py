@@ -260,7 +260,7 @@ def simplified(source: LoadedModel, options: StaticSettings, at_least: int = 0) 
     renamed: dict[str, str] = {}
     if fixed := fix_defaults(model):
         notes.append(fixed)
-    if half := half_type(model, anywhere=options.covers_all):
+    if half := half_type(model):
         renamed = widen(model)
         notes.append(widened_note(half))
     model = raise_opset(model, minimum)

@@ -281,7 +281,7 @@ def test_each_reader_has_a_pair_of_its_own_where_that_is_asked_for(tmp_path: Pat
         assert counts(found.path)["QuantizeLinear"] == pairs
 
 
-def test_a_float16_graph_without_weights_is_computed_in_float32_between_casts(
+def test_a_float16_graph_without_weights_has_float16_scales(
     tmp_path: Path,
 ) -> None:
     half = {"x": onnx.TensorProto.FLOAT16, "y": onnx.TensorProto.FLOAT16}
