@@ -199,7 +199,11 @@ class Parts:
     def _own_bias(self, node: ir.Node) -> ir.Value | None:
         """Return the bias of a node that is quantized by itself; None if it is in the scale of the sums."""
         value = node.inputs[_BIAS] if len(node.inputs) > _BIAS else None
-        return value if value is not None and value.name in self.plan.weight else None
+        decided = None if value is None else self.plan.weight.get(value.name or "")
+        # A weight of another product may be added here too: its scales are not along this one's channels.
+        asked = decided is not None and decided.spec.pinned and _factor(node, "beta") > 0
+        vector = value is not None and value.shape is not None and len(value.shape) == 1
+        return value if asked and vector else None
 
     def _bias(
         self, node: ir.Node, x_scale: float, scales: NDArray[np.float32]
@@ -208,7 +212,7 @@ class Parts:
         own = self._own_bias(node)
         if own is not None:
             emitted = self.weights.emit(own)
-            return self._weight(emitted, 1.0, node, transposed=False)
+            return self._weight(emitted, _factor(node, "beta"), node, transposed=False)
         bias = self.float_bias(node)
         if bias is None:
             return None, None, None

@@ -22,7 +22,8 @@ _PLAIN = {
     ir.AttributeType.INTS,
     ir.AttributeType.STRINGS,
 }
-_FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE}
+# Of doubles there are no integers: QuantizeLinear does not take them.
+_FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
 
 
 def view_of(model: ir.Model, *, read_weights: bool = True) -> View:
@@ -199,7 +200,7 @@ def _plain_attributes(node: ir.Node) -> Attributes:
 
 
 def _not_float(model: ir.Model) -> Iterator[str]:
-    """Yield the values that are known to be something else than floats, whatever their width."""
+    """Yield the values that are known to be something else than floats that can be quantized."""
     values = [v for graph in model.graphs() for v in (*graph.inputs, *graph.initializers.values())]
     values += [out for node in model.graph.all_nodes() for out in node.outputs]
     for value in values:

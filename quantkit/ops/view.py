@@ -137,7 +137,7 @@ class View:
         weights: Float matrices and larger, by name, also those that can be fed.
         constants: Initializers that nobody can feed and what Constant nodes hold, by name.
         initializers: Names of all initializers, also of those that can be fed.
-        not_float: Values whose type is known and is not a float.
+        not_float: Values whose type is known and is not a float that can be quantized.
     """
 
     opset: int

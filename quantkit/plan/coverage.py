@@ -460,7 +460,9 @@ def _node_plans(
         mode, why, made = Mode.FLOAT, found.floats.get(index, ""), True
         if index in found.absorbed:
             maker = view.nodes[found.absorbed[index]].name
-            alike = clips_alike(node, view, activations[node.outputs[0]], half_a_step=True)
+            # Of several clips in a row the result of the last is quantized.
+            (result,) = found.made[found.absorbed[index]]
+            alike = clips_alike(node, view, activations[result], half_a_step=True)
             mode = Mode.ABSORBED if alike else Mode.STATIC
             why = f"the range of {maker} ends where it clips" if alike else f"with {maker}"
         elif index in found.static:
