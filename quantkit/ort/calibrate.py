@@ -606,7 +606,10 @@ class HistogramCalibrater(CalibraterBase):
         self._ready()
         for values in self._runs(data_reader, self._order):
             for tensor, value in zip(self._order, values, strict=True):
-                self._sketches.setdefault(tensor, Sketch(most=_COUNTED)).observe(value)
+                once = Sketch(most=_COUNTED)
+                once.observe(value)
+                # What is only merged into stays sparse: a table of counts would take half a megabyte a tensor.
+                self._sketches.setdefault(tensor, Sketch(most=_COUNTED)).merge(once)
 
     def compute_data(self) -> TensorsData:
         """Return the ranges of all tensors, with a histogram of each."""
