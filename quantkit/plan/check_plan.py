@@ -269,10 +269,15 @@ def _check_types(types: Mapping[str, IntType], target: Target) -> None:
 
 def _check_qlinear_types(types: Mapping[str, IntType], options: StaticSettings) -> None:
     for what, dtype in types.items():
-        if dtype.bits > _BYTE:
+        if dtype.bits != _BYTE:
             raise UsageError(
                 f"{what} {dtype.name}, for which there are no QLinear operators: use 8 bits, or the QDQ format."
             )
+    if options.conversions:
+        raise UsageError(
+            f"The rule for '{options.conversions[0].tensor}' converts it for some nodes, which QLinear operators do not: use "
+            "the QDQ format."
+        )
     activation, weight = options.activation, options.weight
     if activation.signed and not weight.signed:
         raise UsageError(

@@ -584,6 +584,11 @@ def _bias_plans(found: _Found, view: View, ranges: Ranges) -> Iterable[WeightPla
     for tensor in biases:
         rule, constant = ranges.rule(tensor), view.constants.get(tensor)
         if rule is not None and constant is not None and not rule.keep_float:
+            if ranges.options.format == "qoperator":
+                raise UsageError(
+                    f"The rule for bias '{tensor}' gives it integers of its own, and QLinear operators add int32 in the "
+                    "scale of their sums: use the QDQ format."
+                )
             spec = _spec(plain, constant.shape, rule, ranges.options)
             yield WeightPlan(tensor=tensor, spec=spec)
 

@@ -267,6 +267,26 @@ def test_a_node_that_does_not_read_the_tensor_is_no_reader_of_its_conversion(
         )
 
 
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ({"w": [{"quant_type": T.QInt4}]}, "no QLinear operators"),
+        ({"t": [{"convert": {"quant_type": T.QInt8}}]}, "converts it for some nodes"),
+        ({"b": [{"quant_type": T.QInt8}]}, "integers of its own"),
+    ],
+)
+def test_what_qlinear_operators_cannot_have_is_refused(
+    overrides: Any, said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        quantized(
+            network(),
+            tmp_path,
+            quant_format=ort.QuantFormat.QOperator,
+            extra_options={"TensorQuantOverrides": overrides},
+        )
+
+
 def test_numbers_stand_where_scripts_for_onnxruntime_look_for_them(tmp_path: Path) -> None:
     made = quantized(network(), tmp_path, activation_type=T.QUInt8, per_channel=False)
     for name in ("x", "w", "t"):
