@@ -111,6 +111,8 @@ def quantize_static(  # noqa: PLR0913 - onnxruntime's signature
     stated += [nodes_to_quantize, nodes_to_exclude, extra.states_form]
     covered = coverage or ("all" if any(stated) else "gain")
     excluded, notes = _excluded_names(model_input, nodes_to_exclude)
+    if covered == "all":
+        _refuse_subgraphs(model_input, extra)
     given = StaticSettings(
         target=target,
         format=_format(quant_format or QuantFormat.QDQ),
@@ -292,6 +294,23 @@ def _tensors(model: str | Path | onnx.ModelProto) -> Tensors:
         sigmoids=[n.outputs[0].name or "" for n in nodes if n.op_type == "Sigmoid"],
         readers=readers,
     )
+
+
+def _refuse_subgraphs(model: str | Path | onnx.ModelProto, extra: ExtraOptions) -> None:
+    """Refuse to quantize what is never observed.
+
+    Raises:
+        UsageError: Operators inside If, Loop or Scan are asked for, and there are some.
+    """
+    if not extra.subgraphs:
+        return
+    graph = load(model).model.graph
+    inside = next((node for node in graph.all_nodes() if node.graph is not graph), None)
+    if inside is not None:
+        raise UsageError(
+            f"EnableSubgraph=True: '{inside.name}' stands inside If, Loop or Scan, where no values are observed; leave the "
+            "option out, and what stands outside is quantized."
+        )
 
 
 def _left_out(model: str | Path | onnx.ModelProto, extra: ExtraOptions) -> tuple[str, ...]:

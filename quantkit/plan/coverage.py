@@ -597,5 +597,8 @@ def _has_channels(node: Node, weight: Weight, options: StaticSettings) -> bool:
     """Say whether a weight may have a scale per output channel."""
     if node.op_type == "ConvTranspose":  # of several groups, channels of one share a place
         return node.attributes.get("group", 1) == 1
-    matrix = node.op_type != "MatMul" or len(weight.shape) == _MATRIX
+    asked = node.op_type in dict(
+        options.qdq.channel_axes
+    )  # else those of stacked matrices share a scale
+    matrix = node.op_type != "MatMul" or len(weight.shape) == _MATRIX or asked
     return matrix and node.op_type in options.runs_on.channelwise

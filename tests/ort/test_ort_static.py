@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import onnxruntime.quantization as peer
 import pytest
-from builders import conv_model, op_types, rng, run, save, sqnr
+from builders import conv_model, graph, model, node, op_types, rng, run, save, sqnr, weight
 
 from quantkit import ort
 from quantkit.errors import UsageError
@@ -280,3 +280,25 @@ def test_an_excluded_node_that_the_model_does_not_have_is_a_warning(
     )
     assert result.plan.node[name].why == "excluded"
     assert "nodes_to_exclude: the model has no node 'Softmax'." in result.warnings
+
+
+def test_what_stands_in_a_subgraph_is_refused_where_it_is_asked_for(
+    source: Path, tmp_path: Path
+) -> None:
+    inner = graph([node("Neg", ["x"], ["n"], "inner")], {}, {"n": [1, 3, 8, 8]}, {})
+    nodes = [
+        node("Conv", ["x", "w"], ["c"], "conv"),
+        onnx.helper.make_node("If", ["b"], ["i"], "if", then_branch=inner, else_branch=inner),
+        node("Add", ["c", "i"], ["y"], "add"),
+    ]
+    held = {"w": weight(3, 3, 1, 1), "b": np.array(True)}
+    proto = model(graph(nodes, {"x": [1, 3, 8, 8]}, {"y": [1, 3, 8, 8]}, held))
+    branched, target = save(proto, tmp_path / "branched.onnx"), tmp_path / "out.onnx"
+    options: dict[str, Any] = {"activation_type": ort.QuantType.QUInt8}
+    with pytest.raises(UsageError, match=r"inner.*no values are observed"):
+        ort.quantize_static(
+            branched, target, Reader(), **options, extra_options={"EnableSubgraph": True}
+        )
+    assert not target.exists()
+    ort.quantize_static(branched, target, Reader(), **options)
+    ort.quantize_static(source, target, Reader(), **options, extra_options={"EnableSubgraph": True})
