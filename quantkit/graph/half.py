@@ -118,9 +118,10 @@ def _widen_attributes(node: ir.Node) -> None:
 
 def _cast_input(graph: ir.Graph, value: ir.Value, half: ir.DataType, name: str) -> None:
     """Let readers of an input read a float of another name."""
+    readers = tuple(value.uses())
     node = _cast(value, ir.DataType.FLOAT, name)
-    value.replace_all_uses_with(node.outputs[0])
-    node.replace_input_with(0, value)
+    for use in readers:  # an output of the model that is this input stays as it is
+        use.node.replace_input_with(use.idx, node.outputs[0])
     value.type = ir.TensorType(half)
     graph.insert_before(next(iter(graph)), node)
 

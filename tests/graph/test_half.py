@@ -156,3 +156,17 @@ def test_any_chain_of_halves_and_floats_computes_the_same(data: st.DataObject) -
     expected, actual = run(proto, {"x": x})[0], run(to_proto(loaded.model), {"x": x})[0]
     assert expected.dtype == actual.dtype
     np.testing.assert_allclose(actual, expected, rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("coverage", ["gain", "all"])
+def test_an_input_that_is_an_output_too_stays_half(coverage: str, tmp_path: Path) -> None:
+    proto = network(outside=True)
+    made = [value for value in proto.graph.input if value.name == "x"]
+    proto.graph.output.extend(made)
+    data = [{"x": x} for x in rng(4).standard_normal((4, 1, 3, 8, 8)).astype(np.float16)]
+    path = tmp_path / "q.onnx"
+    quantize_static(proto, path, data, coverage=coverage)
+    _, same = run(path, data[0])
+    np.testing.assert_array_equal(same, data[0]["x"])
+    quantize_dynamic(proto, path)
+    np.testing.assert_array_equal(run(path, data[0])[1], data[0]["x"])
