@@ -553,8 +553,10 @@ def _spec(
     if rule is not None and rule.symmetric is not None:
         symmetric = rule.symmetric
     reduced = rule is not None and rule.reduced
-    # Of int8 and int16 all grids are whole, but for those that are reduced.
-    whole = reduced or not symmetric or not (dtype.signed and dtype.bits >= _BYTE)
+    # Of int8 and int16 all grids are whole, but for those that are reduced. So are others between pairs, as tools expect
+    # them there; in a whole grid the largest weight is half a step beyond its end, so that for QLinear operators it is centred.
+    own = rule is None and options.format == "qoperator"
+    whole = reduced or not symmetric or not (dtype.bits >= _BYTE and (dtype.signed or own))
     numbers = (rule.scales, rule.zero_points) if rule is not None else ((), ())
     safe = dtype is INT8 and options.runs_on.saturates and not reduced and not numbers[0]
     return replace(

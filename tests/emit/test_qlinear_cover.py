@@ -265,3 +265,17 @@ def test_scales_and_zero_points_stand_in_the_fields_of_their_types(
     assert held["x_scale"].float_data[0] == np.float32(made.plan.activation["x"].scale)
     assert held["x_zero_point"].int32_data[0] == made.plan.activation["x"].zero_point
     assert len(held["w_scale"].float_data) == 4
+
+
+def test_symmetric_uint8_weights_reach_both_ends(tmp_path: Path) -> None:
+    """With 255 steps for both sides the largest of +-1 would be 0.996."""
+    proto = behind_conv(node("Identity", ["m"], ["y"], "same"))
+    proto.graph.initializer[0].CopyFrom(
+        onnx.numpy_helper.from_array(np.sign(CONV["w"]).astype(np.float32), "w")
+    )
+    made = covered(proto, tmp_path, weight_type="uint8")
+    held = initializers(onnx.load(made.path))
+    product = next(n for n in onnx.load(made.path).graph.node if n.op_type == "QLinearConv")
+    weights = held[product.input[3]].astype(np.float32) - 128
+    exact = weights * held[product.input[4]].reshape(-1, 1, 1, 1)
+    np.testing.assert_array_equal(exact, np.sign(CONV["w"]))
