@@ -31,6 +31,7 @@ from quantkit.spec import PerAxis, PerBlock, PerTensor, QuantSpec
 __all__ = ["plan_all", "ranges_of_all"]
 
 _MATRIX = 2
+_PAIR_OPSET = 10  # QuantizeLinear
 _WIDE_OPSET = 21  # QuantizeLinear to 16 bits
 _BYTE = 8
 # They are conversions themselves, or hold graphs.
@@ -66,7 +67,10 @@ def plan_all(
     return Plan(
         nodes=nodes,
         weights=weights,
-        min_opset=max(target.min_opset, _WIDE_OPSET if wide else 0) if static else 0,
+        # Without a scale per channel any opset with pairs does.
+        min_opset=max(target.min_opset if weights else _PAIR_OPSET, _WIDE_OPSET if wide else 0)
+        if static
+        else 0,
         activations=activations,
         integer_bias=target.bias is not None
         and (not options.qdq.float_bias or options.format == "qoperator"),

@@ -37,7 +37,8 @@ def with_choices(prepared: Prepared, job: StaticJob) -> Prepared:
         raise UsageError(
             "What is done to win back accuracy is decided when a model is prepared: prepare it again, with these settings."
         )
-    needed, opset = minimum_opset(job.options), opset_of(prepared.ready.model)
+    model = prepared.ready.model
+    needed, opset = minimum_opset(job.options, model), opset_of(model)
     if needed > opset:
         raise UsageError(
             f"These types need opset {needed}, and the model was prepared in opset {opset}: prepare it again, with these types."

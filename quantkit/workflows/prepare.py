@@ -19,6 +19,7 @@ from calibrators import ChannelExtremes, ChannelMoments
 from quantkit.errors import ModelError, NothingToQuantizeError, UsageError
 from quantkit.files import scratch
 from quantkit.graph.channel_factors import Divisors
+from quantkit.graph.edit import nodes_of
 from quantkit.graph.half import half_type, stays_half, widen, widened_note
 from quantkit.graph.load import LoadedModel
 from quantkit.graph.messages import root_cause
@@ -32,6 +33,7 @@ from quantkit.observe.calibration import Calibration
 from quantkit.observe.collect import collect
 from quantkit.observe.monitor import Monitor
 from quantkit.observe.requests import CalibratorOf, Request
+from quantkit.ops.float_ops import PRODUCTS
 from quantkit.ops.view import View
 from quantkit.plan import (
     Format,
@@ -74,6 +76,7 @@ __all__ = [
 ]
 
 STEPS = 5  # of static quantization: read, observe channels, observe ranges, round, write
+_PAIR_OPSET = 10  # QuantizeLinear
 _WIDE_OPSET = 21  # QuantizeLinear to 16 bits
 _BYTE = 8
 _FLOAT = 4  # bytes
@@ -251,8 +254,8 @@ def simplified(source: LoadedModel, options: StaticSettings, at_least: int = 0) 
         at_least: An opset that a plan needs; 0: none.
     """
     notes = []
-    minimum = max(minimum_opset(options), at_least)
     model = copy_of(source.model)
+    minimum = max(minimum_opset(options, model), at_least)
     if options.covers_all and stays_half(model):
         minimum = max(minimum, _WIDE_OPSET)  # from which float16 is quantized, too
     before = opset_of(model)
@@ -288,14 +291,27 @@ def float_model_from(
     )
 
 
-def minimum_opset(options: StaticSettings) -> int:
-    """Return the opset that target and types need."""
+def minimum_opset(options: StaticSettings, model: ir.Model) -> int:
+    """Return the opset that target and types need for a model.
+
+    A graph that is to stay as it is, and has nothing with a scale per channel, is not raised further than pairs need: a new
+    opset makes inputs of attributes.
+
+    Args:
+        options: What the user chose.
+        model: The float model.
+    """
     types = [options.activation, options.weight]
     types += [rule.int_type for rule in options.tensors if rule.int_type]
     # onnxruntime's own operators have all types in every opset, but no blocks.
     wide = not options.qdq.contrib_ops and any(t.bits != _BYTE for t in types)
     wide = wide or options.qdq.block_size is not None
-    return max(options.runs_on.min_opset, _WIDE_OPSET if wide else 0)
+    stays = options.covers_all and not options.simplify and options.format != "qoperator"
+    plain = (
+        stays and not options.tensors and not any(n.op_type in PRODUCTS for n in nodes_of(model))
+    )
+    least = _PAIR_OPSET if plain else options.runs_on.min_opset
+    return max(least, _WIDE_OPSET if wide else 0)
 
 
 def _equalized(

@@ -305,3 +305,18 @@ def test_a_clip_of_which_only_zeros_were_seen_has_the_range_of_its_bounds() -> N
     plan = plan_static(prepared.view, observed, ALL)
     assert plan.node["clip"].mode is Mode.ABSORBED
     assert plan.activation["b"].scale == pytest.approx(6 / 255)
+
+
+def test_a_graph_that_stays_as_it_is_keeps_an_old_opset_where_nothing_has_channels(
+    tmp_path: Path,
+) -> None:
+    pad = node("Pad", ["x"], ["y"], "p", pads=[0, 1, 0, 1], value=10.0)
+    proto = model(graph([pad], {"x": [2, 3]}, {"y": [2, 5]}), opset=10)
+    feeds = {"x": weight(2, 3, scale=5.0)}
+    path = tmp_path / "q.onnx"
+    result = quantkit.quantize_static(proto, path, [feeds], coverage="all", simplify=False)
+    assert result.plan.node["p"].mode is Mode.STATIC
+    assert {i.version for i in onnx.load(path).opset_import if not i.domain} == {10}
+    assert counts(path) == {"QuantizeLinear": 2, "DequantizeLinear": 2, "Pad": 1}
+    for optimize in (False, True):
+        assert sqnr(run(proto, feeds)[0], run(path, feeds, optimize=optimize)[0]) > 35
