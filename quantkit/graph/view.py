@@ -22,6 +22,8 @@ _PLAIN = {
     ir.AttributeType.INTS,
     ir.AttributeType.STRINGS,
 }
+_SEQUENCES = {"SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert"}
+_SEQUENCES |= {"Optional", "SequenceMap", "SplitToSequence"}
 # Of doubles there are no integers: QuantizeLinear does not take them.
 _FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
 
@@ -204,5 +206,8 @@ def _not_float(model: ir.Model) -> Iterator[str]:
     values = [v for graph in model.graphs() for v in (*graph.inputs, *graph.initializers.values())]
     values += [out for node in model.graph.all_nodes() for out in node.outputs]
     for value in values:
-        if value.dtype is not None and value.dtype not in _FLOATS:
+        maker = value.producer()
+        known = value.dtype is not None and value.dtype not in _FLOATS
+        # A sequence of floats is none, and inference does not tell.
+        if known or (maker is not None and maker.op_type in _SEQUENCES):
             yield value.name or ""

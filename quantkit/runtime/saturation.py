@@ -51,6 +51,8 @@ class IntegerProduct:
         array = self.weight.numpy()
         if self.is_conv:
             return np.moveaxis(array, 1, -1).reshape(len(array), -1).T
+        if array.ndim == 1:
+            return array[:, np.newaxis]
         return np.swapaxes(array, -1, -2) if self.transposed else array
 
     @property

@@ -10,7 +10,7 @@ from onnx import TensorProto
 from random_graphs import random_graph
 from static_cases import IMAGE, conv, conv_weights
 
-from quantkit import quantize_static
+from quantkit import ort, quantize_static
 
 FORMS = [
     ("cpu", "qdq"),
@@ -87,3 +87,52 @@ def test_doubles_stay_as_they_are(form: tuple[str, str], tmp_path: Path) -> None
     held = {**conv_weights("c1"), "k": np.array(1.0)}
     proto = model(graph(nodes, IMAGE, {"y": IMAGE["x"]}, held))
     assert min(covered(proto, tmp_path, form)) > 25
+
+
+@pytest.mark.parametrize("form", FORMS, ids=" ".join)
+def test_sequences_of_floats_are_no_floats(form: tuple[str, str], tmp_path: Path) -> None:
+    nodes = [
+        conv("x", "a", "c1"),
+        node("SplitToSequence", ["a"], ["s"], "split", axis=1),
+        node("ConcatFromSequence", ["s"], ["y"], "concat", axis=1),
+    ]
+    proto = model(graph(nodes, IMAGE, {"y": IMAGE["x"]}, conv_weights("c1")))
+    path, data = tmp_path / "q.onnx", [{"x": x} for x in SAMPLES]
+    asked = ["Conv", "SplitToSequence", "ConcatFromSequence"]
+    quantize_static(
+        proto,
+        path,
+        data,
+        target=form[0],
+        quant_format=form[1],
+        coverage="all",
+        op_types_to_quantize=asked,
+    )
+    assert sqnr(run(proto, data[0])[0], run(path, data[0])[0]) > 25
+
+
+@pytest.mark.parametrize("written", list(ort.QuantFormat), ids=str)
+@pytest.mark.parametrize("kind", [ort.QuantType.QUInt8, ort.QuantType.QInt8], ids=str)
+def test_a_weight_of_one_axis(
+    kind: ort.QuantType, written: ort.QuantFormat, tmp_path: Path
+) -> None:
+    nodes = [node("MatMul", ["x", "w"], ["y"], "mm")]
+    proto = model(graph(nodes, IMAGE, {"y": [1, 8, 6]}, {"w": weight(6)}))
+    path, data = tmp_path / "q.onnx", [{"x": x} for x in SAMPLES]
+    ort.quantize_static(
+        proto,
+        path,
+        _Reader(data),
+        activation_type=kind,
+        weight_type=ort.QuantType.QInt8,
+        quant_format=written,
+    )
+    assert sqnr(run(proto, data[0])[0], run(path, data[0])[0]) > 25
+
+
+class _Reader:
+    def __init__(self, data: list[dict[str, Array]]) -> None:
+        self.left = iter(data)
+
+    def get_next(self) -> dict[str, Array] | None:
+        return next(self.left, None)
