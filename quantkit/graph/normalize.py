@@ -28,10 +28,11 @@ from numpy.typing import NDArray
 from onnx_ir.passes.common import InlinePass
 
 from quantkit.graph._wire import LIMIT
-from quantkit.graph.edit import Names, add_initializer, constant, discard, nodes_of, owner_of
+from quantkit.graph.edit import Names, add_initializer, constant, discard, is_op, nodes_of, owner_of
 from quantkit.graph.mapping import lazy
+from quantkit.ops.float_ops import PRODUCTS
 
-__all__ = ["fix_defaults", "fold_weights", "inline_functions", "normalize"]
+__all__ = ["fix_defaults", "fold_weights", "inline_functions", "lift_weights", "normalize"]
 
 Array = NDArray[Any]
 Attributes = Mapping[str, Any]
@@ -285,14 +286,22 @@ def _unlist(model: ir.Model) -> None:
     model.graph.inputs.extend(kept)
 
 
-def _lift_constant(node: ir.Node) -> bool:
+def lift_weights(model: ir.Model) -> None:
+    """Let products read weights and biases from initializers, however small: that is where they are looked for."""
+    for node in nodes_of(model):
+        read = (use for out in node.outputs for use in out.uses())
+        if any(use.idx and is_op(use.node, *PRODUCTS) for use in read):
+            _lift_constant(node, least=0)
+
+
+def _lift_constant(node: ir.Node, least: int = LIMIT) -> bool:
     if node.op_type != "Constant" or node.domain or len(node.outputs) != 1:
         return False
     attribute = node.attributes.get("value")
     if attribute is None or attribute.type is not ir.AttributeType.TENSOR:
         return False
     tensor, out = attribute.as_tensor(), node.outputs[0]
-    if tensor.nbytes < LIMIT or out.is_graph_output() or out.name is None:
+    if tensor.nbytes < least or out.is_graph_output() or out.name is None:
         return False
     out.replace_all_uses_with(add_initializer(owner_of(node), out.name, tensor))
     discard(node)

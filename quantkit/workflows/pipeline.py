@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from quantkit.emit import Format, emit_dynamic
 from quantkit.errors import ModelError, VerifyError
 from quantkit.graph.half import half_type, widen, widened_note
-from quantkit.graph.normalize import fix_defaults
+from quantkit.graph.normalize import fix_defaults, lift_weights
 from quantkit.graph.opset import raise_opset
 from quantkit.graph.save import Stage, copy_of, staged
 from quantkit.graph.view import view_of
@@ -256,6 +256,8 @@ def _draft(source: ir.Model, options: DynamicSettings) -> _Draft:
     if half := half_type(model):
         widen(model)
         notes += (widened_note(half),)
+    if options.covers_all:
+        lift_weights(model)
     view = view_of(model)
     plan = plan_dynamic(view, options)
     if view.opset >= plan.min_opset or not plan.changes:

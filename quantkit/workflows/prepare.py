@@ -23,7 +23,7 @@ from quantkit.graph.edit import nodes_of
 from quantkit.graph.half import half_type, stays_half, widen, widened_note
 from quantkit.graph.load import LoadedModel
 from quantkit.graph.messages import root_cause
-from quantkit.graph.normalize import fix_defaults
+from quantkit.graph.normalize import fix_defaults, lift_weights
 from quantkit.graph.opset import opset_of, raise_opset
 from quantkit.graph.products import Product, products_of
 from quantkit.graph.save import Stage, copy_of
@@ -272,6 +272,7 @@ def simplified(source: LoadedModel, options: StaticSettings, at_least: int = 0) 
     if options.simplify:
         notes += simplify(model).notes
     if options.covers_all:
+        lift_weights(model)
         infer_types(model)  # only floats are quantized
     name = source.path.name if source.path else "model.onnx"
     return replace(float_model_from(model, tuple(notes), name, known), renamed=renamed)

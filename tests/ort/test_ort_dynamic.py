@@ -219,3 +219,20 @@ def test_a_subgraph_is_left_alone_where_that_is_asked_for(tmp_path: Path) -> Non
     )
     assert "MatMulInteger" in made(proto, tmp_path)
     assert "MatMulInteger" not in made(proto, tmp_path, extra_options={"EnableSubgraph": False})
+
+
+@pytest.mark.parametrize("form", ["dynamic", "QDQ", "QOperator"])
+def test_small_weights_in_constant_nodes_are_weights(tmp_path: Path, form: str) -> None:
+    held = onnx.numpy_helper.from_array(weight(6, 5), "w")
+    nodes = [node("Constant", [], ["w"], "k", value=held), node("MatMul", ["x", "w"], ["y"], "mm")]
+    proto = model(graph(nodes, {"x": [2, 6]}, {"y": None}))
+    target, values = tmp_path / "o.onnx", rng(2).standard_normal((2, 6)).astype(np.float32)
+    if form == "dynamic":
+        ort.quantize_dynamic(proto, target)
+    else:
+        ort.quantize_static(
+            proto, target, [{"x": values}], quant_format=getattr(ort.QuantFormat, form)
+        )
+    kinds = {t.data_type for t in onnx.load(target).graph.initializer if len(t.dims) == 2}
+    assert kinds == {onnx.TensorProto.INT8}
+    assert sqnr(run(proto, {"x": values})[0], run(target, {"x": values})[0]) > 25
