@@ -144,6 +144,8 @@ _QNN_MOVES = f"""
     SpaceToDepth
 """
 
+# For coverage "all" alone. Unlike the lists above these three were not checked against the vendors' guides or sources: an
+# operator that a runtime does not take in integers runs there in float, between conversions.
 _TENSORRT_COVERS = """
     Div LeakyRelu Max Min Mul Pad ReduceMax ReduceMean ReduceSum Sigmoid Softmax Sub Tanh
 """
@@ -179,7 +181,6 @@ TENSORRT = replace(
     saturates=False,
     computes=frozenset({"Add", "AveragePool", "GlobalAveragePool"}),
     moves=frozenset(_PROVIDER_MOVES.split()) | {"DepthToSpace", "Expand", "Gather", "Resize"},
-    # Its guide: activation, elementwise, padding, reduction, scale and softmax layers run in int8 too.
     covers=frozenset(_TENSORRT_COVERS.split()),
     runtime="TensorRT, alone or as onnxruntime's provider",
     types=frozenset({INT8}),
@@ -203,7 +204,6 @@ OPENVINO = replace(
     title="Intel CPU, GPU or NPU",
     computes=frozenset({"Add", "AveragePool", "GlobalAveragePool", "Mul"}),
     moves=frozenset(_PROVIDER_MOVES.split()) | {"GlobalMaxPool", "ReduceMax"},
-    # What NNCF quantizes besides: elementwise arithmetic, means, normalization by mean and variance, interpolation.
     covers=frozenset(_OPENVINO_COVERS.split()),
     runtime="OpenVINO, alone or as onnxruntime's provider",
     notes=(
