@@ -54,11 +54,12 @@ _OPSET = 13
 _CALIBRATE, _JUDGE = 16, 8
 _ALLOWED = 0.5  # dB below onnxruntime
 _CLOSE = 60.0  # dB, above which nobody can tell the difference
+_NOISE = 5.0  # dB, up to which a result is of no use
 _INTRODUCTION = """\
 Made by `python benchmarks/coverage.py`. SQNR in dB of the worst output on samples that were not calibrated on; Q/DQ: the
 number of QuantizeLinear and DequantizeLinear. Both tools have the same operators and types, minimum and maximum as ranges,
 scales by channel; for QNN onnxruntime has its own configuration (`get_qnn_qdq_config`). Every file of quantkit's passes onnx's full check and loads, unless said otherwise. Names in bold: quantkit is
-worse by more than 0.5 dB."""
+worse by more than 0.5 dB, and onnxruntime's result is not noise (5 dB or less)."""
 _PAIRS = ("QuantizeLinear", "DequantizeLinear")
 
 
@@ -329,9 +330,9 @@ def _page(data: Mapping[str, Any]) -> str:
 
 def _worse(row: Row) -> bool:
     ours, theirs = row["quantkit"].get("sqnr"), row["onnxruntime"].get("sqnr")
-    if ours is None:
-        return True
-    return theirs is not None and ours < min(theirs, _CLOSE) - _ALLOWED
+    if ours is None or theirs is None:
+        return ours is None
+    return theirs > _NOISE and ours < min(theirs, _CLOSE) - _ALLOWED
 
 
 def _totals(rows: Mapping[str, Row]) -> str:
