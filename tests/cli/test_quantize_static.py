@@ -229,9 +229,10 @@ BAD: dict[str, tuple[Case, str]] = {
     "unknown-target": (flags("--data", "data", "--target", "gpu"), "target 'gpu' is unknown"),
     "unknown-format": (flags("--data", "data", "--format", "qd"), "--format 'qd'"),
     "unknown-type": (
-        flags("--data", "data", "--activation-type", "int4"),
-        "--activation-type 'int4'",
+        flags("--data", "data", "--activation-type", "int5"),
+        "--activation-type 'int5'",
     ),
+    "type-without-gain": (flags("--data", "data", "--activation-type", "int4"), "coverage 'all'"),
     "unknown-method": (flags("--data", "data", "--method", "msee"), "did you mean 'mse'"),
     "two-methods": (flags("--data", "data", "--method", "mse", "--percentile", "9"), "percentile"),
     "no-such-node": (flags("--data", "data", "--exclude", "c9"), "no node 'c9'"),
