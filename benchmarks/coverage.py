@@ -332,7 +332,7 @@ def _worse(row: Row) -> bool:
     ours, theirs = row["quantkit"].get("sqnr"), row["onnxruntime"].get("sqnr")
     if ours is None or theirs is None:
         return ours is None
-    return theirs > _NOISE and ours < min(theirs, _CLOSE) - _ALLOWED
+    return bool(theirs > _NOISE and ours < min(theirs, _CLOSE) - _ALLOWED)
 
 
 def _totals(rows: Mapping[str, Row]) -> str:

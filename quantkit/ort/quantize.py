@@ -113,6 +113,8 @@ def quantize_static(  # noqa: PLR0913 - onnxruntime's signature
     excluded, notes = _excluded_names(model_input, nodes_to_exclude)
     if covered == "all":
         _refuse_subgraphs(model_input, extra)
+        # As onnxruntime does where nothing is said: no value is cut off. A cache holds the same.
+        ask = ask or method_of(CalibrationMethod.MinMax)
     given = StaticSettings(
         target=target,
         format=_format(quant_format or QuantFormat.QDQ),
@@ -146,10 +148,6 @@ def quantize_static(  # noqa: PLR0913 - onnxruntime's signature
         )
     if data is None:
         raise UsageError("Give calibration_data_reader, or a calibration_cache_path that exists.")
-    if ask is None and covered == "all":
-        ask = method_of(
-            CalibrationMethod.MinMax
-        )  # as onnxruntime does where nothing is said: no value is cut off
     options = CalibrateOptions() if ask is None else CalibrateOptions(method=ask)
     try:
         result = static(

@@ -481,6 +481,16 @@ def test_a_cache_is_a_table_that_is_used_the_second_time(source: Path, tmp_path:
     assert not any("another model" in warning for warning in second.warnings)
 
 
+def test_a_cache_of_a_graph_that_is_asked_for_holds_extremes(source: Path, tmp_path: Path) -> None:
+    path = tmp_path / "k.json"
+    for name, reader in (("a.onnx", Reader()), ("b.onnx", None)):
+        ort.quantize_static(
+            source, tmp_path / name, reader, ort.QuantFormat.QDQ, calibration_cache_path=path
+        )
+    assert peer.load_tensors_data(path).calibration_method == peer.CalibrationMethod.MinMax
+    assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
+
+
 def test_a_cache_may_be_a_calibration_of_quantkits(source: Path, tmp_path: Path) -> None:
     path = tmp_path / "new" / "k.calibration"
     methods = [None, ort.CalibrationMethod.Entropy, ort.CalibrationMethod.MinMax]
