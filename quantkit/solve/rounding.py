@@ -218,9 +218,10 @@ def _limits(spec: QuantSpec) -> Limits:
 
 
 def _common(rows: NDArray[Any], limits: Limits, spec: QuantSpec) -> float:
-    """Return one scale for all channels."""
+    """Return one scale for all channels; those of zeros have no say, whose own would be 1."""
     parts = (rows[:, some].astype(np.float64) for some in _channels(rows))
-    widest = np.array([max(float(_usual(part, None, limits, spec).max()) for part in parts)])
+    found = (_usual(part, None, limits, spec)[part.any(axis=-1)] for part in parts)
+    widest = np.array([max((float(own.max()) for own in found if own.size), default=1.0)])
     if spec.whole or spec.pinned:
         return float(widest[0])
     extents = [(found.max(keepdims=True), limit) for found, limit in _extents(rows, limits)]

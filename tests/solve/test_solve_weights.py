@@ -93,6 +93,19 @@ def test_integers_keep_to_their_limits(
     np.testing.assert_allclose(shift, means, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("name", sorted(LAYOUTS))
+@pytest.mark.parametrize("pairs", [False, True])
+def test_a_channel_of_zeros_does_not_widen_the_scale_of_all(name: str, *, pairs: bool) -> None:
+    layout = LAYOUTS[name]
+    array = 1e-2 * weight(*layout.shape)
+    np.moveaxis(array, layout.channel, 0)[0] = 0
+    spec, moments = spec_for(layout, pairs=pairs, per_tensor=True), moments_for(layout)
+    found, _ = solve_weight(array, spec, layout, moments, PLAIN, centred=True)
+    assert found.qparams.scale <= 2.1 * np.abs(array).max() / 127
+    nothing, _ = solve_weight(0 * array, spec, layout, moments, PLAIN, centred=True)
+    assert not nothing.integers.any()
+
+
 @settings(max_examples=15, deadline=None)
 @given(name=st.sampled_from(sorted(LAYOUTS)), per_tensor=st.booleans(), seed=st.integers(0, 50))
 def test_unsigned_integers_are_the_signed_ones_beside_128(
