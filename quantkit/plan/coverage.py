@@ -21,7 +21,7 @@ from quantkit.ops.float_ops import CLIPS, COMPARES, COVERED_SLOTS, NORMALIZES, P
 from quantkit.ops.integer_ops import STATIC_OPS
 from quantkit.ops.view import Node, View, Weight, has_vector_bias
 from quantkit.plan.dynamic import weight_plan
-from quantkit.plan.islands import form_obstacle
+from quantkit.plan.islands import form_obstacle, weight_obstacle
 from quantkit.plan.model import ActivationPlan, Mode, NodePlan, Plan, WeightPlan
 from quantkit.plan.ranges import OpenRanges, Ranges, Sharing, clips_alike, fills_in
 from quantkit.plan.selection import Selection, near
@@ -236,7 +236,7 @@ class _Walk:
             for slot, name in enumerate(node.inputs[:_MATRIX])
             if name and not (slot and weight) and not (weight is None and self._is_restored(name))
         ]
-        why = self._unknown(reads) if weight is None else _obstacle(node, weight)
+        why = self._unknown(reads) if weight is None else weight_obstacle(node, weight)
         why = why or self._unknown([*reads, *(node.outputs[:1] if self.qlinear else ())])
         if why:
             return why
@@ -409,22 +409,6 @@ def _without_qlinear_product(node: Node, view: View) -> str:
         return "of two activations there is no QLinear operator with a bias" if biased else ""
     if biased and not has_vector_bias(node, view, absent=True):
         return "its bias is no constant vector, which its QLinear operator takes"
-    return ""
-
-
-def _obstacle(node: Node, weight: Weight) -> str:
-    """Return what keeps a product from having this weight in integers."""
-    if not weight.finite:
-        return "its weight holds NaN or infinity"
-    if weight.exposed:
-        return (
-            f"weight '{weight.tensor}' is an input or output of the graph; export the model with "
-            "keep_initializers_as_inputs=False"
-        )
-    if node.op_type == "Gemm" and not float(node.attributes.get("alpha", 1.0)) > 0:  # type: ignore[arg-type]
-        return "its factor alpha is not positive"  # it goes into the scale
-    if node.transposes(1) and node.op_type != "MatMul":
-        return "its weight is read through a Transpose"
     return ""
 
 

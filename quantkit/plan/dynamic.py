@@ -31,7 +31,7 @@ from quantkit.plan.selection import Selection, check_op_types
 from quantkit.settings import DynamicSettings
 from quantkit.spec import Granularity, PerAxis, PerTensor, QuantSpec
 
-__all__ = ["AS_ASKED", "obstacle", "plan_dynamic", "weight_plan"]
+__all__ = ["AS_ASKED", "exposed_why", "obstacle", "plan_dynamic", "weight_plan"]
 
 # In the reason for a node that runs in integers though it gains nothing.
 AS_ASKED = "as asked for"
@@ -333,12 +333,17 @@ def _spread(
     return result
 
 
+def exposed_why(weight: Weight) -> str:
+    """Say why a weight that the caller of the model sees stays as it is."""
+    return (
+        f"weight '{weight.tensor}' is an input or output of the graph; export the model with "
+        "keep_initializers_as_inputs=False"
+    )
+
+
 def _why_kept(weight: Weight, chosen: Mapping[str, NodePlan]) -> str:
     if weight.exposed:
-        return (
-            f"weight '{weight.tensor}' is an input or output of the graph; export the model with "
-            "keep_initializers_as_inputs=False"
-        )
+        return exposed_why(weight)
     blocker = next(u for u in weight.uses if not u.known or chosen[u.node].mode is Mode.FLOAT)
     return f"weight '{weight.tensor}' is shared with node '{blocker.node}', which stays float"
 

@@ -19,10 +19,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from quantkit.ops.float_ops import activation_slots
-from quantkit.ops.view import Node, View
+from quantkit.ops.view import Node, View, Weight
+from quantkit.plan.dynamic import exposed_why
 from quantkit.plan.ranges import FEWEST_STEPS, Ranges, Sharing, clip_bounds, fills_in
 
-__all__ = ["Islands", "Rules", "find_islands", "form_obstacle"]
+__all__ = ["Islands", "Rules", "find_islands", "form_obstacle", "weight_obstacle"]
 
 _SUMS = frozenset({"Add", "Where"})
 # A Softmax over many values has few large ones, for which the steps are made, and whose mean is far below a step.
@@ -252,6 +253,22 @@ class _Finder:
     def _take(self, inputs: tuple[str, ...], results: tuple[str, ...]) -> None:
         self.found.quantized.update(dict.fromkeys((*inputs, *results)))
         self.found.made.update(results)
+
+
+def weight_obstacle(node: Node, weight: Weight) -> str:
+    """Say what keeps a product from having this weight in integers, whoever else reads it.
+
+    Args:
+        node: The product.
+        weight: What it multiplies by.
+    """
+    if node.op_type == "Gemm" and not float(node.attributes.get("alpha", 1.0)) > 0:  # type: ignore[arg-type]
+        return "its factor alpha is not positive"  # it goes into the scale
+    if node.transposes(1) and node.op_type != "MatMul":
+        return "its weight is read through a Transpose"
+    if not weight.finite:
+        return "its weight holds NaN or infinity"
+    return exposed_why(weight) if weight.exposed else ""
 
 
 def form_obstacle(node: Node, view: View) -> str:

@@ -18,7 +18,7 @@ from quantkit.ops.float_ops import PRODUCTS
 from quantkit.ops.view import Node, View, Weight
 from quantkit.plan.coverage import plan_all, ranges_of_all
 from quantkit.plan.dynamic import plan_dynamic
-from quantkit.plan.islands import Islands, Rules, find_islands
+from quantkit.plan.islands import Islands, Rules, find_islands, weight_obstacle
 from quantkit.plan.model import ActivationPlan, Kept, Mode, NodePlan, Plan
 from quantkit.plan.ranges import OpenRanges, Ranges, Sharing, clips_alike
 from quantkit.plan.selection import Selection, check_op_types, resolve_names
@@ -254,22 +254,11 @@ def _obstacle(node: Node, view: View, chosen: _Chosen) -> str:
         return f"its weight has {len(weight.shape)} axes, not 2"
     if node.op_type == "Gemm" and node.attributes.get("transA"):
         return "its input is transposed (transA)"
-    if node.op_type == "Gemm" and not float(node.attributes.get("alpha", 1.0)) > 0:  # type: ignore[arg-type]
-        return "its factor alpha is not positive"  # it goes into the scale
-    if node.transposes(1) and node.op_type != "MatMul":
-        return "its weight is read through a Transpose"
-    return _shared_obstacle(weight, chosen)
+    return weight_obstacle(node, weight) or _shared_obstacle(weight, chosen)
 
 
 def _shared_obstacle(weight: Weight, chosen: _Chosen) -> str:
-    """Return what keeps a weight from being stored as integers: then its reader stays float."""
-    if not weight.finite:
-        return "its weight holds NaN or infinity"
-    if weight.exposed:
-        return (
-            f"weight '{weight.tensor}' is an input or output of the graph; export the model with "
-            "keep_initializers_as_inputs=False"
-        )
+    """Return which other reader keeps a weight from being stored as integers: then this one stays float."""
     for use in weight.uses:
         if not use.known or use.node in chosen.left:
             return f"weight '{weight.tensor}' is shared with node '{use.node}', which stays float"
