@@ -27,6 +27,7 @@ from quantkit.graph.save import staged, unchecked
 from quantkit.graph.shapes import dims, infer_types
 from quantkit.observe.prepare import batch_for, inputs_of, with_model_folder
 from quantkit.ort.missing import missing
+from quantkit.ort.onnx_model import get_opset_version
 from quantkit.ort.quant_utils import CalibrationMethod
 from quantkit.ort.tensors import (
     TensorData,
@@ -428,7 +429,7 @@ class MinMaxCalibrater(CalibraterBase):
                 if not described.HasField("shape"):
                     raise UsageError(f"per_channel: it is not known how many axes '{tensor}' has.")
                 axes = [axis for axis in range(len(described.shape.dim)) if axis != 1]
-                if _opset(self.model) < _AXES_AS_INPUT:
+                if get_opset_version(self.model) < _AXES_AS_INPUT:
                     more = {"axes": axes}
                 else:
                     more = {"read": [self.hold(axes, f"{tensor}_reduced_axes", taken)]}
@@ -528,10 +529,6 @@ def _unused(wanted: str, taken: set[str]) -> str:
     name = next(n for n in chain([wanted], (f"{wanted}_{i}" for i in count(1))) if n not in taken)
     taken.add(name)
     return name
-
-
-def _opset(model: onnx.ModelProto) -> int:
-    return next((o.version for o in model.opset_import if o.domain in {"", "ai.onnx"}), 1)
 
 
 class HistogramCalibrater(CalibraterBase):
