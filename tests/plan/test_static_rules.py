@@ -10,7 +10,7 @@ from static_cases import IMAGE, chain, conv, conv_weights, matmuls, modes, plann
 from quantkit.errors import UnknownNodeError, UsageError
 from quantkit.numerics.dtypes import INT8
 from quantkit.plan import Mode, Plan
-from quantkit.settings import NodeRule, StaticSettings, TensorRule
+from quantkit.settings import Coverage, NodeRule, StaticSettings, TensorRule
 
 
 def test_exclude_leaves_nodes_alone_whatever_they_are() -> None:
@@ -137,16 +137,19 @@ def test_a_shared_weight_is_quantized_once_or_not_at_all() -> None:
         assert set(plan.weight) == {"v"}
 
 
-def test_weights_that_are_not_finite_stay() -> None:
-    plan = shared(finite=False)
+@pytest.mark.parametrize("coverage", ["gain", "all"])
+def test_weights_that_are_not_finite_stay(coverage: Coverage) -> None:
+    plan = shared(options=StaticSettings(coverage=coverage), finite=False)
     assert why(plan, "c1") == "its weight holds NaN or infinity"
     assert modes(plan)["c3"] is Mode.STATIC
 
 
-def test_a_weight_that_users_can_feed_stays() -> None:
+@pytest.mark.parametrize("coverage", ["gain", "all"])
+def test_a_weight_that_users_can_feed_stays(coverage: Coverage) -> None:
     nodes = [node("Conv", ["x", "w"], ["y"], "c1"), node("Conv", ["x", "v"], ["z"], "c2")]
     weights = {"w": weight(8, 8, 3, 3), "v": weight(8, 8, 3, 3, seed=1)}
     inputs: dict[str, Any] = {**IMAGE, "w": [8, 8, 3, 3]}
-    plan = planned(model(graph(nodes, inputs, {"y": None, "z": None}, weights)))
+    proto = model(graph(nodes, inputs, {"y": None, "z": None}, weights))
+    plan = planned(proto, StaticSettings(coverage=coverage))
     assert modes(plan)["c1"] is Mode.FLOAT
     assert "keep_initializers_as_inputs=False" in why(plan, "c1")
