@@ -34,6 +34,7 @@ from quantkit.settings.static import (
     WeightType,
 )
 from quantkit.settings.toml import RECIPE_NAME, Recipe, load_recipe
+from quantkit.settings.tune import TuneSettings
 from quantkit.settings.values import Percent, Size, Switch
 
 __all__ = [
@@ -61,6 +62,7 @@ __all__ = [
     "Switch",
     "TensorRule",
     "TextSettings",
+    "TuneSettings",
     "WeightType",
     "closest",
     "load_recipe",

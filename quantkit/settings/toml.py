@@ -19,6 +19,7 @@ from quantkit.settings.static import (
     StaticSettings,
     TensorRule,
 )
+from quantkit.settings.tune import TuneSettings
 from quantkit.settings.values import WrongTypeError
 
 __all__ = ["RECIPE_NAME", "Recipe", "load_recipe"]
@@ -45,6 +46,7 @@ class Recipe:
     static: StaticSettings = field(default_factory=StaticSettings)
     evaluate: EvaluateSettings = field(default_factory=EvaluateSettings)
     gate: GateSettings = field(default_factory=GateSettings)
+    tune: TuneSettings = field(default_factory=TuneSettings)
     folder: Path = field(default_factory=Path)
     file: Path | None = None
     text: str = ""
@@ -85,8 +87,8 @@ def load_recipe(path: Path | None = None) -> Recipe:
 
 
 def _recipe(document: _Table, file: Path) -> Recipe:
-    inner = ("data", "calibrate", "static", "evaluate", "gate")
-    data, calibrate, static, evaluate, gate = (_table(document, name, file) for name in inner)
+    inner = ("data", "calibrate", "static", "evaluate", "gate", "tune")
+    data, calibrate, static, evaluate, gate, tune = (_table(document, n, file) for n in inner)
     top = _read(Recipe, document, "", file, inner)
     every = _data(data, file)
     return Recipe(
@@ -98,6 +100,7 @@ def _recipe(document: _Table, file: Path) -> Recipe:
         static=_static(static, file),
         evaluate=_build(EvaluateSettings, evaluate, "[evaluate]", file, ("data",)),
         gate=_build(GateSettings, gate, "[gate]", file),
+        tune=_build(TuneSettings, tune, "[tune]", file),
         folder=file.parent,
         file=file,
     )

@@ -26,7 +26,7 @@ Memory = Annotated[int, "bytes"]
 """Bytes, which people write as "500MB" or "1GB"."""
 
 Share = Annotated[float, "share"]
-"""A number that the command line also takes in per cent."""
+"""A number, or a text such as "30%"."""
 
 Drop = Annotated[float, "drop"]
 """A number, or a `Percent`."""
@@ -130,6 +130,11 @@ def _number_or_percent(value: object, folder: Path) -> float:
         raise WrongTypeError('a number, or a text such as "1%"') from None
 
 
+def _share(value: object, folder: Path) -> float:
+    """Read a number, or a text such as "30%"; how it was written does not matter afterwards."""
+    return float(_number_or_percent(value, folder))
+
+
 def _several(read: _Reader, words: str) -> _Reader:
     """Return the reader of one value, or of a list of such; `words`: what it takes, with what is wrong with one in it."""
 
@@ -204,7 +209,7 @@ READERS: Mapping[Any, _Reader] = {
     Memory: _amount,
     Names: _names,
     OperatorTypes: _names,
-    Share: _number,
+    Share: _share,
     Size: _height_width,
     Switch: _switch,
     tuple[float, ...]: _several(_number, "{}, or a list with one for each channel"),

@@ -1,0 +1,95 @@
+"""The table [tune]: the budget that a search for the best plan keeps, and what it may spend."""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+from quantkit.settings.declare import Range, Setting, check
+from quantkit.settings.gate import GateSettings
+from quantkit.settings.values import Drop, Share
+
+__all__ = ["TuneSettings"]
+
+# More is a slip: a month of search, or more files than a folder should hold.
+_MOST_MINUTES = 31 * 24 * 60
+_MOST_CANDIDATES = 10_000
+
+_budget = partial(Setting, metavar="X", panel="Budget")
+_search = partial(Setting, panel="Search")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneSettings:
+    """What a model may lose, cost and weigh, and how long the search for the best one may take. None: no such limit.
+
+    `max_drop` is in the metric's units, as the gate's: 0.005 of top-1 and "0.5%" are both half a point. `max_latency`
+    and `max_size` are shares of float's. `rules` are the same limits for a gate.
+    """
+
+    max_drop: Annotated[
+        Drop | None,
+        _budget(
+            "How much worse the metric may be: 0.5% is half a point, of mse and the like 0.5% of float's.",
+            range=Range(least=0),
+        ),
+    ] = None
+    max_latency: Annotated[
+        Share | None, _budget("How slow, as a multiple of float: 0.7.", range=Range(above=0))
+    ] = None
+    max_size: Annotated[
+        Share | None,
+        _budget("How large, as a share of float's file: 30%.", range=Range(above=0, most=1)),
+    ] = None
+    minutes: Annotated[
+        float,
+        _search(
+            "How long to search. Default: 10.",
+            "N",
+            range=Range(above=0, most=_MOST_MINUTES),
+        ),
+    ] = 10.0
+    candidates: Annotated[
+        int | None,
+        _search(
+            "Make at most N files. Default: as many as the time allows.",
+            "N",
+            least=1,
+            most=_MOST_CANDIDATES,
+        ),
+    ] = None
+    seed: Annotated[
+        int, _search("Of the order of samples and of the split. Default: 0.", "N", least=0)
+    ] = 0
+    confidence: Annotated[
+        Share,
+        _search(
+            "How sure a candidate is in or out before it is stopped. Default: 95%.",
+            "C",
+            range=Range(above=0.5, below=1, words="more than 0.5, below 1"),
+        ),
+    ] = 0.95
+    output: Annotated[
+        Path | None, Setting("Where to write. Default: tuned.", "DIR", flag="--output -o")
+    ] = None
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def has_budget(self) -> bool:
+        """Whether there is any limit to keep."""
+        return any(limit is not None for limit in (self.max_drop, self.max_latency, self.max_size))
+
+    def rules(self, gate: GateSettings) -> GateSettings:
+        """Return a gate's settings with this budget in their place, as far as there is one."""
+        # 1 - 0.7 is 0.30000000000000004, which no user wrote.
+        smaller = None if self.max_size is None else round(1 - self.max_size, 12)
+        return replace(
+            gate,
+            max_drop=gate.max_drop if self.max_drop is None else self.max_drop,
+            max_latency_ratio=gate.max_latency_ratio
+            if self.max_latency is None
+            else self.max_latency,
+            min_size_reduction=gate.min_size_reduction if smaller is None else smaller,
+        )
