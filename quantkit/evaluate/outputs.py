@@ -1,6 +1,6 @@
 """Accuracy: float and all candidates on the same samples, in one pass, with what can be said of the difference."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -48,6 +48,7 @@ class AccuracyOptions:
         seed: Of all redraws.
         skip_bad: Leave out samples that cannot be read.
         hold_out: Leave out samples that a candidate was calibrated with; "if possible": where others are left.
+        only: Places of the samples to run, in this order; None: as the settings of the data say.
     """
 
     metric: str | None = None
@@ -57,6 +58,7 @@ class AccuracyOptions:
     seed: int = 0
     skip_bad: bool = False
     hold_out: bool | Literal["if possible"] = False
+    only: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         # What these may be is said once, for a line of quantkit.toml and for a call.
@@ -90,6 +92,7 @@ def measure_outputs(
     settings: DataSettings,
     options: AccuracyOptions,
     monitor: Monitor,
+    enough: Callable[[Measuring], bool] = lambda _: False,
 ) -> MeasuredOutputs:
     """Run all models on the same samples and compare.
 
@@ -100,6 +103,7 @@ def measure_outputs(
             share one activation range of kernels that quantize at run time.
         options: What to measure.
         monitor: Is told how far it is.
+        enough: Asked after every chunk whether what was seen suffices; the figures are then of that.
 
     Raises:
         ModelError: A model cannot be loaded.
@@ -116,6 +120,7 @@ def measure_outputs(
     settings = replace(settings, text=replace(settings.text, search=search))
     rows = single_rows(inputs, opened[0].outputs)
     source = open_source(data, rows, settings, pairs=options.pairs, skip_bad=options.skip_bad)
+    source = replace(source, only=options.only)
     known = _calibrated(models, source)
     if options.hold_out:
         source = _held_out(source, frozenset().union(*known.values()), options)
@@ -123,7 +128,7 @@ def measure_outputs(
     monitor.stage("Running the models")
     monitor.start(source.count)
     runner = Runner(opened, inputs, source)
-    measuring = _measured(runner, source, options, monitor)
+    measuring = _measured(runner, source, options, monitor, enough)
     monitor.stage("Comparing")
     figures = () if measuring.scorer is None else measuring.scorer.figures()
     metrics = {
@@ -182,7 +187,11 @@ def _calibrated(models: Sequence[NamedModel], source: Source) -> dict[str, froze
 
 
 def _measured(
-    runner: Runner, source: Source, options: AccuracyOptions, monitor: Monitor
+    runner: Runner,
+    source: Source,
+    options: AccuracyOptions,
+    monitor: Monitor,
+    enough: Callable[[Measuring], bool],
 ) -> Measuring:
     measuring: Measuring | None = None
     done, parts = 0, len(source.parts)
@@ -198,6 +207,8 @@ def _measured(
         measuring.observe(chunk)
         monitor.tick(runner.samples // parts - done)
         done = runner.samples // parts
+        if enough(measuring):
+            break
     if measuring is None:
         raise DataError("None of the samples can be read: there is nothing to evaluate.")
     return measuring

@@ -48,6 +48,7 @@ class Source:
         settings: How much of it.
         skip_bad: Leave out what cannot be read.
         without: Places of samples that are held out.
+        only: Places of the samples that are read, in this order, whatever the settings say; None: as they say.
         bad: Why each was left out, filled while reading.
     """
 
@@ -56,6 +57,7 @@ class Source:
     settings: DataSettings
     skip_bad: bool
     without: frozenset[int] = frozenset()
+    only: tuple[int, ...] | None = None
     bad: list[str] = field(default_factory=list)
 
     @property
@@ -75,6 +77,8 @@ class Source:
     def count(self) -> int | None:
         """How many samples (or pairs) will be read, if all can be."""
         limit, available = self.settings.limit, self.available
+        if self.only is not None:
+            return len(self.places())
         if available is None:
             return None
         left = available - len(self.without)
@@ -92,6 +96,8 @@ class Source:
     def order(self) -> str:
         """Which samples of the data are evaluated, in words."""
         held = f", {len(self.without)} held out" if self.without else ""
+        if self.only is not None:
+            return f"{self.count} of {self.available} that were set apart{held}"
         if self.drawn:
             return f"{self.count} drawn with seed {self.settings.seed}{held}"
         whole = self.settings.limit is None or (self.count == self.available is not None)
@@ -118,6 +124,8 @@ class Source:
 
     def places(self) -> list[int]:
         """Return which samples are read, in order; none is known of a stream."""
+        if self.only is not None:
+            return [i for i in self.only if i not in self.without]
         if self.available is None:
             return []
         left = [i for i in range(self.available) if i not in self.without]
