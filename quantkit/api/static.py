@@ -63,6 +63,7 @@ def quantize_static(  # noqa: PLR0913 - one parameter per question
     recover: RecoverSettings | None = None,
     qdq: QdqSettings | None = None,
     simplify: bool = True,
+    measure: bool | None = None,
     settings: DataSettings | None = None,
     limit: int | None = None,
     memory: int | str | None = None,
@@ -101,6 +102,8 @@ def quantize_static(  # noqa: PLR0913 - one parameter per question
         recover: What is done to win back accuracy.
         qdq: Forms of the QDQ format that some runtimes want.
         simplify: Simplify the float model first; False: what is not quantized stays as it is.
+        measure: Run the model to find out what is faster in integers here (None: where the target is this machine, and
+            QUANTKIT_MEASURE is not 0), or decide by operators alone.
         settings: How samples are prepared and ordered.
         limit: Use so many samples; overrides the settings.
         memory: Bytes that may be held at once (or "500MB", "1GB"); overrides the settings.
@@ -122,6 +125,7 @@ def quantize_static(  # noqa: PLR0913 - one parameter per question
         format=_format(quant_format),
         coverage=coverage,  # type: ignore[arg-type]  # checked there
         simplify=simplify,
+        measure=measure,
         activation_type=_type_name(activation_type),
         weight_type=_type_name(weight_type),
         per_channel=per_channel,

@@ -23,7 +23,7 @@ __all__ = ["StaticFlags", "job_of", "static"]
 # What a plan that is given has already decided. It still takes the type: one of 16 bits needs a newer opset.
 _PLANNED = (
     *("weight_type", "per_channel", "symmetric_activations", "op_types", "include", "exclude"),
-    *("float_tensor", "range", "coverage"),
+    *("float_tensor", "range", "coverage", "measure"),
 )
 
 

@@ -26,7 +26,7 @@ from quantkit.numerics.dtypes import INT8, UINT8
 from quantkit.ops import Kernel
 from quantkit.ops.float_ops import NAMED
 from quantkit.ops.view import Node, View, Weight, WeightUse
-from quantkit.plan.model import Mode, NodePlan, Plan, WeightPlan
+from quantkit.plan.model import Kept, Mode, NodePlan, Plan, WeightPlan
 from quantkit.plan.selection import Selection, check_op_types
 from quantkit.settings import DynamicSettings
 from quantkit.spec import Granularity, PerAxis, PerTensor, QuantSpec
@@ -158,23 +158,25 @@ def plan_dynamic(
     view: View,
     options: DynamicSettings | None = None,
     decided: Mapping[str, NodePlan] = MappingProxyType({}),
+    kept: Mapping[str, Kept] = MappingProxyType({}),
 ) -> Plan:
     """Decide how each node runs and how each weight is quantized.
-
-    `decided`: nodes that run in calibrated integers, whatever dynamic quantization would do.
 
     Args:
         view: The graph.
         options: What the user chose; None: the defaults.
         decided: Nodes that run in calibrated integers, whatever dynamic quantization would do.
+        kept: Nodes of which it was measured how they run best, whatever their size says.
     """
     options = options or DynamicSettings()
-    chooser = _Chooser(view, options, decided)
+    chooser = _Chooser(view, options, decided, kept)
     nodes = {node.name: node for node in view.weighted}
     first = {name: chooser.first_choice(node) for name, node in nodes.items()}
-    kept = frozenset(w.tensor for w in view.weights.values() if not chooser.is_quantized(w, first))
-    chosen = _spread(view, first, kept)
-    quantized = [weight for name, weight in view.weights.items() if name not in kept]
+    floats = frozenset(
+        w.tensor for w in view.weights.values() if not chooser.is_quantized(w, first)
+    )
+    chosen = _spread(view, first, floats)
+    quantized = [weight for name, weight in view.weights.items() if name not in floats]
     return Plan(
         nodes=tuple(chosen[name] for name in nodes),
         weights=tuple(weight_plan(weight, nodes, chosen, options) for weight in quantized),
@@ -196,11 +198,16 @@ class _Chooser(Selection):
     """Decides one node at a time, knowing what the user asked for."""
 
     def __init__(
-        self, view: View, options: DynamicSettings, decided: Mapping[str, NodePlan]
+        self,
+        view: View,
+        options: DynamicSettings,
+        decided: Mapping[str, NodePlan],
+        kept: Mapping[str, Kept],
     ) -> None:
         self.view = view
         self.options = options
         self.decided = decided
+        self.kept = {name: one for name, one in kept.items() if one.mode is not None}
         self.shared = {w for n in view.weighted if n.name in decided for w in n.weights.values()}
         super().__init__(
             view.names,
@@ -283,7 +290,11 @@ class _Chooser(Selection):
             return node.fact.why
         if not self.options.integer:
             return "integer arithmetic is switched off"
-        return obstacle(node, self.view, named=node.name in self.include, every=every)
+        measured = self.kept.get(node.name)
+        if measured is not None and measured.mode is not Mode.INTEGER:
+            return measured.why
+        named = measured is not None or node.name in self.include
+        return obstacle(node, self.view, named=named, every=every)
 
     def _why_weights_stay(self, node: Node) -> str:
         weights = self.view.weights_of(node)

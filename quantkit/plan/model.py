@@ -185,13 +185,14 @@ class Conversion:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A node that computes in float because integers were tried and lose too much.
+    """A node that does not run in calibrated integers, because that was measured to be slower, or to lose too much.
 
-    `stored`: its weight is stored in 8 bits all the same.
+    `mode`: how it runs instead: INTEGER, quantized as it comes; STORED, in float with its weight in 8 bits; or FLOAT. None is
+    as dynamic quantization decides. Where INTEGER or STORED cannot be had, the next one is.
     """
 
     why: str
-    stored: bool = True
+    mode: Mode | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

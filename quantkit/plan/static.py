@@ -47,7 +47,7 @@ def plan_static(
         observed: Lower and upper end of each tensor that was calibrated.
         options: What the user chose.
         powers: The mean square of tensors that a Softmax makes, where it is known.
-        kept: Nodes that compute in float because integers were tried and lose too much.
+        kept: Nodes that do not run in calibrated integers because that was measured to be worse, and how instead.
     """
     # 1. Which products may run in integers, 2. which nodes join them (islands), 3. once more without the Conv whose
     # results only excluded nodes read, 4. scales of every tensor between them, 5. everything else as dynamic
@@ -70,11 +70,17 @@ def plan_static(
     activations = _activations(islands, ranges)
     decided = _node_plans(view, islands, {a.tensor: a for a in activations})
     _check_forced(decided, view, options)
-    rest = plan_dynamic(view, _rest_options(options, chosen), _with_weights(decided, view))
+    rest = plan_dynamic(
+        view, _rest_options(options, chosen), _with_weights(decided, view), chosen.kept
+    )
     wide = any(a.dtype.bits > _BYTE for a in activations)
     static = any(n.mode is Mode.STATIC for n in decided.values())
     opset = max(options.runs_on.min_opset, _WIDE_OPSET if wide else 0) if static else 0
-    nodes = {**decided, **{name: _merged(n, decided.get(name)) for name, n in rest.node.items()}}
+    merged = {
+        name: _merged(n, decided.get(name), measured=name in chosen.kept)
+        for name, n in rest.node.items()
+    }
+    nodes = {**decided, **merged}
     return Plan(
         nodes=tuple(nodes[n.name] for n in view.nodes if n.name in nodes),
         weights=rest.weights,
@@ -164,10 +170,12 @@ def _freed(
     return freed
 
 
-def _merged(rest: NodePlan, static: NodePlan | None) -> NodePlan:
+def _merged(rest: NodePlan, static: NodePlan | None, *, measured: bool) -> NodePlan:
     """Give a product that stays float the reason why it does, not that of dynamic quantization."""
-    if static is None or static.mode is not Mode.FLOAT or rest.mode is Mode.INTEGER:
+    if static is None or static.mode is not Mode.FLOAT:
         return rest
+    if rest.mode is Mode.INTEGER:
+        return replace(rest, why=f"{rest.why}: {static.why}") if measured else rest
     stored = "; computed in float, its weight in 8 bits" if rest.mode is Mode.STORED else ""
     return replace(rest, why=f"{static.why}{stored}")
 
@@ -191,7 +199,7 @@ class _Chosen(Selection):
         self.force = resolve_names(options.forced, view.names)
         against = ((node.name, self.against(node.name, node.op_type)) for node in view.weighted)
         self.left = {name: why for name, why in against if why}
-        self.left |= {name: one.why for name, one in self.kept.items() if not one.stored}
+        self.left |= {name: one.why for name, one in self.kept.items() if one.mode is Mode.FLOAT}
 
     def lost(self, name: str) -> str:
         """Return what a node loses in integers; "" if that was not tried, or not much."""
@@ -204,7 +212,7 @@ class _Chosen(Selection):
             index: why
             for index, node in enumerate(self.view.nodes)
             if (why := self.against(node.name, node.op_type) or self.lost(node.name))
-            and (node.op_type not in moves or node.name in self.exclude)
+            and (node.op_type not in moves or node.name in self.exclude or node.name in self.kept)
         }
         forced = frozenset(i for i, n in enumerate(self.view.nodes) if n.name in self.force)
         return Rules(forced - against.keys(), against)

@@ -97,7 +97,7 @@ def static_record(settings: StaticSettings, samples: DataSettings) -> dict[str, 
         "exclude": settings.excluded,
         "force": settings.forced,
         "overrides": overrides,
-        **_said(settings, "coverage", "simplify", "qdq"),
+        **_said(settings, "coverage", "measure", "simplify", "qdq"),
     }
     found: dict[str, Any] = to_record(
         {
@@ -128,7 +128,7 @@ def static_settings_of(options: Mapping[str, Any]) -> StaticSettings:
             {name: given[name] for name in same}
             | {"activation_type": given["activation"], "weight_type": given["weight"]}
             | {"format": options["format"]}
-            | {name: given[name] for name in ("coverage", "simplify") if name in given}
+            | {name: given[name] for name in ("coverage", "measure", "simplify") if name in given}
             | _operators(given),
             StaticSettings,
         ),

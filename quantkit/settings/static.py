@@ -296,6 +296,14 @@ class StaticSettings:
             "WHICH",
         ),
     ] = None
+    measure: Annotated[
+        bool | None,
+        _selection(
+            "Run the model to find out what is faster in integers here, or decide by operators alone. Default: run it "
+            "where the target is this machine.",
+            flag="--measure/--no-measure",
+        ),
+    ] = None
     simplify: Annotated[
         bool,
         Setting("Simplify the float model first: fold constants, fuse what is linear.", flag=None),

@@ -68,7 +68,7 @@ def lossy(
         least = min(read, made, stored)
         if least < _LITTLE:
             why = f"in 8 bits {least:.0f} dB of what it computes are left"
-            found[product.node] = Kept(why, stored >= _LITTLE)
+            found[product.node] = Kept(why, None if stored >= _LITTLE else Mode.FLOAT)
         maker = _maker(product.reads, view)
         if read < _LITTLE and maker in plan.node:
             found.setdefault(
