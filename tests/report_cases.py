@@ -19,6 +19,8 @@ from quantkit.result import (
     Result,
     Rule,
     Runtime,
+    Trial,
+    Tuning,
     Verdict,
 )
 
@@ -29,6 +31,7 @@ __all__ = [
     "hard_result",
     "huge_result",
     "judged_result",
+    "tuned_result",
     "unlabelled_result",
     "with_layers",
 ]
@@ -70,6 +73,68 @@ def _verdict(model: Evaluated) -> Verdict:
     order: tuple[Outcome, ...] = ("fail", "undecided", "pass")
     worst = min((r.outcome for r in rules), key=order.index)
     return Verdict(candidate=model.name, outcome=worst, rules=rules)
+
+
+_TRIALS = (
+    ("01", "static", 0.009, 0.27, 0.40, 180, "out"),
+    ("02", "static, thorough recovery", 0.0095, 0.27, 0.40, 260, "out"),
+    ("03", "static, 2 of 9 layers float", 0.003, 0.31, 0.48, 400, "in"),
+    ("04", "static, 3 of 9 layers float", 0.0035, 0.36, 0.55, 400, "in"),
+    ("05", "dynamic int8", 0.6, 0.26, 0.70, 12, "out"),
+    ("06", "weights only", 0.0, 0.25, 1.0, 400, "in"),
+)
+
+
+def tuned_result(chosen: str = "03", *, met: bool = True, timed: bool = True) -> Result:
+    """A search: six files, of which four are the frontier and one goes out."""
+    trials = tuple(
+        Trial(
+            name=name,
+            made=made,
+            verdict="in" if verdict == "in" else "out",
+            drop=drop,
+            drop_interval=Interval(low=drop - 0.002, high=drop + 0.002),
+            size=size,
+            latency=latency if timed else None,
+            samples=samples,
+            modes={"static": 7, "float": 2},
+            seconds=21.5,
+        )
+        for name, made, drop, size, latency, samples, verdict in _TRIALS
+    )
+    failed = Trial(name="07", made="static, per tensor", verdict="failed", note="noise")
+    plain = example_result()
+    models = [
+        replace(
+            candidate(t.name, drop=(t.drop or 0.0) + 0.001, ratio=t.size or 1.0),
+            latency=_timed(t.latency) if timed else (),
+        )
+        for t in trials
+        if t.name in {"01", "03", "06", chosen}
+    ]
+    tuning = Tuning(
+        measure="top-1",
+        is_fraction=True,
+        trials=(*trials, failed),
+        chosen=chosen,
+        met=met,
+        sentence="0.4 points more would buy 17 % of the time.",
+        calibration=128,
+        choosing=400,
+        judging=800,
+        max_drop=0.005,
+        max_latency=0.7,
+        max_size=0.4,
+        seconds=312.0,
+    )
+    return replace(plain, models=(plain.models[0], *models), tuning=tuning)
+
+
+def _timed(ratio: float | None) -> tuple[Latency, ...]:
+    ends = Interval(low=(ratio or 1.0) - 0.01, high=(ratio or 1.0) + 0.01)
+    return tuple(
+        replace(one, ratio=ratio or 1.0, ratio_interval=ends) for one in candidate().latency
+    )
 
 
 def judged_result(*models: Evaluated) -> Result:

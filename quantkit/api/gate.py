@@ -77,7 +77,7 @@ def gate_result(  # noqa: PLR0913 - one parameter per question
     Args:
         result: What `evaluate_models` returned, its result.json, or the folder of that.
         gate: The rules, over those of `recipe`, which are over those that the result holds.
-        candidates: Only these, by name; all if none is named.
+        candidates: Only these, by name; all if none is named, of a search the one that it chose.
         drop_rules: Rules to leave out, such as "max_latency_ratio".
         recipe: A quantkit.toml whose table [gate] is read; None: none is.
         junit: Where to write JUnit XML for CI.
@@ -130,5 +130,9 @@ def _chosen(result: Result, names: Sequence[str], shown: str) -> Result:
                 f"{shown} holds no candidate '{name}'{closest(name, known)}: "
                 f"it holds {', '.join(known)}."
             )
+    if not names and result.tuning is not None:
+        if not result.tuning.chosen:
+            raise UsageError(f"{shown} is of a search that chose nothing: name a candidate.")
+        names = [result.tuning.chosen]
     wanted = tuple(m for m in result.candidates if not names or m.name in names)
     return replace(result, models=(result.float_model, *wanted))

@@ -55,11 +55,17 @@ class _JudgeFlags(Flags):
 def gate(  # noqa: PLR0913 - one parameter a flag
     *,
     path: Annotated[
-        Path, typer.Argument(help="The result of 'quantkit evaluate'.", metavar="RESULT")
+        Path,
+        typer.Argument(
+            help="The result of 'quantkit evaluate', or of 'quantkit tune'.", metavar="RESULT"
+        ),
     ],
     candidate: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Only this candidate. May be repeated. Default: all."),
+        typer.Option(
+            metavar="NAME",
+            help="Only this candidate. May be repeated. Default: all, of a search the one it chose.",
+        ),
     ] = None,
     limits: GateFlags,
     how: _JudgeFlags,

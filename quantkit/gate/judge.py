@@ -257,7 +257,7 @@ def judge(
 
 
 def with_verdicts(result: Result, rules: Sequence[Rule], allow: Collection[str] = ()) -> Result:
-    """Return the result with the rules and what came of them; without rules, with neither.
+    """Return the result with the rules and what came of them; without rules, with neither. Of a search the chosen one is judged.
 
     Args:
         result: What was measured.
@@ -265,6 +265,8 @@ def with_verdicts(result: Result, rules: Sequence[Rule], allow: Collection[str] 
         allow: Kinds of objections that do not count.
     """
     verdicts = judge(result, rules, allow) if rules else ()
+    if result.tuning is not None:  # the others are there to be compared, not to be released
+        verdicts = tuple(v for v in verdicts if v.candidate == result.tuning.chosen)
     return replace(result, rules=tuple(rules), verdicts=verdicts, allowed=tuple(allow))
 
 

@@ -185,6 +185,7 @@ def render_html(result: Result) -> str:
             most=most,
             causes=causes(result),
             places=_places(result),
+            places_of={model.name: place for place, model in enumerate(result.models)},
             gists=gists(result),
             advice=advice_of(result),
         )
@@ -264,6 +265,9 @@ def _environment() -> Environment:
     environment.globals |= {
         "accuracy_size": _both(_accuracy_size),
         "forest": _both(plots.forest),
+        "frontier_plot": _both(plots.frontier),
+        "judged_drop": plots.judged_drop,
+        "lost": plots.lost_text,
         "size_bars": _both(plots.size_bars),
         "latency_plot": _both(plots.latency),
         "layers_plot": _both(plots.layers),

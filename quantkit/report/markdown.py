@@ -4,8 +4,9 @@ import re
 from html import escape
 
 from quantkit.report import numbers
+from quantkit.report.plots import judged_drop, lost_text
 from quantkit.report.verdicts import State, advice_of, headline
-from quantkit.result import Evaluated, Result
+from quantkit.result import Evaluated, Result, Trial
 from quantkit.text import printable
 
 __all__ = ["render_markdown"]
@@ -35,7 +36,14 @@ _JOINER = "\N{WORD JOINER}"
 
 def render_markdown(result: Result) -> str:
     """Return the verdict, one table, what fails, the worst layers, advice, and where it comes from."""
-    blocks = [_title(result), _table(result), _failing(result), _advice(result), _notes(result)]
+    blocks = [
+        _title(result),
+        _search(result),
+        _table(result),
+        _failing(result),
+        _advice(result),
+        _notes(result),
+    ]
     folded = [*_layers(result), _provenance(result)]
     while len("\n\n".join([*blocks, *folded]).encode()) > _MOST and (folded or len(blocks) > 1):
         # the worst layers of the first candidates go first; provenance stays as long as it can
@@ -113,6 +121,43 @@ def _table(result: Result) -> str:
     if len(result.models) > _MANY + 1:
         rows.append(_row(f"{len(result.models) - _MANY - 1} more", *("" for _ in heads[1:])))
     return "\n".join(rows)
+
+
+def _search(result: Result) -> str:
+    """Return what a search tried, the frontier first; "" where there was none."""
+    tuning = result.tuning
+    if tuning is None:
+        return ""
+    what = "points" if tuning.is_fraction else _safe(tuning.measure)
+    rows = [_row("trial", f"lost, {what}", "judged", "time", "size", "samples", "made")]
+    rows.append(_row("---", "---:", "---:", "---:", "---:", "---:", "---"))
+    names = [m.name for m in result.candidates]
+    for trial in sorted(tuning.trials, key=lambda t: t.name not in names)[:_MANY]:
+        name = _safe(trial.name)
+        rows.append(
+            _row(
+                f"**{name}**, chosen" if trial.name == tuning.chosen else name,
+                lost_text(trial.drop, tuning),
+                _judged(result, trial),
+                numbers.ABSENT if trial.latency is None else numbers.ratio(trial.latency),
+                numbers.ABSENT if trial.size is None else numbers.percent(trial.size),
+                str(trial.samples),
+                ": ".join(_safe(said, _PROSE) for said in (trial.made, trial.note) if said),
+            )
+        )
+    said = (
+        f"{len(tuning.trials)} files, as much as {tuning.evaluations:.1f} runs over the {tuning.choosing} samples that "
+        f"choose, {numbers.seconds(tuning.seconds)}; {tuning.judging} other samples judge."
+    )
+    return "\n".join([f"{_begun(_prose(tuning.sentence))} {said}", "", *rows])
+
+
+def _judged(result: Result, trial: Trial) -> str:
+    found, tuning = judged_drop(result, trial.name), result.tuning
+    if found is None or tuning is None:
+        return numbers.ABSENT
+    value, low, high = (lost_text(end, tuning) for end in found)
+    return f"{value} ({low} to {high})"
 
 
 def _sureness(result: Result) -> str:

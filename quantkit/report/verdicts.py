@@ -66,17 +66,10 @@ class Card:
 
 def headline(result: Result) -> Headline:
     """Sum up: fail if any candidate fails, else invalid or undecided if any is, else pass."""
-    # A difference of preprocessing outranks a missing gate: without rules nobody objects, and the page would open
-    # with figures that mean nothing. With rules the same fact is an objection already and comes as `invalid` below. A
-    # failure outranks `invalid`: where one candidate fails for sure, that is the news. Then doubt before praise: one
+    # A failure outranks `invalid`: where one candidate fails for sure, that is the news. Then doubt before praise: one
     # undecided candidate of five makes no passing headline.
-    prepared = [m.calibration.differs for m in result.candidates if m.calibration]
-    differs = next(filter(None, prepared), ())
-    if differs and not result.verdicts:
-        said = "; ".join(differs)
-        return Headline("invalid", "Other preprocessing than in calibration", f"{said}.")
     if not result.verdicts:
-        return Headline("neutral", "No gate set", _facts(result))
+        return _unjudged(result)
     by: dict[Outcome, list[str]] = {"pass": [], "fail": [], "undecided": [], "invalid": []}
     for verdict in result.verdicts:
         by[verdict.outcome].append(verdict.candidate)
@@ -98,6 +91,24 @@ def headline(result: Result) -> Headline:
         return Headline("undecided", word, sentence)
     whom = "The candidate keeps" if count == 1 else f"All {count} candidates keep"
     return Headline("pass", "Pass", f"{whom} every rule of the gate.")
+
+
+def _unjudged(result: Result) -> Headline:
+    """Open without a gate."""
+    # A difference of preprocessing outranks the missing gate: without rules nobody objects, and the page would open
+    # with figures that mean nothing. With rules the same fact is an objection already.
+    prepared = [m.calibration.differs for m in result.candidates if m.calibration]
+    differs = next(filter(None, prepared), ())
+    if differs:
+        said = "; ".join(differs)
+        return Headline("invalid", "Other preprocessing than in calibration", f"{said}.")
+    if result.tuning is None:
+        return Headline("neutral", "No gate set", _facts(result))
+    model = next((m for m in result.candidates if m.name == result.tuning.chosen), None)
+    if model is None:
+        return Headline("fail", "Nothing chosen", result.tuning.sentence)
+    said = f"{_sentence(model)} {result.tuning.sentence}"
+    return Headline("neutral", f"{shorten(model.name, _SHORT)} chosen", said)
 
 
 def _invalid(result: Result, names: list[str]) -> Headline:
@@ -265,6 +276,7 @@ def gists(result: Result) -> dict[str, str]:
     changes = next((m.changes for m in models if m.changes), None)
     of_time = f" of float's {numbers.significant(timed.median_ms)} ms" if timed else ""
     return {
+        "tuning": _found(result),
         "picture": "",
         "drift": _furthest(models),
         "size": f"{_range([m.size.ratio for m in models], numbers.percent)} of float's {numbers.size(base.size.disk)}",
@@ -278,6 +290,14 @@ def gists(result: Result) -> dict[str, str]:
         "changes": f"{changes.nodes_before} nodes became {_range(after, str)}" if changes else "",
         "provenance": f"{len(result.models)} files · {result.data.samples} samples",
     }
+
+
+def _found(result: Result) -> str:
+    """Say what a search chose, of how many."""
+    if result.tuning is None:
+        return ""
+    chosen = shorten(result.tuning.chosen, _SHORT) or "nothing"
+    return f"{chosen} of {len(result.tuning.trials)} files"
 
 
 def _range(values: Sequence[_Value], shown: Callable[[_Value], str]) -> str:

@@ -40,6 +40,7 @@ from quantkit.result.model import (
     Origin,
     Result,
 )
+from quantkit.result.tuning import Trial, Tuning
 from quantkit.result.verdict import Judged, Objection, ObjectionKind, Outcome, Rule, Verdict
 
 __all__ = [
@@ -65,7 +66,8 @@ __all__ += [
     "OutputDrift",
     "Part",
 ]
-__all__ += ["Result", "Rule", "Runs", "Runtime", "Size", "Slice", "Verdict", "WorstSample"]
+__all__ += ["Result", "Rule", "Runs", "Runtime", "Size", "Slice", "Trial", "Tuning", "Verdict"]
+__all__ += ["WorstSample"]
 __all__ += [
     "json_schema",
     "legible",

@@ -31,6 +31,8 @@ __all__ = [
 def result_text(result: Result) -> str:
     """Return the result as JSON. A figure that is not finite becomes null."""
     plain = msgspec.json.decode(msgspec.json.encode(result))
+    if result.tuning is None:  # evaluations are written as before there were searches
+        del plain["tuning"]
     done = msgspec.json.encode(plain | {"seal": _seal(plain)})
     return msgspec.json.format(done, indent=1).decode() + "\n"
 
@@ -90,11 +92,21 @@ def result_from_json(content: bytes, name: str) -> Result:
         raise UsageError(f"'{name}' is no complete result: {e}.") from e
     if not result.models or result.models[0].role != "float":
         raise UsageError(f"'{name}' is no complete result: its first model is not the float one.")
+    if result.tuning is not None and not _names_its_own(result):
+        raise UsageError(f"'{name}' is no complete result: its search chose what it does not hold.")
     if schema == SCHEMA and plain.pop("seal", None) != _seal(plain):
         raise UsageError(
             f"'{name}' is not as quantkit wrote it: something in it was changed; evaluate again."
         )
     return result
+
+
+def _names_its_own(result: Result) -> bool:
+    """Say whether what a search chose is one of the candidates, and each candidate one of its trials."""
+    tried = {trial.name for trial in result.tuning.trials} if result.tuning else set()
+    held = {model.name for model in result.candidates}
+    chosen = result.tuning.chosen if result.tuning else ""
+    return held <= tried and (not chosen or chosen in held)
 
 
 def legible(result: Result) -> Result:

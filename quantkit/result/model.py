@@ -7,6 +7,7 @@ from typing import Any, Literal
 from quantkit.result.accuracy import Drift, Metric, OutputDrift
 from quantkit.result.cost import Latency, Memory, Size
 from quantkit.result.inside import Changes, Fidelity, Layers, Runtime
+from quantkit.result.tuning import Tuning
 from quantkit.result.verdict import Rule, Verdict
 
 _MOST = 0.5  # share of the products in integers from which on those in float are the exception
@@ -223,10 +224,11 @@ class Result:
         data: What the models were run on.
         models: Float, then the candidates in the order given.
         rules: The gate's; empty if there is none.
-        verdicts: One for each candidate; empty without rules.
+        verdicts: One for each candidate, of a search for the chosen one alone; empty without rules.
         allowed: Kinds of objections that do not count.
         origin: How to make it again.
         notes: What a reader should know about the whole.
+        tuning: The search that made the candidates; None: they were given.
         schema: Which version of this format.
     """
 
@@ -238,6 +240,7 @@ class Result:
     verdicts: tuple[Verdict, ...] = ()
     allowed: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    tuning: Tuning | None = None
     schema: str = SCHEMA
 
     def __str__(self) -> str:

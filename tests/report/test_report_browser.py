@@ -14,7 +14,7 @@ from typing import Literal
 
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
-from report_cases import hard_result, judged_result, unlabelled_result, with_layers
+from report_cases import hard_result, judged_result, tuned_result, unlabelled_result, with_layers
 from result_cases import candidate
 
 from quantkit.report import write_html
@@ -58,6 +58,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "judged": judged_result(),
         "hard": hard_result(),
         "unlabelled": unlabelled_result(),
+        "searched": tuned_result(),
         "long": judged_result(long, candidate("other")),
     }
     folder = tmp_path_factory.mktemp("report")
@@ -98,7 +99,7 @@ def opened(
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["judged", "hard", "unlabelled"])
+@pytest.mark.parametrize("name", ["judged", "hard", "unlabelled", "searched"])
 def test_quiet_and_within_its_width(
     browser: Browser, pages: dict[str, Path], name: str, theme: Literal["light", "dark"]
 ) -> None:

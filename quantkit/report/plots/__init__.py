@@ -2,15 +2,19 @@
 
 from quantkit.report.plots.accuracy_size import accuracy_size_svg
 from quantkit.report.plots.bars import layers, operators, runs, size_bars
+from quantkit.report.plots.frontier import frontier, judged_drop, lost_text
 from quantkit.report.plots.intervals import forest, latency
 from quantkit.report.plots.svg import key
 
 __all__ = [
     "accuracy_size_svg",
     "forest",
+    "frontier",
+    "judged_drop",
     "key",
     "latency",
     "layers",
+    "lost_text",
     "operators",
     "runs",
     "size_bars",

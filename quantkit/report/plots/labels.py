@@ -8,7 +8,7 @@ from typing import Literal
 from quantkit.report.plots.points import Points
 from quantkit.report.plots.svg import line, rect, shape, shorten, tag, text, text_width
 
-__all__ = ["SOLID", "Box", "Placed", "legend", "place"]
+__all__ = ["SOLID", "Box", "Placed", "key_rows", "legend", "place"]
 
 _ROW = 22.0
 _CANDIDATE = 40.0
@@ -30,19 +30,35 @@ def legend(
         listed: The candidates too, because the picture has no room for their names.
     """
     names, y = _names(found, left, top, width) if listed else ("", top)
-    x, parts = left, [names]
-    for sign, words in _keys(found):
+    keys, y = key_rows(_keys(found), left, y, width)
+    parts = [names, keys]
+    if found.missing:
+        y += _ROW
+        words = f"not in the picture, for want of a figure: {', '.join(found.missing)}"
+        parts.append(text(left, y + 4, shorten(words, width, 12), "tick"))
+    return "".join(parts), y + 14
+
+
+def key_rows(
+    keys: Sequence[tuple[str, str]], left: float, top: float, width: float
+) -> tuple[str, float]:
+    """Draw signs with their words in as many rows as the width asks for; return where the last row is.
+
+    Args:
+        keys: The sign, drawn around (10, 0), and its words.
+        left: Where rows begin, in pixels.
+        top: Where the first is.
+        width: Where they end.
+    """
+    x, y, parts = left, top, []
+    for sign, words in keys:
         wide = 30 + text_width(words, 12) + 18
         if x > left and x + wide > left + width + 18:
             x, y = left, y + _ROW
         parts += [tag("g", sign, transform=f"translate({x:.1f},{y:.1f})")]
         parts += [text(x + 28, y + 4, words, "tick")]
         x += wide
-    if found.missing:
-        y += _ROW
-        words = f"not in the picture, for want of a figure: {', '.join(found.missing)}"
-        parts.append(text(left, y + 4, shorten(words, width, 12), "tick"))
-    return "".join(parts), y + 14
+    return "".join(parts), y
 
 
 def _names(found: Points, left: float, top: float, width: float) -> tuple[str, float]:
