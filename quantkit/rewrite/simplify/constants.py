@@ -5,12 +5,13 @@
 3. Operators on constants, with onnx's reference implementation: those that move, compare and count, and
    basic arithmetic, for which no kernel gives another result.
 
-Not folded: results above 1 MB, unless constants as large are then no longer needed; integers that become floats, which is how a weight
-is stored small; whatever overflows or divides by zero; outputs, which must stay outputs of a node.
+Not folded: what makes the file grow, by more than a fiftieth of its constants in all or by more than 1 MB at once: a ConstantOfShape of half a
+megabyte is eight bytes in the file; integers that become floats, which is how a weight is stored small; whatever overflows or divides by zero; outputs, which must stay outputs of a node.
 
 Of what a graph computes from shapes, that which is certain is known (2).
 """
 
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -97,7 +98,9 @@ def _sliced(node: ir.Node, extents: Dims) -> Dims | None:
     return extents[starts[0] : ends[0]]
 
 
-_LARGEST = 1 << 20  # bytes
+_LARGEST = 1 << 20  # bytes by which one result may make the file larger
+_SLACK = 4096  # bytes by which all of them may make a file without weights larger
+_SHARE = 50  # of the bytes of all constants, one in so many may be added
 _GROWING = frozenset({"ConstantOfShape", "Expand", "Range", "Tile"})
 _COMPUTED = """
     Abs Add And Cast Ceil Concat Div Equal Flatten Floor Gather GatherElements GatherND Greater
@@ -120,18 +123,40 @@ Array = NDArray[Any]
 
 def constants(model: ir.Model) -> int:
     """Fold what does not depend on the inputs; return how many nodes went."""
-    names, opset = value_names(model), opset_of(model)
-    return sum(_fold(node, names, opset) for node in nodes_of(model) if not node.domain)
+    names, room = value_names(model), _Room(left=max(_SLACK, _held_bytes(model) // _SHARE))
+    opset = opset_of(model)
+    return sum(_fold(node, names, opset, room) for node in nodes_of(model) if not node.domain)
 
 
-def _fold(node: ir.Node, names: Names, opset: int) -> bool:
+@dataclass(slots=True, kw_only=True)
+class _Room:
+    """By how many bytes the file may still grow; what is folded away gives room back."""
+
+    left: int
+
+    def takes(self, growth: int) -> bool:
+        if growth > min(self.left, _LARGEST):
+            return False
+        self.left -= growth
+        return True
+
+
+def _held_bytes(model: ir.Model) -> int:
+    """Return the bytes of all constants, those in Constant nodes included."""
+    graphs = (model.graph, *model.graph.subgraphs())
+    tensors = [v.const_value for graph in graphs for v in graph.initializers.values()]
+    tensors += [_held(node) for node in nodes_of(model) if is_op(node, "Constant")]
+    return sum(t.nbytes for t in tensors if t is not None and t.dtype is not ir.DataType.STRING)
+
+
+def _fold(node: ir.Node, names: Names, opset: int, room: _Room) -> bool:
     if len(node.outputs) != 1 or node.outputs[0].is_graph_output() or not node.outputs[0].name:
         return False
     if is_op(node, "Constant"):
         tensor = _held(node)
     else:
         found: Array | None = dimensions(node) if node.inputs else None
-        array = _computed(node, opset) if found is None else found
+        array = _computed(node, opset, room) if found is None else found
         tensor = None if array is None else ir.tensor(array)
     graph, out = node.graph, node.outputs[0]
     if tensor is None or not isinstance(graph, ir.Graph):
@@ -162,7 +187,7 @@ def _held(node: ir.Node) -> ir.TensorProtocol | None:
     return None
 
 
-def _computed(node: ir.Node, opset: int) -> Array | None:
+def _computed(node: ir.Node, opset: int, room: _Room) -> Array | None:
     if node.op_type not in _FOLDED or dtype(node.outputs[0]) is ir.DataType.STRING:
         return None
     # Not folded: what is not wholly constant; texts; what would make the file larger (a Tile, an Expand); a weight
@@ -171,24 +196,29 @@ def _computed(node: ir.Node, opset: int) -> Array | None:
     # the runtime's to say.
     tensors = [constant(v) for v in node.inputs if v is not None]
     held = [t for t in tensors if t is not None and t.dtype is not ir.DataType.STRING]
-    if len(held) < len(tensors) or not held or not _pays(node, held) or _is_stored(node, held):
+    if (
+        len(held) < len(tensors)
+        or not held
+        or not _may_pay(node, held, room)
+        or _is_stored(node, held)
+    ):
         return None
     try:
         with np.errstate(all="raise", under="ignore"):
             array = _run(node, opset)
-        return array if _is_expected(array, node.outputs[0]) else None
+        expected = _is_expected(array, node.outputs[0])
+        return array if expected and room.takes(array.nbytes - _vanishing(node)) else None
     except _REFUSALS:
         return None
 
 
-def _pays(node: ir.Node, tensors: list[ir.TensorProtocol]) -> bool:
-    """Say whether the result is small, or replaces constants as large that nobody else reads."""
+def _may_pay(node: ir.Node, tensors: list[ir.TensorProtocol], room: _Room) -> bool:
+    """Say, before it is computed, whether the result can be small enough."""
     out, shape = node.outputs[0], static(node.outputs[0])
     wanted = dtype(out)
     if shape is None or wanted is None:
         return node.op_type not in _GROWING and all(t.nbytes < LIMIT for t in tensors)
-    nbytes = prod(shape) * wanted.itemsize
-    return nbytes <= _LARGEST or nbytes <= _vanishing(node)
+    return prod(shape) * wanted.itemsize - _vanishing(node) <= min(room.left, _LARGEST)
 
 
 def _vanishing(node: ir.Node) -> int:

@@ -196,6 +196,15 @@ def test_what_replaces_constants_as_large_is_folded() -> None:
     assert op_types(assert_kept(proto, "constants")) == ["Mul", "MatMul", "MatMul"]
 
 
+def test_a_small_file_does_not_grow_by_the_zeros_that_it_computes() -> None:
+    nodes = [
+        node("ConstantOfShape", ["shape"], ["zeros"], value=numpy_helper.from_array(weight(1))),
+        node("ReduceSum", ["zeros"], ["c"], keepdims=0),
+    ]
+    model = ending(nodes, {"shape": ints(512, 64), "used": weight(8, 8)})
+    assert assert_kept(model, "constants", exact=False).ByteSize() < model.ByteSize() + 4096
+
+
 def test_a_weight_stored_in_8_bits_stays_stored() -> None:
     q = np.arange(400, dtype=np.uint8).reshape(20, 20)
     nodes = [
