@@ -143,12 +143,18 @@ def alone(
     return report
 
 
-def session(model: Path | bytes, *, optimized: Path | None = None) -> Any:
+def session(model: Path | bytes, *, optimized: Path | None = None, threads: int = 0) -> Any:
     """Load a model so that it does not disturb other sessions of the process.
 
     A thread pool that spins while it waits takes the cores from the session measured next.
+
+    Args:
+        model: Its file, or its bytes.
+        optimized: Where onnxruntime writes the graph that it runs.
+        threads: How many compute; 0 is onnxruntime's own choice.
     """
     options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
     options.log_severity_level = 4
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if optimized is not None:

@@ -12,6 +12,7 @@ and the samples of ``samples`` (see `save_samples`), takes ``options`` and write
 import shutil
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -180,9 +181,13 @@ def quantkit_row(job: Job) -> Job:
 
     samples = load_samples(job["samples"])
     settings = DataSettings(limit=len(samples))
-    options = job["options"]
-    call = quantize_static
-    return timed(lambda: call(job["source"], job["target"], samples, settings=settings, **options))
+    start = time.perf_counter()
+    made = quantize_static(
+        job["source"], job["target"], samples, settings=settings, **job["options"]
+    )
+    seconds = time.perf_counter() - start
+    modes = Counter(node.mode.value for node in made.plan.nodes)
+    return {"seconds": seconds, "modes": dict(modes), "warnings": list(made.warnings)}
 
 
 if __name__ == "__main__":
