@@ -8,6 +8,8 @@ array and an input of the model:
 2. One axis less: one sample without the batch axis.
 3. A whole input of a fixed extent above 1 (anchors, a state) or without axes (a sampling rate),
    where other inputs have many rows: given to every sample.
+4. One row of an input whose extent is fixed at 1 (a state), where inputs with a free extent have many: the model takes
+   no batches, the free axis is something else (steps of time), and the file is one sample.
 
 Everything else is an error that names both shapes.
 
@@ -265,6 +267,8 @@ def block_of(
         rows[spec.name] = _rows(name, header, spec)
         counts[spec.name] = header.shape[0] // rows[spec.name] if rows[spec.name] else 1
     samples = max(counts.values(), default=0)
+    if _is_one_sample(counts, samples, inputs):
+        return Block(name=name, samples=1, keys=dict(keys), rows=dict.fromkeys(rows, 0))
     for spec in inputs:
         if counts[spec.name] == samples:
             continue
@@ -277,6 +281,18 @@ def block_of(
             f"for '{most}': give all arrays the same number of rows."
         )
     return Block(name=name, samples=samples, keys=dict(keys), rows=rows)
+
+
+def _is_one_sample(counts: Mapping[str, int], samples: int, inputs: Sequence[InputSpec]) -> bool:
+    """Say whether a file with different numbers of rows is a whole sample (4 above)."""
+    single = [spec for spec in inputs if spec.shape and spec.shape[0] == 1]
+    free = [spec for spec in inputs if spec.shape and spec.shape[0] is None]
+    return (
+        samples > 1
+        and any(counts[spec.name] == 1 for spec in single)
+        and any(counts[spec.name] > 1 for spec in free)
+        and all(counts[spec.name] == 1 for spec in inputs if spec not in free)
+    )
 
 
 def _rows(name: str, header: Header, spec: InputSpec) -> int:

@@ -81,6 +81,14 @@ def test_a_whole_input_goes_to_every_sample(kind: str, tmp_path: Path) -> None:
 
 
 @EACH
+def test_one_state_for_many_steps_of_time_is_one_sample(kind: str, tmp_path: Path) -> None:
+    inputs = [spec("steps", None, 4), spec("state", 1, 1, 3)]
+    found: Any = open_data(save(kind, tmp_path, steps=ramp(5, 4), state=ramp(1, 1, 3)), inputs)
+    assert len(found) == 1
+    assert {k: v.shape for k, v in found[0].feeds.items()} == {"steps": (5, 4), "state": (1, 1, 3)}
+
+
+@EACH
 @pytest.mark.parametrize(
     ("want", "shape", "says"),
     [
