@@ -17,6 +17,7 @@ layers.
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import log10
 from typing import Any
 
 import numpy as np
@@ -58,17 +59,24 @@ class Costs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Losses:
-    """What the quantization of each node alone adds to each float output: noise power over signal power.
+    """What each rounding alone adds to each float output: noise power over signal power.
 
-    Powers of independent roundings add up, so that the noise of a plan at an output is about the sum over its nodes.
+    Powers of independent roundings add up, so that the noise of a plan at an output is about the sum of them.
 
     Attributes:
         outputs: Names of the float outputs.
-        nodes: By node, one figure for each output.
+        nodes: By node whose weight is rounded, one figure for each output.
+        tensors: By tensor that is rounded for whoever makes or reads it in integers, the same.
     """
 
     outputs: tuple[str, ...]
     nodes: Mapping[str, tuple[float, ...]]
+    tensors: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+    def at_worst(self, figures: Sequence[float]) -> str:
+        """Return "20.6 dB of output 'y'": what is left of the output that loses most."""
+        noise, output = max(zip(figures, self.outputs, strict=True))
+        return f"{-10 * log10(max(noise, 1e-30)):.1f} dB of output '{output}'"
 
 
 def choose(
@@ -89,7 +97,7 @@ def choose(
         losses: What each node loses; None: only time counts.
         weight: Seconds that one unit of noise (noise power over signal power, at the output that has most of it) is worth.
     """
-    problem = _Problem(view, plan, costs, _noise_of(losses, weight))
+    problem = _Problem(view, plan, costs, _Noise(losses, weight))
     left = problem.solve()
     return {} if not left else dict(problem.kept(left))
 
@@ -125,11 +133,29 @@ def _seconds(name: str, mode: Mode, costs: Costs) -> float:
     return costs.floats.get(name, 0.0)
 
 
-def _noise_of(losses: Losses | None, weight: float) -> dict[str, float]:
-    """Return what each node's noise is worth, in seconds."""
-    if losses is None or weight <= 0:
-        return {}
-    return {name: weight * max(found, default=0.0) for name, found in losses.nodes.items()}
+class _Noise:
+    """What roundings are worth, in seconds."""
+
+    def __init__(self, losses: Losses | None, weight: float) -> None:
+        self.losses = losses
+        known = losses is not None and weight > 0
+        nodes = losses.nodes if losses is not None and known else {}
+        tensors = losses.tensors if losses is not None and known else {}
+        self.nodes = {name: weight * max(found, default=0.0) for name, found in nodes.items()}
+        self.tensors = {name: weight * max(found, default=0.0) for name, found in tensors.items()}
+
+    def why(self, nodes: Iterable[str], tensors: Iterable[str], seconds: float) -> str:
+        """Say what the worst of these roundings leaves; "" if they are worth less than `seconds`."""
+        found = [(self.nodes[n], n, True) for n in nodes if n in self.nodes]
+        found += [(self.tensors[t], t, False) for t in tensors if t in self.tensors]
+        worst = max(found, default=(0.0, "", True))
+        if self.losses is None or worst[0] <= seconds:
+            return ""
+        if worst[2]:
+            left = self.losses.at_worst(self.losses.nodes[worst[1]])
+            return f"8 bits of its weight alone leave {left}"
+        left = self.losses.at_worst(self.losses.tensors[worst[1]])
+        return f"8 bits of '{worst[1]}' alone leave {left}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +249,7 @@ class _Wiring:
 class _Problem:
     """Static or not, for every group of nodes; `0` of the flow graph is static, `1` is not."""
 
-    def __init__(self, view: View, plan: Plan, costs: Costs, noise: Mapping[str, float]) -> None:
+    def __init__(self, view: View, plan: Plan, costs: Costs, noise: _Noise) -> None:
         self.view = view
         self.plan = plan
         self.costs = costs
@@ -249,7 +275,7 @@ class _Problem:
     def _alone(self, group: int) -> tuple[float, float]:
         """Return what a group costs in integers, with its noise, and at best otherwise."""
         names = [self.view.nodes[i].name for i in self.wiring.members[group]]
-        static = sum(self.costs.static.get(n, 0.0) + self.noise.get(n, 0.0) for n in names)
+        static = sum(self.costs.static.get(n, 0.0) + self.noise.nodes.get(n, 0.0) for n in names)
         return static, sum(_seconds(n, self._other(n), self.costs) for n in names)
 
     def _other(self, name: str) -> Mode:
@@ -265,6 +291,10 @@ class _Problem:
         maker = 1 if tensor.maker is None else self.places[tensor.maker]
         readers = [self.places[r] for r in tensor.readers]
         self.bound += ((self.places[r], maker) for r in tensor.follows)
+        if lost := self.noise.tensors.get(tensor.name, 0.0):
+            rounds = readers if tensor.free_exit or tensor.maker is None else [maker, *readers]
+            if rounds:
+                self._edge(self._any_of(rounds), 1, lost)
         if tensor.free_exit:
             # Floats come out unless everybody is static: then whoever is static quantizes them again.
             everybody = 1 if tensor.is_read_as_float else self._all_of([maker, *readers])
@@ -303,8 +333,10 @@ class _Problem:
         for group in left:
             names = [self.view.nodes[i].name for i in self.wiring.members[group]]
             static, other = self._alone(group)
+            around = [t.name for t in self.wiring.tensors if group in {t.maker, *t.readers}]
+            lost = self.noise.why(names, around, max(0.0, static - other))
             for name in names:
-                yield name, Kept(_why(static, other), self._other(name))
+                yield name, Kept(lost or _why(static, other), self._other(name))
 
 
 def _why(static: float, other: float) -> str:

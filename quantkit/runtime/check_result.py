@@ -26,6 +26,7 @@ from quantkit.runtime.synthetic_inputs import Feeds, made_up_feeds, strange_inpu
 
 __all__ = [
     "CALIBRATED",
+    "FLOOR_DB",
     "GIVEN",
     "HELD_OUT",
     "LARGE",
@@ -33,6 +34,7 @@ __all__ = [
     "NOISE_DB",
     "Agreement",
     "Reference",
+    "Tally",
     "Verification",
     "compare",
     "run_float",
@@ -43,6 +45,9 @@ __all__ = [
 LARGE = 1 << 30
 # Below this the output is more noise than signal, whatever the model is for.
 NOISE_DB = 5.0
+
+# An error of a tenth: what every output keeps of a model whose plan is made here, if any plan does.
+FLOOR_DB = 20.0
 
 # What a model was judged on.
 MADE_UP, GIVEN = "made-up inputs", "a given sample"
@@ -248,7 +253,7 @@ def compare(candidate: Path, reference: Reference, *, nbytes: int) -> Verificati
         raise VerifyError(f"onnxruntime does not load the result: {first_line(e)}") from e
     if not reference.outputs:
         return _run_unseen(session, reference)
-    tallies = {output.name: _Tally() for output in session.get_outputs()}
+    tallies = {output.name: Tally() for output in session.get_outputs()}
     for feeds, expected in reference.runs:
         try:
             outputs = run_session(session, feeds)
@@ -260,7 +265,7 @@ def compare(candidate: Path, reference: Reference, *, nbytes: int) -> Verificati
     return _verification(tallies, reference)
 
 
-def _verification(tallies: Mapping[str, "_Tally"], reference: Reference) -> Verification:
+def _verification(tallies: Mapping[str, "Tally"], reference: Reference) -> Verification:
     # Four kinds of outputs, and each is named in the result: floats with a signal have an SQNR; integers, booleans
     # and texts the share that is equal; those of another shape on some samples are not compared there (a detector
     # that keeps one box more is not broken, but no value stands beside its own); the rest is not comparable:
@@ -288,7 +293,7 @@ def _verification(tallies: Mapping[str, "_Tally"], reference: Reference) -> Veri
 
 
 @dataclass(slots=True)
-class _Tally:
+class Tally:
     """Sums over all samples of one output.
 
     Attributes:
@@ -312,6 +317,7 @@ class _Tally:
     resized: int = 0
 
     def add(self, expected: Any, actual: Any) -> None:
+        """Take in one sample."""
         if not isinstance(expected, np.ndarray):
             return
         if expected.shape != actual.shape:
@@ -335,6 +341,13 @@ class _Tally:
         self.power += float(np.vdot(expected, expected))
         difference = expected - actual
         self.noise += float(np.vdot(difference, difference))
+
+    @property
+    def lost(self) -> float:
+        """Noise over signal about its mean; of an output without floats the share of values that differ."""
+        if not self.power > 0:
+            return 1 - self.equal / self.values if self.values else 0.0
+        return 10 ** (-self.sqnr(centred=True) / 10) if isfinite(self.noise) else inf
 
     def sqnr(self, *, centred: bool) -> float:
         """Return signal over noise in dB; of an output that never varies the signal is all of it."""

@@ -1,166 +1,330 @@
-"""Which products lose what they compute to the 8 bits of what they read or make, measured on samples.
+"""What the quantization of each tensor and each weight alone does to the outputs, measured in one session.
 
-A tensor has one scale; a channel that is far smaller than the largest is rounded away, and where weights make up for
-that (features of a table that were never scaled), so is what a product makes of it:
+The float model of a plan gets a switch at every place where the plan rounds:
 
-    signal  sum_c |w_c|^2 var(x_c)          noise  sum_c |w_c|^2 E[(x_c - x'_c)^2]       c input channels, x' rounded
+    x' = If(on) then DequantizeLinear(QuantizeLinear(x)) else x         a tensor, for those that read it as integers
+    y  = If(on) then node(x, rounded weight) else node(x, weight)       a node with a weight in 8 bits
+
+One run with some switches on costs little more than a float run, and tells what these roundings do together at every
+output; so a plan's noise is known before anything is emitted, and so is whose it is. Of many switches the noise is found
+by halves: neighbours in the graph are switched together, and only groups that matter are split.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from math import inf, log10
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from math import ceil
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
+from onnx import numpy_helper
 
-from quantkit.graph.products import Product
+from quantkit.graph.messages import to_proto
 from quantkit.numerics.weights import dequantize_weight, fit, quantize_weight
-from quantkit.ops.float_ops import CLIPS, MOVES
+from quantkit.ops.float_ops import MOVES
 from quantkit.ops.view import Node, View
 from quantkit.plan import Mode, Plan
-from quantkit.plan.model import ActivationPlan, Kept
-from quantkit.runtime.taps import read_tensors
+from quantkit.plan.measured import Losses
+from quantkit.plan.model import ActivationPlan, SolvedIntegers
+from quantkit.runtime.check_result import Tally
+from quantkit.runtime.session import make_session, readable_ir_version
 
-__all__ = ["lossy"]
+__all__ = ["Meter"]
 
 Feeds = Sequence[Mapping[str, NDArray[Any]]]
+Noise = dict[str, float]
 
-_LITTLE = 20.0  # dB below which integers are given up, where the whole model has become noise
+_RUNS = 48  # in which the noise of single places is found
+_FIRST_GROUPS = 8
+_NEGLIGIBLE = 1 / 64  # of the noise that is allowed: a group below it is not split
+_SAMPLES = 2  # on which single places are measured
+_STATIC = frozenset({Mode.STATIC, Mode.ABSORBED})
+_BIASED = frozenset({"Conv", "ConvTranspose", "Gemm"})
+_BIAS = 2
+_WEIGHTS = 64 << 20  # values; beyond, weights are not switched: they would be in memory three times
 
 
-def lossy(
-    model: ir.Model, view: View, plan: Plan, products: Sequence[Product], feeds: Feeds
-) -> dict[str, Kept]:
-    """Return the nodes that should rather compute in float, and why.
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a plan rounds: a tensor, or the weight of a node that runs in a mode."""
 
-    Args:
-        model: The float model that was planned; it is left as it is.
-        view: The same, described.
-        plan: What was decided.
-        products: Its products.
-        feeds: Samples.
-    """
-    static = [p for p in products if _is_static(p, plan)]
-    if not static or not feeds:
-        return {}
-    seen = _observe_planned(model, plan, static, feeds)
-    found: dict[str, Kept] = {}
-    constants = {n: v for g in model.graphs() for n, v in g.initializers.items()}
-    nodes = {node.name: node for node in view.nodes}
-    for product in static:
-        # Eight bits can be too few at three places, and each has a remedy of its own: of what the product reads, weighted
-        # by how much each channel is multiplied by; of its weight; of what it makes. If its weight is fine it can stay
-        # stored in 8 bits while it computes in float (second argument of `Kept`). If what it reads is the trouble, its
-        # maker must hand on floats as well, or the loss has happened before. 20 dB is an error of a tenth.
-        tensor = constants[product.weight].const_value
+    tensor: str = ""
+    node: str = ""
+    mode: Mode = Mode.STATIC
+
+    def is_in(self, plan: Plan) -> bool:
+        """Say whether a plan rounds here as well."""
+        if self.tensor:
+            return self.tensor in plan.activation
+        decided = plan.node.get(self.node)
+        return decided is not None and decided.mode is self.mode
+
+
+class Meter:
+    """Measures the noise at the outputs of a model of which some places are rounded."""
+
+    def __init__(
+        self, model: ir.Model, view: View, plan: Plan, solved: SolvedIntegers, feeds: Feeds
+    ) -> None:
+        """Load the float model with a switch at every place where a plan rounds, and run it without rounding.
+
+        Args:
+            model: The float model of the plan; it is left as it is.
+            view: The same, described.
+            plan: What was decided.
+            solved: Integers of weights, and biases, where they were solved for.
+            feeds: Samples.
+
+        Raises:
+            An exception in `quantkit.runtime.session.RUNTIME_ERRORS`: onnxruntime does not load or run it.
+        """
+        writer = _Switches(model, view, plan, solved)
+        self.places = writer.places
+        self._session = make_session(writer.proto.SerializeToString(), spinning=False)
+        outputs = self._session.get_outputs()
+        floats = [o.name for o in outputs if o.type.startswith(("tensor(float", "tensor(double"))]
+        # Labels tell where there is nothing else: they say nothing until they change.
+        self.by_labels = not floats
+        self._names = floats or [o.name for o in outputs if o.type.startswith("tensor(")]
+        self._feeds = feeds
+        self._expected = [self._run(feed, frozenset()) for feed in feeds]
+
+    def _run(self, feed: Mapping[str, Any], on: Collection[int]) -> list[NDArray[Any]]:
+        switches = {_switch(i): np.array(i in on) for i in range(len(self.places))}
+        return list(self._session.run(self._names, {**feed, **switches}))
+
+    def _noise(self, on: Collection[int], samples: int | None = None) -> Noise:
+        """Return noise over signal of each float output with these switches on."""
+        tallies = {name: Tally() for name in self._names}
+        for feed, expected in zip(self._feeds[:samples], self._expected, strict=False):
+            for name, array, was in zip(self._names, self._run(feed, on), expected, strict=True):
+                tallies[name].add(was, array)
+        return {name: tally.lost for name, tally in tallies.items()}
+
+    def noise_of(self, plan: Plan) -> Noise:
+        """Return noise over signal of each float output of a plan, as far as it rounds where the meter's own does.
+
+        Args:
+            plan: The meter's plan with less in integers.
+        """
+        return self._noise({i for i, place in enumerate(self.places) if place.is_in(plan)})
+
+    def losses(self, allowed: float) -> Losses:
+        """Find what each place alone adds to each output.
+
+        Args:
+            allowed: Noise over signal that an output may have: what is far below it is not told apart.
+        """
+        single: dict[int, Noise] = {}
+        heap: list[tuple[float, int, range]] = []
+        found: dict[range, Noise] = {}
+        runs = 0
+
+        def measure(group: range) -> None:
+            nonlocal runs
+            runs += 1
+            found[group] = self._noise(group, _SAMPLES)
+            heappush(heap, (-max(found[group].values(), default=0.0), group.start, group))
+
+        for group in _cut(range(len(self.places)), _FIRST_GROUPS):
+            measure(group)
+        while heap:
+            noise, _, group = heappop(heap)
+            if len(group) > 1 and -noise > allowed * _NEGLIGIBLE and runs < _RUNS:
+                for half in _cut(group, 2):
+                    measure(half)
+                continue
+            share = {name: value / len(group) for name, value in found[group].items()}
+            single |= dict.fromkeys(group, share)
+        outputs = tuple(self._names)
+        tensors, nodes = dict[str, tuple[float, ...]](), dict[str, tuple[float, ...]]()
+        for i, place in enumerate(self.places):
+            figures = tuple(single[i].get(name, 0.0) for name in outputs)
+            if place.tensor:
+                tensors[place.tensor] = figures
+            else:
+                nodes[place.node] = figures
+        return Losses(outputs=outputs, nodes=nodes, tensors=tensors)
+
+
+def _cut(group: range, parts: int) -> Iterator[range]:
+    """Cut a run of neighbours into so many of about the same length."""
+    step = max(1, ceil(len(group) / parts))
+    for start in range(group.start, group.stop, step):
+        yield range(start, min(start + step, group.stop))
+
+
+def _switch(number: int) -> str:
+    return f"quantkit/switch/{number}"
+
+
+class _Switches:
+    """Writes the switches into a message of the model."""
+
+    def __init__(self, model: ir.Model, view: View, plan: Plan, solved: SolvedIntegers) -> None:
+        self.plan = plan
+        self.solved = solved
+        self.places: list[_Place] = []
+        self.nodes = {node.name: node for node in view.nodes}
+        self.constants = {n: v for g in model.graphs() for n, v in g.initializers.items()}
+        self.weighted = sum(weight.size for weight in view.weights.values()) <= _WEIGHTS
+        self.rounded: dict[
+            str, str
+        ] = {}  # what reads integers of a tensor that floats make reads this
+        self.proto = to_proto(model)
+        self.proto.ir_version = readable_ir_version(self.proto.ir_version)
+        # Weights last: their noise is small as a rule, and their groups are then dismissed together.
+        self._tensors(self.proto.graph)
+        if self.weighted:
+            self._weights(self.proto.graph)
+        for number in range(len(self.places)):
+            value = self.proto.graph.input.add(name=_switch(number))
+            value.type.tensor_type.elem_type = onnx.TensorProto.BOOL
+            value.type.tensor_type.shape.SetInParent()
+
+    def _place(self, place: _Place) -> int:
+        self.places.append(place)
+        return len(self.places) - 1
+
+    def _tensors(self, graph: onnx.GraphProto) -> None:
+        """Switch the rounding of what a graph and those inside its nodes are fed, hold and compute."""
+        del graph.value_info[:]
+        fed = dict.fromkeys(
+            v.name for v in (*graph.input, *graph.initializer) if v.name in self.plan.activation
+        )
+        nodes = [self._for_readers(graph, tensor) for tensor in fed]
+        for node in graph.node:
+            nodes.append(node)
+            decided = self.plan.node.get(node.name)
+            static = decided is not None and decided.mode in _STATIC
+            if static:
+                renamed = [self.rounded.get(name, name) for name in node.input]
+                del node.input[:]
+                node.input.extend(renamed)
+            for inner in _inner(node):
+                self._tensors(inner)
+            for slot, tensor in enumerate(node.output):
+                if tensor not in self.plan.activation or self._is_moved(node.name, tensor):
+                    continue
+                if static and decided is not None and not decided.float_output:
+                    node.output[slot] = f"quantkit/float/{tensor}"
+                    nodes.append(self._rounding(graph, tensor, node.output[slot], tensor))
+                else:
+                    nodes.append(self._for_readers(graph, tensor))
+        del graph.node[:]
+        graph.node.extend(nodes)
+
+    def _is_moved(self, name: str, tensor: str) -> bool:
+        """Say whether a tensor has the integers that were rounded before, elsewhere."""
+        node = self.nodes.get(name)
+        if node is None or node.op_type not in MOVES or not node.inputs:
+            return False
+        source, own = self.plan.activation.get(node.inputs[0]), self.plan.activation[tensor]
+        return source is not None and _numbers(source) == _numbers(own)
+
+    def _for_readers(self, graph: onnx.GraphProto, tensor: str) -> onnx.NodeProto:
+        """Round a tensor for those alone that read it as integers."""
+        self.rounded[tensor] = f"quantkit/rounded/{tensor}"
+        return self._rounding(graph, tensor, tensor, self.rounded[tensor])
+
+    def _rounding(
+        self, graph: onnx.GraphProto, tensor: str, source: str, result: str
+    ) -> onnx.NodeProto:
+        number = self._place(_Place(tensor=tensor))
+        own = self.plan.activation[tensor]
+        scale, zero = f"quantkit/scale/{number}", f"quantkit/zero/{number}"
+        kind = onnx.TensorProto.DataType.Value(own.dtype.name.upper())
+        zero_point = onnx.TensorProto(name=zero, data_type=kind, int32_data=[own.zero_point])
+        graph.initializer.append(numpy_helper.from_array(np.array(own.scale, np.float32), scale))
+        graph.initializer.append(zero_point)
+        on, off = "quantkit/on", "quantkit/off"
+        integers = _node("QuantizeLinear", [source, scale, zero], ["quantkit/integers"])
+        back = _node("DequantizeLinear", ["quantkit/integers", scale, zero], [on])
+        same = _node("Identity", [source], [off])
+        return _choice(number, [result], ([integers, back], [on], []), ([same], [off], []))
+
+    def _weights(self, graph: onnx.GraphProto) -> None:
+        """Switch the rounding of the weights that nodes of a graph and of those inside read."""
+        for place, node in enumerate(list(graph.node)):
+            for inner in _inner(node):
+                self._weights(inner)
+            known, decided = self.nodes.get(node.name), self.plan.node.get(node.name)
+            if known is None or decided is None or decided.mode is Mode.FLOAT:
+                continue
+            slots = {s: w for s, w in known.weights.items() if w in self.plan.weight}
+            if slots and set(slots.values()) <= self.constants.keys():
+                switched = self._with_weights(node, known, slots, decided.mode)
+                graph.node[place].CopyFrom(switched)
+
+    def _with_weights(
+        self, node: onnx.NodeProto, known: Node, slots: Mapping[int, str], mode: Mode
+    ) -> onnx.NodeProto:
+        number = self._place(_Place(node=node.name, mode=mode))
+        on, off, held = deepcopy(node), deepcopy(node), []
+        for slot, weight in slots.items():
+            array = self._rounded(weight)
+            array = array.T if known.transposes(slot) else array
+            on.input[slot] = f"quantkit/weight/{number}/{slot}"
+            held.append(numpy_helper.from_array(np.ascontiguousarray(array), on.input[slot]))
+        bias = self.solved.biases.get(node.name)
+        if bias is not None and node.op_type in _BIASED and mode is Mode.STATIC:
+            name = f"quantkit/bias/{number}"
+            held.append(numpy_helper.from_array(np.asarray(bias, np.float32), name))
+            on.input[_BIAS:] = [name]
+        for which, copy in (("on", on), ("off", off)):
+            copy.output[:] = [
+                f"quantkit/{which}/{i}" if o else "" for i, o in enumerate(node.output)
+            ]
+        used = [o for o in node.output if o]
+        return _choice(
+            number,
+            used,
+            ([on], [o for o in on.output if o], held),
+            ([off], [o for o in off.output if o], []),
+        )
+
+    def _rounded(self, name: str) -> NDArray[np.float32]:
+        """Return a weight as it comes back from its integers."""
+        if name in self.solved.weights:
+            solved = self.solved.weights[name]
+            return dequantize_weight(solved.integers, solved.qparams)
+        tensor = self.constants[name].const_value
         assert tensor is not None  # noqa: S101 - it was planned as a weight
         array = tensor.numpy()
-        read = seen[product.reads].sqnr(_power(product, array))
-        fitted = fit(array, plan.weight[product.weight].spec)
-        rounded = dequantize_weight(quantize_weight(array, fitted), fitted)
-        stored = seen[product.reads].weight_sqnr(
-            _power(product, array), _power(product, array - rounded)
-        )
-        name = _handed_on(nodes[product.node], view, plan)
-        made = seen[name].sqnr() if name in seen else inf
-        least = min(read, made, stored)
-        if least < _LITTLE:
-            why = f"in 8 bits {least:.0f} dB of what it computes are left"
-            found[product.node] = Kept(why, None if stored >= _LITTLE else Mode.FLOAT)
-        maker = _maker(product.reads, view)
-        if read < _LITTLE and maker in plan.node:
-            found.setdefault(
-                maker, Kept(f"'{product.node}' needs more than 8 bits of what it makes")
-            )
-    return found
+        fitted = fit(array, self.plan.weight[name].spec)
+        return dequantize_weight(quantize_weight(array, fitted), fitted)
 
 
-@dataclass(slots=True)
-class _Seen:
-    """Sums of a tensor, channel by channel."""
-
-    axis: int
-    decided: ActivationPlan
-    count: int = 0
-    sums: NDArray[np.float64] = field(default_factory=lambda: np.zeros((3, 1)))
-
-    def add(self, array: NDArray[Any]) -> None:
-        """Take in one sample."""
-        x = np.moveaxis(array, self.axis, 0).reshape(array.shape[self.axis], -1).astype(np.float64)
-        d = self.decided
-        integers = np.clip(np.rint(x / d.scale) + d.zero_point, d.dtype.qmin, d.dtype.qmax)
-        error = x - (integers - d.zero_point) * d.scale
-        self.count += x.shape[1]
-        self.sums = self.sums + np.stack([x.sum(1), (x**2).sum(1), (error**2).sum(1)])
-
-    def sqnr(self, power: NDArray[np.float64] | None = None) -> float:
-        """Return signal about its mean over noise in dB; `power` is the weight of each channel."""
-        mean, second, noise = self.sums / max(1, self.count)
-        weights = np.ones_like(mean) if power is None or len(power) != len(mean) else power
-        signal = float(weights @ np.maximum(second - mean**2, 0))
-        lost = float(weights @ noise)
-        if power is None:  # of all channels together
-            signal = float(second.mean() - mean.mean() ** 2)
-            lost = float(noise.mean())
-        if not signal > 0:  # it does not vary: nothing to lose
-            return inf
-        return 10 * log10(signal / lost) if lost > 0 else inf
-
-    def weight_sqnr(self, power: NDArray[np.float64], error: NDArray[np.float64]) -> float:
-        """Return the same for a weight whose channels have this power, and errors of that."""
-        mean, second, _ = self.sums / max(1, self.count)
-        if len(power) != len(mean):
-            return inf
-        signal, lost = float(power @ np.maximum(second - mean**2, 0)), float(error @ second)
-        return 10 * log10(signal / lost) if signal > 0 < lost else inf
+_Branch = tuple[list[onnx.NodeProto], list[str], list[onnx.TensorProto]]
 
 
-def _is_static(product: Product, plan: Plan) -> bool:
-    decided = plan.node.get(product.node)
-    return decided is not None and decided.mode is Mode.STATIC and product.reads in plan.activation
+def _choice(number: int, results: Sequence[str], on: _Branch, off: _Branch) -> onnx.NodeProto:
+    """Return a node that computes one branch or the other."""
+    choice = _node("If", [_switch(number)], results)
+    choice.name = f"quantkit/choice/{number}"
+    for name, (nodes, outputs, held) in (("then_branch", on), ("else_branch", off)):
+        branch = choice.attribute.add(name=name, type=onnx.AttributeProto.GRAPH).g
+        branch.name = name
+        branch.node.extend(nodes)
+        branch.output.extend(onnx.ValueInfoProto(name=output) for output in outputs)
+        branch.initializer.extend(held)
+    return choice
 
 
-def _handed_on(node: Node, view: View, plan: Plan) -> str:
-    """Return the quantized tensor that a product hands on; "" if it hands on floats."""
-    name = node.outputs[0]
-    while name not in plan.activation:
-        reader = view.only_reader(name)
-        if reader is None or view.nodes[reader].op_type not in CLIPS:
-            return ""
-        name = view.nodes[reader].outputs[0]
-    return "" if plan.node[node.name].float_output else name
+def _node(op_type: str, inputs: Sequence[str], outputs: Sequence[str]) -> onnx.NodeProto:
+    return onnx.NodeProto(op_type=op_type, input=inputs, output=outputs)
 
 
-def _maker(tensor: str, view: View) -> str:
-    """Return the node that computed a tensor, behind data movement, Relu and Clip; "" for an input."""
-    node = view.maker(tensor)
-    while node is not None and node.op_type in CLIPS | MOVES:
-        node = view.maker(node.inputs[0])
-    return "" if node is None else node.name
+def _inner(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    for attribute in node.attribute:
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            yield attribute.g
+        yield from attribute.graphs
 
 
-def _power(product: Product, weight: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the sum of squares of the weights of each input channel."""
-    squares = np.square(weight, dtype=np.float64)
-    if not product.window.kernel:
-        return np.asarray(squares.sum(axis=product.layout.channel))
-    groups = product.layout.group
-    cut = squares.reshape(groups, weight.shape[0] // groups, weight.shape[1], -1)
-    return np.asarray(cut.sum(axis=(1, 3))).reshape(-1)
-
-
-def _observe_planned(
-    model: ir.Model, plan: Plan, products: Sequence[Product], feeds: Feeds
-) -> dict[str, _Seen]:
-    """Run the float model; return the sums of every planned tensor that a product may read or make."""
-    images = {p.reads for p in products if p.window.kernel}
-    planned = {n: _Seen(1 if n in images else -1, d) for n, d in plan.activation.items()}
-    seen: dict[str, _Seen] = {}
-    for found in read_tensors(model, planned, feeds):
-        seen = {name: planned[name] for name in found}
-        for name, array in found.items():
-            if array.ndim > 1:
-                seen[name].add(array)
-    return seen
+def _numbers(plan: ActivationPlan) -> tuple[Any, ...]:
+    return plan.dtype, plan.scale, plan.zero_point

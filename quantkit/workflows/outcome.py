@@ -17,13 +17,14 @@ from quantkit.ops.view import View
 from quantkit.plan import Mode, NodePlan, Plan
 from quantkit.plan.selection import AS_CHOSEN
 from quantkit.provenance import Provenance, model_digest
-from quantkit.runtime.check_result import MADE_UP, NOISE_DB, Verification
+from quantkit.runtime.check_result import FLOOR_DB, MADE_UP, NOISE_DB, Verification
 from quantkit.runtime.kernels import Fusion
 from quantkit.runtime.saturation import saturating_nodes
 from quantkit.settings import DynamicSettings, StaticSettings, TensorRule
 from quantkit.targets import Target
 
 __all__ = [
+    "TINY",
     "QuantizeResult",
     "check_output_path",
     "hides_noise",
@@ -40,8 +41,7 @@ __all__ = [
 
 
 _SHOWN = 3  # names in a message
-_TINY = 64 << 10  # bytes
-_POOR_DB = 15.0  # below this a result must be judged by its answers
+TINY = 64 << 10  # bytes
 _ENOUGH = 8  # values without which a share of equal ones says nothing
 _HALF, _FEW_DIFFER = 0.5, 0.9  # of the values equal: below, noise; below, worth a word
 
@@ -299,9 +299,11 @@ def noise(checked: Verification | None) -> str:
         )
     name = min(checked.compared, key=lambda n: checked.compared[n])
     varying = "what varies in it " if hides_noise(checked) else ""
+    poor = is_noise(checked) or hides_noise(checked)
+    judged = "which is noise" if poor else f"and {FLOOR_DB:.0f} are wanted"
     return (
         f"Output '{name}' of the quantized model: {varying}is {checked.compared[name]:.1f} dB from float on "
-        f"{checked.judged_on}, which is noise."
+        f"{checked.judged_on}, {judged}."
     )
 
 
@@ -318,7 +320,7 @@ def warnings_of(loaded: LoadedModel, nbytes: int, checked: Verification | None) 
         found.append(
             f"The result is not smaller than the float model: {loaded.nbytes} -> {nbytes} bytes. In a model this small "
             "scales, conversions and the record of its origin take more than 8-bit weights save."
-            if loaded.nbytes < _TINY
+            if loaded.nbytes < TINY
             else f"The result is not smaller than the float model: {loaded.nbytes} -> {nbytes} bytes."
         )
     if checked is None:
@@ -339,7 +341,7 @@ def _doubts(checked: Verification) -> Iterator[str]:
             if checked.on == MADE_UP
             else f"{noise(checked)} Evaluate it before you ship it (`quantkit evaluate`)."
         )
-    elif checked.on != MADE_UP and checked.worst is not None and checked.worst < _POOR_DB:
+    elif checked.on != MADE_UP and checked.worst is not None and checked.worst < FLOOR_DB:
         yield (
             f"The worst output is only {checked.worst:.1f} dB from float: evaluate it before you ship it "
             "(`quantkit evaluate` names the layers that lose most)."

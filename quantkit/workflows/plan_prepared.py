@@ -1,6 +1,6 @@
 """The second step of static quantization: what is chosen about a prepared model becomes a plan. Reads no data, writes nothing."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -12,7 +12,7 @@ from quantkit.plan import Format, Kept, Plan, check_operators, plan_static
 from quantkit.workflows.prepare import Prepared, minimum_opset, ranges_of
 from quantkit.workflows.record import StaticJob
 
-__all__ = ["for_target", "plan_of", "with_choices"]
+__all__ = ["for_target", "plan_of", "planner_of", "with_choices"]
 
 _NOTHING_KEPT: Mapping[str, Kept] = MappingProxyType({})
 
@@ -63,14 +63,30 @@ def plan_of(
     Raises:
         UsageError: Something that is asked for makes no sense, or the format has no operator for it.
     """
+    return planner_of(prepared, output_format)(kept)
+
+
+def planner_of(
+    prepared: Prepared, output_format: Format = Format.QDQ
+) -> Callable[[Mapping[str, Kept]], Plan]:
+    """Return `plan_of` for one model and format and any nodes that are kept: ranges, which take longest, are found once.
+
+    Args:
+        prepared: The model, what was observed of it, and what is asked for.
+        output_format: How plans are to be written down.
+    """
     ready, job = prepared.ready, prepared.job
     ranges = ranges_of(prepared.seen, ready, job.methods)
     powers = _powers(prepared.seen, ready.view)
     options = replace(job.options, format=output_format.value)
-    plan = plan_static(ready.view, ranges, options, powers, kept=kept)
-    plan = replace(plan, factors_id=ready.factors_id, output_format=output_format)
-    check_operators(plan, ready.view, job.options.runs_on, output_format)
-    return plan
+
+    def planned(kept: Mapping[str, Kept]) -> Plan:
+        plan = plan_static(ready.view, ranges, options, powers, kept=kept)
+        plan = replace(plan, factors_id=ready.factors_id, output_format=output_format)
+        check_operators(plan, ready.view, job.options.runs_on, output_format)
+        return plan
+
+    return planned
 
 
 def for_target(plan: Plan, job: StaticJob, output_format: Format) -> Plan:

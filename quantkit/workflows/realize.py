@@ -18,10 +18,12 @@ from quantkit.graph.channel_factors import write_divisors
 from quantkit.graph.load import LoadedModel
 from quantkit.graph.save import Stage, copy_of, staged
 from quantkit.observe.monitor import Monitor, Silent
-from quantkit.plan import Kept, Plan, check_target_of
+from quantkit.plan import Kept, Mode, Plan, check_target_of
+from quantkit.plan.measured import Costs
 from quantkit.plan.model import SolvedIntegers
 from quantkit.provenance import Provenance, json_digest, write_model
 from quantkit.runtime.check_result import (
+    FLOOR_DB,
     LARGE,
     MADE_UP,
     Reference,
@@ -33,11 +35,11 @@ from quantkit.runtime.kernels import fusion_of
 from quantkit.runtime.session import readable_ir_version
 from quantkit.settings import memory_text
 from quantkit.solve.empirical_bias import correct_biases
-from quantkit.solve.losses import lossy
 from quantkit.solve.rounding import Rounding
 from quantkit.solve.weights import is_static, moment_request, solve
 from quantkit.targets import cores
 from quantkit.workflows.outcome import (
+    TINY,
     QuantizeResult,
     check_output_path,
     hides_noise,
@@ -60,8 +62,12 @@ from quantkit.workflows.prepare import (
     runnable,
 )
 from quantkit.workflows.record import static_origin
+from quantkit.workflows.repair import MARGIN_DB, quieter, short_of_floor, without_small_weights
 
 __all__ = ["realize", "write_checked"]
+
+_SHOWN = 3  # names in a message
+_LARGER = 100.0  # dB that a file that has grown counts as: better noisy than larger, never both
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +79,9 @@ class _Attempt:
         model: The quantized model.
         nbytes: Its size.
         checked: What the comparison with float found; None if it was switched off.
-        kept: Nodes that were found to lose too much in integers.
-        warnings: What was given up, and why.
+        kept: Nodes that are left out of integers because they were found to lose too much, or to gain too little.
+        given_up: What was given up, and why.
+        is_noise: An earlier attempt gave noise.
     """
 
     plan: Plan
@@ -82,12 +89,13 @@ class _Attempt:
     nbytes: int
     checked: Verification | None
     kept: Mapping[str, Kept] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
+    given_up: tuple[str, ...] = ()
+    is_noise: bool = False
 
     @property
     def is_poor(self) -> bool:
-        """Whether noise comes out."""
-        return is_noise(self.checked) or hides_noise(self.checked)
+        """Whether noise comes out, or came out before."""
+        return self.is_noise or is_noise(self.checked) or hides_noise(self.checked)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,20 +127,94 @@ class _Writer:
         nbytes, checked = write_checked(self.stage, model, self.reference, self.origin)
         return _Attempt(plan=plan, model=model, nbytes=nbytes, checked=checked)
 
-    def settle(self, plan: Plan, solved: SolvedIntegers) -> _Attempt:
-        """Write; if noise comes out, with fewer integers: without what loses most, at last without any."""
-        found = self.write(plan, solved)
-        for measured in (True, False):
-            if not found.is_poor:
+    def settle(
+        self, plan: Plan, solved: SolvedIntegers, kept: Mapping[str, Kept], costs: Costs | None
+    ) -> _Attempt:
+        """Write; if the result is too noisy or too large, with fewer integers: without what loses most, at last without any.
+
+        Args:
+            plan: The first plan to try.
+            solved: Its integers.
+            kept: What it leaves out already.
+            costs: What each node takes; None: not known.
+        """
+        found = best = replace(self.write(plan, solved), kept=kept)
+        quieter = partial(self._quieter, solved=solved, costs=costs)
+        # What is expected of a plan may not come, so that the second time more is asked for. Weights that are stored
+        # lose as well: the last step leaves the worst of them float.
+        for repair in (
+            partial(quieter, aim=FLOOR_DB + MARGIN_DB),
+            partial(quieter, aim=FLOOR_DB + 2 * MARGIN_DB),
+            self._smaller,
+            self._stored,
+            partial(quieter, aim=FLOOR_DB + MARGIN_DB),
+        ):
+            if not self._faults(best):
                 break
+            kept = repair(found)
+            fewer = plan_of(self.prepared, self.output_format, kept)
+            if kept == found.kept or not fewer.changes:
+                continue
             self.monitor.stage("Trying again with fewer integers")
-            kept = _with_more_kept(self.prepared, found, measured=measured)
-            if kept != found.kept:
-                fewer = plan_of(self.prepared, self.output_format, kept)
-                again = self.write(fewer, _still_static(self.prepared, fewer, solved))
-                warnings = (*found.warnings, _given_up(found, kept, measured=measured))
-                found = replace(again, kept=kept, warnings=warnings)
-        return found
+            again = self.write(fewer, _still_static(self.prepared, fewer, solved))
+            given_up = (*found.given_up, self._given_up(found, kept))
+            found = replace(again, kept=kept, given_up=given_up, is_noise=best.is_poor)
+            if self._faults(found) <= self._faults(best):
+                best = found
+        return best
+
+    def _faults(self, found: _Attempt) -> float:
+        """Return by how much a result misses what is promised of it; 0: by nothing."""
+        return self._short(found) + (_LARGER if self._has_grown(found) else 0.0)
+
+    def _short(self, found: _Attempt) -> float:
+        return short_of_floor(found.checked)
+
+    def _has_grown(self, found: _Attempt) -> bool:
+        return found.nbytes >= self.prepared.source.nbytes >= TINY
+
+    def _quieter(
+        self, found: _Attempt, *, solved: SolvedIntegers, costs: Costs | None, aim: float
+    ) -> Mapping[str, Kept]:
+        """Leave out what loses most, where too little is left of an output."""
+        if not self._short(found) or self.reference is None or self.prepared.ready.nbytes > LARGE:
+            return found.kept
+        self.monitor.stage("Measuring which layers lose most")
+        return quieter(
+            self.prepared,
+            found.plan,
+            _still_static(self.prepared, found.plan, solved),
+            costs,
+            kept=found.kept,
+            aim=aim,
+            feeds=[feeds for feeds, _ in self.reference.runs],
+        )
+
+    def _smaller(self, found: _Attempt) -> Mapping[str, Kept]:
+        """Leave weights float that are too small to gain, where the file has grown."""
+        if not self._has_grown(found):
+            return found.kept
+        return {**without_small_weights(self.prepared, found.plan), **found.kept}
+
+    def _stored(self, found: _Attempt) -> Mapping[str, Kept]:
+        """Compute everything in float."""
+        why = (
+            "the file would grow"
+            if self._has_grown(found)
+            else "the whole model would lose too much"
+        )
+        all_of_it = Kept(f"in integers {why}", Mode.STORED)
+        return {p.node: all_of_it for p in self.prepared.ready.products} | dict(found.kept)
+
+    def _given_up(self, found: _Attempt, kept: Mapping[str, Kept]) -> str:
+        """Say what came of an attempt, and what is left out of the next."""
+        names = [f"'{name}'" for name in kept if kept.get(name) != found.kept.get(name)]
+        more = f" and {len(names) - _SHOWN} more" if names[_SHOWN:] else ""
+        said = f"{', '.join(names[:_SHOWN])}{more}"
+        if not self._short(found):
+            sizes = f"{self.prepared.source.nbytes} -> {found.nbytes} bytes"
+            return f"The quantized model was not smaller than float ({sizes}): {said} stayed float."
+        return f"{noise(found.checked)} Less runs in integers therefore, which costs time or size: {said}."
 
 
 def realize(  # noqa: PLR0913 - one parameter per question
@@ -199,7 +281,7 @@ def realize(  # noqa: PLR0913 - one parameter per question
         solved = _solved(prepared, chosen, monitor)
         # Where all is to be quantized nothing is taken back, and noise is a warning.
         settles = plan is None and chosen.coverage == "gain"
-        found = (writer.settle if settles else writer.write)(chosen, solved)
+        found = writer.settle(chosen, solved, {}, None) if settles else writer.write(chosen, solved)
         if chosen.coverage == "gain":
             _require_signal(found, writer.reference)
         fusion, unsafe = None, list[str]()
@@ -222,7 +304,7 @@ def realize(  # noqa: PLR0913 - one parameter per question
         verification=found.checked,
         warnings=(
             *prepared.warnings,
-            *found.warnings,
+            *(found.given_up if found.is_poor else ()),
             *unsafe,
             *warnings_of(source, found.nbytes, found.checked),
             *unfused(found.plan, fusion, job.options.runs_on),
@@ -231,7 +313,11 @@ def realize(  # noqa: PLR0913 - one parameter per question
         ),
         seconds=time.perf_counter() - started,
         fusion=fusion,
-        notes=(*prepared.ready.notes, *_groups_noted(prepared)),
+        notes=(
+            *prepared.ready.notes,
+            *_groups_noted(prepared),
+            *(() if found.is_poor else found.given_up),
+        ),
     )
 
 
@@ -367,26 +453,6 @@ def _still_static(prepared: Prepared, plan: Plan, solved: SolvedIntegers) -> Sol
         weights={n: w for n, w in found.items() if w.qparams.spec == plan.weight[n].spec},
         biases={p.node: solved.biases[p.node] for p in left if p.node in solved.biases},
     )
-
-
-def _with_more_kept(prepared: Prepared, found: _Attempt, *, measured: bool) -> Mapping[str, Kept]:
-    """Return the nodes to leave in float beside those that were: what was measured to lose most, or all."""
-    ready = prepared.ready
-    products = ready.products
-    small = sum(w.size for w in ready.view.weights.values()) < LARGE
-    feeds = prepared.judged if small else ()
-    kept = lossy(ready.model, ready.view, found.plan, products, feeds)
-    if not measured:
-        all_of_it = Kept("in integers the whole model would give noise")
-        kept = {p.node: all_of_it for p in products} | kept
-    return {**kept, **found.kept}
-
-
-def _given_up(found: _Attempt, kept: Mapping[str, Kept], *, measured: bool) -> str:
-    some = f"{len(kept)} nodes" if len(kept) > 1 else f"Node '{next(iter(kept))}'"
-    given_up = some if measured else "All layers"
-    said = noise(found.checked)
-    return f"{said} {given_up} stayed in float therefore, which costs time and size."
 
 
 def _limit_exceeded(source: LoadedModel, limit: int | None) -> list[str]:

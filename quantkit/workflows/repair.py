@@ -1,0 +1,180 @@
+"""What to leave out of integers where a result is too noisy or too large: found on the float model, before anything is emitted."""
+
+from collections.abc import Mapping
+
+from quantkit.plan import Format, Kept, Mode, Plan
+from quantkit.plan.measured import Costs, Losses, choose
+from quantkit.plan.model import SolvedIntegers
+from quantkit.plan.selection import resolve_names
+from quantkit.runtime.check_result import FLOOR_DB, MADE_UP, NOISE_DB, Verification
+from quantkit.runtime.session import RUNTIME_ERRORS
+from quantkit.solve.losses import Meter
+from quantkit.workflows.outcome import hides_noise, is_noise
+from quantkit.workflows.plan_prepared import planner_of
+from quantkit.workflows.prepare import Feeds, Prepared
+
+__all__ = ["MARGIN_DB", "quieter", "short_of_floor", "without_small_weights"]
+
+MARGIN_DB = 1.5  # more than is wanted: other samples are not quite like those that are judged on
+_SURE_DB = 0.5  # the same, of a result that may stay as it is
+_NOISY_DB = 1.0  # that noise lacks at least, whatever its figure is
+
+_LABELS = 0.1  # of the values of outputs without floats that may differ
+_STEPS = 12  # plans that are tried to find how much noise is worth
+_FINER = 4  # of them between one that is too noisy and one that is not
+_COARSE = 8.0  # by what noise is worth more from one to the next
+_SMALL = 1024  # values of a weight below which scales and conversions take as much as 8 bits save
+
+
+def short_of_floor(checked: Verification | None) -> float:
+    """Return how many dB the worst output lacks; 0 if it has enough, or nothing is known of it.
+
+    On made-up inputs only noise counts: what they show is not worth speed. Of outputs without floats too, as equality says
+    little else; then any number of dB stands for the share that differs.
+
+    Args:
+        checked: What the comparison with float found; None: it was switched off.
+    """
+    if checked is None:
+        return 0.0
+    poor = is_noise(checked) or hides_noise(checked)
+    if checked.worst is None:
+        return max(1 - a.share for a in checked.agreement.values()) if poor else 0.0
+    enough = NOISE_DB if checked.on == MADE_UP else FLOOR_DB + _SURE_DB
+    return max(enough - checked.worst, _NOISY_DB if poor else 0.0, 0.0)
+
+
+def quieter(  # noqa: PLR0913 - one parameter per question
+    prepared: Prepared,
+    plan: Plan,
+    solved: SolvedIntegers,
+    costs: Costs | None,
+    *,
+    kept: Mapping[str, Kept],
+    aim: float,
+    feeds: Feeds,
+) -> Mapping[str, Kept]:
+    """Return what to leave out of integers so that every output has so many dB, and the model stays as fast as it can.
+
+    Where no plan has that, it is the one that loses least.
+
+    What one unit of noise is worth in seconds is not known: it is raised until the plan that costs least is quiet enough.
+    The noise of each plan is measured, not added up: roundings of one signal may add up to more than their powers.
+
+    Args:
+        prepared: The model.
+        plan: The plan that is too noisy.
+        solved: Its integers.
+        costs: What each node takes; None: not known.
+        kept: What the plan leaves out already.
+        aim: SQNR in dB that every output is to have.
+        feeds: Samples to measure with.
+    """
+    ready = prepared.ready
+    try:
+        meter = Meter(ready.model, ready.view, plan, solved, feeds)
+        search = _Search(prepared, plan, costs or _assumed(prepared), kept, meter, aim)
+        return search.best()
+    except RUNTIME_ERRORS:  # a model that does not run with switches in it
+        return kept
+
+
+class _Search:
+    """Plans by what noise is worth."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        plan: Plan,
+        costs: Costs,
+        kept: Mapping[str, Kept],
+        meter: Meter,
+        aim: float,
+    ) -> None:
+        self.prepared = prepared
+        self.plan = plan
+        self.costs = costs
+        self.meter = meter
+        self.allowed = _LABELS if meter.by_labels else 10 ** (-aim / 10)
+        self.losses = meter.losses(self.allowed)
+        self.kept = {**kept, **_float_weights(plan, self.losses, self.allowed / 2)}
+        self.planned = planner_of(prepared, plan.output_format or Format.QDQ)
+        self.forced = resolve_names(prepared.job.options.forced, prepared.ready.view.names)
+        self.tried: dict[frozenset[str], float] = {}
+
+    def best(self) -> Mapping[str, Kept]:
+        """Return what the fastest quiet plan leaves out; where none is quiet, what the least noisy one does."""
+        loud = sum(self.costs.floats.values()) * self.allowed
+        quiet = loud * _COARSE
+        for _ in range(_STEPS):
+            if self._is_quiet(self._at(quiet)):
+                break
+            loud, quiet = quiet, quiet * _COARSE
+        else:
+            return self._at(quiet)
+        for _ in range(_FINER):
+            middle = (loud * quiet) ** 0.5
+            loud, quiet = (loud, middle) if self._is_quiet(self._at(middle)) else (middle, quiet)
+        return self._at(quiet)
+
+    def _at(self, weight: float) -> dict[str, Kept]:
+        """Return what is left out where one unit of noise is worth so many seconds."""
+        left = choose(self.prepared.ready.view, self.plan, self.costs, self.losses, weight)
+        # What the user wants in integers stays there, whatever it loses.
+        return {n: one for n, one in left.items() if n not in self.forced} | dict(self.kept)
+
+    def _is_quiet(self, kept: Mapping[str, Kept]) -> bool:
+        """Say whether every output has enough with these left out; measured."""
+        key = frozenset(kept)
+        if key not in self.tried:
+            self.tried[key] = max(self.meter.noise_of(self.planned(kept)).values(), default=0.0)
+        return self.tried[key] <= self.allowed
+
+
+def _float_weights(plan: Plan, losses: Losses, allowed: float) -> dict[str, Kept]:
+    """Return the nodes whose weights lose too much in 8 bits although they compute in float, the worst first."""
+    stored = [
+        (max(losses.nodes[node.node], default=0.0), node.node)
+        for node in plan.nodes
+        if node.mode in {Mode.STORED, Mode.INTEGER} and node.node in losses.nodes
+    ]
+    found, left = dict[str, Kept](), sum(lost for lost, _ in stored)
+    for lost, name in sorted(stored, reverse=True):
+        if left <= allowed:
+            break
+        said = losses.at_worst(losses.nodes[name])
+        found[name] = Kept(f"8 bits of its weight alone leave {said}", Mode.FLOAT)
+        left -= lost
+    return found
+
+
+def _assumed(prepared: Prepared) -> Costs:
+    """Return costs where nothing was measured: integers halve what a product takes, and a conversion is a tenth of one."""
+    view = prepared.ready.view
+    products = {product.node for product in prepared.ready.products}
+    floats = {node.name: 1.0 if node.name in products else 0.1 for node in view.nodes}
+    converted = dict.fromkeys(view.tensors, 0.1)
+    return Costs(
+        floats=floats,
+        static={name: seconds / 2 for name, seconds in floats.items()},
+        quantize=converted,
+        dequantize=converted,
+        source="assumed",
+    )
+
+
+def without_small_weights(prepared: Prepared, plan: Plan) -> dict[str, Kept]:
+    """Return the nodes whose weights are too small for the file to shrink by them.
+
+    Args:
+        prepared: The model.
+        plan: The plan whose file is too large.
+    """
+    view = prepared.ready.view
+    quantized = {node.node for node in plan.nodes if node.mode is not Mode.FLOAT}
+    return {
+        node.name: Kept("its weight is too small for the file to shrink by it", Mode.FLOAT)
+        for node in view.weighted
+        if node.name in quantized
+        and sum(view.weights[w].size for w in node.weights.values()) < _SMALL
+    }
