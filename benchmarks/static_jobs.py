@@ -6,7 +6,8 @@ and the samples of ``samples`` (see `save_samples`), takes ``options`` and write
 
 * ``prepare``: opset 17 at least, and onnxruntime's own preparation (shapes, folded constants and
   BatchNormalization), which every peer's result is better with;
-* ``onnxruntime``, ``onnxruntime_dynamic``, ``nncf``, ``quantkit``: quantize.
+* ``onnxruntime``, ``onnxruntime_dynamic``, ``nncf``, ``quantkit``: quantize;
+* ``nncf_control``: quantize by NNCF with accuracy control, on the labelled samples of ``choosing``.
 """
 
 import shutil
@@ -22,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from worker import answer
 
-__all__ = ["save_samples"]
+__all__ = ["load_samples", "save_samples"]
 
 Job = dict[str, Any]
 Feeds = Mapping[str, NDArray[Any]]
@@ -174,6 +175,83 @@ def nncf_row(job: Job) -> Job:
     return {**timed(call), "version": nncf.__version__}
 
 
+class Control:
+    """What NNCF's accuracy control asks: how good a model is on some items; counts what it ran.
+
+    An item is one sample and its class, or two and how alike they are.
+    """
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.samples = 0
+
+    def __call__(self, model: Any, items: Any) -> tuple[float, list[float] | None]:
+        """Return top-1 and whether each item is a hit; or Spearman's correlation, which single pairs have none of.
+
+        Raises:
+            ValueError: One pair: NNCF then ranks by outputs.
+        """
+        import onnxruntime as ort
+
+        options = ort.SessionOptions()
+        options.log_severity_level = 4
+        run = ort.InferenceSession(model.SerializeToString(), options).run
+        self.calls += 1
+        answers, wanted = [], []
+        for *feeds, label in items:
+            outputs = [run(None, dict(one))[0] for one in feeds]
+            answers.append(_alike(outputs, feeds) if len(feeds) > 1 else int(outputs[0].argmax()))
+            wanted.append(label)
+        self.samples += len(wanted)
+        if isinstance(wanted[0], float):
+            from scipy.stats import spearmanr
+
+            if len(wanted) < 2:  # noqa: PLR2004
+                raise ValueError("a correlation of one pair")
+            return float(spearmanr(answers, wanted)[0]), None
+        hits = [float(a == w) for a, w in zip(answers, wanted, strict=True)]
+        return float(np.mean(hits)), hits
+
+
+def _alike(outputs: Sequence[Any], feeds: Sequence[Feeds]) -> float:
+    """Return the cosine of two texts: tokens are averaged over their masks."""
+    masks = [one["attention_mask"][..., np.newaxis].astype(np.float32) for one in feeds]
+    a, b = (((o * m).sum(1) / m.sum(1))[0] for o, m in zip(outputs, masks, strict=True))
+    return float(a @ b / np.sqrt((a @ a) * (b @ b)))
+
+
+def nncf_control_row(job: Job) -> Job:
+    """Call NNCF's quantize_with_accuracy_control; ``max_drop`` and all else of ``options`` are its own."""
+    import onnx
+
+    nncf: Any = import_module("nncf")
+    options = dict(job["options"])
+    if "preset" in options:
+        options["preset"] = nncf.QuantizationPreset[options["preset"]]
+    if "model_type" in options:
+        options["model_type"] = nncf.ModelType[options["model_type"]]
+    samples, choosing = load_samples(job["samples"]), load_samples(job["choosing"])
+    labels = np.load(job["labels"]).tolist()
+    sides = len(choosing) // len(labels)
+    items = [(*choosing[i * sides : (i + 1) * sides], label) for i, label in enumerate(labels)]
+    control, model = Control(), onnx.load(job["source"])
+
+    def call() -> None:
+        made = nncf.quantize_with_accuracy_control(
+            model,
+            nncf.Dataset(samples),
+            nncf.Dataset(items, lambda item: item[0]),
+            control,
+            subset_size=len(samples),
+            **options,
+        )
+        onnx.save(made, job["target"])
+
+    report = timed(call)
+    runs = {"calls": control.calls, "evaluations": control.samples / len(items)}
+    return {**report, **runs, "version": nncf.__version__}
+
+
 def quantkit_row(job: Job) -> Job:
     """Call quantkit's quantize_static on the float model as it is: it needs no preparation."""
     from quantkit import quantize_static
@@ -197,6 +275,7 @@ if __name__ == "__main__":
             "onnxruntime": onnxruntime_row,
             "onnxruntime_dynamic": onnxruntime_dynamic_row,
             "nncf": nncf_row,
+            "nncf_control": nncf_control_row,
             "quantkit": quantkit_row,
         }
     )
