@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         realize_plan,
         save_prepared,
     )
+    from quantkit.api.tune import tune
     from quantkit.api.verify import verify_file
     from quantkit.diff import ModelDiff, ResultDiff
     from quantkit.errors import QuantkitError
@@ -50,12 +51,14 @@ if TYPE_CHECKING:
         StaticSettings,
         TensorRule,
         TextSettings,
+        TuneSettings,
     )
     from quantkit.spec import QInt8, QuantType, QUInt8
     from quantkit.workflows.inspect import Inspection, inspect_model
     from quantkit.workflows.optimize import check_pass
     from quantkit.workflows.pipeline import QuantizeResult
     from quantkit.workflows.prepare import Prepared
+    from quantkit.workflows.tune import Tuned
     from quantkit.workflows.verify_file import Attestation
 
 # onnxruntime tells its makers of sessions, and keeps a number for this machine in the user's cache, unless this is set when
@@ -89,6 +92,8 @@ _HOME = {
     "StaticSettings": "quantkit.settings",
     "TensorRule": "quantkit.settings",
     "TextSettings": "quantkit.settings",
+    "TuneSettings": "quantkit.settings",
+    "Tuned": "quantkit.workflows.tune",
     "calibrate": "quantkit.api.calibrate",
     "check_metric": "quantkit.evaluate.accuracy.user_metric",
     "check_pass": "quantkit.workflows.optimize",
@@ -107,6 +112,7 @@ _HOME = {
     "quantize_static": "quantkit.api.static",
     "realize_plan": "quantkit.api.static",
     "save_prepared": "quantkit.api.static",
+    "tune": "quantkit.api.tune",
     "verify_file": "quantkit.api.verify",
     "write_report": "quantkit.api.report",
 }
@@ -138,6 +144,8 @@ __all__ = [
     "StaticSettings",
     "TensorRule",
     "TextSettings",
+    "TuneSettings",
+    "Tuned",
     "__version__",
     "calibrate",
     "check_metric",
@@ -157,6 +165,7 @@ __all__ = [
     "quantize_static",
     "realize_plan",
     "save_prepared",
+    "tune",
     "verify_file",
     "write_report",
 ]

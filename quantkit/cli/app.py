@@ -24,6 +24,7 @@ from quantkit.cli.plan import plan
 from quantkit.cli.quantize import quantize
 from quantkit.cli.report import report
 from quantkit.cli.targets import targets
+from quantkit.cli.tune import tune
 from quantkit.cli.verify import verify
 from quantkit.errors import InterruptedRunError, OutputError, QuantkitError, UsageError
 from quantkit.text import printable
@@ -53,7 +54,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-_MAKING = (demo, inspect, calibrate, plan, optimize)
+_MAKING = (demo, inspect, calibrate, plan, tune, optimize)
 _JUDGING = (evaluate, report, gate, diff, verify, targets)
 for _command in (*_MAKING, *_JUDGING):
     app.command(cls=Command)(_command)

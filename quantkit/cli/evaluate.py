@@ -15,7 +15,7 @@ from quantkit.cli.gate import GateFlags
 from quantkit.errors import UsageError
 from quantkit.settings import EvaluateSettings, Recipe, load_recipe
 
-__all__ = ["evaluate"]
+__all__ = ["evaluate", "refuse_code"]
 
 _PANEL = "What is measured"
 
@@ -78,7 +78,7 @@ def evaluate(  # noqa: PLR0913 - one parameter a flag
         raise UsageError("Which data? Add --data DIR, or path under [data] in quantkit.toml.")
     if len(models) == 1 and recipe.model is not None:
         models = [str(recipe.model), *models]
-    _refuse_code(recipe, flags.given.get("metric"))
+    refuse_code(recipe, flags.given.get("metric"))
     wanted = flags.over(recipe.evaluate)
     judged = rules.over_recipe(recipe.gate)
     folder = wanted.output or Path("evaluation")
@@ -111,7 +111,7 @@ def evaluate(  # noqa: PLR0913 - one parameter a flag
     present(result, files, as_json=as_json)
 
 
-def _refuse_code(recipe: Recipe, metric: str | None) -> None:
+def refuse_code(recipe: Recipe, metric: str | None) -> None:
     """Refuse to import what only quantkit.toml names: a folder from elsewhere must not run code by being looked at.
 
     What a plug-in is called may stand there: it runs only where somebody has installed it.

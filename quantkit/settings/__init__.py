@@ -33,7 +33,7 @@ from quantkit.settings.static import (
     TensorRule,
     WeightType,
 )
-from quantkit.settings.toml import RECIPE_NAME, Recipe, load_recipe
+from quantkit.settings.toml import RECIPE_NAME, Recipe, load_recipe, recipe_text
 from quantkit.settings.tune import TuneSettings
 from quantkit.settings.values import Percent, Size, Switch
 
@@ -72,5 +72,6 @@ __all__ = [
     "objections",
     "parse_memory",
     "preset_keys",
+    "recipe_text",
     "resident",
 ]

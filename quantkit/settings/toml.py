@@ -1,5 +1,7 @@
 """The file quantkit.toml: its tables become a `Recipe`; its errors name the file and the table."""
 
+import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import partial
@@ -22,7 +24,7 @@ from quantkit.settings.static import (
 from quantkit.settings.tune import TuneSettings
 from quantkit.settings.values import WrongTypeError
 
-__all__ = ["RECIPE_NAME", "Recipe", "load_recipe"]
+__all__ = ["RECIPE_NAME", "Recipe", "load_recipe", "recipe_text"]
 
 RECIPE_NAME = "quantkit.toml"
 
@@ -211,3 +213,57 @@ def _shown(value: object) -> str:
         return "a huge number"  # Python does not write more than 4300 digits
     text = repr(value)
     return text if len(text) <= _LONG else f"{text[:_LONG]}..."
+
+
+def recipe_text(recipe: Recipe, folder: Path) -> str:
+    """Return quantkit.toml for a model, its data and how it is quantized; `load_recipe` reads the same from it.
+
+    What is as it is by default is left out, and so is what evaluates and judges.
+
+    Args:
+        recipe: What to write.
+        folder: Where the file will stand: paths are relative to it.
+    """
+    data, static = recipe.data, recipe.static
+    tables: list[tuple[str, object, object]] = [
+        ("[data]", data, DataSettings()),
+        ("[data.image]", data.image, ImageSettings()),
+        ("[data.text]", data.text, TextSettings()),
+        ("[calibrate]", recipe.calibrate, CalibrateSettings()),
+        ("[calibrate.data]", recipe.calibrated, data),
+        ("[static]", static, StaticSettings()),
+        ("[static.recover]", static.recover, RecoverSettings()),
+        ("[static.qdq]", static.qdq, QdqSettings()),
+        *(("[[static.tensor]]", rule, None) for rule in static.tensors),
+        *(("[[static.node]]", rule, None) for rule in static.nodes),
+    ]
+    parts = [f"model = {_written(recipe.model, folder)}\n"] if recipe.model is not None else []
+    for name, settings, usual in tables:
+        lines = [
+            f"{one.key} = {_written(value, folder)}\n"
+            for one in declared(type(settings)).values()
+            if (value := getattr(settings, one.name)) not in (None, ())
+            and (usual is None or value != getattr(usual, one.name))
+        ]
+        if lines:
+            parts.append("".join([f"{name}\n", *lines]))
+    return "\n".join(parts)
+
+
+def _written(value: Any, folder: Path) -> str:
+    """Return a value as TOML has it."""
+    if isinstance(value, Path):
+        try:
+            value = Path(os.path.relpath(value, folder)).as_posix()
+        except ValueError:  # of another drive
+            value = value.absolute().as_posix()
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple) and value and isinstance(value[0], tuple):
+        pairs = (f"{_written(str(key), folder)} = {number}" for key, number in value)
+        return f"{{ {', '.join(pairs)} }}"
+    if isinstance(value, tuple):
+        return f"[{', '.join(_written(one, folder) for one in value)}]"
+    return repr(float(value) if isinstance(value, float) else value)

@@ -45,6 +45,7 @@ from quantkit.workflows.outcome import (
     hides_noise,
     is_noise,
     noise,
+    require_change,
     require_pair_safe,
     require_same,
     require_static,
@@ -257,7 +258,8 @@ def realize(  # noqa: PLR0913 - one parameter per question
         check_target_of(plan, job.options.runs_on)
         chosen = for_target(plan, job, output_format)
         check_plan(prepared.ready, chosen, job.options.runs_on)
-    require_static(chosen, source)
+    # A plan that was given is done as it is, also where all of it is weights in 8 bits.
+    (require_static if plan is None else require_change)(chosen, source)
     own = plan is None or (not from_file and _is_own(prepared, chosen))
     how = {
         "format": output_format.value,

@@ -1,18 +1,131 @@
 """The best plan of a model within a budget: prepared once, made and run as files, chosen on some samples and judged on others.
 
-    load -> split the samples -> prepare -> [choose what to make -> make -> run -> record] ... -> judge -> write
+    load -> split the samples -> prepare -> [what next? -> make -> run -> record] ... -> judge -> write
 
 What is made next is decided by what is recorded (`quantkit.workflows.tune_search`), so that a search that was killed goes on
 where it was, and comes to the same answer.
 """
 
-from dataclasses import dataclass
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from itertools import count, islice
 from pathlib import Path
+from typing import Any
 
-from quantkit.result import Interval, Result
-from quantkit.workflows.tune_search import Choice
+import msgspec
+import numpy as np
 
-__all__ = ["Candidate", "Split", "Tuned"]
+from quantkit.data import Samples, order
+from quantkit.data.model import digest
+from quantkit.errors import DataError, QuantkitError, UsageError
+from quantkit.evaluate.accuracy.models import OutputSpec, Source, open_source, single_rows
+from quantkit.evaluate.cost.latency import Lab, measure_latency
+from quantkit.evaluate.layers.ranking import layers_of
+from quantkit.evaluate.outputs import AccuracyOptions, NamedModel
+from quantkit.files import check_folder
+from quantkit.gate import rules_of, with_verdicts
+from quantkit.graph.load import LoadedModel
+from quantkit.observe.distributed import cluster
+from quantkit.observe.job import sample_digest
+from quantkit.observe.monitor import Monitor, Silent
+from quantkit.observe.prepare import inputs_of, with_model_folder
+from quantkit.plan import Mode
+from quantkit.plan.model import Kept
+from quantkit.provenance import model_digest, software
+from quantkit.result import Evaluated, Layer, Result, Verdict, load_result
+from quantkit.runtime.session import load_model, make_session
+from quantkit.settings import (
+    RECIPE_NAME,
+    DataSettings,
+    GateSettings,
+    Recipe,
+    StaticSettings,
+    TuneSettings,
+)
+from quantkit.settings.record import to_record
+from quantkit.workflows.calibrate import CalibrateOptions
+from quantkit.workflows.evaluate import WRITTEN, EvaluateOptions, evaluate, write_evaluation
+from quantkit.workflows.pipeline import prepare_model
+from quantkit.workflows.prepare import Prepared
+from quantkit.workflows.record import StaticJob
+from quantkit.workflows.saved import load_prepared, save_prepared
+from quantkit.workflows.tune_folder import MODEL, PLAN, Candidate, Family, TuneFolder
+from quantkit.workflows.tune_search import (
+    BASES,
+    Budget,
+    Choice,
+    Figures,
+    best_of,
+    frontier_of,
+    keeps,
+    limits,
+    next_choices,
+)
+from quantkit.workflows.tune_trial import (
+    Trial,
+    decibels,
+    plan_for,
+    recipe_for,
+    run_saved,
+    run_trial,
+    write_candidate,
+)
+
+__all__ = ["Candidate", "Split", "TuneJob", "Tuned", "split", "tune"]
+
+_MOST_CALIBRATED = 256
+_MOST_CHOOSING = 2000
+_POOL = 10_000  # samples, where nobody says how many
+_FEWEST = 3  # samples: one for each part
+_LARGE = 64  # values of a sample from which on two alike are one and the same
+_HELD_OUT = 16  # samples behind those of the calibration on which a file is verified while it is made: they are no judges
+_JUDGED = 6  # files of the frontier that are judged
+_MEASURE = "QUANTKIT_MEASURE"  # in the environment: "0" for answers that depend on no clock
+_LOOKED_AT = 8  # samples that tell what each layer loses
+_UNKNOWN = Figures(drop=None, verdict="failed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneJob:
+    """What is searched for, and where it goes.
+
+    Attributes:
+        source: The float model.
+        data: Samples: a path, or a Python object with random access.
+        output: The folder that is written.
+        budget: What must be kept, and how long to search.
+        samples: Which samples, and how they are prepared; the seed is the budget's.
+        static: What holds for every candidate.
+        accuracy: Metric, pairs, answer, and whether samples that cannot be read are left out.
+        scheduler: Address of a dask scheduler whose workers make candidates; None: this process does.
+        again: Start anew where another search stands.
+        command: How it was asked for.
+        recipe: The text of quantkit.toml.
+        lab: What time is measured with.
+    """
+
+    source: Path
+    data: object
+    output: Path
+    budget: TuneSettings
+    samples: DataSettings = field(default_factory=DataSettings)
+    static: StaticSettings = field(default_factory=StaticSettings)
+    accuracy: AccuracyOptions = field(default_factory=AccuracyOptions)
+    scheduler: str | None = None
+    again: bool = False
+    command: str = ""
+    recipe: str = ""
+    lab: Lab | None = None
+
+    @property
+    def timed(self) -> bool:
+        """Whether time is measured while searching: not where it is forbidden, nor where the target is another machine."""
+        here = self.static.runs_on.runtime.startswith("onnxruntime, CPU")
+        return here and self.static.measure is not False and os.environ.get(_MEASURE) != "0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,46 +146,14 @@ class Split:
     available: int
     copies: int = 0
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """A file that was made and run, and what it does on the choosing samples.
-
-    Attributes:
-        name: "01", "02", ... in the order in which they were made.
-        choice: What makes it.
-        path: The file; None where it could not be made.
-        sha256: Of the file.
-        modes: How many nodes run in each mode.
-        size: As a share of float's file.
-        latency: As a multiple of float's time; None where it was not timed.
-        latency_interval: Of it.
-        predicted: The same by the costs of its nodes; None: not known.
-        drop: How much it loses against float, in the units of the budget; None where it could not be made.
-        drop_interval: Of it; None: not known.
-        samples: How many it was run on, before that was clear.
-        verdict: "in": within the budget of what may be lost; "out"; "failed": it could not be made.
-        sqnr_db: Signal to noise of the worst output; None: nothing changed.
-        seconds: That it took to make and run.
-        note: Why it could not be made; else "".
-    """
-
-    name: str
-    choice: Choice
-    path: Path | None
-    sha256: str = ""
-    modes: dict[str, int]
-    size: float = 1.0
-    latency: float | None = None
-    latency_interval: Interval | None = None
-    predicted: float | None = None
-    drop: float | None = None
-    drop_interval: Interval | None = None
-    samples: int = 0
-    verdict: str = "failed"
-    sqnr_db: float | None = None
-    seconds: float = 0.0
-    note: str = ""
+    def __str__(self) -> str:
+        parts = f"{len(self.calibration)} calibrate, {len(self.choosing)} choose, {len(self.judging)} judge"
+        copies = f"; {self.copies} copies of calibrated ones are left out" if self.copies else ""
+        used = len(self.calibration) + len(self.choosing) + len(self.judging) + self.copies
+        more = (
+            "" if used == self.available else f" (of {self.available}; --limit uses more or fewer)"
+        )
+        return f"{used} samples{more}: {parts}{copies}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +165,7 @@ class Tuned:
         candidates: All that were made, in order.
         chosen: The name of the best; None where none could be made.
         frontier: Names of those that no other beats in what it loses, its time and its size, the fastest first.
-        met: Whether the chosen one keeps the budget, by the samples that chose and by those that judge.
+        met: Whether the chosen one keeps the budget, by the samples that chose, and no less by those that judge.
         outcome: Of the judgement: "pass", "undecided", "fail", "invalid".
         result: The evaluation of the frontier on the judging samples; its candidates are called as here.
         split: Which samples did what.
@@ -92,7 +173,7 @@ class Tuned:
         sentence: What limits the chosen one, or why the budget cannot be met.
         notes: What a reader should know.
         stopped: Whether time ran out before the border of the budget was found.
-        seconds: That the search took, earlier runs included.
+        seconds: That making and running candidates took, earlier runs included.
     """
 
     folder: Path
@@ -108,3 +189,607 @@ class Tuned:
     notes: tuple[str, ...] = ()
     stopped: bool = False
     seconds: float = 0.0
+
+    def __str__(self) -> str:
+        """Say what counts, in a few lines."""
+        met = "keeps the budget" if self.met else "does not keep the budget"
+        first = f"candidate {self.chosen} {met} ({self.outcome})" if self.chosen else "no candidate"
+        made = f"{len(self.candidates)} candidates in {self.seconds / 60:.1f} minutes"
+        return "\n".join([f"{first}; {made}", str(self.split), self.sentence])
+
+    def __repr__(self) -> str:
+        return f"<Tuned: {len(self.candidates)} candidates, chosen {self.chosen}>"
+
+    @property
+    def best(self) -> Candidate | None:
+        """The chosen candidate."""
+        return next((c for c in self.candidates if c.name == self.chosen), None)
+
+
+def split(mixed: Sequence[int], digests: Mapping[int, object], available: int, seed: int) -> Split:
+    """Divide samples into those that calibrate, choose and judge.
+
+    Args:
+        mixed: Places in the order in which calibration draws them: of a limit it takes the first.
+        digests: What names the contents of a sample; places without one are like no other.
+        available: How many samples there are.
+        seed: Of the order of the choosing part.
+
+    Raises:
+        DataError: There are too few.
+    """
+    total = len(mixed)
+    if total < _FEWEST:
+        raise DataError(
+            f"There {'is 1 sample' if total == 1 else f'are {total} samples'}, and {_FEWEST} are needed at least: one to "
+            "calibrate with, one to choose by, one to judge by."
+        )
+    first = min(_MOST_CALIBRATED, max(1, total // 4))
+    calibration = tuple(mixed[:first])
+    used = {digests[place] for place in calibration if place in digests}
+    rest = [place for place in mixed[first:] if digests.get(place, place) not in used]
+    if len(rest) < _FEWEST - 1:
+        raise DataError(
+            f"{total - first - len(rest)} of {total} samples are copies of those that are calibrated with: none is left to "
+            "choose or judge by; give more that differ."
+        )
+    wanted = min(
+        _MOST_CHOOSING, max(min(_HELD_OUT, len(rest) // 2), 2 * len(rest) // 5), len(rest) - 1
+    )
+    part: dict[object, int] = {}  # copies stay together, where the first of them is
+    parts: tuple[list[int], list[int]] = ([], [])
+    for place in rest:
+        name = digests.get(place, ("place", place))
+        chosen = part.setdefault(name, 0 if len(parts[0]) < wanted else 1)
+        parts[chosen].append(place)
+    if not parts[1]:
+        raise DataError(
+            f"All {len(rest)} samples that are not calibrated with are copies of each other: give more that differ."
+        )
+    shuffled = np.random.default_rng(seed).permutation(len(parts[0]))
+    return Split(
+        calibration=calibration,
+        choosing=tuple(parts[0][i] for i in shuffled),
+        judging=tuple(parts[1]),
+        available=available,
+        copies=total - first - len(rest),
+    )
+
+
+def tune(job: TuneJob, monitor: Monitor | None = None) -> Tuned:
+    """Search for the fastest file that keeps a budget; see `quantkit.tune`.
+
+    Args:
+        job: What is searched for, and where it goes.
+        monitor: Told what is done.
+
+    Raises:
+        QuantkitError: Model, data or settings cannot be used; nothing is written then.
+    """
+    if not job.budget.has_budget:
+        raise UsageError("Which budget? Add --max-drop 0.5%, --max-latency 0.7 or --max-size 30%.")
+    if job.budget.max_latency is not None and not job.timed:
+        raise UsageError(
+            "--max-latency needs time to be measured, which is switched off, or is for another machine: leave it out."
+        )
+    if job.static.covers_all:
+        raise UsageError(
+            "Coverage 'all' leaves nothing to choose: leave it out, or quantize static."
+        )
+    monitor = monitor or Silent()
+    started = time.monotonic()
+    monitor.stage("Reading the model")
+    loaded = load_model(job.source)
+    loaded.require_weights()
+    read = [*loaded.files, *([Path(job.data)] if isinstance(job.data, str | Path) else [])]
+    check_folder(job.output, (MODEL, PLAN, RECIPE_NAME, "tune.json", *WRITTEN), read)
+    monitor.stage("Looking at the samples")
+    divided, contents = _divided(job, loaded)
+    folder = TuneFolder(path=job.output, identity=_identity(job, loaded, contents))
+    folder.check(again=job.again)
+    search = _Search(
+        job=job,
+        loaded=loaded,
+        split=divided,
+        folder=folder,
+        watch=_Watch(monitor, started + 60 * job.budget.minutes),
+    )
+    was_there = job.output.exists()
+    try:
+        return search.run()
+    except QuantkitError:
+        if job.output.exists():
+            folder.give_up(made=not was_there)
+        raise
+
+
+def _divided(job: TuneJob, loaded: LoadedModel) -> tuple[Split, str]:
+    """Read every sample that will be used, and divide them; return also what names their contents and labels."""
+    settings = with_model_folder(_samples(job), loaded)
+    outputs = make_session(str(job.source)).get_outputs()
+    rows = single_rows(
+        inputs_of(loaded),
+        [OutputSpec(name=o.name, type=o.type, shape=_extents(o.shape)) for o in outputs],
+    )
+    source = open_source(
+        job.data, rows, settings, pairs=job.accuracy.pairs, skip_bad=job.accuracy.skip_bad
+    )
+    parts = [part for part in source.parts if isinstance(part, Samples)]
+    if len(parts) < len(source.parts):
+        raise UsageError(
+            "These samples can be read only once, and a search reads them often: give a path, or a list of them."
+        )
+    mixed = order(
+        len(parts[0]), limit=settings.limit or _POOL, shuffle=settings.shuffle, seed=settings.seed
+    ).tolist()
+    digests, named = dict[int, object](), [source.fingerprint()]
+    readable = []
+    for place, group in _each(source, mixed):
+        readable.append(place)
+        found = tuple(sample_digest(sample.feeds) for sample in group)
+        named.append(f"{found} {group[0].label}")
+        if sum(array.size for sample in group for array in sample.feeds.values()) >= _LARGE:
+            digests[place] = found
+    return split(readable, digests, len(parts[0]), settings.seed), digest(named)
+
+
+def _each(source: Source, places: Sequence[int]) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    """Yield samples that can be read, with their places."""
+    for place in places:
+        for group in replace(source, only=(place,)):
+            yield place, group
+
+
+def _extents(shape: Sequence[Any] | None) -> tuple[int | None, ...] | None:
+    return (
+        None
+        if shape is None
+        else tuple(n if isinstance(n, int) and n >= 0 else None for n in shape)
+    )
+
+
+def _samples(job: TuneJob) -> DataSettings:
+    return replace(job.samples, seed=job.budget.seed)
+
+
+def _identity(job: TuneJob, loaded: LoadedModel, contents: str) -> dict[str, Any]:
+    """Return what tells this search from others. How long it may take, and who works, does not."""
+    budget = replace(job.budget, minutes=10.0, output=None, candidates=None)
+    settings = {
+        "budget": to_record(budget),
+        "samples": to_record(replace(job.samples, path=None, memory=None)),
+        "static": msgspec.to_builtins(job.static, enc_hook=str),
+        "accuracy": to_record(replace(job.accuracy, only=None)),
+        "timed": job.timed,
+    }
+    return {
+        "model": model_digest(loaded)["sha256"],
+        "data": contents,
+        "budget or setting": json.loads(json.dumps(settings)),
+        "version": dict(software()),
+    }
+
+
+class _Watch(Silent):
+    """Passes on what is done, with the candidate and the time that is left."""
+
+    def __init__(self, monitor: Monitor, until: float) -> None:
+        self.monitor = monitor
+        self.until = until
+        self.about = ""
+
+    @property
+    def left(self) -> float:
+        """Seconds."""
+        return self.until - time.monotonic()
+
+    def stage(self, text: str) -> None:
+        """Name the stage."""
+        minutes = max(0.0, self.left) / 60
+        about = f"{self.about}: " if self.about else ""
+        self.monitor.stage(f"{minutes:.0f} min left  {about}{text}")
+
+    def step(self, number: int, of: int, text: str) -> None:  # noqa: ARG002 - a step of something larger here
+        """Name a step of making one file."""
+        self.monitor.name(f"{self.about}: {text}" if self.about else text)
+        self.stage(text)
+
+    def start(self, count: int | None, what: str = "samples") -> None:
+        """Begin a bar."""
+        self.monitor.start(count, what)
+
+    def tick(self, samples: int) -> None:
+        """Move it."""
+        self.monitor.tick(samples)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Search:
+    """One search, from what stands in its folder to what is written there at last."""
+
+    job: TuneJob
+    loaded: LoadedModel
+    split: Split
+    folder: TuneFolder
+    watch: "_Watch"
+    made: dict[Choice, Candidate] = field(default_factory=dict)
+    family: Family = field(default_factory=lambda: Family(kept=(), noises=()))
+    stopped: bool = False
+    _prepared: Prepared | None = None
+
+    def run(self) -> Tuned:
+        """Search until the border of the budget is found or time is over, then judge."""
+        if not self.job.output.exists():
+            self.prepared()  # what is wrong with the data is said before anything is written
+        self.folder.begin(again=self.job.again)
+        self.made = {c.choice: c for c in self.folder.candidates()}
+        self.family = self.folder.family() or self._fastest()
+        self._share(must=self.job.scheduler is not None)
+        for choice, one in self.made.items():
+            if one.path is not None and one.latency is None:  # killed before it was timed
+                self.made[choice] = self._timed(one)
+        with self._workers() as client:
+            while choices := self._next(client):
+                if self._is_late():
+                    self.stopped = True
+                    break
+                for made in self._make(choices, client):
+                    self.made[made.choice] = self._timed(made)
+                    self._put_best()
+        return self._judged()
+
+    def prepared(self) -> Prepared:
+        """Return the preparation, of an earlier run if there is one."""
+        if self._prepared is None:
+            self._prepared = self._found_prepared() or self._new_prepared()
+        return self._prepared
+
+    def _found_prepared(self) -> Prepared | None:
+        if not self.folder.prepared.exists() or self.job.again:
+            return None
+        try:
+            found = load_prepared(self.folder.prepared, self.job.source)
+            return replace(found, job=self.static_job)
+        except QuantkitError:
+            return None  # it is made again
+
+    def _new_prepared(self) -> Prepared:
+        self.watch.about = "Preparing"
+        job = self.static_job
+        # Samples for the empirical correction are kept: some candidates ask for it.
+        recover = job.options.recover
+        asked = replace(recover, empirical=True) if recover.empirical == "auto" else recover
+        prepared = prepare_model(
+            replace(job, options=replace(job.options, recover=asked)), self.watch, moments="often"
+        )
+        self.watch.about = ""
+        few = prepared.judged[: len(self.split.choosing)]
+        return replace(prepared, job=job, judged=few)
+
+    @property
+    def static_job(self) -> StaticJob:
+        """What every candidate is asked for."""
+        return StaticJob(
+            source=self.job.source,
+            data=self.job.data,
+            options=self.job.static,
+            calibrate=CalibrateOptions(skip_bad=self.job.accuracy.skip_bad),
+            settings=self._calibrated,
+        )
+
+    @property
+    def _calibrated(self) -> DataSettings:
+        return replace(_samples(self.job), limit=len(self.split.calibration))
+
+    @property
+    def recipe(self) -> Recipe:
+        """What quantkit.toml of every candidate says."""
+        path = Path(self.job.data) if isinstance(self.job.data, str | Path) else None
+        data = replace(_samples(self.job), path=path)
+        return Recipe(
+            model=self.job.source,
+            data=data,
+            calibrated=replace(self._calibrated, path=path),
+            static=self.job.static,
+        )
+
+    @property
+    def budget(self) -> Budget:
+        """What must be kept, in units of what is lost."""
+        given = self.job.budget
+        # Of a percentage of float's own figure only the verdicts of the candidates tell.
+        drop = None if given.max_drop is None else float(given.max_drop)
+        return Budget(
+            drop=drop, latency=given.max_latency, size=given.max_size, most=given.candidates
+        )
+
+    def _next(self, client: Any) -> tuple[Choice, ...]:
+        known = self.figures()
+        together = 1 if client is None else max(1, len(client.scheduler_info()["workers"]))
+        if not self.family.whole and all(known.get(b, _UNKNOWN).verdict == "out" for b in BASES):
+            self._find_family()
+        return next_choices(
+            known, self.family.noises, self.budget, together, dynamic=self.family.dynamic
+        )
+
+    def _fastest(self) -> Family:
+        """Return the family with its first plan alone, and keep it."""
+        plan = plan_for(self.prepared(), Choice(form="dynamic"), {})
+        dynamic = any(node.mode is Mode.INTEGER for node in plan.nodes)
+        found = Family(kept=({},), noises=(1.0,), dynamic=dynamic)
+        self.folder.put_family(found)
+        return found
+
+    def figures(self) -> dict[Choice, Figures]:
+        """Return what is decided by: the records, in the order in which they were made."""
+        return {choice: self._figures(one) for choice, one in self.made.items()}
+
+    def _figures(self, one: Candidate) -> Figures:
+        cost = one.latency
+        if cost is None and one.choice.form == "static":
+            # Where nothing is timed, plans further along the family take longer.
+            cost = 0.5 + 0.49 * one.choice.point / max(1, len(self.family.noises) - 1)
+        verdict: Any = one.verdict
+        return Figures(
+            drop=one.drop, verdict=verdict, cost=1.0 if cost is None else cost, size=one.size
+        )
+
+    def _find_family(self) -> None:
+        """Rank nodes by what each loses, on the file of the fastest plan, and keep the plans that follow from it."""
+        first = self.made[BASES[0]]
+        assert first.path is not None  # noqa: S101 - it was run
+        self.watch.about = "What each layer loses"
+        prepared = self.prepared()
+        found = layers_of(
+            self.job.source, first.path, prepared.judged[:_LOOKED_AT], progress=self.watch.stage
+        )
+        self.watch.about = ""
+        self.family = replace(family_of(found.layers, prepared), dynamic=self.family.dynamic)
+        self.folder.put_family(self.family)
+
+    def _is_late(self) -> bool:
+        """Say whether the next candidate would not be done in time, as long as the others took; the first always is made."""
+        took = [one.seconds for one in self.made.values()]
+        return bool(took) and self.watch.left < sum(took) / len(took)
+
+    def _workers(self) -> AbstractContextManager[Any]:
+        if self.job.scheduler is None:
+            return nullcontext()
+        if not isinstance(self.job.data, str | Path):
+            raise UsageError("Workers of a cluster read the samples themselves: give their path.")
+        return cluster(self.job.scheduler, self.watch.stage)
+
+    def _make(self, choices: Sequence[Choice], client: Any) -> Iterator[Candidate]:
+        trials = [self._trial(choice, number) for number, choice in enumerate(choices)]
+        if client is None:
+            for trial in trials:
+                self.watch.about = f"Candidate {trial.name} ({trial.choice})"
+                yield run_trial(trial, self.prepared(), self.watch)
+        else:
+            self.watch.stage(f"{len(trials)} candidates on {self.job.scheduler}")
+            yield from client.gather([client.submit(run_saved, t, pure=False) for t in trials])
+        self.watch.about = ""
+
+    def _share(self, *, must: bool) -> None:
+        """Keep the preparation where workers, or another run, find it; `must`: there is no other way."""
+        if self.folder.prepared.exists() or self._is_over():
+            return
+        self.folder.prepared.parent.mkdir(exist_ok=True)
+        try:
+            save_prepared(self.prepared(), self.folder.prepared)
+        except UsageError:
+            if must:
+                raise
+
+    def _is_over(self) -> bool:
+        """Say whether an earlier run has judged what it found: then nothing needs to be prepared, unless more is made."""
+        return self.folder.judged() is not None and bool(self.made)
+
+    def _trial(self, choice: Choice, number: int) -> Trial:
+        taken = {one.name for one in self.made.values()}
+        free = (name for n in count(1) if (name := f"{n:02}") not in taken)
+        return Trial(
+            name=next(islice(free, number, None)),
+            choice=choice,
+            kept=self.family.kept[choice.point] if choice.form == "static" else {},
+            source=self.job.source,
+            data=self.job.data,
+            samples=_samples(self.job),
+            accuracy=replace(self.job.accuracy, only=self.split.choosing),
+            limit=self.job.budget.max_drop,
+            alpha=1 - self.job.budget.confidence,
+            folder=self.folder,
+            recipe=self.recipe,
+        )
+
+    def _timed(self, one: Candidate) -> Candidate:
+        """Time a candidate beside float, here and alone, and record it."""
+        feeds = self.prepared().judged if self.job.timed and one.path is not None else ()
+        if one.path is None or not feeds:
+            return one
+        self.watch.about = f"Candidate {one.name}"
+        models = [("float", self.job.source), (one.name, one.path)]
+        timed = measure_latency(models, feeds, progress=self.watch.stage, lab=self.job.lab)
+        self.watch.about = ""
+        found = next(iter(timed.latency.get(one.name, ())), None)
+        if found is None:
+            return one
+        one = replace(one, latency=found.ratio, latency_interval=found.ratio_interval)
+        write_candidate(one, self.folder.place(one.name))
+        return one
+
+    def _put_best(self) -> None:
+        best = best_of(self.figures(), self.budget)
+        if best is not None:
+            one = self.made[best]
+            self.folder.put_best(one, recipe_for(self.recipe, best, self.folder.path))
+
+    def _judged(self) -> Tuned:
+        """Judge the frontier on samples that chose nothing, write what came of it, and say it."""
+        known = self.figures()
+        best = best_of(known, self.budget)
+        if best is None:
+            raise QuantkitError(self._nothing())
+        front = [self.made[choice] for choice in frontier_of(known)]
+        chosen = self.made[best]
+        if chosen not in front:
+            front.append(chosen)
+        few = [one for one in front if one is chosen or front.index(one) < _JUDGED]
+        result = self._result([one.name for one in few])
+        verdict = next(v for v in result.verdicts if v.candidate == chosen.name)
+        own = next(m for m in result.candidates if m.name == chosen.name)
+        met = keeps(known[best], self.budget) and verdict.outcome in {"pass", "undecided"}
+        return Tuned(
+            folder=self.folder.path,
+            candidates=tuple(self.made.values()),
+            chosen=chosen.name,
+            frontier=tuple(one.name for one in front),
+            met=met,
+            outcome=verdict.outcome,
+            result=result,
+            split=self.split,
+            measure=_Measure.of(own).words,
+            sentence=self._sentence(best, _Measure.of(own), verdict),
+            notes=tuple(self._notes(own, verdict)),
+            stopped=self.stopped,
+            seconds=sum(one.seconds for one in self.made.values()),
+        )
+
+    def _nothing(self) -> str:
+        reasons = dict.fromkeys(one.note for one in self.made.values() if one.note)
+        return f"No candidate could be made of {self.loaded.name}: {'; '.join(reasons)}"
+
+    def _result(self, names: Sequence[str]) -> Result:
+        """Return the evaluation of some candidates on the judging samples: the one that stands there, else a new one."""
+        if self.folder.judged() == list(names):
+            try:
+                return load_result(self.folder.path)
+            except QuantkitError:
+                pass  # it is made again
+        self.watch.about = "Judging"
+        models = [NamedModel(name="float", path=self.job.source)]
+        models += [NamedModel(name=n, path=self.folder.place(n) / MODEL) for n in names]
+        options = EvaluateOptions(
+            accuracy=replace(self.job.accuracy, only=self.split.judging),
+            skip=frozenset(
+                {"memory", "layers", "fidelity"} | (set() if self.job.timed else {"latency"})
+            ),
+            title=f"{self.job.source.stem}, tuned",
+            command=self.job.command,
+            recipe=self.job.recipe,
+        )
+        settings = replace(_samples(self.job), limit=None)
+        result = evaluate(models, self.job.data, settings, options, self.watch)
+        result = replace(result, notes=(f"{self.split}.", *result.notes))
+        result = with_verdicts(result, rules_of(self._rules(result.candidates[0])))
+        write_evaluation(result, self.folder.path)
+        self.folder.put_judged(list(names))
+        self.watch.about = ""
+        return result
+
+    def _rules(self, model: Evaluated) -> GateSettings:
+        """Return the budget as rules of a gate, by what there is to tell."""
+        rules, drop = self.job.budget.rules(GateSettings()), self.job.budget.max_drop
+        kind = _Measure.of(model).kind
+        if drop is None or kind == "metric":
+            return rules
+        if kind == "flips":
+            return replace(rules, max_drop=None, max_flips=min(float(drop), _ALL))
+        return replace(rules, max_drop=None, min_sqnr_db=max(decibels(float(drop)), _LEAST_DB))
+
+    def _sentence(self, best: Choice, measure: "_Measure", verdict: Verdict) -> str:
+        """Say what limits the chosen one, or why the budget cannot be met."""
+        known, budget = self.figures(), self.budget
+        own = known[best]
+        if not keeps(own, budget):
+            return self._unmet(measure)
+        if verdict.outcome in {"fail", "invalid"}:
+            broken = [r.sentence for r in verdict.rules if r.outcome == "fail"]
+            broken += [o.sentence for o in verdict.objections if not o.allowed]
+            return f"By the samples that judge the budget is not kept: {'; '.join(broken)}."
+        found = limits(known, best, budget)
+        if found is None:
+            return "Nothing faster was found, whatever it may lose: time limits it, not accuracy."
+        more, share = found
+        return f"{measure.amount(more)} more would buy {share:.0%} of the time."
+
+    def _unmet(self, measure: "_Measure") -> str:
+        """Say which limits no candidate keeps, and what the best there is reaches."""
+        known, budget = self.figures(), self.budget
+        made = [f for f in known.values() if f.verdict != "failed"]
+        said = []
+        if not any(f.verdict == "in" for f in made) and budget.drop is not None:
+            least = min(f.drop for f in made if f.drop is not None)
+            said.append(
+                f"the least that is lost is {measure.amount(least)}, not {measure.amount(budget.drop)}"
+            )
+        if budget.latency is not None and not any(f.cost <= budget.latency for f in made):
+            said.append(
+                f"the fastest takes {min(f.cost for f in made):.2f} of float's time, not {budget.latency:.2f}"
+            )
+        if budget.size is not None and not any(f.size <= budget.size for f in made):
+            said.append(
+                f"the smallest has {min(f.size for f in made):.1%} of float's size, not {budget.size:.1%}"
+            )
+        reason = "; ".join(said) or "each limit is kept by some candidate, and all of them by none"
+        return f"The budget cannot be met: {reason}."
+
+    def _notes(self, own: Evaluated, verdict: Verdict) -> Iterator[str]:
+        yield f"{self.split}."
+        measure = _Measure.of(own)
+        if measure.kind != "metric" and self.job.budget.max_drop is not None:
+            yield f"No labels: what counts is {measure.words}, at most {measure.amount(float(self.job.budget.max_drop))}."
+        if own.drift is not None and own.drift.sentence:
+            yield own.drift.sentence
+        for judged in verdict.rules:
+            if judged.outcome == "undecided":
+                yield f"{judged.rule.key}: {judged.sentence}."
+        if self.stopped:
+            yield "Time was over before the border of the budget was found: more --minutes go on from here."
+
+
+_ALL = 1 - 1e-9  # of the decisions: a gate takes less than all of them
+_LEAST_DB = 1e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Measure:
+    """What is lost, and how it is said."""
+
+    kind: str
+    words: str
+    points: bool
+
+    @classmethod
+    def of(cls, model: Evaluated) -> "_Measure":
+        """Return what there is to tell of a candidate, as `quantkit.workflows.tune_trial.lost` does."""
+        if model.metric is not None:
+            return cls(kind="metric", words=model.metric.name, points=model.metric.is_fraction)
+        if model.drift is not None and model.drift.decision is not None:
+            return cls(kind="flips", words="decisions that differ from float's", points=False)
+        return cls(kind="noise", words="noise, as a share of the outputs' power", points=False)
+
+    def amount(self, value: float) -> str:
+        """Return a figure with its unit."""
+        if self.kind == "metric":
+            return f"{100 * value:.2g} points" if self.points else f"{value:.3g} of {self.words}"
+        what = "of the decisions" if self.kind == "flips" else "of the outputs' power"
+        return f"{100 * value:.2g} % {what}"
+
+
+def family_of(layers: Sequence[Layer], prepared: Prepared) -> Family:
+    """Return plans from the fastest to the most exact: one after the other, the layers that bring most noise stay float.
+
+    Args:
+        layers: What each brings, the noisiest first.
+        prepared: The model whose nodes they are.
+    """
+    static = {n.node for n in plan_for(prepared, Choice(), {}).nodes if n.mode is Mode.STATIC}
+    kept: list[dict[str, Kept]] = [{}]
+    noises = [1.0]
+    ranked = [layer for layer in layers if layer.node in static]
+    for layer in ranked[:-1]:  # without the last, too, it is the form that only stores weights
+        why = f"in 8 bits it brings {layer.share:.1%} of the noise"
+        kept.append({**kept[-1], layer.node: Kept(why)})
+        noises.append(max(noises[-1] - layer.share, 0.0))
+    return Family(kept=tuple(kept), noises=tuple(noises), whole=True)

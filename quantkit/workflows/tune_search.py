@@ -38,20 +38,20 @@ class Choice:
         form: How products run: in calibrated integers as far as the family's plan has it, in integers that are found while
             it runs, or in float from weights that are stored in 8 bits.
         point: Number in the family, 0 the fastest; of the form "static" only.
-        method: How ranges are estimated.
+        method: How ranges are estimated; "": as usual.
         recovery: How much is done to win back accuracy.
     """
 
     form: Form = "static"
     point: int = 0
-    method: str = "mse"
+    method: str = ""
     recovery: Recovery = "usual"
 
     def __str__(self) -> str:
         if self.form != "static":
             return {"dynamic": "dynamic int8", "stored": "weights only"}[self.form]
         said = [f"static, plan {self.point}"]
-        said += [f"ranges by {self.method}"] if self.method != "mse" else []
+        said += [f"ranges by {self.method}"] if self.method else []
         said += ["thorough recovery"] if self.recovery != "usual" else []
         return ", ".join(said)
 

@@ -1,0 +1,108 @@
+"""`tune`: the fastest file of a model that keeps a budget of accuracy, time and size."""
+
+from pathlib import Path
+
+from quantkit.api.arguments import as_path, checked_kinds, sample_settings
+from quantkit.data.objects import check_data
+from quantkit.errors import UsageError
+from quantkit.evaluate.outputs import AccuracyOptions
+from quantkit.settings import DataSettings, Percent, StaticSettings, TuneSettings
+from quantkit.workflows.tune import Tuned, TuneJob
+from quantkit.workflows.tune import tune as work
+
+__all__ = ["tune"]
+
+
+@checked_kinds
+def tune(  # noqa: PLR0913 - one parameter per question
+    model: str | Path,
+    data: object,
+    output: str | Path,
+    *,
+    max_drop: float | str | None = None,
+    max_latency: float | None = None,
+    max_size: float | None = None,
+    minutes: float = 10.0,
+    candidates: int | None = None,
+    seed: int = 0,
+    metric: str | None = None,
+    pairs: bool = False,
+    answer: str | None = None,
+    static: StaticSettings | None = None,
+    settings: DataSettings | None = None,
+    limit: int | None = None,
+    memory: int | str | None = None,
+    skip_bad: bool = False,
+    scheduler: str | None = None,
+    again: bool = False,
+) -> Tuned:
+    """Search for the fastest file of a model that keeps a budget.
+
+    Samples are divided: some calibrate, others choose among the candidates, and the rest judges what was chosen. Without
+    labels `max_drop` bounds the decisions that differ from float's, or, where no output decides, the noise as a share
+    of the outputs' power (0.01 is 20 dB). Interrupted, the same call goes on where it was.
+
+    Args:
+        model: The float32 model, a path.
+        data: What `quantkit.calibrate` takes, other than what can be read only once; with labels where there are any.
+        output: A folder: model.onnx, plan.json and quantkit.toml of the best, result.json and report.html of the frontier,
+            and every candidate.
+        max_drop: How much worse the metric may be: 0.005 in its units, or "0.5%", which is half a point of top-1, and of mse
+            and the like half a per cent of float's own.
+        max_latency: How slow, as a multiple of float's time.
+        max_size: How large, as a share of float's file.
+        minutes: How long to search.
+        candidates: Make at most so many files; None: as many as it takes.
+        seed: Of the order of samples and of their division.
+        metric: As for `evaluate_models`.
+        pairs: As for `evaluate_models`.
+        answer: The output that is judged, of several; None: the first that fits.
+        static: What holds for every candidate: target, types, rules for nodes and tensors.
+        settings: How samples are prepared and ordered.
+        limit: Use so many samples in all; overrides the settings.
+        memory: Bytes that may be held at once (or "500MB", "1GB"); overrides the settings.
+        skip_bad: Leave out samples that cannot be read, instead of failing.
+        scheduler: Address of a dask scheduler whose workers make candidates; time is measured here.
+        again: Start anew where another search stands in the folder.
+
+    Returns:
+        The candidates, the chosen one, whether the budget is met, and what limits it.
+
+    Raises:
+        QuantkitError: With one line that says what is wrong and what to do.
+    """
+    if not isinstance(data, str | Path):
+        check_data(data)
+    return work(
+        TuneJob(
+            source=as_path(model, "model"),
+            data=data,
+            output=as_path(output, "output"),
+            budget=TuneSettings(
+                max_drop=_drop(max_drop),
+                max_latency=max_latency,
+                max_size=max_size,
+                minutes=minutes,
+                candidates=candidates,
+                seed=seed,
+            ),
+            samples=sample_settings(settings, limit=limit, memory=memory),
+            static=static or StaticSettings(),
+            accuracy=AccuracyOptions(metric=metric, pairs=pairs, answer=answer, skip_bad=skip_bad),
+            scheduler=scheduler,
+            again=again,
+            command=f"quantkit.tune({str(model)!r}, ...)",
+        )
+    )
+
+
+def _drop(given: float | str | None) -> float | None:
+    """Return a limit of a drop: a number, or a text such as "0.5%"."""
+    if not isinstance(given, str):
+        return given
+    try:
+        return (
+            Percent(float(given.strip().removesuffix("%")) / 100) if "%" in given else float(given)
+        )
+    except ValueError:
+        raise UsageError(f"max_drop {given!r} is no number: write 0.005, or '0.5%'.") from None

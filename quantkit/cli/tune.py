@@ -1,0 +1,183 @@
+"""`quantkit tune MODEL --data dir/ --max-drop 0.5% -o DIR`."""
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from quantkit.cli.calibration_view import watching
+from quantkit.cli.console import (
+    Column,
+    JsonOption,
+    fitted_table,
+    line,
+    marked,
+    output,
+    print_notes,
+    write_json,
+)
+from quantkit.cli.data_options import DataFlags, data_settings, read_by
+from quantkit.cli.flags import Flags, expanded
+from quantkit.errors import InterruptedRunError, UsageError
+from quantkit.settings import EvaluateSettings, StaticSettings, TuneSettings, load_recipe
+from quantkit.settings.declare import declared
+
+if TYPE_CHECKING:
+    from quantkit.workflows.tune import Candidate, Tuned
+
+__all__ = ["tune"]
+
+
+class _Samples(DataFlags):
+    """Which samples; their seed is that of the search."""
+
+    left_out = frozenset({"seed"})
+
+
+class _Budget(Flags):
+    """What must be kept, and what may be spent."""
+
+    kinds = (TuneSettings,)
+
+
+class _Measured(Flags):
+    """What is lost."""
+
+    kinds = (EvaluateSettings,)
+    left_out = frozenset(declared(EvaluateSettings)) - {"metric", "pairs", "answer"}
+
+
+class _Static(Flags):
+    """What holds for every candidate."""
+
+    kinds = (StaticSettings,)
+    left_out = frozenset(declared(StaticSettings)) - {"target", "exclude", "measure"}
+
+
+@expanded
+def tune(  # noqa: PLR0913 - one parameter a flag
+    *,
+    context: typer.Context,
+    model: Annotated[
+        Path | None, typer.Argument(help="The float32 model; or in quantkit.toml.", metavar="MODEL")
+    ] = None,
+    samples: _Samples,
+    budget: _Budget,
+    measured: _Measured,
+    static: _Static,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel="Search",
+            metavar="ADDRESS",
+            help="A dask scheduler whose workers make candidates; time is measured here.",
+        ),
+    ] = None,
+    again: Annotated[
+        bool,
+        typer.Option(
+            "--again", rich_help_panel="Search", help="Start anew where another search stands."
+        ),
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Search for the fastest file that loses at most so much, on samples that are divided into choosing and judging ones.
+
+    Writes the best so far at any time, and every candidate. Interrupted? The same command continues where it stopped.
+    Exits with 1 if the budget cannot be met: the best there is stands in the folder, with the reason.
+    """
+    from quantkit.cli.evaluate import refuse_code
+    from quantkit.evaluate.outputs import AccuracyOptions
+    from quantkit.files import check_folder
+    from quantkit.workflows.tune import TuneJob
+    from quantkit.workflows.tune import tune as work
+
+    recipe = load_recipe()
+    source = model or recipe.model
+    if source is None:
+        raise UsageError("Which model? quantkit tune MODEL --data DIR, or model in quantkit.toml.")
+    settings = data_settings(recipe.data, samples)
+    if settings.path is None:
+        raise UsageError("Which data? Add --data DIR, or path under [data] in quantkit.toml.")
+    refuse_code(recipe, measured.given.get("metric"))
+    wanted, judged = budget.over(recipe.tune), measured.over(recipe.evaluate)
+    folder = wanted.output or Path("tuned")
+    check_folder(folder, (), [*read_by(settings, source), recipe.file])
+    job = TuneJob(
+        source=source,
+        data=settings.path,
+        output=folder,
+        budget=wanted,
+        samples=settings,
+        static=static.over(recipe.static),
+        accuracy=AccuracyOptions(
+            metric=judged.metric,
+            pairs=judged.pairs,
+            answer=judged.answer,
+            skip_bad=samples.skip_bad,
+        ),
+        scheduler=scheduler,
+        again=again,
+        command=shlex.join(["quantkit", *(context.obj or [])]),
+        recipe=recipe.text,
+    )
+    try:
+        with watching(quiet=as_json, doing="Running") as monitor:
+            found = work(job, monitor)
+    except KeyboardInterrupt as e:
+        said = f"interrupted; '{folder}' keeps what was found, and the same command continues from there"
+        raise InterruptedRunError(str(e) or (said if folder.exists() else "")) from None
+    if as_json:
+        write_json(_plain(found))
+    else:
+        _print(found)
+    if not found.met:
+        raise typer.Exit(1)
+
+
+def _print(found: "Tuned") -> None:
+    columns = (
+        Column(title="candidate"),
+        Column(title="what", left=True),
+        Column(title="loses"),
+        Column(title="of float's\ntime"),
+        Column(title="of float's\nsize", drop=1),
+        Column(title="samples", drop=2),
+        Column(title="budget", left=True),
+    )
+    rows = [_row(one, found) for one in found.candidates]
+    output().print(fitted_table(f"Losses: {found.measure}", columns, rows))
+    print_notes(found.notes)
+    met = "keeps the budget" if found.met else "does not keep the budget"
+    colour = "green" if found.outcome == "pass" else "yellow" if found.met else "red"
+    marked(
+        f"[{colour}]{found.outcome}[/] candidate {found.chosen} {met}, by samples that chose nothing"
+    )
+    line(found.sentence)
+    for name in ("model.onnx", "plan.json", "quantkit.toml", "result.json", "report.html"):
+        line(f"wrote {found.folder / name}")
+
+
+def _row(one: "Candidate", found: "Tuned") -> tuple[str, ...]:
+    chosen = " *" if one.name == found.chosen else ""
+    if one.path is None:
+        return (one.name, str(one.choice), "-", "-", "-", "-", f"not made: {one.note}")
+    return (
+        f"{one.name}{chosen}",
+        str(one.choice),
+        "-" if one.drop is None else f"{100 * one.drop:.2f} %",
+        "-" if one.latency is None else f"{one.latency:.2f}",
+        f"{one.size:.1%}",
+        str(one.samples),
+        one.verdict,
+    )
+
+
+def _plain(found: "Tuned") -> dict[str, Any]:
+    import msgspec
+
+    plain: dict[str, Any] = msgspec.to_builtins(replace(found, result=None), enc_hook=str)
+    del plain["result"]
+    return plain

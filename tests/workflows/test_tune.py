@@ -1,0 +1,384 @@
+"""`quantkit tune`: what it chooses, that it goes on where it was, and that what it writes makes the same bytes again."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from builders import graph, model, node, rng, run, save, weight
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import quantkit
+from quantkit.cli.app import run as command
+from quantkit.errors import DataError, QuantkitError
+from quantkit.result import load_result
+from quantkit.settings import (
+    DataSettings,
+    ImageSettings,
+    NodeRule,
+    QdqSettings,
+    Recipe,
+    RecoverSettings,
+    StaticSettings,
+    TensorRule,
+    load_recipe,
+    recipe_text,
+)
+from quantkit.workflows.tune import split
+from quantkit.workflows.tune_search import (
+    BASES,
+    Budget,
+    Choice,
+    Figures,
+    best_of,
+    frontier_of,
+    limits,
+    next_choices,
+)
+
+_WIDTH, _SAMPLES = 48, 160
+_MAIN = "from quantkit.cli import main; main()"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a small classifier, and samples labelled by what it answers: every flip is a loss."""
+    folder = tmp_path_factory.mktemp("tune")
+    layers = 4
+    nodes = []
+    weights = {}
+    for number in range(layers):
+        weights[f"w{number}"] = weight(_WIDTH, _WIDTH if number < layers - 1 else 10, seed=number)
+        nodes.append(node("MatMul", [f"h{number}", f"w{number}"], [f"m{number}"], f"mm{number}"))
+        if number < layers - 1:
+            nodes.append(node("Relu", [f"m{number}"], [f"h{number + 1}"], f"relu{number}"))
+    nodes[0].input[0] = "x"
+    proto = model(graph(nodes, {"x": ("n", _WIDTH)}, {f"m{layers - 1}": ("n", 10)}, weights))
+    save(proto, folder / "m.onnx")
+    x = rng(7).standard_normal((_SAMPLES, _WIDTH)).astype(np.float32)
+    label = run(proto, {"x": x})[0].argmax(axis=1)
+    np.savez(folder / "d.npz", x=x, label=label)
+    np.savez(folder / "bare.npz", x=x)
+    return folder
+
+
+@pytest.fixture
+def work(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with the same files, where no clock decides."""
+    for file in made.iterdir():
+        shutil.copyfile(file, tmp_path / file.name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("QUANTKIT_MEASURE", "0")
+    return tmp_path
+
+
+def tune(*arguments: str) -> int:
+    return command(["tune", "m.onnx", "--data", "d.npz", *arguments])
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """All that a search found: models, plans, what is known of each candidate but how long it took."""
+    found = {}
+    for file in sorted(folder.rglob("*")):
+        name = str(file.relative_to(folder))
+        if file.suffix == ".onnx" or file.name in {"plan.json", "quantkit.toml"}:
+            found[name] = file.read_bytes()
+        if file.name == "candidate.json":
+            plain = json.loads(file.read_text(encoding="utf-8"))
+            del plain["seconds"]
+            found[name] = json.dumps(plain, sort_keys=True).encode()
+    return found
+
+
+def test_the_chosen_file_is_made_again_byte_by_byte_from_its_plan_and_recipe(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert tune("--max-drop", "30%", "-o", "out") == 0
+    monkeypatch.chdir(work / "out")
+    again = ["quantize", "static", "../m.onnx", "again.onnx", "--plan", "plan.json"]
+    assert command(again) == 0
+    assert (work / "out/again.onnx").read_bytes() == (work / "out/model.onnx").read_bytes()
+
+
+def test_every_candidate_is_made_again_byte_by_byte(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = quantkit.tune("m.onnx", "d.npz", "out", max_drop=0.0)
+    forms = {(c.choice.form, c.choice.recovery, c.choice.method) for c in found.candidates}
+    assert len(forms) >= 4
+    for candidate in found.candidates:
+        place = work / "out/candidates" / candidate.name
+        monkeypatch.chdir(place)
+        again = ["quantize", "static", "../../../m.onnx", "again.onnx", "--plan", "plan.json"]
+        assert command(again) == 0
+        assert (place / "again.onnx").read_bytes() == (place / "model.onnx").read_bytes()
+
+
+def test_a_budget_that_the_fastest_plan_keeps_takes_one_static_file(work: Path) -> None:
+    found = quantkit.tune("m.onnx", "d.npz", "out", max_drop="30%")
+    assert found.met
+    assert found.best is not None
+    assert found.best.choice == Choice()
+    assert [c.choice.form for c in found.candidates] == ["static", "stored"]
+    result = load_result(work / "out")
+    assert [m.name for m in result.candidates] == list(found.frontier)
+    assert result.data.samples == len(found.split.judging)
+    assert "Nothing faster was found" in found.sentence
+
+
+def test_a_tight_budget_is_searched_for_along_the_family(work: Path) -> None:
+    found = quantkit.tune("m.onnx", "d.npz", "out", max_drop=0.0)
+    points = [c.choice.point for c in found.candidates if c.choice.form == "static"]
+    assert max(points) > 0
+    assert found.best is not None
+    ways = json.loads((work / "out/tune.json").read_text(encoding="utf-8"))["family"]
+    assert ways["whole"]
+    assert ways["noises"] == sorted(ways["noises"], reverse=True)
+
+
+def test_a_budget_that_cannot_be_met_exits_with_1_and_leaves_the_best_there_is(
+    work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tune("--max-drop", "30%", "--max-size", "1%", "-o", "out") == 1
+    assert "The budget cannot be met: the smallest has" in capsys.readouterr().out
+    assert (work / "out/model.onnx").exists()
+    assert command(["gate", "out"]) == 1
+
+
+def test_the_same_seed_gives_the_same_answer_and_another_seed_divides_otherwise(work: Path) -> None:
+    splits = []
+    for folder, seed in (("a", "0"), ("b", "0"), ("c", "1")):
+        tune("--max-drop", "1%", "--seed", seed, "-o", folder)
+        splits.append(quantkit.tune("m.onnx", "d.npz", folder, max_drop="1%", seed=int(seed)).split)
+    assert contents(work / "a") == contents(work / "b")
+    assert splits[0] == splits[1] != splits[2]
+
+
+def test_a_killed_search_goes_on_and_comes_to_the_same_answer(work: Path) -> None:
+    tune("--max-drop", "0", "-o", "whole")
+    line = [sys.executable, "-c", _MAIN, "tune", "m.onnx", "--data", "d.npz", "--max-drop", "0"]
+    with subprocess.Popen([*line, "-o", "killed"], stdout=subprocess.DEVNULL) as process:
+        until = time.monotonic() + 60
+        while not (work / "killed/candidates/02/candidate.json").exists():
+            assert process.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        os.kill(process.pid, signal.SIGKILL)
+    before = (work / "killed/candidates/01/candidate.json").stat().st_mtime_ns
+    assert (work / "killed/model.onnx").exists()
+    tune("--max-drop", "0", "-o", "killed")
+    assert (work / "killed/candidates/01/candidate.json").stat().st_mtime_ns == before
+    assert contents(work / "killed") == contents(work / "whole")
+    assert not list((work / "killed").glob(".quantkit-*"))
+
+
+def test_a_search_that_is_over_makes_nothing_again(work: Path) -> None:
+    first = quantkit.tune("m.onnx", "d.npz", "out", max_drop="30%")
+    stamps = {f: f.stat().st_mtime_ns for f in (work / "out").rglob("*.json")}
+    second = quantkit.tune("m.onnx", "d.npz", "out", max_drop="30%", minutes=5)
+    assert second.chosen == first.chosen
+    assert stamps == {f: f.stat().st_mtime_ns for f in (work / "out").rglob("*.json")}
+
+
+def test_a_damaged_candidate_is_made_again(work: Path) -> None:
+    tune("--max-drop", "30%", "-o", "out")
+    file = work / "out/candidates/01/model.onnx"
+    bytes_before = file.read_bytes()
+    file.write_bytes(b"nothing")
+    tune("--max-drop", "30%", "-o", "out")
+    assert file.read_bytes() == bytes_before
+
+
+def test_another_search_in_the_same_folder_is_refused_unless_asked_for(
+    work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tune("--max-drop", "30%", "-o", "out")
+    assert tune("--max-drop", "20%", "-o", "out") == 2
+    assert "holds a search with another budget or setting" in capsys.readouterr().err
+    assert tune("--max-drop", "20%", "-o", "out", "--again") == 0
+    (work / "d.npz").unlink()
+    shutil.copyfile("bare.npz", "d.npz")
+    assert tune("--max-drop", "20%", "-o", "out") == 2
+    assert "holds a search with another data" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["none.onnx", "--data", "d.npz", "--max-drop", "1%"], "none.onnx"),
+        (["m.onnx", "--data", "nowhere", "--max-drop", "1%"], "nowhere"),
+        (["m.onnx", "--max-drop", "1%"], "Which data?"),
+        (["m.onnx", "--data", "d.npz"], "Which budget?"),
+        (["m.onnx", "--data", "d.npz", "--max-drop", "much"], "is no number"),
+        (["m.onnx", "--data", "d.npz", "--max-drop", "-1%"], "out of range"),
+        (["m.onnx", "--data", "d.npz", "--max-drop", "1%", "--limit", "2"], "3 are needed"),
+        (["m.onnx", "--data", "d.npz", "--max-drop", "1%", "--metric", "best"], "unknown"),
+        (["m.onnx", "--data", "d.npz", "--max-latency", "0.7"], "needs time to be measured"),
+        (["m.onnx", "--data", "nan.npz", "--max-drop", "1%"], "NaN"),
+        (["m.onnx", "--data", "empty.npz", "--max-drop", "1%"], "empty.npz"),
+        (["m.onnx", "--data", "few.npz", "--max-drop", "1%"], "label"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(
+    work: Path, arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    x = np.load("d.npz")["x"]
+    np.savez("nan.npz", x=np.full_like(x, np.nan))
+    np.savez("empty.npz", x=x[:0])
+    np.savez("few.npz", x=x, label=np.zeros(3, np.int64))
+    assert command(["tune", *arguments, "-o", "out"]) == 2
+    error = capsys.readouterr().err.strip()
+    assert says in error
+    assert error.splitlines()[-1].startswith("error: ")
+    assert not (work / "out").exists()
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_anything_runs(work: Path) -> None:
+    (work / "file").write_text("x", encoding="utf-8")
+    assert tune("--max-drop", "1%", "-o", "file/out") == 2
+    shutil.copyfile("m.onnx", "model.onnx")
+    assert command(["tune", "model.onnx", "--data", "d.npz", "--max-drop", "1%", "-o", "."]) == 2
+    assert (work / "model.onnx").read_bytes() == (work / "m.onnx").read_bytes()
+
+
+@pytest.mark.usefixtures("work")
+def test_without_labels_decisions_count() -> None:
+    found = quantkit.tune("m.onnx", "bare.npz", "out", max_drop="30%")
+    assert found.measure == "decisions that differ from float's"
+    assert found.result is not None
+    assert [rule.key for rule in found.result.rules] == ["max_flips"]
+    assert any(note.startswith("No labels: what counts is decisions") for note in found.notes)
+
+
+def test_without_labels_and_decisions_the_noise_counts(work: Path) -> None:
+    w = weight(_WIDTH, _WIDTH, seed=3)
+    proto = graph(
+        [node("MatMul", ["x", "w"], ["embedding"], "mm")],
+        {"x": ("n", _WIDTH)},
+        {"embedding": ("n", _WIDTH)},
+        {"w": w},
+    )
+    save(model(proto), work / "e.onnx")
+    found = quantkit.tune("e.onnx", "bare.npz", "out", max_drop="1%")
+    assert found.measure.startswith("noise")
+    assert found.result is not None
+    assert [(rule.key, rule.limit) for rule in found.result.rules] == [("min_sqnr_db", 20.0)]
+
+
+def test_time_that_is_over_leaves_the_best_so_far(work: Path) -> None:
+    found = quantkit.tune("m.onnx", "d.npz", "out", max_drop=0.0, minutes=1e-6)
+    assert found.stopped
+    assert len(found.candidates) == 1
+    assert (work / "out/model.onnx").exists()
+    more = quantkit.tune("m.onnx", "d.npz", "out", max_drop=0.0, minutes=10)
+    assert len(more.candidates) > 1
+
+
+def test_samples_that_can_be_read_once_are_refused(work: Path) -> None:
+    stream = ({"x": row[None]} for row in np.load("d.npz")["x"])
+    with pytest.raises(QuantkitError, match="only once"):
+        quantkit.tune("m.onnx", stream, "out", max_drop="1%")
+    assert not (work / "out").exists()
+
+
+@given(st.data())
+@settings(max_examples=200, deadline=None)
+def test_no_sample_and_no_copy_of_one_does_two_things(data: st.DataObject) -> None:
+    count = data.draw(st.integers(3, 300))
+    names = data.draw(st.lists(st.integers(0, count), min_size=count, max_size=count))
+    mixed = rng(data.draw(st.integers(0, 9))).permutation(count).tolist()
+    try:
+        found = split(mixed, dict(enumerate(names)), count, 0)
+    except DataError:
+        assert len(set(names)) < count
+        return
+    parts = [found.calibration, found.choosing, found.judging]
+    assert all(parts)
+    places = [place for part in parts for place in part]
+    assert len(places) + found.copies == len(set(places)) + found.copies == count
+    contents = [{names[place] for place in part} for part in parts]
+    assert not contents[0] & contents[1]
+    assert not contents[0] & contents[2]
+    assert not contents[1] & contents[2]
+    assert found.calibration == tuple(mixed[: len(found.calibration)])
+
+
+def test_samples_on_which_files_are_verified_while_they_are_made_do_not_judge() -> None:
+    found = split(range(200), {}, 200, 0)
+    behind = range(len(found.calibration), len(found.calibration) + 16)
+    assert set(behind) <= set(found.choosing)
+
+
+@given(border=st.integers(0, 40), count=st.integers(1, 40), together=st.integers(1, 4))
+@settings(max_examples=200, deadline=None)
+def test_the_border_is_found_wherever_it_is(border: int, count: int, together: int) -> None:
+    noises = [1 - k / count for k in range(count)]
+    budget = Budget(drop=0.01)
+    known: dict[Choice, Figures] = {}
+    while wanted := next_choices(known, noises, budget, together):
+        for choice in wanted:
+            within = choice.form != "static" or choice.point >= border
+            drop = 0.0 if within else 0.01 + (border - choice.point) / 100
+            cost = 0.3 + choice.point / 100 if choice.form == "static" else 1.0
+            verdict = "in" if within else "out"
+            known[choice] = Figures(drop=drop, verdict=verdict, cost=cost, size=0.3)  # type: ignore[arg-type]
+    found = best_of(known, budget)
+    assert found is not None
+    if border < count:
+        assert known[found].cost <= 0.3 + border / 100 + 0.02
+    else:
+        assert found.form != "static"
+    assert len(known) <= len(BASES) + 2 + 4 * together * (count.bit_length() + 1)
+
+
+def test_what_limits_it_is_the_best_exchange_of_accuracy_for_time() -> None:
+    inside = Choice(point=3)
+    known = {
+        Choice(): Figures(drop=0.008, verdict="out", cost=0.44, size=0.3),
+        inside: Figures(drop=0.004, verdict="in", cost=0.5, size=0.3),
+        Choice(form="stored"): Figures(drop=0.0, verdict="in", cost=1.0, size=0.3),
+    }
+    more, share = limits(known, inside, Budget(drop=0.005)) or (0.0, 0.0)
+    assert (round(more, 4), round(share, 2)) == (0.003, 0.12)
+    assert frontier_of(known) == tuple(known)
+    assert best_of(known, Budget(drop=0.005)) == inside
+
+
+def test_quantkit_toml_reads_back_as_it_was_written(tmp_path: Path) -> None:
+    given = Recipe(
+        model=tmp_path / "m.onnx",
+        data=DataSettings(
+            path=tmp_path / 'a "b"\\c', image=ImageSettings(resize=(3, 4), mean=(0.1,)), label="y"
+        ),
+        calibrated=DataSettings(path=tmp_path / 'a "b"\\c', limit=7, seed=3, label="y"),
+        static=StaticSettings(
+            exclude=("a*", "b\x7f\n"),
+            per_channel=False,
+            method="percentile",
+            recover=RecoverSettings(adaptive=True, bias=False),
+            qdq=QdqSettings(channel_axes=(("MatMul", 0), ("Conv", 1)), min_range=1e-5),
+            tensors=(
+                TensorRule(tensor="t", range=(-1.0, 2.5)),
+                TensorRule(tensor="u", keep_float=True),
+            ),
+            nodes=(NodeRule(node="n", mode="float"),),
+        ),
+    )
+    file = tmp_path / "quantkit.toml"
+    file.write_text(recipe_text(given, tmp_path), encoding="utf-8")
+    read = load_recipe(file)
+    assert read.static == given.static
+    assert read.model == given.model
+    assert (read.data.path, read.data.image, read.data.label) == (
+        given.data.path,
+        given.data.image,
+        "y",
+    )
+    assert (read.calibrated.limit, read.calibrated.seed) == (7, 3)
