@@ -27,7 +27,7 @@ from quantkit.evaluate.cost.latency import Lab, measure_latency
 from quantkit.evaluate.layers.ranking import layers_of
 from quantkit.evaluate.outputs import AccuracyOptions, NamedModel
 from quantkit.files import check_folder
-from quantkit.gate import rules_of, with_verdicts
+from quantkit.gate import judge, rules_of, with_verdicts
 from quantkit.graph.load import LoadedModel
 from quantkit.observe.distributed import cluster
 from quantkit.observe.job import sample_digest
@@ -36,7 +36,7 @@ from quantkit.observe.prepare import inputs_of, with_model_folder
 from quantkit.plan import Mode
 from quantkit.plan.model import Kept
 from quantkit.provenance import model_digest, software
-from quantkit.result import Evaluated, Layer, Result, Verdict, load_result
+from quantkit.result import Evaluated, Layer, Result, Trial, Tuning, Verdict, load_result
 from quantkit.runtime.session import load_model, make_session
 from quantkit.settings import (
     RECIPE_NAME,
@@ -66,12 +66,12 @@ from quantkit.workflows.tune_search import (
     next_choices,
 )
 from quantkit.workflows.tune_trial import (
-    Trial,
+    CandidateJob,
     decibels,
+    make_candidate,
+    make_saved,
     plan_for,
     recipe_for,
-    run_saved,
-    run_trial,
     write_candidate,
 )
 
@@ -86,6 +86,7 @@ _HELD_OUT = 16  # samples behind those of the calibration on which a file is ver
 _JUDGED = 6  # files of the frontier that are judged
 _MEASURE = "QUANTKIT_MEASURE"  # in the environment: "0" for answers that depend on no clock
 _LOOKED_AT = 8  # samples that tell what each layer loses
+_LEFT_OUT = frozenset({"memory", "layers", "fidelity"})  # of the last evaluation
 _UNKNOWN = Figures(drop=None, verdict="failed")
 
 
@@ -560,14 +561,14 @@ class _Search:
         return cluster(self.job.scheduler, self.watch.stage)
 
     def _make(self, choices: Sequence[Choice], client: Any) -> Iterator[Candidate]:
-        trials = [self._trial(choice, number) for number, choice in enumerate(choices)]
+        jobs = [self._candidate_job(choice, number) for number, choice in enumerate(choices)]
         if client is None:
-            for trial in trials:
-                self.watch.about = f"Candidate {trial.name} ({trial.choice})"
-                yield run_trial(trial, self.prepared(), self.watch)
+            for one in jobs:
+                self.watch.about = f"Candidate {one.name} ({one.choice})"
+                yield make_candidate(one, self.prepared(), self.watch)
         else:
-            self.watch.stage(f"{len(trials)} candidates on {self.job.scheduler}")
-            yield from client.gather([client.submit(run_saved, t, pure=False) for t in trials])
+            self.watch.stage(f"{len(jobs)} candidates on {self.job.scheduler}")
+            yield from client.gather([client.submit(make_saved, j, pure=False) for j in jobs])
         self.watch.about = ""
 
     def _share(self, *, must: bool) -> None:
@@ -585,10 +586,10 @@ class _Search:
         """Say whether an earlier run has judged what it found: then nothing needs to be prepared, unless more is made."""
         return self.folder.judged() is not None and bool(self.made)
 
-    def _trial(self, choice: Choice, number: int) -> Trial:
+    def _candidate_job(self, choice: Choice, number: int) -> CandidateJob:
         taken = {one.name for one in self.made.values()}
         free = (name for n in count(1) if (name := f"{n:02}") not in taken)
-        return Trial(
+        return CandidateJob(
             name=next(islice(free, number, None)),
             choice=choice,
             kept=self.family.kept[choice.point] if choice.form == "static" else {},
@@ -635,10 +636,18 @@ class _Search:
         if chosen not in front:
             front.append(chosen)
         few = [one for one in front if one is chosen or front.index(one) < _JUDGED]
-        result = self._result([one.name for one in few])
-        verdict = next(v for v in result.verdicts if v.candidate == chosen.name)
-        own = next(m for m in result.candidates if m.name == chosen.name)
+        before, result = self._evaluated([one.name for one in few])
+        number = next(n for n, m in enumerate(result.candidates) if m.name == chosen.name)
+        own = result.candidates[number]
+        rules, measure = rules_of(self._rules(own)), _Measure.of(own)
+        verdict = judge(result, rules)[number]
         met = keeps(known[best], self.budget) and verdict.outcome in {"pass", "undecided"}
+        sentence = self._sentence(best, measure, verdict)
+        tuning = self._tuning(chosen, measure, sentence, met=met)
+        result = with_verdicts(replace(result, tuning=tuning), rules)
+        if result != before:
+            write_evaluation(result, self.folder.path)
+            self.folder.put_judged([one.name for one in few])
         return Tuned(
             folder=self.folder.path,
             candidates=tuple(self.made.values()),
@@ -648,44 +657,64 @@ class _Search:
             outcome=verdict.outcome,
             result=result,
             split=self.split,
-            measure=_Measure.of(own).words,
-            sentence=self._sentence(best, _Measure.of(own), verdict),
+            measure=measure.words,
+            sentence=sentence,
             notes=tuple(self._notes(own, verdict)),
             stopped=self.stopped,
-            seconds=sum(one.seconds for one in self.made.values()),
+            seconds=tuning.seconds,
+        )
+
+    def _tuning(
+        self, chosen: Candidate, measure: "_Measure", sentence: str, *, met: bool
+    ) -> Tuning:
+        """Return the search as the result holds it."""
+        given, parts = self.job.budget, self.split
+        return Tuning(
+            measure=measure.words,
+            is_fraction=measure.points,
+            trials=tuple(_trial(one) for one in self.made.values()),
+            chosen=chosen.name,
+            met=met,
+            sentence=sentence,
+            calibration=len(parts.calibration),
+            choosing=len(parts.choosing),
+            judging=len(parts.judging),
+            max_drop=None if given.max_drop is None else float(given.max_drop),
+            max_latency=given.max_latency,
+            max_size=given.max_size,
+            seed=given.seed,
+            confidence=given.confidence,
+            seconds=round(sum(one.seconds for one in self.made.values()), 1),
+            stopped=self.stopped,
         )
 
     def _nothing(self) -> str:
         reasons = dict.fromkeys(one.note for one in self.made.values() if one.note)
         return f"No candidate could be made of {self.loaded.name}: {'; '.join(reasons)}"
 
-    def _result(self, names: Sequence[str]) -> Result:
-        """Return the evaluation of some candidates on the judging samples: the one that stands there, else a new one."""
+    def _evaluated(self, names: Sequence[str]) -> tuple[Result | None, Result]:
+        """Return the evaluation of some candidates on the judging samples: what stands there, and that or a new one."""
         if self.folder.judged() == list(names):
             try:
-                return load_result(self.folder.path)
+                before = load_result(self.folder.path)
             except QuantkitError:
                 pass  # it is made again
+            else:
+                return before, before
         self.watch.about = "Judging"
         models = [NamedModel(name="float", path=self.job.source)]
         models += [NamedModel(name=n, path=self.folder.place(n) / MODEL) for n in names]
         options = EvaluateOptions(
             accuracy=replace(self.job.accuracy, only=self.split.judging),
-            skip=frozenset(
-                {"memory", "layers", "fidelity"} | (set() if self.job.timed else {"latency"})
-            ),
+            skip=_LEFT_OUT if self.job.timed else _LEFT_OUT | {"latency"},
             title=f"{self.job.source.stem}, tuned",
             command=self.job.command,
             recipe=self.job.recipe,
         )
         settings = replace(_samples(self.job), limit=None)
         result = evaluate(models, self.job.data, settings, options, self.watch)
-        result = replace(result, notes=(f"{self.split}.", *result.notes))
-        result = with_verdicts(result, rules_of(self._rules(result.candidates[0])))
-        write_evaluation(result, self.folder.path)
-        self.folder.put_judged(list(names))
         self.watch.about = ""
-        return result
+        return None, replace(result, notes=(f"{self.split}.", *result.notes))
 
     def _rules(self, model: Evaluated) -> GateSettings:
         """Return the budget as rules of a gate, by what there is to tell."""
@@ -750,6 +779,24 @@ class _Search:
 
 _ALL = 1 - 1e-9  # of the decisions: a gate takes less than all of them
 _LEAST_DB = 1e-3
+
+
+def _trial(one: Candidate) -> Trial:
+    verdict: Any = one.verdict
+    return Trial(
+        name=one.name,
+        made=str(one.choice),
+        verdict=verdict,
+        drop=one.drop,
+        drop_interval=one.drop_interval,
+        size=None if one.path is None else one.size,
+        latency=one.latency,
+        latency_interval=one.latency_interval,
+        samples=one.samples,
+        modes=one.modes,
+        seconds=one.seconds,
+        note=one.note,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,13 +44,22 @@ from quantkit.workflows.saved import load_prepared
 from quantkit.workflows.tune_folder import CANDIDATE, MODEL, PLAN, Candidate, TuneFolder, digest_of
 from quantkit.workflows.tune_search import Choice
 
-__all__ = ["Lost", "Trial", "job_of", "lost", "plan_for", "recipe_for", "run_saved", "run_trial"]
+__all__ = [
+    "CandidateJob",
+    "Lost",
+    "job_of",
+    "lost",
+    "make_candidate",
+    "make_saved",
+    "plan_for",
+    "recipe_for",
+]
 
 _THOROUGH = {"empirical": True, "adaptive": True}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class CandidateJob:
     """What is to be made and run; paths, no models, so that it can be sent.
 
     Attributes:
@@ -99,16 +108,18 @@ class Lost:
     kind: str
 
 
-def run_saved(trial: Trial) -> Candidate:
+def make_saved(job: CandidateJob) -> Candidate:
     """Make and run a candidate of a preparation that was saved: what workers do."""
-    return run_trial(trial, load_prepared(trial.folder.prepared, trial.source))
+    return make_candidate(job, load_prepared(job.folder.prepared, job.source))
 
 
-def run_trial(trial: Trial, prepared: Prepared, monitor: Monitor | None = None) -> Candidate:
+def make_candidate(
+    job: CandidateJob, prepared: Prepared, monitor: Monitor | None = None
+) -> Candidate:
     """Make a candidate, run it, and record it; one that cannot be made is recorded with the reason.
 
     Args:
-        trial: What is to be made.
+        job: What is to be made.
         prepared: Of the float model; it stays as it is.
         monitor: Told what is done.
 
@@ -116,15 +127,15 @@ def run_trial(trial: Trial, prepared: Prepared, monitor: Monitor | None = None) 
         QuantkitError: The samples cannot be run or compared: no candidate could be.
     """
     started, monitor = time.monotonic(), monitor or Silent()
-    with trial.folder.new_candidate(trial.name) as place:
+    with job.folder.new_candidate(job.name) as place:
         try:
-            made = _made(trial, prepared, place, monitor)
+            made = _made(job, prepared, place, monitor)
         except DataError:
             raise
         except QuantkitError as e:
-            made = Candidate(name=trial.name, choice=trial.choice, note=str(e))
+            made = Candidate(name=job.name, choice=job.choice, note=str(e))
         if made.path is not None:
-            found = _run(trial, made.path, monitor)
+            found = _run(job, made.path, monitor)
             made = replace(
                 made,
                 drop=found.lost.drop,
@@ -136,7 +147,7 @@ def run_trial(trial: Trial, prepared: Prepared, monitor: Monitor | None = None) 
             )
         made = replace(made, seconds=round(time.monotonic() - started, 3))
         write_candidate(made, place)
-    return made if made.path is None else replace(made, path=trial.folder.place(made.name) / MODEL)
+    return made if made.path is None else replace(made, path=job.folder.place(made.name) / MODEL)
 
 
 def write_candidate(candidate: Candidate, place: Path) -> None:
@@ -147,19 +158,19 @@ def write_candidate(candidate: Candidate, place: Path) -> None:
     replace_text(place / CANDIDATE, json.dumps(plain, indent=1) + "\n")
 
 
-def _made(trial: Trial, prepared: Prepared, place: Path, monitor: Monitor) -> Candidate:
+def _made(job: CandidateJob, prepared: Prepared, place: Path, monitor: Monitor) -> Candidate:
     """Plan, make and verify the file, and write beside it what makes it again."""
-    chosen = _choosing(prepared, trial.choice)
-    plan = plan_for(chosen, trial.choice, trial.kept)
+    chosen = _choosing(prepared, job.choice)
+    plan = plan_for(chosen, job.choice, job.kept)
     path = place / MODEL
     result = realize(chosen, plan, path, from_file=True, monitor=monitor)
     write_plan(plan, place / PLAN)
-    home = trial.folder.place(trial.name)
-    replace_text(place / RECIPE_NAME, recipe_for(trial.recipe, trial.choice, home))
+    home = job.folder.place(job.name)
+    replace_text(place / RECIPE_NAME, recipe_for(job.recipe, job.choice, home))
     modes = Counter(node.mode.value for node in plan.nodes)
     return Candidate(
-        name=trial.name,
-        choice=trial.choice,
+        name=job.name,
+        choice=job.choice,
         path=path,
         sha256=digest_of(path),
         modes=dict(sorted(modes.items())),
@@ -251,24 +262,24 @@ class _Ran:
     sqnr_db: float | None
 
 
-def _run(trial: Trial, path: Path, monitor: Monitor) -> _Ran:
+def _run(job: CandidateJob, path: Path, monitor: Monitor) -> _Ran:
     """Run float and a candidate until it is clear whether it loses too much, at most on all choosing samples."""
     models = (
-        NamedModel(name="float", path=trial.source),
-        NamedModel(name=trial.name, path=path),
+        NamedModel(name="float", path=job.source),
+        NamedModel(name=job.name, path=path),
     )
     clear: list[str] = []
 
     def enough(measuring: Measuring) -> bool:
-        verdict = _verdict_so_far(trial, measuring)
+        verdict = _verdict_so_far(job, measuring)
         clear[:] = [verdict]
         return verdict != "open"
 
-    samples = replace(trial.samples, limit=None)
-    answered = measure_outputs(models, trial.data, samples, trial.accuracy, monitor, enough)
-    found = lost(answered, trial.name, trial.limit)
+    samples = replace(job.samples, limit=None)
+    answered = measure_outputs(models, job.data, samples, job.accuracy, monitor, enough)
+    found = lost(answered, job.name, job.limit)
     verdict = clear[-1] if clear and clear[-1] != "open" else _within(found)
-    drift = answered.drift[trial.name]
+    drift = answered.drift[job.name]
     worst = min((output.db for output in drift.outputs), default=inf)
     sqnr = None if worst in {inf, -inf} else worst
     return _Ran(lost=found, samples=answered.data.samples, verdict=verdict, sqnr_db=sqnr)
@@ -279,16 +290,16 @@ def _within(found: Lost) -> str:
     return "in" if found.limit is None or found.drop <= found.limit + 1e-9 else "out"
 
 
-def _verdict_so_far(trial: Trial, measuring: Measuring) -> str:
+def _verdict_so_far(job: CandidateJob, measuring: Measuring) -> str:
     """Return "in" or "out" as soon as the samples so far leave no doubt, at most so often in error as was asked."""
-    values = _values(measuring, trial.limit)
-    if values is None or trial.limit is None or trial.accuracy.only is None:
+    values = _values(measuring, job.limit)
+    if values is None or job.limit is None or job.accuracy.only is None:
         return "open"
     share = bool(values.min(initial=0) >= -1 and values.max(initial=0) <= 1)
-    population = len(trial.accuracy.only)
+    population = len(job.accuracy.only)
     if not share or len(values) > population:
         return "open"
-    return decide(values, trial.limit, alpha=trial.alpha, population=population).verdict
+    return decide(values, job.limit, alpha=job.alpha, population=population).verdict
 
 
 def _values(measuring: Measuring, limit: float | None) -> NDArray[np.float64] | None:
