@@ -16,14 +16,14 @@ _TOOLS = (
     ("onnxruntime", "#D55E00"),
     ("random search", "#CC79A7"),
 )
-_ROW, _WORDS = 14, 230  # pixels that words take
+_ROW = 14  # pixels that words take
 _FAR = 2.5  # times the height of what is shown makes a mark go to the edge
 
 
 def picture(models: Mapping[str, Any]) -> str:
     """Return the picture: a panel a model."""
     width, height = _LEFT + _PANEL + 30, _TOP + len(models) * (_HEIGHT + _GAP)
-    title = "Within a budget: what is lost (up is better) and how fast (left is better)"
+    title = "What is lost (up is better) and how fast (left is better)"
     parts = [
         (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
@@ -57,6 +57,7 @@ class _Panel:
         self.left: float = min([1.0, *times]) * 0.9
         drops = sorted(r["drop"] for r in self.rows.values())
         ends = [0.0, model["limit"], *drops[:1]]
+        ends += self.rows.get("quantkit tune", {}).get("drop_ends") or []
         for drop in drops + sorted(t[1] for t in self.trials):
             if drop <= max(ends) + _FAR * (max(ends) - min(ends)):
                 ends.append(drop)
@@ -123,26 +124,29 @@ class _Panel:
 
     def _marks(self) -> list[str]:
         parts: list[str] = []
-        taken: list[tuple[float, float]] = []
+        taken: list[tuple[float, float, float]] = []
         # What this is about last, on top.
         for name, row in sorted(self.rows.items(), key=lambda pair: -_kind(pair[0])):
             colour, x, y = _TOOLS[_kind(name)][1], self.x(row["time"]), self.y(row["drop"])
             if row["drop_ends"]:
-                ends = [self.y(end) for end in row["drop_ends"]]
+                spread = [self.y(end) for end in row["drop_ends"]]
                 parts.append(
-                    f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{ends[0]:.1f}" y2="{ends[1]:.1f}" stroke="{colour}" '
+                    f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{spread[0]:.1f}" y2="{spread[1]:.1f}" stroke="{colour}" '
                     'stroke-width="1.5" opacity="0.5"/>'
                 )
             parts.append(_mark(_kind(name), x, y, colour))
-            words, level = self._words(name, row), _level(x, y, taken)
-            taken.append((x, level))
-            side = x > _LEFT + 0.62 * _PANEL
+            words = self._words(name, row)
+            left = x > _LEFT + 0.62 * _PANEL
+            wide = 7.0 * len(words) + 12
+            ends = (x - wide, x) if left else (x, x + wide)
+            level = _level(ends, y, taken)
+            taken.append((*ends, level))
             parts.append(
                 text(
-                    x - 12 if side else x + 12,
+                    x - 12 if left else x + 12,
                     level + 4.5,
                     words,
-                    anchor="end" if side else "start",
+                    anchor="end" if left else "start",
                     colour=colour,
                     size=12,
                     weight=600 if _kind(name) == 0 else 400,
@@ -160,11 +164,13 @@ def _kind(name: str) -> int:
     return next(i for i, (tool, _) in enumerate(_TOOLS) if name.startswith(tool))
 
 
-def _level(x: float, y: float, taken: Sequence[tuple[float, float]]) -> float:
-    """Return a height for words at which no other words near it stand."""
-    steps = [0, -15, 15, -30, 30, -45, 45, -60, 60]
-    for step in steps:
-        if all(abs(y + step - other) >= _ROW or abs(x - far) > _WORDS for far, other in taken):
+def _level(
+    ends: tuple[float, float], y: float, taken: Sequence[tuple[float, float, float]]
+) -> float:
+    """Return a height for words at which no others stand."""
+    for step in (0, -15, 15, -30, 30, -45, 45, -60, 60):
+        near = [t for t in taken if abs(y + step - t[2]) < _ROW]
+        if not any(ends[0] < t[1] and t[0] < ends[1] for t in near):
             return y + step
     return y
 
