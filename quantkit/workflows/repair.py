@@ -13,7 +13,7 @@ from quantkit.workflows.outcome import hides_noise, is_noise
 from quantkit.workflows.plan_prepared import planner_of
 from quantkit.workflows.prepare import Feeds, Prepared
 
-__all__ = ["MARGIN_DB", "quieter", "short_of_floor", "without_small_weights"]
+__all__ = ["MARGIN_DB", "assumed_costs", "quieter", "short_of_floor", "without_small_weights"]
 
 MARGIN_DB = 1.5  # more than is wanted: other samples are not quite like those that are judged on
 _SURE_DB = 0.5  # the same, of a result that may stay as it is
@@ -73,7 +73,7 @@ def quieter(  # noqa: PLR0913 - one parameter per question
     ready = prepared.ready
     try:
         meter = Meter(ready.model, ready.view, plan, solved, feeds)
-        search = _Search(prepared, plan, costs or _assumed(prepared), kept, meter, aim)
+        search = _Search(prepared, plan, costs or assumed_costs(prepared), kept, meter, aim)
         return search.best()
     except RUNTIME_ERRORS:  # a model that does not run with switches in it
         return kept
@@ -148,7 +148,7 @@ def _float_weights(plan: Plan, losses: Losses, allowed: float) -> dict[str, Kept
     return found
 
 
-def _assumed(prepared: Prepared) -> Costs:
+def assumed_costs(prepared: Prepared) -> Costs:
     """Return costs where nothing was measured: integers halve what a product takes, and a conversion is a tenth of one."""
     view = prepared.ready.view
     products = {product.node for product in prepared.ready.products}

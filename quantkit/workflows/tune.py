@@ -24,7 +24,6 @@ from quantkit.data.model import digest
 from quantkit.errors import DataError, QuantkitError, UsageError
 from quantkit.evaluate.accuracy.models import OutputSpec, Source, open_source, single_rows
 from quantkit.evaluate.cost.latency import Lab, measure_latency
-from quantkit.evaluate.layers.ranking import layers_of
 from quantkit.evaluate.outputs import AccuracyOptions, NamedModel
 from quantkit.files import check_folder
 from quantkit.gate import judge, rules_of, with_verdicts
@@ -33,11 +32,13 @@ from quantkit.observe.distributed import cluster
 from quantkit.observe.job import sample_digest
 from quantkit.observe.monitor import Monitor, Silent
 from quantkit.observe.prepare import inputs_of, with_model_folder
-from quantkit.plan import Mode
-from quantkit.plan.model import Kept
+from quantkit.ops.view import View
+from quantkit.plan import Format, Mode, Plan
+from quantkit.plan.measured import Costs, choose, predict
+from quantkit.plan.model import Kept, SolvedIntegers
 from quantkit.provenance import model_digest, software
-from quantkit.result import Evaluated, Layer, Result, Trial, Tuning, Verdict, load_result
-from quantkit.runtime.session import load_model, make_session
+from quantkit.result import Evaluated, Result, Trial, Tuning, Verdict, load_result
+from quantkit.runtime.session import RUNTIME_ERRORS, load_model, make_session
 from quantkit.settings import (
     RECIPE_NAME,
     DataSettings,
@@ -47,11 +48,14 @@ from quantkit.settings import (
     TuneSettings,
 )
 from quantkit.settings.record import to_record
+from quantkit.solve.losses import Meter
 from quantkit.workflows.calibrate import CalibrateOptions
 from quantkit.workflows.evaluate import WRITTEN, EvaluateOptions, evaluate, write_evaluation
 from quantkit.workflows.pipeline import prepare_model
+from quantkit.workflows.plan_prepared import planner_of
 from quantkit.workflows.prepare import Prepared
 from quantkit.workflows.record import StaticJob
+from quantkit.workflows.repair import assumed_costs
 from quantkit.workflows.saved import load_prepared, save_prepared
 from quantkit.workflows.tune_folder import MODEL, PLAN, Candidate, Family, TuneFolder
 from quantkit.workflows.tune_search import (
@@ -86,6 +90,13 @@ _HELD_OUT = 16  # samples behind those of the calibration on which a file is ver
 _JUDGED = 6  # files of the frontier that are judged
 _MEASURE = "QUANTKIT_MEASURE"  # in the environment: "0" for answers that depend on no clock
 _LOOKED_AT = 8  # samples that tell what each layer loses
+_FINE = 64  # times less than a plan's noise that a rounding may add without being told apart
+_STEPS, _DEARER = (
+    28,
+    2.0,
+)  # values of noise that plans are made for, and by what it is dearer from one to the next
+_SILENT = 1e-30
+_TIMING = 4.0  # seconds that timing a model takes at the end
 _LEFT_OUT = frozenset({"memory", "layers", "fidelity"})  # of the last evaluation
 _UNKNOWN = Figures(drop=None, verdict="failed")
 
@@ -517,7 +528,15 @@ class _Search:
         """Return the family with its first plan alone, and keep it."""
         plan = plan_for(self.prepared(), Choice(form="dynamic"), {})
         dynamic = any(node.mode is Mode.INTEGER for node in plan.nodes)
-        found = Family(kept=({},), noises=(1.0,), dynamic=dynamic)
+        prepared = self.prepared()
+        costs = costs_of(prepared)
+        kept: dict[str, Kept] = {}
+        found = Family(
+            kept=(kept,),
+            noises=(1.0,),
+            seconds=(predicted(prepared.ready.view, plan_for(prepared, Choice(), kept), costs),),
+            dynamic=dynamic,
+        )
         self.folder.put_family(found)
         return found
 
@@ -526,32 +545,33 @@ class _Search:
         return {choice: self._figures(one) for choice, one in self.made.items()}
 
     def _figures(self, one: Candidate) -> Figures:
-        cost = one.latency
-        if cost is None and one.choice.form == "static":
-            # Where nothing is timed, plans further along the family take longer.
-            cost = 0.5 + 0.49 * one.choice.point / max(1, len(self.family.noises) - 1)
+        cost = one.latency if one.latency is not None else one.predicted
         verdict: Any = one.verdict
         return Figures(
             drop=one.drop, verdict=verdict, cost=1.0 if cost is None else cost, size=one.size
         )
 
     def _find_family(self) -> None:
-        """Rank nodes by what each loses, on the file of the fastest plan, and keep the plans that follow from it."""
-        first = self.made[BASES[0]]
-        assert first.path is not None  # noqa: S101 - it was run
+        """Measure what each rounding does to the outputs, and keep the plans that follow from it and from the costs."""
         self.watch.about = "What each layer loses"
-        prepared = self.prepared()
-        found = layers_of(
-            self.job.source, first.path, prepared.judged[:_LOOKED_AT], progress=self.watch.stage
-        )
+        self.watch.stage("Measuring")
+        self.family = whole_family(self.family, self.prepared())
         self.watch.about = ""
-        self.family = replace(family_of(found.layers, prepared), dynamic=self.family.dynamic)
         self.folder.put_family(self.family)
 
     def _is_late(self) -> bool:
-        """Say whether the next candidate would not be done in time, as long as the others took; the first always is made."""
-        took = [one.seconds for one in self.made.values()]
-        return bool(took) and self.watch.left < sum(took) / len(took)
+        """Say whether another candidate would leave no time to judge, as long as the others took; the first always is made."""
+        ran = [one for one in self.made.values() if one.path is not None]
+        if not ran:
+            return False
+        took = sum(one.seconds for one in ran) / len(ran)
+        a_sample = sum(one.running for one in ran) / max(1, sum(one.samples for one in ran))
+        models = min(_JUDGED, len(ran)) + 1
+        # Running counted float and one candidate; of the models that are judged each runs once.
+        judging = models * (
+            a_sample * len(self.split.judging) / 2 + (_TIMING if self.job.timed else 0)
+        )
+        return self.watch.left < took + min(judging, 30 * self.job.budget.minutes)
 
     def _workers(self) -> AbstractContextManager[Any]:
         if self.job.scheduler is None:
@@ -593,6 +613,7 @@ class _Search:
             name=next(islice(free, number, None)),
             choice=choice,
             kept=self.family.kept[choice.point] if choice.form == "static" else {},
+            predicted=self.family.seconds[choice.point] if choice.form == "static" else None,
             source=self.job.source,
             data=self.job.data,
             samples=_samples(self.job),
@@ -608,14 +629,15 @@ class _Search:
         feeds = self.prepared().judged if self.job.timed and one.path is not None else ()
         if one.path is None or not feeds:
             return one
-        self.watch.about = f"Candidate {one.name}"
+        self.watch.about, begun = f"Candidate {one.name}", time.monotonic()
         models = [("float", self.job.source), (one.name, one.path)]
         timed = measure_latency(models, feeds, progress=self.watch.stage, lab=self.job.lab)
         self.watch.about = ""
         found = next(iter(timed.latency.get(one.name, ())), None)
         if found is None:
             return one
-        one = replace(one, latency=found.ratio, latency_interval=found.ratio_interval)
+        took = round(one.seconds + time.monotonic() - begun, 3)
+        one = replace(one, latency=found.ratio, latency_interval=found.ratio_interval, seconds=took)
         write_candidate(one, self.folder.place(one.name))
         return one
 
@@ -824,19 +846,58 @@ class _Measure:
         return f"{100 * value:.2g} % {what}"
 
 
-def family_of(layers: Sequence[Layer], prepared: Prepared) -> Family:
-    """Return plans from the fastest to the most exact: one after the other, the layers that bring most noise stay float.
+def whole_family(first: Family, prepared: Prepared) -> Family:
+    """Return plans from the fastest to the most exact: the dearer noise is, the more stays out of integers.
+
+    What a plan loses is measured on the float model with its roundings switched on, before any file is made of it.
 
     Args:
-        layers: What each brings, the noisiest first.
-        prepared: The model whose nodes they are.
+        first: The fastest plan.
+        prepared: The model.
     """
-    static = {n.node for n in plan_for(prepared, Choice(), {}).nodes if n.mode is Mode.STATIC}
-    kept: list[dict[str, Kept]] = [{}]
-    noises = [1.0]
-    ranked = [layer for layer in layers if layer.node in static]
-    for layer in ranked[:-1]:  # without the last, too, it is the form that only stores weights
-        why = f"in 8 bits it brings {layer.share:.1%} of the noise"
-        kept.append({**kept[-1], layer.node: Kept(why)})
-        noises.append(max(noises[-1] - layer.share, 0.0))
-    return Family(kept=tuple(kept), noises=tuple(noises), whole=True)
+    view = prepared.ready.view
+    costs = costs_of(prepared)
+    planned = planner_of(prepared, prepared.job.output_format or Format.QDQ)
+    every = planned({})
+    try:
+        meter = Meter(
+            prepared.ready.model, view, every, SolvedIntegers(), prepared.judged[:_LOOKED_AT]
+        )
+        noise = _worst(meter, planned(first.kept[0]))
+        losses = meter.losses(noise / _FINE)
+    except RUNTIME_ERRORS:  # a model that does not run with switches in it
+        return replace(first, whole=True)
+    found = [(first.kept[0], noise)]
+    weight = sum(costs.floats.values()) / max(noise, _SILENT) / _FINE
+    for _ in range(_STEPS):
+        kept = choose(view, every, costs, losses, weight) | dict(first.kept[0])
+        weight *= _DEARER
+        if frozenset(kept) in {frozenset(k) for k, _ in found}:
+            continue
+        plan = planned(kept)
+        if not any(node.mode is Mode.STATIC for node in plan.nodes):
+            break  # from here on it is the form that only stores weights
+        quieter = _worst(meter, plan)
+        if quieter < found[-1][1]:
+            found.append((kept, quieter))
+    return replace(
+        first,
+        kept=tuple(kept for kept, _ in found),
+        noises=tuple(noise for _, noise in found),
+        seconds=tuple(predicted(view, planned(kept), costs) for kept, _ in found),
+        whole=True,
+    )
+
+
+def _worst(meter: Meter, plan: Plan) -> float:
+    return max(meter.noise_of(plan).values(), default=0.0)
+
+
+def predicted(view: View, plan: Plan, costs: Costs) -> float:
+    """Return the time of a plan as a multiple of float's, by the costs of its nodes."""
+    return predict(view, plan, costs) / max(sum(costs.floats.values()), _SILENT)
+
+
+def costs_of(prepared: Prepared) -> Costs:
+    """Return what nodes cost: as it was measured when the model was prepared, else as it is assumed."""
+    return assumed_costs(prepared)

@@ -54,7 +54,8 @@ class Candidate:
         samples: How many it was run on, before that was clear.
         verdict: "in": within the budget of what may be lost; "out"; "failed": it could not be made.
         sqnr_db: Signal to noise of the worst output; None: nothing changed.
-        seconds: That it took to make and run.
+        seconds: That it took to make, run and time.
+        running: Of these, to run it on the samples beside float.
         note: Why it could not be made; else "".
     """
 
@@ -73,6 +74,7 @@ class Candidate:
     verdict: str = "failed"
     sqnr_db: float | None = None
     seconds: float = 0.0
+    running: float = 0.0
     note: str = ""
 
 

@@ -201,7 +201,7 @@ def keeps(figures: Figures, budget: Budget) -> bool:
 def best_of(known: Mapping[Choice, Figures], budget: Budget) -> Choice | None:
     """Return the best candidate: the fastest that keeps the budget; else the one that misses it least. None: there is none.
 
-    Of those that are about as fast, the one that loses least, then the smallest, then the first.
+    Of those that are about as fast, the one that loses least, then the fastest, the smallest, the first.
     """
     made = {c: f for c, f in known.items() if f.verdict != "failed"}
     if not made:
@@ -212,7 +212,8 @@ def best_of(known: Mapping[Choice, Figures], budget: Budget) -> Choice | None:
         return min(made, key=lambda c: (_missed(made[c], budget), made[c].cost, order.index(c)))
     fastest = min(f.cost for f in kept.values())
     close = [c for c, f in kept.items() if f.cost <= fastest + _CLOSE]
-    return min(close, key=lambda c: (_drop(kept[c]), kept[c].size, list(known).index(c)))
+    order = list(known)
+    return min(close, key=lambda c: (_drop(kept[c]), kept[c].cost, kept[c].size, order.index(c)))
 
 
 def _missed(figures: Figures, budget: Budget) -> float:

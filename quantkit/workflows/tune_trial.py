@@ -66,6 +66,7 @@ class CandidateJob:
         name: Of the candidate.
         choice: What makes it.
         kept: What stays out of calibrated integers.
+        predicted: Its time as a multiple of float's, by the costs of its nodes; None: not known.
         source: The float model.
         data: The samples.
         samples: How they are prepared.
@@ -79,6 +80,7 @@ class CandidateJob:
     name: str
     choice: Choice
     kept: Mapping[str, Kept] = field(default_factory=dict)
+    predicted: float | None = None
     source: Path
     data: object
     samples: DataSettings
@@ -135,6 +137,7 @@ def make_candidate(
         except QuantkitError as e:
             made = Candidate(name=job.name, choice=job.choice, note=str(e))
         if made.path is not None:
+            begun = time.monotonic()
             found = _run(job, made.path, monitor)
             made = replace(
                 made,
@@ -143,6 +146,7 @@ def make_candidate(
                 samples=found.samples,
                 verdict=found.verdict,
                 sqnr_db=found.sqnr_db,
+                running=round(time.monotonic() - begun, 3),
                 path=Path(MODEL),
             )
         made = replace(made, seconds=round(time.monotonic() - started, 3))
@@ -175,6 +179,7 @@ def _made(job: CandidateJob, prepared: Prepared, place: Path, monitor: Monitor) 
         sha256=digest_of(path),
         modes=dict(sorted(modes.items())),
         size=result.output_bytes / result.input_bytes,
+        predicted=job.predicted,
     )
 
 

@@ -92,7 +92,7 @@ def contents(folder: Path) -> dict[str, bytes]:
             found[name] = file.read_bytes()
         if file.name == "candidate.json":
             plain = json.loads(file.read_text(encoding="utf-8"))
-            del plain["seconds"]
+            del plain["seconds"], plain["running"]
             found[name] = json.dumps(plain, sort_keys=True).encode()
     return found
 
