@@ -30,6 +30,7 @@ from quantkit.settings import (
     TensorRule,
 )
 from quantkit.workflows import saved
+from quantkit.workflows.measure import decide
 from quantkit.workflows.pipeline import QuantizeResult, plan_model, prepare_model, static
 from quantkit.workflows.plan_prepared import plan_of, with_choices
 from quantkit.workflows.prepare import Prepared
@@ -298,7 +299,8 @@ def plan_prepared(prepared: Prepared, static: StaticSettings | None = None) -> P
         The plan: it can be saved, edited, compared, and realized.
     """
     chosen = _choosing(prepared, static)
-    return plan_of(chosen, chosen.job.output_format or Format.QDQ)
+    output_format = chosen.job.output_format or Format.QDQ
+    return plan_of(chosen, output_format, decide(chosen, output_format).kept)
 
 
 @checked_kinds

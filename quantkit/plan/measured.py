@@ -208,6 +208,8 @@ class _Wiring:
 
     def _tensors(self) -> Iterator[_Tensor]:
         for tensor in self.plan.activation:
+            if tensor in self.view.constants:
+                continue  # its integers are in the file
             index = self.view.producer.get(tensor, -1)
             maker = self.group.get(index)
             readers, floats = [], tensor in self.view.outputs

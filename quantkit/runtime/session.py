@@ -112,6 +112,7 @@ def make_session(  # noqa: PLR0913 - one parameter per question
     spinning: bool = True,
     arena: bool = True,
     optimized_path: Path | None = None,
+    profile_prefix: Path | None = None,
     providers: Sequence[Any] = ("CPUExecutionProvider",),
     options: Any = None,
 ) -> Any:
@@ -128,6 +129,7 @@ def make_session(  # noqa: PLR0913 - one parameter per question
         arena: Keep the memory of a run for the next one: faster, and more of it than a run needs.
         optimized_path: Where to save the graph that onnxruntime runs; its weights go to a file
             beside it, so that the size has no limit and the graph is read without them.
+        profile_prefix: How the file begins that the seconds of each kernel are written to, when profiling is ended.
         providers: Who runs it, in order of preference.
         options: onnxruntime's own, which then count instead of all others.
     """
@@ -147,6 +149,9 @@ def make_session(  # noqa: PLR0913 - one parameter per question
     if optimized_path is not None:
         settings.optimized_model_filepath = str(optimized_path)
         settings.add_session_config_entry(_OPTIMIZED_WEIGHTS, f"{optimized_path.name}.data")
+    if profile_prefix is not None:
+        settings.enable_profiling = True
+        settings.profile_file_prefix = str(profile_prefix)
     return ort.InferenceSession(model, settings, providers=list(providers))
 
 

@@ -27,6 +27,7 @@ from quantkit.runtime.check_result import Reference, Verification, compare, run_
 from quantkit.runtime.session import load_model
 from quantkit.settings import DynamicSettings
 from quantkit.settings.record import dynamic_record
+from quantkit.workflows.measure import decide
 from quantkit.workflows.outcome import (
     QuantizeResult,
     check_output_path,
@@ -150,7 +151,11 @@ def prepare_model(
     source = load_model(job.source)
     source.require_weights()
     with source.watched():
-        return prepare(source, job, monitor or Silent(), moments=moments)
+        prepared = prepare(source, job, monitor or Silent(), moments=moments)
+        if moments == "often":
+            # Now, so that planning runs nothing, and what is saved has it.
+            decide(prepared, job.output_format or Format.QDQ, monitor)
+    return prepared
 
 
 def plan_model(job: StaticJob, monitor: Monitor | None = None) -> Plan:
@@ -158,7 +163,11 @@ def plan_model(job: StaticJob, monitor: Monitor | None = None) -> Plan:
     monitor = monitor or Silent()
     prepared = prepare_model(job, monitor, moments="never")
     monitor.stage("Planning")
-    return plan_of(prepared, job.output_format or Format.QDQ)
+    output_format = job.output_format or Format.QDQ
+    decision = decide(prepared, output_format, monitor)
+    for note in decision.notes:
+        monitor.stage(note)
+    return plan_of(prepared, output_format, decision.kept)
 
 
 def dynamic(  # noqa: PLR0913 - one parameter per question

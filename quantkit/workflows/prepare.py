@@ -44,6 +44,7 @@ from quantkit.plan import (
     opset_for,
     ranges_needed,
 )
+from quantkit.plan.measured import Costs
 from quantkit.plan.selection import resolve_tensors
 from quantkit.provenance import model_digest
 from quantkit.rewrite.equalize import equalize, extreme_requests, groups_of
@@ -162,6 +163,8 @@ class Prepared:
         on: What these are.
         samples: Some that it was calibrated with, for empirical bias correction.
         data: The data; None where a calibration was given.
+        costs: What its nodes take here, by the types that they were measured with, or why nobody knows; filled when
+            somebody asks (`quantkit.workflows.measure`).
     """
 
     job: StaticJob
@@ -174,6 +177,7 @@ class Prepared:
     on: str = MADE_UP
     samples: Feeds = ()
     data: OpenedData | None = None
+    costs: dict[str, Costs | str] = field(default_factory=dict)
 
     @property
     def settings(self) -> DataSettings:

@@ -6,6 +6,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 import onnx
 import onnx_ir as ir
@@ -38,6 +39,7 @@ from quantkit.solve.empirical_bias import correct_biases
 from quantkit.solve.rounding import Rounding
 from quantkit.solve.weights import is_static, moment_request, solve
 from quantkit.targets import cores
+from quantkit.workflows.measure import Decision, decide
 from quantkit.workflows.outcome import (
     TINY,
     QuantizeResult,
@@ -62,10 +64,12 @@ from quantkit.workflows.prepare import (
     observe_again,
     runnable,
 )
-from quantkit.workflows.record import static_origin
+from quantkit.workflows.record import kept_record, static_origin
 from quantkit.workflows.repair import MARGIN_DB, quieter, short_of_floor, without_small_weights
 
 __all__ = ["realize", "write_checked"]
+
+_NOTHING_KEPT: Mapping[str, Kept] = MappingProxyType({})
 
 _SHOWN = 3  # names in a message
 _LARGER = 100.0  # dB that a file that has grown counts as: better noisy than larger, never both
@@ -110,8 +114,10 @@ class _Writer:
     output_format: Format
     monitor: Monitor
 
-    def write(self, plan: Plan, solved: SolvedIntegers) -> _Attempt:
-        """Emit a copy of the model, write it and compare it."""
+    def write(
+        self, plan: Plan, solved: SolvedIntegers, kept: Mapping[str, Kept] = _NOTHING_KEPT
+    ) -> _Attempt:
+        """Emit a copy of the model, write it with what was left out of integers, and compare it."""
         prepared, ready = self.prepared, self.prepared.ready
         self.monitor.step(5, STEPS, "Writing and verifying")
         if prepared.job.recover.empirical is True and prepared.samples:
@@ -125,8 +131,9 @@ class _Writer:
         for value in _values(model):
             if value.name not in declared:
                 value.type = value.shape = None
-        nbytes, checked = write_checked(self.stage, model, self.reference, self.origin)
-        return _Attempt(plan=plan, model=model, nbytes=nbytes, checked=checked)
+        origin = replace(self.origin, options={**self.origin.options, **kept_record(kept)})
+        nbytes, checked = write_checked(self.stage, model, self.reference, origin)
+        return _Attempt(plan=plan, model=model, nbytes=nbytes, checked=checked, kept=kept)
 
     def settle(
         self, plan: Plan, solved: SolvedIntegers, kept: Mapping[str, Kept], costs: Costs | None
@@ -139,7 +146,7 @@ class _Writer:
             kept: What it leaves out already.
             costs: What each node takes; None: not known.
         """
-        found = best = replace(self.write(plan, solved), kept=kept)
+        found = best = self.write(plan, solved, kept)
         quieter = partial(self._quieter, solved=solved, costs=costs)
         # What is expected of a plan may not come, so that the second time more is asked for. Weights that are stored
         # lose as well: the last step leaves the worst of them float.
@@ -157,11 +164,15 @@ class _Writer:
             if kept == found.kept or not fewer.changes:
                 continue
             self.monitor.stage("Trying again with fewer integers")
-            again = self.write(fewer, _still_static(self.prepared, fewer, solved))
+            again = self.write(fewer, _still_static(self.prepared, fewer, solved), kept)
             given_up = (*found.given_up, self._given_up(found, kept))
-            found = replace(again, kept=kept, given_up=given_up, is_noise=best.is_poor)
+            found = replace(again, given_up=given_up, is_noise=best.is_poor)
             if self._faults(found) <= self._faults(best):
                 best = found
+        if best is not found:  # what is in the staging folder is the last one
+            left = _still_static(self.prepared, best.plan, solved)
+            again = self.write(best.plan, left, best.kept)
+            best = replace(again, given_up=best.given_up, is_noise=best.is_noise)
         return best
 
     def _faults(self, found: _Attempt) -> float:
@@ -252,15 +263,20 @@ def realize(  # noqa: PLR0913 - one parameter per question
     check_output_path(output, source, job.data)
     output_format = output_format or (plan and plan.output_format) or job.output_format
     output_format = output_format or Format.QDQ
+    decision = Decision()
     if plan is None:
-        chosen = plan_of(prepared, output_format)
+        decision = decide(prepared, output_format, monitor)
+        chosen = plan_of(prepared, output_format, decision.kept)
     else:
         check_target_of(plan, job.options.runs_on)
         chosen = for_target(plan, job, output_format)
         check_plan(prepared.ready, chosen, job.options.runs_on)
     # A plan that was given is done as it is, also where all of it is weights in 8 bits.
-    (require_static if plan is None else require_change)(chosen, source)
-    own = plan is None or (not from_file and _is_own(prepared, chosen))
+    (require_static if plan is None and not decision.kept else require_change)(chosen, source)
+    own = plan is None
+    if plan is not None and not from_file:
+        decision = decide(prepared, output_format)
+        own = _is_own(prepared, chosen, decision)
     how = {
         "format": output_format.value,
         "plan": None if plan is None or own else json_digest(plan.to_json()),
@@ -282,8 +298,14 @@ def realize(  # noqa: PLR0913 - one parameter per question
         )
         solved = _solved(prepared, chosen, monitor)
         # Where all is to be quantized nothing is taken back, and noise is a warning.
-        settles = plan is None and chosen.coverage == "gain"
-        found = writer.settle(chosen, solved, {}, None) if settles else writer.write(chosen, solved)
+        # What is made again as a record says is done as it was.
+        settles = plan is None and chosen.coverage == "gain" and not job.kept
+        kept = decision.kept if own else _NOTHING_KEPT
+        found = (
+            writer.settle(chosen, solved, kept, decision.costs)
+            if settles
+            else writer.write(chosen, solved, kept)
+        )
         if chosen.coverage == "gain":
             _require_signal(found, writer.reference)
         fusion, unsafe = None, list[str]()
@@ -317,16 +339,17 @@ def realize(  # noqa: PLR0913 - one parameter per question
         fusion=fusion,
         notes=(
             *prepared.ready.notes,
+            *decision.notes,
             *_groups_noted(prepared),
             *(() if found.is_poor else found.given_up),
         ),
     )
 
 
-def _is_own(prepared: Prepared, plan: Plan) -> bool:
-    """Say whether a plan is the one that the settings lead to, so that these tell all about it."""
+def _is_own(prepared: Prepared, plan: Plan, decision: Decision) -> bool:
+    """Say whether a plan is the one that the settings and what was measured lead to, so that these tell all about it."""
     try:
-        return plan == plan_of(prepared, plan.output_format or Format.QDQ)
+        return plan == plan_of(prepared, plan.output_format or Format.QDQ, decision.kept)
     except QuantkitError:
         return False
 

@@ -10,13 +10,13 @@ import onnx
 from quantkit.graph.load import LoadedModel
 from quantkit.observe import Calibration
 from quantkit.observe.origin import calibration_origin, data_origin
-from quantkit.plan import Format
+from quantkit.plan import Format, Kept, Mode
 from quantkit.provenance import ModelOrigin, Provenance, model_digest
 from quantkit.settings import DataSettings, DynamicSettings, RecoverSettings, StaticSettings
 from quantkit.settings.record import dynamic_record, static_record, to_record
 from quantkit.workflows.calibrate import CalibrateOptions
 
-__all__ = ["StaticJob", "dynamic_origin", "static_origin"]
+__all__ = ["StaticJob", "dynamic_origin", "kept_of", "kept_record", "static_origin"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +29,8 @@ class StaticJob:
         options: What is decided about nodes and tensors, and done to win back accuracy.
         calibrate: How ranges are estimated.
         settings: How samples are prepared.
+        kept: What measuring decided when the same file was made before: nodes that stay out of calibrated integers; None:
+            nobody has measured yet.
     """
 
     source: str | Path | onnx.ModelProto
@@ -36,6 +38,7 @@ class StaticJob:
     options: StaticSettings = field(default_factory=StaticSettings)
     calibrate: CalibrateOptions = field(default_factory=CalibrateOptions)
     settings: DataSettings = field(default_factory=DataSettings)
+    kept: Mapping[str, Kept] | None = None
 
     @property
     def output_format(self) -> Format | None:
@@ -94,3 +97,26 @@ def static_origin(
             **how,
         },
     )
+
+
+def kept_record(kept: Mapping[str, Kept]) -> dict[str, Any]:
+    """Return which nodes were left out of calibrated integers, by how they run instead; nothing if none was.
+
+    Why is not part of it: figures differ from run to run, and the file must not.
+    """
+    if not kept:
+        return {}
+    modes: dict[str, list[str]] = {}
+    for name, one in kept.items():
+        modes.setdefault("any" if one.mode is None else one.mode.value, []).append(name)
+    return {"kept": {mode: sorted(names) for mode, names in sorted(modes.items())}}
+
+
+def kept_of(options: Mapping[str, Any]) -> dict[str, Kept]:
+    """Read what `kept_record` wrote."""
+    why = "measured when it was made"
+    return {
+        name: Kept(why, None if mode == "any" else Mode(mode))
+        for mode, names in options.get("kept", {}).items()
+        for name in names
+    }

@@ -20,7 +20,7 @@ from quantkit.settings.record import data_settings_of, dynamic_settings_of, stat
 from quantkit.workflows.calibrate import CalibrateOptions
 from quantkit.workflows.optimize import optimize_model
 from quantkit.workflows.pipeline import dynamic, static
-from quantkit.workflows.record import StaticJob
+from quantkit.workflows.record import StaticJob, kept_of
 from quantkit.workflows.verify_file import Check, require_provenance, version_changes
 
 __all__ = ["reproduce"]
@@ -132,6 +132,7 @@ def _job(
         options=static_settings_of(given),
         calibrate=CalibrateOptions(method=method, **calibrate),
         settings=settings,
+        kept=kept_of(given),
     )
 
 

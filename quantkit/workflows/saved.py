@@ -34,6 +34,7 @@ from quantkit.graph.load import LoadedModel
 from quantkit.graph.save import Stage
 from quantkit.observe import Calibration, CalibratorOf
 from quantkit.observe.container import read_container, write_container
+from quantkit.plan.measured import Costs
 from quantkit.provenance import json_digest, model_digest
 from quantkit.runtime.session import load_model
 from quantkit.settings import DataSettings, StaticSettings
@@ -102,6 +103,7 @@ def _write(prepared: Prepared, folder: Path) -> None:
         "ready": _ready_record(prepared.ready),
         "warnings": list(prepared.warnings),
         "on": prepared.on,
+        "costs": msgspec.to_builtins(prepared.costs),
     }
     text = json.dumps({**index, "seal": json_digest(index)}, indent=1, sort_keys=True)
     (folder / _INDEX).write_text(text, encoding="utf-8")
@@ -198,6 +200,7 @@ def _read(folder: Path, index: Mapping[str, Any], path: str | Path) -> Prepared:
         judged=samples["judged"],
         on=index["on"],
         samples=samples["samples"],
+        costs=msgspec.convert(index.get("costs", {}), dict[str, Costs | str]),
     )
 
 

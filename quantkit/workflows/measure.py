@@ -1,0 +1,202 @@
+"""What a prepared model takes here, node by node, and which of its nodes therefore stay out of calibrated integers.
+
+    the rules' plan -> emit it, rounded to nearest -> profile it beside the float model -> costs -> the nodes that lose time
+
+It runs nothing of the data but a sample or two, and what it finds is kept with the preparation.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from numpy.typing import NDArray
+
+from quantkit.emit import Format, emit_static
+from quantkit.files import scratch
+from quantkit.graph.save import Stage, copy_of
+from quantkit.observe.monitor import Monitor, Silent
+from quantkit.ops.float_ops import MATRIX_PRODUCTS
+from quantkit.plan import Kept, Mode, Plan
+from quantkit.plan.measured import Costs, choose, predict
+from quantkit.plan.model import SolvedIntegers
+from quantkit.runtime.check_result import LARGE
+from quantkit.runtime.profile import costs_of, profile_models, run_seconds
+from quantkit.runtime.session import RUNTIME_ERRORS, first_line, make_session
+from quantkit.runtime.synthetic_inputs import made_up_feeds
+from quantkit.targets import this_machine
+from quantkit.workflows.plan_prepared import plan_of
+from quantkit.workflows.prepare import Prepared
+
+__all__ = ["SWITCH", "Decision", "decide"]
+
+SWITCH = "QUANTKIT_MEASURE"  # "0": unless it is asked for, nothing is measured
+_SHORTEST = 100e-6  # seconds; of less than that, calling the runtime is the larger part
+_SAMPLES = 2
+_GAIN = 0.02  # of the time: less is not worth another plan than that of the rules
+
+Feeds = Sequence[Mapping[str, NDArray[Any]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What measuring led to.
+
+    Attributes:
+        kept: The nodes that are not to run in calibrated integers, and how instead.
+        costs: What was measured; None: nothing was.
+        notes: What a user is told about it.
+    """
+
+    kept: Mapping[str, Kept] = field(default_factory=lambda: MappingProxyType({}))
+    costs: Costs | None = None
+    notes: tuple[str, ...] = ()
+
+
+def decide(
+    prepared: Prepared, output_format: Format = Format.QDQ, monitor: Monitor | None = None
+) -> Decision:
+    """Return which nodes of a prepared model stay out of calibrated integers because these are slower here.
+
+    What was measured before is not measured again.
+
+    Args:
+        prepared: The model.
+        output_format: How it is to be written down.
+        monitor: Told what is done.
+    """
+    job = prepared.job
+    if job.kept is not None:
+        return Decision(kept=job.kept)
+    if not _is_measured(prepared):
+        return Decision()
+    rules = plan_of(prepared, output_format)
+    key = f"{job.options.activation.name} {job.options.weight.name}"
+    if key not in prepared.costs:
+        (monitor or Silent()).stage("Measuring what integers gain here")
+        prepared.costs[key] = _measured(prepared, rules)
+    found = prepared.costs[key]
+    if isinstance(found, str):
+        return Decision(notes=(found,))
+    kept = choose(prepared.ready.view, rules, found)
+    plan = plan_of(prepared, output_format, kept) if kept else rules
+    before, after = (predict(prepared.ready.view, p, found) for p in (rules, plan))
+    if after > (1 - _GAIN) * before:
+        kept, plan, after = {}, rules, before
+    return Decision(kept=kept, costs=found, notes=(_line(found, rules, plan, before, after),))
+
+
+def _line(costs: Costs, rules: Plan, plan: Plan, before: float, after: float) -> str:
+    """Say what was measured, and what follows from it."""
+    planned = sum(n.mode in {Mode.STATIC, Mode.ABSORBED} for n in rules.nodes)
+    left = planned - sum(n.mode in {Mode.STATIC, Mode.ABSORBED} for n in plan.nodes)
+    said = f"Measured here: float {_ms(costs.total)}, all that int8 has kernels for {_ms(before)}"
+    if not left:
+        return f"{said}; no node is slower in int8."
+    stay = "stays" if left == 1 else "stay"
+    return (
+        f"{said}; {left} of {planned} nodes {stay} out of int8, which is slower there: predicted "
+        f"{_ms(after)}."
+    )
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g} ms"
+
+
+def _is_measured(prepared: Prepared) -> bool:
+    """Say whether a model is to be run: asked for, or by default where the target is this machine."""
+    options = prepared.job.options
+    if options.covers_all or options.measure is False:
+        return False
+    if options.measure is None and os.environ.get(SWITCH) == "0":
+        return False
+    here = {"cpu", this_machine().target}
+    return options.runs_on.name in here and prepared.ready.nbytes < LARGE
+
+
+def _measured(prepared: Prepared, rules: Plan) -> Costs | str:
+    """Run the model in float and as the rules plan it; return what that takes, or why nobody knows."""
+    if not any(n.mode is Mode.STATIC for n in rules.nodes):
+        return "Nothing was measured: nothing of it runs in calibrated integers."
+    with scratch() as folder:
+        try:
+            source = _source(prepared, folder)
+            feeds = _feeds(prepared, source)
+            if not feeds:
+                return "Nothing was measured: no inputs could be made up."
+            seconds = run_seconds(str(source), feeds)
+            if prepared.job.options.measure is None and seconds < _SHORTEST:
+                return f"Nothing was measured: a run takes {1e6 * seconds:.0f} us, of which too much is the call itself."
+            return _profiled(prepared, rules, source, feeds, folder)
+        except RUNTIME_ERRORS as e:
+            return f"Nothing was measured: {first_line(e)}"
+
+
+def _source(prepared: Prepared, folder: Path) -> Path:
+    """Return the file of the model as it was given."""
+    source = prepared.source
+    if source.path is not None:
+        return source.path
+    path = folder / "given.onnx"
+    assert source.proto is not None  # noqa: S101 - one of the two is given
+    path.write_bytes(source.proto.SerializeToString())
+    return path
+
+
+def _feeds(prepared: Prepared, source: Path) -> Feeds:
+    """Return a sample of each shape, two at most; made up where no data was given."""
+    by_shape = {
+        tuple((name, array.shape) for name, array in sorted(feed.items())): feed
+        for feed in reversed(prepared.judged)
+    }
+    if by_shape:
+        return list(by_shape.values())[-_SAMPLES:]
+    session = make_session(str(source), threads=1)
+    for feed in made_up_feeds(session.get_inputs(), prepared.input_ranges):
+        try:
+            session.run(None, dict(feed))
+        except RUNTIME_ERRORS:
+            continue
+        return [feed]
+    return []
+
+
+def _profiled(prepared: Prepared, rules: Plan, source: Path, feeds: Feeds, folder: Path) -> Costs:
+    view = prepared.ready.view
+    paths = [
+        source,
+        _written(prepared, None, folder / "float.onnx"),
+        _written(prepared, rules, folder / "static.onnx"),
+    ]
+    if dynamic := _dynamic(prepared, rules):
+        paths.append(_written(prepared, dynamic, folder / "dynamic.onnx"))
+    given, floats, static, *other = profile_models(paths, feeds, folder)
+    return costs_of(view, rules, floats, static, *other, total=given.total)
+
+
+def _dynamic(prepared: Prepared, rules: Plan) -> Plan | None:
+    """Return the plan with every matrix product quantized as it comes; None if there is none."""
+    products = [
+        n.node for n in rules.nodes if n.mode is Mode.STATIC and n.op_type in MATRIX_PRODUCTS
+    ]
+    if not products:
+        return None
+    kept = {n.node: Kept("", Mode.STORED) for n in rules.nodes if n.mode is Mode.STATIC}
+    kept |= {name: Kept("", Mode.INTEGER) for name in products}
+    plan = plan_of(prepared, Format.QDQ, kept)
+    return plan if any(n.mode is Mode.INTEGER for n in plan.nodes) else None
+
+
+def _written(prepared: Prepared, plan: Plan | None, path: Path) -> Path:
+    """Write the float model, or what a plan makes of it with weights rounded to nearest."""
+    model = copy_of(prepared.ready.model)
+    if plan is not None:
+        emit_static(model, plan, SolvedIntegers(), Format.QDQ)
+    folder = path.with_suffix("")
+    folder.mkdir()
+    stage = Stage(folder / path.name, folder)
+    stage.write(model)
+    return stage.model_path
