@@ -48,7 +48,7 @@ class _Spot:
 
 @dataclass(frozen=True, slots=True)
 class _Panel:
-    """One picture of the two: its scales in pixels, what is drawn in it, and its limit across."""
+    """One picture of the two: its scales in pixels, what is drawn in it, and its limit across with its unit."""
 
     plot: Box
     across: Scale
@@ -56,6 +56,7 @@ class _Panel:
     spots: tuple[_Spot, ...]
     label: str
     limit: float | None
+    unit: str
 
 
 def judged_drop(result: Result, name: str) -> tuple[float, float, float] | None:
@@ -157,7 +158,8 @@ def _panels(
         beyond = any(_scaled(t.drop or 0.0, tuning) > range_[1] for t, _ in pairs)
         down = Scale(*range_, plot.y, plot.y + high - _LANE * beyond)
         spots = tuple(_spot(result, tuning, t, across(v), down) for t, v in pairs)
-        panels.append(_Panel(plot, across, down, spots, label, scaled))
+        unit = "" if timed else "\N{NO-BREAK SPACE}%"
+        panels.append(_Panel(plot, across, down, spots, label, scaled, unit))
     return panels
 
 
@@ -215,7 +217,9 @@ def _budget(panel: _Panel, tuning: Tuning) -> str:
         )
         parts += rect(x, plot.y, right - x, top - plot.y, "beyond")
         lines += line(x, plot.y, x, bottom, "limit")
-        lines += text(x - 4, plot.y + 12, f"budget: {panel.limit:g}", "tick limit-text", "end")
+        lines += text(
+            x - 4, plot.y + 12, f"budget: {panel.limit:g}{panel.unit}", "tick limit-text", "end"
+        )
     return parts + lines
 
 
