@@ -268,6 +268,7 @@ def _environment() -> Environment:
         "frontier_plot": _both(plots.frontier),
         "judged_drop": plots.judged_drop,
         "lost": plots.lost_text,
+        "lost_unit": plots.lost_unit,
         "size_bars": _both(plots.size_bars),
         "latency_plot": _both(plots.latency),
         "layers_plot": _both(plots.layers),

@@ -4,7 +4,7 @@ import re
 from html import escape
 
 from quantkit.report import numbers
-from quantkit.report.plots import judged_drop, lost_text
+from quantkit.report.plots import judged_drop, lost_text, lost_unit
 from quantkit.report.verdicts import State, advice_of, headline
 from quantkit.result import Evaluated, Result, Trial
 from quantkit.text import printable
@@ -128,7 +128,7 @@ def _search(result: Result) -> str:
     tuning = result.tuning
     if tuning is None:
         return ""
-    what = "points" if tuning.is_fraction else _safe(tuning.measure)
+    what = lost_unit(result) or _safe(tuning.measure)
     rows = [_row("trial", f"lost, {what}", "judged", "time", "size", "samples", "made")]
     rows.append(_row("---", "---:", "---:", "---:", "---:", "---:", "---"))
     names = [m.name for m in result.candidates]

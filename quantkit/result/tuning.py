@@ -49,7 +49,7 @@ class Tuning:
 
     Attributes:
         measure: What is lost: "top-1", "decisions that differ from float's".
-        is_fraction: Whether that is a share of the samples, shown in points.
+        is_fraction: Whether that is a share, shown times 100: in points of the metric, else in per cent.
         max_drop: What may be lost, in units of the measure; None: no limit.
         max_latency: How slow, as a multiple of float's time; None: no limit.
         max_size: How large, as a share of float's file; None: no limit.

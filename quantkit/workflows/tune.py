@@ -693,7 +693,7 @@ class _Search:
         given, parts = self.job.budget, self.split
         return Tuning(
             measure=measure.words,
-            is_fraction=measure.points,
+            is_fraction=measure.points or measure.kind != "metric",
             trials=tuple(_trial(one) for one in self.made.values()),
             chosen=chosen.name,
             met=met,

@@ -16,7 +16,7 @@ from quantkit.errors import UsageError
 from quantkit.gate import rules_of, with_verdicts
 from quantkit.report.html import render_html
 from quantkit.report.markdown import render_markdown
-from quantkit.report.plots import frontier
+from quantkit.report.plots import frontier, judged_drop, lost_unit
 from quantkit.result import Result, load_result, result_from_json, result_text, save_result
 from quantkit.settings import GateSettings, TuneSettings
 
@@ -137,6 +137,24 @@ def test_foreign_words_do_no_harm() -> None:
     assert "<script>alert" not in render_html(nasty)
     assert "<script>alert" not in render_markdown(nasty)
     assert len(marks(frontier(nasty, width=880))) > 0
+
+
+def test_without_labels_decisions_and_noise_are_told_in_per_cent() -> None:
+    found = tuned_result()
+    assert found.tuning is not None
+    models = tuple(replace(m, metrics=()) for m in found.models)
+    flips = replace(found, models=models)
+    assert judged_drop(flips, "03") == (0.011, 0.0069, 0.0166)
+    assert lost_unit(flips) == "%"
+    plain = tuple(
+        replace(m, drift=replace(m.drift, decision=None)) if m.drift else m for m in models
+    )
+    noise = judged_drop(replace(found, models=plain), "03")
+    assert noise is not None
+    assert noise[1] < noise[0] < noise[2]
+    assert noise[0] == pytest.approx(10**-3.12)
+    assert judged_drop(flips, "02") is None
+    assert "lost against float: top-1, %" in render_html(flips)
 
 
 # ---- the picture ----

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 from quantkit.report import numbers
 from quantkit.report.palette import Look, look
@@ -22,7 +23,7 @@ from quantkit.report.plots.svg import (
 )
 from quantkit.result import Result, Trial, Tuning
 
-__all__ = ["frontier", "judged_drop", "lost_text"]
+__all__ = ["frontier", "judged_drop", "lost_text", "lost_unit"]
 
 _SIGN = 5.5
 _FAINT = 3.5
@@ -60,17 +61,40 @@ class _Panel:
 
 
 def judged_drop(result: Result, name: str) -> tuple[float, float, float] | None:
-    """Return what a candidate loses on the samples that judge, with the ends of its interval; None: not known."""
+    """Return what a candidate loses on the samples that judge, with the ends of its interval; None: not known.
+
+    Of the metric that a search goes by; without labels of decisions that differ from float's; where no output decides,
+    noise as a share of the outputs' power.
+    """
     model = next((m for m in result.candidates if m.name == name), None)
     if model is None or result.tuning is None:
         return None
     metric, decision = model.metric, model.drift.decision if model.drift else None
-    if metric is not None and metric.name == result.tuning.measure and metric.drop is not None:
+    if metric is not None:
+        if metric.name != result.tuning.measure or metric.drop is None:
+            return None
         ends = metric.drop_interval
         return metric.drop, *((ends.low, ends.high) if ends else (metric.drop, metric.drop))
-    if metric is None and decision is not None and result.tuning.is_fraction:
+    if decision is not None:
         return decision.flip_rate, decision.interval.low, decision.interval.high
-    return None
+    output = model.worst_output
+    if output is None or output.db == -inf:
+        return None
+    found = output.sqnr_interval
+    return _noise(output.db), *(
+        (_noise(found.high), _noise(found.low)) if found else (_noise(output.db),) * 2
+    )
+
+
+def _noise(db: float) -> float:
+    return float(10 ** (-db / 10))
+
+
+def lost_unit(result: Result) -> str:
+    """Return the unit of what a search loses: points of a share, per cent of decisions or noise; "" for other figures."""
+    if result.tuning is None or not result.tuning.is_fraction:
+        return ""
+    return "points" if result.float_model.metric is not None else "%"
 
 
 def lost_text(value: float | None, tuning: Tuning) -> str:
@@ -95,16 +119,13 @@ def frontier(result: Result, *, width: int) -> str:
     high = _HIGH_SMALL if small else _HIGH
     range_ = _range(result, tuning, shown)
     panels = _panels(result, tuning, shown, width, range_)
-    content = text(0, 16, f"lost against float: {tuning.measure}{_unit(tuning)}", "label")
+    unit = f", {lost_unit(result)}" if tuning.is_fraction else ""
+    content = text(0, 16, f"lost against float: {tuning.measure}{unit}", "label")
     content += "".join(_drawn(p, result, tuning, small=small) for p in panels)
     bottom = panels[-1].plot.y + high + 64
     legend, last = _legend(result, tuning, bottom, width)
     label = f"what {len(shown)} trials lose against their time and size"
     return picture(width, last + 14, label, content + legend)
-
-
-def _unit(tuning: Tuning) -> str:
-    return ", points" if tuning.is_fraction else ""
 
 
 def _scaled(value: float, tuning: Tuning) -> float:
@@ -174,12 +195,12 @@ def _spot(result: Result, tuning: Tuning, trial: Trial, x: float, down: Scale) -
     places = {m.name: i for i, m in enumerate(result.models)}
     y = down(drop) if drop <= down.high else down.end + _LANE / 2
     own = look(places[trial.name]) if trial.name in places else None
-    return _Spot(trial, x, y, own, _tip(tuning, trial))
+    return _Spot(trial, x, y, own, _tip(result, tuning, trial))
 
 
-def _tip(tuning: Tuning, trial: Trial) -> str:
+def _tip(result: Result, tuning: Tuning, trial: Trial) -> str:
     lines = [f"{trial.name}: {trial.made}"]
-    lines.append(f"lost: {lost_text(trial.drop, tuning)}{_unit(tuning).replace(',', '')}")
+    lines.append(f"lost: {lost_text(trial.drop, tuning)} {lost_unit(result)}".rstrip())
     lines += [f"time: {numbers.ratio(trial.latency)}"] if trial.latency is not None else []
     lines += [f"size: {numbers.percent(trial.size)} of float"] if trial.size is not None else []
     cut = f" of {tuning.choosing}, clear by then" if trial.samples < tuning.choosing else ""
