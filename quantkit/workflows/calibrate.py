@@ -37,6 +37,7 @@ from quantkit.observe.points import Points, points_of
 from quantkit.observe.prepare import batch_for, inputs_of, with_model_folder
 from quantkit.plan import ranges_needed
 from quantkit.rewrite.simplify import simplify
+from quantkit.rewrite.split import split_fused
 from quantkit.runtime.check_result import CALIBRATED, HELD_OUT
 from quantkit.runtime.session import load_model
 from quantkit.settings import DataSettings, StaticSettings
@@ -104,6 +105,7 @@ def needed_by_any(model: ir.Model) -> tuple[str, ...]:
         copy = raise_opset(copy, DEFAULT.min_opset)
     except ModelError:  # then no plan can be made either
         return ()
+    split_fused(copy)
     simplify(copy)
     view = view_of(copy, read_weights=False)
     asked = (ranges_needed(view, StaticSettings(target=t.name)) for t in registered())

@@ -50,6 +50,7 @@ from quantkit.provenance import model_digest
 from quantkit.rewrite.equalize import equalize, extreme_requests, groups_of
 from quantkit.rewrite.simplify import simplify
 from quantkit.rewrite.smooth import smooth, smoothable, smoothing_requests
+from quantkit.rewrite.split import split_fused
 from quantkit.runtime.check_result import LARGE, MADE_UP
 from quantkit.runtime.session import load_model
 from quantkit.settings import DataSettings, RecoverSettings, StaticSettings, resident
@@ -274,6 +275,7 @@ def simplified(source: LoadedModel, options: StaticSettings, at_least: int = 0) 
     if before < minimum:
         notes.append(f"Opset raised from {before} to {minimum}.")
     if options.simplify:
+        split_fused(model)
         notes += simplify(model).notes
     if options.covers_all:
         lift_weights(model)
