@@ -19,7 +19,7 @@ from typing import Any
 from quantkit.errors import QuantkitError, UsageError
 from quantkit.observe.job import Job, Shard, ShardResult, observe_shard
 
-__all__ = ["cluster", "run_on", "workers_of"]
+__all__ = ["cluster", "run_each", "run_on", "workers_of"]
 
 _AHEAD = 2  # shards a worker has waiting, so that it never idles
 _CARGO = 16 << 20  # bytes that may travel with each shard
@@ -127,6 +127,30 @@ def run_on(
         )
     submit = partial(client.submit, observe_shard, job, pure=False)
     pending = [submit(shard) for shard in _up_to(shards, workers * _AHEAD)]
+    for result in _finished(pending, client, stopped):
+        tick((result.last - result.shard.first) * job.batch)
+        yield result
+        pending += [submit(shard) for shard in _up_to(shards, 1)]
+
+
+def run_each(client: Any, work: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[Any]:
+    """Yield what comes of tasks, as they come.
+
+    Args:
+        client: Of dask.distributed.
+        work: What a worker does with a task.
+        tasks: Small: paths and settings.
+
+    Raises:
+        QuantkitError: A worker failed, or the cluster is gone.
+    """
+    yield from _finished([client.submit(work, task, pure=False) for task in tasks], client)
+
+
+def _finished(
+    pending: list[Any], client: Any, stopped: Callable[[], bool] = lambda: False
+) -> Iterator[Any]:
+    """Yield results as they come; whoever takes one may add to what is pending."""
     watch = _Watch(client)
     while pending:
         for future in [f for f in pending if f.status not in {"pending", "lost"}]:
@@ -136,16 +160,14 @@ def run_on(
             watch.heard()
             pending.remove(future)
             future.release()
-            tick((result.last - result.shard.first) * job.batch)
             yield result
-            pending += [submit(shard) for shard in _up_to(shards, 1)]
         if stopped():
             return  # who leaves a scheduler takes back what it asked for
         watch.look()
         time.sleep(_GLANCE)
 
 
-def _result_of(future: Any) -> ShardResult | None:
+def _result_of(future: Any) -> Any:
     """Return what a worker found; None if it must be asked for again.
 
     Raises:
@@ -164,7 +186,7 @@ def _result_of(future: Any) -> ShardResult | None:
             "quantkit, and must be able to read the model and the data at the same paths."
         ) from error
     try:
-        result: ShardResult = future.result(timeout=_DELIVERY)
+        result = future.result(timeout=_DELIVERY)
     except TimeoutError:
         return None
     except Exception as e:

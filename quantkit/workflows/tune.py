@@ -28,7 +28,7 @@ from quantkit.evaluate.outputs import AccuracyOptions, NamedModel
 from quantkit.files import check_folder
 from quantkit.gate import judge, rules_of, with_verdicts
 from quantkit.graph.load import LoadedModel
-from quantkit.observe.distributed import cluster
+from quantkit.observe.distributed import cluster, run_each, workers_of
 from quantkit.observe.job import sample_digest
 from quantkit.observe.monitor import Monitor, Silent
 from quantkit.observe.prepare import inputs_of, with_model_folder
@@ -496,10 +496,10 @@ class _Search:
     @property
     def recipe(self) -> Recipe:
         """What quantkit.toml of every candidate says."""
-        path = Path(self.job.data) if isinstance(self.job.data, str | Path) else None
+        path = Path(self.job.data).absolute() if isinstance(self.job.data, str | Path) else None
         data = replace(_samples(self.job), path=path)
         return Recipe(
-            model=self.job.source,
+            model=self.job.source.absolute(),
             data=data,
             calibrated=replace(self._calibrated, path=path),
             static=self.job.static,
@@ -517,7 +517,7 @@ class _Search:
 
     def _next(self, client: Any) -> tuple[Choice, ...]:
         known = self.figures()
-        together = 1 if client is None else max(1, len(client.scheduler_info()["workers"]))
+        together = 1 if client is None else max(1, len(workers_of(client)))
         if not self.family.whole and all(known.get(b, _UNKNOWN).verdict == "out" for b in BASES):
             self._find_family()
         return next_choices(
@@ -588,7 +588,8 @@ class _Search:
                 yield make_candidate(one, self.prepared(), self.watch)
         else:
             self.watch.stage(f"{len(jobs)} candidates on {self.job.scheduler}")
-            yield from client.gather([client.submit(make_saved, j, pure=False) for j in jobs])
+            # One after the other when all are there: time is measured while nobody works.
+            yield from sorted(run_each(client, make_saved, jobs), key=lambda made: made.name)
         self.watch.about = ""
 
     def _share(self, *, must: bool) -> None:
@@ -614,13 +615,13 @@ class _Search:
             choice=choice,
             kept=self.family.kept[choice.point] if choice.form == "static" else {},
             predicted=self.family.seconds[choice.point] if choice.form == "static" else None,
-            source=self.job.source,
-            data=self.job.data,
+            source=self.job.source.absolute(),
+            data=self.recipe.data.path or self.job.data,
             samples=_samples(self.job),
             accuracy=replace(self.job.accuracy, only=self.split.choosing),
             limit=self.job.budget.max_drop,
             alpha=1 - self.job.budget.confidence,
-            folder=self.folder,
+            folder=replace(self.folder, path=self.folder.path.absolute()),
             recipe=self.recipe,
         )
 

@@ -382,3 +382,25 @@ def test_quantkit_toml_reads_back_as_it_was_written(tmp_path: Path) -> None:
         "y",
     )
     assert (read.calibrated.limit, read.calibrated.seed) == (7, 3)
+
+
+def test_workers_of_a_cluster_come_to_the_same_files(work: Path) -> None:
+    from observe.test_distributed import Dask
+
+    here = quantkit.tune("m.onnx", "d.npz", "here", max_drop="30%")
+    dask = Dask(work)
+    try:
+        dask.worker()
+        there = quantkit.tune("m.onnx", "d.npz", "there", max_drop="30%", scheduler=dask.address)
+    finally:
+        dask.end()
+    assert there.chosen == here.chosen
+    assert contents(work / "there") == contents(work / "here")
+
+
+def test_a_scheduler_that_does_not_answer_is_one_line(
+    work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tune("--max-drop", "1%", "-o", "out", "--scheduler", "nonsense://x") == 2
+    assert "No dask scheduler answers" in capsys.readouterr().err
+    assert not (work / "out").exists()
