@@ -9,7 +9,7 @@ where it was, and comes to the same answer.
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import count, islice
@@ -17,28 +17,18 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
-from quantkit.data import Samples, order
-from quantkit.data.model import digest
-from quantkit.errors import DataError, QuantkitError, UsageError
-from quantkit.evaluate.accuracy.models import OutputSpec, Source, open_source, single_rows
+from quantkit.errors import QuantkitError, UsageError
 from quantkit.evaluate.cost.latency import Lab, measure_latency
 from quantkit.evaluate.outputs import AccuracyOptions, NamedModel
 from quantkit.files import check_folder
 from quantkit.gate import judge, rules_of, with_verdicts
 from quantkit.graph.load import LoadedModel
 from quantkit.observe.distributed import cluster, run_each, workers_of
-from quantkit.observe.job import sample_digest
 from quantkit.observe.monitor import Monitor, Silent
-from quantkit.observe.prepare import inputs_of, with_model_folder
-from quantkit.ops.view import View
-from quantkit.plan import Format, Mode, Plan
-from quantkit.plan.measured import Costs, choose, predict
-from quantkit.plan.model import Kept, SolvedIntegers
 from quantkit.provenance import model_digest, software
 from quantkit.result import Evaluated, Result, Trial, Tuning, Verdict, load_result
-from quantkit.runtime.session import RUNTIME_ERRORS, load_model, make_session
+from quantkit.runtime.session import load_model
 from quantkit.settings import (
     RECIPE_NAME,
     DataSettings,
@@ -48,16 +38,16 @@ from quantkit.settings import (
     TuneSettings,
 )
 from quantkit.settings.record import to_record
-from quantkit.solve.losses import Meter
 from quantkit.workflows.calibrate import CalibrateOptions
 from quantkit.workflows.evaluate import WRITTEN, EvaluateOptions, evaluate, write_evaluation
+from quantkit.workflows.measure import SWITCH
 from quantkit.workflows.pipeline import prepare_model
-from quantkit.workflows.plan_prepared import planner_of
 from quantkit.workflows.prepare import Prepared
 from quantkit.workflows.record import StaticJob
-from quantkit.workflows.repair import assumed_costs
 from quantkit.workflows.saved import load_prepared, save_prepared
+from quantkit.workflows.tune_family import first_of_family, whole_family
 from quantkit.workflows.tune_folder import MODEL, PLAN, Candidate, Family, TuneFolder
+from quantkit.workflows.tune_samples import Split, divide
 from quantkit.workflows.tune_search import (
     BASES,
     Budget,
@@ -74,28 +64,13 @@ from quantkit.workflows.tune_trial import (
     decibels,
     make_candidate,
     make_saved,
-    plan_for,
     recipe_for,
     write_candidate,
 )
 
-__all__ = ["Candidate", "Split", "TuneJob", "Tuned", "split", "tune"]
+__all__ = ["Candidate", "Split", "TuneJob", "Tuned", "tune"]
 
-_MOST_CALIBRATED = 256
-_MOST_CHOOSING = 2000
-_POOL = 10_000  # samples, where nobody says how many
-_FEWEST = 3  # samples: one for each part
-_LARGE = 64  # values of a sample from which on two alike are one and the same
-_HELD_OUT = 16  # samples behind those of the calibration on which a file is verified while it is made: they are no judges
 _JUDGED = 6  # files of the frontier that are judged
-_MEASURE = "QUANTKIT_MEASURE"  # in the environment: "0" for answers that depend on no clock
-_LOOKED_AT = 8  # samples that tell what each layer loses
-_FINE = 64  # times less than a plan's noise that a rounding may add without being told apart
-_STEPS, _DEARER = (
-    28,
-    2.0,
-)  # values of noise that plans are made for, and by what it is dearer from one to the next
-_SILENT = 1e-30
 _TIMING = 4.0  # seconds that timing a model takes at the end
 _LEFT_OUT = frozenset({"memory", "layers", "fidelity"})  # of the last evaluation
 _UNKNOWN = Figures(drop=None, verdict="failed")
@@ -137,35 +112,8 @@ class TuneJob:
     def timed(self) -> bool:
         """Whether time is measured while searching: not where it is forbidden, nor where the target is another machine."""
         here = self.static.runs_on.runtime.startswith("onnxruntime, CPU")
-        return here and self.static.measure is not False and os.environ.get(_MEASURE) != "0"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
-    """Which samples do what: no sample, and no copy of one, does two things.
-
-    Attributes:
-        calibration: Places of the samples that ranges and roundings are found with.
-        choosing: Of those that candidates are compared on, in a random order.
-        judging: Of those that only the last judgement sees.
-        available: How many samples there are.
-        copies: How many were left out because they are copies of samples that are calibrated with.
-    """
-
-    calibration: tuple[int, ...]
-    choosing: tuple[int, ...]
-    judging: tuple[int, ...]
-    available: int
-    copies: int = 0
-
-    def __str__(self) -> str:
-        parts = f"{len(self.calibration)} calibrate, {len(self.choosing)} choose, {len(self.judging)} judge"
-        copies = f"; {self.copies} copies of calibrated ones are left out" if self.copies else ""
-        used = len(self.calibration) + len(self.choosing) + len(self.judging) + self.copies
-        more = (
-            "" if used == self.available else f" (of {self.available}; --limit uses more or fewer)"
-        )
-        return f"{used} samples{more}: {parts}{copies}"
+        asked = self.static.measure
+        return here and (os.environ.get(SWITCH) != "0" if asked is None else asked)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,56 +166,6 @@ class Tuned:
         return next((c for c in self.candidates if c.name == self.chosen), None)
 
 
-def split(mixed: Sequence[int], digests: Mapping[int, object], available: int, seed: int) -> Split:
-    """Divide samples into those that calibrate, choose and judge.
-
-    Args:
-        mixed: Places in the order in which calibration draws them: of a limit it takes the first.
-        digests: What names the contents of a sample; places without one are like no other.
-        available: How many samples there are.
-        seed: Of the order of the choosing part.
-
-    Raises:
-        DataError: There are too few.
-    """
-    total = len(mixed)
-    if total < _FEWEST:
-        raise DataError(
-            f"There {'is 1 sample' if total == 1 else f'are {total} samples'}, and {_FEWEST} are needed at least: one to "
-            "calibrate with, one to choose by, one to judge by."
-        )
-    first = min(_MOST_CALIBRATED, max(1, total // 4))
-    calibration = tuple(mixed[:first])
-    used = {digests[place] for place in calibration if place in digests}
-    rest = [place for place in mixed[first:] if digests.get(place, place) not in used]
-    if len(rest) < _FEWEST - 1:
-        raise DataError(
-            f"{total - first - len(rest)} of {total} samples are copies of those that are calibrated with: none is left to "
-            "choose or judge by; give more that differ."
-        )
-    wanted = min(
-        _MOST_CHOOSING, max(min(_HELD_OUT, len(rest) // 2), 2 * len(rest) // 5), len(rest) - 1
-    )
-    part: dict[object, int] = {}  # copies stay together, where the first of them is
-    parts: tuple[list[int], list[int]] = ([], [])
-    for place in rest:
-        name = digests.get(place, ("place", place))
-        chosen = part.setdefault(name, 0 if len(parts[0]) < wanted else 1)
-        parts[chosen].append(place)
-    if not parts[1]:
-        raise DataError(
-            f"All {len(rest)} samples that are not calibrated with are copies of each other: give more that differ."
-        )
-    shuffled = np.random.default_rng(seed).permutation(len(parts[0]))
-    return Split(
-        calibration=calibration,
-        choosing=tuple(parts[0][i] for i in shuffled),
-        judging=tuple(parts[1]),
-        available=available,
-        copies=total - first - len(rest),
-    )
-
-
 def tune(job: TuneJob, monitor: Monitor | None = None) -> Tuned:
     """Search for the fastest file that keeps a budget; see `quantkit.tune`.
 
@@ -296,7 +194,7 @@ def tune(job: TuneJob, monitor: Monitor | None = None) -> Tuned:
     read = [*loaded.files, *([Path(job.data)] if isinstance(job.data, str | Path) else [])]
     check_folder(job.output, (MODEL, PLAN, RECIPE_NAME, "tune.json", *WRITTEN), read)
     monitor.stage("Looking at the samples")
-    divided, contents = _divided(job, loaded)
+    divided, contents = divide(loaded, job.data, _samples(job), job.accuracy)
     folder = TuneFolder(path=job.output, identity=_identity(job, loaded, contents))
     folder.check(again=job.again)
     search = _Search(
@@ -313,51 +211,6 @@ def tune(job: TuneJob, monitor: Monitor | None = None) -> Tuned:
         if job.output.exists():
             folder.give_up(made=not was_there)
         raise
-
-
-def _divided(job: TuneJob, loaded: LoadedModel) -> tuple[Split, str]:
-    """Read every sample that will be used, and divide them; return also what names their contents and labels."""
-    settings = with_model_folder(_samples(job), loaded)
-    outputs = make_session(str(job.source)).get_outputs()
-    rows = single_rows(
-        inputs_of(loaded),
-        [OutputSpec(name=o.name, type=o.type, shape=_extents(o.shape)) for o in outputs],
-    )
-    source = open_source(
-        job.data, rows, settings, pairs=job.accuracy.pairs, skip_bad=job.accuracy.skip_bad
-    )
-    parts = [part for part in source.parts if isinstance(part, Samples)]
-    if len(parts) < len(source.parts):
-        raise UsageError(
-            "These samples can be read only once, and a search reads them often: give a path, or a list of them."
-        )
-    mixed = order(
-        len(parts[0]), limit=settings.limit or _POOL, shuffle=settings.shuffle, seed=settings.seed
-    ).tolist()
-    digests, named = dict[int, object](), [source.fingerprint()]
-    readable = []
-    for place, group in _each(source, mixed):
-        readable.append(place)
-        found = tuple(sample_digest(sample.feeds) for sample in group)
-        named.append(f"{found} {group[0].label}")
-        if sum(array.size for sample in group for array in sample.feeds.values()) >= _LARGE:
-            digests[place] = found
-    return split(readable, digests, len(parts[0]), settings.seed), digest(named)
-
-
-def _each(source: Source, places: Sequence[int]) -> Iterator[tuple[int, tuple[Any, ...]]]:
-    """Yield samples that can be read, with their places."""
-    for place in places:
-        for group in replace(source, only=(place,)):
-            yield place, group
-
-
-def _extents(shape: Sequence[Any] | None) -> tuple[int | None, ...] | None:
-    return (
-        None
-        if shape is None
-        else tuple(n if isinstance(n, int) and n >= 0 else None for n in shape)
-    )
 
 
 def _samples(job: TuneJob) -> DataSettings:
@@ -526,17 +379,7 @@ class _Search:
 
     def _fastest(self) -> Family:
         """Return the family with its first plan alone, and keep it."""
-        plan = plan_for(self.prepared(), Choice(form="dynamic"), {})
-        dynamic = any(node.mode is Mode.INTEGER for node in plan.nodes)
-        prepared = self.prepared()
-        costs = costs_of(prepared)
-        kept: dict[str, Kept] = {}
-        found = Family(
-            kept=(kept,),
-            noises=(1.0,),
-            seconds=(predicted(prepared.ready.view, plan_for(prepared, Choice(), kept), costs),),
-            dynamic=dynamic,
-        )
+        found = first_of_family(self.prepared())
         self.folder.put_family(found)
         return found
 
@@ -845,60 +688,3 @@ class _Measure:
             return f"{100 * value:.2g} points" if self.points else f"{value:.3g} of {self.words}"
         what = "of the decisions" if self.kind == "flips" else "of the outputs' power"
         return f"{100 * value:.2g} % {what}"
-
-
-def whole_family(first: Family, prepared: Prepared) -> Family:
-    """Return plans from the fastest to the most exact: the dearer noise is, the more stays out of integers.
-
-    What a plan loses is measured on the float model with its roundings switched on, before any file is made of it.
-
-    Args:
-        first: The fastest plan.
-        prepared: The model.
-    """
-    view = prepared.ready.view
-    costs = costs_of(prepared)
-    planned = planner_of(prepared, prepared.job.output_format or Format.QDQ)
-    every = planned({})
-    try:
-        meter = Meter(
-            prepared.ready.model, view, every, SolvedIntegers(), prepared.judged[:_LOOKED_AT]
-        )
-        noise = _worst(meter, planned(first.kept[0]))
-        losses = meter.losses(noise / _FINE)
-    except RUNTIME_ERRORS:  # a model that does not run with switches in it
-        return replace(first, whole=True)
-    found = [(first.kept[0], noise)]
-    weight = sum(costs.floats.values()) / max(noise, _SILENT) / _FINE
-    for _ in range(_STEPS):
-        kept = choose(view, every, costs, losses, weight) | dict(first.kept[0])
-        weight *= _DEARER
-        if frozenset(kept) in {frozenset(k) for k, _ in found}:
-            continue
-        plan = planned(kept)
-        if not any(node.mode is Mode.STATIC for node in plan.nodes):
-            break  # from here on it is the form that only stores weights
-        quieter = _worst(meter, plan)
-        if quieter < found[-1][1]:
-            found.append((kept, quieter))
-    return replace(
-        first,
-        kept=tuple(kept for kept, _ in found),
-        noises=tuple(noise for _, noise in found),
-        seconds=tuple(predicted(view, planned(kept), costs) for kept, _ in found),
-        whole=True,
-    )
-
-
-def _worst(meter: Meter, plan: Plan) -> float:
-    return max(meter.noise_of(plan).values(), default=0.0)
-
-
-def predicted(view: View, plan: Plan, costs: Costs) -> float:
-    """Return the time of a plan as a multiple of float's, by the costs of its nodes."""
-    return predict(view, plan, costs) / max(sum(costs.floats.values()), _SILENT)
-
-
-def costs_of(prepared: Prepared) -> Costs:
-    """Return what nodes cost: as it was measured when the model was prepared, else as it is assumed."""
-    return assumed_costs(prepared)

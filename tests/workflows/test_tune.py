@@ -31,7 +31,7 @@ from quantkit.settings import (
     load_recipe,
     recipe_text,
 )
-from quantkit.workflows.tune import split
+from quantkit.workflows.tune_samples import split
 from quantkit.workflows.tune_search import (
     BASES,
     Budget,
