@@ -15,7 +15,7 @@ layers.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import log10
 from typing import Any
@@ -115,14 +115,7 @@ def predict(view: View, plan: Plan, costs: Costs) -> float:
         mode = plan.node[node.name].mode if node.name in plan.node else Mode.FLOAT
         seconds += _seconds(node.name, mode, costs)
     wiring = _Wiring(view, plan)
-    for tensor in wiring.tensors:
-        maker = tensor.maker
-        made = maker is not None and not (tensor.free_exit and tensor.is_read_as_float)
-        if not made and tensor.readers:
-            seconds += costs.quantize.get(tensor.name, 0.0)
-        if made and tensor.is_read_as_float:
-            seconds += costs.dequantize.get(tensor.name, 0.0)
-    return seconds
+    return seconds + sum(_conversions(t, wiring.members, costs) for t in wiring.tensors)
 
 
 def _seconds(name: str, mode: Mode, costs: Costs) -> float:
@@ -259,6 +252,10 @@ class _Problem:
         self.noise = noise
         self.places = {group: place for place, group in enumerate(self.wiring.members, 2)}
         self.size = 2 + len(self.places)
+        self.touched: dict[int, list[_Tensor]] = {group: [] for group in self.places}
+        for tensor in self.wiring.tensors:
+            for group in {tensor.maker, *tensor.readers} - {None}:
+                self.touched[group].append(tensor)  # type: ignore[index]  # None is taken out
         self.edges: dict[tuple[int, int], float] = defaultdict(float)
         self.bound: list[tuple[int, int]] = []  # who is static only if the other is
 
@@ -332,19 +329,66 @@ class _Problem:
 
     def kept(self, left: Iterable[int]) -> Iterator[tuple[str, Kept]]:
         """Yield the nodes of groups that are left out, with their modes and reasons."""
-        for group in left:
-            names = [self.view.nodes[i].name for i in self.wiring.members[group]]
-            static, other = self._alone(group)
-            around = [t.name for t in self.wiring.tensors if group in {t.maker, *t.readers}]
-            lost = self.noise.why(names, around, max(0.0, static - other))
-            for name in names:
-                yield name, Kept(lost or _why(static, other), self._other(name))
+        out = frozenset(left)
+        static = frozenset(self.wiring.members) - out
+        for island in self._islands(out):
+            gain = self._gain(island, static)
+            for group in island:
+                names = [self.view.nodes[i].name for i in self.wiring.members[group]]
+                own, other = self._alone(group)
+                around = [t.name for t in self.touched[group]]
+                lost = self.noise.why(names, around, max(0.0, own - other))
+                why = lost or _why(own - other, gain, len(island))
+                yield from ((name, Kept(why, self._other(name))) for name in names)
+
+    def _islands(self, left: frozenset[int]) -> list[list[int]]:
+        """Return the groups that are left out, those together that a tensor connects."""
+        near: dict[int, set[int]] = {group: set() for group in left}
+        for tensor in self.wiring.tensors:
+            joined = [g for g in (tensor.maker, *tensor.readers) if g in left and g is not None]
+            for group in joined[1:]:
+                near[joined[0]].add(group)
+                near[group].add(joined[0])
+        found, seen = [], set[int]()
+        for group in sorted(left):
+            if group in seen:
+                continue
+            seen.add(group)
+            island = [group]
+            for member in island:  # it grows
+                island += (new := near[member] - seen)
+                seen |= new
+            found.append(island)
+        return found
+
+    def _gain(self, island: Sequence[int], static: frozenset[int]) -> float:
+        """Return by how many seconds an island would take longer in integers, with what that does to its borders."""
+        more = static | {*island}
+        touched = {t.name: t for group in island for t in self.touched[group]}.values()
+        borders = (
+            _conversions(t, more, self.costs) - _conversions(t, static, self.costs) for t in touched
+        )
+        return sum(static - other for static, other in map(self._alone, island)) + sum(borders)
 
 
-def _why(static: float, other: float) -> str:
-    if static > other:
-        return f"in int8 {_text(static - other)} slower"
-    return "faster with its neighbours in float, without conversions"
+def _conversions(tensor: _Tensor, static: Container[int], costs: Costs) -> float:
+    """Return the seconds that a tensor is converted, where these groups are in integers."""
+    enter, leave = (s.get(tensor.name, 0.0) for s in (costs.quantize, costs.dequantize))
+    read = any(r in static for r in tensor.readers)
+    floats = tensor.is_read_as_float or any(r not in static for r in tensor.readers)
+    made = tensor.maker is not None and tensor.maker in static
+    if tensor.free_exit:
+        return enter if read and (floats or not made) else 0.0
+    if not made:
+        return enter if read else 0.0
+    return leave if floats or not tensor.readers else 0.0
+
+
+def _why(slower: float, island: float, size: int) -> str:
+    """Say what integers would cost: the node alone, and with its conversions and neighbours."""
+    alone = f"in int8 {_text(abs(slower))} {'slower' if slower > 0 else 'faster'} alone"
+    around = "with its conversions" if size == 1 else f"with conversions and {size - 1} neighbours"
+    return f"{alone}, {_text(max(0.0, island))} slower {around}"
 
 
 def _text(seconds: float) -> str:
