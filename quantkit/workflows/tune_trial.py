@@ -26,7 +26,7 @@ from quantkit.observe.monitor import Monitor, Silent
 from quantkit.observe.requests import CalibratorOf
 from quantkit.plan import Format, Plan, plan_dynamic, write_plan
 from quantkit.plan.model import Kept
-from quantkit.result import Interval
+from quantkit.result import Interval, Metric
 from quantkit.settings import (
     RECIPE_NAME,
     DataSettings,
@@ -297,7 +297,7 @@ def _within(found: Lost) -> str:
 
 def _verdict_so_far(job: CandidateJob, measuring: Measuring) -> str:
     """Return "in" or "out" as soon as the samples so far leave no doubt, at most so often in error as was asked."""
-    values = _values(measuring, job.limit)
+    values = sample_losses(measuring)
     if values is None or job.limit is None or job.accuracy.only is None:
         return "open"
     share = bool(values.min(initial=0) >= -1 and values.max(initial=0) <= 1)
@@ -307,12 +307,12 @@ def _verdict_so_far(job: CandidateJob, measuring: Measuring) -> str:
     return decide(values, job.limit, alpha=job.alpha, population=population).verdict
 
 
-def _values(measuring: Measuring, limit: float | None) -> NDArray[np.float64] | None:
-    """Return what each sample loses; None where the figure is no mean of them, or the limit a share of float's own figure."""
+def sample_losses(measuring: Measuring) -> NDArray[np.float64] | None:
+    """Return what each sample loses; None where the figure is no mean of them, or where nobody knows how much one can lose."""
     if measuring.scorer is not None:
         name = measuring.scorer.main
         figure = next((f for f in measuring.scorer.figures() if f.name == name), None)
-        if not isinstance(figure, Mean) or (isinstance(limit, Percent) and not _is_share(figure)):
+        if not isinstance(figure, Mean) or not _is_share(figure):
             return None
         return figure.contributions(1)
     if measuring.decisions is not None:
@@ -322,7 +322,8 @@ def _values(measuring: Measuring, limit: float | None) -> NDArray[np.float64] | 
 
 
 def _is_share(figure: Mean) -> bool:
-    return bool(figure.scores.min() >= 0 and figure.scores.max() <= 1)
+    # By its name: that no sample so far lost more than 1 of a squared error says nothing of the next.
+    return Metric(name=figure.name, value=0.0).is_fraction
 
 
 def lost(answered: MeasuredOutputs, name: str, limit: float | None) -> Lost:
@@ -384,4 +385,4 @@ def decibels(share: float) -> float:
     return -10 * log10(share) if share > 0 else inf
 
 
-__all__ += ["decibels", "write_candidate"]
+__all__ += ["decibels", "sample_losses", "write_candidate"]

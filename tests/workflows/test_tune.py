@@ -8,6 +8,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from hypothesis import strategies as st
 import quantkit
 from quantkit.cli.app import run as command
 from quantkit.errors import DataError, QuantkitError
+from quantkit.evaluate.accuracy.figures import Mean
 from quantkit.result import load_result
 from quantkit.settings import (
     DataSettings,
@@ -42,6 +45,7 @@ from quantkit.workflows.tune_search import (
     limits,
     next_choices,
 )
+from quantkit.workflows.tune_trial import sample_losses
 
 _WIDTH, _SAMPLES = 48, 160
 _MAIN = "from quantkit.cli import main; main()"
@@ -404,3 +408,16 @@ def test_a_scheduler_that_does_not_answer_is_one_line(
     assert tune("--max-drop", "1%", "-o", "out", "--scheduler", "nonsense://x") == 2
     assert "No dask scheduler answers" in capsys.readouterr().err
     assert not (work / "out").exists()
+
+
+@pytest.mark.parametrize(("name", "known"), [("top-1", True), ("mse", False), ("my score", False)])
+def test_only_a_metric_that_is_a_share_by_its_nature_is_stopped_early(
+    name: str, *, known: bool
+) -> None:
+    # That no sample so far lost more than 1 of a squared error says nothing of the next.
+    figure = Mean(name=name, scores=np.array([[1.0, 0.0, 1.0], [1.0, 1.0, 0.0]]))
+    measuring: Any = SimpleNamespace(scorer=SimpleNamespace(main=name, figures=lambda: [figure]))
+    found = sample_losses(measuring)
+    assert (found is not None) == known
+    if found is not None:
+        assert found.tolist() == [0.0, -1.0, 1.0]
