@@ -72,7 +72,7 @@ def seen_ranges(
     return {
         name: (float(min(array.min(), 0)), float(max(array.max(), 0)))
         for name in observed(prepared, options)
-        if (array := found[name]).size
+        if (array := found.get(name)) is not None and array.size  # else inside of a subgraph
     }
 
 

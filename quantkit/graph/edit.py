@@ -30,6 +30,7 @@ __all__ = [
     "owner_of",
     "redirect",
     "sole_reader",
+    "subgraphs_of",
     "succeed",
     "value_names",
 ]
@@ -153,7 +154,7 @@ def bypass(node: ir.Node, source: ir.Value) -> bool:
 
 def discard(node: ir.Node) -> None:
     """Remove a node that nobody reads. Nodes of its subgraphs no longer count as readers either."""
-    for graph in _subgraphs(node):
+    for graph in subgraphs_of(node):
         for inner in graph.all_nodes():
             for slot in range(len(inner.inputs)):
                 inner.replace_input_with(slot, None)
@@ -161,7 +162,8 @@ def discard(node: ir.Node) -> None:
         node.graph.remove(node, safe=True)
 
 
-def _subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
+def subgraphs_of(node: ir.Node) -> Iterator[ir.Graph]:
+    """Yield the graphs that a node holds."""
     for attribute in node.attributes.values():
         if attribute.type is ir.AttributeType.GRAPH:
             yield attribute.as_graph()

@@ -3,7 +3,7 @@
 1. Model-local functions are inlined (graph traversal does not visit them).
 2. Large `Constant` nodes are initializers.
 3. ``Identity(initializer)`` is that initializer: exporters write shared weights this way.
-4. Node names are unique and not empty; no initializer has the name of another value, in any graph.
+4. Node names are unique and not empty; no value has the name of another, in any graph.
 5. Weights that are assembled from constants are initializers (`fold_weights`).
 6. Initializers are not graph inputs if the IR version is below 4, where they had to be listed
    (done before 2 to 5, which leave graph inputs alone).
@@ -17,7 +17,7 @@ longer needed, so that nothing is stored twice; results that are equal are store
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from types import MappingProxyType
 from typing import Any
@@ -254,7 +254,7 @@ def normalize(model: ir.Model) -> None:
     for node in nodes_of(model):
         _lift_constant(node) or _drop_identity(node)
     _name_nodes(model)
-    names = _name_initializers(model)
+    names = _name_values(model)
     fold_weights(model, names.renew)
 
 
@@ -334,19 +334,23 @@ def _name_nodes(model: ir.Model) -> None:
         seen.add(node.name)
 
 
-def _name_initializers(model: ir.Model) -> Names:
-    """Give no initializer the name of another value, in whatever graph; return all names in use."""
-    # ONNX lets a subgraph shadow an outer name, and two branches of an If may use one name for two weights. Every
-    # later stage keys weights by name alone (a plan's weights, moments, the tables of the rewrites), so names are
-    # made unique over all graphs once, here. Three cases keep their name: what the caller feeds or fetches by it
-    # (inputs and outputs of the main graph), the first initializer of a name, and whatever nodes make. Names of
-    # initializers are held before any is renewed: a new one must not hit one that comes later.
+def _name_values(model: ir.Model) -> Names:
+    """Give no value the name of another, in whatever graph; return all names in use."""
+    # ONNX lets a subgraph shadow an outer name, and two branches of an If may use one name for two weights or two
+    # results. Every later stage keys weights and tensors by name alone (a plan, ranges, moments, the tables of the
+    # rewrites), so names are made unique over all graphs once, here. What keeps its name: what the caller feeds or
+    # fetches by it (inputs and outputs of the main graph), and the first of a name, what is computed before what is
+    # stored. Names of initializers are held before any is renewed: a new one must not hit one that comes later.
     graphs = list(model.graphs())
-    others = [out for node in nodes_of(model) for out in node.outputs]
-    others += [v for graph in graphs for v in graph.inputs if not v.is_initializer()]
-    seen = {value.name for value in others if value.name}
-    names = Names(value.name for value in others if value.name)
+    others = [v for graph in graphs for v in _computed(graph) if v.name]
+    names = Names(value.name or "" for value in others)
     names.hold(name for graph in graphs for name in graph.initializers)
+    stored = model.graph.initializers.values()
+    seen = {v.name or "" for v in stored if v.is_graph_input() or v.is_graph_output()}
+    for value in others:
+        if value.name in seen:
+            value.name = names.renew(value.name or "")
+        seen.add(value.name or "")
     for graph in graphs:
         for value in tuple(graph.initializers.values()):
             public = graph is model.graph and (value.is_graph_input() or value.is_graph_output())
@@ -354,3 +358,9 @@ def _name_initializers(model: ir.Model) -> Names:
                 value.name = names.renew(value.name or "weight")
             seen.add(value.name or "")
     return names
+
+
+def _computed(graph: ir.Graph) -> Iterator[ir.Value]:
+    """Yield what a graph is given and what its own nodes make."""
+    yield from (value for value in graph.inputs if not value.is_initializer())
+    yield from (out for node in graph for out in node.outputs)

@@ -61,6 +61,7 @@ class Product:
         window: What it reads of its input at once.
         alpha: The factor of a Gemm's product.
         beta: The factor of a Gemm's bias.
+        repeated: It stands in a Loop or Scan: of what it reads samples are seen, and no shape.
     """
 
     node: str
@@ -72,13 +73,14 @@ class Product:
     window: Window
     alpha: float = 1.0
     beta: float = 1.0
+    repeated: bool = False
 
 
 def products_of(view: View) -> tuple[Product, ...]:
-    """Return the products of the main graph, in order."""
+    """Return the products that a run can be made to show, in order."""
     found = []
     for node in view.nodes:
-        if node.in_subgraph or node.domain or node.op_type not in QUANTIZED_PRODUCTS:
+        if not node.observable or node.domain or node.op_type not in QUANTIZED_PRODUCTS:
             continue
         if set(node.weights) != {1} or node.attributes.get("transA"):
             continue  # of a transposed input the sum runs along another axis; it stays float
@@ -97,6 +99,7 @@ def products_of(view: View) -> tuple[Product, ...]:
                 window=Window.of_conv(weight.shape[2:], node.attributes) if conv else Window(),
                 alpha=_factor(node, "alpha"),
                 beta=_factor(node, "beta"),
+                repeated=any(holder != "If" for holder in node.inside),
             )
         )
     return tuple(found)

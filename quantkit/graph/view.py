@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import onnx_ir as ir
 
+from quantkit.graph.edit import owner_of, subgraphs_of
 from quantkit.graph.opset import opset_of
 from quantkit.ops import Kernel, OpFact, fact_of
 from quantkit.ops.view import Attributes, Constant, Node, View, Weight, WeightUse
@@ -56,10 +57,11 @@ def view_of(model: ir.Model, *, read_weights: bool = True) -> View:
         if not value.is_graph_input():
             constants[name] = _constant(tensor, ends)
     nodes: list[Node] = []
+    holders: dict[ir.Graph, tuple[str, ...]] = {model.graph: ()}  # those around come first
     producer: dict[str, int] = {}
     readers: dict[str, list[int]] = {}
     for index, node in enumerate(model.graph.all_nodes()):
-        seen = _node(node, weights, in_subgraph=node.graph is not model.graph)
+        seen = _node(node, weights, holders)
         nodes.append(seen)
         producer.update({name: index for name in seen.outputs if name})
         for name in filter(None, seen.inputs):
@@ -159,7 +161,12 @@ def _swaps_axes(node: ir.Node) -> bool:
     return tuple(node.attributes.get_ints("perm", (1, 0))) == (1, 0)
 
 
-def _node(node: ir.Node, weights: Mapping[str, Weight], *, in_subgraph: bool) -> Node:
+def _node(
+    node: ir.Node, weights: Mapping[str, Weight], holders: dict[ir.Graph, tuple[str, ...]]
+) -> Node:
+    inside = holders[owner_of(node)]
+    holder = f"{node.domain}:{node.op_type}" if node.domain else node.op_type
+    holders.update((graph, (*inside, holder)) for graph in subgraphs_of(node))
     fact = fact_of(node.domain, node.op_type)
     own = {} if fact is None else dict(_own_weights(node, fact, weights))
     # A Gather without a table of its own looks up shapes or activations.
@@ -172,7 +179,7 @@ def _node(node: ir.Node, weights: Mapping[str, Weight], *, in_subgraph: bool) ->
         attributes=_plain_attributes(node),
         inputs=tuple((v.name or "") if v is not None else "" for v in node.inputs),
         outputs=tuple(v.name or "" for v in node.outputs),
-        in_subgraph=in_subgraph,
+        inside=inside,
         fact=fact,
         weights=own,
     )

@@ -20,7 +20,7 @@ from quantkit.observe.calibration import Calibration, sketch_method
 from quantkit.observe.distributed import cluster, run_on, workers_of
 from quantkit.observe.job import Job, close, opened
 from quantkit.observe.monitor import Monitor
-from quantkit.observe.notes import names_of, require_values, warnings_of
+from quantkit.observe.notes import names_of, require_values, warnings_of, without_unseen
 from quantkit.observe.observations import Observations
 from quantkit.observe.points import Points
 from quantkit.observe.prepare import (
@@ -139,7 +139,7 @@ def collect(  # noqa: PLR0913 - one parameter per question
         with loaded.watched():
             if isinstance(samples, Samples):
                 room = _room(loaded, job, options, settings)
-                job = _fitted(job, inputs, options, room, fingerprint)
+                job = _fitted(job, inputs, options, room, fingerprint, alone=points.branched)
                 seen = _observe(job, partial_file, glance, options, monitor)
             else:
                 seen = _observe_stream(job, samples, inputs, glance, options, monitor)
@@ -149,6 +149,7 @@ def collect(  # noqa: PLR0913 - one parameter per question
     if not options.ranges:
         return Calibration(seen=whole, method=options.method, header={})
     monitor.stage("Auditing")
+    whole, never = without_unseen(whole)
     require_values(whole)
     audit = _audited(seen, whole, options)
     return Calibration(
@@ -164,7 +165,7 @@ def collect(  # noqa: PLR0913 - one parameter per question
             "names": names_of(job, audit),
             "warnings": [
                 *([widened_note(half)] if (half := half_type(loaded.model)) else []),
-                *warnings_of(points, whole, audit, samples.description),
+                *warnings_of(points, whole, audit, samples.description, never),
             ],
         },
     )
@@ -233,8 +234,13 @@ def _fitted(
     options: CalibrateOptions,
     room: int,
     fingerprint: str,
+    *,
+    alone: bool,
 ) -> Job:
-    """Fit batch and groups to what the first samples show, so that all fits into `room`; give the job its key."""
+    """Fit batch and groups to what the first samples show, so that all fits into `room`; give the job its key.
+
+    `alone`: do not run samples together, of which each takes branches of its own.
+    """
     wanted = job.batch
     first = _first(job, 1)[0]
     batch = batch_for(inputs, first, wanted or 1)
@@ -245,7 +251,7 @@ def _fitted(
             f"The model takes batches of {batch}, and there are only {len(samples)} samples."
         )
     nbytes = try_out(opened(job), collate(samples)[0], first)
-    if not wanted and fixed_batch(inputs) is None and not _is_ordered(options):
+    if not (wanted or alone) and fixed_batch(inputs) is None and not _is_ordered(options):
         together = _first(job, rows_for(first, nbytes, len(job.order())))
         batch = len(together) if runs_together(opened(job), together) else 1
         nbytes = {tensor: n * batch for tensor, n in nbytes.items()}

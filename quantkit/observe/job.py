@@ -256,7 +256,9 @@ def _observe(
 ) -> None:
     try:
         for tensor, array in work.session.run(feeds):
-            if array.dtype.kind not in "fV":  # a type that inference did not know
+            if (
+                array.dtype.kind not in "fV" or not array.size
+            ):  # a type that inference did not know; a branch not taken
                 continue
             for statistic in seen.answers[tensor].values():
                 before = _ends(statistic)

@@ -1,5 +1,8 @@
 """What a user should know about a calibration: refusals, warnings, names of samples."""
 
+from collections.abc import Sequence
+
+from calibrators import Sketch, Statistic
 from quantkit.data import Description
 from quantkit.errors import DataError
 from quantkit.observe.audit import CLIPPED_HARD, Audit
@@ -8,7 +11,24 @@ from quantkit.observe.observations import Observations
 from quantkit.observe.points import Points
 from quantkit.observe.requests import RunningMinMax
 
-__all__ = ["names_of", "require_values", "warnings_of"]
+__all__ = ["names_of", "require_values", "warnings_of", "without_unseen"]
+
+
+def without_unseen(seen: Observations) -> tuple[Observations, tuple[str, ...]]:
+    """Return what was seen without the tensors that had no value in any sample, and the names of those."""
+    never = tuple(t for t, kinds in seen.answers.items() if any(map(_saw_nothing, kinds.values())))
+    return seen.select(lambda request: request.tensor not in never), never
+
+
+def _saw_nothing(statistic: Statistic) -> bool:
+    """Say whether no value at all came: the tensor was always empty, or stands in a branch that no sample takes."""
+    match statistic:
+        case Sketch():
+            return bool(statistic.empty and not statistic.nan.any() and not statistic.inf.any())
+        case RunningMinMax():
+            return statistic.empty and not statistic.strange
+        case _:
+            return False
 
 
 def require_values(seen: Observations) -> None:
@@ -33,7 +53,9 @@ def names_of(job: Job, audit: Audit) -> dict[str, str]:
     return {str(place): job.samples[int(order[place])].name for place in places}
 
 
-def warnings_of(points: Points, seen: Observations, audit: Audit, found: Description) -> list[str]:
+def warnings_of(
+    points: Points, seen: Observations, audit: Audit, found: Description, never: Sequence[str] = ()
+) -> list[str]:
     """Say what may make the ranges worse than they need be.
 
     Args:
@@ -41,14 +63,21 @@ def warnings_of(points: Points, seen: Observations, audit: Audit, found: Descrip
         seen: The answers.
         audit: What was made of them.
         found: The data, with warnings of its own.
+        never: Tensors of which no sample had a value.
     """
     # Each warning is something that a range cannot show by itself: a tensor that nobody looked at, samples that are
     # not in it, values that are not in it, energy that the method cuts off on purpose, copies that make few samples
     # look like many.
     warnings = list(found.warnings)
-    if points.in_subgraph:
+    if points.hidden:
         warnings.append(
-            f"{points.in_subgraph} tensors inside If, Loop or Scan are not observed; they stay float."
+            f"{points.hidden} tensors in subgraphs of other operators than If, Loop and Scan are not observed; they "
+            "stay float."
+        )
+    if never:
+        warnings.append(
+            f"{len(never)} tensors had no value in any sample (the first: '{never[0]}'): no sample takes their branch of "
+            "an If, or they are always empty. What reads them is not calibrated; add samples that compute them."
         )
     if seen.bad:
         first = next(iter(sorted(seen.bad)))

@@ -24,12 +24,14 @@ class Points:
     """Names of tensors.
 
     Attributes:
-        tensors: Of the main graph, to be observed; in graph order, those that only a plan asks for behind the others.
-        in_subgraph: How many stand inside If, Loop or Scan, where a run does not show them.
+        tensors: To be observed; in graph order, those that only a plan asks for behind the others.
+        branched: Whether some stand inside If, Loop or Scan: which of these are computed, a sample decides.
+        hidden: How many stand in a subgraph of another operator, where a run does not show them.
     """
 
     tensors: tuple[str, ...]
-    in_subgraph: int
+    branched: bool = False
+    hidden: int = 0
 
 
 def points_of(view: View, needed: Collection[str] = ()) -> Points:
@@ -40,21 +42,32 @@ def points_of(view: View, needed: Collection[str] = ()) -> Points:
     # Two sources, joined in graph order: what enters and leaves operators that may run in integers, whatever the
     # target, and what the plan for this target asks for. The first alone misses operators in a row that only another
     # target computes; the second alone would leave tables for other tools, and plans that a user forces, without
-    # ranges. Tensors inside of branches are counted, since a session cannot put them out, and said.
+    # ranges. Tensors in subgraphs of other operators than If, Loop and Scan are counted, since a session cannot put
+    # them out, and said.
     found: dict[str, None] = {}
-    in_subgraph = 0
+    hidden = 0
     for node in view.nodes:
         if not _computes(node, view):
             continue
-        if node.in_subgraph:
-            in_subgraph += sum(name not in view.not_float for name in node.outputs)
+        if not node.observable:
+            hidden += sum(name not in view.not_float for name in node.outputs)
             continue
         found.update(dict.fromkeys(_around(node, view)))
-    made = (name for node in view.nodes if not node.in_subgraph for name in node.outputs)
     more = set(needed) - found.keys()
-    found.update({name: None for name in (*view.inputs, *made) if name in more})
+    found.update({name: None for name in _all_of(view) if name in more})
     tensors = tuple(name for name in found if name and name not in view.not_float)
-    return Points(tensors=tensors, in_subgraph=in_subgraph)
+    inner = {name for node in view.nodes if node.inside for name in (*node.inputs, *node.outputs)}
+    return Points(tensors=tensors, branched=not inner.isdisjoint(tensors), hidden=hidden)
+
+
+def _all_of(view: View) -> Iterator[str]:
+    """Yield all that can be observed: inputs, what bodies of loops are given, and what nodes make."""
+    yield from view.inputs
+    for node in view.nodes:
+        if node.observable:
+            given = (n for n in node.inputs if n not in view.producer and not _is_constant(n, view))
+            yield from given if node.inside else ()
+            yield from node.outputs
 
 
 def _computes(node: Node, view: View) -> bool:

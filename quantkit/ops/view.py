@@ -12,6 +12,7 @@ from quantkit.ops import Kernel, OpFact, channel_axis
 
 __all__ = ["Attributes", "Constant", "Node", "View", "Weight", "WeightUse", "has_vector_bias"]
 
+_SHOWN = frozenset({"If", "Loop", "Scan"})
 _BIAS = 2  # input slot of products and normalizations
 
 Attributes = Mapping[str, int | float | str | tuple[int, ...] | tuple[str, ...]]
@@ -28,7 +29,7 @@ class Node:
         attributes: Its attributes that are numbers, strings or lists of them.
         inputs: Names of its inputs, "" where one is left out.
         outputs: Names of its outputs, "" where one is left out.
-        in_subgraph: Whether it stands inside If, Loop or Scan.
+        inside: The operators in whose subgraphs it stands (If, Loop, Scan), the outermost first; empty in the main graph.
         fact: What is known of its operator, if that holds weights; None for others, and for a Gather without a table
             of its own, which looks up shapes or activations.
         weights: The weight that an input reads, by slot; perhaps through a Transpose of its two axes.
@@ -40,9 +41,19 @@ class Node:
     attributes: Attributes
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    in_subgraph: bool = False
+    inside: tuple[str, ...] = ()
     fact: OpFact | None = None
     weights: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def in_subgraph(self) -> bool:
+        """Whether it stands in the subgraph of another node."""
+        return bool(self.inside)
+
+    @property
+    def observable(self) -> bool:
+        """Whether a run can be made to show what it reads and makes (`quantkit.runtime.inner_taps`)."""
+        return _SHOWN.issuperset(self.inside)
 
     @property
     def kernel(self) -> Kernel:

@@ -443,7 +443,7 @@ def _learned(
     names = [v.name or "" for v in values if v.dtype in {ir.DataType.FLOAT, ir.DataType.FLOAT16}]
     settings = with_model_folder(DataSettings(), loaded)
     samples = open_samples(data, inputs_of(loaded), settings, options)
-    points = Points(tensors=tuple(names), in_subgraph=0)
+    points = Points(tensors=tuple(names))
     asked = replace(options, compare=False)  # nobody reads an audit here
     found = collect(loaded, samples, points, asked, settings, Silent())
     method = _method(options.method)

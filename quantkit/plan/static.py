@@ -107,8 +107,8 @@ def ranges_needed(view: View, options: StaticSettings) -> tuple[str, ...]:
     most = StaticSettings(target=options.target, nodes=forced)
     ranges = OpenRanges(view, {}, most)
     chosen = _Chosen(view, most)
-    # A run does not show what is inside If, Loop or Scan, so nothing is asked for there.
-    inside = {i: "in a subgraph" for i, node in enumerate(view.nodes) if node.in_subgraph}
+    # A run does not show what is in subgraphs of other operators than If, Loop and Scan: nothing is asked for there.
+    inside = {i: "in a subgraph" for i, node in enumerate(view.nodes) if not node.observable}
     products = _products(view, chosen)
     products |= {i: why for i, why in inside.items() if i in products}
     rules = Rules(chosen.rules().forced - inside.keys(), inside)

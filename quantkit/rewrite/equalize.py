@@ -70,7 +70,7 @@ class _Grouping:
 
     def __init__(self, view: View, products: Iterable[Product]) -> None:
         self.view = view
-        self.products = {p.node: p for p in products}
+        self.products = {p.node: p for p in products if not p.repeated}
         self.parent: dict[str, str] = {}
         self.unscalable: set[str] = set()
         self.clipped: dict[str, float] = {}

@@ -5,6 +5,7 @@ for a model in memory, or with functions (whose inner tensors the file does not 
 written anew.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ from numpy.typing import NDArray
 from quantkit.graph.load import LoadedModel
 from quantkit.graph.mapping import mapped_model
 from quantkit.graph.messages import to_proto
+from quantkit.graph.shapes import dtype
+from quantkit.runtime.inner_taps import hand_out, inner_names
 from quantkit.runtime.session import RUNTIME_ERRORS, make_session, readable_ir_version
 from quantkit.runtime.synthetic_inputs import Feeds
 
@@ -27,6 +30,7 @@ __all__ = ["Runner", "Tap", "TappedSession", "read_tensors"]
 Arrays = list[NDArray[Any]]
 
 _FLOAT = int(ir.DataType.FLOAT)
+_FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
 _ENDS = ("ReduceMin", "ReduceMax")
 
 
@@ -49,7 +53,7 @@ def read_tensors(
         An exception in `quantkit.runtime.session.RUNTIME_ERRORS`: onnxruntime does not load or run it.
     """
     # Inputs are in the sample already; what nodes of the main graph make becomes an output. What an If or Loop makes
-    # cannot be one, and constants the caller has: both are left out.
+    # is left out, and so are constants, which the caller has.
     proto, folder = _structure(model)
     inputs, made = _names_in(proto)
     wanted = dict.fromkeys(tensors)
@@ -76,10 +80,33 @@ class Tap:
     """Where a tensor comes out: one name per value; two (minimum, maximum) if it stays inside.
 
     An input of the graph is its own tap: `outputs` is empty.
+
+    Attributes:
+        tensor: Its name.
+        outputs: The outputs of the model.
+        only_ends: Minimum and maximum are enough.
+        handed_out: It stands inside of If, Loop or Scan, and is empty where nothing computed it.
+        sampled: Of many turns some values each came out; NaN is none.
     """
 
     tensor: str
     outputs: tuple[str, ...]
+    only_ends: bool = False
+    handed_out: bool = False
+    sampled: bool = False
+
+    def read(self, arrays: Iterator[NDArray[Any]]) -> NDArray[Any]:
+        """Return its values, or their minimum and maximum, from what the outputs gave."""
+        if not self.outputs:
+            return np.empty(0, np.float32)
+        if len(self.outputs) > 1:
+            return np.array([next(arrays), next(arrays)])
+        array = next(arrays)
+        if self.sampled:
+            array = array[~np.isnan(array)]
+        if self.only_ends and self.handed_out and array.size:
+            return np.array([array.min(), array.max()])
+        return array
 
 
 class TappedSession:
@@ -105,21 +132,41 @@ class TappedSession:
         """
         tensors = tuple(dict.fromkeys(tensors))
         proto, folder = _structure(source.model if source.path is None else source.path)
-        if not set().union(*_names_in(proto)) >= set(tensors):  # the insides of functions
+        if not _names_each(
+            proto, tensors
+        ):  # the insides of functions, two branches that share names
             proto, folder = _structure(source.model)
-        inputs, _ = _names_in(proto)
-        dtypes = {v.name: v.dtype for node in source.model.graph for v in node.outputs}
-        # Four cases per tensor: an input of the graph is in the sample already; one that the model puts out is not
-        # listed twice; one that is not float32 is cast, as statistics are of float32; one of which only minimum and
-        # maximum are asked is reduced inside the graph, so that two numbers leave it instead of megabytes.
+        inputs, made = _names_in(proto)
+        inside = {*inner_names(proto)} - inputs - made
+        dtypes = _dtypes(source.model)
+        inner = hand_out(proto, [t for t in tensors if dtypes.get(t) in _FLOATS])
+        # Five cases per tensor: an input of the graph is in the sample already; one of a subgraph is handed out; one
+        # that the model puts out is not listed twice; one that is not float32 is cast, as statistics are of float32;
+        # one of which only minimum and maximum are asked is reduced inside the graph, so that two numbers leave it
+        # instead of megabytes.
         taps = []
+        outputs: tuple[str, ...]
         for tensor in tensors:
-            outputs: tuple[str, ...] = () if tensor in inputs else (tensor,)
+            ends = tensor in only_ends
+            if tensor in inside:  # of unknown type, nothing is seen of it
+                name, sampled = inner.get(tensor, ("", False))
+                outputs = (name,) if name else ()
+                taps.append(
+                    Tap(
+                        tensor=tensor,
+                        outputs=outputs,
+                        only_ends=ends,
+                        handed_out=True,
+                        sampled=sampled,
+                    )
+                )
+                continue
+            outputs = () if tensor in inputs else (tensor,)
             if outputs and dtypes.get(tensor) not in {None, ir.DataType.FLOAT}:
                 outputs = (_add_node(proto.graph, "Cast", tensor, to=_FLOAT),)
-            if outputs and tensor in only_ends:
+            if outputs and ends:
                 outputs = tuple(_add_node(proto.graph, op, outputs[0], keepdims=0) for op in _ENDS)
-            taps.append(Tap(tensor=tensor, outputs=outputs))
+            taps.append(Tap(tensor=tensor, outputs=outputs, only_ends=ends))
         self.taps = tuple(taps)
         self._names = [name for tap in taps for name in tap.outputs]
         _add_outputs(proto.graph, self._names)
@@ -139,12 +186,8 @@ class TappedSession:
             self._local.runner = Runner(self._session, self._names)
         arrays = iter(self._local.runner.run(feeds))
         for tap in self.taps:
-            if not tap.outputs:
-                yield tap.tensor, feeds[tap.tensor]
-            elif len(tap.outputs) == 1:
-                yield tap.tensor, next(arrays)
-            else:
-                yield tap.tensor, np.array([next(arrays), next(arrays)])
+            fed = not tap.outputs and not tap.handed_out
+            yield tap.tensor, feeds[tap.tensor] if fed else tap.read(arrays)
 
 
 def _structure(model: Path | ir.Model) -> tuple[onnx.ModelProto, Path | None]:
@@ -161,6 +204,20 @@ def _names_in(proto: onnx.ModelProto) -> tuple[set[str], set[str]]:
     """Return the names of a graph's inputs, and of what its nodes make."""
     inputs = {value.name for value in proto.graph.input}
     return inputs, {name for node in proto.graph.node for name in node.output}
+
+
+def _names_each(proto: onnx.ModelProto, tensors: Collection[str]) -> bool:
+    """Say whether a message names each of these tensors, and by the name of one no other of a subgraph."""
+    main = set().union(*_names_in(proto))
+    inner = Counter(inner_names(proto))
+    return all((name in main) + inner[name] == 1 for name in tensors)
+
+
+def _dtypes(model: ir.Model) -> dict[str, ir.DataType | None]:
+    """Return the types of all that nodes make and subgraphs are given, as far as they were inferred."""
+    made = {v.name or "": v.dtype for node in model.graph.all_nodes() for v in node.outputs}
+    _, *inner = model.graphs()
+    return made | {v.name or "": v.dtype or dtype(v) for graph in inner for v in graph.inputs}
 
 
 def _add_outputs(graph: onnx.GraphProto, names: Iterable[str]) -> None:

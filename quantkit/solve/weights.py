@@ -49,7 +49,7 @@ def moment_requests(products: Iterable[Product], budget: int = _BUDGET) -> tuple
     """Ask for the moments of what products read, the cheapest first, as far as the budget goes."""
     asked: dict[Request, None] = {}
     work = _WORK
-    for product in sorted(products, key=_moment_count):
+    for product in sorted((p for p in products if not p.repeated), key=_moment_count):
         request, layout = moment_request(product), product.layout
         if request in asked:
             continue

@@ -44,7 +44,7 @@ from quantkit.settings import DataSettings, StaticSettings
 from quantkit.targets import DEFAULT, registered
 
 __all__ = ["CalibrateOptions", "OneShotData", "OpenedData", "calibrate_model", "find_points"]
-__all__ += ["needed_by_any", "open_samples", "opened_for"]
+__all__ += ["needed_by_any", "open_samples", "opened_for", "points_in"]
 
 # Of data that has enough samples, one in so many is not calibrated with, and judges the result; at most so many.
 _ENOUGH, _SHARE, _HELD_OUT = 40, 10, 16
@@ -151,16 +151,19 @@ def find_points(loaded: LoadedModel, needed: tuple[str, ...] = ()) -> Points:
     Raises:
         NothingToQuantizeError: There are none.
     """
-    infer_types(loaded.model)
-    points = points_of(view_of(loaded.model, read_weights=False), needed)
+    points = points_in(loaded, needed)
     if points.tensors:
         return points
-    where = (
-        f": all {points.in_subgraph} stand inside If, Loop or Scan" if points.in_subgraph else ""
-    )
+    where = f": all {points.hidden} stand in subgraphs of other operators" if points.hidden else ""
     raise NothingToQuantizeError(
         f"No activation of {loaded.name} could be quantized{where}; there is nothing to calibrate."
     )
+
+
+def points_in(loaded: LoadedModel, needed: tuple[str, ...] = ()) -> Points:
+    """Return the tensors of a model to observe, perhaps none; see `find_points`."""
+    infer_types(loaded.model)
+    return points_of(view_of(loaded.model, read_weights=False), needed)
 
 
 def _partial(output: Path) -> Path:

@@ -131,14 +131,25 @@ def require_change(plan: Plan, loaded: LoadedModel) -> None:
     )
 
 
-def require_static(plan: Plan, loaded: LoadedModel) -> None:
-    """Refuse a plan that runs no product in calibrated integers, with the reasons."""
+def require_static(plan: Plan, loaded: LoadedModel, *, observed: bool) -> list[str]:
+    """Refuse a plan that gains nothing, with the reasons; of one that runs nothing in calibrated integers say so.
+
+    Args:
+        plan: What was decided.
+        loaded: The float model.
+        observed: Its tensors were looked at here. A calibration that was given may be of another model, or of too few of its
+            tensors: then doing something else instead would hide that.
+    """
     if any(n.mode is Mode.STATIC for n in plan.nodes):
-        return
+        return []
+    why = _why_not(plan, loaded) or "it has no Conv, Gemm or MatMul"
+    if observed and plan.changes and plan.coverage == "gain":
+        return [
+            f"Nothing runs in calibrated integers ({why}): the model is quantized as `quantkit quantize dynamic` does it."
+        ]
+    else_ = "; `quantkit quantize dynamic` would shrink it" if plan.changes else ""
     raise NothingToQuantizeError(
-        f"Nothing in {loaded.name} can run in calibrated integers: "
-        + (_why_not(plan, loaded) or "it has no Conv, Gemm or MatMul")
-        + ". Nothing was written; `quantkit quantize dynamic` may still shrink it."
+        f"Nothing in {loaded.name} can run in calibrated integers: {why}. Nothing was written{else_}."
     )
 
 

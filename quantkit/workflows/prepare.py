@@ -16,7 +16,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from calibrators import ChannelExtremes, ChannelMoments
-from quantkit.errors import ModelError, NothingToQuantizeError, UsageError
+from quantkit.errors import ModelError, UsageError
 from quantkit.files import scratch
 from quantkit.graph.channel_factors import Divisors
 from quantkit.graph.edit import nodes_of
@@ -32,6 +32,7 @@ from quantkit.graph.view import view_of
 from quantkit.observe.calibration import Calibration
 from quantkit.observe.collect import collect
 from quantkit.observe.monitor import Monitor
+from quantkit.observe.points import points_of
 from quantkit.observe.requests import CalibratorOf, Request
 from quantkit.ops.float_ops import PRODUCTS
 from quantkit.ops.view import View
@@ -42,6 +43,7 @@ from quantkit.plan import (
     check_operators,
     missing_ranges,
     opset_for,
+    plan_static,
     ranges_needed,
 )
 from quantkit.plan.measured import Costs
@@ -57,7 +59,8 @@ from quantkit.settings import DataSettings, RecoverSettings, StaticSettings, res
 from quantkit.solve.empirical_bias import SAMPLES
 from quantkit.solve.weights import in_groups, moment_requests
 from quantkit.targets import Target, cores
-from quantkit.workflows.calibrate import CalibrateOptions, OpenedData, find_points, opened_for
+from quantkit.workflows.calibrate import CalibrateOptions, OpenedData, opened_for, points_in
+from quantkit.workflows.outcome import require_static
 from quantkit.workflows.record import StaticJob
 
 __all__ = [
@@ -226,6 +229,8 @@ def prepare(
         return Prepared(
             job=job, source=source, ready=ready, seen=seen, moments=moments_held, warnings=warnings
         )
+    if given is None and not points_of(ready.view, ranges_needed(ready.view, job.options)).tensors:
+        require_static(plan_static(ready.view, {}, job.options), source, observed=True)
     data = opened_for(source, job.data, job.settings, job.calibrate)
     with ExitStack() as files:
         looked_at, ready = _equalized(ready, data, job, files, monitor)
@@ -402,13 +407,7 @@ def _observed(  # noqa: PLR0913 - one parameter per question
     monitor.stage("Reading the model")
     written = written or files.enter_context(runnable(ready))
     needed = ranges_needed(ready.view, job.options)
-    try:
-        return _run(written, data, asked, data.settings, monitor, needed)
-    except NothingToQuantizeError as e:  # it names the file that was written here
-        raise NothingToQuantizeError(
-            "Nothing in the model can run in calibrated integers: outside If, Loop and Scan it has no Conv, "
-            "Gemm or MatMul. Nothing was written."
-        ) from e
+    return _run(written, data, asked, data.settings, monitor, needed)
 
 
 def observe_again(
@@ -437,8 +436,8 @@ def _run(
     monitor: Monitor,
     needed: tuple[str, ...] = (),
 ) -> Calibration:
-    """Run a model on the data; `needed`: tensors whose ranges the plan will ask for."""
-    points = find_points(written, needed)
+    """Run a model on the data; `needed`: tensors whose ranges the plan will ask for, which may be none at all."""
+    points = points_in(written, needed)
     monitor.stage("Looking at the data")
     return collect(written, data.require(), points, options, settings, monitor)
 

@@ -271,8 +271,11 @@ def realize(  # noqa: PLR0913 - one parameter per question
         check_target_of(plan, job.options.runs_on)
         chosen = for_target(plan, job, output_format)
         check_plan(prepared.ready, chosen, job.options.runs_on)
-    # A plan that was given is done as it is, also where all of it is weights in 8 bits.
-    (require_static if plan is None and not decision.kept else require_change)(chosen, source)
+    uncalibrated: list[str] = []
+    if plan is None and not decision.kept:
+        uncalibrated = require_static(chosen, source, observed=prepared.data is not None)
+    else:  # a plan that was given is done as it is, also where all of it is weights in 8 bits
+        require_change(chosen, source)
     own = plan is None
     if plan is not None and not from_file:
         decision = decide(prepared, output_format)
@@ -328,6 +331,7 @@ def realize(  # noqa: PLR0913 - one parameter per question
         verification=found.checked,
         warnings=(
             *prepared.warnings,
+            *uncalibrated,
             *(found.given_up if found.is_poor else ()),
             *unsafe,
             *warnings_of(source, found.nbytes, found.checked),

@@ -116,7 +116,7 @@ def test_every_graph_input_is_listed_once() -> None:
     assert points(proto).tensors == ("x", "y", "s", "p")
 
 
-def test_tensors_inside_if_are_counted_as_hidden() -> None:
+def test_tensors_inside_if_are_observed() -> None:
     def branch(name: str) -> onnx.GraphProto:
         inner = node("MatMul", ["h", "w"], [name])
         return graph([inner], {}, {name: [1, 4]}, name=name)
@@ -128,7 +128,7 @@ def test_tensors_inside_if_are_counted_as_hidden() -> None:
     types = {"c": TensorProto.BOOL}
     inputs = {"x": [1, 4], "c": []}
     proto = model(graph(nodes, inputs, {"y": [1, 4]}, {"w": weight(4, 4)}, types=types))
-    assert points(proto) == Points(tensors=("x", "h"), in_subgraph=2)
+    assert points(proto) == Points(tensors=("x", "h", "b", "a"), branched=True)
 
 
 def test_long_graphs_take_work_in_proportion() -> None:
