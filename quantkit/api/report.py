@@ -6,7 +6,7 @@ from pathlib import Path
 from quantkit.api.arguments import as_path, checked_kinds, read_result
 from quantkit.errors import UsageError
 from quantkit.files import check_folder, check_outputs, replace_text
-from quantkit.report import accuracy_size_svg, write_html, write_markdown
+from quantkit.report import picture_svg, write_html, write_markdown
 from quantkit.result import Result
 
 __all__ = ["ReportFiles", "write_report"]
@@ -21,7 +21,7 @@ class ReportFiles:
     Attributes:
         html: The page that opens from disk.
         markdown: The text for a pull request.
-        picture: Accuracy against size, an SVG.
+        picture: Accuracy against size, of a search its frontier; an SVG.
     """
 
     html: Path | None
@@ -51,7 +51,8 @@ def write_report(
         result: What `evaluate_models` returned, its result.json, or the folder of that.
         output: The folder to write into; None: beside the result.json.
         form: "html", "md" or "both".
-        picture: Also write the picture of accuracy against size there, for a README; its name ends in ".svg".
+        picture: Also write the picture of accuracy against size there, of a search that of its frontier; its name ends in
+            ".svg".
 
     Returns:
         Where they are: report.html, report.md, the picture.
@@ -73,7 +74,7 @@ def write_report(
     page = write_html(found, folder) if form != "md" else None
     text = write_markdown(found, folder) if form != "html" else None
     if drawn is not None:
-        replace_text(drawn, accuracy_size_svg(found))
+        replace_text(drawn, picture_svg(found))
     return ReportFiles(html=page, markdown=text, picture=drawn)
 
 

@@ -42,7 +42,10 @@ def report(
     form: Annotated[Format, typer.Option("--format", help="What to write.")] = Format.BOTH,
     picture: Annotated[
         Path | None,
-        typer.Option(metavar="SVG", help="Also write the accuracy-vs-size picture, for a README."),
+        typer.Option(
+            metavar="SVG",
+            help="Also write the picture of accuracy and size, of a search that of its frontier.",
+        ),
     ] = None,
     view: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     _schema: Annotated[

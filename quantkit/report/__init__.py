@@ -9,17 +9,23 @@ from quantkit.errors import OutputError
 from quantkit.files import replace_text
 from quantkit.report.html import render_html
 from quantkit.report.markdown import render_markdown
-from quantkit.report.plots import accuracy_size_svg
+from quantkit.report.plots import accuracy_size_svg, frontier_svg
 from quantkit.result import Result
 
 __all__ = [
     "accuracy_size_svg",
+    "picture_svg",
     "render_html",
     "render_markdown",
     "write_html",
     "write_markdown",
     "write_pages",
 ]
+
+
+def picture_svg(result: Result) -> str:
+    """Return the picture for a README: the frontier of a search, else accuracy against size."""
+    return frontier_svg(result) or accuracy_size_svg(result)
 
 
 def write_pages(result: Result, folder: Path) -> tuple[Path, Path]:

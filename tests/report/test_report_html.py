@@ -27,7 +27,7 @@ from report_cases import (
 from result_cases import candidate, example_result, float_model
 
 from quantkit.errors import OutputError
-from quantkit.report import accuracy_size_svg, render_html, render_markdown, write_pages
+from quantkit.report import picture_svg, render_html, render_markdown, write_pages
 from quantkit.result import (
     Evaluated,
     Interval,
@@ -385,4 +385,4 @@ def test_committed_reports_are_what_their_results_give(folder: Path) -> None:
     result = load_result(folder)
     assert (folder / "report.html").read_text(encoding="utf-8") == render_html(result)
     assert (folder / "report.md").read_text(encoding="utf-8") == render_markdown(result)
-    assert (folder / "picture.svg").read_text(encoding="utf-8") == accuracy_size_svg(result)
+    assert (folder / "picture.svg").read_text(encoding="utf-8") == picture_svg(result)

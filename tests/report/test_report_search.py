@@ -3,7 +3,7 @@
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from xml.etree import ElementTree as ET
 
 import msgspec
@@ -14,9 +14,10 @@ from result_cases import example_result
 from quantkit import gate_result
 from quantkit.errors import UsageError
 from quantkit.gate import rules_of, with_verdicts
+from quantkit.report import accuracy_size_svg, picture_svg
 from quantkit.report.html import render_html
 from quantkit.report.markdown import render_markdown
-from quantkit.report.plots import frontier, judged_drop, lost_unit
+from quantkit.report.plots import frontier, frontier_svg, judged_drop, lost_unit
 from quantkit.result import Result, load_result, result_from_json, result_text, save_result
 from quantkit.settings import GateSettings, TuneSettings
 
@@ -170,6 +171,16 @@ def test_the_picture_is_valid_and_stays_within_its_width(width: int, *, timed: b
     for element in root.iter():
         for key in ("x", "x1", "x2", "cx"):
             assert -1 <= float(element.get(key, "0")) <= width + 1
+
+
+@pytest.mark.parametrize("theme", ["light", "dark", "auto"])
+def test_the_picture_of_a_search_stands_alone(theme: Literal["light", "dark", "auto"]) -> None:
+    svg = frontier_svg(tuned_result(), theme=theme)
+    ET.fromstring(svg)  # noqa: S314 - our own
+    assert "var(" not in svg
+    assert ("prefers-color-scheme" in svg) == (theme == "auto")
+    assert picture_svg(tuned_result()) == frontier_svg(tuned_result())
+    assert picture_svg(example_result()) == accuracy_size_svg(example_result())
 
 
 def test_every_trial_with_a_figure_is_a_mark_in_both_panels() -> None:

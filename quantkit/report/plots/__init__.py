@@ -2,7 +2,7 @@
 
 from quantkit.report.plots.accuracy_size import accuracy_size_svg
 from quantkit.report.plots.bars import layers, operators, runs, size_bars
-from quantkit.report.plots.frontier import frontier, judged_drop, lost_text, lost_unit
+from quantkit.report.plots.frontier import frontier, frontier_svg, judged_drop, lost_text, lost_unit
 from quantkit.report.plots.intervals import forest, latency
 from quantkit.report.plots.svg import key
 
@@ -10,6 +10,7 @@ __all__ = [
     "accuracy_size_svg",
     "forest",
     "frontier",
+    "frontier_svg",
     "judged_drop",
     "key",
     "latency",

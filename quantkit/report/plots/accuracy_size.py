@@ -23,7 +23,7 @@ from quantkit.report.plots.svg import (
 )
 from quantkit.result import Result
 
-__all__ = ["accuracy_size_svg"]
+__all__ = ["accuracy_size_svg", "style_of"]
 
 _RING = 21.0  # radius of float's disc
 _LARGEST = 46.0  # radius of any disc
@@ -56,12 +56,13 @@ def accuracy_size_svg(
     label = f"{found.label} against size, {len(found.candidates)} candidates"
     if standalone:
         title = text(edge, 34, shorten(result.title, width - 2 * edge, 19), "title")
-        below_all = tag("style", _style(theme)) + rect(0, 0, width, height, "ground")
+        below_all = tag("style", style_of(theme)) + rect(0, 0, width, height, "ground")
         content = below_all + title + content
     return picture(width, height, label, content)
 
 
-def _style(theme: Theme | Literal["auto"]) -> str:
+def style_of(theme: Theme | Literal["auto"]) -> str:
+    """Return the style sheet of a picture that is a file of its own."""
     css = (files("quantkit.report") / "templates" / "plot.css").read_text(encoding="utf-8")
     if theme != "auto":
         return resolved(css, theme)

@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
+from typing import Literal
 
 from quantkit.report import numbers
-from quantkit.report.palette import Look, look
+from quantkit.report.palette import Look, Theme, look
+from quantkit.report.plots.accuracy_size import style_of
 from quantkit.report.plots.labels import SOLID, Box, key_rows, place
 from quantkit.report.plots.svg import (
     NARROW,
@@ -23,8 +25,9 @@ from quantkit.report.plots.svg import (
 )
 from quantkit.result import Result, Trial, Tuning
 
-__all__ = ["frontier", "judged_drop", "lost_text", "lost_unit"]
+__all__ = ["frontier", "frontier_svg", "judged_drop", "lost_text", "lost_unit"]
 
+_EDGE, _TITLE = 20, 52  # of a file of its own
 _SIGN = 5.5
 _FAINT = 3.5
 _FAR = 3.0  # as many times the height of all better ones makes a trial go off the scale
@@ -105,27 +108,54 @@ def lost_text(value: float | None, tuning: Tuning) -> str:
 
 
 def frontier(result: Result, *, width: int) -> str:
-    """Draw it; "" where there was no search, or no trial has a figure.
+    """Draw it for the page; "" where there was no search, or no trial has a figure.
 
     Args:
         result: Of a search.
         width: In pixels; below 560 the two panels stand below each other.
     """
+    content, height = _content(result, width)
+    return picture(width, height, _label(result), content) if content else ""
+
+
+def frontier_svg(
+    result: Result, *, width: int = 860, theme: Theme | Literal["auto"] = "auto"
+) -> str:
+    """Draw it as a file of its own, with its style, ground and title; "" as `frontier`.
+
+    Args:
+        result: Of a search.
+        width: In pixels.
+        theme: "auto" follows the reader's.
+    """
+    content, height = _content(result, width - 2 * _EDGE)
+    if not content:
+        return ""
+    below = tag("style", style_of(theme)) + rect(0, 0, width, height + _EDGE + _TITLE, "ground")
+    title = text(_EDGE, 34, shorten(result.title, width - 2 * _EDGE, 19), "title")
+    moved = tag("g", content, transform=f"translate({_EDGE},{_TITLE})")
+    return picture(width, height + _EDGE + _TITLE, _label(result), below + title + moved)
+
+
+def _label(result: Result) -> str:
+    count = len(result.tuning.trials) if result.tuning else 0
+    return f"what {count} trials lose against their time and size"
+
+
+def _content(result: Result, width: int) -> tuple[str, float]:
+    """Return what is drawn, and its height."""
     tuning = result.tuning
     shown = [t for t in tuning.trials if t.drop is not None] if tuning else []
     if tuning is None or not shown:
-        return ""
+        return "", 0.0
     small = width < NARROW
-    high = _HIGH_SMALL if small else _HIGH
-    range_ = _range(result, tuning, shown)
-    panels = _panels(result, tuning, shown, width, range_)
+    panels = _panels(result, tuning, shown, width, _range(result, tuning, shown))
     unit = f", {lost_unit(result)}" if tuning.is_fraction else ""
     content = text(0, 16, f"lost against float: {tuning.measure}{unit}", "label")
     content += "".join(_drawn(p, result, tuning, small=small) for p in panels)
-    bottom = panels[-1].plot.y + high + 64
+    bottom = panels[-1].plot.y + panels[-1].plot.height + 64
     legend, last = _legend(result, tuning, bottom, width)
-    label = f"what {len(shown)} trials lose against their time and size"
-    return picture(width, last + 14, label, content + legend)
+    return content + legend, last + 14
 
 
 def _scaled(value: float, tuning: Tuning) -> float:
@@ -212,6 +242,7 @@ def _drawn(panel: _Panel, result: Result, tuning: Tuning, *, small: bool) -> str
     parts = _budget(panel, tuning) + _axes(panel, small=small) + _stairs(panel)
     faint = [s for s in panel.spots if s.look is None]
     strong = [s for s in panel.spots if s.look is not None]
+    strong.sort(key=lambda s: s.trial.name == tuning.chosen)  # it lies on top
     parts += "".join(_faint(spot) for spot in faint)
     home = panel.across(1.0 if panel.label.startswith("time") else 100.0), panel.down(0.0)
     sign = shape("circle", *home, _SIGN, "sign float")
