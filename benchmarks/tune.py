@@ -2,7 +2,7 @@
 
 Every tool gets the same samples, and may calibrate and choose on them as it likes; the other half of the samples, which no
 tool has seen, judges all files together by ``quantkit evaluate``. Writes ``results/tune.json`` (everything),
-``results/tune.md`` (made from it) and ``reports/tune.svg``.
+``results/tune.md`` (made from it), ``reports/tune.svg``, and the report of each search as ``reports/tuned_NAME``.
 
 What was made is kept in ``--work`` and not made again: a run that was stopped goes on, and ``--only`` makes single rows.
 NNCF has an environment of its own: give its interpreter as ``--nncf-python`` or in NNCF_PYTHON.
@@ -68,7 +68,8 @@ class Case:
 
     Attributes:
         title: For tables.
-        lay_out: Writes model.onnx, quantkit.toml, and the samples ``tools`` and ``test`` into a folder.
+        model: What its file is called.
+        lay_out: Writes the model, quantkit.toml, and the samples ``tools`` and ``test`` into a folder.
         drop: The budget, as users write it.
         limit: The same for NNCF, in units of the metric.
         flags: Of commands that read the samples.
@@ -78,6 +79,7 @@ class Case:
     """
 
     title: str
+    model: str
     lay_out: Callable[[Path], None]
     drop: str
     limit: float
@@ -92,12 +94,14 @@ def cases(shared: Path) -> dict[str, Case]:
     return {
         "mobilenet_v2": Case(
             title="MobileNetV2, ImageNet",
+            model="mobilenet_v2.onnx",
             lay_out=lambda folder: _lay_out_images(shared, folder),
             drop="0.5%",
             limit=0.005,
         ),
         "minilm_encoder": Case(
             title="all-MiniLM-L6-v2, likeness of sentences",
+            model="minilm_encoder.onnx",
             lay_out=lambda folder: _lay_out_pairs(shared, folder),
             drop="0.5%",
             limit=0.005 * 0.87,  # of float's Spearman correlation
@@ -107,6 +111,7 @@ def cases(shared: Path) -> dict[str, Case]:
         ),
         "resnet20_cifar10": Case(
             title="ResNet-20, CIFAR-10",
+            model="resnet20_cifar10.onnx",
             lay_out=lambda folder: _lay_out_cifar(shared, folder),
             drop="0.2%",
             limit=0.002,
@@ -129,7 +134,8 @@ def _lay_out_images(shared: Path, folder: Path) -> None:
             shutil.copyfile(images / row["file"], folder / part / row["file"])
         lines = ["file,label", *(f"{row['file']},{row['label']}" for row in some)]
         (folder / part / "labels.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    _finish(shared / "models" / "mobilenet_v2.onnx", folder, _IMAGENET.format("crop = 224\n"))
+    name = "mobilenet_v2.onnx"
+    _finish(shared / "models" / name, folder / name, _IMAGENET.format("crop = 224\n"))
 
 
 def _lay_out_cifar(shared: Path, folder: Path) -> None:
@@ -145,7 +151,8 @@ def _lay_out_cifar(shared: Path, folder: Path) -> None:
         target = folder / ("tools" if number % 5 == 0 else "test") / _CIFAR[label]
         target.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image).save(target / f"{number:05d}.png", compress_level=1)
-    _finish(shared / "models" / "resnet20_cifar10.onnx", folder, _IMAGENET.format(""))
+    name = "resnet20_cifar10.onnx"
+    _finish(shared / "models" / name, folder / name, _IMAGENET.format(""))
 
 
 def _lay_out_pairs(shared: Path, folder: Path) -> None:
@@ -156,12 +163,12 @@ def _lay_out_pairs(shared: Path, folder: Path) -> None:
         with (folder / f"{part}.csv").open("w", encoding="utf-8", newline="") as file:
             csv.writer(file).writerows([rows[0], *some])
     shutil.copyfile(model / "tokenizer.json", folder / "tokenizer.json")
-    _finish(model / "model.onnx", folder, "[evaluate]\npairs = true\n")
+    _finish(model / "model.onnx", folder / "minilm_encoder.onnx", "[evaluate]\npairs = true\n")
 
 
-def _finish(model: Path, folder: Path, recipe: str) -> None:
-    shutil.copyfile(model, folder / "model.onnx")
-    (folder / "quantkit.toml").write_text(recipe, encoding="utf-8")
+def _finish(model: Path, target: Path, recipe: str) -> None:
+    shutil.copyfile(model, target)
+    (target.parent / "quantkit.toml").write_text(recipe, encoding="utf-8")
 
 
 def laid_out(case: Case, folder: Path) -> None:
@@ -182,7 +189,7 @@ def _save_samples(case: Case, folder: Path) -> None:
     from quantkit.observe.prepare import inputs_of
     from quantkit.settings import TextSettings, load_recipe
 
-    inputs = inputs_of(load(folder / "model.onnx"))
+    inputs = inputs_of(load(folder / case.model))
     settings = load_recipe(folder / "quantkit.toml").data
     columns = ("sentence1", "sentence2") if case.suffix else (None,)
     sides = []
@@ -216,7 +223,7 @@ def _class_of(label: object) -> int:
 
 def tune_row(case: Case, folder: Path, given: argparse.Namespace) -> Report:
     """Run the command as a user would."""
-    words = ["tune", "model.onnx", "--data", f"tools{case.suffix}", *case.flags]
+    words = ["tune", case.model, "--data", f"tools{case.suffix}", *case.flags]
     words += ["--max-drop", case.drop, "--minutes", f"{given.minutes:g}", "-o", "tuned"]
     start = time.perf_counter()
     done = _run(folder, words)
@@ -263,7 +270,7 @@ def static_row(case: Case, folder: Path, given: argparse.Namespace) -> Report:
     """Run quantkit's static quantization with its defaults, for what a search adds to it."""
     del given
     columns = case.flags[:2] if case.suffix else ()
-    words = ["quantize", "static", "model.onnx", "quantkit static.onnx"]
+    words = ["quantize", "static", case.model, "quantkit static.onnx"]
     words += ["--data", f"tools{case.suffix}", *columns, "--limit", str(_CALIBRATED)]
     start = time.perf_counter()
     done = _run(folder, words)
@@ -286,7 +293,7 @@ def peer_row(job: Report, python: str, row: str) -> Callable[..., Report]:
             return {"error": "no interpreter: give --nncf-python, or NNCF_PYTHON"}
         prepared = folder / "prepared.onnx"
         if not prepared.exists():
-            first = {"do": "prepare", "source": str(folder / "model.onnx")}
+            first = {"do": "prepare", "source": str(folder / case.model)}
             alone(first | {"target": str(prepared)}, worker=_JOBS)
         options = dict(job["options"])
         if job["do"] == "nncf_control":
@@ -314,10 +321,10 @@ def random_row(case: Case, folder: Path, given: argparse.Namespace) -> Report:
     samples = load_samples(str(folder / "calibration.npz"))
     usual, limited = StaticSettings(measure=False), DataSettings(limit=len(samples))
     measured = StaticSettings(measure=True)
-    prepared = prepare_static(folder / "model.onnx", samples, measured, limited)
+    prepared = prepare_static(folder / case.model, samples, measured, limited)
     products = [n.node for n in plan_prepared(prepared, usual).nodes if n.op_type in _PRODUCTS]
     predicted = _predicted(prepared, products, 6 * given.random_minutes)
-    judge = _Judge(folder)
+    judge = _Judge(folder, case.model)
     while before + time.perf_counter() - start < 60 * given.random_minutes:
         rng = np.random.default_rng(len(tried))
         share = rng.random() if tried else 0.0
@@ -373,10 +380,10 @@ _PRODUCTS = frozenset({"Conv", "Gemm", "MatMul"})
 class _Judge:
     """Runs a file on the samples that choose, and beside the float model."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, model: str) -> None:
         self.samples = load_samples(str(folder / "choosing.npz"))
         self.labels = np.load(folder / "labels.npy")
-        self.float = session(folder / "model.onnx")
+        self.float = session(folder / model)
         self.reference = self._outputs(self.float)
         self.right = self.reference.argmax(1) == self.labels
 
@@ -439,7 +446,14 @@ def make(case: Case, folder: Path, given: argparse.Namespace) -> dict[str, Repor
 def judge(case: Case, folder: Path, made: Mapping[str, Report]) -> Report:
     """Evaluate all files together on samples that no tool has seen; return float's figures and add the others'."""
     files = [f"{name}={name}.onnx" for name, report in made.items() if "error" not in report]
-    words = ["evaluate", "float32=model.onnx", *files, "--data", f"test{case.suffix}", *case.flags]
+    words = [
+        "evaluate",
+        f"float32={case.model}",
+        *files,
+        "--data",
+        f"test{case.suffix}",
+        *case.flags,
+    ]
     skipped = [w for part in ("layers", "fidelity", "memory") for w in ("--skip", part)]
     done = _run(folder, [*words, *skipped, "--threads", "1", "-o", "judged"])
     if done.returncode:
@@ -563,6 +577,16 @@ def _drawn(found: Mapping[str, Any]) -> list[str]:
     return ["", said]
 
 
+def keep_report(folder: Path, target: Path) -> None:
+    """Copy the result of a search to where reports are committed, and make its pages there."""
+    if not (folder / "tuned" / "result.json").exists():
+        return
+    target.mkdir(parents=True, exist_ok=True)
+    result = target / "result.json"
+    shutil.copyfile(folder / "tuned" / "result.json", result)
+    _run(ROOT, ["report", str(result), "--picture", str(target / "picture.svg")])
+
+
 def arguments() -> argparse.Namespace:
     """Return the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -577,7 +601,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--work", type=Path, required=True, help="folder that keeps what was made")
     parser.add_argument("--shared", type=Path, default=SHARED, help="folder of models and data")
     parser.add_argument("--out", type=Path, default=RESULTS / "tune", help="without a suffix")
-    parser.add_argument("--picture", type=Path, default=ROOT / "reports" / "tune.svg")
+    parser.add_argument("--reports", type=Path, default=ROOT / "reports", help="for its pages")
     parser.add_argument("--render", action="store_true", help="make table and picture anew")
     return parser.parse_args()
 
@@ -597,6 +621,7 @@ def measure(given: argparse.Namespace) -> Report:
         if given.make_only or not any("error" not in row for row in made.values()):
             continue
         base = judge(case, folder, made)
+        keep_report(folder, given.reports / f"tuned_{name}")
         tools = len(np.load(folder / "labels.npy")) + _count(folder / "calibration.npz")
         for row in (r for r in made.values() if "error" in r):
             row["error"] = row["error"].replace(f"{folder}/", "")
@@ -627,8 +652,7 @@ def main() -> None:
         data = measure(given)
     if not given.make_only:
         write_results(given.out.parent, given.out.name, data, markdown(data))
-        given.picture.write_text(picture(data["models"]), encoding="utf-8")
-        print(f"wrote {given.picture}")
+        (given.reports / "tune.svg").write_text(picture(data["models"]), encoding="utf-8")
 
 
 if __name__ == "__main__":
