@@ -28,6 +28,7 @@ def quantize_dynamic(  # noqa: PLR0913 - the names that onnxruntime's users type
     nodes_to_quantize: Sequence[str] | None = None,
     nodes_to_exclude: Sequence[str] | None = None,
     coverage: str = "gain",
+    keep_inputs: bool = False,
     use_external_data_format: bool = False,
     extra_options: Mapping[str, Any] | None = None,
     verify: bool = True,
@@ -50,6 +51,7 @@ def quantize_dynamic(  # noqa: PLR0913 - the names that onnxruntime's users type
         nodes_to_exclude: Never these nodes, by name or pattern.
         coverage: "gain": what is faster in integers, or smaller; "all": every operator that has an integer kernel,
             whatever its size; Conv, which takes longer than in float, only where it is named or nothing else can.
+        keep_inputs: Inputs that have a value in the file stay inputs, in float; else they become constants.
         use_external_data_format: Write a ``.data`` file also below 2 GB.
         extra_options: onnxruntime's option dictionary; see `check_extra_options`.
         verify: Check the result before writing.
@@ -79,6 +81,7 @@ def quantize_dynamic(  # noqa: PLR0913 - the names that onnxruntime's users type
             include=checked_names(nodes_to_quantize, "nodes_to_quantize"),
             exclude=checked_names(nodes_to_exclude, "nodes_to_exclude"),
             coverage=coverage,  # type: ignore[arg-type]  # checked there
+            keep_inputs=keep_inputs,
         ),
         verify=verify,
         external_data=use_external_data_format,

@@ -64,6 +64,7 @@ def quantize_static(  # noqa: PLR0913 - one parameter per question
     recover: RecoverSettings | None = None,
     qdq: QdqSettings | None = None,
     simplify: bool = True,
+    keep_inputs: bool = False,
     measure: bool | None = None,
     settings: DataSettings | None = None,
     limit: int | None = None,
@@ -103,6 +104,7 @@ def quantize_static(  # noqa: PLR0913 - one parameter per question
         recover: What is done to win back accuracy.
         qdq: Forms of the QDQ format that some runtimes want.
         simplify: Simplify the float model first; False: what is not quantized stays as it is.
+        keep_inputs: Inputs that have a value in the file stay inputs, in float; else they become constants.
         measure: Run the model to find out what is faster in integers here (None: where the target is this machine, and
             QUANTKIT_MEASURE is not 0), or decide by operators alone.
         settings: How samples are prepared and ordered.
@@ -126,6 +128,7 @@ def quantize_static(  # noqa: PLR0913 - one parameter per question
         format=_format(quant_format),
         coverage=coverage,  # type: ignore[arg-type]  # checked there
         simplify=simplify,
+        keep_inputs=keep_inputs,
         measure=measure,
         activation_type=_type_name(activation_type),
         weight_type=_type_name(weight_type),

@@ -258,19 +258,22 @@ def normalize(model: ir.Model) -> None:
     fold_weights(model, names.renew)
 
 
-def fix_defaults(model: ir.Model) -> str:
+def fix_defaults(model: ir.Model, *, keep: bool = False) -> str:
     """Take initializers that are inputs too, whose values a caller may replace, as constants; say so, "" if there are none.
 
-    What is quantized fits the values in the file and no others. The environment variable QUANTKIT_KEEP_INPUTS leaves such
-    inputs as they are, and in float.
+    What is quantized fits the values in the file and no others.
+
+    Args:
+        model: The model; such inputs are no longer listed.
+        keep: Leave them as they are: what reads them then stays float.
     """
     listed = [v.name or "" for v in model.graph.inputs if v.is_initializer()]
-    if not listed or os.environ.get(KEEP_INPUTS):
+    if not listed or keep or os.environ.get(KEEP_INPUTS):
         return ""
     _unlist(model)
     return (
         f"{len(listed)} inputs that have a value in the file are constants now (the first: '{listed[0]}'); "
-        f"{KEEP_INPUTS}=1 keeps them as inputs, in float."
+        "--keep-inputs keeps them as inputs, in float."
     )
 
 

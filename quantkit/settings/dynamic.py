@@ -54,6 +54,13 @@ class DynamicSettings:
             "WHICH",
         ),
     ] = "gain"
+    keep_inputs: Annotated[
+        bool,
+        Setting(
+            "Inputs that have a value in the file stay inputs, in float; default: they become constants.",
+            flag="--keep-inputs",
+        ),
+    ] = False
     integer: Annotated[
         bool, Setting("Integer arithmetic, not only weights stored as integers.", flag=None)
     ] = True

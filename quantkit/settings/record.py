@@ -29,7 +29,9 @@ __all__ += ["static_settings_of", "to_record"]
 
 
 # Settings of dynamic quantization that the first records do not have.
-_LATER = ("coverage", "symmetric_weights", "activation_products", "subgraphs")
+_LATER = ("coverage", "keep_inputs", "symmetric_weights", "activation_products", "subgraphs")
+
+_LATER_STATIC = ("coverage", "measure", "simplify", "keep_inputs")
 
 
 def to_record(value: object) -> Any:
@@ -97,7 +99,7 @@ def static_record(settings: StaticSettings, samples: DataSettings) -> dict[str, 
         "exclude": settings.excluded,
         "force": settings.forced,
         "overrides": overrides,
-        **_said(settings, "coverage", "measure", "simplify", "qdq"),
+        **_said(settings, "coverage", "measure", "simplify", "keep_inputs", "qdq"),
     }
     found: dict[str, Any] = to_record(
         {
@@ -128,7 +130,7 @@ def static_settings_of(options: Mapping[str, Any]) -> StaticSettings:
             {name: given[name] for name in same}
             | {"activation_type": given["activation"], "weight_type": given["weight"]}
             | {"format": options["format"]}
-            | {name: given[name] for name in ("coverage", "measure", "simplify") if name in given}
+            | {name: given[name] for name in _LATER_STATIC if name in given}
             | _operators(given),
             StaticSettings,
         ),

@@ -308,6 +308,13 @@ class StaticSettings:
         bool,
         Setting("Simplify the float model first: fold constants, fuse what is linear.", flag=None),
     ] = True
+    keep_inputs: Annotated[
+        bool,
+        Setting(
+            "Inputs that have a value in the file stay inputs, in float; default: they become constants.",
+            flag="--keep-inputs",
+        ),
+    ] = False
     activation_type: Annotated[
         ActivationType | None, _integers("uint8, int8, uint16 or int16.", "TYPE")
     ] = None

@@ -260,7 +260,7 @@ class _Draft:
 def _draft(source: ir.Model, options: DynamicSettings) -> _Draft:
     """Plan, and raise the opset if the plan needs it; where that fails, plan without it. The source stays as it is."""
     model = copy_of(source)
-    fixed = fix_defaults(model)
+    fixed = fix_defaults(model, keep=options.keep_inputs)
     notes: tuple[str, ...] = (fixed,) if fixed else ()
     if half := half_type(model):
         widen(model)

@@ -37,6 +37,10 @@ def with_choices(prepared: Prepared, job: StaticJob) -> Prepared:
         raise UsageError(
             "What is done to win back accuracy is decided when a model is prepared: prepare it again, with these settings."
         )
+    if job.options.keep_inputs != was.options.keep_inputs:
+        raise UsageError(
+            "Which inputs become constants is decided when a model is prepared: prepare it again, with these settings."
+        )
     model = prepared.ready.model
     needed, opset = minimum_opset(job.options, model), opset_of(model)
     if needed > opset:

@@ -271,7 +271,7 @@ def simplified(source: LoadedModel, options: StaticSettings, at_least: int = 0) 
     before = opset_of(model)
     known = frozenset(node.name or "" for node in model.graph.all_nodes())
     renamed: dict[str, str] = {}
-    if fixed := fix_defaults(model):
+    if fixed := fix_defaults(model, keep=options.keep_inputs):
         notes.append(fixed)
     if half := half_type(model):
         renamed = widen(model)

@@ -26,6 +26,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from quantkit import optimize, quantize_dynamic, quantize_static
 from quantkit.graph.load import load
+from quantkit.plan import Mode
 
 CONDITION = pytest.mark.parametrize("taken", [True, False], ids=["then", "else"])
 
@@ -425,17 +426,25 @@ def test_inputs_with_a_value_of_their_own_become_constants(
     assert said == (ir_version > 3)  # there it had to be listed, and says nothing
 
 
+@pytest.mark.parametrize("how", ["dynamic", "static", "environment"])
 def test_inputs_with_a_value_of_their_own_are_kept_in_float_when_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("QUANTKIT_KEEP_INPUTS", "1")
     proto = overridable(8)
     proto.graph.node.append(node("MatMul", ["y", "v"], ["z"], "second"))
     proto.graph.initializer.append(onnx.numpy_helper.from_array(weight(192, 192), "v"))
     proto.graph.output[0].name = "z"
     path, out = save(proto, tmp_path / "m.onnx"), tmp_path / "o.onnx"
-    quantize_dynamic(path, out)
-    feeds = {"x": rng().standard_normal((4, 128)).astype(np.float32), "w": weight(128, 192, seed=7)}
+    x = rng().standard_normal((16, 128)).astype(np.float32)
+    if how == "static":
+        result = quantize_static(path, out, {"x": x}, keep_inputs=True)
+    elif how == "dynamic":
+        result = quantize_dynamic(path, out, keep_inputs=True)
+    else:
+        monkeypatch.setenv("QUANTKIT_KEEP_INPUTS", "1")
+        result = quantize_dynamic(path, out)
+    assert result.plan.node["second"].mode is not Mode.FLOAT
+    feeds = {"x": x[:4], "w": weight(128, 192, seed=7)}
     expected, actual = run(path, feeds)[0], run(out, feeds)[0]
     assert sqnr(expected, actual) > 30
 
