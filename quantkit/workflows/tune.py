@@ -72,8 +72,8 @@ __all__ = ["Candidate", "Split", "TuneJob", "Tuned", "tune"]
 
 _JUDGED = 6  # files of the frontier that are judged
 _TIMING = 4.0  # seconds that timing a model takes at the end
+_KEPT = ("pass", "undecided")  # outcomes by which the estimate is within the budget
 _LEFT_OUT = frozenset({"memory", "layers", "fidelity"})  # of the last evaluation
-_UNKNOWN = Figures(drop=None, verdict="failed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +192,8 @@ def tune(job: TuneJob, monitor: Monitor | None = None) -> Tuned:
     loaded = load_model(job.source)
     loaded.require_weights()
     read = [*loaded.files, *([Path(job.data)] if isinstance(job.data, str | Path) else [])]
+    if any(path.exists() and job.output.exists() and path.samefile(job.output) for path in read):
+        raise UsageError(f"'{job.output}' is what is read: choose another folder to write to.")
     check_folder(job.output, (MODEL, PLAN, RECIPE_NAME, "tune.json", *WRITTEN), read)
     monitor.stage("Looking at the samples")
     divided, contents = divide(loaded, job.data, _samples(job), job.accuracy)
@@ -371,7 +373,7 @@ class _Search:
     def _next(self, client: Any) -> tuple[Choice, ...]:
         known = self.figures()
         together = 1 if client is None else max(1, len(workers_of(client)))
-        if not self.family.whole and all(known.get(b, _UNKNOWN).verdict == "out" for b in BASES):
+        if not self.family.whole and all(b in known and known[b].verdict != "in" for b in BASES):
             self._find_family()
         return next_choices(
             known, self.family.noises, self.budget, together, dynamic=self.family.dynamic
@@ -506,9 +508,12 @@ class _Search:
         number = next(n for n, m in enumerate(result.candidates) if m.name == chosen.name)
         own = result.candidates[number]
         rules, measure = rules_of(self._rules(own)), _Measure.of(own)
-        verdict = judge(result, rules)[number]
-        met = keeps(known[best], self.budget) and verdict.outcome in {"pass", "undecided"}
+        verdicts = judge(result, rules)
+        verdict = verdicts[number]
+        met = keeps(known[best], self.budget) and verdict.outcome in _KEPT
         sentence = self._sentence(best, measure, verdict)
+        if not met and (other := next((v for v in verdicts if v.outcome in _KEPT), None)):
+            sentence += f" Candidate {other.candidate} keeps it by those samples."
         tuning = self._tuning(chosen, measure, sentence, met=met)
         result = with_verdicts(replace(result, tuning=tuning), rules)
         if result != before:
@@ -598,10 +603,12 @@ class _Search:
         own = known[best]
         if not keeps(own, budget):
             return self._unmet(measure)
-        if verdict.outcome in {"fail", "invalid"}:
-            broken = [r.sentence for r in verdict.rules if r.outcome == "fail"]
-            broken += [o.sentence for o in verdict.objections if not o.allowed]
-            return f"By the samples that judge the budget is not kept: {'; '.join(broken)}."
+        if verdict.outcome == "invalid":
+            doubts = "; ".join(o.sentence for o in verdict.objections if not o.allowed)
+            return f"The samples that judge prove nothing: {doubts}."
+        if verdict.outcome == "fail":
+            broken = "; ".join(r.sentence for r in verdict.rules if r.outcome == "fail")
+            return f"By the samples that judge the budget is not kept: {broken}."
         found = limits(known, best, budget)
         if found is None:
             return "Nothing faster was found, whatever it may lose: time limits it, not accuracy."

@@ -5,12 +5,13 @@ What noise is worth in seconds is raised step by step: for each value the plan t
 (`quantkit.solve.losses`), what it takes is the sum of its nodes.
 """
 
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from quantkit.ops.view import View
 from quantkit.plan import Format, Mode, Plan
-from quantkit.plan.measured import Costs, choose, predict
-from quantkit.plan.model import SolvedIntegers
+from quantkit.plan.measured import Costs, Losses, choose, predict
+from quantkit.plan.model import Kept, SolvedIntegers
 from quantkit.runtime.session import RUNTIME_ERRORS
 from quantkit.solve.losses import Meter
 from quantkit.workflows.measure import decide
@@ -70,26 +71,68 @@ def whole_family(first: Family, prepared: Prepared) -> Family:
         losses = meter.losses(noise / _FINE)
     except RUNTIME_ERRORS:  # a model that does not run with switches in it
         return replace(first, whole=True)
-    found = [(first.kept[0], noise)]
-    weight = sum(costs.floats.values()) / max(noise, _SILENT) / _FINE
-    for _ in range(_STEPS):
-        kept = choose(view, every, costs, losses, weight) | dict(first.kept[0])
-        weight *= _DEARER
-        if frozenset(kept) in {frozenset(k) for k, _ in found}:
+    fastest = first.kept[0]
+    found = [_Plan(kept=fastest, noise=noise, seconds=first.seconds[0])]
+    tried = {frozenset(fastest)}
+    for more in (*_cuts(view, every, costs, losses, noise), *_worst_first(every, losses)):
+        kept = {**more, **fastest}
+        if frozenset(kept) in tried:
             continue
+        tried.add(frozenset(kept))
         plan = planned(kept)
-        if not any(node.mode is Mode.STATIC for node in plan.nodes):
-            break  # from here on it is the form that only stores weights
-        quieter = _worst(meter, plan)
-        if quieter < found[-1][1]:
-            found.append((kept, quieter))
+        if any(node.mode is Mode.STATIC for node in plan.nodes):
+            lost, taken = _worst(meter, plan), _share(view, plan, costs)
+            found.append(_Plan(kept=kept, noise=lost, seconds=taken))
+    best = _undominated(found)
     return replace(
         first,
-        kept=tuple(kept for kept, _ in found),
-        noises=tuple(noise for _, noise in found),
-        seconds=tuple(_share(view, planned(kept), costs) for kept, _ in found),
+        kept=tuple(one.kept for one in best),
+        noises=tuple(one.noise for one in best),
+        seconds=tuple(one.seconds for one in best),
         whole=True,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """A plan by what it leaves out of integers, with its noise and its time."""
+
+    kept: Mapping[str, Kept]
+    noise: float
+    seconds: float
+
+
+def _undominated(found: Sequence[_Plan]) -> list[_Plan]:
+    """Return the first, then those that are quieter than all that are faster."""
+    best = [found[0]]
+    for one in sorted(found[1:], key=lambda one: (one.seconds, one.noise)):
+        if one.noise < best[-1].noise:
+            best.append(one)
+    return best
+
+
+def _cuts(
+    view: View, every: Plan, costs: Costs, losses: Losses, noise: float
+) -> Iterator[Mapping[str, Kept]]:
+    """Yield what the cheapest plans leave out, the dearer noise is the more."""
+    weight = sum(costs.floats.values()) / max(noise, _SILENT) / _FINE
+    for _ in range(_STEPS):
+        yield choose(view, every, costs, losses, weight)
+        weight *= _DEARER
+
+
+def _worst_first(every: Plan, losses: Losses) -> Iterator[Mapping[str, Kept]]:
+    """Yield the nodes whose weights lose most, one, two, three, five, eight, ... of them: where a cut takes many at once."""
+    static = {node.node for node in every.nodes if node.mode is Mode.STATIC}
+    lost = {n: max(figures, default=0.0) for n, figures in losses.nodes.items() if n in static}
+    ranked = sorted(lost, key=lambda name: (-lost[name], name))
+    count, following = 1, 2
+    while count < len(ranked):
+        yield {
+            name: Kept(f"8 bits of its weight alone leave {losses.at_worst(losses.nodes[name])}")
+            for name in ranked[:count]
+        }
+        count, following = following, count + following
 
 
 def _worst(meter: Meter, plan: Plan) -> float:

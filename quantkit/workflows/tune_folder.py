@@ -153,7 +153,7 @@ class TuneFolder:
 
     def give_up(self, *, made: bool) -> None:
         """Remove what was written where no candidate came of it; `made`: the folder itself was not there before."""
-        if any(self.candidates()):
+        if any(one.path is not None for one in self.candidates()):
             return
         self.clear()
         if made and not any(self.path.iterdir()):

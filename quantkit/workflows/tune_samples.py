@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from quantkit.data import Samples, order
+from quantkit.data import Sample, Samples, order
 from quantkit.data.model import digest
 from quantkit.errors import DataError, UsageError
 from quantkit.evaluate.accuracy.models import OutputSpec, Source, open_source, single_rows
@@ -26,7 +26,6 @@ _MOST_CALIBRATED = 256
 _MOST_CHOOSING = 2000
 _POOL = 10_000  # samples, where nobody says how many
 _FEWEST = 3  # samples: one for each part
-_LARGE = 64  # values of a sample from which on two alike are one and the same
 _HELD_OUT = 16  # samples behind those of the calibration on which a file is verified while it is made: they are no judges
 
 
@@ -138,21 +137,27 @@ def divide(
         len(parts[0]), limit=settings.limit or _POOL, shuffle=settings.shuffle, seed=settings.seed
     ).tolist()
     digests, named = dict[int, object](), [source.fingerprint()]
-    readable = []
     for place, group in _each(source, mixed):
-        readable.append(place)
-        found = tuple(sample_digest(sample.feeds) for sample in group)
-        named.append(f"{found} {group[0].label}")
-        if sum(array.size for sample in group for array in sample.feeds.values()) >= _LARGE:
-            digests[place] = found
-    return split(readable, digests, len(parts[0]), settings.seed), digest(named)
+        digests[place] = tuple(sample_digest(sample.feeds) for sample in group)
+        named.append(f"{digests[place]} {group[0].label}")
+    return split(list(digests), digests, len(parts[0]), settings.seed), digest(named)
 
 
-def _each(source: Source, places: Sequence[int]) -> Iterator[tuple[int, tuple[Any, ...]]]:
-    """Yield samples that can be read, with their places."""
+def _each(source: Source, places: Sequence[int]) -> Iterator[tuple[int, tuple[Sample, ...]]]:
+    """Yield the samples that can be read, with their places."""
     for place in places:
         for group in replace(source, only=(place,)):
-            yield place, group
+            strange = next((sample for sample in group if _has_nan(sample)), None)
+            if strange is None:
+                yield place, group
+            elif not source.skip_bad:
+                raise DataError(
+                    f"'{strange.name}' holds NaN, of which nothing can be learned: mend it, or leave it out (--skip-bad)."
+                )
+
+
+def _has_nan(sample: Sample) -> bool:
+    return any(a.dtype.kind == "f" and bool(np.isnan(a).any()) for a in sample.feeds.values())
 
 
 def _extents(shape: Sequence[Any] | None) -> tuple[int | None, ...] | None:

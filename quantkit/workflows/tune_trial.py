@@ -36,6 +36,7 @@ from quantkit.settings import (
     RecoverSettings,
     recipe_text,
 )
+from quantkit.targets import DEFAULT
 from quantkit.workflows.plan_prepared import plan_of
 from quantkit.workflows.prepare import Prepared
 from quantkit.workflows.realize import realize
@@ -243,8 +244,17 @@ def _static_form(prepared: Prepared, output_format: Format, kept: Mapping[str, K
 
 def _weights_form(integer: bool) -> "Form":  # noqa: FBT001 - of two forms
     def plan(prepared: Prepared, _: Format, __: Mapping[str, Kept]) -> Plan:
-        excluded = prepared.job.options.exclude
-        return plan_dynamic(prepared.ready.view, DynamicSettings(integer=integer, exclude=excluded))
+        options = prepared.job.options
+        # uint8 loses least; what runs elsewhere takes the types of its target alone.
+        own = options.runs_on.name != DEFAULT.name or options.weight_type is not None
+        settings = DynamicSettings(
+            weight_type="int8" if own and options.weight.name == "int8" else "uint8",
+            per_channel=options.channelwise and options.runs_on.per_channel,
+            integer=integer,
+            exclude=options.excluded,
+            pair_safe=options.runs_on.saturates,
+        )
+        return plan_dynamic(prepared.ready.view, settings)
 
     return plan
 

@@ -421,3 +421,30 @@ def test_only_a_metric_that_is_a_share_by_its_nature_is_stopped_early(
     assert (found is not None) == known
     if found is not None:
         assert found.tolist() == [0.0, -1.0, 1.0]
+
+
+def test_a_form_that_cannot_be_made_is_recorded_and_nothing_is_left_where_none_can(
+    work: Path,
+) -> None:
+    everything = StaticSettings(exclude=("mm*",))
+    with pytest.raises(QuantkitError, match=r"No candidate could be made of .*excluded"):
+        quantkit.tune("m.onnx", "d.npz", "out", max_drop="1%", static=everything)
+    assert not (work / "out").exists()
+
+
+@pytest.mark.usefixtures("work")
+def test_every_form_has_the_types_of_the_target() -> None:
+    found = quantkit.tune(
+        "m.onnx", "d.npz", "out", max_drop="30%", static=StaticSettings(target="tensorrt")
+    )
+    assert [c.verdict for c in found.candidates] == ["in", "in"]
+
+
+@pytest.mark.usefixtures("work")
+def test_samples_with_nan_are_named_or_left_out() -> None:
+    x = np.load("d.npz")["x"].copy()
+    x[77, 3] = np.nan
+    with pytest.raises(DataError, match="row 77' holds NaN"):
+        quantkit.tune("m.onnx", {"x": x}, "out", max_drop="30%")
+    found = quantkit.tune("m.onnx", {"x": x}, "out", max_drop="30%", skip_bad=True)
+    assert 77 not in {*found.split.calibration, *found.split.choosing, *found.split.judging}
