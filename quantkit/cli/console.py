@@ -154,7 +154,7 @@ def plan_table(plan: "Plan") -> "Table":
     table.add_column("why not int8")
     for op_type, counts in sorted(plan.counts().items()):
         reasons = Counter(
-            n.why for n in plan.nodes if n.op_type == op_type and n.mode != Mode.INTEGER
+            _grouped([n.why for n in plan.nodes if n.op_type == op_type and n.mode != Mode.INTEGER])
         ).most_common()
         why = reasons[0][0] if reasons else ""
         if len(reasons) > 1:
@@ -179,12 +179,21 @@ def static_plan_table(plan: "Plan") -> "Table":
     return table
 
 
+def _grouped(reasons: "Sequence[str]") -> list[str]:
+    """Return reasons without their figures, which stand behind a colon, where several differ in these alone."""
+    several: dict[str, set[str]] = {}
+    for why in reasons:
+        several.setdefault(why.partition(": ")[0], set()).add(why)
+    heads = (why.partition(": ")[0] for why in reasons)
+    return [w if len(several[h]) == 1 else h for w, h in zip(reasons, heads, strict=True)]
+
+
 def float_reasons(plan: "Plan") -> list[str]:
     """Return the most frequent reasons why nodes are computed in float, with the operators they hold for."""
     reasons: dict[str, Counter[str]] = {}
-    for n in plan.nodes:
-        if n.mode.value in {"stored", "float"}:
-            reasons.setdefault(n.why, Counter())[n.op_type] += 1
+    floats = [n for n in plan.nodes if n.mode.value in {"stored", "float"}]
+    for n, why in zip(floats, _grouped([n.why for n in floats]), strict=True):
+        reasons.setdefault(why, Counter())[n.op_type] += 1
     listed = sorted(reasons.items(), key=lambda reason: (-reason[1].total(), reason[0]))
     lines = []
     for why, operators in listed[:_REASONS]:

@@ -17,6 +17,7 @@ layers.
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import log10
 from typing import Any
 
@@ -42,6 +43,8 @@ class Costs:
         dynamic: Of products whose input is quantized as it comes, with that.
         quantize: To turn a tensor into integers.
         dequantize: To turn it back.
+        fused: Nodes that one float kernel computes: they are in integers together or not at all, for alone none of them
+            would take what the kernel does.
         total: Of the model as the user gave it, measured; 0 if it was not.
         noise: By how much of itself a figure may be wrong: smaller differences decide nothing.
         source: Where the figures come from: "measured" here, or "table".
@@ -52,6 +55,7 @@ class Costs:
     dynamic: Mapping[str, float] = field(default_factory=dict)
     quantize: Mapping[str, float] = field(default_factory=dict)
     dequantize: Mapping[str, float] = field(default_factory=dict)
+    fused: tuple[tuple[str, ...], ...] = ()
     total: float = 0.0
     noise: float = 0.03
     source: str = "measured"
@@ -252,6 +256,7 @@ class _Problem:
         self.noise = noise
         self.places = {group: place for place, group in enumerate(self.wiring.members, 2)}
         self.size = 2 + len(self.places)
+        self.groups = {view.nodes[i].name: group for i, group in self.wiring.group.items()}
         self.touched: dict[int, list[_Tensor]] = {group: [] for group in self.places}
         for tensor in self.wiring.tensors:
             for group in {tensor.maker, *tensor.readers} - {None}:
@@ -268,6 +273,8 @@ class _Problem:
             self._edge(0, place, other * (1 + self.costs.noise))
         for tensor in self.wiring.tensors:
             self._border(tensor)
+        for fused in self.costs.fused:
+            self._together(fused)
         chosen = _source_side(self.size, self.edges, self.bound)
         return frozenset(g for g, place in self.places.items() if place not in chosen)
 
@@ -305,6 +312,12 @@ class _Problem:
         if tensor.maker is not None:
             floats = 1 if tensor.is_read_as_float or not readers else self._all_of(readers)
             self._edge(maker, floats, leave)
+
+    def _together(self, names: Iterable[str]) -> None:
+        """Keep nodes on one side."""
+        found = (self.groups[name] for name in names if name in self.groups)
+        places = list(dict.fromkeys(self.places[group] for group in found))
+        self.bound += (*pairwise(places), *((b, a) for a, b in pairwise(places)))
 
     def _any_of(self, places: Sequence[int]) -> int:
         """Return a place that is static as soon as one of these is."""
@@ -386,9 +399,9 @@ def _conversions(tensor: _Tensor, static: Container[int], costs: Costs) -> float
 
 def _why(slower: float, island: float, size: int) -> str:
     """Say what integers would cost: the node alone, and with its conversions and neighbours."""
-    alone = f"in int8 {_text(abs(slower))} {'slower' if slower > 0 else 'faster'} alone"
+    alone = f"{_text(abs(slower))}{'' if slower > 0 else ' faster'} alone"
     around = "with its conversions" if size == 1 else f"with conversions and {size - 1} neighbours"
-    return f"{alone}, {_text(max(0.0, island))} slower {around}"
+    return f"slower in int8: {alone}, {_text(max(0.0, island))} {around}"
 
 
 def _text(seconds: float) -> str:

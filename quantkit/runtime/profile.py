@@ -10,8 +10,8 @@ import gc
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from quantkit.plan.measured import Costs
 from quantkit.runtime.session import make_session
 
 __all__ = ["Kernel", "Profile", "costs_of", "profile_models", "run_seconds"]
+__all__ += ["time_models", "with_dynamic"]
 
 Feeds = Sequence[Mapping[str, NDArray[Any]]]
 
@@ -109,28 +110,51 @@ def profile_models(
         for number, path in enumerate(models)
     ]
     with _no_garbage_collection():
-        rounds = _rounds(sessions, feeds, seconds / 2, lambda s, feed: s.run(None, dict(feed)))
+        rounds = _rounds(sessions, feeds, seconds / 2)
         profiles = [Path(session.end_profiling()) for session in sessions]
-        timed: list[list[float]] = [[] for _ in sessions]
-        for _ in range(rounds):
-            for number, session in enumerate(sessions):
-                timed[number] += (_timed(session, feed) for feed in feeds)
+        timed = [_timed_rounds(sessions, feeds) for _ in range(rounds)]
     return [
-        _profile(path, folder / f"{n}.optimized.onnx", _events(profiles[n]), timed[n], len(feeds))
+        _profile(path, folder / f"{n}.optimized.onnx", _events(profiles[n]), [r[n] for r in timed])
         for n, path in enumerate(models)
     ]
 
 
-def _rounds(
-    sessions: Sequence[Any], feeds: Feeds, seconds: float, run: Callable[[Any, Any], object]
-) -> int:
-    """Run everything in turn, once more to warm up; return how often."""
+def time_models(models: Sequence[Path], feeds: Feeds, *, seconds: float = 0.5) -> list[float]:
+    """Run models in turn; return the seconds of a run of each.
+
+    Args:
+        models: Files.
+        feeds: Samples that each of them is run on.
+        seconds: To spend on each model, about.
+    """
+    sessions = [make_session(str(path), threads=1) for path in models]
+    with _no_garbage_collection():
+        rounds = _rounds(sessions, feeds, seconds / 3)
+        timed = [_timed_rounds(sessions, feeds) for _ in range(2 * rounds)]
+    return [_one_run([row[n] for row in timed]) for n in range(len(models))]
+
+
+def _timed_rounds(sessions: Sequence[Any], feeds: Feeds) -> list[list[float]]:
+    """Run everything once; return the seconds by model and sample."""
+    return [[_timed(session, feed) for feed in feeds] for session in sessions]
+
+
+def _one_run(timed: Sequence[Sequence[float]]) -> float:
+    """Return the seconds of a run from those of many rounds, by sample."""
+    return float(np.mean([_low(of_sample) for of_sample in zip(*timed, strict=True)]))
+
+
+def _rounds(sessions: Sequence[Any], feeds: Feeds, seconds: float) -> int:
+    """Run everything in turn until the time is over; return how often."""
     start, count = time.perf_counter(), 0
     budget = seconds * len(sessions)
-    while count < _LEAST or (count < _MOST and time.perf_counter() - start < budget):
+    while True:
+        elapsed = time.perf_counter() - start
+        if count >= _MOST or (elapsed > (budget if count >= _LEAST else 3 * budget) and count > 1):
+            break
         for session in sessions:
             for feed in feeds:
-                run(session, feed)
+                session.run(None, dict(feed))
         count += 1
     return count
 
@@ -161,10 +185,9 @@ def _profile(
     path: Path,
     optimized: Path,
     runs: Sequence[Mapping[str, tuple[float, int]]],
-    timed: Sequence[float],
-    samples: int,
+    timed: Sequence[Sequence[float]],
 ) -> Profile:
-    total = float(np.mean([_low(timed[n::samples]) for n in range(samples)]))
+    total, samples = _one_run(timed), len(timed[0])
     warm = runs[samples:] or runs
     names = {name for run in warm for name in run}
     seconds = {
@@ -327,6 +350,31 @@ class _Trace:
         return []
 
 
+def _fused(view: View, profile: Profile) -> tuple[tuple[str, ...], ...]:
+    """Return the nodes that one kernel computes, where there are several."""
+    trace = _Trace(view, profile)
+    ends: dict[
+        int, list[int]
+    ] = {}  # of the kernel that a node goes by: the nodes that it may end with
+    for kernel in profile.kernels:
+        owner = trace.owner(kernel.node)
+        if owner is not None:
+            made = (view.producer.get(trace.tensor(name)) for name in kernel.node.output)
+            ends.setdefault(owner, [owner]).extend(m for m in made if m is not None)
+    claimed = {*ends, *(end for several in ends.values() for end in several)}
+    found = []
+    for several in ends.values():
+        region = list(dict.fromkeys(several))
+        for index in region:  # it grows: what nobody else computes is computed here
+            makers = {view.producer.get(name) for name in view.nodes[index].inputs} - {None}
+            new = [m for m in makers if m is not None and m not in claimed]
+            claimed.update(new)
+            region += new
+        if len(region) > 1:
+            found.append(tuple(view.nodes[i].name for i in sorted(region)))
+    return tuple(found)
+
+
 @dataclass(slots=True)
 class _Sums:
     """Seconds by node and tensor, of one profile."""
@@ -375,7 +423,6 @@ def costs_of(
     plan: Plan,
     floats: Profile,
     static: Profile,
-    dynamic: Profile | None = None,
     *,
     total: float = 0.0,
 ) -> Costs:
@@ -386,11 +433,9 @@ def costs_of(
         plan: What the rules make of it.
         floats: It, as it is.
         static: The same as that plan has it, in calibrated integers.
-        dynamic: It, with products whose input is quantized as it comes; None: nothing is known of that.
         total: Seconds of the model as the user gave it.
     """
     before, after = _sums(view, floats), _sums(view, static)
-    own = {} if dynamic is None else _shared(_sums(view, dynamic))
     elements = {**before.elements, **after.elements}
     quantize, dequantize = (_seen_at(view, plan, s) for s in (after.quantize, after.dequantize))
     line = _fitted([(elements.get(t, 0), s) for t, s in (*quantize.items(), *dequantize.items())])
@@ -399,11 +444,29 @@ def costs_of(
     return Costs(
         floats=_shared(before),
         static=_shared(after),
-        dynamic={p.name: own[p.name] for p in view.weighted if p.name in own},
         quantize=_added(usual | quantize, slower[0]),
         dequantize=_added(usual | dequantize, slower[1]),
+        fused=_fused(view, floats),
         total=total or floats.total,
     )
+
+
+def with_dynamic(view: View, costs: Costs, products: Collection[str], profile: Profile) -> Costs:
+    """Return the costs with those of products that are quantized as they come.
+
+    Args:
+        view: The graph that is planned.
+        costs: What is known already.
+        products: The names of these products.
+        profile: The graph with them, and all else in float.
+    """
+    found = _shared(_sums(view, profile))
+    # It ran at another time, when the machine was more or less busy: what is the same in both tells by how much.
+    others = [name for name in found if name not in products]
+    took = sum(found[name] for name in others)
+    factor = sum(costs.floats.get(name, 0.0) for name in others) / took if took > 0 else 1.0
+    dynamic = {name: factor * found[name] for name in products if name in found}
+    return replace(costs, dynamic=dynamic)
 
 
 def _added(seconds: Mapping[str, float], more: Mapping[str, float]) -> dict[str, float]:

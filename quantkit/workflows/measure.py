@@ -7,7 +7,7 @@ It runs nothing of the data but a sample or two, and what it finds is kept with 
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -23,7 +23,13 @@ from quantkit.plan import Kept, Mode, Plan
 from quantkit.plan.measured import Costs, choose, predict
 from quantkit.plan.model import SolvedIntegers
 from quantkit.runtime.check_result import LARGE
-from quantkit.runtime.profile import costs_of, profile_models, run_seconds
+from quantkit.runtime.profile import (
+    costs_of,
+    profile_models,
+    run_seconds,
+    time_models,
+    with_dynamic,
+)
 from quantkit.runtime.session import RUNTIME_ERRORS, first_line, make_session
 from quantkit.runtime.synthetic_inputs import made_up_feeds
 from quantkit.targets import this_machine
@@ -35,6 +41,12 @@ __all__ = ["SWITCH", "Decision", "decide"]
 SWITCH = "QUANTKIT_MEASURE"  # "0": unless it is asked for, nothing is measured
 _SHORTEST = 100e-6  # seconds; of less than that, calling the runtime is the larger part
 _SAMPLES = 2
+_COARSER, _UNSURE = (
+    (0.25,),
+    100.0,
+)  # by how much of themselves figures may be wrong that did not come true
+_LONG = 30e-3  # seconds; one sample of a run as long as that is enough
+_LITTLE = 0.05  # of the time: products that take less are not tried in a third way
 _GAIN = 0.02  # of the time: less is not worth another plan than that of the rules
 
 Feeds = Sequence[Mapping[str, NDArray[Any]]]
@@ -130,7 +142,9 @@ def _measured(prepared: Prepared, rules: Plan) -> Costs | str:
             seconds = run_seconds(str(source), feeds)
             if prepared.job.options.measure is None and seconds < _SHORTEST:
                 return f"Nothing was measured: a run takes {1e6 * seconds:.0f} us, of which too much is the call itself."
-            return _profiled(prepared, rules, source, feeds, folder)
+            few = feeds[: 1 if seconds > _LONG else None]
+            costs = _profiled(prepared, rules, source, few, folder)
+            return _confirmed(prepared, rules, costs, few, folder)
         except RUNTIME_ERRORS as e:
             return f"Nothing was measured: {first_line(e)}"
 
@@ -171,23 +185,37 @@ def _profiled(prepared: Prepared, rules: Plan, source: Path, feeds: Feeds, folde
         _written(prepared, None, folder / "float.onnx"),
         _written(prepared, rules, folder / "static.onnx"),
     ]
-    if dynamic := _dynamic(prepared, rules):
-        paths.append(_written(prepared, dynamic, folder / "dynamic.onnx"))
-    given, floats, static, *other = profile_models(paths, feeds, folder)
-    return costs_of(view, rules, floats, static, *other, total=given.total)
-
-
-def _dynamic(prepared: Prepared, rules: Plan) -> Plan | None:
-    """Return the plan with every matrix product quantized as it comes; None if there is none."""
+    given, floats, static = profile_models(paths, feeds, folder)
+    costs = costs_of(view, rules, floats, static, total=given.total)
     products = [
         n.node for n in rules.nodes if n.mode is Mode.STATIC and n.op_type in MATRIX_PRODUCTS
     ]
-    if not products:
-        return None
+    if sum(costs.floats.get(name, 0.0) for name in products) < _LITTLE * costs.total:
+        return costs
     kept = {n.node: Kept("", Mode.STORED) for n in rules.nodes if n.mode is Mode.STATIC}
     kept |= {name: Kept("", Mode.INTEGER) for name in products}
     plan = plan_of(prepared, Format.QDQ, kept)
-    return plan if any(n.mode is Mode.INTEGER for n in plan.nodes) else None
+    products = [name for name in products if plan.node[name].mode is Mode.INTEGER]
+    if not products:
+        return costs
+    path = _written(prepared, plan, folder / "dynamic.onnx")
+    return with_dynamic(view, costs, products, profile_models([path], feeds, folder)[0])
+
+
+def _confirmed(prepared: Prepared, rules: Plan, costs: Costs, feeds: Feeds, folder: Path) -> Costs:
+    """Run what the figures lead to beside what the rules lead to: if it is not faster, only larger differences count."""
+    before = folder / "static" / "static.onnx"
+    for number, noise in enumerate((costs.noise, *_COARSER)):
+        found = replace(costs, noise=noise)
+        kept = choose(prepared.ready.view, rules, found)
+        if not kept:
+            return found
+        plan = plan_of(prepared, Format.QDQ, kept)
+        chosen = _written(prepared, plan, folder / f"chosen{number}.onnx")
+        was, now = time_models([before, chosen], feeds)
+        if now < was:
+            return found
+    return replace(costs, noise=_UNSURE)
 
 
 def _written(prepared: Prepared, plan: Plan | None, path: Path) -> Path:

@@ -1,0 +1,183 @@
+"""Plans by what was measured: what runs, what is kept with a preparation, what stands in the record."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from builders import Array, graph, model, node, rng, save, weight
+
+import quantkit
+from quantkit import Prepared, StaticSettings
+from quantkit.files import scratch
+from quantkit.plan import Mode, Plan
+from quantkit.plan.measured import Costs, predict
+from quantkit.provenance import read_provenance
+from quantkit.runtime.profile import costs_of, profile_models
+from quantkit.workflows import measure
+from quantkit.workflows.plan_prepared import plan_of
+from quantkit.workflows.reproduce import reproduce
+
+CHANNELS = 16
+MEASURED = StaticSettings(measure=True)
+
+
+def convs() -> onnx.ModelProto:
+    """Four Conv with Relu, and a Gemm."""
+    nodes, weights, last = [], {}, "x"
+    for i in range(4):
+        weights[f"w{i}"] = weight(CHANNELS, CHANNELS, 3, 3, seed=i)
+        weights[f"b{i}"] = weight(CHANNELS, seed=i + 5)
+        nodes.append(node("Conv", [last, f"w{i}", f"b{i}"], [f"c{i}"], f"conv{i}", pads=[1] * 4))
+        nodes.append(node("Relu", [f"c{i}"], [f"r{i}"], f"relu{i}"))
+        last = f"r{i}"
+    weights["w"] = weight(CHANNELS, 10, seed=9)
+    nodes.append(node("GlobalAveragePool", [last], ["pooled"], "pool"))
+    nodes.append(node("Flatten", ["pooled"], ["flat"], "flatten"))
+    nodes.append(node("Gemm", ["flat", "w"], ["y"], "gemm"))
+    return model(graph(nodes, {"x": ["N", CHANNELS, 16, 16]}, {"y": None}, weights))
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return save(convs(), tmp_path / "m.onnx")
+
+
+def images() -> Array:
+    return rng(1).standard_normal((12, CHANNELS, 16, 16)).astype(np.float32)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    np.save(tmp_path / "x.npy", images())
+    return tmp_path / "x.npy"
+
+
+def slow(prepared: Prepared, names: Mapping[str, float]) -> Costs:
+    """Say that all is twice as fast in integers, but these nodes so much slower."""
+    nodes = [n.name for n in prepared.ready.view.nodes]
+    return Costs(
+        floats=dict.fromkeys(nodes, 1e-3),
+        static=dict.fromkeys(nodes, 0.5e-3) | {n: 1e-3 * times for n, times in names.items()},
+        total=1e-3 * len(nodes),
+    )
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[Prepared]:
+    """Let conv2 be slow, and say how often that was measured."""
+    asked: list[Prepared] = []
+
+    def found(prepared: Prepared, _: Plan) -> Costs:
+        asked.append(prepared)
+        return slow(prepared, {"conv2": 20.0})
+
+    monkeypatch.setattr(measure, "_measured", found)
+    return asked
+
+
+def test_a_model_is_run_and_the_result_says_what_that_showed(
+    source: Path, data: Path, tmp_path: Path
+) -> None:
+    result = quantkit.quantize_static(source, tmp_path / "q.onnx", data, measure=True)
+    (said,) = (note for note in result.notes if note.startswith("Measured here: float"))
+    assert "ms" in said
+
+
+def test_what_is_slower_in_integers_stays_out_with_the_figures(
+    source: Path, data: Path, tmp_path: Path, measured: list[Prepared]
+) -> None:
+    result = quantkit.quantize_static(source, tmp_path / "q.onnx", data, measure=True)
+    assert len(measured) == 1
+    assert result.plan.node["conv2"].mode is Mode.STORED
+    assert result.plan.node["conv2"].why.startswith("slower in int8: 18.50 ms alone")
+    assert result.plan.node["conv1"].mode is Mode.STATIC
+    assert any("stay out of int8" in note for note in result.notes)
+
+
+def test_the_record_has_what_was_decided_and_the_same_bytes_come_of_it_without_measuring(
+    source: Path, data: Path, tmp_path: Path, measured: list[Prepared]
+) -> None:
+    quantkit.quantize_static(source, tmp_path / "q.onnx", data, measure=True)
+    record = read_provenance(tmp_path / "q.onnx")
+    assert record is not None
+    assert "conv2" in record.options["kept"]["stored"]
+    measured.clear()
+    check = reproduce(tmp_path / "q.onnx", source, data=data)
+    assert (check.outcome, "same bytes" in check.sentence) == ("ok", True)
+    assert not measured
+
+
+def test_a_preparation_is_measured_once_and_saved_with_what_was_found(
+    source: Path, data: Path, tmp_path: Path, measured: list[Prepared]
+) -> None:
+    prepared = quantkit.prepare_static(source, data, MEASURED)
+    plan = quantkit.plan_prepared(prepared)
+    quantkit.save_prepared(prepared, tmp_path / "kept")
+    again = quantkit.load_prepared(tmp_path / "kept")
+    assert quantkit.plan_prepared(again) == plan
+    assert plan.node["conv2"].mode is Mode.STORED
+    assert len(measured) == 1
+    quantkit.realize_plan(again, plan, tmp_path / "a.onnx")
+    quantkit.quantize_static(source, tmp_path / "b.onnx", data, measure=True)
+    assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
+
+
+@pytest.mark.parametrize("given", [{"measure": False}, {}])
+def test_switched_off_nothing_is_measured(
+    given: dict[str, bool], source: Path, data: Path, tmp_path: Path, measured: list[Prepared]
+) -> None:
+    result = quantkit.quantize_static(
+        source, tmp_path / "q.onnx", data, measure=given.get("measure")
+    )
+    assert not measured  # tests run with QUANTKIT_MEASURE=0
+    assert result.plan.node["conv2"].mode is Mode.STATIC
+    record = read_provenance(tmp_path / "q.onnx")
+    assert record is not None
+    assert "kept" not in record.options
+
+
+def test_a_run_too_short_to_measure_is_left_to_the_rules(
+    source: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(measure.SWITCH, "1")
+    monkeypatch.setattr(measure, "run_seconds", lambda *_: 40e-6)
+    result = quantkit.quantize_static(source, tmp_path / "q.onnx", data)
+    assert any("a run takes 40 us" in note for note in result.notes)
+    assert result.plan.node["conv2"].mode is Mode.STATIC
+
+
+def test_a_calibration_without_data_is_measured_on_inputs_that_are_made_up(
+    source: Path, data: Path, tmp_path: Path
+) -> None:
+    calibration = quantkit.calibrate(source, data)
+    result = quantkit.quantize_static(source, tmp_path / "q.onnx", calibration, measure=True)
+    assert any(note.startswith("Measured here") for note in result.notes)
+
+
+def test_nodes_and_conversions_sum_up_to_what_a_run_takes(source: Path, data: Path) -> None:
+    prepared = quantkit.prepare_static(source, data)
+    plan, view = plan_of(prepared), prepared.ready.view
+    with scratch() as folder:
+        paths = [
+            measure._written(prepared, None, folder / "float.onnx"),
+            measure._written(prepared, plan, folder / "static.onnx"),
+        ]
+        floats, static = profile_models(paths, [{"x": images()[:1]}], folder, seconds=0.1)
+        costs = costs_of(view, plan, floats, static)
+    floats_only = replace(plan, nodes=(), activations=())
+    assert predict(view, floats_only, costs) == pytest.approx(floats.total)
+    assert predict(view, plan, costs) == pytest.approx(static.total, rel=0.05)
+    fused = {name for several in costs.fused for name in several}
+    assert {"conv1", "relu1"} <= fused
+
+
+def test_figures_that_do_not_come_true_leave_the_plan_to_the_rules(
+    source: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure, "_profiled", lambda prepared, *_: slow(prepared, {"conv2": 20.0}))
+    monkeypatch.setattr(measure, "time_models", lambda *_: (1.0, 1.1))
+    plan = quantkit.plan_prepared(quantkit.prepare_static(source, data, MEASURED))
+    assert plan.node["conv2"].mode is Mode.STATIC
