@@ -266,8 +266,15 @@ def _events(profile: Path) -> list[dict[str, tuple[float, int]]]:
 
 
 # What onnxruntime adds to names: in front, behind, and to make them unique.
-_ADDED = re.compile(r"^fused |(_nchwc|_nhwc|/duplicated|/MatMul(Add|Scale)Fusion/?|_token_\d+)+$")
+_BEHIND = re.compile(r"(_nchwc|_nhwc|/duplicated|/MatMul(Add|Scale)Fusion/?|_token_\d+)$")
+_IN_FRONT = "fused "
 _LAYOUT = frozenset({"ReorderInput", "ReorderOutput", "Transpose"})
+
+
+def _without_addition(name: str) -> str:
+    """Return the name without what was added last: a model that was saved optimized has names with additions of its own."""
+    bare = _BEHIND.sub("", name)
+    return bare if bare != name else name.removeprefix(_IN_FRONT)
 
 
 @dataclass(slots=True)
@@ -316,7 +323,7 @@ class _Trace:
                 return self.given[bare]
             if bare in self.made:
                 return self.made[bare]
-            shorter = _ADDED.sub("", bare)
+            shorter = _without_addition(bare)
             if shorter == bare:
                 break
             bare = shorter
@@ -335,7 +342,7 @@ class _Trace:
         return next((index for index in found if index is not None), None)
 
     def _is_added(self, kernel: onnx.NodeProto) -> bool:
-        return kernel.name not in self.given and _ADDED.sub("", kernel.name) not in self.given
+        return all(name not in self.given for name in (kernel.name, _without_addition(kernel.name)))
 
     def near(self, kernel: onnx.NodeProto) -> list[int]:
         """Return the planned nodes that a kernel of no node stands beside: who reads it, else who makes what it reads."""
