@@ -17,7 +17,7 @@ from quantkit.plan.ranges import clip_bounds, clips_alike
 from quantkit.plan.selection import near
 from quantkit.settings import StaticSettings
 from quantkit.spec import PerBlock, PerTensor
-from quantkit.targets import DEFAULT, Target
+from quantkit.targets import DEFAULT, Target, integer_time
 
 __all__ = [
     "check_fits",
@@ -234,6 +234,9 @@ def check_settings(options: StaticSettings, output_format: Format) -> None:
     _check_types(types, target)
     if not options.covers_all:
         _check_gain(types, options)
+    if options.measure and (options.covers_all or integer_time(target.name) is None):
+        why = "everything is quantized" if options.covers_all else f"{target.name} is no CPU"
+        raise UsageError(f"Nothing can be measured where {why}: leave --measure (measure) away.")
     if options.qdq.block_size and output_format is Format.QOPERATOR:
         raise UsageError("QLinear operators have no blocks: use the QDQ format.")
     if not target.zero_points and options.symmetric_activations is False:

@@ -3,7 +3,7 @@
 Knows neither onnx nor onnxruntime. May import errors, numerics and spec.
 """
 
-from quantkit.targets.machine import Machine, cores, this_machine
+from quantkit.targets.machine import Machine, cores, integer_time, this_machine
 from quantkit.targets.model import Target, check_target
 from quantkit.targets.registry import DEFAULT, GROUP, TARGETS, names, registered, target
 
@@ -15,6 +15,7 @@ __all__ = [
     "Target",
     "check_target",
     "cores",
+    "integer_time",
     "names",
     "registered",
     "target",

@@ -18,7 +18,7 @@ from quantkit.emit import Format, emit_static
 from quantkit.files import scratch
 from quantkit.graph.save import Stage, copy_of
 from quantkit.observe.monitor import Monitor, Silent
-from quantkit.ops.float_ops import MATRIX_PRODUCTS
+from quantkit.ops.float_ops import MATRIX_PRODUCTS, PRODUCTS
 from quantkit.plan import Kept, Mode, Plan
 from quantkit.plan.measured import Costs, choose, predict
 from quantkit.plan.model import SolvedIntegers
@@ -32,7 +32,7 @@ from quantkit.runtime.profile import (
 )
 from quantkit.runtime.session import RUNTIME_ERRORS, first_line, make_session
 from quantkit.runtime.synthetic_inputs import made_up_feeds
-from quantkit.targets import this_machine
+from quantkit.targets import integer_time, this_machine
 from quantkit.workflows.plan_prepared import plan_of
 from quantkit.workflows.prepare import Prepared
 
@@ -45,6 +45,7 @@ _COARSER, _UNSURE = (
     (0.25,),
     100.0,
 )  # by how much of themselves figures may be wrong that did not come true
+_FOREIGN = 0.5  # the same, of a CPU that is not this one
 _LONG = 30e-3  # seconds; one sample of a run as long as that is enough
 _LITTLE = 0.05  # of the time: products that take less are not tried in a third way
 _GAIN = 0.02  # of the time: less is not worth another plan than that of the rules
@@ -85,7 +86,8 @@ def decide(
     if not _is_measured(prepared):
         return Decision()
     rules = plan_of(prepared, output_format)
-    key = f"{job.options.activation.name} {job.options.weight.name}"
+    options = job.options
+    key = f"{options.runs_on.name} {options.activation.name} {options.weight.name}"
     if key not in prepared.costs:
         (monitor or Silent()).stage("Measuring what integers gain here")
         prepared.costs[key] = _measured(prepared, rules)
@@ -104,7 +106,10 @@ def _line(costs: Costs, rules: Plan, plan: Plan, before: float, after: float) ->
     """Say what was measured, and what follows from it."""
     planned = sum(n.mode in {Mode.STATIC, Mode.ABSORBED} for n in rules.nodes)
     left = planned - sum(n.mode in {Mode.STATIC, Mode.ABSORBED} for n in plan.nodes)
-    said = f"Measured here: float {_ms(costs.total)}, all that int8 has kernels for {_ms(before)}"
+    where = "here" if costs.source == "measured" else f"here, and converted for {plan.target}"
+    said = (
+        f"Measured {where}: float {_ms(costs.total)}, all that int8 has kernels for {_ms(before)}"
+    )
     if not left:
         return f"{said}; no node is slower in int8."
     stay = "stays" if left == 1 else "stay"
@@ -125,8 +130,7 @@ def _is_measured(prepared: Prepared) -> bool:
         return False
     if options.measure is None and os.environ.get(SWITCH) == "0":
         return False
-    here = {"cpu", this_machine().target}
-    return options.runs_on.name in here and prepared.ready.nbytes < LARGE
+    return integer_time(options.runs_on.name) is not None and prepared.ready.nbytes < LARGE
 
 
 def _measured(prepared: Prepared, rules: Plan) -> Costs | str:
@@ -144,9 +148,20 @@ def _measured(prepared: Prepared, rules: Plan) -> Costs | str:
                 return f"Nothing was measured: a run takes {1e6 * seconds:.0f} us, of which too much is the call itself."
             few = feeds[: 1 if seconds > _LONG else None]
             costs = _profiled(prepared, rules, source, few, folder)
-            return _confirmed(prepared, rules, costs, few, folder)
+            costs = _confirmed(prepared, rules, costs, few, folder)
+            return _elsewhere(costs, rules, prepared.job.options.runs_on.name)
         except RUNTIME_ERRORS as e:
             return f"Nothing was measured: {first_line(e)}"
+
+
+def _elsewhere(costs: Costs, rules: Plan, target: str) -> Costs:
+    """Return what the same takes on the CPU that it is for; of one that is not this machine only large differences count."""
+    factor = integer_time(target)
+    if factor is None or target in {"cpu", this_machine().target}:
+        return costs
+    products = {n.node for n in rules.nodes if n.op_type in PRODUCTS}
+    static = {n: s * (factor if n in products else 1.0) for n, s in costs.static.items()}
+    return replace(costs, static=static, noise=max(costs.noise, _FOREIGN), source="table")
 
 
 def _source(prepared: Prepared, folder: Path) -> Path:

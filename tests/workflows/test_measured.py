@@ -11,11 +11,13 @@ from builders import Array, graph, model, node, rng, save, weight
 
 import quantkit
 from quantkit import Prepared, StaticSettings
+from quantkit.errors import UsageError
 from quantkit.files import scratch
 from quantkit.plan import Mode, Plan
 from quantkit.plan.measured import Costs, predict
 from quantkit.provenance import read_provenance
 from quantkit.runtime.profile import costs_of, profile_models
+from quantkit.targets import Machine, machine
 from quantkit.workflows import measure
 from quantkit.workflows.plan_prepared import plan_of
 from quantkit.workflows.reproduce import reproduce
@@ -181,3 +183,36 @@ def test_figures_that_do_not_come_true_leave_the_plan_to_the_rules(
     monkeypatch.setattr(measure, "time_models", lambda *_: (1.0, 1.1))
     plan = quantkit.plan_prepared(quantkit.prepare_static(source, data, MEASURED))
     assert plan.node["conv2"].mode is Mode.STATIC
+
+
+def test_for_another_cpu_figures_are_converted_and_only_large_differences_count(
+    source: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "this_machine", lambda: Machine(architecture="arm64", brand=""))
+    monkeypatch.setattr(measure, "this_machine", machine.this_machine)
+    monkeypatch.setattr(measure, "_confirmed", lambda _prepared, _rules, costs, *_: costs)
+    monkeypatch.setattr(
+        measure, "_profiled", lambda p, *_: slow(p, {"conv2": 20.0, "conv3": 1.1, "conv0": 0.8})
+    )
+    prepared = quantkit.prepare_static(source, data, replace(MEASURED, target="x86-avx2"))
+    (found,) = prepared.costs.values()
+    assert isinstance(found, Costs)
+    assert found.source == "table"
+    assert found.static["conv0"] == pytest.approx(1.6e-3)
+    plan = quantkit.plan_prepared(prepared)
+    assert plan.node["conv2"].mode is Mode.STORED
+    assert plan.node["conv0"].mode is Mode.STATIC
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (StaticSettings(measure=True, target="tensorrt"), "tensorrt is no CPU"),
+        (StaticSettings(measure=True, coverage="all"), "everything is quantized"),
+    ],
+)
+def test_measuring_is_refused_where_it_decides_nothing(
+    settings: StaticSettings, said: str, source: Path, data: Path
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        quantkit.plan_static(source, data, settings)
