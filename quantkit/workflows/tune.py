@@ -33,6 +33,7 @@ from quantkit.settings import (
     RECIPE_NAME,
     DataSettings,
     GateSettings,
+    Percent,
     Recipe,
     StaticSettings,
     TuneSettings,
@@ -286,7 +287,7 @@ class _Search:
 
     def run(self) -> Tuned:
         """Search until the border of the budget is found or time is over, then judge."""
-        if not self.job.output.exists():
+        if self.job.again or not self.job.output.exists():
             self.prepared()  # what is wrong with the data is said before anything is written
         self.folder.begin(again=self.job.again)
         self.made = {c.choice: c for c in self.folder.candidates()}
@@ -364,7 +365,6 @@ class _Search:
     def budget(self) -> Budget:
         """What must be kept, in units of what is lost."""
         given = self.job.budget
-        # Of a percentage of float's own figure only the verdicts of the candidates tell.
         drop = None if given.max_drop is None else float(given.max_drop)
         return Budget(
             drop=drop, latency=given.max_latency, size=given.max_size, most=given.candidates
@@ -444,7 +444,7 @@ class _Search:
         self.folder.prepared.parent.mkdir(exist_ok=True)
         try:
             save_prepared(self.prepared(), self.folder.prepared)
-        except UsageError:
+        except QuantkitError:  # no room, or too large: another run prepares it again
             if must:
                 raise
 
@@ -507,7 +507,8 @@ class _Search:
         before, result = self._evaluated([one.name for one in few])
         number = next(n for n, m in enumerate(result.candidates) if m.name == chosen.name)
         own = result.candidates[number]
-        rules, measure = rules_of(self._rules(own)), _Measure.of(own)
+        measure = _Measure.of(own, self.job.budget.max_drop)
+        rules = rules_of(self._rules(measure))
         verdicts = judge(result, rules)
         verdict = verdicts[number]
         met = keeps(known[best], self.budget) and verdict.outcome in _KEPT
@@ -542,7 +543,7 @@ class _Search:
         given, parts = self.job.budget, self.split
         return Tuning(
             measure=measure.words,
-            is_fraction=measure.points or measure.kind != "metric",
+            is_fraction=bool(measure.unit),
             trials=tuple(_trial(one) for one in self.made.values()),
             chosen=chosen.name,
             met=met,
@@ -587,13 +588,12 @@ class _Search:
         self.watch.about = ""
         return None, replace(result, notes=(f"{self.split}.", *result.notes))
 
-    def _rules(self, model: Evaluated) -> GateSettings:
+    def _rules(self, measure: "_Measure") -> GateSettings:
         """Return the budget as rules of a gate, by what there is to tell."""
         rules, drop = self.job.budget.rules(GateSettings()), self.job.budget.max_drop
-        kind = _Measure.of(model).kind
-        if drop is None or kind == "metric":
+        if drop is None or measure.kind == "metric":
             return rules
-        if kind == "flips":
+        if measure.kind == "flips":
             return replace(rules, max_drop=None, max_flips=min(float(drop), _ALL))
         return replace(rules, max_drop=None, min_sqnr_db=max(decibels(float(drop)), _LEAST_DB))
 
@@ -638,7 +638,7 @@ class _Search:
 
     def _notes(self, own: Evaluated, verdict: Verdict) -> Iterator[str]:
         yield f"{self.split}."
-        measure = _Measure.of(own)
+        measure = _Measure.of(own, self.job.budget.max_drop)
         if measure.kind != "metric" and self.job.budget.max_drop is not None:
             yield f"No labels: what counts is {measure.words}, at most {measure.amount(float(self.job.budget.max_drop))}."
         if own.drift is not None and own.drift.sentence:
@@ -678,20 +678,34 @@ class _Measure:
 
     kind: str
     words: str
-    points: bool
+    unit: str  # "points", or what it is a share of; "": it is told as it is
 
     @classmethod
-    def of(cls, model: Evaluated) -> "_Measure":
+    def of(cls, model: Evaluated, limit: float | None) -> "_Measure":
         """Return what there is to tell of a candidate, as `quantkit.workflows.tune_trial.lost` does."""
-        if model.metric is not None:
-            return cls(kind="metric", words=model.metric.name, points=model.metric.is_fraction)
+        metric = model.metric
+        if metric is not None and isinstance(limit, Percent) and not metric.is_fraction:
+            return cls(
+                kind="metric",
+                words=f"{metric.name} in parts of float's",
+                unit=f"of float's {metric.name}",
+            )
+        if metric is not None:
+            unit = "points" if metric.is_fraction else ""
+            return cls(kind="metric", words=metric.name, unit=unit)
         if model.drift is not None and model.drift.decision is not None:
-            return cls(kind="flips", words="decisions that differ from float's", points=False)
-        return cls(kind="noise", words="noise, as a share of the outputs' power", points=False)
+            return cls(
+                kind="flips", words="decisions that differ from float's", unit="of the decisions"
+            )
+        words = "noise, as a share of the outputs' power"
+        return cls(kind="noise", words=words, unit="of the outputs' power")
 
     def amount(self, value: float) -> str:
         """Return a figure with its unit."""
-        if self.kind == "metric":
-            return f"{100 * value:.2g} points" if self.points else f"{value:.3g} of {self.words}"
-        what = "of the decisions" if self.kind == "flips" else "of the outputs' power"
-        return f"{100 * value:.2g} % {what}"
+        if not self.unit:
+            return f"{value:.3g} of {self.words}"
+        return (
+            f"{100 * value:.2g} points"
+            if self.unit == "points"
+            else f"{100 * value:.2g} % {self.unit}"
+        )

@@ -31,6 +31,7 @@ __all__ = ["CANDIDATE", "MODEL", "PLAN", "Candidate", "Family", "TuneFolder", "d
 
 MODEL, PLAN, CANDIDATE = "model.onnx", "plan.json", "candidate.json"
 _INDEX, _CANDIDATES, _WORK = "tune.json", "candidates", "work"
+_OWN = (MODEL, PLAN, RECIPE_NAME, "result.json", "report.html", "report.md")
 _FORMAT = "quantkit.tune.1"
 _BLOCK = 1 << 20
 
@@ -121,7 +122,10 @@ class TuneFolder:
             UsageError: It is another model's, other data's, or has other settings.
         """
         before = self._read()
-        if before is None or again:
+        if before is None:
+            self._refuse_foreign(again=again)
+            return
+        if again:
             return
         known = before.get("identity", {})
         differ = [k for k, v in self.identity.items() if known.get(k) != json.loads(json.dumps(v))]
@@ -130,6 +134,20 @@ class TuneFolder:
                 f"'{self.path}' holds a search with another {' and another '.join(differ)}: give another -o, or --again to "
                 "start anew there."
             )
+
+    def _refuse_foreign(self, *, again: bool) -> None:
+        """Refuse a folder with files that would be overwritten and that no search wrote."""
+        if (self.path / _INDEX).exists():
+            if not again:
+                raise UsageError(
+                    f"'{self.path / _INDEX}' cannot be read, or is another version's: give another -o, or --again to start anew there."
+                )
+            return
+        for name in (_CANDIDATES, *_OWN):
+            if (self.path / name).exists():
+                raise UsageError(
+                    f"'{self.path / name}' was not written by a search, and would be overwritten: give another -o."
+                )
 
     def begin(self, *, again: bool) -> None:
         """Make the folder, or take it up; `again`: without what stands there."""
@@ -148,8 +166,8 @@ class TuneFolder:
         """Remove what a search wrote."""
         for name in (_CANDIDATES, _WORK):
             shutil.rmtree(self.path / name, ignore_errors=True)
-        for name in (_INDEX, MODEL, PLAN, RECIPE_NAME, "result.json", "report.html", "report.md"):
-            (self.path / name).unlink(missing_ok=True)
+        for file in (*(self.path / n for n in (_INDEX, *_OWN)), *self.path.glob(f"{MODEL}.*.data")):
+            file.unlink(missing_ok=True)
 
     def give_up(self, *, made: bool) -> None:
         """Remove what was written where no candidate came of it; `made`: the folder itself was not there before."""

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from quantkit.errors import DataError, QuantkitError
+from quantkit.errors import DataError, QuantkitError, UsageError
 from quantkit.evaluate.accuracy.figures import Mean
 from quantkit.evaluate.accuracy.measuring import Measuring
 from quantkit.evaluate.outputs import AccuracyOptions, MeasuredOutputs, NamedModel, measure_outputs
@@ -345,19 +345,30 @@ def lost(answered: MeasuredOutputs, name: str, limit: float | None) -> Lost:
         limit: What may be lost, as the user gave it.
     """
     metric = next((m for m in answered.metrics.get(name, ()) if m.main), None)
+    plain = None if limit is None else float(limit)
     if metric is not None and metric.drop is not None:
-        of_float = next(m for m in answered.metrics["float"] if m.main).value
-        relative = isinstance(limit, Percent) and not metric.is_fraction
-        scale = abs(of_float) if relative else 1.0
+        if metric.is_fraction and limit is not None and limit >= 1:
+            raise UsageError(
+                f"max_drop = {limit:g} allows everything: a drop of {metric.name} cannot be larger than 1. 0.01 is one point."
+            )
+        scale = 1.0
+        if isinstance(limit, Percent) and not metric.is_fraction:
+            scale = abs(next(m for m in answered.metrics["float"] if m.main).value)
+            if not scale:
+                raise UsageError(
+                    f"float's {metric.name} is 0, and nothing is a percentage of it: give max_drop in units of {metric.name}."
+                )
+        bounds = metric.drop_interval
+        if bounds is not None:
+            bounds = replace(bounds, low=bounds.low / scale, high=bounds.high / scale)
         return Lost(
             measure=metric.name,
-            drop=metric.drop,
-            interval=metric.drop_interval,
-            limit=None if limit is None else limit * scale,
+            drop=metric.drop / scale,
+            interval=bounds,
+            limit=plain,
             kind="metric",
         )
     drift = answered.drift[name]
-    plain = None if limit is None else float(limit)
     if drift.decision is not None:
         decision = drift.decision
         return Lost(

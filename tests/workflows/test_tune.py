@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import quantkit
 from quantkit.cli.app import run as command
-from quantkit.errors import DataError, QuantkitError
+from quantkit.errors import DataError, QuantkitError, UsageError
 from quantkit.evaluate.accuracy.figures import Mean
 from quantkit.result import load_result
 from quantkit.settings import (
@@ -448,3 +448,36 @@ def test_samples_with_nan_are_named_or_left_out() -> None:
         quantkit.tune("m.onnx", {"x": x}, "out", max_drop="30%")
     found = quantkit.tune("m.onnx", {"x": x}, "out", max_drop="30%", skip_bad=True)
     assert 77 not in {*found.split.calibration, *found.split.choosing, *found.split.judging}
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "quantkit.toml", "result.json", "candidates"])
+def test_files_that_no_search_wrote_are_not_overwritten(
+    work: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (work / "out").mkdir()
+    (work / "out" / name).write_text("", encoding="utf-8")
+    for more in ([], ["--again"]):
+        assert tune("--max-drop", "1%", "-o", "out", *more) == 2
+        assert "was not written by a search" in capsys.readouterr().err
+    assert [file.name for file in (work / "out").iterdir()] == [name]
+
+
+def test_a_per_cent_of_an_error_is_one_of_floats_own(work: Path) -> None:
+    x = np.load("d.npz")["x"]
+    rows = rng(3).standard_normal((_WIDTH, 1)).astype(np.float32)
+    proto = graph(
+        [node("MatMul", ["x", "w"], ["y"], "mm")],
+        {"x": ("n", _WIDTH)},
+        {"y": ("n", 1)},
+        {"w": rows},
+    )
+    save(model(proto), work / "r.onnx")
+    np.savez("r.npz", x=x, label=(x @ rows)[:, 0] + rng(4).standard_normal(len(x)))
+    found = quantkit.tune("r.onnx", "r.npz", "out", max_drop="5%", metric="mse")
+    assert found.measure == "mse in parts of float's"
+    assert found.best is not None
+    assert found.best.drop is not None
+    assert abs(found.best.drop) < 0.5
+    with pytest.raises(UsageError, match="allows everything"):
+        quantkit.tune("m.onnx", "d.npz", "other", max_drop=1.0)
+    assert not (work / "other").exists()
