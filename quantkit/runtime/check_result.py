@@ -32,6 +32,7 @@ __all__ = [
     "LARGE",
     "MADE_UP",
     "NOISE_DB",
+    "VARYING_DB",
     "Agreement",
     "Reference",
     "Tally",
@@ -46,8 +47,10 @@ LARGE = 1 << 30
 # Below this the output is more noise than signal, whatever the model is for.
 NOISE_DB = 5.0
 
-# An error of a tenth: what every output keeps of a model whose plan is made here, if any plan does.
+# An error of a tenth: what every output keeps of a model whose plan is made here, if any plan does. Of what varies in an
+# output half of that will do: a score that hardly moves would else have to be exact to its last digit.
 FLOOR_DB = 20.0
+VARYING_DB = 10.0
 
 # What a model was judged on.
 MADE_UP, GIVEN = "made-up inputs", "a given sample"
@@ -155,6 +158,12 @@ class Verification:
         """The lowest SQNR; None if nothing was compared."""
         return min(self.compared.values(), default=None)
 
+    @property
+    def held(self) -> dict[str, float]:
+        """What is held against `FLOOR_DB`, by output: the SQNR of all of it, or that of what varies and a bonus."""
+        zero = self.about_zero
+        return {name: _held(zero.get(name, db), db) for name, db in self.compared.items()}
+
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
         # Infinite where nothing changed at all, which JSON cannot say.
@@ -169,6 +178,10 @@ class Verification:
             "note": self.note,
             "ran": self.ran,
         }
+
+
+def _held(about_zero: float, centred: float) -> float:
+    return min(about_zero, centred + FLOOR_DB - VARYING_DB)
 
 
 def run_float(
@@ -344,10 +357,12 @@ class Tally:
 
     @property
     def lost(self) -> float:
-        """Noise over signal about its mean; of an output without floats the share of values that differ."""
+        """Noise over signal, as it is held against `FLOOR_DB`; of an output without floats the share of values that differ."""
         if not self.power > 0:
             return 1 - self.equal / self.values if self.values else 0.0
-        return 10 ** (-self.sqnr(centred=True) / 10) if isfinite(self.noise) else inf
+        if not isfinite(self.noise):
+            return inf
+        return 10 ** (-_held(self.sqnr(centred=False), self.sqnr(centred=True)) / 10)
 
     def sqnr(self, *, centred: bool) -> float:
         """Return signal over noise in dB; of an output that never varies the signal is all of it."""

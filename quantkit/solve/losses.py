@@ -42,6 +42,7 @@ _RUNS = 48  # in which the noise of single places is found
 _FIRST_GROUPS = 8
 _NEGLIGIBLE = 1 / 64  # of the noise that is allowed: a group below it is not split
 _SAMPLES = 2  # on which single places are measured
+_MORE_SAMPLES = 8  # and plans
 _STATIC = frozenset({Mode.STATIC, Mode.ABSORBED})
 _BIASED = frozenset({"Conv", "ConvTranspose", "Gemm"})
 _BIAS = 2
@@ -90,8 +91,8 @@ class Meter:
         # Labels tell where there is nothing else: they say nothing until they change.
         self.by_labels = not floats
         self._names = floats or [o.name for o in outputs if o.type.startswith("tensor(")]
-        self._feeds = feeds
-        self._expected = [self._run(feed, frozenset()) for feed in feeds]
+        self._feeds = feeds[:_MORE_SAMPLES]
+        self._expected = [self._run(feed, frozenset()) for feed in self._feeds]
 
     def _run(self, feed: Mapping[str, Any], on: Collection[int]) -> list[NDArray[Any]]:
         switches = {_switch(i): np.array(i in on) for i in range(len(self.places))}
@@ -105,13 +106,20 @@ class Meter:
                 tallies[name].add(was, array)
         return {name: tally.lost for name, tally in tallies.items()}
 
-    def noise_of(self, plan: Plan) -> Noise:
+    def noise_of(self, plan: Plan, *, static: bool = True) -> Noise:
         """Return noise over signal of each float output of a plan, as far as it rounds where the meter's own does.
 
         Args:
             plan: The meter's plan with less in integers.
+            static: With what runs in calibrated integers; without, only other weights are rounded.
         """
-        return self._noise({i for i, place in enumerate(self.places) if place.is_in(plan)})
+        return self._noise(
+            {
+                i
+                for i, place in enumerate(self.places)
+                if place.is_in(plan) and (static or not (place.tensor or place.mode is Mode.STATIC))
+            }
+        )
 
     def losses(self, allowed: float) -> Losses:
         """Find what each place alone adds to each output.

@@ -17,7 +17,7 @@ from quantkit.ops.view import View
 from quantkit.plan import Mode, NodePlan, Plan
 from quantkit.plan.selection import AS_CHOSEN
 from quantkit.provenance import Provenance, model_digest
-from quantkit.runtime.check_result import FLOOR_DB, MADE_UP, NOISE_DB, Verification
+from quantkit.runtime.check_result import FLOOR_DB, MADE_UP, NOISE_DB, VARYING_DB, Verification
 from quantkit.runtime.kernels import Fusion
 from quantkit.runtime.saturation import saturating_nodes
 from quantkit.settings import DynamicSettings, StaticSettings, TensorRule
@@ -308,13 +308,16 @@ def noise(checked: Verification | None) -> str:
             f"Of the {found.values} values of output '{name}' only {found.equal} are those of the float model, "
             f"on {checked.judged_on}."
         )
-    name = min(checked.compared, key=lambda n: checked.compared[n])
-    varying = "what varies in it " if hides_noise(checked) else ""
-    poor = is_noise(checked) or hides_noise(checked)
-    judged = "which is noise" if poor else f"and {FLOOR_DB:.0f} are wanted"
+    poor, hidden = is_noise(checked), hides_noise(checked)
+    figures = checked.compared if poor or hidden else checked.held
+    name = min(figures, key=lambda n: figures[n])
+    about_zero = checked.about_zero.get(name, figures[name])
+    varies = hidden or (not poor and about_zero >= FLOOR_DB)
+    figure = checked.compared[name] if poor or varies else about_zero
+    wanted = f"and {VARYING_DB if varies else FLOOR_DB:.0f} are wanted"
     return (
-        f"Output '{name}' of the quantized model: {varying}is {checked.compared[name]:.1f} dB from float on "
-        f"{checked.judged_on}, {judged}."
+        f"Output '{name}' of the quantized model: {'what varies in it ' if varies else ''}is {figure:.1f} dB from float on "
+        f"{checked.judged_on}, {'which is noise' if poor or hidden else wanted}."
     )
 
 
@@ -352,10 +355,9 @@ def _doubts(checked: Verification) -> Iterator[str]:
             if checked.on == MADE_UP
             else f"{noise(checked)} Evaluate it before you ship it (`quantkit evaluate`)."
         )
-    elif checked.on != MADE_UP and checked.worst is not None and checked.worst < FLOOR_DB:
+    elif checked.on != MADE_UP and min(checked.held.values(), default=FLOOR_DB) < FLOOR_DB:
         yield (
-            f"The worst output is only {checked.worst:.1f} dB from float: evaluate it before you ship it "
-            "(`quantkit evaluate` names the layers that lose most)."
+            f"{noise(checked)} Evaluate it before you ship it (`quantkit evaluate` names the layers that lose most)."
         )
     for name, found in checked.agreement.items():
         if found.values >= _ENOUGH and found.share < _FEW_DIFFER and not is_noise(checked):

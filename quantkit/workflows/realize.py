@@ -22,6 +22,7 @@ from quantkit.observe.monitor import Monitor, Silent
 from quantkit.plan import Kept, Mode, Plan, check_target_of
 from quantkit.plan.measured import Costs
 from quantkit.plan.model import SolvedIntegers
+from quantkit.plan.selection import resolve_names
 from quantkit.provenance import Provenance, json_digest, write_model
 from quantkit.runtime.check_result import (
     FLOOR_DB,
@@ -147,6 +148,8 @@ class _Writer:
             costs: What each node takes; None: not known.
         """
         found = best = self.write(plan, solved, kept)
+        options, names = self.prepared.job.options, self.prepared.ready.view.names
+        forced = resolve_names(options.forced, names)
         quieter = partial(self._quieter, solved=solved, costs=costs)
         # What is expected of a plan may not come, so that the second time more is asked for. Weights that are stored
         # lose as well: the last step leaves the worst of them float.
@@ -159,7 +162,8 @@ class _Writer:
         ):
             if not self._faults(best):
                 break
-            kept = repair(found)
+            # What the user wants in integers stays there, whatever it loses.
+            kept = {name: one for name, one in repair(found).items() if name not in forced}
             fewer = plan_of(self.prepared, self.output_format, kept)
             if kept == found.kept or not fewer.changes:
                 continue

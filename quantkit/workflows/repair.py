@@ -38,10 +38,10 @@ def short_of_floor(checked: Verification | None) -> float:
     if checked is None:
         return 0.0
     poor = is_noise(checked) or hides_noise(checked)
-    if checked.worst is None:
+    if not checked.compared:
         return max(1 - a.share for a in checked.agreement.values()) if poor else 0.0
     enough = NOISE_DB if checked.on == MADE_UP else FLOOR_DB + _SURE_DB
-    return max(enough - checked.worst, _NOISY_DB if poor else 0.0, 0.0)
+    return max(enough - min(checked.held.values()), _NOISY_DB if poor else 0.0, 0.0)
 
 
 def quieter(  # noqa: PLR0913 - one parameter per question
@@ -97,7 +97,11 @@ class _Search:
         self.meter = meter
         self.allowed = _LABELS if meter.by_labels else 10 ** (-aim / 10)
         self.losses = meter.losses(self.allowed)
-        self.kept = {**kept, **_float_weights(plan, self.losses, self.allowed / 2)}
+        # Weights that are stored lose too, and no other choice about integers changes that.
+        stored = meter.noise_of(plan, static=False)
+        floor = 10 ** (-(FLOOR_DB + _SURE_DB) / 10)
+        lost = max(stored.values(), default=0.0) > floor
+        self.kept = {**kept, **(_float_weights(plan, self.losses, floor) if lost else {})}
         self.planned = planner_of(prepared, plan.output_format or Format.QDQ)
         self.forced = resolve_names(prepared.job.options.forced, prepared.ready.view.names)
         self.tried: dict[frozenset[str], float] = {}

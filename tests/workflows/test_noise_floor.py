@@ -1,0 +1,174 @@
+"""A result keeps 20 dB at every output and is no larger than float, or says why not; what loses most is left out first."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from builders import Array, graph, model, node, rng, run, save, sqnr, weight
+
+import quantkit
+from quantkit import QuantizeResult, quantize_dynamic, quantize_static
+from quantkit.observe.monitor import Silent
+from quantkit.plan import Mode
+from quantkit.runtime.check_result import FLOOR_DB
+from quantkit.settings import NodeRule
+from quantkit.solve.losses import Meter
+from quantkit.workflows.plan_prepared import plan_of
+from quantkit.workflows.realize import _solved
+
+CHANNELS = 16
+SIDE = 8
+
+
+def images(count: int, seed: int, *, loud: float = 1.0) -> Array:
+    found = rng(seed).standard_normal((count, 3, SIDE, SIDE))
+    return (found * loud).astype(np.float32)
+
+
+def conv(name: str, source: str, result: str, *, relu: bool = True) -> list[onnx.NodeProto]:
+    made = f"{result}_" if relu else result
+    nodes = [node("Conv", [source, f"{name}_w", f"{name}_b"], [made], name, pads=[1, 1, 1, 1])]
+    return [*nodes, node("Relu", [made], [result], f"{name}_relu")] if relu else nodes
+
+
+def weights(*names: str, first: str = "", seed: int = 1) -> dict[str, Array]:
+    found: dict[str, Array] = {}
+    for i, name in enumerate(names):
+        inputs = 3 if name == first else CHANNELS
+        found[f"{name}_w"] = weight(CHANNELS, inputs, 3, 3, seed=seed + i, scale=0.12)
+        found[f"{name}_b"] = weight(CHANNELS, seed=seed + 50 + i, scale=0.1)
+    return found
+
+
+def logarithm_in_front() -> onnx.ModelProto:
+    """Powers over many decades, of which the logarithm is looked at by a CNN: 8 bits keep the loudest decade."""
+    held = weights("front", "a", "b", first="front") | {"two": np.array(2, np.float32)}
+    held["front_w"] *= np.logspace(-4, 2, CHANNELS, dtype=np.float32)[:, None, None, None]
+    held["front_b"] *= 0
+    held["least"] = np.array(1e-12, np.float32)
+    nodes = [
+        *conv("front", "x", "f", relu=False),
+        node("Pow", ["f", "two"], ["p"], "power"),
+        node("Add", ["p", "least"], ["q"], "least_of_all"),
+        node("Log", ["q"], ["l"], "log"),
+        *conv("a", "l", "h"),
+        *conv("b", "h", "y", relu=False),
+    ]
+    return model(graph(nodes, {"x": ["N", 3, SIDE, SIDE]}, {"y": None}, held))
+
+
+def loud_branch() -> onnx.ModelProto:
+    """Two heads; of one a few values are a hundred times larger than all that counts, and taken away again."""
+    held = weights("stem", "a", "b", "loud", first="stem")
+    peak = np.zeros((CHANNELS, 1, 1), np.float32)
+    peak[0] = 100.0
+    held |= {"peak": peak, "loud_b": held["loud_b"] + peak.reshape(-1)}
+    nodes = [
+        *conv("stem", "x", "s"),
+        *conv("a", "s", "h"),
+        *conv("b", "h", "y", relu=False),
+        *conv("loud", "s", "p", relu=False),
+        node("Sub", ["p", "peak"], ["z"], "taken_away"),
+    ]
+    return model(graph(nodes, {"x": ["N", 3, SIDE, SIDE]}, {"y": None, "z": None}, held))
+
+
+def modes(result: QuantizeResult) -> Counter[Mode]:
+    return Counter(n.mode for n in result.plan.nodes if n.op_type == "Conv")
+
+
+def worst(proto: onnx.ModelProto, path: Path, data: Array) -> float:
+    pairs = zip(run(proto, {"x": data}), run(path, {"x": data}), strict=True)
+    return min(sqnr(was, now) for was, now in pairs)
+
+
+@pytest.mark.parametrize(
+    ("proto", "at_fault"),
+    [(logarithm_in_front(), "front"), (loud_branch(), "loud")],
+    ids=["logarithm", "loud"],
+)
+def test_what_loses_most_is_left_out_and_the_rest_stays_in_integers(
+    proto: onnx.ModelProto, at_fault: str, tmp_path: Path
+) -> None:
+    blind = quantize_static(proto, tmp_path / "blind.onnx", images(96, 1), verify=False)
+    assert blind.plan.node[at_fault].mode is Mode.STATIC
+    assert worst(proto, tmp_path / "blind.onnx", images(64, 2)) < FLOOR_DB
+    result = quantize_static(proto, tmp_path / "q.onnx", images(96, 1))
+    assert worst(proto, tmp_path / "q.onnx", images(64, 2)) > FLOOR_DB
+    assert result.plan.node[at_fault].mode in {Mode.STORED, Mode.FLOAT}
+    assert "dB of output" in result.plan.node[at_fault].why
+    assert modes(result)[Mode.STATIC] >= 2
+    said = (*result.notes, *result.warnings)
+    assert any(f"'{at_fault}'" in text and "dB from float" in text for text in said)
+
+
+def test_a_model_that_keeps_the_floor_is_left_as_the_rules_have_it(tmp_path: Path) -> None:
+    proto = loud_branch()
+    peak = next(t for t in proto.graph.initializer if t.name == "loud_b")
+    quiet = onnx.numpy_helper.to_array(peak) * 0
+    peak.CopyFrom(onnx.numpy_helper.from_array(quiet, "loud_b"))
+    blind = quantize_static(proto, tmp_path / "blind.onnx", images(96, 1), verify=False)
+    result = quantize_static(proto, tmp_path / "q.onnx", images(96, 1))
+    assert result.plan == blind.plan
+
+
+def test_what_the_user_wants_in_integers_stays_there_and_the_result_says_what_it_loses(
+    tmp_path: Path,
+) -> None:
+    rule = NodeRule(node="loud", mode="integer")
+    result = quantize_static(loud_branch(), tmp_path / "q.onnx", images(96, 1), nodes=[rule])
+    assert result.plan.node["loud"].mode is Mode.STATIC
+    assert any("dB from float" in text for text in result.warnings)
+
+
+def test_the_meter_tells_what_comes_of_a_plan_before_it_is_emitted(tmp_path: Path) -> None:
+    prepared = quantkit.prepare_static(loud_branch(), images(96, 1))
+    plan = plan_of(prepared)
+    ready = prepared.ready
+    meter = Meter(ready.model, ready.view, plan, _solved(prepared, plan, Silent()), prepared.judged)
+    expected = meter.noise_of(plan)
+    checked = quantkit.realize_plan(prepared, plan, tmp_path / "q.onnx").verification
+    assert checked is not None
+    for name, noise in expected.items():
+        assert -10 * np.log10(noise) == pytest.approx(checked.compared[name], abs=1.0)
+    losses = meter.losses(0.01)
+    at = losses.outputs.index("z")
+    loudest = max(losses.tensors, key=lambda name: losses.tensors[name][at])
+    assert loudest == "p"
+    assert losses.tensors["p"][losses.outputs.index("y")] == 0
+    assert sum(found[at] for found in losses.tensors.values()) == pytest.approx(
+        expected["z"], rel=0.5
+    )
+
+
+def many_small(count: int) -> onnx.ModelProto:
+    """A long chain of small weights: scales and conversions take more than 8 bits save."""
+    names = [
+        f"a_rather_long_name_of_a_layer_as_exporters_make_them/{i}/dense" for i in range(count)
+    ]
+    held = {f"{name}_w": weight(8, 8, seed=i, scale=0.35) for i, name in enumerate(names)}
+    held["large"] = weight(8, 100, seed=99)
+    nodes, source = list[onnx.NodeProto](), "x"
+    for name in names:
+        nodes += [
+            node("MatMul", [source, f"{name}_w"], [f"{name}_y"], name),
+            node("Tanh", [f"{name}_y"], [f"{name}_t"], f"{name}_tanh"),
+        ]
+        source = f"{name}_t"
+    nodes.append(node("MatMul", [source, "large"], ["y"], "large"))
+    return model(graph(nodes, {"x": ["N", 8]}, {"y": None}, held))
+
+
+def test_no_file_grows(tmp_path: Path) -> None:
+    source, data = save(many_small(100), tmp_path / "m.onnx"), rng(1).standard_normal((96, 8))
+    size = source.stat().st_size
+    assert size > 64 << 10
+    rows = data.astype(np.float32)
+    quantize_static(source, tmp_path / "blind.onnx", rows, verify=False)
+    assert (tmp_path / "blind.onnx").stat().st_size > size
+    result = quantize_static(source, tmp_path / "q.onnx", rows)
+    assert result.output_bytes == (tmp_path / "q.onnx").stat().st_size < size
+    quantize_dynamic(source, tmp_path / "d.onnx")
+    assert (tmp_path / "d.onnx").stat().st_size < size
