@@ -33,6 +33,7 @@ __all__ = [
     "require_change",
     "require_pair_safe",
     "require_same",
+    "require_smaller",
     "require_static",
     "unfused",
     "unheeded",
@@ -151,6 +152,22 @@ def require_static(plan: Plan, loaded: LoadedModel, *, observed: bool) -> list[s
     raise NothingToQuantizeError(
         f"Nothing in {loaded.name} can run in calibrated integers: {why}. Nothing was written{else_}."
     )
+
+
+def require_smaller(loaded: LoadedModel, nbytes: int) -> None:
+    """Refuse a result that gains nothing: nothing smaller came of any plan.
+
+    Of a model so small that the record of its origin takes more than 8-bit weights save, it is a warning.
+
+    Args:
+        loaded: The float model.
+        nbytes: Of the result and its external data.
+    """
+    if TINY <= loaded.nbytes <= nbytes:
+        raise NothingToQuantizeError(
+            f"Quantizing {loaded.name} gains nothing: of {loaded.nbytes} bytes {nbytes} would come, as its weights are too small "
+            "or are not what fills the file. Nothing was written; `quantkit optimize` may still make it smaller and faster."
+        )
 
 
 def _why_not(plan: Plan, loaded: LoadedModel) -> str:

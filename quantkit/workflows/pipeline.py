@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from quantkit.emit import Format, emit_dynamic
 from quantkit.errors import ModelError, VerifyError
 from quantkit.graph.half import half_type, widen, widened_note
+from quantkit.graph.load import LoadedModel
 from quantkit.graph.normalize import fix_defaults, lift_weights
 from quantkit.graph.opset import raise_opset
 from quantkit.graph.save import Stage, copy_of, staged
@@ -29,12 +30,14 @@ from quantkit.settings import DynamicSettings
 from quantkit.settings.record import dynamic_record
 from quantkit.workflows.measure import decide
 from quantkit.workflows.outcome import (
+    TINY,
     QuantizeResult,
     check_output_path,
     is_noise,
     noise,
     require_change,
     require_same,
+    require_smaller,
     unheeded,
     warnings_of,
 )
@@ -42,6 +45,7 @@ from quantkit.workflows.plan_prepared import for_target, plan_of
 from quantkit.workflows.prepare import STEPS, Prepared, Use, prepare
 from quantkit.workflows.realize import realize, write_checked
 from quantkit.workflows.record import StaticJob, dynamic_origin
+from quantkit.workflows.repair import SMALL, small_weights
 
 __all__ = ["QuantizeResult", "dynamic", "plan_model", "prepare_model", "static", "write_float"]
 
@@ -226,6 +230,11 @@ def dynamic(  # noqa: PLR0913 - one parameter per question
             nbytes, checked = _written(stage, draft, reference, origin)
         if is_noise(checked) and sample is not None:
             raise VerifyError(f"{noise(checked)} Nothing was written.")
+        if nbytes >= loaded.nbytes >= TINY and not options.covers_all:
+            progress("Quantizing again, without small weights")
+            draft = _draft_of_large(loaded, options, draft.plan, nbytes)
+            nbytes, checked = _written(stage, draft, reference, origin)
+            require_smaller(loaded, nbytes)
         require_same(loaded, origin)
         external = stage.commit() is not None
     return QuantizeResult(
@@ -292,6 +301,19 @@ def _second_draft(
         f"{noise(checked)} Integer arithmetic was switched off for the whole model: only the weights "
         "are quantized, which makes the file smaller and not faster."
     )
+    return replace(again, warnings=(*again.warnings, warning))
+
+
+def _draft_of_large(
+    loaded: LoadedModel, options: DynamicSettings, plan: Plan, nbytes: int
+) -> _Draft:
+    """Plan without weights that are too small to gain, for a model that would grow by them."""
+    small = set(small_weights(view_of(_draft(loaded.model, options).model), SMALL))
+    left = tuple(n.node for n in plan.nodes if n.node in small and n.mode is not Mode.FLOAT)
+    again = _draft(loaded.model, replace(options, exclude=(*options.exclude, *left)))
+    if not again.plan.changes:
+        require_smaller(loaded, nbytes)
+    warning = f"{len(left)} small weights stayed float: with them the file would have grown to {nbytes} bytes."
     return replace(again, warnings=(*again.warnings, warning))
 
 

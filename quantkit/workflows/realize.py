@@ -1,7 +1,7 @@
 """A plan of a prepared model becomes a file: solve, emit on a copy, write to a staging folder, verify, rename into place."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -51,6 +51,7 @@ from quantkit.workflows.outcome import (
     require_change,
     require_pair_safe,
     require_same,
+    require_smaller,
     require_static,
     unfused,
     unheeded,
@@ -66,13 +67,24 @@ from quantkit.workflows.prepare import (
     runnable,
 )
 from quantkit.workflows.record import kept_record, static_origin
-from quantkit.workflows.repair import MARGIN_DB, quieter, short_of_floor, without_small_weights
+from quantkit.workflows.repair import (
+    MARGIN_DB,
+    SMALL,
+    faster,
+    quieter,
+    ratio_to_float,
+    short_of_floor,
+    stored_only,
+    without_small_weights,
+)
 
 __all__ = ["realize", "write_checked"]
 
 _NOTHING_KEPT: Mapping[str, Kept] = MappingProxyType({})
 
 _SHOWN = 3  # names in a message
+_SLOWEST = 1.02  # of float's time
+_SLOW = "measured to be slower in integers than in float"
 _LARGER = 100.0  # dB that a file that has grown counts as: better noisy than larger, never both
 
 
@@ -157,6 +169,7 @@ class _Writer:
             partial(quieter, aim=FLOOR_DB + MARGIN_DB),
             partial(quieter, aim=FLOOR_DB + 2 * MARGIN_DB),
             self._smaller,
+            partial(self._smaller, least=8 * SMALL),
             self._stored,
             partial(quieter, aim=FLOOR_DB + MARGIN_DB),
         ):
@@ -167,17 +180,60 @@ class _Writer:
             fewer = plan_of(self.prepared, self.output_format, kept)
             if kept == found.kept or not fewer.changes:
                 continue
-            self.monitor.stage("Trying again with fewer integers")
-            again = self.write(fewer, _still_static(self.prepared, fewer, solved), kept)
-            given_up = (*found.given_up, self._given_up(found, kept))
-            found = replace(again, given_up=given_up, is_noise=best.is_poor)
+            found = self._again(found, fewer, solved, kept, self._given_up(found, kept))
             if self._faults(found) <= self._faults(best):
                 best = found
         if best is not found:  # what is in the staging folder is the last one
             left = _still_static(self.prepared, best.plan, solved)
             again = self.write(best.plan, left, best.kept)
             best = replace(again, given_up=best.given_up, is_noise=best.is_noise)
-        return best
+        return self._no_slower(best, solved, costs, forced)
+
+    def _again(
+        self,
+        found: _Attempt,
+        plan: Plan,
+        solved: SolvedIntegers,
+        kept: Mapping[str, Kept],
+        why: str,
+    ) -> _Attempt:
+        """Write another plan after one that did not keep what is promised."""
+        self.monitor.stage("Trying again with fewer integers")
+        again = self.write(plan, _still_static(self.prepared, plan, solved), kept)
+        return replace(again, given_up=(*found.given_up, why), is_noise=found.is_poor)
+
+    def _no_slower(
+        self,
+        found: _Attempt,
+        solved: SolvedIntegers,
+        costs: Costs | None,
+        forced: Collection[str],
+    ) -> _Attempt:
+        """Where time counts: a result that is measured to be slower than float is made with fewer integers, at last without any.
+
+        What is left out of integers makes nothing noisier, and nothing larger that was stored before.
+        """
+        if costs is None or costs.source != "measured" or self.reference is None:
+            return found
+        feeds = [feeds for feeds, _ in self.reference.runs]
+        for first in (True, False):
+            if not any(n.mode in {Mode.STATIC, Mode.INTEGER} for n in found.plan.nodes):
+                break
+            self.monitor.stage("Timing it beside float")
+            ratio = ratio_to_float(self.prepared.source, self.stage.model_path, feeds)
+            if ratio <= _SLOWEST:
+                break
+            kept = (
+                faster(self.prepared, found.plan, costs, ratio)
+                if first
+                else stored_only(self.prepared, _SLOW)
+            )
+            kept = {n: one for n, one in {**kept, **found.kept}.items() if n not in forced}
+            fewer = plan_of(self.prepared, self.output_format, kept)
+            if kept != found.kept and fewer.changes:
+                why = f"The quantized model took {ratio:.2f} of float's time: float instead are {_named(found, kept)}."
+                found = self._again(found, fewer, solved, kept, why)
+        return found
 
     def _faults(self, found: _Attempt) -> float:
         """Return by how much a result misses what is promised of it; 0: by nothing."""
@@ -206,31 +262,32 @@ class _Writer:
             feeds=[feeds for feeds, _ in self.reference.runs],
         )
 
-    def _smaller(self, found: _Attempt) -> Mapping[str, Kept]:
+    def _smaller(self, found: _Attempt, least: int = SMALL) -> Mapping[str, Kept]:
         """Leave weights float that are too small to gain, where the file has grown."""
         if not self._has_grown(found):
             return found.kept
-        return {**without_small_weights(self.prepared, found.plan), **found.kept}
+        return {**without_small_weights(self.prepared, found.plan, least), **found.kept}
 
     def _stored(self, found: _Attempt) -> Mapping[str, Kept]:
         """Compute everything in float."""
-        why = (
-            "the file would grow"
-            if self._has_grown(found)
-            else "the whole model would lose too much"
-        )
-        all_of_it = Kept(f"in integers {why}", Mode.STORED)
-        return {p.node: all_of_it for p in self.prepared.ready.products} | dict(found.kept)
+        grown = self._has_grown(found)
+        why = "in integers " + ("the file would grow" if grown else "the model would lose too much")
+        return {**stored_only(self.prepared, why), **found.kept}
 
     def _given_up(self, found: _Attempt, kept: Mapping[str, Kept]) -> str:
         """Say what came of an attempt, and what is left out of the next."""
-        names = [f"'{name}'" for name in kept if kept.get(name) != found.kept.get(name)]
-        more = f" and {len(names) - _SHOWN} more" if names[_SHOWN:] else ""
-        said = f"{', '.join(names[:_SHOWN])}{more}"
+        said = _named(found, kept)
         if not self._short(found):
             sizes = f"{self.prepared.source.nbytes} -> {found.nbytes} bytes"
-            return f"The quantized model was not smaller than float ({sizes}): {said} stayed float."
+            return f"The quantized model was not smaller than float ({sizes}): float instead are {said}."
         return f"{noise(found.checked)} Less runs in integers therefore, which costs time or size: {said}."
+
+
+def _named(found: _Attempt, kept: Mapping[str, Kept]) -> str:
+    """Name what is left out beside what was before."""
+    names = [f"'{name}'" for name in kept if kept[name] != found.kept.get(name)]
+    more = f" and {len(names) - _SHOWN} more" if names[_SHOWN:] else ""
+    return f"{', '.join(names[:_SHOWN])}{more}"
 
 
 def realize(  # noqa: PLR0913 - one parameter per question
@@ -315,6 +372,8 @@ def realize(  # noqa: PLR0913 - one parameter per question
         )
         if chosen.coverage == "gain":
             _require_signal(found, writer.reference)
+        if settles:
+            require_smaller(source, found.nbytes)
         fusion, unsafe = None, list[str]()
         if verify and found.nbytes < LARGE:
             fusion = fusion_of(stage.model_path)

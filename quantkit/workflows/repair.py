@@ -1,9 +1,15 @@
 """What to leave out of integers where a result is too noisy or too large: found on the float model, before anything is emitted."""
 
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 
+from quantkit.evaluate.cost.latency import Lab, Pace, measure_latency
+from quantkit.files import scratch
+from quantkit.graph.load import LoadedModel
+from quantkit.ops.view import View
 from quantkit.plan import Format, Kept, Mode, Plan
-from quantkit.plan.measured import Costs, Losses, choose
+from quantkit.plan.measured import Costs, Losses, choose, predict
 from quantkit.plan.model import SolvedIntegers
 from quantkit.plan.selection import resolve_names
 from quantkit.runtime.check_result import FLOOR_DB, MADE_UP, NOISE_DB, Verification
@@ -19,11 +25,12 @@ MARGIN_DB = 1.5  # more than is wanted: other samples are not quite like those t
 _SURE_DB = 0.5  # the same, of a result that may stay as it is
 _NOISY_DB = 1.0  # that noise lacks at least, whatever its figure is
 
+_SECONDS = 1.0  # for which each of two models is timed
 _LABELS = 0.1  # of the values of outputs without floats that may differ
 _STEPS = 12  # plans that are tried to find how much noise is worth
 _FINER = 4  # of them between one that is too noisy and one that is not
 _COARSE = 8.0  # by what noise is worth more from one to the next
-_SMALL = 1024  # values of a weight below which scales and conversions take as much as 8 bits save
+SMALL = 1024  # values of a weight below which scales and conversions take as much as 8 bits save
 
 
 def short_of_floor(checked: Verification | None) -> float:
@@ -167,18 +174,75 @@ def assumed_costs(prepared: Prepared) -> Costs:
     )
 
 
-def without_small_weights(prepared: Prepared, plan: Plan) -> dict[str, Kept]:
+def without_small_weights(prepared: Prepared, plan: Plan, least: int) -> dict[str, Kept]:
     """Return the nodes whose weights are too small for the file to shrink by them.
 
     Args:
         prepared: The model.
         plan: The plan whose file is too large.
+        least: How many values a weight must have.
+    """
+    quantized = {node.node for node in plan.nodes if node.mode is not Mode.FLOAT}
+    why = Kept("its weight is too small for the file to shrink by it", Mode.FLOAT)
+    small = small_weights(prepared.ready.view, least)
+    return dict.fromkeys((name for name in small if name in quantized), why)
+
+
+def small_weights(view: View, least: int) -> tuple[str, ...]:
+    """Return the nodes whose weights have fewer values than this."""
+    return tuple(
+        node.name
+        for node in view.weighted
+        if node.weights and sum(view.weights[w].size for w in node.weights.values()) < least
+    )
+
+
+def stored_only(prepared: Prepared, why: str) -> dict[str, Kept]:
+    """Return all products, to compute in float with weights in 8 bits."""
+    return dict.fromkeys((p.node for p in prepared.ready.products), Kept(why, Mode.STORED))
+
+
+def faster(prepared: Prepared, plan: Plan, costs: Costs, ratio: float) -> dict[str, Kept]:
+    """Return what to leave out of integers where these took longer than was predicted of them.
+
+    What they took more is shared out over all that is in integers.
+
+    Args:
+        prepared: The model.
+        plan: The plan that is slower than float.
+        costs: What each node takes, by itself.
+        ratio: What the plan takes, of float's time.
     """
     view = prepared.ready.view
-    quantized = {node.node for node in plan.nodes if node.mode is not Mode.FLOAT}
-    return {
-        node.name: Kept("its weight is too small for the file to shrink by it", Mode.FLOAT)
-        for node in view.weighted
-        if node.name in quantized
-        and sum(view.weights[w].size for w in node.weights.values()) < _SMALL
-    }
+    more = max(1.0, ratio * costs.total / max(predict(view, plan, costs), 1e-12))
+    dearer = replace(
+        costs,
+        static={name: more * seconds for name, seconds in costs.static.items()},
+        quantize={name: more * seconds for name, seconds in costs.quantize.items()},
+        dequantize={name: more * seconds for name, seconds in costs.dequantize.items()},
+        dynamic={name: more * seconds for name, seconds in costs.dynamic.items()},
+    )
+    return choose(view, plan, dearer)
+
+
+def ratio_to_float(source: LoadedModel, candidate: Path, feeds: Feeds) -> float:
+    """Return what a file takes of float's time, the two taking turns; at most 1 where the interval holds 1.
+
+    Args:
+        source: The float model.
+        candidate: The file.
+        feeds: Samples to time.
+    """
+    with scratch() as folder:
+        path = source.path
+        if path is None:
+            assert source.proto is not None  # noqa: S101 - one of the two is given
+            path = folder / "float.onnx"
+            path.write_bytes(source.proto.SerializeToString())
+        lab = Lab(pace=Pace(seconds=_SECONDS))
+        models = [("float", path), ("quantized", candidate)]
+        found = measure_latency(models, feeds, threads=(1,), lab=lab).latency["quantized"]
+    if not found or found[0].ratio_interval is None:
+        return 1.0
+    ratio = found[0].ratio
+    return ratio if found[0].ratio_interval.low > 1 else min(ratio, 1.0)

@@ -10,6 +10,7 @@ from builders import Array, graph, model, node, rng, run, save, sqnr, weight
 
 import quantkit
 from quantkit import QuantizeResult, quantize_dynamic, quantize_static
+from quantkit.errors import NothingToQuantizeError
 from quantkit.observe.monitor import Silent
 from quantkit.plan import Mode
 from quantkit.runtime.check_result import FLOOR_DB
@@ -143,13 +144,13 @@ def test_the_meter_tells_what_comes_of_a_plan_before_it_is_emitted(tmp_path: Pat
     )
 
 
-def many_small(count: int) -> onnx.ModelProto:
+def many_small(count: int, width: int = 8) -> onnx.ModelProto:
     """A long chain of small weights: scales and conversions take more than 8 bits save."""
     names = [
         f"a_rather_long_name_of_a_layer_as_exporters_make_them/{i}/dense" for i in range(count)
     ]
-    held = {f"{name}_w": weight(8, 8, seed=i, scale=0.35) for i, name in enumerate(names)}
-    held["large"] = weight(8, 100, seed=99)
+    held = {f"{name}_w": weight(width, width, seed=i, scale=0.35) for i, name in enumerate(names)}
+    held["large"] = weight(width, 1500, seed=99)
     nodes, source = list[onnx.NodeProto](), "x"
     for name in names:
         nodes += [
@@ -158,17 +159,43 @@ def many_small(count: int) -> onnx.ModelProto:
         ]
         source = f"{name}_t"
     nodes.append(node("MatMul", [source, "large"], ["y"], "large"))
-    return model(graph(nodes, {"x": ["N", 8]}, {"y": None}, held))
+    return model(graph(nodes, {"x": ["N", width]}, {"y": None}, held))
 
 
 def test_no_file_grows(tmp_path: Path) -> None:
-    source, data = save(many_small(100), tmp_path / "m.onnx"), rng(1).standard_normal((96, 8))
+    source, data = save(many_small(200), tmp_path / "m.onnx"), rng(1).standard_normal((96, 8))
     size = source.stat().st_size
-    assert size > 64 << 10
     rows = data.astype(np.float32)
-    quantize_static(source, tmp_path / "blind.onnx", rows, verify=False)
-    assert (tmp_path / "blind.onnx").stat().st_size > size
+    prepared = quantkit.prepare_static(source, rows)
+    blind = quantkit.realize_plan(prepared, plan_of(prepared), tmp_path / "blind.onnx")
+    assert blind.output_bytes > size
     result = quantize_static(source, tmp_path / "q.onnx", rows)
     assert result.output_bytes == (tmp_path / "q.onnx").stat().st_size < size
-    quantize_dynamic(source, tmp_path / "d.onnx")
-    assert (tmp_path / "d.onnx").stat().st_size < size
+    assert any("not smaller than float" in text for text in (*result.notes, *result.warnings))
+    assert result.plan.node["large"].mode is Mode.STATIC
+
+
+def test_dynamic_files_do_not_grow_either(tmp_path: Path) -> None:
+    source = save(many_small(200, 16), tmp_path / "m.onnx")
+    result = quantize_dynamic(source, tmp_path / "d.onnx")
+    assert result.output_bytes == (tmp_path / "d.onnx").stat().st_size < source.stat().st_size
+    assert any("small weights stayed float" in text for text in result.warnings)
+
+
+@pytest.mark.parametrize("verb", ["static", "dynamic"])
+def test_where_nothing_gains_nothing_is_written_and_one_line_says_so(
+    verb: str, tmp_path: Path
+) -> None:
+    proto = many_small(150)
+    del proto.graph.node[-1]
+    proto.graph.node[-1].output[0] = "y"
+    held = [t for t in proto.graph.initializer if t.name != "large"]
+    del proto.graph.initializer[:]
+    proto.graph.initializer.extend(held)
+    source, out = save(proto, tmp_path / "m.onnx"), tmp_path / "q.onnx"
+    rows = rng(1).standard_normal((96, 8)).astype(np.float32)
+    with pytest.raises(NothingToQuantizeError) as caught:
+        quantize_static(source, out, rows) if verb == "static" else quantize_dynamic(source, out)
+    assert "\n" not in str(caught.value)
+    assert "Nothing was written" in str(caught.value)
+    assert not out.exists()
