@@ -187,7 +187,10 @@ class _Writer:
             left = _still_static(self.prepared, best.plan, solved)
             again = self.write(best.plan, left, best.kept)
             best = replace(again, given_up=best.given_up, is_noise=best.is_noise)
-        return self._no_slower(best, solved, costs, forced)
+        best = self._no_slower(best, solved, costs, forced)
+        if not is_noise(best.checked):
+            require_smaller(self.prepared.source, best.nbytes)
+        return best
 
     def _again(
         self,
@@ -372,18 +375,10 @@ def realize(  # noqa: PLR0913 - one parameter per question
         )
         if chosen.coverage == "gain":
             _require_signal(found, writer.reference)
-        if settles:
-            require_smaller(source, found.nbytes)
         fusion, unsafe = None, list[str]()
         if verify and found.nbytes < LARGE:
             fusion = fusion_of(stage.model_path)
-            planned = found.plan.weight
-            ours = [
-                p.node
-                for p in prepared.ready.products
-                if p.weight in planned and not planned[p.weight].spec.scales
-            ]
-            unsafe = require_pair_safe(found.model, job.options.runs_on, ours)
+            unsafe = require_pair_safe(found.model, job.options.runs_on, _rounded(prepared, found))
         require_same(source, writer.origin)
         external = stage.data_path is not None if output is None else stage.commit() is not None
     return QuantizeResult(
@@ -411,6 +406,16 @@ def realize(  # noqa: PLR0913 - one parameter per question
             *(() if found.is_poor else found.given_up),
         ),
     )
+
+
+def _rounded(prepared: Prepared, found: _Attempt) -> list[str]:
+    """Return the products whose weights' scales were chosen here, not given."""
+    planned = found.plan.weight
+    return [
+        p.node
+        for p in prepared.ready.products
+        if p.weight in planned and not planned[p.weight].spec.scales
+    ]
 
 
 def _is_own(prepared: Prepared, plan: Plan, decision: Decision) -> bool:
