@@ -162,7 +162,11 @@ class DataSettings:
     seed: Annotated[int, Setting("Seed of the shuffle.", "N", least=0)] = 0
     label: Annotated[
         str | None,
-        Setting("Key or column of the labels, or a COCO file. Default: the usual names.", "NAME"),
+        Setting(
+            "Key or column of the labels, or a COCO file. Default: the usual names.",
+            "NAME",
+            flag="--label --labels",
+        ),
     ] = None
     memory: Annotated[
         Memory | None,

@@ -104,7 +104,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_the_chosen_file_is_made_again_byte_by_byte_from_its_plan_and_recipe(
     work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert tune("--max-drop", "30%", "-o", "out") == 0
+    assert tune("--labels", "label", "--max-drop", "30%", "-o", "out") == 0
     monkeypatch.chdir(work / "out")
     again = ["quantize", "static", "../m.onnx", "again.onnx", "--plan", "plan.json"]
     assert command(again) == 0
