@@ -41,7 +41,7 @@ from measure import (
 from numpy.typing import NDArray
 from static_jobs import load_samples, save_samples
 from tasks import evenly
-from tune_picture import picture
+from tune_picture import duration, picture
 
 from quantkit.plan import Format
 from quantkit.plan.measured import predict
@@ -455,7 +455,7 @@ def judge(case: Case, folder: Path, made: Mapping[str, Report]) -> Report:
         *case.flags,
     ]
     skipped = [w for part in ("layers", "fidelity", "memory") for w in ("--skip", part)]
-    done = _run(folder, [*words, *skipped, "--threads", "1", "-o", "judged"])
+    done = _run(folder, [*words, *skipped, "-o", "judged"])
     if done.returncode:
         raise SystemExit(done.stderr)
     result = load_result(folder / "judged")
@@ -488,9 +488,8 @@ _TEXT = """\
 Every tool has the same samples ({tools}) and may calibrate and choose on them as it likes: `quantkit tune` divides
 them itself, the others calibrate on 128 of them, and NNCF's accuracy control and the random search choose on the rest. All
 files are judged together on the samples that no tool has seen, by `quantkit evaluate`: *lost* is against float with its
-95 % interval, *time* is that of one run as a multiple of float's, in turn with it, with its 95 % interval (one thread). *Runs*
-are runs over all samples that choose, what was stopped early counted in part. *Made in* is the whole search, calibration
-included."""
+95 % interval, *time* is that of one run as a multiple of float's, in turn with it, with its 95 % interval. *Runs* are runs over
+all samples that choose, what was stopped early counted in part. *Made in* is the whole search, calibration included."""
 
 
 def markdown(data: Mapping[str, Any]) -> str:
@@ -530,7 +529,7 @@ def _table(model: Mapping[str, Any]) -> list[str]:
         cells += ["" if row["sqnr_db"] is None else f"{row['sqnr_db']:.1f} dB"]
         cells += [_ends(row["time"], row["time_ends"], 2), f"{100 * row['size']:.1f} %"]
         cells += [f"{row['int8'][0]} of {row['int8'][1]}" if row["int8"] else "", runs]
-        found.append([name, *cells, f"{row['seconds'] / 60:.1f} min"])
+        found.append([name, *cells, duration(row["seconds"])])
     return table(header, found)
 
 
@@ -543,7 +542,11 @@ def _search(row: Mapping[str, Any]) -> list[str]:
     """Return what tune tried, by the samples that chose."""
     if "frontier" not in row:
         return []
-    lines = ["", f"What `quantkit tune` made ({row['sentence']}), by the samples that chose:", ""]
+    lines = [
+        "",
+        f"What `quantkit tune` made ({row['sentence'].rstrip('.')}), by the samples that chose:",
+        "",
+    ]
     cells = []
     for t in row["frontier"]:
         signs = " **chosen**" if t["chosen"] else "" if t["frontier"] else " (beaten)"

@@ -5,7 +5,7 @@ from typing import Any
 
 from svg import text
 
-__all__ = ["picture"]
+__all__ = ["duration", "picture"]
 
 _PANEL, _HEIGHT, _TOP, _LEFT, _GAP = 560, 250, 92, 66, 92
 # Okabe-Ito colours, told apart by colour-blind readers; shapes differ too.
@@ -157,7 +157,12 @@ class _Panel:
     def _words(self, name: str, row: Mapping[str, Any]) -> str:
         beyond = f" at {row['time']:.1f}" if row["time"] > self.right else ""
         deeper = f" ({row['drop']:.3g})" if row["drop"] > self.high else ""
-        return f"{name}{beyond}{deeper}, {row['seconds'] / 60:.1f} min"
+        return f"{name}{beyond}{deeper}, {duration(row['seconds'])}"
+
+
+def duration(seconds: float) -> str:
+    """Return how long something took, in minutes from one on."""
+    return f"{seconds / 60:.1f} min" if seconds >= 60 else f"{seconds:.0f} s"  # noqa: PLR2004
 
 
 def _kind(name: str) -> int:
@@ -176,7 +181,7 @@ def _level(
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    span = (high - low) / 4
+    span = (high - low) / 6
     power = 10.0 ** len(str(int(1 / span))) if span < 1 else 1.0
     step = next(m / power for m in (1, 2, 5, 10, 20, 50, 100) if m / power >= span)
     first = int(low / step) - 1
