@@ -96,7 +96,14 @@ class _Panel:
             text(_LEFT, self.top - 9, self.model["title"], weight=600),
             text(_LEFT + _PANEL, self.top - 9, name, anchor="end", colour="#666"),
             text(_LEFT + _PANEL, bottom + 34, "time / float32", anchor="end", colour="#666"),
-            text(_LEFT + 6, limit + 15, f"budget: {self.model['drop']}", colour="#a33a00", size=12),
+            text(
+                _LEFT + _PANEL - 6,
+                limit + 15,
+                f"budget: {self.model['drop']}",
+                anchor="end",
+                colour="#a33a00",
+                size=12,
+            ),
         ]
         for time in (0.2, 0.4, 0.6, 0.8, 1.0, 1.5, 2.0, 3.0, 4.0):
             if self.left <= time <= self.right:
