@@ -245,7 +245,7 @@ def _stored(value: ir.Value, tensor: ir.TensorProtocol) -> Stored:
 
 
 # What changes nothing but type or shape, or lets a factor through; and how stored weights are restored.
-_KEEPS = KEEPS_FACTORS - {"Add"}
+_KEEPS = KEEPS_FACTORS - {"Add", "Min"}
 _THROUGH = CONVERSIONS | _KEEPS | {STATIC_OPS[op].op_type for op in _KEEPS & STATIC_OPS.keys()}
 _THROUGH |= {"Cast", "Flatten", "Identity", "Max", "Mul", "Reshape", "Sub"}
 _BIAS = 2  # input slot of float products

@@ -1,5 +1,6 @@
 """What the two calibrated formats share: scales, weights and biases of products, and Relu that is gone."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,12 +28,14 @@ from quantkit.targets import target as target_named
 __all__ = [
     "Parts",
     "ProductParts",
+    "Sum",
     "Writer",
     "drop_absorbed",
     "drop_unread",
     "in_fields",
     "moved_inputs",
     "quantized_constant",
+    "sum_of",
     "typed",
 ]
 
@@ -279,6 +282,48 @@ class Parts:
         return None if tensor is None else tensor.numpy().astype(np.float32)
 
 
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """A HardSigmoid, ``min(max(alpha x + beta, 0), 1)``, as the sum of two tensors in integers that its result's quantization clips.
+
+    Attributes:
+        scale: That of x, times alpha: the same integers stand for alpha x.
+        constant: An integer that stands for beta.
+        constant_scale: Its scale.
+        constant_zero: Its zero point.
+    """
+
+    scale: ir.Value
+    constant: ir.Value
+    constant_scale: ir.Value
+    constant_zero: ir.Value
+
+
+def sum_of(canvas: Canvas, node: ir.Node, scale: ir.Value, zero: ir.Value) -> Sum:
+    """Make the constants of a `Sum`.
+
+    Args:
+        canvas: The graph that is written.
+        node: The HardSigmoid.
+        scale: That of what it reads.
+        zero: The zero point of what it reads.
+    """
+    graph, tensor = owner_of(node), scale.const_value
+    assert tensor is not None  # noqa: S101 - it is an initializer
+    assert zero.dtype is not None  # noqa: S101 - it is an initializer
+    alpha = np.float32(node.attributes.get_float("alpha", 0.2))
+    beta = np.float32(node.attributes.get_float("beta", 0.5))
+    # beta = scale (constant - zero), with a difference of one step: exact.
+    integers = [np.asarray(n, zero.dtype.numpy()) for n in (int(beta > 0), int(beta < 0))]
+    base = node.name or "sum"
+    return Sum(
+        canvas.constant(graph, np.asarray(tensor.numpy() * alpha, np.float32), f"{base}_scale"),
+        canvas.constant(graph, integers[0], f"{base}_beta"),
+        canvas.constant(graph, np.asarray(abs(beta) or 1.0, np.float32), f"{base}_beta_scale"),
+        canvas.constant(graph, integers[1], f"{base}_beta_zero_point"),
+    )
+
+
 @dataclass(slots=True)
 class Writer:
     """What the writers of both formats have at hand."""
@@ -356,15 +401,17 @@ def _axis(weight: EmittedWeight, *, transposed: bool) -> int | None:
     return 2 * rank - 3 - axis if transposed and axis >= rank - _MATRIX else axis
 
 
-def moved_inputs(node: ir.Node, integers: ir.Value, zero: ir.Value) -> list[ir.Value | None]:
+def moved_inputs(
+    node: ir.Node, integers: Sequence[ir.Value], zero: ir.Value
+) -> list[ir.Value | None]:
     """Return the inputs of data movement that works on integers.
 
     Args:
         node: What moves them.
-        integers: What is moved.
+        integers: What is moved: its first inputs.
         zero: Their zero point: what the 0 is among integers that a Pad fills in.
     """
-    inputs = [integers, *node.inputs[1:]]
+    inputs = [*integers, *node.inputs[len(integers) :]]
     slot = FILL_SLOTS.get(node.op_type)
     if slot is not None:
         inputs += [None] * (slot + 1 - len(inputs))

@@ -16,9 +16,17 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from quantkit.emit.parts import Parts, ProductParts, Writer, moved_inputs, quantized_constant
-from quantkit.graph.edit import owner_of
+from quantkit.emit.parts import (
+    Parts,
+    ProductParts,
+    Writer,
+    moved_inputs,
+    quantized_constant,
+    sum_of,
+)
+from quantkit.graph.edit import Canvas, discard, owner_of
 from quantkit.graph.mapping import lazy
+from quantkit.ops.float_ops import activation_slots
 from quantkit.ops.integer_ops import MICROSOFT
 from quantkit.plan.model import ActivationPlan, Mode, NodePlan
 
@@ -28,18 +36,25 @@ _BIAS = 2
 _INTEGERS = "_quantized"
 
 
-def emit_qdq(parts: Parts, bare: frozenset[str] = frozenset()) -> None:
+def emit_qdq(
+    parts: Parts, bare: frozenset[str] = frozenset(), sums: frozenset[str] = frozenset()
+) -> None:
     """Insert the pairs that the plan asks for, in place.
 
     Args:
         parts: The plan, and what is made of its constants.
         bare: Data movement that the target runs on integers, but only if it is written so.
+        sums: What it runs in integers only if it is written as a sum.
     """
     _Writer(parts).write()
     for node in list(parts.canvas.model.graph.all_nodes()):
         decided = parts.plan.node.get(node.name or "")
-        if node.op_type in bare and decided is not None and decided.mode is Mode.STATIC:
+        if decided is None or decided.mode is not Mode.STATIC:
+            continue
+        if node.op_type in bare:
             _uncover(node)
+        elif node.op_type in sums:
+            _write_as_sum(parts.canvas, node)
 
 
 @dataclass(slots=True)
@@ -371,16 +386,22 @@ def _uncover(node: ir.Node) -> None:
     # nothing but cost time; onnxruntime takes them away for most operators by itself, and for these it does not. Both
     # must have the very same scale and zero point (by identity of the values, as they share them) and nobody else may
     # read what is dequantized behind the movement.
-    maker = node.inputs[0].producer() if node.inputs[0] is not None else None
+    slots = activation_slots(node.op_type, len(node.inputs), product=False)
+    makers = [v.producer() if (v := node.inputs[slot]) is not None else None for slot in slots]
     readers = [use.node for use in node.outputs[0].uses()]
-    if maker is None or maker.op_type != "DequantizeLinear" or len(readers) != 1:
+    found = [m for m in makers if m is not None and m.op_type == "DequantizeLinear"]
+    if len(found) < len(makers) or len(readers) != 1:
         return
-    (integers, *read), (quantizer,) = maker.inputs, readers
+    (first, *_), (quantizer,) = found, readers
+    read = list(first.inputs[1:])
     # A plan may have been edited: with another scale it is computed in float. So it is with integers of 16 bits, for which there
     # are no kernels, and with int8: on x86 onnxruntime makes uint8 of pairs, and of nothing else, so layers behind it would be float.
-    same = quantizer.op_type == "QuantizeLinear" and list(quantizer.inputs[1:]) == read
+    same = quantizer.op_type == "QuantizeLinear" and all(
+        list(one.inputs[1:]) == read for one in (*found, quantizer)
+    )
     zero = read[1] if len(read) > 1 else None
-    if not same or integers is None or zero is None or zero.dtype is not ir.DataType.UINT8:
+    integers = [v for one in found if (v := one.inputs[0]) is not None]
+    if not same or zero is None or zero.dtype is not ir.DataType.UINT8:
         return
     for slot, value in enumerate(moved_inputs(node, integers, zero)):
         if slot >= len(node.inputs):
@@ -390,5 +411,31 @@ def _uncover(node: ir.Node) -> None:
     ir.convenience.replace_all_uses_with(named, made)
     owner_of(quantizer).remove(quantizer, safe=True)
     made.name, made.type = named.name, ir.TensorType(zero.dtype)
-    if not maker.outputs[0].uses() and not maker.outputs[0].is_graph_output():
-        owner_of(maker).remove(maker, safe=True)
+    for maker in dict.fromkeys(found):
+        if not maker.outputs[0].uses() and not maker.outputs[0].is_graph_output():
+            owner_of(maker).remove(maker, safe=True)
+
+
+def _write_as_sum(canvas: Canvas, node: ir.Node) -> None:
+    """Let a sum stand for a HardSigmoid between DequantizeLinear and QuantizeLinear: there is a kernel for that."""
+    source = node.inputs[0].producer() if node.inputs[0] is not None else None
+    assert source is not None  # noqa: S101 - it reads a DequantizeLinear
+    integers, scale, zero = source.inputs
+    assert scale is not None  # noqa: S101 - it has one
+    assert zero is not None  # noqa: S101 - it has one
+    made = sum_of(canvas, node, scale, zero)
+    terms = [
+        canvas.node("DequantizeLinear", inputs, before=node, outputs=[f"{node.name}_{suffix}"])[0]
+        for suffix, inputs in (
+            ("slope", [integers, made.scale, zero]),
+            ("offset", [made.constant, made.constant_scale, made.constant_zero]),
+        )
+    ]
+    (result,) = canvas.node("Add", terms, before=node, outputs=[f"{node.outputs[0].name}_sum"])
+    canvas.replace(node, result)
+    maker, name = result.producer(), node.name
+    assert maker is not None  # noqa: S101 - the sum
+    discard(node)
+    maker.name = name
+    if not source.outputs[0].uses() and not source.outputs[0].is_graph_output():
+        discard(source)

@@ -1,16 +1,23 @@
 """The calibrated plan as QLinear operators: what runs is what is written, whatever a runtime fuses."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import numpy as np
 import onnx_ir as ir
 
-from quantkit.emit.parts import Parts, ProductParts, Writer, moved_inputs, quantized_constant
+from quantkit.emit.parts import (
+    Parts,
+    ProductParts,
+    Writer,
+    moved_inputs,
+    quantized_constant,
+    sum_of,
+)
 from quantkit.errors import UsageError
 from quantkit.graph.edit import Canvas, owner_of
-from quantkit.ops.float_ops import CLIPS, COMPARES, FILL_SLOTS
+from quantkit.ops.float_ops import CLIPS, COMPARES, FILL_SLOTS, activation_slots
 from quantkit.ops.integer_ops import INTEGER_OPS, STATIC_OPS, IntegerOp
 from quantkit.plan.model import ActivationPlan, Mode, NodePlan, Plan
 
@@ -28,6 +35,7 @@ _TAKEN: Mapping[str, frozenset[str]] = MappingProxyType(
         "Conv": _WINDOW | {"dilations", "group"},
         "Gemm": frozenset({"transA", "transB"}),
         "GlobalAveragePool": _NONE,
+        "HardSigmoid": _NONE,
         "LeakyRelu": frozenset({"alpha"}),
         "MatMul": _NONE,
         "Mul": _NONE,
@@ -173,7 +181,12 @@ class _Writer(Writer):
             self._hand_on(node, values)
 
     def _computed(self, node: ir.Node, read: Sequence[_Integers]) -> None:
-        row = STATIC_OPS[node.op_type]
+        row = STATIC_OPS.get(node.op_type)
+        if row is None:  # a HardSigmoid is written as a sum
+            row = STATIC_OPS["Add"]
+            made = sum_of(self.canvas, node, read[0].scale, read[0].zero_point)
+            beta = _Integers(made.constant, made.constant_scale, made.constant_zero)
+            read = [replace(read[0], scale=made.scale), beta]
         result = self._parameters(owner_of(node), node.outputs[0].name or "")
         inputs = _placed(row, read, result, {slot: node.inputs[slot] for slot in row.passed})
         added: dict[str, int | float] = {}
@@ -191,9 +204,10 @@ class _Writer(Writer):
         fill = (
             read[1].values if node.op_type in FILL_SLOTS and len(read) > 1 else read[0].zero_point
         )
+        count = len(activation_slots(node.op_type, len(node.inputs), product=False))
         made = self.canvas.node(
             node.op_type,
-            moved_inputs(node, read[0].values, fill),
+            moved_inputs(node, [one.values for one in read[:count]], fill),
             before=node,
             attributes=dict(node.attributes),
             outputs=outputs,

@@ -54,7 +54,7 @@ def shield(canvas: Canvas, plan: Plan, target: Target) -> None:
     """
     moved = target.moves - target.bare  # across these onnxruntime moves conversions
     # Products with a bias are quantized at load; for the others there is an integer kernel.
-    fused = BIASED | target.computes | {"Resize"}
+    fused = BIASED | (target.computes - target.written_as_sums) | {"Resize"}
     for node in list(canvas.model.graph.all_nodes()):
         decided = plan.node.get(node.name or "")
         static = decided is not None and decided.mode is Mode.STATIC
@@ -175,7 +175,10 @@ def emit_static(
     parts = Parts(canvas, plan, weights, solved)
     match output_format:
         case Format.QDQ:
-            emit_qdq(parts, target.bare if plan.coverage == "gain" else frozenset())
+            if plan.coverage == "gain":
+                emit_qdq(parts, target.bare, target.written_as_sums)
+            else:
+                emit_qdq(parts)
         case Format.QOPERATOR:
             emit_qoperator(parts, target.moves)
     drop_unread(canvas, plan)

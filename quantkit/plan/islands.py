@@ -213,7 +213,18 @@ class _Finder:
             or self._unknown((*inputs, *results))
             or self._drowned(node, inputs, results)
             or self._coarse(node, results[0])
+            or self._unclipped(node, results[0])
         )
+
+    def _unclipped(self, node: Node, result: str) -> str:
+        """Say why an operator cannot be written as a sum: its slope, or integers of its result beyond its bounds."""
+        if node.op_type not in self.target.written_as_sums:
+            return ""
+        if not float(node.attributes.get("alpha", 0.2)) > 0:  # type: ignore[arg-type]
+            return "its slope is not positive"
+        if self.ranges.clips(result, 0.0, 1.0):
+            return ""
+        return "its result is to have integers beyond 0 and 1, where its kernel would not clip"
 
     def _coarse(self, node: Node, result: str) -> str:
         """Say whether 8 bits are too few for the result of a Softmax."""
@@ -283,12 +294,20 @@ def form_obstacle(node: Node, view: View) -> str:
             return _window_form(node)
         case "Pad" if fills_in(node, view.constants):
             return "it pads with values that its input does not have"
-        case "MaxPool" if len([o for o in node.outputs if o]) > 1:
-            return "its indices are read"
+        case "Max" | "Min" | "MaxPool":
+            return _maximum_form(node, view)
         case _ if node.domain:
             return "not of the standard operators"
         case _:
             return ""
+
+
+def _maximum_form(node: Node, view: View) -> str:
+    """Say the same of what compares values."""
+    if node.op_type == "MaxPool":
+        return "its indices are read" if len([o for o in node.outputs if o]) > 1 else ""
+    compares = any(name in view.constants for name in node.inputs)
+    return "it compares with a constant, which would be rounded" if compares else ""
 
 
 def _window_form(node: Node) -> str:

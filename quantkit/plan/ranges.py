@@ -217,6 +217,14 @@ class Ranges:
             return None
         return self._numbers(tensor, found, self.dtype(tensor), symmetric=self._symmetric)
 
+    def clips(self, tensor: str, low: float, high: float) -> bool:
+        """Say whether the integers of a tensor end at `low`, and at `high` or below: they clip what is computed."""
+        decided = self.plan(tensor)
+        if decided is None:
+            return False
+        step = _ROUNDING * decided.scale
+        return abs(decided.low - low) <= step and decided.high <= high + step
+
     def conversion(self, tensor: str) -> Conversion | None:
         """Return the other numbers in which some nodes are to read a tensor; None if there are none."""
         rule, found = self._converted.get(tensor), self.of(tensor)
@@ -284,6 +292,10 @@ class OpenRanges(Ranges):
 
     def _lookup(self, tensor: str) -> tuple[KnownRange | None, str | None]:  # noqa: ARG002 - the same for all
         return KnownRange(-1.0, 1.0, "assumed"), None
+
+    def clips(self, tensor: str, low: float, high: float) -> bool:  # noqa: ARG002 - they might
+        """Say that they do."""
+        return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -262,7 +262,23 @@ def _obstacle(node: Node, view: View, chosen: _Chosen) -> str:
         return f"its weight has {len(weight.shape)} axes, not 2"
     if node.op_type == "Gemm" and node.attributes.get("transA"):
         return "its input is transposed (transA)"
-    return weight_obstacle(node, weight) or _shared_obstacle(weight, chosen)
+    return (
+        weight_obstacle(node, weight)
+        or _shared_obstacle(weight, chosen)
+        or _group_obstacle(node, weight, chosen)
+    )
+
+
+def _group_obstacle(node: Node, weight: Weight, chosen: _Chosen) -> str:
+    """Say that the groups of a Conv are too small to gain."""
+    groups = node.attributes.get("group", 1)
+    if node.op_type != "Conv" or not isinstance(groups, int) or groups == 1:
+        return ""
+    made, read, *_ = weight.shape
+    depthwise = read == 1 and made == groups
+    if depthwise or read >= chosen.target.least_group or node.name in chosen.force:
+        return ""
+    return f"in groups of {read} channels float is faster"
 
 
 def _shared_obstacle(weight: Weight, chosen: _Chosen) -> str:

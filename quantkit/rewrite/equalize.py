@@ -6,7 +6,8 @@ is read:
 
     y_i = (w_i x + b_i) / s_i        z = sum_i (v_i s_i) y_i
 
-Relu, pooling and Add let the factor through; tensors that an Add ties together share their factors. Weights have a
+Relu, pooling, Add, Max and multiplying by a constant let the factor through; tensors that an Add ties together share
+their factors. Weights have a
 scale for each output channel, so the maker pays nothing. A dense reader pays with columns of unequal size, so the
 factor is the geometric mean of both needs, as in SmoothQuant:
 
@@ -40,6 +41,8 @@ __all__ = ["Group", "equalize", "extreme_requests", "groups_of"]
 _MARGIN = 1.25  # of what a clipped channel was seen to reach
 _SMALLEST = 1 / 64  # factor: a channel that is hardly ever on is not blown up without end
 _CHANNELS = 1  # axis of activations
+_JOINS = frozenset({"Add", "Max", "Min"})  # of tensors with the same factors
+_SPATIAL = 3  # axes of channels, height and width
 
 
 @dataclass(slots=True)
@@ -118,8 +121,10 @@ class _Grouping:
         through = node.op_type in KEEPS_FACTORS and not node.domain
         if node.op_type in CLIPS and (bounds is None or bounds[0] != 0):
             through = False
-        one = through and node.op_type != "Add"  # a Clip has bounds besides
+        one = through and node.op_type not in _JOINS  # a Clip has bounds besides
         read = node.inputs[:1] if one else node.inputs
+        if node.op_type == "Mul" and (scaled := self._scaled(node)):
+            through, read = True, (scaled,)
         known = [v for v in read if v in self.parent]
         if through and known and len(known) == len(read) and len(set(read)) == len(read):
             for value in known:
@@ -128,12 +133,21 @@ class _Grouping:
                 self.before.update(known)
             if bounds is not None and isfinite(bounds[1]):
                 self.clipped[node.outputs[0]] = bounds[1]
-            if node.op_type == "Add":
+            if node.op_type in _JOINS:
                 self.added.add(node.outputs[0])
             # A second output, the indices of a MaxPool, is the same whatever a channel is multiplied by.
         else:
             self.unscalable.update(known)
             self.unscalable.update(v for v in node.inputs if v in self.parent)
+
+    def _scaled(self, node: Node) -> str:
+        """Return what a node multiplies by a constant, which leaves factors as they are; "" if it does something else."""
+        constants = [self.view.constants.get(name) for name in node.inputs]
+        values = [v for v, c in zip(node.inputs, constants, strict=True) if c is None]
+        shapes = [c.shape for c in constants if c is not None]
+        # A constant of more axes than there are would move the axis of channels.
+        whole = all(len(shape) <= _SPATIAL or set(shape[:-_SPATIAL]) == {1} for shape in shapes)
+        return values[0] if len(values) == 1 and shapes and whole else ""
 
     def _take_product(self, node: Node, product: Product) -> None:
         for slot, value in enumerate(node.inputs):

@@ -23,6 +23,9 @@ _SETS = (
     "fixed_outputs",
     "bare",
     "covers",
+    "written_as_sums",
+    "uncovered",
+    "decomposed",
 )
 
 
@@ -68,6 +71,14 @@ class Target:
             products with float results, must be kept apart (`quantkit.emit.static`).
         covers: Operators beside those that run in integers that are quantized too where all is to be: the runtime
             takes them so, gains nothing by it, or nobody measured it.
+        written_as_sums: Those of `computes` that have no kernel, and are a sum with a constant that the quantization of its
+            result clips (HardSigmoid): they are written as that sum.
+        uncovered: Those that run in integers and are not quantized where all is to be, unless they are named: other tools leave
+            them as they are.
+        least_group: Channels that a group of a Conv must have at least for its integer kernel to gain; depthwise ones have a
+            kernel of their own.
+        decomposed: Operators without a kernel that the float model is rewritten without, before it is planned, into some that
+            have one and are no slower in float (`quantkit.rewrite.decompose`).
     """
 
     name: str
@@ -95,11 +106,15 @@ class Target:
     formats: frozenset[str] = _FORMATS
     needs_barriers: bool = True
     covers: frozenset[str] = frozenset()
+    written_as_sums: frozenset[str] = frozenset()
+    uncovered: frozenset[str] = frozenset()
+    decomposed: frozenset[str] = frozenset()
+    least_group: int = 1
 
     @property
     def covered(self) -> frozenset[str]:
         """All that is quantized where coverage is "all"; Relu and Clip go with what is before them."""
-        return self.operators | self.covers | {"Relu", "Clip"}
+        return (self.operators - self.uncovered) | self.covers | {"Relu", "Clip"}
 
     @property
     def wants_all(self) -> bool:
@@ -155,6 +170,10 @@ def _laws(t: Target) -> tuple[tuple[bool, str], ...]:
         (not t.needs_output <= t.products, "needs_output is part of products"),
         (not t.channelwise <= t.products, "channelwise is part of products"),
         (not t.bare <= t.moves, "bare is part of moves"),
+        (not t.written_as_sums <= t.computes, "written_as_sums is part of computes"),
+        (bool(t.written_as_sums) and "Add" not in t.computes, "sums have a kernel"),
+        (not t.uncovered <= t.operators, "uncovered is part of what runs in integers"),
+        (bool(t.decomposed & t.operators), "what has a kernel is not decomposed"),
         (t.per_channel != bool(t.channelwise), "per_channel says whether channelwise is empty"),
         (not {t.activation, t.weight} <= {UINT8, INT8}, "activations and weights have 8 bits"),
         (not {t.activation, t.weight} <= t.types, "types has those of activations and weights"),

@@ -50,12 +50,20 @@ _MOVES = """
 _COVERS = """
     ArgMax BatchNormalization ConvTranspose CumSum InstanceNormalization LayerNormalization TopK
 """
+# A sum with a constant that its result's quantization clips: no kernel of its own, but that of a sum.
+_SUMS = frozenset({"HardSigmoid"})
+# No kernel, but made of operators that have one, and faster in float too (`benchmarks/results/operators.md`).
+_DECOMPOSED = frozenset({"HardSwish", "PRelu"})
 # Of movement, what runs on integers only if it is written so: between conversions onnxruntime leaves it in float.
-_BARE = frozenset({"Pad"})
+_BARE = frozenset({"Max", "Min", "Pad"})
+# Other tools leave these as they are, so a file that is to hold pairs around all that is quantized has none here.
+_UNCOVERED = _SUMS | {"Max", "Min"}
 _NOTES = (
     "Conv runs in integers only if its output is quantized too, and its bias is int32 with the scale x_scale * w_scale.",
     "Relu and Clip are fused into the layer before them if no integer of the output exceeds their bounds; else both run in float.",
+    "PRelu runs as Max of its input and of that times the slopes, HardSigmoid and HardSwish as sums and products.",
     "Tanh, Gelu, Sub, Div, normalizations, Relu without a layer before it, and all else not listed run in float.",
+    "Conv in groups of less than 8 channels runs in float, which is faster, unless it is depthwise.",
     "Resize runs on integers in mode nearest; in modes linear and cubic it runs in float.",
     "With 16-bit activations layers run in float.",
 )
@@ -70,10 +78,15 @@ CPU = Target(
     per_channel=True,
     channelwise=frozenset({"Conv", "Gemm", "MatMul"}),
     saturates=True,
-    computes=frozenset(_COMPUTES.split()),
+    computes=frozenset(_COMPUTES.split()) | _SUMS,
     products=frozenset({"Conv", "Gemm", "MatMul"}),
     moves=frozenset(_MOVES.split()) | _BARE,
     bare=_BARE,
+    written_as_sums=_SUMS,
+    uncovered=_UNCOVERED,
+    decomposed=_DECOMPOSED,
+    # One product of matrices for each group: of 2 channels it takes 8 to 23 times as long as float, of 8 as long.
+    least_group=8,
     needs_output=frozenset({"Conv"}),
     int16=False,
     bias=INT32,
@@ -112,6 +125,7 @@ ARM64 = replace(
     saturates=False,
     moves=CPU.moves - _BARE,
     bare=frozenset(),
+    uncovered=_SUMS,
     notes=(_ON_X86, *_NOTES),
 )
 
@@ -162,6 +176,10 @@ _PROVIDER = replace(
     products=_PRODUCTS,
     needs_output=frozenset(),
     bare=frozenset(),
+    written_as_sums=frozenset(),
+    uncovered=frozenset(),
+    decomposed=frozenset(),
+    least_group=1,
     covers=frozenset(),
     bias=None,
     formats=_QDQ,

@@ -49,6 +49,7 @@ from quantkit.plan import (
 from quantkit.plan.measured import Costs
 from quantkit.plan.selection import resolve_tensors
 from quantkit.provenance import model_digest
+from quantkit.rewrite.decompose import decompose
 from quantkit.rewrite.equalize import equalize, extreme_requests, groups_of
 from quantkit.rewrite.simplify import simplify
 from quantkit.rewrite.smooth import smooth, smoothable, smoothing_requests
@@ -282,6 +283,8 @@ def simplified(source: LoadedModel, options: StaticSettings, at_least: int = 0) 
     if options.simplify:
         split_fused(model)
         notes += simplify(model).notes
+    if options.simplify and not options.covers_all:
+        decompose(model, options.runs_on.decomposed)
     if options.covers_all:
         lift_weights(model)
         infer_types(model)  # only floats are quantized

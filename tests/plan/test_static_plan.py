@@ -270,6 +270,15 @@ def test_gemm_runs_in_integers(bias: Any) -> None:
     assert modes(gemm(bias, alpha=0.5, beta=2.0, transB=1))["g"] is Mode.STATIC
 
 
+GROUPS = [
+    (1, (8, 2, 3, 3), True),
+    (16, (16, 1, 3, 3), True),  # depthwise
+    (16, (32, 1, 3, 3), False),
+    (4, (8, 2, 3, 3), False),
+    (2, (16, 8, 3, 3), True),
+]
+
+
 def test_a_product_of_activations_runs_in_integers_between_integers() -> None:
     nodes = [
         node("MatMul", ["x", "w1"], ["q"], "q"),
@@ -299,3 +308,41 @@ def test_symmetric_activations_have_their_zero_point_in_the_middle() -> None:
     for dtype, middle in cases:
         plan = planned(proto, StaticSettings(symmetric_activations=True, activation_type=dtype))
         assert {a.zero_point for a in plan.activations} == {middle}
+
+
+def test_a_hard_sigmoid_runs_in_integers_where_these_end_at_its_bounds() -> None:
+    proto = chain(node("HardSigmoid", ["a"], ["b"], "gate"))
+    assert modes(planned(proto))["gate"] is Mode.STATIC
+    wide = StaticSettings(tensors=(TensorRule(tensor="b", range=(0.0, 2.0)),))
+    assert "beyond 0 and 1" in why(planned(proto, wide), "gate")
+    assert "beyond 0 and 1" in why(
+        planned(proto, StaticSettings(symmetric_activations=True)), "gate"
+    )
+    falling = chain(node("HardSigmoid", ["a"], ["b"], "gate", alpha=-0.2))
+    assert "not positive" in why(planned(falling), "gate")
+
+
+def test_the_larger_of_two_activations_is_found_on_integers_and_not_that_of_a_constant() -> None:
+    two = chain(
+        node("Sigmoid", ["a"], ["s"], "s"),
+        node("Max", ["a", "s"], ["b"], "m"),
+    )
+    plan = planned(two)
+    assert modes(plan)["m"] is Mode.STATIC
+    assert len({(plan.activation[t].scale, plan.activation[t].zero_point) for t in "asb"}) == 1
+    bound = chain(
+        node("Max", ["a", "k"], ["b"], "m"), constants={"k": np.array([1e-12], np.float32)}
+    )
+    assert "constant" in why(planned(bound), "m")
+
+
+@pytest.mark.parametrize(("groups", "shape", "integer"), GROUPS)
+def test_a_conv_in_small_groups_stays_float(
+    groups: int, shape: tuple[int, ...], *, integer: bool
+) -> None:
+    channels = shape[1] * groups
+    nodes = [node("Conv", ["x", "w"], ["y"], "c", group=groups, pads=[1] * 4)]
+    wide = graph(nodes, {"x": [1, channels, 6, 6]}, {"y": None}, {"w": weight(*shape)})
+    assert (modes(planned(model(wide)))["c"] is Mode.STATIC) == integer
+    forced = StaticSettings(nodes=(NodeRule(node="c", mode="integer"),))
+    assert modes(planned(model(wide), forced))["c"] is Mode.STATIC

@@ -104,6 +104,12 @@ EQUAL = {
         node("Cast", ["places"], ["cast"], "cast", to=1),
         node("ReduceMean", ["cast"], ["mean"], "mean"),
     ),
+    "leaky": chain(node("LeakyRelu", ["a"], ["b"], "leaky")),
+    "the larger of it and of it times slopes": chain(
+        node("Mul", ["a", "k"], ["s"], "mul"),
+        node("Max", ["a", "s"], ["b"], "max"),
+        weights={"k": weight(8, 1, 1)},
+    ),
     "average": chain(
         relu("a", "r"), node("AveragePool", ["r"], ["b"], "p", kernel_shape=[3, 3], pads=[1] * 4)
     ),
@@ -195,7 +201,9 @@ def test_a_clip_in_which_most_channels_are_silent_is_left_alone_too() -> None:
 
 SPOILED = {
     "tanh": chain(node("Tanh", ["a"], ["b"], "tanh")),
-    "leaky": chain(node("LeakyRelu", ["a"], ["b"], "leaky")),
+    "a product with a constant of more axes": chain(
+        node("Mul", ["a", "k"], ["b"], "mul"), weights={"k": weight(8, 1, 1, 1)}
+    ),
     "clip not from zero": chain(clip("a", "b"), weights=BOUNDS | {"low": np.array(-1, np.float32)}),
     "sum with a constant": chain(
         node("Add", ["a", "k"], ["b"], "add"), weights={"k": weight(1, 8, 1, 1)}

@@ -55,7 +55,7 @@ def with_axes(op: str, case: Case, opset: int) -> Case:
 
 @pytest.mark.parametrize("opset", OPSETS)
 @pytest.mark.parametrize("dtype", [UINT8, INT8], ids=["uint8", "int8"])
-@pytest.mark.parametrize("op", sorted(CPU.computes))
+@pytest.mark.parametrize("op", sorted(CPU.computes - CPU.written_as_sums))
 def test_computed_operators_have_an_integer_kernel(
     op: str, dtype: IntType, opset: int, tmp_path: Path
 ) -> None:
@@ -97,6 +97,14 @@ def test_a_pad_runs_on_integers_only_if_it_is_written_so(
     proto = model(bare, opset=opset, ir_version=10)
     assert in_integers(proto, tmp_path)
     assert (run(proto, {"x0": x})[0] == expected).all()
+
+
+@pytest.mark.parametrize("dtype", [UINT8, INT8], ids=["uint8", "int8"])
+@pytest.mark.parametrize("op", sorted(CPU.written_as_sums | {"Max", "Min"}))
+def test_what_is_written_otherwise_runs_in_float_as_it_is(
+    op: str, dtype: IntType, tmp_path: Path
+) -> None:
+    assert not in_integers(wrapped(op, CASES[op], dtype, shared=True, opset=13), tmp_path)
 
 
 @pytest.mark.parametrize("dtype", [UINT8, INT8], ids=["uint8", "int8"])
