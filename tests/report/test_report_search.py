@@ -18,7 +18,15 @@ from quantkit.report import accuracy_size_svg, picture_svg
 from quantkit.report.html import render_html
 from quantkit.report.markdown import render_markdown
 from quantkit.report.plots import frontier, frontier_svg, judged_drop, lost_unit
-from quantkit.result import Result, load_result, result_from_json, result_text, save_result
+from quantkit.result import (
+    Interval,
+    Metric,
+    Result,
+    load_result,
+    result_from_json,
+    result_text,
+    save_result,
+)
 from quantkit.settings import GateSettings, TuneSettings
 
 BUDGET = TuneSettings(max_drop=0.01, max_latency=0.7, max_size=0.4)
@@ -156,6 +164,26 @@ def test_without_labels_decisions_and_noise_are_told_in_per_cent() -> None:
     assert noise[0] == pytest.approx(10**-3.12)
     assert judged_drop(flips, "02") is None
     assert "lost against float: top-1, %" in render_html(flips)
+
+
+def test_parts_of_float_s_own_figure_are_told_in_per_cent() -> None:
+    found = tuned_result()
+    assert found.tuning is not None
+    metric = Metric(name="spearman", value=0.8, main=True)
+    ends = Interval(low=0.0, high=0.008)
+    lower = replace(metric, value=0.796, drop=0.004, drop_interval=ends)
+    models = tuple(
+        replace(m, metrics=(lower if m.role == "candidate" else metric,)) for m in found.models
+    )
+    parts = replace(found.tuning, measure="spearman in parts of float's")
+    relative = replace(found, models=models, tuning=parts)
+    assert judged_drop(relative, "03") == pytest.approx((0.005, 0.0, 0.01))
+    assert lost_unit(relative) == "%"
+    plain = replace(relative, tuning=replace(parts, measure="spearman", is_fraction=False))
+    assert judged_drop(plain, "03") == (0.004, 0.0, 0.008)
+    assert lost_unit(plain) == ""
+    other = replace(plain, tuning=replace(parts, measure="f1"))
+    assert judged_drop(other, "03") is None
 
 
 # ---- the picture ----

@@ -74,10 +74,12 @@ def judged_drop(result: Result, name: str) -> tuple[float, float, float] | None:
         return None
     metric, decision = model.metric, model.drift.decision if model.drift else None
     if metric is not None:
-        if metric.name != result.tuning.measure or metric.drop is None:
+        scale = _part_of(result)
+        if metric.drop is None or not scale or not result.tuning.measure.startswith(metric.name):
             return None
         ends = metric.drop_interval
-        return metric.drop, *((ends.low, ends.high) if ends else (metric.drop, metric.drop))
+        low, high = (ends.low, ends.high) if ends else (metric.drop, metric.drop)
+        return metric.drop / scale, low / scale, high / scale
     if decision is not None:
         return decision.flip_rate, decision.interval.low, decision.interval.high
     output = model.worst_output
@@ -94,10 +96,18 @@ def _noise(db: float) -> float:
 
 
 def lost_unit(result: Result) -> str:
-    """Return the unit of what a search loses: points of a share, per cent of decisions or noise; "" for other figures."""
+    """Return the unit of what a search loses: points of a share, per cent of anything else; "": told as it is."""
     if result.tuning is None or not result.tuning.is_fraction:
         return ""
-    return "points" if result.float_model.metric is not None else "%"
+    metric = result.float_model.metric
+    return "points" if metric is not None and metric.is_fraction else "%"
+
+
+def _part_of(result: Result) -> float:
+    """Return what a drop of the metric is divided by: float's own figure where a search goes by parts of that."""
+    metric = result.float_model.metric
+    relative = result.tuning is not None and result.tuning.is_fraction
+    return abs(metric.value) if metric is not None and relative and not metric.is_fraction else 1.0
 
 
 def lost_text(value: float | None, tuning: Tuning) -> str:
