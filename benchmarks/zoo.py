@@ -230,7 +230,8 @@ Seven models out of package registries (`../shared/models/zoo`) with real inputs
 quantization as it comes, without a flag. *SQNR* is that of the worst float output on samples that were not calibrated with.
 *Time* is the ratio to float of the medians, with its 95 % bootstrap interval, all models in turn, one thread. *Nodes* are those
 of the plan: {modes}. *Made in* is the call alone, calibration, measurement and verification included. *Before* are
-the figures of the version before plans were measured: those that a reader reported, and those measured again with this script.
+the figures of the version before plans were measured (`zoo_before.json`): those that a reader reported, and those measured on
+the same machine (intervals of the seven are quartiles; the README's four are those of `static.md`, with all threads).
 onnxruntime is its own quantize_static: uint8 activations, int8 weights per channel, reduced range, after its own preparation."""
 
 
