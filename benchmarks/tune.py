@@ -249,13 +249,16 @@ def _frontier(found: Result) -> list[Report]:
     tuning = found.tuning
     if tuning is None:
         return []
-    names = {m.name for m in found.candidates}
+    names, metric = {m.name for m in found.candidates}, found.float_model.metric
+    # A budget in per cent of what is no share is one of float's own figure.
+    relative = metric is not None and tuning.is_fraction and not metric.is_fraction
+    scale = metric.value if metric is not None and relative else 1.0
     return [
         {
             "name": t.name,
             "made": t.made,
             "verdict": t.verdict,
-            "drop": t.drop,
+            "drop": None if t.drop is None else t.drop * scale,
             "time": t.latency,
             "size": t.size,
             "samples": t.samples,
