@@ -270,7 +270,7 @@ class _Problem:
             static, other = self._alone(group)
             self._edge(place, 1, static)
             # What differs by less than the noise of measuring stays as the rules have it.
-            self._edge(0, place, other * (1 + self.costs.noise))
+            self._edge(0, place, other + self.costs.noise * max(static, other))
         for tensor in self.wiring.tensors:
             self._border(tensor)
         for fused in self.costs.fused:

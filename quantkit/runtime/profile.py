@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -34,10 +34,13 @@ __all__ = ["Kernel", "Profile", "costs_of", "profile_models", "run_seconds"]
 __all__ += ["time_models", "with_dynamic"]
 
 Feeds = Sequence[Mapping[str, NDArray[Any]]]
+_Round = TypeVar("_Round")
 
-_LEAST, _MOST = 6, 25  # rounds
+_LEAST, _MOST = 6, 200  # rounds
+_EVENTS = 30_000  # of a profile, to read it in a moment
 _RUN_EVENT, _NODE_EVENT, _SUFFIX = "model_run", "Node", "_kernel_time"
 _MICRO = 1e-6
+_QUANTIZED = frozenset({Mode.STATIC, Mode.ABSORBED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +103,7 @@ def profile_models(
     Raises:
         An exception in `quantkit.runtime.session.RUNTIME_ERRORS`: onnxruntime does not load or run one.
     """
+    given = [tuple(_nodes(read_structure(path))) for path in models]
     sessions = [
         make_session(
             str(path),
@@ -110,12 +114,19 @@ def profile_models(
         for number, path in enumerate(models)
     ]
     with _no_garbage_collection():
-        rounds = _rounds(sessions, feeds, seconds / 2)
+        budget = seconds * len(models) / 2
+        nodes = sum(len(nodes) for nodes in given) * len(feeds)
+        _rounds(lambda: _timed_round(sessions, feeds), budget, min(_MOST, 2 + _EVENTS // nodes))
         profiles = [Path(session.end_profiling()) for session in sessions]
-        timed = [_timed_rounds(sessions, feeds) for _ in range(rounds)]
+        timed = _rounds(lambda: _timed_round(sessions, feeds), budget)
     return [
-        _profile(path, folder / f"{n}.optimized.onnx", _events(profiles[n]), [r[n] for r in timed])
-        for n, path in enumerate(models)
+        _profile(
+            given[n],
+            folder / f"{n}.optimized.onnx",
+            _events(profiles[n]),
+            [row[n] for row in timed],
+        )
+        for n in range(len(models))
     ]
 
 
@@ -129,12 +140,11 @@ def time_models(models: Sequence[Path], feeds: Feeds, *, seconds: float = 0.5) -
     """
     sessions = [make_session(str(path), threads=1) for path in models]
     with _no_garbage_collection():
-        rounds = _rounds(sessions, feeds, seconds / 3)
-        timed = [_timed_rounds(sessions, feeds) for _ in range(2 * rounds)]
+        timed = _rounds(lambda: _timed_round(sessions, feeds), seconds * len(models))[1:]
     return [_one_run([row[n] for row in timed]) for n in range(len(models))]
 
 
-def _timed_rounds(sessions: Sequence[Any], feeds: Feeds) -> list[list[float]]:
+def _timed_round(sessions: Sequence[Any], feeds: Feeds) -> list[list[float]]:
     """Run everything once; return the seconds by model and sample."""
     return [[_timed(session, feed) for feed in feeds] for session in sessions]
 
@@ -144,19 +154,15 @@ def _one_run(timed: Sequence[Sequence[float]]) -> float:
     return float(np.mean([_low(of_sample) for of_sample in zip(*timed, strict=True)]))
 
 
-def _rounds(sessions: Sequence[Any], feeds: Feeds, seconds: float) -> int:
-    """Run everything in turn until the time is over; return how often."""
-    start, count = time.perf_counter(), 0
-    budget = seconds * len(sessions)
-    while True:
+def _rounds(run: Callable[[], _Round], seconds: float, most: int = _MOST) -> list[_Round]:
+    """Repeat something until the time is over; at least twice, and a few times if that takes three times as long."""
+    start, found = time.perf_counter(), list[_Round]()
+    while len(found) < most:
         elapsed = time.perf_counter() - start
-        if count >= _MOST or (elapsed > (budget if count >= _LEAST else 3 * budget) and count > 1):
+        if len(found) > 1 and elapsed > (seconds if len(found) >= _LEAST else 3 * seconds):
             break
-        for session in sessions:
-            for feed in feeds:
-                session.run(None, dict(feed))
-        count += 1
-    return count
+        found.append(run())
+    return found
 
 
 def _timed(session: Any, feed: Mapping[str, Any]) -> float:
@@ -176,13 +182,13 @@ class _no_garbage_collection:  # noqa: N801 - a context
 
 
 def _low(values: Sequence[float]) -> float:
-    """Return the mean of the lower half: others took the machine in the rest."""
+    """Return the mean of the lowest quarter: in the rest others had the machine, or the caches."""
     found = np.sort(values)
-    return float(found[: (len(found) + 1) // 2].mean())
+    return float(found[: (len(found) + 3) // 4].mean())
 
 
 def _profile(
-    path: Path,
+    given: tuple[onnx.NodeProto, ...],
     optimized: Path,
     runs: Sequence[Mapping[str, tuple[float, int]]],
     timed: Sequence[Sequence[float]],
@@ -205,7 +211,7 @@ def _profile(
     each = left / max(1, len(known)) if left > 0 else 0.0
     factor = 1.0 if left > 0 else total / (total - left)
     return Profile(
-        given=tuple(_nodes(read_structure(path))),
+        given=given,
         kernels=tuple(
             Kernel(node=nodes[n], seconds=seconds[n] * factor + each, elements=elements[n])
             for n in known
@@ -442,20 +448,45 @@ def costs_of(
         static: The same as that plan has it, in calibrated integers.
         total: Seconds of the model as the user gave it.
     """
-    before, after = _sums(view, floats), _sums(view, static)
-    elements = {**before.elements, **after.elements}
-    quantize, dequantize = (_seen_at(view, plan, s) for s in (after.quantize, after.dequantize))
+    first, second = _sums(view, floats), _sums(view, static)
+    fused = _fused(view, floats)
+    after = _shared(second)
+    before = _apart(_shared(first), after, fused, plan)
+    elements = {**first.elements, **second.elements}
+    quantize, dequantize = (_seen_at(view, plan, s) for s in (second.quantize, second.dequantize))
     line = _fitted([(elements.get(t, 0), s) for t, s in (*quantize.items(), *dequantize.items())])
     usual = {t: line(size) for t, size in elements.items() if size}
-    slower = _share_excess(view, plan, _shared(before), _shared(after))
+    slower = _share_excess(view, plan, before, after)
     return Costs(
-        floats=_shared(before),
-        static=_shared(after),
+        floats=before,
+        static=after,
         quantize=_added(usual | quantize, slower[0]),
         dequantize=_added(usual | dequantize, slower[1]),
-        fused=_fused(view, floats),
+        fused=fused,
         total=total or floats.total,
     )
+
+
+def _apart(
+    before: Mapping[str, float],
+    after: Mapping[str, float],
+    fused: Iterable[Sequence[str]],
+    plan: Plan,
+) -> dict[str, float]:
+    """Return the seconds of float nodes, those of a kernel of several given to the ones that may be in integers.
+
+    What stays float either way was seen alone, among integers: it takes that, and the others what is left of the kernel.
+    """
+    found = dict(before)
+    for names in fused:
+        left = sum(found.pop(name, 0.0) for name in names)
+        static = [n for n in names if n in plan.node and plan.node[n].mode in _QUANTIZED]
+        for name in names:
+            if name not in static and static:
+                found[name] = min(left, after.get(name, 0.0))
+                left -= found[name]
+        found[static[0] if static else names[-1]] = left
+    return found
 
 
 def with_dynamic(view: View, costs: Costs, products: Collection[str], profile: Profile) -> Costs:
@@ -503,7 +534,7 @@ def _share_excess(
     leave: dict[str, float] = defaultdict(float)
     for node in view.nodes:
         decided = plan.node.get(node.name)
-        if decided is not None and decided.mode in {Mode.STATIC, Mode.ABSORBED}:
+        if decided is not None and decided.mode in _QUANTIZED:
             continue
         excess = after.get(node.name, 0.0) - before.get(node.name, 0.0)
         sides = [(leave, t) for t in node.inputs if t in plan.activation]

@@ -228,7 +228,7 @@ def _confirmed(prepared: Prepared, rules: Plan, costs: Costs, feeds: Feeds, fold
         plan = plan_of(prepared, Format.QDQ, kept)
         chosen = _written(prepared, plan, folder / f"chosen{number}.onnx")
         was, now = time_models([before, chosen], feeds)
-        if now < was:
+        if now < (1 - _GAIN / 2) * was:
             return found
     return replace(costs, noise=_UNSURE)
 

@@ -176,10 +176,41 @@ def test_nodes_and_conversions_sum_up_to_what_a_run_takes(source: Path, data: Pa
     assert {"conv1", "relu1"} <= fused
 
 
+def test_what_is_fused_in_float_costs_nothing_beside_integers(tmp_path: Path) -> None:
+    # Conv and LeakyRelu are one kernel in float; where the Conv is in integers, LeakyRelu takes what it takes alone.
+    nodes = [
+        node("Conv", ["x", "w", "b"], ["c"], "conv", pads=[1] * 4),
+        node("LeakyRelu", ["c"], ["l"], "leaky", alpha=0.2),
+        node("Sub", ["l", "s"], ["d"], "sub"),  # no integers reach LeakyRelu through it
+        node("Conv", ["d", "w2", "b"], ["y"], "conv2", pads=[1] * 4),
+    ]
+    weights = {"w": weight(32, 32, 3, 3), "w2": weight(32, 32, 3, 3, seed=1), "b": weight(32)}
+    weights["s"] = np.array([0.5], dtype=np.float32)
+    proto = model(graph(nodes, {"x": [1, 32, 24, 24]}, {"y": None}, weights))
+    x = rng(1).standard_normal((8, 1, 32, 24, 24)).astype(np.float32)
+    prepared = quantkit.prepare_static(save(proto, tmp_path / "m.onnx"), list(x))
+    plan, view = plan_of(prepared), prepared.ready.view
+    with scratch() as folder:
+        paths = [
+            measure._written(prepared, None, folder / "float.onnx"),
+            measure._written(prepared, plan, folder / "static.onnx"),
+        ]
+        floats, static = profile_models(paths, [{"x": x[0]}], folder, seconds=0.2)
+        costs = costs_of(view, plan, floats, static)
+    assert (plan.node["conv"].mode, plan.node["leaky"].mode) == (Mode.STATIC, Mode.FLOAT)
+    assert ("conv", "leaky") in costs.fused
+    assert costs.floats["conv"] > costs.floats["leaky"]
+    assert predict(view, plan, costs) == pytest.approx(static.total, rel=0.1)
+
+
 def test_figures_that_do_not_come_true_leave_the_plan_to_the_rules(
     source: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measure, "_profiled", lambda prepared, *_: slow(prepared, {"conv2": 20.0}))
+    def wrong(prepared: Prepared, *_: object) -> Costs:
+        found = slow(prepared, {"conv2": 20.0})
+        return replace(found, floats={**found.floats, "conv2": 0.0, "relu2": 0.0})
+
+    monkeypatch.setattr(measure, "_profiled", wrong)
     monkeypatch.setattr(measure, "time_models", lambda *_: (1.0, 1.1))
     plan = quantkit.plan_prepared(quantkit.prepare_static(source, data, MEASURED))
     assert plan.node["conv2"].mode is Mode.STATIC
