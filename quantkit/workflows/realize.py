@@ -68,9 +68,9 @@ from quantkit.workflows.prepare import (
 )
 from quantkit.workflows.record import kept_record, static_origin
 from quantkit.workflows.repair import (
-    MARGIN_DB,
     SMALL,
     faster,
+    margin_db,
     quieter,
     ratio_to_float,
     short_of_floor,
@@ -83,6 +83,7 @@ __all__ = ["realize", "write_checked"]
 _NOTHING_KEPT: Mapping[str, Kept] = MappingProxyType({})
 
 _SHOWN = 3  # names in a message
+_FEW = 4  # samples
 _SLOWEST = 1.02  # of float's time
 _SLOW = "measured to be slower in integers than in float"
 _LARGER = 100.0  # dB that a file that has grown counts as: better noisy than larger, never both
@@ -162,16 +163,17 @@ class _Writer:
         found = best = self.write(plan, solved, kept)
         options, names = self.prepared.job.options, self.prepared.ready.view.names
         forced = resolve_names(options.forced, names)
+        margin = margin_db(0 if best.checked is None else best.checked.samples)
         quieter = partial(self._quieter, solved=solved, costs=costs)
         # What is expected of a plan may not come, so that the second time more is asked for. Weights that are stored
         # lose as well: the last step leaves the worst of them float.
         for repair in (
-            partial(quieter, aim=FLOOR_DB + MARGIN_DB),
-            partial(quieter, aim=FLOOR_DB + 2 * MARGIN_DB),
+            partial(quieter, aim=FLOOR_DB + margin),
+            partial(quieter, aim=FLOOR_DB + 2 * margin),
             self._smaller,
             partial(self._smaller, least=8 * SMALL),
             self._stored,
-            partial(quieter, aim=FLOOR_DB + MARGIN_DB),
+            partial(quieter, aim=FLOOR_DB + margin),
         ):
             if not self._faults(best):
                 break
@@ -404,8 +406,16 @@ def realize(  # noqa: PLR0913 - one parameter per question
             *decision.notes,
             *_groups_noted(prepared),
             *(() if found.is_poor else found.given_up),
+            *_few_samples(found.checked),
         ),
     )
+
+
+def _few_samples(checked: Verification | None) -> list[str]:
+    """Say on how little the result was judged, where that is not enough to promise anything of other samples."""
+    if checked is None or checked.on == MADE_UP or not 0 < checked.samples < _FEW:
+        return []
+    return [f"Judged on {checked.judged_on} only: what is promised may not hold on others."]
 
 
 def _rounded(prepared: Prepared, found: _Attempt) -> list[str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import sqrt
 from pathlib import Path
 
 from quantkit.evaluate.cost.latency import Lab, Pace, measure_latency
@@ -19,10 +20,10 @@ from quantkit.workflows.outcome import hides_noise, is_noise
 from quantkit.workflows.plan_prepared import planner_of
 from quantkit.workflows.prepare import Feeds, Prepared
 
-__all__ = ["MARGIN_DB", "assumed_costs", "quieter", "short_of_floor", "without_small_weights"]
+__all__ = ["SMALL", "assumed_costs", "faster", "margin_db", "quieter", "ratio_to_float"]
+__all__ += ["short_of_floor", "small_weights", "stored_only", "without_small_weights"]
 
-MARGIN_DB = 1.5  # more than is wanted: other samples are not quite like those that are judged on
-_SURE_DB = 0.5  # the same, of a result that may stay as it is
+_SURE_DB = 0.5  # more than is wanted, of a result that may stay as it is
 _NOISY_DB = 1.0  # that noise lacks at least, whatever its figure is
 
 _SECONDS = 1.0  # for which each of two models is timed
@@ -49,6 +50,15 @@ def short_of_floor(checked: Verification | None) -> float:
         return max(1 - a.share for a in checked.agreement.values()) if poor else 0.0
     enough = NOISE_DB if checked.on == MADE_UP else FLOOR_DB + _SURE_DB
     return max(enough - min(checked.held.values()), _NOISY_DB if poor else 0.0, 0.0)
+
+
+def margin_db(samples: int) -> float:
+    """Return how many dB more than are wanted a plan is to have: other samples are not quite like those it is judged on.
+
+    Args:
+        samples: On how many it is judged.
+    """
+    return 1.0 + 3.0 / sqrt(max(1, samples))
 
 
 def quieter(  # noqa: PLR0913 - one parameter per question
