@@ -166,7 +166,7 @@ class _Walk:
     def _against(self, node: Node) -> str:
         """Return why a node is left alone, whatever its tensors are."""
         if node.in_subgraph:
-            return "inside If, Loop or Scan, where no range is observed"
+            return "inside If, Loop or Scan, which coverage all leaves in float"
         if node.op_type in _NEVER:
             return "it converts or branches"
         if node.domain and node.op_type not in self.named:

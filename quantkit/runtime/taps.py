@@ -7,10 +7,10 @@ written anew.
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import local
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -130,50 +130,22 @@ class TappedSession:
             threads: See `quantkit.runtime.session.make_session`.
             arena: The same.
         """
-        tensors = tuple(dict.fromkeys(tensors))
-        proto, folder = _structure(source.model if source.path is None else source.path)
-        if not _names_each(
-            proto, tensors
-        ):  # the insides of functions, two branches that share names
-            proto, folder = _structure(source.model)
-        inputs, made = _names_in(proto)
-        inside = {*inner_names(proto)} - inputs - made
-        dtypes = _dtypes(source.model)
-        inner = hand_out(proto, [t for t in tensors if dtypes.get(t) in _FLOATS])
-        # Five cases per tensor: an input of the graph is in the sample already; one of a subgraph is handed out; one
-        # that the model puts out is not listed twice; one that is not float32 is cast, as statistics are of float32;
-        # one of which only minimum and maximum are asked is reduced inside the graph, so that two numbers leave it
-        # instead of megabytes.
-        taps = []
-        outputs: tuple[str, ...]
-        for tensor in tensors:
-            ends = tensor in only_ends
-            if tensor in inside:  # of unknown type, nothing is seen of it
-                name, sampled = inner.get(tensor, ("", False))
-                outputs = (name,) if name else ()
-                taps.append(
-                    Tap(
-                        tensor=tensor,
-                        outputs=outputs,
-                        only_ends=ends,
-                        handed_out=True,
-                        sampled=sampled,
-                    )
-                )
-                continue
-            outputs = () if tensor in inputs else (tensor,)
-            if outputs and dtypes.get(tensor) not in {None, ir.DataType.FLOAT}:
-                outputs = (_add_node(proto.graph, "Cast", tensor, to=_FLOAT),)
-            if outputs and ends:
-                outputs = tuple(_add_node(proto.graph, op, outputs[0], keepdims=0) for op in _ENDS)
-            taps.append(Tap(tensor=tensor, outputs=outputs, only_ends=ends))
-        self.taps = tuple(taps)
-        self._names = [name for tap in taps for name in tap.outputs]
-        _add_outputs(proto.graph, self._names)
+        wanted = tuple(dict.fromkeys(tensors))
         source.release()  # what was read of its weights, before the session takes room for its own
-        self._session = make_session(
-            proto.SerializeToString(), folder=folder, threads=threads, arena=arena
-        )
+        try:
+            tapped = _tapped(source, wanted, only_ends)
+            session = make_session(
+                tapped.message, folder=tapped.folder, threads=threads, arena=arena
+            )
+        except RUNTIME_ERRORS:
+            # Subgraphs that hand out more are perhaps not taken; without, what they hold is not seen.
+            tapped = _tapped(source, wanted, only_ends, inside=False)
+            session = make_session(
+                tapped.message, folder=tapped.folder, threads=threads, arena=arena
+            )
+        self.taps = tapped.taps
+        self._names = [name for tap in self.taps for name in tap.outputs]
+        self._session = session
         self._local = local()
 
     def rest(self) -> None:
@@ -188,6 +160,51 @@ class TappedSession:
         for tap in self.taps:
             fed = not tap.outputs and not tap.handed_out
             yield tap.tensor, feeds[tap.tensor] if fed else tap.read(arrays)
+
+
+class _Tapped(NamedTuple):
+    """A model whose inner tensors come out."""
+
+    message: bytes
+    folder: Path | None
+    taps: tuple[Tap, ...]
+
+
+def _tapped(
+    source: LoadedModel, tensors: Sequence[str], only_ends: Collection[str], *, inside: bool = True
+) -> _Tapped:
+    """Add outputs for tensors; see `TappedSession`. `inside`: also for those in subgraphs."""
+    proto, folder = _structure(source.model if source.path is None else source.path)
+    if not _names_each(proto, tensors):  # the insides of functions, two branches that share names
+        proto, folder = _structure(source.model)
+    inputs, made = _names_in(proto)
+    hidden = {*inner_names(proto)} - inputs - made
+    dtypes = _dtypes(source.model)
+    floats = [t for t in tensors if t in hidden and dtypes.get(t) in _FLOATS]
+    inner = hand_out(proto, floats if inside else ())
+    # Five cases per tensor: an input of the graph is in the sample already; one of a subgraph is handed out, or nothing
+    # is seen of it; one that the model puts out is not listed twice; one that is not float32 is cast, as statistics are
+    # of float32; one of which only minimum and maximum are asked is reduced inside the graph, so that two numbers leave
+    # it instead of megabytes.
+    taps = []
+    for tensor in tensors:
+        tap = Tap(tensor=tensor, outputs=(tensor,), only_ends=tensor in only_ends)
+        if tensor in inputs:
+            tap = replace(tap, outputs=())
+        elif tensor in hidden:
+            name, sampled = inner.get(tensor, ("", False))
+            outputs = (name,) if name else ()
+            tap = replace(tap, outputs=outputs, handed_out=True, sampled=sampled)
+        else:
+            if dtypes.get(tensor) not in {None, ir.DataType.FLOAT}:
+                tap = replace(tap, outputs=(_add_node(proto.graph, "Cast", tensor, to=_FLOAT),))
+            if tap.only_ends:
+                read = tap.outputs[0]
+                ends = (_add_node(proto.graph, op, read, keepdims=0) for op in _ENDS)
+                tap = replace(tap, outputs=tuple(ends))
+        taps.append(tap)
+    _add_outputs(proto.graph, [name for tap in taps for name in tap.outputs])
+    return _Tapped(proto.SerializeToString(), folder, tuple(taps))
 
 
 def _structure(model: Path | ir.Model) -> tuple[onnx.ModelProto, Path | None]:
