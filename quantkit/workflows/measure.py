@@ -146,9 +146,9 @@ def _measured(prepared: Prepared, rules: Plan) -> Costs | str:
             seconds = run_seconds(str(source), feeds)
             if prepared.job.options.measure is None and seconds < _SHORTEST:
                 return f"Nothing was measured: a run takes {1e6 * seconds:.0f} us, of which too much is the call itself."
-            few = feeds[: 1 if seconds > _LONG else None]
-            costs = _profiled(prepared, rules, source, few, folder)
-            costs = _confirmed(prepared, rules, costs, few, folder)
+            lab = _Lab(feeds[: 1 if seconds > _LONG else None], folder, _patience(seconds))
+            costs = _profiled(prepared, rules, source, lab)
+            costs = _confirmed(prepared, rules, costs, lab)
             return _elsewhere(costs, rules, prepared.job.options.runs_on.name)
         except RUNTIME_ERRORS as e:
             return f"Nothing was measured: {first_line(e)}"
@@ -193,14 +193,28 @@ def _feeds(prepared: Prepared, source: Path) -> Feeds:
     return []
 
 
-def _profiled(prepared: Prepared, rules: Plan, source: Path, feeds: Feeds, folder: Path) -> Costs:
+@dataclass(frozen=True, slots=True)
+class _Lab:
+    """What models are run on, where they are written, and the seconds that each may take in all."""
+
+    feeds: Feeds
+    folder: Path
+    seconds: float
+
+
+def _patience(run: float) -> float:
+    """Return the seconds to spend on a model of which one run takes so long."""
+    return min(1.0, max(0.3, 100 * run))
+
+
+def _profiled(prepared: Prepared, rules: Plan, source: Path, lab: _Lab) -> Costs:
     view = prepared.ready.view
     paths = [
         source,
-        _written(prepared, None, folder / "float.onnx"),
-        _written(prepared, rules, folder / "static.onnx"),
+        _written(prepared, None, lab.folder / "float.onnx"),
+        _written(prepared, rules, lab.folder / "static.onnx"),
     ]
-    given, floats, static = profile_models(paths, feeds, folder)
+    given, floats, static = profile_models(paths, lab.feeds, lab.folder, seconds=lab.seconds)
     costs = costs_of(view, rules, floats, static, total=given.total)
     products = [
         n.node for n in rules.nodes if n.mode is Mode.STATIC and n.op_type in MATRIX_PRODUCTS
@@ -213,21 +227,22 @@ def _profiled(prepared: Prepared, rules: Plan, source: Path, feeds: Feeds, folde
     products = [name for name in products if plan.node[name].mode is Mode.INTEGER]
     if not products:
         return costs
-    path = _written(prepared, plan, folder / "dynamic.onnx")
-    return with_dynamic(view, costs, products, profile_models([path], feeds, folder)[0])
+    path = _written(prepared, plan, lab.folder / "dynamic.onnx")
+    (dynamic,) = profile_models([path], lab.feeds, lab.folder, seconds=lab.seconds)
+    return with_dynamic(view, costs, products, dynamic)
 
 
-def _confirmed(prepared: Prepared, rules: Plan, costs: Costs, feeds: Feeds, folder: Path) -> Costs:
+def _confirmed(prepared: Prepared, rules: Plan, costs: Costs, lab: _Lab) -> Costs:
     """Run what the figures lead to beside what the rules lead to: if it is not faster, only larger differences count."""
-    before = folder / "static" / "static.onnx"
+    before = lab.folder / "static" / "static.onnx"
     for number, noise in enumerate((costs.noise, *_COARSER)):
         found = replace(costs, noise=noise)
         kept = choose(prepared.ready.view, rules, found)
         if not kept:
             return found
         plan = plan_of(prepared, Format.QDQ, kept)
-        chosen = _written(prepared, plan, folder / f"chosen{number}.onnx")
-        was, now = time_models([before, chosen], feeds)
+        chosen = _written(prepared, plan, lab.folder / f"chosen{number}.onnx")
+        was, now = time_models([before, chosen], lab.feeds, seconds=lab.seconds)
         if now < (1 - _GAIN / 2) * was:
             return found
     return replace(costs, noise=_UNSURE)

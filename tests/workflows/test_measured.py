@@ -211,7 +211,7 @@ def test_figures_that_do_not_come_true_leave_the_plan_to_the_rules(
         return replace(found, floats={**found.floats, "conv2": 0.0, "relu2": 0.0})
 
     monkeypatch.setattr(measure, "_profiled", wrong)
-    monkeypatch.setattr(measure, "time_models", lambda *_: (1.0, 1.1))
+    monkeypatch.setattr(measure, "time_models", lambda *_, **__: (1.0, 1.1))
     plan = quantkit.plan_prepared(quantkit.prepare_static(source, data, MEASURED))
     assert plan.node["conv2"].mode is Mode.STATIC
 
