@@ -163,7 +163,7 @@ def _print(found: "Tuned") -> None:
 def _row(one: "Candidate", found: "Tuned") -> tuple[str, ...]:
     chosen = " *" if one.name == found.chosen else ""
     if one.path is None:
-        return (one.name, str(one.choice), "-", "-", "-", "-", f"not made: {one.note}")
+        return (one.name, str(one.choice), "-", "-", "-", "-", "not made")
     return (
         f"{one.name}{chosen}",
         str(one.choice),

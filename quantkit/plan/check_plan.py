@@ -113,7 +113,7 @@ def _check_weight(weight: WeightPlan, rank: int, *, covers_all: bool) -> None:
             raise UsageError(
                 f"The plan names axis {axis} of weight '{weight.tensor}', which has {rank} axes."
             )
-    if weight.transposed and rank != 2:  # noqa: PLR2004 - a matrix
+    if weight.transposed and rank not in {2, 3}:  # a matrix, or one for each direction of an LSTM
         raise UsageError(f"The plan transposes weight '{weight.tensor}', which is no matrix.")
 
 

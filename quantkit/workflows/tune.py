@@ -50,7 +50,6 @@ from quantkit.workflows.tune_family import first_of_family, whole_family
 from quantkit.workflows.tune_folder import MODEL, PLAN, Candidate, Family, TuneFolder
 from quantkit.workflows.tune_samples import Split, divide
 from quantkit.workflows.tune_search import (
-    BASES,
     Budget,
     Choice,
     Figures,
@@ -58,6 +57,7 @@ from quantkit.workflows.tune_search import (
     frontier_of,
     keeps,
     limits,
+    moves_on,
     next_choices,
 )
 from quantkit.workflows.tune_trial import (
@@ -373,7 +373,7 @@ class _Search:
     def _next(self, client: Any) -> tuple[Choice, ...]:
         known = self.figures()
         together = 1 if client is None else max(1, len(workers_of(client)))
-        if not self.family.whole and all(b in known and known[b].verdict != "in" for b in BASES):
+        if not self.family.whole and moves_on(known, self.budget):
             self._find_family()
         return next_choices(
             known, self.family.noises, self.budget, together, dynamic=self.family.dynamic
@@ -634,6 +634,8 @@ class _Search:
                 f"the smallest has {min(f.size for f in made):.1%} of float's size, not {budget.size:.1%}"
             )
         reason = "; ".join(said) or "each limit is kept by some candidate, and all of them by none"
+        if self.stopped:
+            return f"The budget was not met in the time there was: {reason}."
         return f"The budget cannot be met: {reason}."
 
     def _notes(self, own: Evaluated, verdict: Verdict) -> Iterator[str]:
@@ -646,6 +648,9 @@ class _Search:
         for judged in verdict.rules:
             if judged.outcome == "undecided":
                 yield f"{judged.rule.key}: {judged.sentence}."
+        for one in self.made.values():
+            if one.note:
+                yield f"Candidate {one.name} ({one.choice}) could not be made: {one.note}"
         if self.stopped:
             yield "Time was over before the border of the budget was found: more --minutes go on from here."
 

@@ -19,6 +19,7 @@ __all__ = [
     "best_of",
     "frontier_of",
     "limits",
+    "moves_on",
     "next_choices",
 ]
 
@@ -27,6 +28,7 @@ Recovery = Literal["usual", "thorough"]
 Verdict = Literal["in", "out", "failed"]
 
 _CLOSE = 0.02  # of float's time: less is within what timing is off by
+_NEAR, _LITTLE = 4.0, 0.02  # times the budget, and beyond it: more is not won back without time
 _PREDICTED = 2  # probes that follow the prediction; then the middle
 
 
@@ -131,18 +133,30 @@ def _wanted(
     dynamic: bool,
 ) -> list[Choice]:
     others = [Choice(form="dynamic"), Choice(form="stored")] if dynamic else [Choice(form="stored")]
-    usual = BASES[0]
-    if usual not in known:
-        return [usual, *others]
-    if _is_in(known, usual):
-        return others
     tried = [base for base in BASES if base in known]
-    if not any(_is_in(known, base) for base in tried) and len(tried) < len(BASES):
-        return [base for base in BASES if base not in known] + others
+    if BASES[0] not in known:
+        return [BASES[0], *others]
     if any(_is_in(known, base) for base in tried):
         return others
+    if not moves_on(known, budget):
+        return [base for base in BASES if base not in known] + others
     base = min(tried, key=lambda c: (_drop(known[c]), BASES.index(c)))
     return _bisected(known, base, noises, budget, together) or others
+
+
+def moves_on(known: Mapping[Choice, Figures], budget: Budget) -> bool:
+    """Say whether plans further along the family are needed: all that costs no time was tried, or could not suffice.
+
+    Args:
+        known: What was made so far.
+        budget: What must be kept.
+    """
+    tried = [base for base in BASES if base in known]
+    if not tried or any(_is_in(known, base) for base in tried):
+        return False
+    limit = budget.drop or 0.0
+    far = _drop(known[tried[0]]) > max(_NEAR * limit, limit + _LITTLE)
+    return far or len(tried) == len(BASES)
 
 
 def _bisected(

@@ -309,3 +309,24 @@ def test_what_could_not_be_taken_up_again_is_not_saved(
     with pytest.raises(UsageError, match="higher limit"):
         quantkit.save_prepared(quantkit.prepare_static(source, data), tmp_path / "saved")
     assert not (tmp_path / "saved").exists()
+
+
+def test_a_plan_that_was_made_for_an_lstm_is_taken_when_it_is_given(tmp_path: Path) -> None:
+    width, hidden = 24, 40
+    nodes = [
+        node("LSTM", ["x", "w", "r"], ["h", "", ""], "lstm", hidden_size=hidden),
+        node("Squeeze", ["h", "axes"], ["s"], "squeeze"),
+        node("MatMul", ["s", "v"], ["y"], "mm"),
+    ]
+    weights: dict[str, Array] = {
+        "w": weight(1, 4 * hidden, width),
+        "r": weight(1, 4 * hidden, hidden, seed=1),
+        "v": weight(hidden, 16, seed=2),
+        "axes": np.array([1], np.int64),
+    }
+    proto = model(graph(nodes, {"x": (5, 1, width)}, {"y": (5, 1, 16)}, weights))
+    data = [{"x": rng(k).standard_normal((5, 1, width)).astype(np.float32)} for k in range(8)]
+    plan = quantkit.plan_static(proto, data)
+    assert any(decided.transposed for decided in plan.weights)
+    quantkit.quantize_static(proto, tmp_path / "q.onnx", data, plan=plan)
+    assert (tmp_path / "q.onnx").exists()

@@ -114,7 +114,7 @@ def test_the_chosen_file_is_made_again_byte_by_byte_from_its_plan_and_recipe(
 def test_every_candidate_is_made_again_byte_by_byte(
     work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = quantkit.tune("m.onnx", "d.npz", "out", max_drop=0.0)
+    found = quantkit.tune("m.onnx", "d.npz", "out", max_drop=0.06)
     forms = {(c.choice.form, c.choice.recovery, c.choice.method) for c in found.candidates}
     assert len(forms) >= 4
     for candidate in found.candidates:
@@ -481,3 +481,10 @@ def test_a_per_cent_of_an_error_is_one_of_floats_own(work: Path) -> None:
     with pytest.raises(UsageError, match="allows everything"):
         quantkit.tune("m.onnx", "d.npz", "other", max_drop=1.0)
     assert not (work / "other").exists()
+
+
+def test_what_is_far_from_the_budget_is_not_tried_with_other_roundings() -> None:
+    budget = Budget(drop=0.005)
+    for drop, wanted in ((0.01, BASES[1]), (0.25, Choice(point=2))):
+        known = {Choice(): Figures(drop=drop, verdict="out", cost=0.4, size=0.3)}
+        assert next_choices(known, [0.25, 0.1, 0.004, 0.001], budget) == (wanted,)
