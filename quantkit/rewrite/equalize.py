@@ -9,9 +9,11 @@ is read:
 Relu, pooling, Add, Max and multiplying by a constant let the factor through; tensors that an Add ties together share
 their factors. Weights have a
 scale for each output channel, so the maker pays nothing. A dense reader pays with columns of unequal size, so the
-factor is the geometric mean of both needs, as in SmoothQuant:
+factor is the geometric mean of both needs, as in SmoothQuant; a depthwise one has a scale for each channel that it reads
+and pays nothing either:
 
     s_i = sqrt(a_i / max a),      a_i the observed magnitude
+    s_i = a_i / max a             where all readers are depthwise
 
 A Clip to [0, c] stays where it is: a channel that is multiplied by 1 / s_i is then clipped at s_i c instead of c,
 which no calibration sample came near: a_i, observed behind the Clip, has a margin of `_MARGIN`. Where a channel was
@@ -39,7 +41,7 @@ from quantkit.plan.ranges import clip_bounds
 __all__ = ["Group", "equalize", "extreme_requests", "groups_of"]
 
 _MARGIN = 1.25  # of what a clipped channel was seen to reach
-_SMALLEST = 1 / 64  # factor: a channel that is hardly ever on is not blown up without end
+_SMALLEST = 1 / 8  # factor: a channel that is hardly ever on is not blown up without end
 _CHANNELS = 1  # axis of activations
 _JOINS = frozenset({"Add", "Max", "Min"})  # of tensors with the same factors
 _SPATIAL = 3  # axes of channels, height and width
@@ -240,7 +242,8 @@ def _factors(magnitude: NDArray[Any], group: Group) -> NDArray[np.float64]:
     if not 0 < peak < group.bound:
         return np.ones_like(a)
     reach = a * _MARGIN if isfinite(group.bound) else a
-    return rounded(np.sqrt(np.clip(reach / peak, _SMALLEST, 1.0)))
+    strength = 1.0 if all(map(_is_depthwise, group.readers)) else 0.5
+    return rounded(np.clip((reach / peak) ** strength, _SMALLEST, 1.0))
 
 
 def _keeping_grids(

@@ -178,6 +178,17 @@ def test_the_largest_and_smallest_channel_come_closer() -> None:
     assert spread(after) < spread(before) / 7  # factors are at least 1/8
 
 
+def test_before_a_depthwise_conv_channels_become_alike_and_before_a_dense_one_half_so() -> None:
+    sizes = np.array([8, 4, 2, 4, 8, 4, 2, 4], np.float64)
+    after = {}
+    for name in ("depthwise", "relu"):
+        group = groups(EQUAL[name])[0]
+        divided = equalize(ir.from_proto(EQUAL[name]), [group], {"b": sizes})[0].divisor.values
+        after[name] = sizes / divided
+    assert np.ptp(after["depthwise"]) < 0.1
+    np.testing.assert_allclose(after["relu"].max() / after["relu"].min(), 2, rtol=0.02)
+
+
 @settings(max_examples=15, deadline=None)
 @given(st.sampled_from(sorted(EQUAL)), st.integers(0, 1000))
 def test_outputs_stay_also_on_data_that_was_not_seen(case: str, seed: int) -> None:
