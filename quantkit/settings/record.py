@@ -104,12 +104,19 @@ def static_record(settings: StaticSettings, samples: DataSettings) -> dict[str, 
     found: dict[str, Any] = to_record(
         {
             "static": static,
-            "recover": settings.recover,
+            "recover": _recover_record(settings.recover),
             "methods": settings.methods,
             "data": replace(samples, path=None, memory=None),
         }
     )
     return found
+
+
+def _recover_record(recover: RecoverSettings) -> dict[str, Any]:
+    """Return what was done to win back accuracy; what came later is left out where it is the default."""
+    later = "activation_ranges"
+    first = {f.name: getattr(recover, f.name) for f in fields(recover) if f.name != later}
+    return {**first, **_said(recover, later)}
 
 
 def static_settings_of(options: Mapping[str, Any]) -> StaticSettings:

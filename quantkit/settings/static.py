@@ -37,7 +37,8 @@ _recovery = partial(Setting, panel="Accuracy")
 class RecoverSettings:
     """What is done to win back accuracy: on, off, or "auto" for where it helps.
 
-    "auto" is on for bias and rounding, off for empirical, ranges and adaptive, and decided by what is observed for the others.
+    "auto" is on for bias and rounding, off for empirical, ranges and adaptive, and decided by what is observed or measured for
+    the others.
     """
 
     equalize: Annotated[Switch, _recovery("Equalize the ranges of channels between layers.")] = (
@@ -60,6 +61,13 @@ class RecoverSettings:
         _recovery(
             "Choose the range of each weight by the error that it leaves, instead of clipping none.",
             flag="--weight-ranges/--no-weight-ranges",
+        ),
+    ] = "auto"
+    activation_ranges: Annotated[
+        Switch,
+        _recovery(
+            "Narrow the ranges of activations where the layers that read them lose less by that.",
+            flag="--activation-ranges/--no-activation-ranges",
         ),
     ] = "auto"
     rounding: Annotated[

@@ -14,6 +14,7 @@ from quantkit.workflows.record import StaticJob
 
 __all__ = ["for_target", "plan_of", "planner_of", "with_choices"]
 
+_BYTE = 8
 _NOTHING_KEPT: Mapping[str, Kept] = MappingProxyType({})
 
 
@@ -48,8 +49,9 @@ def with_choices(prepared: Prepared, job: StaticJob) -> Prepared:
             f"These types need opset {needed}, and the model was prepared in opset {opset}: prepare it again, with these types."
         )
     method = job.calibrate.method
-    seen = prepared.seen if method == was.calibrate.method else prepared.seen.by(method)
-    return replace(prepared, job=job, seen=seen)
+    if method == was.calibrate.method:
+        return replace(prepared, job=job)
+    return replace(prepared, job=job, seen=prepared.seen.by(method), narrowed={})
 
 
 def plan_of(
@@ -80,7 +82,9 @@ def planner_of(
         output_format: How plans are to be written down.
     """
     ready, job = prepared.ready, prepared.job
-    ranges = ranges_of(prepared.seen, ready, job.methods)
+    # How narrow a range should be depends on how many steps it has.
+    narrowed = prepared.narrowed if job.options.activation.bits == _BYTE else {}
+    ranges = ranges_of(prepared.seen, ready, job.methods, narrowed)
     powers = _powers(prepared.seen, ready.view)
     options = replace(job.options, format=output_format.value)
 

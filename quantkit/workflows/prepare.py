@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 import onnx
@@ -168,6 +169,8 @@ class Prepared:
         on: What these are.
         samples: Some that it was calibrated with, for empirical bias correction.
         data: The data; None where a calibration was given.
+        narrowed: Ranges of activations of 8 bits that are to be narrower than what was observed says, because who reads
+            them loses less by that.
         costs: What its nodes take here, by the types that they were measured with, or why nobody knows; filled when
             somebody asks (`quantkit.workflows.measure`).
     """
@@ -182,6 +185,7 @@ class Prepared:
     on: str = MADE_UP
     samples: Feeds = ()
     data: OpenedData | None = None
+    narrowed: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     costs: dict[str, Costs | str] = field(default_factory=dict)
 
     @property
@@ -503,14 +507,23 @@ def check_plan(ready: FloatModel, plan: Plan, target: Target, *, early: bool = F
 
 
 def ranges_of(
-    seen: Calibration, ready: FloatModel, methods: Mapping[str, str]
+    seen: Calibration,
+    ready: FloatModel,
+    methods: Mapping[str, str],
+    narrowed: Mapping[str, tuple[float, float]] = MappingProxyType({}),
 ) -> dict[str, tuple[float, float]]:
     """Return each tensor's range, by its own method where one is asked for.
+
+    Args:
+        seen: What was observed.
+        ready: The model.
+        methods: Of single tensors, by name or pattern.
+        narrowed: Ranges that are to be narrower, unless a method is asked for.
 
     Raises:
         UsageError: A rule matches no tensor, or there is no such method.
     """
-    found = seen.ranges()
+    found = {**seen.ranges(), **narrowed}
     names = frozenset(found)
     for rule, method in methods.items():
         try:

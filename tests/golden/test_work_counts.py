@@ -114,7 +114,9 @@ def test_the_work_of_one_call_is_counted(*, equalized: bool, tmp_path: Path) -> 
         "model loads": 3 if equalized else 2,  # the source, and each float model that is run
         "model writes": 3 if equalized else 2,  # the result among them
         "data openings": 1,
-        "sessions": 5 if equalized else 4,
+        "sessions": 6
+        if equalized
+        else 4,  # one to see what narrower ranges would do, where any is free
     }
     assert 1 <= found["folder listings"] <= (16 if equalized else 12)
     assert 4 <= found["sample reads"] <= (46 if equalized else 30)
