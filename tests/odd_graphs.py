@@ -137,7 +137,7 @@ class OddGrower(Grower):
             inner = [
                 node("Conv", [read, "own"], ["c"], "conv", pads=[1] * 4),
                 node("Relu", ["c"], ["r"]),
-                node("Conv", ["r", "own"], ["out"], "conv", pads=[1] * 4),
+                node("Conv", ["r", "own"], ["out"], pads=[1] * 4),
             ]
             return graph(inner, {}, {"out": None}, {"own": w}, name=which)
 
@@ -224,8 +224,8 @@ def odd_names(proto: onnx.ModelProto, source: random.Random) -> None:
     new = {n: source.choice(forms).format(i) for i, n in enumerate(dict.fromkeys([*held, *made]))}
     renamed = {out.name: out.name for out in proto.graph.output}
     new |= renamed
-    for tensor in proto.graph.initializer:
-        tensor.name = new[tensor.name]
+    for named in (*proto.graph.initializer, *proto.graph.input):
+        named.name = new.get(named.name, named.name)
     _rename(proto.graph, new)
     for i, one in enumerate(proto.graph.node):
         one.name = source.choice(

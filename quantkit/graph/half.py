@@ -7,7 +7,7 @@ half is a float. Weights are widened each time they are read, and never kept.
 import onnx_ir as ir
 
 from quantkit.errors import ModelError
-from quantkit.graph.edit import Names
+from quantkit.graph.edit import Names, is_op, nodes_of
 from quantkit.graph.mapping import lazy
 from quantkit.graph.shapes import infer_types
 
@@ -30,9 +30,17 @@ def half_type(model: ir.Model) -> str:
 
 
 def stays_half(model: ir.Model) -> bool:
-    """Say whether a model that has no weights of halves takes or gives float16, and so computes in it."""
+    """Say whether a model that has no weights of halves takes or gives float16, or turns to it, and so computes in it."""
     values = (*model.graph.inputs, *model.graph.outputs)
-    return not half_type(model) and any(v.dtype is ir.DataType.FLOAT16 for v in values)
+    halves = any(v.dtype is ir.DataType.FLOAT16 for v in values)
+    return not half_type(model) and (halves or any(map(_turns_half, nodes_of(model))))
+
+
+def _turns_half(node: ir.Node) -> bool:
+    """Say whether a node makes float16 that something computes with."""
+    if not is_op(node, "Cast") or node.attributes.get_int("to", 0) != ir.DataType.FLOAT16:
+        return False
+    return any(not is_op(use.node, "Cast") for use in node.outputs[0].uses())
 
 
 def widened_note(half: str) -> str:

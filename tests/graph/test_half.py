@@ -8,7 +8,7 @@ import pytest
 from builders import graph, model, node, op_types, rng, run, save, sqnr, weight
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto
+from onnx import TensorProto, numpy_helper
 
 from quantkit import calibrate, quantize_dynamic, quantize_static
 from quantkit.cli.app import run as quantkit
@@ -170,3 +170,20 @@ def test_an_input_that_is_an_output_too_stays_half(coverage: str, tmp_path: Path
     np.testing.assert_array_equal(same, data[0]["x"])
     quantize_dynamic(proto, path)
     np.testing.assert_array_equal(run(path, data[0])[1], data[0]["x"])
+
+
+def test_a_part_in_halves_is_quantized_in_an_opset_that_has_it(tmp_path: Path) -> None:
+    # Between Casts, its weight in a Constant: QuantizeLinear takes float16 from opset 19 on, its scales from 21.
+    held = numpy_helper.from_array(weight(8, 8).astype(np.float16), "k")
+    nodes = [
+        node("Constant", [], ["w"], value=held),
+        node("MatMul", ["x", "v"], ["m"], "first"),
+        node("Cast", ["m"], ["h"], to=TensorProto.FLOAT16),
+        node("MatMul", ["h", "w"], ["p"], "second"),
+        node("Cast", ["p"], ["y"], to=TensorProto.FLOAT),
+    ]
+    proto = model(graph(nodes, {"x": ["N", 8]}, {"y": None}, {"v": weight(8, 8)}))
+    path, out = save(proto, tmp_path / "m.onnx"), tmp_path / "o.onnx"
+    x = rng().standard_normal((16, 8)).astype(np.float32)
+    quantize_static(path, out, {"x": x}, coverage="all")
+    assert sqnr(run(path, {"x": x[:1]})[0], run(out, {"x": x[:1]})[0]) > 20
