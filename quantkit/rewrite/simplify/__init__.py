@@ -20,9 +20,10 @@ from calibrators.plugins import Plugins
 from quantkit.errors import ModelError, UsageError, VerifyError
 from quantkit.graph.messages import root_cause
 from quantkit.graph.shapes import infer, shapes
-from quantkit.rewrite.simplify.batchnorm import batchnorm, matmul_add
+from quantkit.rewrite.simplify.batchnorm import batchnorm, matmul_add, scale_shift
 from quantkit.rewrite.simplify.constants import constants
 from quantkit.rewrite.simplify.noops import identity, noops, transposes
+from quantkit.rewrite.simplify.patterns import global_pool, hard_sigmoid
 from quantkit.rewrite.simplify.subexpressions import initializers, subexpressions
 
 __all__ = ["PASSES", "PLUGINS", "ModelPass", "SimplifyReport", "find_pass", "run_pass", "select"]
@@ -40,7 +41,10 @@ PASSES: Mapping[str, Pass] = MappingProxyType(
         "noops": noops,
         "transposes": transposes,
         "batchnorm": batchnorm,
+        "scale_shift": scale_shift,
         "matmul_add": matmul_add,
+        "hard_sigmoid": hard_sigmoid,
+        "global_pool": global_pool,
         "subexpressions": subexpressions,
         "initializers": initializers,
     }

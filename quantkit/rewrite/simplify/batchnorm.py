@@ -10,6 +10,9 @@ multiplied by f[o]. Computed in float64 and rounded to float32 once; large weigh
 Only at inference, with constant parameters, and where nobody else reads x. The output keeps its name. A
 weight that others read too is left to them, and a new one made.
 
+A number per channel, or one for all, that is added to a Conv or ConvTranspose, subtracted, or multiplied or divided by goes the
+same way.
+
 ``MatMul(x, W) + b`` becomes ``Gemm(x, W, b)``.
 Only where x is certainly a matrix (Gemm takes nothing else), W is a constant matrix, b a constant row or a
 single number, all float32, and nobody else reads the product. The node keeps the name of the MatMul, which
@@ -39,7 +42,7 @@ from quantkit.graph.mapping import lazy
 from quantkit.graph.opset import opset_of
 from quantkit.graph.shapes import dims, dtype
 
-__all__ = ["batchnorm", "matmul_add"]
+__all__ = ["batchnorm", "matmul_add", "scale_shift"]
 
 _BROADCASTING_GEMM = 7  # the opset from which Gemm broadcasts its last input without being told to
 _MATRIX = 2
@@ -131,21 +134,74 @@ def _infers(node: ir.Node, opset: int) -> bool:
     return len([out for out in node.outputs if out.name]) == 1
 
 
+def scale_shift(model: ir.Model) -> int:
+    """Fold sums and products with a number per channel into the Conv before them; return how many went."""
+    if opset_of(model) < _MODERN:
+        return 0
+    found = [n for n in nodes_of(model) if is_op(n, "Add", "Sub", "Mul", "Div")]
+    names = value_names(model) if found else Names()
+    return sum(_fold_numbers(node, names) for node in found)
+
+
+def _fold_numbers(node: ir.Node, names: Names) -> bool:
+    for slot, value in enumerate(node.inputs):
+        before = None if value is None else value.producer()
+        if before is None or not is_op(before, "Conv", "ConvTranspose"):
+            continue
+        if slot and node.op_type in {"Sub", "Div"}:  # a number less the result, or divided by it
+            continue
+        affine = _numbers(node, before, 1 - slot)
+        if affine is not None:
+            return _fold_into(before, node, affine, names)
+    return False
+
+
+def _numbers(node: ir.Node, before: ir.Node, slot: int) -> _Affine | None:
+    """Return what a constant in a slot of a node does to each channel of a product; None if it is no number per channel."""
+    tensor, weight = _float32(node.inputs[slot]), _float32(before.inputs[1])
+    if tensor is None or weight is None:
+        return None
+    axis, groups = (
+        (0, 1) if before.op_type == "Conv" else (1, before.attributes.get_int("group", 1))
+    )
+    rank, channels = len(weight.shape), int(weight.shape.numpy()[axis]) * groups
+    shape = tuple(tensor.shape.numpy())
+    if len(shape) > rank or tensor.size not in {1, channels}:
+        return None
+    spread = (*[1] * (rank - len(shape)), *shape)
+    if tensor.size > 1 and spread[1] != channels:
+        return None
+    number = np.broadcast_to(tensor.numpy().astype(np.float64).reshape(-1), (channels,))
+    if not np.isfinite(number).all() or (node.op_type == "Div" and not number.all()):
+        return None
+    one, zero = np.ones(channels), np.zeros(channels)
+    if node.op_type in {"Add", "Sub"}:
+        return _Affine(f=one, mean=zero, shift=number if node.op_type == "Add" else -number)
+    return _Affine(f=number if node.op_type == "Mul" else 1 / number, mean=zero, shift=zero)
+
+
 def _fold(norm: ir.Node, names: Names) -> bool:
     x = norm.inputs[0]
-    before = None if x is None else x.producer()
-    if x is None or before is None or sole_reader(x) is not norm or before.domain:
+    before, affine = None if x is None else x.producer(), _affine(norm)
+    return before is not None and affine is not None and _fold_into(before, norm, affine, names)
+
+
+def _fold_into(before: ir.Node, norm: ir.Node, affine: _Affine, names: Names) -> bool:
+    """Let a product do what the node behind it does to each channel."""
+    x = before.outputs[0]
+    if sole_reader(x) is not norm or before.domain:
         return False
-    affine, weight = _affine(norm), _float32(before.inputs[1] if len(before.inputs) > 1 else None)
+    weight = _float32(before.inputs[1] if len(before.inputs) > 1 else None)
     rule = _RULES.get(before.op_type)
-    if affine is None or weight is None or rule is None:
+    if weight is None or rule is None:
         return False
     folded = rule(before, tuple(weight.shape.numpy()), affine)
     if folded is None or not np.isfinite(folded.bias).all():
         return False
     before.attributes.pop("beta", None)  # of Gemm: the new bias holds it
     _set(before, _BIAS, ir.Tensor(folded.bias.astype(np.float32)), names)
-    _set(before, 1, _scaled(weight, folded.scale), names)
+    if (affine.f != 1).any():
+        _set(before, 1, _scaled(weight, folded.scale), names)
     succeed(norm.outputs[0], x)
     discard(norm)
     return True
