@@ -143,7 +143,8 @@ def markdown(data: Mapping[str, Any]) -> str:
         cells = [_pair(known.get(plan)) for plan in header[4:]]
         rows.append([name, *_figures(model["points"]), *cells])
     rows.append(["**all**", *_figures(everything), "", "", ""])
-    return "\n".join([*lines, *table(header, rows)]) + "\n"
+    why = [f"* {n}: {m['why']}" for n, m in data["models"].items() if "why" in m]
+    return "\n".join([*lines, *table(header, rows), *([""] if why else []), *why]) + "\n"
 
 
 def _figures(points: Sequence[Point]) -> list[str]:
@@ -233,7 +234,11 @@ def main() -> None:
             if (given.only and name not in given.only) or (given.resume and name in data["models"]):
                 continue
             print(name, flush=True)
-            data["models"][name] = measured(load(), Path(temporary) / name, given.plans)
+            try:
+                found = measured(load(), Path(temporary) / name, given.plans)
+            except QuantkitError as e:
+                found = {"points": [], "why": str(e)}
+            data["models"][name] = found
             _write(given.out, data)
     if given.render:
         _write(given.out, data)
