@@ -30,6 +30,7 @@ _SECONDS = 1.0  # for which each of two models is timed
 _LABELS = 0.1  # of the values of outputs without floats that may differ
 _STEPS = 12  # plans that are tried to find how much noise is worth
 _FINER = 4  # of them between one that is too noisy and one that is not
+_PARTS = 32  # to which it is found how many nodes will do
 _COARSE = 8.0  # by what noise is worth more from one to the next
 SMALL = 1024  # values of a weight below which scales and conversions take as much as 8 bits save
 
@@ -120,6 +121,7 @@ class _Search:
         lost = max(stored.values(), default=0.0) > floor
         self.kept = {**kept, **(_float_weights(plan, self.losses, floor) if lost else {})}
         self.planned = planner_of(prepared, plan.output_format or Format.QDQ)
+        self.nodes = {node.name: node for node in prepared.ready.view.nodes}
         self.forced = resolve_names(prepared.job.options.forced, prepared.ready.view.names)
         self.tried: dict[frozenset[str], float] = {}
 
@@ -131,12 +133,42 @@ class _Search:
             if self._is_quiet(self._at(quiet)):
                 break
             loud, quiet = quiet, quiet * _COARSE
-        else:
-            return self._at(quiet)
+        else:  # what single places lose says too little of what they lose together
+            found = self._at(quiet)
+            static = [n.node for n in self.plan.nodes if n.mode is Mode.STATIC]
+            rest = Kept(
+                "in integers with what is around it the model would lose too much", Mode.STORED
+            )
+            left = dict.fromkeys((name for name in static if name not in self.forced), rest)
+            return self._fewer(found, {**left, **found})
         for _ in range(_FINER):
             middle = (loud * quiet) ** 0.5
             loud, quiet = (loud, middle) if self._is_quiet(self._at(middle)) else (middle, quiet)
-        return self._at(quiet)
+        # A cut may take many nodes at once: fewer of them may do, the worst first.
+        found = self._at(quiet)
+        return min(
+            (found, self._fewer(self._at(loud), found), self._fewer(self.kept, found)),
+            key=self._seconds,
+        )
+
+    def _fewer(self, loud: Mapping[str, Kept], quiet: Mapping[str, Kept]) -> Mapping[str, Kept]:
+        """Return what is left out by one that is too noisy, with as little as will do of what one that is quiet leaves out."""
+        more = sorted((n for n in quiet if n not in loud), key=self._lost_by, reverse=True)
+        low, high = 0, len(more)
+        while high - low > max(1, len(more) // _PARTS):
+            middle = (low + high) // 2
+            kept = {**loud, **{name: quiet[name] for name in more[:middle]}}
+            low, high = (low, middle) if self._is_quiet(kept) else (middle, high)
+        return {**loud, **{name: quiet[name] for name in more[:high]}}
+
+    def _lost_by(self, name: str) -> float:
+        """Return what a node's weight and what it reads and makes lose at the output that loses most."""
+        node = self.nodes[name]
+        found = [self.losses.tensors.get(t, ()) for t in (*node.inputs, *node.outputs)]
+        return max(max(f, default=0.0) for f in (*found, self.losses.nodes.get(name, ())))
+
+    def _seconds(self, kept: Mapping[str, Kept]) -> float:
+        return predict(self.prepared.ready.view, self.planned(kept), self.costs)
 
     def _at(self, weight: float) -> dict[str, Kept]:
         """Return what is left out where one unit of noise is worth so many seconds."""
