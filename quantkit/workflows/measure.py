@@ -22,6 +22,7 @@ from quantkit.ops.float_ops import MATRIX_PRODUCTS, PRODUCTS
 from quantkit.plan import Kept, Mode, Plan
 from quantkit.plan.measured import Costs, choose, predict
 from quantkit.plan.model import SolvedIntegers
+from quantkit.plan.selection import resolve_names
 from quantkit.runtime.check_result import LARGE
 from quantkit.runtime.profile import (
     costs_of,
@@ -94,12 +95,19 @@ def decide(
     found = prepared.costs[key]
     if isinstance(found, str):
         return Decision(notes=(found,))
-    kept = choose(prepared.ready.view, rules, found)
+    kept = _slower(prepared, rules, found)
     plan = plan_of(prepared, output_format, kept) if kept else rules
     before, after = (predict(prepared.ready.view, p, found) for p in (rules, plan))
     if after > (1 - _GAIN) * before:
         kept, plan, after = {}, rules, before
     return Decision(kept=kept, costs=found, notes=(_line(found, rules, plan, before, after),))
+
+
+def _slower(prepared: Prepared, rules: Plan, costs: Costs) -> dict[str, Kept]:
+    """Return what is better left out of integers, but for what the user wants there."""
+    view = prepared.ready.view
+    forced = resolve_names(prepared.job.options.forced, view.names)
+    return {n: one for n, one in choose(view, rules, costs).items() if n not in forced}
 
 
 def _line(costs: Costs, rules: Plan, plan: Plan, before: float, after: float) -> str:
@@ -237,7 +245,7 @@ def _confirmed(prepared: Prepared, rules: Plan, costs: Costs, lab: _Lab) -> Cost
     before = lab.folder / "static" / "static.onnx"
     for number, noise in enumerate((costs.noise, *_COARSER)):
         found = replace(costs, noise=noise)
-        kept = choose(prepared.ready.view, rules, found)
+        kept = _slower(prepared, rules, found)
         if not kept:
             return found
         plan = plan_of(prepared, Format.QDQ, kept)

@@ -10,7 +10,7 @@ import pytest
 from builders import Array, graph, model, node, rng, save, weight
 
 import quantkit
-from quantkit import Prepared, StaticSettings
+from quantkit import NodeRule, Prepared, StaticSettings
 from quantkit.errors import UsageError
 from quantkit.files import scratch
 from quantkit.plan import Mode, Plan
@@ -97,6 +97,15 @@ def test_what_is_slower_in_integers_stays_out_with_the_figures(
     assert result.plan.node["conv2"].why.startswith("slower in int8: 18.50 ms alone")
     assert result.plan.node["conv1"].mode is Mode.STATIC
     assert any("stay out of int8" in note for note in result.notes)
+
+
+def test_what_is_forced_into_integers_stays_there(
+    source: Path, data: Path, measured: list[Prepared]
+) -> None:
+    forced = replace(MEASURED, nodes=(NodeRule(node="conv2", mode="integer"),))
+    plan = quantkit.plan_static(source, data, forced)
+    assert measured
+    assert plan.node["conv2"].mode is Mode.STATIC
 
 
 def test_the_record_has_what_was_decided_and_the_same_bytes_come_of_it_without_measuring(
