@@ -20,13 +20,14 @@ _OFF = RecoverSettings(
     bias=False,
     empirical=False,
     ranges=False,
+    activation_ranges=False,
     rounding=False,
     adaptive=False,
 )
 _ROUNDED = replace(_OFF, rounding=True)
 _CORRECTED = replace(_ROUNDED, bias=True)
 _ADAPTED = replace(_CORRECTED, adaptive=True)
-STEPS = ("equalize", "smooth", "rounding", "bias")
+STEPS = ("equalize", "smooth", "rounding", "bias", "activation_ranges")
 _EXTRAS = ("adaptive", "ranges", "empirical")
 _FREE = "x86-vnni"
 

@@ -299,7 +299,7 @@ def test_a_matrix_product(work: Path, capsys: pytest.CaptureFixture[str]) -> Non
 def test_every_recovery_switch_has_a_flag_and_a_line_in_the_help(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flag = {"ranges": "weight-ranges"}.get(name, name)
+    flag = {"ranges": "weight-ranges"}.get(name, name.replace("_", "-"))
     seen: list[RecoverSettings] = []
 
     def stop(job: Any, *_: Any, **__: Any) -> None:
