@@ -31,6 +31,7 @@ _LABELS = 0.1  # of the values of outputs without floats that may differ
 _STEPS = 12  # plans that are tried to find how much noise is worth
 _FINER = 4  # of them between one that is too noisy and one that is not
 _PARTS = 32  # to which it is found how many nodes will do
+_PUT_BACK = 12  # tries to put some of them back
 _COARSE = 8.0  # by what noise is worth more from one to the next
 SMALL = 1024  # values of a weight below which scales and conversions take as much as 8 bits save
 
@@ -140,16 +141,14 @@ class _Search:
                 "in integers with what is around it the model would lose too much", Mode.STORED
             )
             left = dict.fromkeys((name for name in static if name not in self.forced), rest)
-            return self._fewer(found, {**left, **found})
+            return self._put_back(self._fewer(found, {**left, **found}))
         for _ in range(_FINER):
             middle = (loud * quiet) ** 0.5
             loud, quiet = (loud, middle) if self._is_quiet(self._at(middle)) else (middle, quiet)
         # A cut may take many nodes at once: fewer of them may do, the worst first.
         found = self._at(quiet)
-        return min(
-            (found, self._fewer(self._at(loud), found), self._fewer(self.kept, found)),
-            key=self._seconds,
-        )
+        fewer = (found, self._fewer(self._at(loud), found), self._fewer(self.kept, found))
+        return self._put_back(min(fewer, key=self._seconds))
 
     def _fewer(self, loud: Mapping[str, Kept], quiet: Mapping[str, Kept]) -> Mapping[str, Kept]:
         """Return what is left out by one that is too noisy, with as little as will do of what one that is quiet leaves out."""
@@ -160,6 +159,23 @@ class _Search:
             kept = {**loud, **{name: quiet[name] for name in more[:middle]}}
             low, high = (low, middle) if self._is_quiet(kept) else (middle, high)
         return {**loud, **{name: quiet[name] for name in more[:high]}}
+
+    def _put_back(self, kept: Mapping[str, Kept]) -> Mapping[str, Kept]:
+        """Put into integers again what was left out with the one that lost most, the quietest first, in parts."""
+        if not self._is_quiet(kept):
+            return kept
+        tries = 0
+        size = (len(kept) - len(self.kept)) // 2
+        while size and tries < _PUT_BACK:
+            left = sorted((n for n in kept if n not in self.kept), key=self._lost_by)
+            for start in range(0, len(left), size):
+                part = set(left[start : start + size])
+                without = {name: one for name, one in kept.items() if name not in part}
+                tries += 1
+                if self._seconds(without) < self._seconds(kept) and self._is_quiet(without):
+                    kept = without
+            size //= 2
+        return kept
 
     def _lost_by(self, name: str) -> float:
         """Return what a node's weight and what it reads and makes lose at the output that loses most."""

@@ -63,9 +63,9 @@ def logarithm_in_front() -> onnx.ModelProto:
 def loud_branch() -> onnx.ModelProto:
     """Two heads; of one a few values are a hundred times larger than all that counts, and taken away again."""
     held = weights("stem", "a", "b", "loud", first="stem")
-    peak = np.zeros((CHANNELS, 1, 1), np.float32)
-    peak[0] = 100.0
-    held |= {"peak": peak, "loud_b": held["loud_b"] + peak.reshape(-1)}
+    peak = np.zeros((CHANNELS, SIDE, SIDE), np.float32)
+    peak[0] = 100.0  # of every place, so that it cannot go into the bias
+    held |= {"peak": peak, "loud_b": held["loud_b"] + peak[:, 0, 0]}
     nodes = [
         *conv("stem", "x", "s"),
         *conv("a", "s", "h"),
