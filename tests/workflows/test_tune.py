@@ -34,8 +34,8 @@ from quantkit.settings import (
     load_recipe,
     recipe_text,
 )
-from quantkit.workflows.tune_samples import split
-from quantkit.workflows.tune_search import (
+from quantkit.workflows.tune.samples import split
+from quantkit.workflows.tune.search import (
     BASES,
     Budget,
     Choice,
@@ -45,7 +45,7 @@ from quantkit.workflows.tune_search import (
     limits,
     next_choices,
 )
-from quantkit.workflows.tune_trial import sample_losses
+from quantkit.workflows.tune.trial import sample_losses
 
 _WIDTH, _SAMPLES = 48, 160
 _MAIN = "from quantkit.cli import main; main()"

@@ -18,9 +18,9 @@ from quantkit.workflows.measure import decide
 from quantkit.workflows.plan_prepared import planner_of
 from quantkit.workflows.prepare import Prepared
 from quantkit.workflows.repair import assumed_costs
-from quantkit.workflows.tune_folder import Family
-from quantkit.workflows.tune_search import Choice
-from quantkit.workflows.tune_trial import plan_for
+from quantkit.workflows.tune.folder import Family
+from quantkit.workflows.tune.search import Choice
+from quantkit.workflows.tune.trial import plan_for
 
 __all__ = ["first_of_family", "whole_family"]
 

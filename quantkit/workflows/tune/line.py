@@ -2,7 +2,7 @@
 
     load -> split the samples -> prepare -> [what next? -> make -> run -> record] ... -> judge -> write
 
-What is made next is decided by what is recorded (`quantkit.workflows.tune_search`), so that a search that was killed goes on
+What is made next is decided by what is recorded (`quantkit.workflows.tune.search`), so that a search that was killed goes on
 where it was, and comes to the same answer.
 """
 
@@ -46,10 +46,10 @@ from quantkit.workflows.pipeline import prepare_model
 from quantkit.workflows.prepare import Prepared
 from quantkit.workflows.record import StaticJob
 from quantkit.workflows.saved import load_prepared, save_prepared
-from quantkit.workflows.tune_family import first_of_family, whole_family
-from quantkit.workflows.tune_folder import MODEL, PLAN, Candidate, Family, TuneFolder
-from quantkit.workflows.tune_samples import Split, divide
-from quantkit.workflows.tune_search import (
+from quantkit.workflows.tune.family import first_of_family, whole_family
+from quantkit.workflows.tune.folder import MODEL, PLAN, Candidate, Family, TuneFolder
+from quantkit.workflows.tune.samples import Split, divide
+from quantkit.workflows.tune.search import (
     Budget,
     Choice,
     Figures,
@@ -60,7 +60,7 @@ from quantkit.workflows.tune_search import (
     moves_on,
     next_choices,
 )
-from quantkit.workflows.tune_trial import (
+from quantkit.workflows.tune.trial import (
     CandidateJob,
     decibels,
     make_candidate,
@@ -687,7 +687,7 @@ class _Measure:
 
     @classmethod
     def of(cls, model: Evaluated, limit: float | None) -> "_Measure":
-        """Return what there is to tell of a candidate, as `quantkit.workflows.tune_trial.lost` does."""
+        """Return what there is to tell of a candidate, as `quantkit.workflows.tune.trial.lost` does."""
         metric = model.metric
         if metric is not None and isinstance(limit, Percent) and not metric.is_fraction:
             return cls(

@@ -25,7 +25,7 @@ from quantkit.graph.load import model_files
 from quantkit.plan.model import Kept
 from quantkit.result import Interval
 from quantkit.settings import RECIPE_NAME
-from quantkit.workflows.tune_search import Choice
+from quantkit.workflows.tune.search import Choice
 
 __all__ = ["CANDIDATE", "MODEL", "PLAN", "Candidate", "Family", "TuneFolder", "digest_of"]
 

@@ -42,18 +42,21 @@ from quantkit.workflows.prepare import Prepared
 from quantkit.workflows.realize import realize
 from quantkit.workflows.record import StaticJob
 from quantkit.workflows.saved import load_prepared
-from quantkit.workflows.tune_folder import CANDIDATE, MODEL, PLAN, Candidate, TuneFolder, digest_of
-from quantkit.workflows.tune_search import Choice
+from quantkit.workflows.tune.folder import CANDIDATE, MODEL, PLAN, Candidate, TuneFolder, digest_of
+from quantkit.workflows.tune.search import Choice
 
 __all__ = [
     "CandidateJob",
     "Lost",
+    "decibels",
     "job_of",
     "lost",
     "make_candidate",
     "make_saved",
     "plan_for",
     "recipe_for",
+    "sample_losses",
+    "write_candidate",
 ]
 
 _THOROUGH = {"empirical": True, "adaptive": True}
@@ -404,6 +407,3 @@ def _power(db: float) -> float:
 def decibels(share: float) -> float:
     """Return the signal to noise that a share of noise leaves."""
     return -10 * log10(share) if share > 0 else inf
-
-
-__all__ += ["decibels", "sample_losses", "write_candidate"]
