@@ -65,13 +65,20 @@ def test_operators_with_a_kernel_keep_integers_together(op: str, tmp_path: Path)
         assert ends_only(fusion, len(proto.graph.output))
 
 
-@pytest.mark.parametrize("op", sorted({*FLOAT_CASES} - {*UNFIT, "Relu", "Clip"}))
+# A mean over all places is pooling, for which there is a kernel.
+@pytest.mark.parametrize("op", sorted({*FLOAT_CASES} - {*UNFIT, "Relu", "Clip", "ReduceMean"}))
 def test_operators_without_a_kernel_run_in_float_between_integers(op: str, tmp_path: Path) -> None:
     proto = between(op, with_axes(op, FLOAT_CASES[op], 13))
     for written in check_formats(proto, tmp_path, {"x": X}).values():
         fusion = fusion_of(written.path)
         assert not fusion.float
         assert fusion.conversions["QuantizeLinear"] == 2
+
+
+def test_a_mean_over_all_places_runs_in_integers(tmp_path: Path) -> None:
+    proto = between("ReduceMean", with_axes("ReduceMean", FLOAT_CASES["ReduceMean"], 13))
+    for written in check_formats(proto, tmp_path, {"x": X}).values():
+        assert fusion_of(written.path).conversions["QuantizeLinear"] == 1
 
 
 def only_if_bare(monkeypatch: pytest.MonkeyPatch, op: str) -> StaticSettings:
