@@ -144,7 +144,8 @@ class _Study:
         sketch = _sketch(self.whole, tensor)
         chosen = self.method(sketch)
         first = list(self._prefixes(tensor))
-        second = self.method(_sketch(self.segments[-1], tensor))
+        last = _found(self.segments[-1], tensor)
+        second = chosen if last is None else self.method(last)
         ranges = {m.name: chosen if m == self.method else m(sketch) for m in self.methods}
         extremes = self.whole.extremes[tensor]
         return TensorAudit(
@@ -152,8 +153,8 @@ class _Study:
             ranges={n: (float(r.low[0]), float(r.high[0])) for n, r in ranges.items()},
             clipped={n: float(sketch.share_outside(r)[0]) for n, r in ranges.items()},
             lost=_lost(sketch, chosen),
-            split_half=_apart(first[-1], second, chosen) if first else 0.0,
-            moved=tuple(_apart(r, chosen, chosen) for r in first),
+            split_half=_apart(first[-1], second, chosen) if first and first[-1] else 0.0,
+            moved=tuple(1.0 if r is None else _apart(r, chosen, chosen) for r in first),
             low=float(sketch.low[0]),
             high=float(sketch.high[0]),
             low_sample=extremes.low_sample,
@@ -166,12 +167,16 @@ class _Study:
             inf=int(sketch.inf[0]),
         )
 
-    def _prefixes(self, tensor: str) -> Iterator[Range]:
-        """Yield the ranges that an eighth, a quarter and a half of the data give."""
-        so_far = Sketch.from_state(_sketch(self.segments[0], tensor).state())
-        for segment in self.segments[1:]:
-            yield self.method(so_far)
-            so_far.merge(_sketch(segment, tensor))
+    def _prefixes(self, tensor: str) -> Iterator[Range | None]:
+        """Yield the ranges that an eighth, a quarter and a half of the data give; None: the branch of an If was not taken yet."""
+        so_far: Sketch | None = None
+        for segment in self.segments[:-1]:
+            found = _found(segment, tensor)
+            if so_far is None:
+                so_far = None if found is None else Sketch.from_state(found.state())
+            elif found is not None:
+                so_far.merge(found)
+            yield None if so_far is None else self.method(so_far)
 
 
 def _sketches(seen: Observations) -> Iterator[tuple[str, Sketch]]:
@@ -184,6 +189,11 @@ def _sketches(seen: Observations) -> Iterator[tuple[str, Sketch]]:
 def _sketch(seen: Observations, tensor: str) -> Sketch:
     kinds = seen.answers[tensor].items()
     return next(s for w, s in kinds if isinstance(w, SketchOf) and isinstance(s, Sketch))
+
+
+def _found(seen: Observations, tensor: str) -> Sketch | None:
+    """Return what a part of the data showed of a tensor; None if it did not compute it."""
+    return _sketch(seen, tensor) if tensor in seen.answers else None
 
 
 def _lost(sketch: Sketch, found: Range) -> float:

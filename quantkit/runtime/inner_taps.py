@@ -84,7 +84,10 @@ class _Hands:
         found: dict[str, tuple[str, bool]] = {}
         if len(node.output) != len(body.output) - (node.op_type == "Loop"):
             return found  # results that nobody reads are left out
+        unchanged = _unchanged(node.op_type, body)
         for tensor, (name, _) in self._inside(body).items():
+            if tensor in unchanged:
+                continue
             result = f"quantkit/{node.op_type}/{tensor}"
             _result(body, _sample(body, name))
             node.output.append(result)
@@ -93,6 +96,13 @@ class _Hands:
             if attribute.name in {"scan_output_axes", "scan_output_directions"}:
                 attribute.ints.extend([0] * len(found))
         return found
+
+
+def _unchanged(op_type: str, body: onnx.GraphProto) -> frozenset[str]:
+    """Return what is handed from turn to turn as it is: weights, of which each turn would sort millions of values again."""
+    first_input, first_output = (2, 1) if op_type == "Loop" else (0, 0)
+    given, made = list(body.input)[first_input:], list(body.output)[first_output:]
+    return frozenset(v.name for v, o in zip(given, made, strict=False) if v.name == o.name)
 
 
 def _sample(graph: onnx.GraphProto, name: str) -> str:
