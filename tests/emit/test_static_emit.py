@@ -135,7 +135,7 @@ CONVS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "2d": ((8, 8, 3, 3), (2, 8, 9, 9), {"pads": [1, 1, 1, 1]}),
     "3d": ((8, 8, 2, 2, 2), (1, 8, 5, 5, 5), {}),
     "1x1": ((8, 8, 1, 1), (2, 8, 5, 5), {}),
-    "grouped": ((8, 2, 3, 3), (1, 8, 6, 6), {"group": 4}),
+    "grouped": ((16, 8, 3, 3), (1, 16, 6, 6), {"group": 2}),
     "depthwise": ((8, 1, 3, 3), (1, 8, 6, 6), {"group": 8}),
     "strides and dilations": ((8, 8, 3, 3), (2, 8, 19, 19), {"strides": [2, 2], "dilations": [2, 2]}),
     "same": ((8, 8, 3, 3), (2, 8, 9, 9), {"auto_pad": "SAME_UPPER"}),
