@@ -1,8 +1,8 @@
 """What an operator between two Conv in int8 costs: in float between conversions, and in integers.
 
 Each operator stands between two Conv of 1x1, on feature maps as models have them. Three files are timed in turn: float, int8 with
-the operator left in float (conversions around it), and int8 as quantkit plans it by its rules. Where the last two are the same
-file there is no way to compute the operator in integers. Writes ``results/operators.json`` and ``results/operators.md``.
+the operator excluded by name (then the Conv that only it reads is float too), and int8 as quantkit plans it by its rules: operators
+without a kernel (Tanh, Gelu, Elu, Exp, Softplus, Mish, Resize linear) are float between conversions there. Writes ``results/operators.json`` and ``results/operators.md``.
 """
 
 import argparse
@@ -161,7 +161,7 @@ def markdown(data: Mapping[str, Any]) -> str:
         "",
         (
             "Conv 1x1, the operator, Conv 1x1; one thread; milliseconds, median of files that take turns. *Float*: all in float. *Borders*: "
-            "the Conv in int8, the operator in float between conversions. *Integers*: as planned by the rules, nothing measured."
+            "the operator is excluded by name: it is float between conversions, and where only it reads the first Conv, that is float too. *Integers*: as planned by the rules, nothing measured."
         ),
     ]
     header = ["operator", "float", "borders", "integers", "integers / borders"]
