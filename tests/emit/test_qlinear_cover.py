@@ -41,8 +41,9 @@ def covered(proto: onnx.ModelProto, folder: Path, **options: Any) -> Written:
 
 
 COMPUTED: dict[str, tuple[list[str], dict[str, Array], dict[str, Any]]] = {
-    "Add": (["m", "k"], {"k": weight(4, 1, 1, seed=2)}, {}),
-    "Mul": (["m", "k"], {"k": 1 + weight(4, 1, 1, seed=2)}, {}),
+    # A number for each place: what has one per channel goes into the Conv.
+    "Add": (["m", "k"], {"k": weight(4, 6, 6, seed=2)}, {}),
+    "Mul": (["m", "k"], {"k": 1 + weight(4, 6, 6, seed=2)}, {}),
     "Concat": (["m", "x"], {}, {"axis": 1}),
     "Sigmoid": (["m"], {}, {}),
     "LeakyRelu": (["m"], {}, {"alpha": 0.2}),
@@ -111,7 +112,7 @@ def test_an_operator_without_a_qlinear_form_stays_float_with_the_reason(
         "InstanceNormalization": {"g": 1 + weight(4, seed=3), "h": weight(4, seed=4)},
         "ConvTranspose": {"g": weight(4, 3, 2, 2)},
         "Tanh": {},
-        "Div": {"g": 2 + np.abs(weight(4, 1, 1))},
+        "Div": {"g": 2 + np.abs(weight(4, 6, 6))},
     }[op_type]
     proto = behind_conv(node(op_type, ["m", *more], ["y"], "n"), constants=more)
     made = covered(proto, tmp_path, op_types=("Conv", op_type))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import node, run, sqnr
+from builders import node, run, sqnr, weight
 from hypothesis import given
 from hypothesis import strategies as st
 from static_cases import Ready, X, chain, matmuls, open_ranges, ready, write_plan_of
@@ -180,7 +180,7 @@ def test_an_operand_without_a_scale_is_found(tmp_path: Path) -> None:
     prepared = ready(
         chain(
             node("Mul", ["a", "k"], ["b"], "mul"),
-            constants={"k": np.ones((1, 8, 1, 1), np.float32) * 2},
+            constants={"k": np.full((1, 8, 6, 6), 2, np.float32) + weight(1, 8, 6, 6)},
         )
     )
     plan = prepared.plan(open_ranges(prepared))

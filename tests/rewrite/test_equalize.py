@@ -217,7 +217,7 @@ SPOILED = {
     ),
     "clip not from zero": chain(clip("a", "b"), weights=BOUNDS | {"low": np.array(-1, np.float32)}),
     "sum with a constant": chain(
-        node("Add", ["a", "k"], ["b"], "add"), weights={"k": weight(1, 8, 1, 1)}
+        node("Add", ["a", "k"], ["b"], "add"), weights={"k": weight(1, 8, 6, 6)}
     ),
     "sum with the input": chain(node("Add", ["a", "x"], ["b"], "add")),
     "twice the same": chain(node("Add", ["a", "a"], ["b"], "add")),
