@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf, isfinite, log10, sqrt
+from math import inf, isfinite, log10
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -59,8 +59,6 @@ CALIBRATED = "samples that it was calibrated with"
 
 _SHOWN = 3  # outputs, in a sentence
 _HELD_BYTES = 128 << 20  # of the float model's outputs; beyond, fewer samples are compared
-_ONE_SIDED = 1.645  # standard errors at 95 %
-_OF_ONE = 3.0  # dB
 _NEGLIGIBLE = 1e-12  # share of the power about zero below which an output does not vary at all
 
 _SAMPLE_ERRORS: tuple[type[Exception], ...] = (*RUNTIME_ERRORS, ValueError)
@@ -113,7 +111,6 @@ class Verification:
         note: What could not be checked, and why; empty if everything was.
         ran: Whether it was run at all.
         about_zero: The same with the signal as it is, mean included.
-        unsure: By output, the dB by which other samples may well be worse: noise differs from sample to sample.
         agreement: Outputs without floats, compared by equality.
         samples: On how many samples.
         on: What they are: `MADE_UP`, `GIVEN`, `HELD_OUT` or `CALIBRATED`.
@@ -123,7 +120,6 @@ class Verification:
     note: str
     ran: bool
     about_zero: Mapping[str, float] = field(default_factory=dict)
-    unsure: Mapping[str, float] = field(default_factory=dict)
     agreement: Mapping[str, Agreement] = field(default_factory=dict)
     samples: int = 0
     on: str = MADE_UP
@@ -303,7 +299,6 @@ def _verification(tallies: Mapping[str, "Tally"], reference: Reference) -> Verif
         note="; ".join(notes) or reference.note,
         ran=True,
         about_zero={name: tally.sqnr(centred=False) for name, tally in floats.items()},
-        unsure={name: tally.unsure for name, tally in floats.items()},
         agreement={name: Agreement(t.equal, t.values) for name, t in others.items()},
         samples=len(reference.runs),
         on=reference.on,
@@ -320,7 +315,6 @@ class Tally:
         total: Sum of their distances from `near`; `spread` is that of the squares.
         power: Sum of their squares.
         noise: Sum of the squares of differences.
-        noises: The same for each sample.
         values: Values that are no floats; so many are `equal`.
         resized: Samples on which the output has another shape than float's.
     """
@@ -331,7 +325,6 @@ class Tally:
     spread: float = 0.0
     power: float = 0.0
     noise: float = 0.0
-    noises: list[float] = field(default_factory=list)
     values: int = 0
     equal: int = 0
     resized: int = 0
@@ -360,8 +353,7 @@ class Tally:
         self.spread += float(np.vdot(distance, distance))
         self.power += float(np.vdot(expected, expected))
         difference = expected - actual
-        self.noises.append(float(np.vdot(difference, difference)))
-        self.noise += self.noises[-1]
+        self.noise += float(np.vdot(difference, difference))
 
     @property
     def lost(self) -> float:
@@ -371,15 +363,6 @@ class Tally:
         if not isfinite(self.noise):
             return inf
         return 10 ** (-_held(self.sqnr(centred=False), self.sqnr(centred=True)) / 10)
-
-    @property
-    def unsure(self) -> float:
-        """The dB that the mean noise may be above what was seen, at 95 %: by how much samples differ. Of one sample, 3 dB."""
-        count = len(self.noises)
-        if count < 2 or not self.noise > 0 or not isfinite(self.noise):  # noqa: PLR2004 - no spread
-            return _OF_ONE if self.noise > 0 else 0.0
-        error = float(np.std(self.noises, ddof=1)) * sqrt(count) / self.noise
-        return min(10 * log10(1 + _ONE_SIDED * error), _OF_ONE)
 
     def sqnr(self, *, centred: bool) -> float:
         """Return signal over noise in dB; of an output that never varies the signal is all of it."""

@@ -163,7 +163,7 @@ class _Writer:
         found = best = self.write(plan, solved, kept)
         options, names = self.prepared.job.options, self.prepared.ready.view.names
         forced = resolve_names(options.forced, names)
-        margin = margin_db(best.checked)
+        margin = margin_db(0 if best.checked is None else best.checked.samples)
         quieter = partial(self._quieter, solved=solved, costs=costs)
         # What is expected of a plan may not come, so that the second time more is asked for. Weights that are stored
         # lose as well: the last step leaves the worst of them float.
@@ -274,10 +274,8 @@ class _Writer:
         return {**without_small_weights(self.prepared, found.plan, least), **found.kept}
 
     def _stored(self, found: _Attempt) -> Mapping[str, Kept]:
-        """Compute everything in float, unless it is only doubtful whether other samples have enough."""
+        """Compute everything in float."""
         grown = self._has_grown(found)
-        if not grown and not short_of_floor(found.checked, doubtful=False):
-            return found.kept
         why = "in integers " + ("the file would grow" if grown else "the model would lose too much")
         return {**stored_only(self.prepared, why), **found.kept}
 

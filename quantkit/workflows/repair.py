@@ -23,8 +23,7 @@ from quantkit.workflows.prepare import Feeds, Prepared
 __all__ = ["SMALL", "assumed_costs", "faster", "margin_db", "quieter", "ratio_to_float"]
 __all__ += ["short_of_floor", "small_weights", "stored_only", "without_small_weights"]
 
-_EXPECTED_DB = 1.0  # by which a plan may be worse than was expected of it
-_SURE_DB = 0.5  # more than is wanted at least, of a result that may stay as it is
+_SURE_DB = 0.5  # more than is wanted, of a result that may stay as it is
 _NOISY_DB = 1.0  # that noise lacks at least, whatever its figure is
 
 _SECONDS = 1.0  # for which each of two models is timed
@@ -37,7 +36,7 @@ _COARSE = 8.0  # by what noise is worth more from one to the next
 SMALL = 1024  # values of a weight below which scales and conversions take as much as 8 bits save
 
 
-def short_of_floor(checked: Verification | None, *, doubtful: bool = True) -> float:
+def short_of_floor(checked: Verification | None) -> float:
     """Return how many dB the worst output lacks; 0 if it has enough, or nothing is known of it.
 
     On made-up inputs only noise counts: what they show is not worth speed. Of outputs without floats too, as equality says
@@ -45,30 +44,23 @@ def short_of_floor(checked: Verification | None, *, doubtful: bool = True) -> fl
 
     Args:
         checked: What the comparison with float found; None: it was switched off.
-        doubtful: Other samples may be worse, and are to have enough as well.
     """
     if checked is None:
         return 0.0
     poor = is_noise(checked) or hides_noise(checked)
     if not checked.compared:
         return max(1 - a.share for a in checked.agreement.values()) if poor else 0.0
-    if checked.on == MADE_UP:
-        return max(NOISE_DB - min(checked.held.values()), _NOISY_DB if poor else 0.0, 0.0)
-    unsure = checked.unsure if doubtful else {}
-    sure = (db - max(_SURE_DB, unsure.get(name, 0.0)) for name, db in checked.held.items())
-    return max(FLOOR_DB - min(sure), _NOISY_DB if poor else 0.0, 0.0)
+    enough = NOISE_DB if checked.on == MADE_UP else FLOOR_DB + _SURE_DB
+    return max(enough - min(checked.held.values()), _NOISY_DB if poor else 0.0, 0.0)
 
 
-def margin_db(checked: Verification | None) -> float:
+def margin_db(samples: int) -> float:
     """Return how many dB more than are wanted a plan is to have: other samples are not quite like those it is judged on.
 
     Args:
-        checked: What the comparison of the first result with float found; None: it was switched off.
+        samples: On how many it is judged.
     """
-    if checked is None:
-        return _EXPECTED_DB + 3.0
-    by_number = 3.0 / sqrt(max(1, checked.samples))
-    return _EXPECTED_DB + max(by_number, *checked.unsure.values(), 0.0)
+    return 1.0 + 3.0 / sqrt(max(1, samples))
 
 
 def quieter(  # noqa: PLR0913 - one parameter per question

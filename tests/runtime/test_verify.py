@@ -17,7 +17,7 @@ from quantkit import QuantizeResult, quantize_dynamic
 from quantkit.errors import ModelError, RuntimeSupportError, VerifyError
 from quantkit.graph.load import load
 from quantkit.runtime import check_result as verify
-from quantkit.runtime.check_result import Agreement, Reference, Tally, compare, run_float
+from quantkit.runtime.check_result import Agreement, Reference, compare, run_float
 from quantkit.runtime.session import (
     RUNTIME_ERRORS,
     readable_ir_version,
@@ -624,19 +624,3 @@ def test_an_input_of_an_absurd_size_is_not_made_up(tmp_path: Path) -> None:
     result = quantized(proto, tmp_path)
     assert result.verification is not None
     assert "no value can be made up for input 'x'" in result.verification.note
-
-
-def test_noise_that_differs_from_sample_to_sample_leaves_more_doubt_than_noise_that_does_not() -> (
-    None
-):
-    def doubt(*noises: float) -> float:
-        tally = Tally()
-        for noise in noises:
-            expected = np.ones(16, np.float32)
-            tally.add(expected, expected + np.float32(noise))
-        return tally.unsure
-
-    assert doubt(0.0, 0.0) == 0.0  # no noise, nothing to be unsure of
-    assert doubt(0.5) == doubt(0.25) == 3.0  # one sample tells nothing of others
-    assert doubt(0.5, 0.5, 0.5, 0.5) == 0.0
-    assert 0 < doubt(*[0.25, 0.5] * 8) < doubt(*[0.25, 0.5] * 2) < doubt(0.0, 0.0, 0.0, 0.5) <= 3.0
