@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from quantkit.emit import Format, emit_static
 from quantkit.files import scratch
+from quantkit.graph.load import LoadedModel
 from quantkit.graph.save import Stage, copy_of
 from quantkit.observe.monitor import Monitor, Silent
 from quantkit.ops.float_ops import MATRIX_PRODUCTS, PRODUCTS
@@ -37,7 +38,7 @@ from quantkit.targets import integer_time, this_machine
 from quantkit.workflows.plan_prepared import plan_of
 from quantkit.workflows.prepare import Prepared
 
-__all__ = ["SWITCH", "Decision", "decide"]
+__all__ = ["SWITCH", "Decision", "decide", "file_of"]
 
 SWITCH = "QUANTKIT_MEASURE"  # "0": unless it is asked for, nothing is measured
 _SHORTEST = 100e-6  # seconds; of less than that, calling the runtime is the larger part
@@ -147,7 +148,7 @@ def _measured(prepared: Prepared, rules: Plan) -> Costs | str:
         return "Nothing was measured: nothing of it runs in calibrated integers."
     with scratch() as folder:
         try:
-            source = _source(prepared, folder)
+            source = file_of(prepared.source, folder)
             feeds = _feeds(prepared, source)
             if not feeds:
                 return "Nothing was measured: no inputs could be made up."
@@ -172,9 +173,13 @@ def _elsewhere(costs: Costs, rules: Plan, target: str) -> Costs:
     return replace(costs, static=static, noise=max(costs.noise, _FOREIGN), source="table")
 
 
-def _source(prepared: Prepared, folder: Path) -> Path:
-    """Return the file of the model as it was given."""
-    source = prepared.source
+def file_of(source: LoadedModel, folder: Path) -> Path:
+    """Return the file of a model as it was given; one that was given as an object is written into the folder.
+
+    Args:
+        source: The model.
+        folder: Where it is written, if it must be.
+    """
     if source.path is not None:
         return source.path
     path = folder / "given.onnx"

@@ -16,6 +16,7 @@ from quantkit.plan.selection import resolve_names
 from quantkit.runtime.check_result import FLOOR_DB, MADE_UP, NOISE_DB, Verification
 from quantkit.runtime.session import RUNTIME_ERRORS
 from quantkit.solve.losses import Meter
+from quantkit.workflows.measure import file_of
 from quantkit.workflows.outcome import hides_noise, is_noise
 from quantkit.workflows.plan_prepared import planner_of
 from quantkit.workflows.prepare import Feeds, Prepared
@@ -292,13 +293,8 @@ def ratio_to_float(source: LoadedModel, candidate: Path, feeds: Feeds) -> float:
         feeds: Samples to time.
     """
     with scratch() as folder:
-        path = source.path
-        if path is None:
-            assert source.proto is not None  # noqa: S101 - one of the two is given
-            path = folder / "float.onnx"
-            path.write_bytes(source.proto.SerializeToString())
         lab = Lab(pace=Pace(seconds=_SECONDS))
-        models = [("float", path), ("quantized", candidate)]
+        models = [("float", file_of(source, folder)), ("quantized", candidate)]
         found = measure_latency(models, feeds, threads=(1,), lab=lab).latency["quantized"]
     if not found or found[0].ratio_interval is None:
         return 1.0

@@ -18,7 +18,7 @@ from quantkit.plan.measured import Costs, predict
 from quantkit.provenance import read_provenance
 from quantkit.runtime.profile import costs_of, profile_models
 from quantkit.targets import Machine, machine
-from quantkit.workflows import measure
+from quantkit.workflows import measure, realize
 from quantkit.workflows.plan_prepared import plan_of
 from quantkit.workflows.reproduce import reproduce
 
@@ -256,3 +256,31 @@ def test_measuring_is_refused_where_it_decides_nothing(
 ) -> None:
     with pytest.raises(UsageError, match=said):
         quantkit.plan_static(source, data, settings)
+
+
+def test_a_result_that_turns_out_slower_than_float_is_computed_in_float_at_last(
+    source: Path,
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    measured: list[Prepared],
+) -> None:
+    monkeypatch.setattr(realize, "ratio_to_float", lambda *_: 1.5)
+    result = quantkit.quantize_static(source, tmp_path / "q.onnx", data, measure=True)
+    assert measured
+    assert not any(n.mode in {Mode.STATIC, Mode.INTEGER} for n in result.plan.nodes)
+    assert any("took 1.50 of float's time" in said for said in result.notes)
+
+
+def test_a_result_that_is_as_fast_as_was_expected_stays(
+    source: Path,
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    measured: list[Prepared],
+) -> None:
+    monkeypatch.setattr(realize, "ratio_to_float", lambda *_: 0.9)
+    result = quantkit.quantize_static(source, tmp_path / "q.onnx", data, measure=True)
+    assert measured
+    assert result.plan.node["conv1"].mode is Mode.STATIC
+    assert not any("of float's time" in said for said in result.notes)
