@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantkit.errors import UsageError
+from quantkit.numerics.blocks import BlockCodes, BlockGrid
 from quantkit.numerics.dtypes import IntType
 from quantkit.settings import Coverage, QdqSettings
 from quantkit.spec import QParams, QuantSpec, named_int_type
@@ -24,6 +25,7 @@ __all__ = [
     "ActivationPlan",
     "Conversion",
     "Format",
+    "HalfPlan",
     "Kept",
     "Mode",
     "NodePlan",
@@ -49,15 +51,19 @@ class SolvedIntegers:
     Attributes:
         weights: By tensor.
         biases: New float bias by node, in the place of the model's own.
+        blocks: Weights of few bits, by tensor.
     """
 
     weights: Mapping[str, SolvedWeight] = field(default_factory=lambda: MappingProxyType({}))
     biases: Mapping[str, NDArray[np.float32]] = field(default_factory=lambda: MappingProxyType({}))
+    blocks: Mapping[str, BlockCodes] = field(default_factory=lambda: MappingProxyType({}))
 
     def with_more(self, other: "SolvedIntegers") -> "SolvedIntegers":
         """Return what both found."""
         return SolvedIntegers(
-            weights={**self.weights, **other.weights}, biases={**self.biases, **other.biases}
+            weights={**self.weights, **other.weights},
+            biases={**self.biases, **other.biases},
+            blocks={**self.blocks, **other.blocks},
         )
 
 
@@ -76,7 +82,11 @@ class Mode(StrEnum):
     STATIC = "static"  # integer arithmetic between tensors whose ranges were calibrated
     ABSORBED = "absorbed"  # gone: the quantization of its output clips as it did
     INTEGER = "integer"  # integer weights, inputs quantized as they come (or integer look-up)
+    BLOCKS = (
+        "blocks"  # integer weights in blocks, which the kernel itself multiplies float inputs by
+    )
     STORED = "stored"  # integer weights in the file, turned back to float once, at load
+    HALF = "half"  # computed in float16
     FLOAT = "float"  # unchanged
 
     @property
@@ -89,6 +99,8 @@ _WORDS = {
     Mode.STATIC: "static int8",
     Mode.ABSORBED: "fused into the layer before",
     Mode.INTEGER: "dynamic int8",
+    Mode.BLOCKS: "weights in blocks",
+    Mode.HALF: "float16",
     Mode.STORED: "weights only",
     Mode.FLOAT: "float",
 }
@@ -112,13 +124,44 @@ class NodePlan:
 class WeightPlan:
     """How one weight is quantized.
 
-    `transposed`: it is written with its two axes swapped, because every node that reads it wants
-    it so.
+    Attributes:
+        tensor: Its name.
+        spec: The integers that kernels read, or that become float at load.
+        transposed: It is written with its two axes swapped, because every node that reads it wants it so.
+        blocks: It has fewer than 8 bits in the file, or a step for each block; None: one integer of `spec` per value. Rows run along the axis
+            of `spec`. What is read in integers is made of the codes when the file is loaded.
     """
 
     tensor: str
     spec: QuantSpec
     transposed: bool = False
+    blocks: BlockGrid | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data; `from_json` is its inverse."""
+        plain = {"tensor": self.tensor, "spec": self.spec.to_json(), "transposed": self.transposed}
+        return plain if self.blocks is None else {**plain, "blocks": self.blocks.to_json()}
+
+    @classmethod
+    def from_json(cls, plain: dict[str, Any]) -> "WeightPlan":
+        """Read what `to_json` wrote."""
+        spec, blocks = QuantSpec.from_json(plain["spec"]), plain.get("blocks")
+        return cls(**{**plain, "spec": spec, "blocks": blocks and BlockGrid(**blocks)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HalfPlan:
+    """A float tensor that the file holds in 16 bits.
+
+    Attributes:
+        tensor: An initializer.
+        dtype: "float16" or "bfloat16".
+        why: In a sentence.
+    """
+
+    tensor: str
+    dtype: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,6 +256,7 @@ class Plan:
         coverage: Which nodes were to be quantized: what gains by it, or all. Of the latter nothing is added that is not
             a quantization: what it looks like is asked for.
         qdq: How pairs are written.
+        halves: Every float tensor that the file holds in 16 bits.
     """
 
     nodes: tuple[NodePlan, ...]
@@ -225,13 +269,17 @@ class Plan:
     output_format: Format | None = None
     coverage: Coverage = "gain"
     qdq: QdqSettings = field(default_factory=QdqSettings)
+    halves: tuple[HalfPlan, ...] = ()
 
     def __str__(self) -> str:
         """Count the decisions."""
         modes = Counter(node.mode for node in self.nodes)
         counted = ", ".join(f"{modes[mode]} {mode.words}" for mode in Mode if modes[mode])
         text = f"{len(self.nodes)} nodes" + (f" ({counted})" if counted else "")
-        text += f", {len(self.weights)} quantized weights"
+        text += (
+            f", {len(self.weights)} quantized weights" if self.weights or not self.halves else ""
+        )
+        text += f", {len(self.halves)} tensors in 16 bits" if self.halves else ""
         ranges = len(self.activations)
         return f"{text}, {ranges} activations with calibrated ranges" if ranges else text
 
@@ -241,7 +289,8 @@ class Plan:
     @property
     def changes(self) -> bool:
         """Whether anything is quantized."""
-        return bool(self.weights) or any(n.mode in {Mode.STATIC, Mode.INTEGER} for n in self.nodes)
+        computed = {Mode.STATIC, Mode.INTEGER, Mode.BLOCKS, Mode.HALF}
+        return bool(self.weights or self.halves) or any(n.mode in computed for n in self.nodes)
 
     @property
     def evened(self) -> str:
@@ -277,12 +326,13 @@ class Plan:
             **{key: str(value) for key, value in made_for.items() if value is not None},
             "min_opset": self.min_opset,
             "nodes": [asdict(n) | {"mode": n.mode.value} for n in self.nodes],
-            "weights": [asdict(w) | {"spec": w.spec.to_json()} for w in self.weights],
+            "weights": [w.to_json() for w in self.weights],
             "activations": [a.to_json() for a in self.activations],
             "integer_bias": self.integer_bias,
             "evened": self.factors_id,
             **({"coverage": self.coverage} if self.coverage != "gain" else {}),
             **({"qdq": asdict(self.qdq)} if self.qdq != QdqSettings() else {}),
+            **({"halves": [asdict(h) for h in self.halves]} if self.halves else {}),
         }
 
     @classmethod
@@ -291,10 +341,7 @@ class Plan:
         return cls(
             min_opset=plain["min_opset"],
             nodes=tuple(NodePlan(**{**n, "mode": Mode(n["mode"])}) for n in plain["nodes"]),
-            weights=tuple(
-                WeightPlan(**{**w, "spec": QuantSpec.from_json(w["spec"])})
-                for w in plain["weights"]
-            ),
+            weights=tuple(WeightPlan.from_json(w) for w in plain["weights"]),
             activations=tuple(ActivationPlan.from_json(a) for a in plain.get("activations", ())),
             integer_bias=plain.get("integer_bias", True),
             factors_id=plain.get("evened", ""),
@@ -302,6 +349,7 @@ class Plan:
             output_format=Format(plain["output_format"]) if plain.get("output_format") else None,
             coverage=plain.get("coverage", "gain"),
             qdq=_qdq_settings(plain.get("qdq", {})),
+            halves=tuple(HalfPlan(**half) for half in plain.get("halves", ())),
         )
 
 

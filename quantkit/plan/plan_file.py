@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import msgspec
 
@@ -128,10 +128,24 @@ class _SpecFile(_Strict):
     pinned: bool = False
 
 
+class _BlocksFile(_Strict):
+    bits: Annotated[int, msgspec.Meta(ge=2, le=8)]
+    size: Annotated[int, msgspec.Meta(ge=0, le=1 << 24)]
+    symmetric: bool
+    largest: Annotated[int, msgspec.Meta(ge=1, le=255)]
+
+
 class _WeightFile(_Strict):
     tensor: str
     spec: _SpecFile
     transposed: bool
+    blocks: _BlocksFile | None = None
+
+
+class _HalfFile(_Strict):
+    tensor: str
+    dtype: Literal["float16", "bfloat16"]
+    why: str
 
 
 class _PlanFile(_Strict):
@@ -145,6 +159,11 @@ class _PlanFile(_Strict):
     output_format: Format | None = None
     coverage: Coverage = "gain"
     qdq: dict[str, Any] = {}
+    halves: list[_HalfFile] = []
+
+
+# What a plan lists, and what an entry is known by.
+_LISTED = {"nodes": "node", "activations": "tensor", "weights": "tensor", "halves": "tensor"}
 
 
 def diff_plans(before: Plan, after: Plan) -> list[str]:
@@ -160,9 +179,9 @@ def diff_plans(before: Plan, after: Plan) -> list[str]:
         for key in ("coverage", "qdq")
         if getattr(before, key) != getattr(after, key)
     ]
-    for key, name in (("nodes", "node"), ("activations", "tensor"), ("weights", "tensor")):
-        was = {entry[name]: entry for entry in old[key]}
-        now = {entry[name]: entry for entry in new[key]}
+    for key, name in _LISTED.items():
+        was = {entry[name]: entry for entry in old.get(key, ())}
+        now = {entry[name]: entry for entry in new.get(key, ())}
         for item in {**was, **now}:
             lines += _changes(f"{name} '{item}'", was.get(item), now.get(item))
     return lines
@@ -172,7 +191,7 @@ def _changes(what: str, was: Mapping[str, Any] | None, now: Mapping[str, Any] | 
     if was is None or now is None:
         return [f"{what}: {'added' if was is None else 'removed'}"]
     return [
-        f"{what}: {key} {was[key]} -> {now[key]}"
-        for key in now
-        if key != "why" and was.get(key) != now[key]
+        f"{what}: {key} {was.get(key)} -> {now.get(key)}"
+        for key in {**was, **now}
+        if key != "why" and was.get(key) != now.get(key)
     ]

@@ -25,6 +25,7 @@ from quantkit.observe.monitor import Monitor, Silent
 from quantkit.plan import Mode, Plan, check_settings, check_target_of, plan_dynamic
 from quantkit.plan.model import SolvedIntegers
 from quantkit.provenance import Provenance
+from quantkit.rewrite.simplify.subexpressions import tie_weights
 from quantkit.runtime.check_result import LARGE, Reference, Verification, compare, run_float
 from quantkit.runtime.session import RUNTIME_ERRORS, load_model
 from quantkit.settings import DynamicSettings
@@ -334,6 +335,8 @@ def _draft(source: ir.Model, options: DynamicSettings) -> _Draft:
         notes += (widened_note(half),)
     if options.covers_all:
         lift_weights(model)
+    else:
+        tie_weights(model)
     view = view_of(model)
     plan = plan_dynamic(view, options)
     if view.opset >= plan.min_opset or not plan.changes:

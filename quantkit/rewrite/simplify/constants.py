@@ -35,7 +35,11 @@ from quantkit.graph.edit import (
 from quantkit.graph.opset import opset_of
 from quantkit.graph.shapes import Dims, dims, dtype, integers, static
 
-__all__ = ["constants", "dimensions"]
+__all__ = ["LEAST_TIED", "constants", "dimensions"]
+
+LEAST_TIED = (
+    1 << 12
+)  # values of a weight that is stored once for several readers: of less a node is not worth it
 
 _FROM_INPUT = 4  # the slot of Slice's steps
 Integers = NDArray[np.int64]
@@ -191,7 +195,7 @@ def _computed(node: ir.Node, opset: int, room: _Room) -> Array | None:
     if node.op_type not in _FOLDED or dtype(node.outputs[0]) is ir.DataType.STRING:
         return None
     # Not folded: what is not wholly constant; texts; what would make the file larger (a Tile, an Expand); a weight
-    # that is stored in few bits on purpose. Computed by onnx's reference, whose result is believed only if type and
+    # that is stored in few bits on purpose, or once for two readers. Computed by onnx's reference, whose result is believed only if type and
     # shape are those that the graph states. What overflows or divides by zero is not folded: what becomes of it is
     # the runtime's to say.
     tensors = [constant(v) for v in node.inputs if v is not None]
@@ -201,6 +205,7 @@ def _computed(node: ir.Node, opset: int, room: _Room) -> Array | None:
         or not held
         or not _may_pay(node, held, room)
         or _is_stored(node, held)
+        or _is_tied(node, held)
     ):
         return None
     try:
@@ -233,6 +238,13 @@ def _is_stored(node: ir.Node, tensors: list[ir.TensorProtocol]) -> bool:
     if node.op_type != "Cast" or target is None or tensors[0].size * 4 < LIMIT:
         return False
     return tensors[0].dtype.is_integer() and ir.DataType(target).is_floating_point()
+
+
+def _is_tied(node: ir.Node, tensors: list[ir.TensorProtocol]) -> bool:
+    """Say whether this is the transpose of a weight that is stored once for several readers (`tie_weights`)."""
+    source = node.inputs[0]
+    several = source is not None and len(source.uses()) > 1
+    return node.op_type == "Transpose" and several and tensors[0].size >= LEAST_TIED
 
 
 def _run(node: ir.Node, opset: int) -> Array:

@@ -4,7 +4,8 @@ Two nodes that compute the same from the same become one. The same: operator, at
 random numbers, that hold subgraphs, or whose domain is not ONNX's own are left alone.
 
 Constants that are there twice are stored once. Contents are read only where dtype and shape agree, and compared by a hash of 128 bits. An initializer that is
-an input is a default, not a constant, and one that is an output has a name to keep: both stay.
+an input is a default, not a constant, and one that is an output has a name to keep: both stay. So is a matrix that is another one's transpose, as the head of a
+language model is its embedding's: products read it through a Transpose, which runtimes compute once, at load.
 """
 
 from collections import defaultdict
@@ -14,9 +15,18 @@ from hashlib import blake2b
 import numpy as np
 import onnx_ir as ir
 
-from quantkit.graph.edit import can_redirect, constant, discard, is_op, redirect
+from quantkit.graph.edit import (
+    Names,
+    can_redirect,
+    constant,
+    discard,
+    is_op,
+    redirect,
+    value_names,
+)
+from quantkit.rewrite.simplify.constants import LEAST_TIED
 
-__all__ = ["initializers", "subexpressions"]
+__all__ = ["initializers", "subexpressions", "tie_weights"]
 
 # A node of another domain may be there for what it does, not for what it returns.
 _PURE = frozenset({"", "ai.onnx.ml", "com.microsoft"})
@@ -27,7 +37,7 @@ def initializers(model: ir.Model) -> int:
     dead = _drop_nodes(model.graph)
     for graph in model.graphs():
         dead += _drop_unread(graph) + _merge_constants(graph)
-    return dead
+    return dead + _tie_transposed(model)
 
 
 def _drop_nodes(graph: ir.Graph) -> int:
@@ -57,11 +67,19 @@ def _drop_unread(graph: ir.Graph) -> int:
     return len(unread)
 
 
-def _merge_constants(graph: ir.Graph) -> int:
+def tie_weights(model: ir.Model) -> int:
+    """Store weights that are there twice, as they are or transposed, once; return how many went."""
+    merged = sum(_merge_constants(graph, LEAST_TIED) for graph in model.graphs())
+    return merged + _tie_transposed(model)
+
+
+def _merge_constants(graph: ir.Graph, least: int = 0) -> int:
     alike = defaultdict[tuple[ir.DataType, tuple[int, ...]], list[ir.Value]](list)
     for value in graph.initializers.values():
         tensor = constant(value)
         if tensor is None or tensor.dtype is ir.DataType.STRING or value.is_graph_output():
+            continue
+        if tensor.size < least:
             continue
         alike[tensor.dtype, tuple(tensor.shape.numpy())].append(value)
     return sum(_merge_alike(graph, values) for values in alike.values() if len(values) > 1)
@@ -87,6 +105,81 @@ def _digest(value: ir.Value) -> bytes:
         np.ascontiguousarray(array).data.cast("B") if plain and array.size else tensor.tobytes()
     )
     return blake2b(contents, digest_size=16).digest()
+
+
+_MATRIX = 2
+# Bytes. Of more, runtimes do not fold the Transpose at load, but compute it in every run.
+_MOST_TIED = 1 << 30
+_CORNER = 64  # rows and columns that are compared before all are
+
+
+def _tie_transposed(model: ir.Model) -> int:
+    """Let products read the transpose of a matrix that is there already, in the main graph."""
+    alike = defaultdict[tuple[ir.DataType, tuple[int, ...]], list[ir.Value]](list)
+    for value in model.graph.initializers.values():
+        tensor = constant(value)
+        if tensor is None or len(tensor.shape) != _MATRIX or value.is_graph_output():
+            continue
+        if tensor.size >= LEAST_TIED and tensor.nbytes < _MOST_TIED:
+            alike[tensor.dtype, tuple(sorted(tensor.shape.numpy()))].append(value)
+    names, count = None, 0
+    for values in alike.values():
+        for value in [v for v in values if _is_product_only(v)] if len(values) > 1 else ():
+            kept = next((v for v in values if v is not value and _is_transpose(value, v)), None)
+            if kept is None:
+                continue
+            names = names or value_names(model)
+            _read_transposed(model.graph, value, kept, names)
+            values.remove(value)
+            count += 1
+    return count
+
+
+def _is_product_only(value: ir.Value) -> bool:
+    """Say whether nothing but MatMul, of its right side, and Gemm read a matrix."""
+    return bool(value.uses()) and all(
+        is_op(use.node, "MatMul", "Gemm") and use.idx == 1 for use in value.uses()
+    )
+
+
+def _is_transpose(value: ir.Value, other: ir.Value) -> bool:
+    ours, theirs = constant(value), constant(other)
+    if ours is None or theirs is None or tuple(ours.shape) != tuple(theirs.shape)[::-1]:
+        return False
+    a, b = ours.numpy(), theirs.numpy()
+    corner = a[:_CORNER, :_CORNER]
+    # Bit for bit: NaN is itself, and 0 is not -0.
+    if corner.tobytes() != np.ascontiguousarray(b[:_CORNER, :_CORNER].T).tobytes():
+        return False
+    rows = max(1, LEAST_TIED * _CORNER // a.shape[1])
+    return all(
+        a[i : i + rows].tobytes() == np.ascontiguousarray(b[:, i : i + rows].T).tobytes()
+        for i in range(0, a.shape[0], rows)
+    )
+
+
+def _read_transposed(graph: ir.Graph, value: ir.Value, kept: ir.Value, names: Names) -> None:
+    """Let a Gemm read `kept` the other way around, and all others its Transpose."""
+    others = []
+    for use in tuple(value.uses()):
+        if is_op(use.node, "Gemm"):
+            flipped = 1 - use.node.attributes.get_int("transB", 0)
+            use.node.attributes["transB"] = ir.AttrInt64("transB", flipped)
+            use.node.replace_input_with(use.idx, kept)
+        else:
+            others.append(use)
+    name = value.name or ""
+    del graph.initializers[name]
+    if not others:
+        return
+    node = ir.node(
+        "Transpose", [kept], {"perm": [1, 0]}, name=names.fresh(f"{name}_tied_Transpose")
+    )
+    out = node.outputs[0]
+    out.name, out.type, out.shape = name, value.type, value.shape
+    for use in others:
+        use.node.replace_input_with(use.idx, out)
+    graph.insert_before(next(iter(graph)), node)
 
 
 _DOMAINS = frozenset({"", "ai.onnx.ml"})

@@ -1,8 +1,10 @@
 """What is stored twice is stored once; what nobody needs goes."""
 
 import numpy as np
+import onnx
 import pytest
 from builders import graph, initializers, model, node, op_types, weight
+from onnx import TensorProto, numpy_helper
 from rewrite.simplify.simplify_cases import (
     OPSETS,
     assert_kept,
@@ -94,3 +96,39 @@ def test_nodes_of_unknown_domains_may_do_something() -> None:
     nodes = [node("Log", ["x"], ["unread"], domain="custom"), node("Abs", ["x"], ["y"])]
     proto = model(graph(nodes, {"x": [3]}, {"y": [3]}), domains={"custom": 1})
     assert op_types(simplified(proto, "initializers")[0]) == ["Log", "Abs"]
+
+
+def _language_model(*, transposed: bool = True, gemm: bool = False) -> onnx.ModelProto:
+    """Look up 'table', multiply by the head: its transpose, unless `transposed` is off."""
+    table = weight(96, 64)
+    head = table.T if transposed else weight(64, 96, seed=1)
+    product = node("Gemm" if gemm else "MatMul", ["rows", "head"], ["y"], "head_product")
+    nodes = [node("Gather", ["table", "ids"], ["rows"], "look_up"), product]
+    held = {"table": table, "head": np.ascontiguousarray(head)}
+    proto = graph(nodes, {"ids": [3]}, {"y": [3, 96]}, held, types={"ids": TensorProto.INT64})
+    return build(proto)
+
+
+@pytest.mark.parametrize("gemm", [False, True])
+@pytest.mark.parametrize("passes", [("initializers",), ("constants", "initializers", "transposes")])
+def test_a_head_that_is_the_tables_transpose_is_stored_once(
+    passes: tuple[str, ...], *, gemm: bool
+) -> None:
+    ids = {"ids": np.array([1, 5, 95])}
+    result = assert_kept(_language_model(gemm=gemm), *passes, feeds=ids, exact=False)
+    assert {n for n, a in initializers(result).items() if a.size > 100} == {"table"}
+    assert ("Transpose" in op_types(result)) != gemm  # a Gemm reads it the other way around
+
+
+def test_another_matrix_of_the_same_extents_stays() -> None:
+    result, _ = simplified(_language_model(transposed=False), "initializers")
+    assert {"table", "head"} <= set(initializers(result))
+
+
+def test_what_differs_in_a_single_bit_is_no_transpose() -> None:
+    proto = _language_model()
+    head = np.array(initializers(proto)["head"])
+    head[-1, -1] = np.nextafter(head[-1, -1], 9)
+    proto.graph.initializer[1].CopyFrom(numpy_helper.from_array(head, "head"))
+    result, _ = simplified(proto, "initializers")
+    assert "head" in initializers(result)
