@@ -15,12 +15,15 @@ from quantkit.settings.declare import Declared, check_choice, declared
 from quantkit.settings.values import (
     Columns,
     Drop,
+    FileSize,
     Memory,
     Names,
     OperatorTypes,
     Share,
     Size,
     Switch,
+    WrongTypeError,
+    parse_file_size,
 )
 
 __all__ = ["Command", "DebugOption", "Flags", "Group", "expanded"]
@@ -178,6 +181,13 @@ def _drop(value: str | float) -> float:
     return Percent(_part(value)) if percent else _part(value)
 
 
+def _file_size(name: str, text: str) -> float:
+    try:
+        return parse_file_size(text)
+    except WrongTypeError as e:
+        raise UsageError(f"{name} '{text}' is no size of a file: {name} takes {e}.") from e
+
+
 def _numbers(name: str, text: str) -> tuple[float, ...]:
     try:
         return tuple(float(part) for part in text.split(","))
@@ -214,6 +224,7 @@ _TYPER: Mapping[Any, tuple[Any, dict[str, Any]]] = {
     tuple[int, ...]: (list[int], {}),
 }
 _PARSERS: Mapping[Any, Callable[[str, str], Any]] = {
+    FileSize: _file_size,
     Memory: lambda _, text: parse_memory(text),
     Size: _size,
     tuple[float, ...]: _numbers,

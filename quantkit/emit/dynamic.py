@@ -29,7 +29,7 @@ from quantkit.plan.model import Mode, Plan
 from quantkit.spec import PerTensor, QParams, QuantSpec
 
 __all__ = ["emit_attention", "emit_conv", "emit_dynamic", "emit_embed", "emit_lstm", "emit_matmul"]
-__all__ += ["emit_rest"]
+__all__ += ["emit_rest", "remove_node"]
 
 
 def emit_lstm(canvas: Canvas, weights: Weights, node: ir.Node) -> None:
@@ -327,7 +327,7 @@ def emit_rest(canvas: Canvas, weights: Weights, plan: Plan) -> None:
         fact = fact_of(node.domain, node.op_type)
         assert fact is not None  # noqa: S101 - planned nodes have facts
         _EMITTERS[fact.kernel](canvas, weights, node)
-        _remove(node)
+        remove_node(node)
     for graph in model.graphs():
         for value in tuple(graph.initializers.values()):
             if value.name in plan.weight and value.uses():
@@ -336,7 +336,7 @@ def emit_rest(canvas: Canvas, weights: Weights, plan: Plan) -> None:
                 graph.initializers.pop(value.name or "")
 
 
-def _remove(node: ir.Node) -> None:
+def remove_node(node: ir.Node) -> None:
     """Remove a node, and the Transpose of a weight that only it read."""
     inputs = [value for value in node.inputs if value is not None]
     if node.graph is not None:
@@ -346,4 +346,4 @@ def _remove(node: ir.Node) -> None:
         if producer is not None and producer.op_type == "Transpose" and not value.uses():
             source = producer.inputs[0]
             if source is not None and source.is_initializer() and not value.is_graph_output():
-                _remove(producer)
+                remove_node(producer)

@@ -15,6 +15,8 @@ Written with Cast, Sub and Mul rather than DequantizeLinear on purpose: onnxrunt
 three on a constant into a float weight when the session is made, so that the node that reads it is
 fused and runs as in the float model. It does not fold DequantizeLinear (2.0 to 2.8 times slower
 than float on CNNs: ``benchmarks/conv_storage.py``).
+
+Weights of fewer than 8 bits are put together by nodes that are folded likewise (`quantkit.emit.packed`).
 """
 
 from collections.abc import Callable
@@ -25,8 +27,10 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from quantkit.emit.packed import Packed, Packer
 from quantkit.graph.edit import Canvas, owner_of
 from quantkit.graph.mapping import lazy
+from quantkit.numerics.blocks import BlockCodes, as_rows, fit_blocks
 from quantkit.numerics.weights import fit, quantize_weight
 from quantkit.plan.model import Plan, SolvedIntegers, SolvedWeight, WeightPlan
 from quantkit.spec import PerAxis, QParams
@@ -79,7 +83,11 @@ class Weights:
     canvas: Canvas
     plan: Plan
     solved: SolvedIntegers = field(default_factory=SolvedIntegers)
+    packer: Packer = field(init=False)
     _emitted: dict[ir.Value, EmittedWeight] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.packer = Packer(self.canvas)
 
     def behind(self, value: ir.Value | None) -> ir.Value | None:
         """Return the planned float initializer behind `value`, looking through a Transpose."""
@@ -103,9 +111,11 @@ class Weights:
         assert tensor is not None  # noqa: S101 - it is in the plan
         assert isinstance(graph, ir.Graph)  # noqa: S101 - an initializer has a graph
         plan = self.plan.weight[value.name or ""]
+        shape = tuple(int(n) for n in tensor.shape.numpy())
+        if plan.blocks is not None:
+            return self._make_packed(value, plan, graph, shape)
         found = self.solved.weights.get(plan.tensor)
         qparams = found.qparams if found else fit(tensor.numpy(), plan.spec)
-        shape = tuple(int(n) for n in tensor.shape.numpy())
 
         def read() -> NDArray[Any]:
             return found.integers if found else quantize_weight(tensor.numpy(), qparams)
@@ -113,6 +123,83 @@ class Weights:
         integers = _integers(read, plan, shape, f"{plan.tensor}_quantized")
         values = self.canvas.initializer(graph, integers, integers.name or "")
         return EmittedWeight(plan, qparams, graph, shape, values)
+
+    def _make_packed(
+        self, value: ir.Value, plan: WeightPlan, graph: ir.Graph, shape: tuple[int, ...]
+    ) -> EmittedWeight:
+        """Return the int8 of a weight of few bits, which runtimes make of its codes at load."""
+        weight = self.packed(value)
+        axis = _row_axis(plan)
+        rest = (*shape[:axis], *shape[axis + 1 :])
+        values = self.packer.integers(weight, (shape[axis], *rest))
+        values = self._turned(values, plan, len(shape))
+        scale = weight.read().scale
+        qparams = QParams(
+            spec=plan.spec, scale=scale, zero_point=np.zeros(scale.shape, plan.spec.dtype.storage)
+        )
+        return EmittedWeight(plan, qparams, graph, shape, values)
+
+    def packed(self, value: ir.Value) -> Packed:
+        """Return a planned initializer of few bits, to be written as codes."""
+        tensor, graph = value.const_value, value.graph
+        assert tensor is not None  # noqa: S101 - it is in the plan
+        assert isinstance(graph, ir.Graph)  # noqa: S101 - an initializer has a graph
+        plan = self.plan.weight[value.name or ""]
+        grid, axis = plan.blocks, _row_axis(plan)
+        assert grid is not None  # noqa: S101 - it has few bits
+        shape = tuple(int(n) for n in tensor.shape.numpy())
+
+        def read() -> BlockCodes:
+            found = self.solved.blocks.get(plan.tensor)
+            return found or fit_blocks(as_rows(tensor.numpy(), axis), grid)
+
+        return Packed(
+            tensor=plan.tensor,
+            graph=graph,
+            before=_first_reader(value, graph),
+            grid=grid,
+            rows=shape[axis],
+            inputs=tensor.size // shape[axis],
+            read=read,
+        )
+
+    def restored(self, value: ir.Value) -> ir.Value:
+        """Return a planned initializer of few bits as floats, in its own layout."""
+        weight, plan = self.packed(value), self.plan.weight[value.name or ""]
+        shape = tuple(int(n) for n in value.shape.numpy()) if value.shape is not None else ()
+        axis = _row_axis(plan)
+        rows = (shape[axis], *shape[:axis], *shape[axis + 1 :])
+        floats = self.packer.floats(weight, rows)
+        return self._turned(floats, replace(plan, transposed=False), len(shape))
+
+    def _turned(self, rows: ir.Value, plan: WeightPlan, rank: int) -> ir.Value:
+        """Return rows, whose first axis is that of the plan, in the layout of the weight, or with its last two axes swapped."""
+        axis = _row_axis(plan)
+        order = [
+            axis,
+            *(i for i in range(rank) if i != axis),
+        ]  # of the weight's axes, as they lie now
+        wanted = [*range(rank)]
+        if plan.transposed:
+            wanted[-2:] = [rank - 1, rank - 2]
+        perm = [order.index(i) for i in wanted]
+        if perm == [*range(rank)]:
+            return rows
+        (turned,) = self.canvas.node(
+            "Transpose",
+            [rows],
+            after=rows.producer(),
+            attributes={"perm": ir.AttrInt64s("perm", perm)},
+            outputs=[f"{plan.tensor}_turned"],
+        )
+        return turned
+
+
+def _row_axis(plan: WeightPlan) -> int:
+    """Return the axis along which a weight of few bits has its rows."""
+    granularity = plan.spec.granularity
+    assert isinstance(granularity, PerAxis)  # noqa: S101 - what is in blocks has rows
+    return granularity.axis
 
 
 def _integers(
@@ -181,8 +268,11 @@ def emit_stored(canvas: Canvas, weights: Weights, value: ir.Value) -> None:
         weights: Writes each weight once.
         value: The float weight.
     """
-    weight = weights.emit(value)
     name = value.name or "weight"
+    if weights.plan.weight[name].blocks is not None:
+        _emit_unpacked(canvas, weights, value)
+        return
+    weight = weights.emit(value)
     weight.graph.initializers.pop(name)
     value.name = canvas.name(f"{name}_replaced")
     first = _first_reader(value, weight.graph)
@@ -200,6 +290,17 @@ def emit_stored(canvas: Canvas, weights: Weights, value: ir.Value) -> None:
         _zero(canvas, weight, zero),
         before=first,
     )
+    result.name = name
+    value.replace_all_uses_with(result)
+
+
+def _emit_unpacked(canvas: Canvas, weights: Weights, value: ir.Value) -> None:
+    """Let every node that still reads a float weight of few bits read what its codes stand for."""
+    name, graph = value.name or "weight", value.graph
+    result = weights.restored(value)
+    assert isinstance(graph, ir.Graph)  # noqa: S101 - an initializer has a graph
+    graph.initializers.pop(name)
+    value.name = canvas.name(f"{name}_replaced")
     result.name = name
     value.replace_all_uses_with(result)
 

@@ -25,8 +25,10 @@ __all__ = [
     "BlockCodes",
     "BlockGrid",
     "FitMethod",
+    "as_rows",
     "descend",
     "fit_blocks",
+    "from_rows",
     "nearest_codes",
     "round_blocks",
     "shrunk",
@@ -161,6 +163,24 @@ class BlockCodes:
         names = ("codes", "zero", "multiplier", "scale")
         arrays = {name: np.concatenate([getattr(p, name) for p in parts]) for name in names}
         return cls(grid=parts[0].grid, **arrays)
+
+
+def as_rows(array: Array, axis: int) -> Array:
+    """Return a weight as a matrix: one row for each index of an axis, the other axes in their order."""
+    return np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1)
+
+
+def from_rows(rows: Array, shape: tuple[int, ...], axis: int) -> Array:
+    """Undo `as_rows`.
+
+    Args:
+        rows: (N, K).
+        shape: Of the weight.
+        axis: That of the rows.
+    """
+    axis %= len(shape)
+    rest = (*shape[:axis], *shape[axis + 1 :])
+    return np.ascontiguousarray(np.moveaxis(rows.reshape(shape[axis], *rest), 0, axis))
 
 
 def shrunk(moments: Array, seen: int) -> Floats:

@@ -3,6 +3,7 @@
 May import ops, with the view of a graph that it plans, spec and targets; neither onnx nor onnxruntime.
 """
 
+from quantkit.plan.blocks import plan_blocks
 from quantkit.plan.check_plan import (
     check_fits,
     check_operators,
@@ -30,6 +31,7 @@ __all__ = [
     "diff_plans",
     "missing_ranges",
     "opset_for",
+    "plan_blocks",
     "plan_dynamic",
     "plan_static",
     "ranges_needed",

@@ -31,7 +31,8 @@ from quantkit.plan.selection import Selection, check_op_types
 from quantkit.settings import DynamicSettings
 from quantkit.spec import Granularity, PerAxis, PerTensor, QuantSpec
 
-__all__ = ["AS_ASKED", "exposed_why", "obstacle", "plan_dynamic", "weight_plan"]
+__all__ = ["AS_ASKED", "MIN_TABLE", "exposed_why", "obstacle", "plan_dynamic", "take_back"]
+__all__ += ["weight_plan"]
 
 # In the reason for a node that runs in integers though it gains nothing.
 AS_ASKED = "as asked for"
@@ -42,7 +43,7 @@ _MIN_ELEMENTS = 128 * 128
 _MIN_EXTENT = 128
 # Rows looked up as integers cost three nodes each time and save memory; below 4 MB of float that is not
 # worth it.
-_MIN_TABLE = 1 << 20
+MIN_TABLE = 1 << 20
 
 _ATTENTION_WEIGHT_BIAS, _ATTENTION_BIAS = 2, 5  # input slots
 _EMBED_CONSTANTS, _EMBED_POSITIONS, _EMBED_OUTPUTS = (2, 3, 4, 5, 6), 8, 2
@@ -106,7 +107,7 @@ def _lookup(node: Node, weights: Weights, *, every: bool) -> str:
 
 
 def _small_table(weights: Weights) -> str:
-    if weights[0].size < _MIN_TABLE:
+    if weights[0].size < MIN_TABLE:
         return "its table is too small for an integer look-up to gain anything"
     return ""
 
@@ -175,7 +176,7 @@ def plan_dynamic(
     floats = frozenset(
         w.tensor for w in view.weights.values() if not chooser.is_quantized(w, first)
     )
-    chosen = _spread(view, first, floats)
+    chosen = take_back(view, first, floats)
     quantized = [weight for name, weight in view.weights.items() if name not in floats]
     return Plan(
         nodes=tuple(chosen[name] for name in nodes),
@@ -323,7 +324,7 @@ def _node_plan(node: Node, mode: Mode, why: str) -> NodePlan:
     return NodePlan(node=node.name, op_type=node.op_type, mode=mode, why=why)
 
 
-def _spread(
+def take_back(
     view: View, chosen: Mapping[str, NodePlan], kept: frozenset[str]
 ) -> dict[str, NodePlan]:
     """Take back modes whose weights must stay float (`kept`) for another node's sake, or cannot stay float.

@@ -33,7 +33,15 @@ __all__ = [
     "SolvedIntegers",
     "SolvedWeight",
     "WeightPlan",
+    "kernel_bits",
 ]
+
+_KERNEL_BITS = (2, 4, 8)
+
+
+def kernel_bits(bits: int) -> int:
+    """Return in how many bits kernels of weights in blocks read a weight that has so many in the file."""
+    return bits if bits in _KERNEL_BITS else _KERNEL_BITS[-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +82,10 @@ class Format(StrEnum):
     QDQ = "qdq"
     # QLinear operators; what runs is what is written.
     QOPERATOR = "qoperator"
+    # Weights in blocks, as onnxruntime's own operators: MatMulNBits, GatherBlockQuantized.
+    CONTRIB = "contrib"
+    # Weights in blocks, as DequantizeLinear of blocks in front of the float operator.
+    ONNX = "onnx"
 
 
 class Mode(StrEnum):
@@ -110,7 +122,13 @@ _WORDS = {
 class NodePlan:
     """What happens to one node, and why.
 
-    `float_output`: it reads calibrated integers, but hands on floats.
+    Attributes:
+        node: Its name.
+        op_type: Its operator.
+        mode: How it runs.
+        why: In a sentence.
+        float_output: It reads calibrated integers, but hands on floats.
+        accuracy_level: Of MatMulNBits: 4 rounds activations to 8 bits, a block at a time; else they stay float.
     """
 
     node: str
@@ -118,6 +136,12 @@ class NodePlan:
     mode: Mode
     why: str
     float_output: bool = False
+    accuracy_level: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data; ``NodePlan(**plain)`` is its inverse, with its mode."""
+        plain = asdict(self) | {"mode": self.mode.value}
+        return {k: v for k, v in plain.items() if v or k != "accuracy_level"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,7 +349,7 @@ class Plan:
         return {
             **{key: str(value) for key, value in made_for.items() if value is not None},
             "min_opset": self.min_opset,
-            "nodes": [asdict(n) | {"mode": n.mode.value} for n in self.nodes],
+            "nodes": [n.to_json() for n in self.nodes],
             "weights": [w.to_json() for w in self.weights],
             "activations": [a.to_json() for a in self.activations],
             "integer_bias": self.integer_bias,

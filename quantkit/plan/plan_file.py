@@ -82,6 +82,7 @@ class _NodeFile(_Strict):
     mode: Mode
     why: str
     float_output: bool = False
+    accuracy_level: Annotated[int, msgspec.Meta(ge=0, le=4)] = 0
 
 
 class _ConversionFile(_Strict):

@@ -36,12 +36,14 @@ from quantkit.settings.static import (
 from quantkit.settings.toml import RECIPE_NAME, Recipe, load_recipe, recipe_text
 from quantkit.settings.tune import TuneSettings
 from quantkit.settings.values import Percent, Size, Switch
+from quantkit.settings.weights import BlocksFormat, WeightsSettings
 
 __all__ = [
     "METRICS",
     "PRESETS",
     "RECIPE_NAME",
     "ActivationType",
+    "BlocksFormat",
     "CalibrateSettings",
     "Coverage",
     "DataSettings",
@@ -64,6 +66,7 @@ __all__ = [
     "TextSettings",
     "TuneSettings",
     "WeightType",
+    "WeightsSettings",
     "closest",
     "load_recipe",
     "memory_of",

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 from quantkit.errors import UsageError
 from quantkit.settings.memory import parse_memory
 
-__all__ = ["READERS", "Axes", "Columns", "Drop", "Memory", "Names", "OperatorTypes"]
+__all__ = ["READERS", "Axes", "Columns", "Drop", "FileSize", "Memory", "Names", "OperatorTypes"]
 __all__ += ["Percent", "Share", "Size", "Switch"]
-__all__ += ["WrongTypeError", "is_number", "is_whole"]
+__all__ += ["WrongTypeError", "is_number", "is_whole", "parse_file_size"]
 
 _LARGEST = 10**18 - 1
 _Reader = Callable[[object, Path], Any]
@@ -27,6 +27,9 @@ Memory = Annotated[int, "bytes"]
 
 Share = Annotated[float, "share"]
 """A number, or a text such as "30%"."""
+
+FileSize = Annotated[float, "size of a file"]
+"""A share of float's size up to 1, or a text such as "15%"; above, bytes, or a text such as "14.6MB"."""
 
 Drop = Annotated[float, "drop"]
 """A number, or a `Percent`."""
@@ -135,6 +138,25 @@ def _share(value: object, folder: Path) -> float:
     return float(_number_or_percent(value, folder))
 
 
+def parse_file_size(value: object) -> float:
+    """Return what "15%", 0.15, "14.6MB" or a number of bytes means: a share up to 1, else bytes.
+
+    Raises:
+        WrongTypeError: It is none of these.
+    """
+    text = str(value).strip()
+    try:
+        if text.endswith("%"):
+            return float(text.removesuffix("%")) / 100
+        return float(value if is_number(value) else text)  # type: ignore[arg-type]
+    except ValueError:
+        pass
+    try:
+        return float(parse_memory(text))
+    except UsageError:
+        raise WrongTypeError('a share such as "15%" or 0.15, or a size such as "14.6MB"') from None
+
+
 def _several(read: _Reader, words: str) -> _Reader:
     """Return the reader of one value, or of a list of such; `words`: what it takes, with what is wrong with one in it."""
 
@@ -206,6 +228,7 @@ READERS: Mapping[Any, _Reader] = {
     Axes: _axes,
     Columns: _several(_text, "a column's name, or a list of two"),
     Drop: _number_or_percent,
+    FileSize: lambda value, _: parse_file_size(value),
     Memory: _amount,
     Names: _names,
     OperatorTypes: _names,
