@@ -17,10 +17,10 @@ from quantkit.graph.channel_factors import read_divisors
 from quantkit.graph.load import LoadedModel
 from quantkit.match.correspondence import Match, correspondence, made_by
 from quantkit.match.nodes import base_name
-from quantkit.match.structure import Structure, part_of, read_structure
 from quantkit.match.survey import Noise, Survey, survey
 from quantkit.ops.integer_ops import INTEGER_OPS, is_quantized
 from quantkit.runtime.check_result import run_float
+from quantkit.runtime.pieces import Structure, part_of, read_structure
 from quantkit.runtime.session import RUNTIME_ERRORS, first_line
 from quantkit.runtime.synthetic_inputs import Feeds
 

@@ -61,7 +61,8 @@ class Product:
         window: What it reads of its input at once.
         alpha: The factor of a Gemm's product.
         beta: The factor of a Gemm's bias.
-        repeated: It stands in a Loop or Scan: of what it reads samples are seen, and no shape.
+        inside: It stands in a subgraph of another node.
+        repeated: In that of a Loop or Scan: of what it reads samples are seen, and no shape.
     """
 
     node: str
@@ -73,6 +74,7 @@ class Product:
     window: Window
     alpha: float = 1.0
     beta: float = 1.0
+    inside: bool = False
     repeated: bool = False
 
 
@@ -99,6 +101,7 @@ def products_of(view: View) -> tuple[Product, ...]:
                 window=Window.of_conv(weight.shape[2:], node.attributes) if conv else Window(),
                 alpha=_factor(node, "alpha"),
                 beta=_factor(node, "beta"),
+                inside=node.in_subgraph,
                 repeated=any(holder != "If" for holder in node.inside),
             )
         )

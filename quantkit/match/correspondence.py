@@ -21,9 +21,9 @@ import onnx
 from numpy.typing import NDArray
 
 from quantkit.graph.channel_factors import Divisor, read_divisors
-from quantkit.match.structure import Structure
 from quantkit.ops.float_ops import CLIPS
 from quantkit.ops.integer_ops import INTEGER_OPS, Role
+from quantkit.runtime.pieces import Structure
 
 __all__ = ["Correspondence", "Match", "Quantizer", "correspondence", "made_by", "quantizer_of"]
 

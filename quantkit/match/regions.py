@@ -12,9 +12,9 @@ import onnx
 from onnx import TensorProto
 
 from quantkit.match.correspondence import Match, Quantizer, quantizer_of
-from quantkit.match.structure import Structure
 from quantkit.ops.float_ops import CLIPS, SEEN_THROUGH, fact_of
 from quantkit.ops.integer_ops import CONVERSIONS, is_quantized
+from quantkit.runtime.pieces import Structure
 
 __all__ = ["Read", "Region", "regions_of"]
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from quantkit.match.correspondence import Match
 from quantkit.match.regions import Region, regions_of
-from quantkit.match.structure import Kind, Structure, part_of, types_of
+from quantkit.runtime.pieces import Kind, Structure, part_of, types_of
 
 __all__ = ["Noise", "Survey", "decibels", "find_layers", "same_form", "survey"]
 

@@ -4,16 +4,18 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from calibrators import Sketch
+from quantkit.data import Description
 from quantkit.observe.calibration import Calibration
 from quantkit.observe.requests import CalibratorOf, stored_key
 from quantkit.provenance import CalibrationOrigin, DataOrigin
 
 __all__ = ["calibration_digest", "calibration_origin", "data_origin", "digests_text"]
-__all__ += ["known_share", "typical_values"]
+__all__ += ["known_share", "samples_origin", "typical_values"]
 
 _TYPICAL = (0.01, 0.5, 0.99)
 _MANY = 1000  # values
@@ -47,6 +49,37 @@ def data_origin(seen: Calibration, inputs: Sequence[str]) -> DataOrigin | None:
         ),
         digests=digests_text(seen.seen.digests),
         warnings=_without_folders(seen.header.get("warnings", ()), location),
+    )
+
+
+def samples_origin(
+    found: Description,
+    fingerprint: str,
+    digests: Sequence[int],
+    order: Mapping[str, Any],
+    method: str,
+) -> DataOrigin:
+    """Return what weights were fitted to, where no ranges were observed.
+
+    Args:
+        found: What the data is.
+        fingerprint: Of what the samples are made of; "" for a Python iterable.
+        digests: Of the samples that were run.
+        order: Which they were.
+        method: What was done with them.
+    """
+    location = Path(found.location)
+    return DataOrigin(
+        kind=found.kind,
+        name=location.name or location.resolve().name,
+        samples=len(digests),
+        fingerprint=fingerprint,
+        method=method,
+        order=dict(order),
+        preprocessing=_without_folders(found.preprocessing, location),
+        settings=found.settings,
+        digests=digests_text(digests),
+        warnings=_without_folders(found.warnings, location),
     )
 
 

@@ -23,9 +23,10 @@ from quantkit.settings.static import (
     StaticSettings,
     TensorRule,
 )
+from quantkit.settings.weights import WeightsSettings
 
 __all__ = ["data_settings_of", "dynamic_record", "dynamic_settings_of", "static_record"]
-__all__ += ["static_settings_of", "to_record"]
+__all__ += ["static_settings_of", "to_record", "weights_record", "weights_settings_of"]
 
 
 # Settings of dynamic quantization that the first records do not have.
@@ -146,6 +147,24 @@ def static_settings_of(options: Mapping[str, Any]) -> StaticSettings:
         tensors=tuple(rules),
         nodes=tuple(NodeRule(node=node, mode="integer") for node in given["force"]),
     )
+
+
+def weights_record(settings: WeightsSettings, samples: DataSettings) -> dict[str, Any]:
+    """Return how weights were quantized in blocks.
+
+    Args:
+        settings: What was chosen.
+        samples: How they were prepared. Where they lay, and how much memory might be held, changes no result.
+    """
+    found: dict[str, Any] = to_record(
+        {"weights": settings, "data": replace(samples, path=None, memory=None)}
+    )
+    return found
+
+
+def weights_settings_of(options: Mapping[str, Any]) -> WeightsSettings:
+    """Read what `weights_record` wrote."""
+    return msgspec.convert(options["weights"], WeightsSettings)
 
 
 def data_settings_of(options: Mapping[str, Any]) -> DataSettings:

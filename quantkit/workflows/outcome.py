@@ -20,7 +20,7 @@ from quantkit.provenance import Provenance, model_digest
 from quantkit.runtime.check_result import FLOOR_DB, MADE_UP, NOISE_DB, VARYING_DB, Verification
 from quantkit.runtime.kernels import Fusion
 from quantkit.runtime.saturation import saturating_nodes
-from quantkit.settings import DynamicSettings, StaticSettings, TensorRule
+from quantkit.settings import DynamicSettings, StaticSettings, TensorRule, WeightsSettings
 from quantkit.targets import Target
 
 __all__ = [
@@ -224,7 +224,9 @@ def unfused(plan: Plan, fusion: Fusion | None, target: Target) -> list[str]:
 
 
 def unheeded(
-    plan: Plan, options: StaticSettings | DynamicSettings, view: View | None = None
+    plan: Plan,
+    options: StaticSettings | DynamicSettings | WeightsSettings,
+    view: View | None = None,
 ) -> list[str]:
     """Say what the user asked for by name and does not get: operators, nodes, rules for tensors; each with the reason.
 

@@ -20,8 +20,8 @@ from quantkit.graph.channel_factors import (
     write_divisors,
 )
 from quantkit.match.correspondence import Correspondence, Match, Quantizer, correspondence
-from quantkit.match.structure import read_structure
 from quantkit.match.survey import same_form, survey
+from quantkit.runtime.pieces import read_structure
 
 KINDS = (
     "qdq",

@@ -30,7 +30,8 @@ from numpy.typing import NDArray
 
 from quantkit.match.correspondence import Match, Quantizer
 from quantkit.match.regions import Read, Region
-from quantkit.match.structure import (
+from quantkit.match.survey import Noise, Survey
+from quantkit.runtime.pieces import (
     Kind,
     Part,
     Parts,
@@ -40,7 +41,6 @@ from quantkit.match.structure import (
     parts_of,
     renamed,
 )
-from quantkit.match.survey import Noise, Survey
 
 __all__ = [
     "Errors",

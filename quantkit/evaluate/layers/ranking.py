@@ -16,10 +16,10 @@ from quantkit.evaluate.layers.measure import Errors, Models, Seen, measure
 from quantkit.evaluate.layers.trial import excluded_by, name_of, try_floats
 from quantkit.match.correspondence import Quantizer, correspondence
 from quantkit.match.regions import Read, Region
-from quantkit.match.structure import Structure, read_structure, subgraphs
 from quantkit.match.survey import decibels, find_layers
 from quantkit.ops.integer_ops import INTEGER_OPS, Role
 from quantkit.result import Advice, Layer, Layers
+from quantkit.runtime.pieces import Structure, read_structure, subgraphs
 
 __all__ = ["layers_of"]
 

@@ -32,11 +32,11 @@ from quantkit.evaluate.layers.measure import (
 )
 from quantkit.match.correspondence import Quantizer
 from quantkit.match.regions import Region
-from quantkit.match.structure import Part, needed, part_of
 from quantkit.match.survey import Noise, decibels
 from quantkit.ops.float_ops import CLIPS, MATRIX_PRODUCTS
 from quantkit.provenance import KEY as PROVENANCE
 from quantkit.result import Advice
+from quantkit.runtime.pieces import Part, needed, part_of
 
 __all__ = ["Tried", "excluded_by", "name_of", "try_floats"]
 

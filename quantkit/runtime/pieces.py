@@ -238,7 +238,7 @@ def part_of(
     Args:
         model: The model.
         outputs: What comes out, as the graph computes it.
-        fed: Tensors that are given to those who read them; inputs of the model are always fed under their own name.
+        fed: Tensors, constants too, that are given to those who read them; inputs of the model are always fed under their own name.
         level: How far onnxruntime optimizes: with 0 the file's own meaning is run.
     """
     if not outputs:
@@ -252,7 +252,9 @@ def part_of(
     graph = onnx.GraphProto(name="part")
     names = {name: _fed(name) for name in cut}
     graph.node.extend(renamed(model.nodes[i], names) for i in kept)
-    graph.initializer.extend(t for name, t in model.initializers.items() if name in read)
+    graph.initializer.extend(
+        t for name, t in model.initializers.items() if name in read and name not in cut
+    )
     inputs = [i for i in model.proto.graph.input if i.name in read and i.name in model.inputs]
     graph.input.extend(inputs)
     used = [name for name in cut if name in read]

@@ -1,0 +1,489 @@
+"""Weight-only quantization, in order: load -> time layers -> plan -> give bits -> solve -> emit -> write -> verify -> rename.
+
+A run that was killed goes on: its plan, and the codes of every weight that is solved, lie in ``<output>.partial`` until the file is written.
+"""
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from quantkit._version import __version__
+from quantkit.data import Samples, batches, collate
+from quantkit.emit.blocks import emit_blocks
+from quantkit.errors import VerifyError
+from quantkit.files import replace_text, scratch
+from quantkit.graph.half import half_type, widen, widened_note
+from quantkit.graph.load import LoadedModel
+from quantkit.graph.normalize import fix_defaults
+from quantkit.graph.opset import opset_of, raise_opset
+from quantkit.graph.products import products_of
+from quantkit.graph.save import Stage, copy_of, skeleton, staged
+from quantkit.graph.view import view_of
+from quantkit.numerics.blocks import BlockGrid
+from quantkit.observe.job import sample_digest
+from quantkit.observe.monitor import Monitor, Silent
+from quantkit.observe.origin import samples_origin
+from quantkit.observe.prepare import batch_for, inputs_of
+from quantkit.ops.view import View
+from quantkit.plan import Kept, Plan, WeightPlan, check_fits, plan_blocks
+from quantkit.plan.blocks import grid_of
+from quantkit.plan.budget import bits_within
+from quantkit.plan.model import SolvedIntegers
+from quantkit.provenance import DataOrigin, ModelOrigin, Provenance, json_digest, model_digest
+from quantkit.rewrite.simplify.subexpressions import tie_weights
+from quantkit.runtime.check_result import LARGE, MADE_UP, Reference, run_float
+from quantkit.runtime.kernels import fusion_of
+from quantkit.runtime.session import RUNTIME_ERRORS, first_line, load_model
+from quantkit.settings import DataSettings, WeightsSettings
+from quantkit.settings.record import weights_record
+from quantkit.solve.blocks import BlockSettings, CodesFolder, solve_blind, solve_in_order
+from quantkit.targets import cores
+from quantkit.workflows.bits import bits_for_size, choices_of
+from quantkit.workflows.block_times import rounding_noted, slower_in_blocks
+from quantkit.workflows.calibrate import OpenedData, opened_for
+from quantkit.workflows.measure import SWITCH
+from quantkit.workflows.outcome import (
+    QuantizeResult,
+    check_output_path,
+    is_noise,
+    noise,
+    require_change,
+    require_same,
+    require_smaller,
+    unheeded,
+    warnings_of,
+)
+from quantkit.workflows.partial import Partial, partial_folder
+from quantkit.workflows.realize import write_checked
+from quantkit.workflows.record import kept_of, kept_record
+
+__all__ = ["WeightsJob", "plan_weights", "quantize_weights"]
+
+Feeds = Mapping[str, NDArray[Any]]
+_STEPS = 4  # read, decide, solve, write
+_PROBES = 4  # samples on which single weights are tried
+_DECIDED = "decided.json"
+_RECORD = 2500  # bytes that the record of its origin takes in a file, about
+_BYTE = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsJob:
+    """What to quantize, and how.
+
+    Attributes:
+        source: The float model.
+        data: What weights are fitted to; None: nothing is run.
+        options: What the user chose.
+        settings: How samples are prepared.
+        kept: What measuring decided when the same file was made before; None: nobody has measured yet.
+        bits: Likewise, how many bits weights got.
+    """
+
+    source: str | Path | onnx.ModelProto
+    data: object = None
+    options: WeightsSettings = field(default_factory=WeightsSettings)
+    settings: DataSettings = field(default_factory=DataSettings)
+    kept: Mapping[str, Kept] | None = None
+    bits: Mapping[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ready:
+    """A float model that can be planned; nobody changes it.
+
+    Attributes:
+        source: As it was read.
+        model: The graph, weights that were there twice stored once.
+        view: The same for planners.
+        notes: What was done to it.
+        lab: A folder for what is needed meanwhile.
+        data: The samples; None: there are none, and nothing is run.
+        floats: The graph in a file, where it is run.
+    """
+
+    source: LoadedModel
+    model: ir.Model
+    view: View
+    notes: tuple[str, ...]
+    lab: Path
+    data: OpenedData | None = None
+    floats: Path | None = None
+
+    @property
+    def resumable(self) -> bool:
+        """Whether a run that was killed can be told to be the same."""
+        return self.data is None or isinstance(self.data.samples, Samples)
+
+    @property
+    def tensors(self) -> dict[str, ir.TensorProtocol]:
+        """The contents of its constants."""
+        return {
+            name: value.const_value
+            for graph in self.model.graphs()
+            for name, value in graph.initializers.items()
+            if value.const_value is not None
+        }
+
+    def feeds(self) -> Iterator[dict[str, NDArray[Any]]]:
+        """Yield the samples that weights are fitted to, one run at a time."""
+        assert self.data is not None  # noqa: S101 - asked only where there is data
+        samples, chosen = self.data.require(), self.data.settings
+        together = 1
+        first = next(iter(batches(samples, limit=1, shuffle=chosen.shuffle, seed=chosen.seed)), [])
+        if first:
+            together = batch_for(inputs_of(self.source), first[0], chosen.batch or 1)
+        for batch in batches(
+            samples,
+            size=together,
+            limit=chosen.limit,
+            shuffle=chosen.shuffle,
+            seed=chosen.seed,
+        ):
+            if len(batch) == together or not first:
+                yield from collate(batch)
+
+
+def quantize_weights(
+    job: WeightsJob,
+    output: str | Path,
+    *,
+    plan: Plan | None = None,
+    verify: bool = True,
+    external_data: bool = False,
+    monitor: Monitor | None = None,
+) -> QuantizeResult:
+    """Quantize weights in blocks and write the model; see `quantkit.quantize_weights`.
+
+    Args:
+        job: What to quantize, and how.
+        output: Where to write.
+        plan: An edited plan to apply, instead of making one.
+        verify: Load and run the result, and compare it with float, before it is written.
+        external_data: Write weights to a ``.data`` file beside the model.
+        monitor: Told what is done.
+    """
+    started = time.perf_counter()
+    monitor, output = monitor or Silent(), Path(output)
+    monitor.step(1, _STEPS, "Reading the model")
+    source = load_model(job.source)
+    check_output_path(output, source, job.data)
+    source.require_weights()
+    with source.watched(), scratch() as lab:
+        ready = _ready(source, job, lab)
+        origin = _origin(ready, job)
+        how: dict[str, Any] = {"verify": verify, "external_data": external_data}
+        how["plan"] = None if plan is None else json_digest(plan.to_json())
+        origin = replace(origin, options={**origin.options, **how})
+        with partial_folder(output if ready.resumable else None, _key(origin)) as part:
+            decided = _decided(ready, job, plan, part, monitor)
+            require_change(decided.plan, source)
+            store = CodesFolder(part.folder)
+            notes = _solve(ready, job, decided.plan, store, monitor)
+            monitor.step(4, _STEPS, "Writing and verifying")
+            reference = _float_outputs(ready) if verify else None
+            with staged(output) as stage:
+                result = _written(ready, decided, store, stage, reference, origin)
+                require_same(source, origin)
+                external = stage.commit() is not None
+    return replace(
+        result,
+        external_data=external,
+        seconds=time.perf_counter() - started,
+        notes=(*ready.notes, *decided.notes, *notes, *result.notes),
+        warnings=(*result.warnings, *unheeded(decided.plan, job.options)),
+    )
+
+
+def plan_weights(job: WeightsJob, monitor: Monitor | None = None) -> Plan:
+    """Make the plan of `quantize_weights`, and write nothing."""
+    monitor = monitor or Silent()
+    source = load_model(job.source)
+    source.require_weights()
+    with source.watched(), scratch() as lab:
+        ready = _ready(source, job, lab)
+        return _decided(ready, job, None, Partial(lab, False), monitor).plan
+
+
+def _key(origin: Provenance) -> dict[str, Any]:
+    """Return all that codes depend on: what a run that was killed has left is taken up only if it is the same."""
+    data = None if origin.data is None else origin.data.digests
+    return {
+        "float": origin.float.sha256,
+        "data": data,
+        "options": origin.options,
+        "quantkit": __version__,
+    }
+
+
+def _ready(source: LoadedModel, job: WeightsJob, lab: Path) -> _Ready:
+    """Compute in float32, store once what is there twice, raise the opset as far as the format needs, open the data."""
+    options, model, notes = job.options, copy_of(source.model), []
+    if fixed := fix_defaults(model, keep=options.keep_inputs):
+        notes.append(fixed)
+    if half := half_type(model):
+        widen(model)
+        notes.append(widened_note(half))
+    if tied := tie_weights(model):
+        several = (
+            "weight that was there twice is" if tied == 1 else "weights that were there twice are"
+        )
+        notes.append(f"{tied} {several} stored once.")
+    needed, before = plan_blocks(view_of(model), options).min_opset, opset_of(model)
+    if before < needed:
+        model = raise_opset(model, needed)
+        notes.append(f"Opset raised from {before} to {needed}.")
+    ready = _Ready(source=source, model=model, view=view_of(model), notes=tuple(notes), lab=lab)
+    if job.data is None:
+        return ready
+    data = opened_for(source, job.data, job.settings)
+    data.require()
+    stage = Stage(lab / "float.onnx", lab)
+    stage.write(copy_of(model))
+    return replace(ready, data=data, floats=stage.model_path)
+
+
+def _origin(ready: _Ready, job: WeightsJob) -> Provenance:
+    """Say what came in and what is asked for."""
+    data: DataOrigin | None = None
+    if ready.data is not None:
+        samples, chosen = ready.data.require(), ready.data.settings
+        order = {"limit": chosen.limit, "shuffle": chosen.shuffle, "seed": chosen.seed}
+        data = samples_origin(
+            samples.description,
+            samples.fingerprint() if isinstance(samples, Samples) else "",
+            [sample_digest(feed) for feed in ready.feeds()],
+            order,
+            "moments",
+        )
+    return Provenance(
+        kind="weights",
+        float=ModelOrigin(**model_digest(ready.source)),
+        data=data,
+        options=weights_record(job.options, job.settings),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Decided:
+    """A plan, and what led to it.
+
+    Attributes:
+        plan: What to do.
+        kept: Nodes that were measured to be slower in blocks.
+        bits: Of weights, where a target is to be met.
+        notes: What a user is told.
+    """
+
+    plan: Plan
+    kept: Mapping[str, Kept] = field(default_factory=dict)
+    bits: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What a clock or samples decided, for the record in the file."""
+        return {**kept_record(self.kept), **({"bits": dict(self.bits)} if self.bits else {})}
+
+    def save(self, path: Path) -> None:
+        """Keep it for a run that goes on."""
+        plain = {"plan": self.plan.to_json(), "notes": self.notes, **self.record}
+        replace_text(path, json.dumps(plain))
+
+    @classmethod
+    def load(cls, path: Path) -> "_Decided":
+        """Read what `save` wrote."""
+        plain = json.loads(path.read_text(encoding="utf-8"))
+        return cls(
+            plan=Plan.from_json(plain["plan"]),
+            kept=kept_of(plain),
+            bits=plain.get("bits", {}),
+            notes=tuple(plain["notes"]),
+        )
+
+
+def _decided(
+    ready: _Ready,
+    job: WeightsJob,
+    given: Plan | None,
+    part: Partial,
+    monitor: Monitor,
+) -> _Decided:
+    """Return the plan that was given, or that an earlier run of the same has left, or make one."""
+    monitor.step(2, _STEPS, "Deciding")
+    left = part.folder / _DECIDED
+    if part.resumed and left.exists():
+        return _Decided.load(left)
+    if given is not None:
+        check_fits(given, ready.view)
+        decided = _Decided(plan=given)
+    else:
+        decided = _made(ready, job, monitor)
+    decided.save(left)
+    return decided
+
+
+def _made(ready: _Ready, job: WeightsJob, monitor: Monitor) -> _Decided:
+    """Plan by rules, take back what is slower here, and give bits by what is measured where there is a target."""
+    options, kept, notes = job.options, job.kept or {}, tuple[str, ...]()
+    planned = partial(plan_blocks, ready.view, options)
+    if job.kept is None and _measures(options):
+        monitor.stage("Timing layers")
+        kept, found = slower_in_blocks(planned(), ready.view, options.rows)
+        notes = tuple(f"Measured: {text}." for text in found)
+    bits = dict(job.bits or {})
+    if options.has_target and job.bits is None:
+        bits = _bits(ready, job, kept, monitor)
+    plan = planned(bits=bits, kept=kept)
+    if options.has_target:
+        notes += (_spread_of(plan, ready.view),)
+    return _Decided(plan=plan, kept=kept, bits=bits, notes=notes)
+
+
+def _measures(options: WeightsSettings) -> bool:
+    """Say whether layers are to be timed: as asked, or unless the environment says no."""
+    if options.format != "contrib":
+        return False
+    return os.environ.get(SWITCH) != "0" if options.measure is None else options.measure
+
+
+def _bits(
+    ready: _Ready,
+    job: WeightsJob,
+    kept: Mapping[str, Kept],
+    monitor: Monitor,
+) -> dict[str, int]:
+    """Return how many bits each weight gets under the target."""
+    options, plan = job.options, plan_blocks(ready.view, job.options, kept=kept)
+
+    def grid(weight: WeightPlan, bits: int) -> BlockGrid:
+        own = weight.blocks
+        assert own is not None  # noqa: S101 - only weights in blocks are asked about
+        if not own.size:
+            return replace(own, bits=bits)
+        return replace(grid_of(options, bits, own.size, kernel=True), size=own.size)
+
+    feeds = list(islice(ready.feeds(), _PROBES)) if ready.data is not None else []
+    choices = choices_of(plan, grid, ready.tensors, ready.floats, feeds, monitor)
+    if options.target_bits is not None:
+        values = sum(ready.tensors[name].size for name in choices)
+        return bits_within(choices, int(options.target_bits * values / _BYTE))
+    assert options.target_size is not None  # noqa: S101 - one of the two is given
+    share = options.target_size <= 1
+    wanted = int(options.target_size * (ready.source.nbytes if share else 1))
+
+    def size_of(bits: Mapping[str, int]) -> int:
+        model = copy_of(ready.model)
+        emit_blocks(model, plan_blocks(ready.view, options, bits=bits, kept=kept), SolvedIntegers())
+        structure, tensors = skeleton(model)
+        return int(structure.ByteSize()) + sum(tensor.nbytes for tensor in tensors) + _RECORD
+
+    return bits_for_size(choices, wanted, size_of)
+
+
+def _spread_of(plan: Plan, view: View) -> str:
+    """Say how many weights got how many bits."""
+    counts = Counter(w.blocks.bits for w in plan.weights if w.blocks is not None)
+    sizes = Counter[int]()
+    for weight in plan.weights:
+        if weight.blocks is not None:
+            sizes[weight.blocks.bits] += view.weights[weight.tensor].size
+    total = max(1, sum(sizes.values()))
+    mean = sum(bits * size for bits, size in sizes.items()) / total
+    listed = ", ".join(f"{counts[b]} of {b} bits" for b in sorted(counts))
+    return f"Weights: {listed}; {mean:.2f} bits per value on average, scales not counted."
+
+
+def _solve(
+    ready: _Ready,
+    job: WeightsJob,
+    plan: Plan,
+    store: CodesFolder,
+    monitor: Monitor,
+) -> list[str]:
+    """Find the codes of all weights: from what they multiply, in the order of the graph, or without having seen it."""
+    monitor.step(3, _STEPS, "Solving for weights")
+    options = job.options
+    settings = BlockSettings(
+        method=options.method,
+        sequential=options.sequential is not False,
+        workers=cores(),
+        memory=job.settings.memory_limit // 2,
+    )
+    notes: list[str] = []
+    if ready.floats is not None and options.rounding is not False:
+        tensors = ready.lab / "tensors"
+        tensors.mkdir()
+        try:
+            notes = solve_in_order(
+                ready.model,
+                ready.floats,
+                plan,
+                products_of(ready.view),
+                ready.feeds,
+                store,
+                settings,
+                tensors,
+                monitor,
+            )
+        except RUNTIME_ERRORS as e:
+            notes = [
+                f"A part of the model does not run by itself ({first_line(e)}): weights are rounded without data."
+            ]
+    solve_blind(ready.model, plan, store, settings, monitor)
+    return notes
+
+
+def _float_outputs(ready: _Ready) -> Reference:
+    """Run the float model as it was given, on samples that weights were not fitted to where there are enough."""
+    if ready.data is None:
+        return run_float(ready.source)
+    judged, on = ready.data.judged(ready.source)
+    return run_float(ready.source, next(iter(judged), None), more=judged[1:], on=on)
+
+
+def _written(
+    ready: _Ready,
+    decided: _Decided,
+    store: CodesFolder,
+    stage: Stage,
+    reference: Reference | None,
+    origin: Provenance,
+) -> QuantizeResult:
+    """Emit a copy of the model, write it into the staging folder, and compare it with float."""
+    model, source = copy_of(ready.model), ready.source
+    emit_blocks(model, decided.plan, SolvedIntegers(blocks=store))
+    origin = replace(origin, options={**origin.options, **decided.record})
+    nbytes, checked = write_checked(stage, model, reference, origin)
+    if is_noise(checked) and reference is not None and reference.on != MADE_UP:
+        raise VerifyError(
+            f"{noise(checked)} Nothing was written: use more bits (--bits, --target-bits), smaller blocks, more samples, or leave layers in "
+            "float (--exclude)."
+        )
+    require_smaller(source, nbytes)
+    small = nbytes < LARGE
+    notes = []
+    if small and checked is not None and reference is not None and reference.outputs:
+        notes = rounding_noted(stage.model_path, reference)
+    return QuantizeResult(
+        plan=decided.plan,
+        input_bytes=source.nbytes,
+        output_bytes=nbytes,
+        external_data=False,
+        verification=checked,
+        warnings=tuple(warnings_of(source, nbytes, checked)),
+        seconds=0.0,
+        fusion=fusion_of(stage.model_path) if small and reference is not None else None,
+        notes=tuple(notes),
+    )
