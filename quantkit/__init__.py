@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     )
     from quantkit.api.tune import tune
     from quantkit.api.verify import verify_file
+    from quantkit.api.weights import plan_weights, quantize_weights
     from quantkit.diff import ModelDiff, ResultDiff
     from quantkit.errors import QuantkitError
     from quantkit.evaluate.accuracy.user_metric import MetricFunction, check_metric
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
         TensorRule,
         TextSettings,
         TuneSettings,
+        WeightsSettings,
     )
     from quantkit.spec import QInt8, QuantType, QUInt8
     from quantkit.workflows.inspect import Inspection, inspect_model
@@ -94,6 +96,7 @@ _HOME = {
     "TextSettings": "quantkit.settings",
     "TuneSettings": "quantkit.settings",
     "Tuned": "quantkit.workflows.tune",
+    "WeightsSettings": "quantkit.settings",
     "calibrate": "quantkit.api.calibrate",
     "check_metric": "quantkit.evaluate.accuracy.user_metric",
     "check_pass": "quantkit.workflows.optimize",
@@ -107,9 +110,11 @@ _HOME = {
     "optimize": "quantkit.api.optimize",
     "plan_prepared": "quantkit.api.static",
     "plan_static": "quantkit.api.static",
+    "plan_weights": "quantkit.api.weights",
     "prepare_static": "quantkit.api.static",
     "quantize_dynamic": "quantkit.api.dynamic",
     "quantize_static": "quantkit.api.static",
+    "quantize_weights": "quantkit.api.weights",
     "realize_plan": "quantkit.api.static",
     "save_prepared": "quantkit.api.static",
     "tune": "quantkit.api.tune",
@@ -146,6 +151,7 @@ __all__ = [
     "TextSettings",
     "TuneSettings",
     "Tuned",
+    "WeightsSettings",
     "__version__",
     "calibrate",
     "check_metric",
@@ -160,9 +166,11 @@ __all__ = [
     "optimize",
     "plan_prepared",
     "plan_static",
+    "plan_weights",
     "prepare_static",
     "quantize_dynamic",
     "quantize_static",
+    "quantize_weights",
     "realize_plan",
     "save_prepared",
     "tune",

@@ -27,12 +27,13 @@ from numpy.typing import NDArray
 from calibrators import ChannelMoments, PatchMoments
 from quantkit.graph.channel_factors import Divisor, Divisors, rounded
 from quantkit.graph.edit import Canvas, owner_of
+from quantkit.graph.mapping import lazy
 from quantkit.numerics.grids import lossless_rows
 from quantkit.observe.requests import MomentsOf, Request
 from quantkit.ops.float_ops import MATRIX_PRODUCTS
 from quantkit.ops.view import Node, View
 
-__all__ = ["Fold", "Smoothable", "Smoothed", "smooth", "smoothable", "smoothing_requests"]
+__all__ = ["Fold", "Smoothable", "Smoothed", "divide", "smooth", "smoothable", "smoothing_requests"]
 
 _MATRIX = 2
 _NORMALIZATIONS = frozenset({"LayerNormalization", "RMSNormalization"})
@@ -208,6 +209,7 @@ _PEAK = 127  # largest weight
 # A channel that was silent in the calibration may speak later: it counts as at least this share of the loudest.
 _QUIETEST = 0.01
 _MIN_GAIN = 1.0  # dB below which a Mul more is not worth its time
+_LARGE = 1 << 20  # values of a weight that is scaled while it is read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,6 +274,18 @@ def smooth(
     return tuple(one for one in done if one is not None)
 
 
+def divide(model: ir.Model, found: Mapping[Smoothable, Floats]) -> None:
+    """Divide activations by given factors, one per channel, and multiply who reads them, in place.
+
+    Args:
+        model: The float model.
+        found: What `smoothable` found in it and is to be divided by what; only where the division is folded.
+    """
+    writer = _Writer(Canvas(model), {node.name or "": node for node in model.graph})
+    for one, scale in found.items():
+        writer.divide(one, scale)
+
+
 @dataclass(frozen=True, slots=True)
 class _Channels:
     """Ends and power of each channel; moments are summed exactly, which takes long to read."""
@@ -305,10 +319,7 @@ class _Writer:
         scale, chosen, gain = _balance(_Channels.of(seen), weights, strength)
         if strength is None and gain < (0 if one.folds else _MIN_GAIN):
             return None
-        for fold in one.weights:
-            self._multiply(fold, scale)
-        for fold in one.folds:
-            self._multiply(fold, 1 / scale)
+        self.divide(one, scale)
         made = one.tensor if one.folds else self._divided(one, scale)
         return Smoothed(
             tensor=one.tensor,
@@ -318,6 +329,13 @@ class _Writer:
             gain=gain,
             before=one.stale,
         )
+
+    def divide(self, one: Smoothable, scale: Floats) -> None:
+        """Multiply the weights, and divide what makes the activation where it takes that."""
+        for fold in one.weights:
+            self._multiply(fold, scale)
+        for fold in one.folds:
+            self._multiply(fold, 1 / scale)
 
     def _constant(self, fold: Fold) -> ir.Value:
         value = self.nodes[fold.node].inputs[fold.slot]
@@ -330,17 +348,26 @@ class _Writer:
     def _multiply(self, fold: Fold, factor: Floats) -> None:
         """Scale a constant along an axis: in place, or a copy of it where others read it too."""
         value = self._constant(fold)
-        array = value.const_value.numpy().astype(np.float64)  # type: ignore[union-attr]
-        shape = [1] * max(array.ndim, 1)
+        tensor, node = value.const_value, self.nodes[fold.node]
+        assert tensor is not None  # noqa: S101 - it is constant
+        extents = tuple(int(n) for n in tensor.shape.numpy())
+        shape = [1] * max(len(extents), 1)
         shape[fold.axis] = len(factor)
-        scaled = (array * factor.reshape(shape)).astype(np.float32)
-        node = self.nodes[fold.node]
+        wide = factor.reshape(shape)
+
+        def scaled() -> NDArray[np.float32]:
+            return np.asarray(tensor.numpy().astype(np.float64) * wide, np.float32)
+
+        if tensor.size >= _LARGE:  # computed each time that it is read, and never kept
+            made: ir.TensorProtocol = lazy(scaled, ir.DataType.FLOAT, extents, value.name)
+        else:
+            made = ir.Tensor(scaled(), name=value.name)
         if len(value.uses()) == 1:
-            value.const_value = ir.Tensor(scaled, name=value.name)
-            value.shape = ir.Shape(scaled.shape)
+            value.const_value = made
+            value.shape = ir.Shape(made.shape.numpy())
             return
         name = f"{value.name}_smooth"
-        node.replace_input_with(fold.slot, self.canvas.constant(owner_of(node), scaled, name))
+        node.replace_input_with(fold.slot, self.canvas.initializer(owner_of(node), made, name))
 
     def _divided(self, one: Smoothable, scale: Floats) -> str:
         """Put a Mul in front of the weights; who else reads the activation reads it as it was."""

@@ -23,6 +23,7 @@ from quantkit.settings.static import (
 )
 from quantkit.settings.tune import TuneSettings
 from quantkit.settings.values import WrongTypeError
+from quantkit.settings.weights import WeightsSettings
 
 __all__ = ["RECIPE_NAME", "Recipe", "load_recipe", "recipe_text"]
 
@@ -49,6 +50,7 @@ class Recipe:
     evaluate: EvaluateSettings = field(default_factory=EvaluateSettings)
     gate: GateSettings = field(default_factory=GateSettings)
     tune: TuneSettings = field(default_factory=TuneSettings)
+    weights: WeightsSettings = field(default_factory=WeightsSettings)
     folder: Path = field(default_factory=Path)
     file: Path | None = None
     text: str = ""
@@ -89,8 +91,10 @@ def load_recipe(path: Path | None = None) -> Recipe:
 
 
 def _recipe(document: _Table, file: Path) -> Recipe:
-    inner = ("data", "calibrate", "static", "evaluate", "gate", "tune")
-    data, calibrate, static, evaluate, gate, tune = (_table(document, n, file) for n in inner)
+    inner = ("data", "calibrate", "static", "weights", "evaluate", "gate", "tune")
+    data, calibrate, static, weights, evaluate, gate, tune = (
+        _table(document, n, file) for n in inner
+    )
     top = _read(Recipe, document, "", file, inner)
     every = _data(data, file)
     return Recipe(
@@ -100,6 +104,7 @@ def _recipe(document: _Table, file: Path) -> Recipe:
         evaluated=_data_over(every, _table(evaluate, "evaluate.data", file), "evaluate", file),
         calibrate=_build(CalibrateSettings, calibrate, "[calibrate]", file, ("data",)),
         static=_static(static, file),
+        weights=_build(WeightsSettings, weights, "[weights]", file),
         evaluate=_build(EvaluateSettings, evaluate, "[evaluate]", file, ("data",)),
         gate=_build(GateSettings, gate, "[gate]", file),
         tune=_build(TuneSettings, tune, "[tune]", file),

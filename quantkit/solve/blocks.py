@@ -134,7 +134,19 @@ def solve_blind(
         settings: How ranges are chosen, and by how many processes.
         monitor: Told of each weight that is done.
     """
-    left = [w for w in plan.weights if w.blocks is not None and w.tensor not in store]
+    _round(model, [w for w in plan.weights if w.blocks is not None], store, settings, monitor)
+
+
+def _round(
+    model: ir.Model,
+    weights: Iterable[WeightPlan],
+    store: CodesFolder,
+    settings: BlockSettings,
+    monitor: Monitor,
+) -> None:
+    left = [w for w in weights if w.tensor not in store]
+    if not left:
+        return
     arrays = _constants(model, {w.tensor for w in left})
     monitor.name("Rounding weights")
     monitor.start(len(left), "weights")
@@ -155,10 +167,10 @@ def solve_in_order(  # noqa: PLR0913 - one parameter per question
     folder: Path,
     monitor: Monitor,
 ) -> list[str]:
-    """Solve weights that products read from what these read, in the order in which the graph computes; return notes.
+    """Solve weights from what products read, in the order in which the graph computes; return notes.
 
-    What has codes already is not solved again; it is run, as later layers read what it makes. Weights that no product in the main graph reads are left to
-    `solve_blind`.
+    Weights that no product of the main graph reads are rounded first, without data. What has codes already is not solved again; it is run, as later layers read what it
+    makes.
 
     Args:
         model: The float model that was planned.
@@ -192,6 +204,9 @@ def solve_in_order(  # noqa: PLR0913 - one parameter per question
     inner = {p.weight for found in by_weight.values() for p in found if p.inside}
     shared = {w for w, found in by_weight.items() if len(found) > 1 or uses[w] > len(found)} - inner
     alone = [found[0] for w, found in by_weight.items() if w not in shared | inner]
+    seen = shared | {product.weight for product in alone}
+    others = [w for w in plan.weights if w.blocks is not None and w.tensor not in seen]
+    _round(model, others, store, settings, monitor)
     monitor.name("Solving for weights")
     monitor.start(len(alone) + len(shared), "weights")
     if shared:

@@ -14,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
@@ -23,6 +24,7 @@ from quantkit.data import Samples, batches, collate
 from quantkit.emit.blocks import emit_blocks
 from quantkit.errors import VerifyError
 from quantkit.files import replace_text, scratch
+from quantkit.graph.channel_factors import Divisors, write_divisors
 from quantkit.graph.half import half_type, widen, widened_note
 from quantkit.graph.load import LoadedModel
 from quantkit.graph.normalize import fix_defaults
@@ -41,10 +43,13 @@ from quantkit.plan.blocks import grid_of
 from quantkit.plan.budget import bits_within
 from quantkit.plan.model import SolvedIntegers
 from quantkit.provenance import DataOrigin, ModelOrigin, Provenance, json_digest, model_digest
+from quantkit.rewrite.awq import scale_inputs
 from quantkit.rewrite.simplify.subexpressions import tie_weights
+from quantkit.rewrite.smooth import smoothable
 from quantkit.runtime.check_result import LARGE, MADE_UP, Reference, run_float
 from quantkit.runtime.kernels import fusion_of
 from quantkit.runtime.session import RUNTIME_ERRORS, first_line, load_model
+from quantkit.runtime.taps import read_tensors
 from quantkit.settings import DataSettings, WeightsSettings
 from quantkit.settings.record import weights_record
 from quantkit.solve.blocks import BlockSettings, CodesFolder, solve_blind, solve_in_order
@@ -73,6 +78,7 @@ __all__ = ["WeightsJob", "plan_weights", "quantize_weights"]
 Feeds = Mapping[str, NDArray[Any]]
 _STEPS = 4  # read, decide, solve, write
 _PROBES = 4  # samples on which single weights are tried
+_LOOKED_AT = 32  # samples that tell how large inputs are
 _DECIDED = "decided.json"
 _RECORD = 2500  # bytes that the record of its origin takes in a file, about
 _BYTE = 8
@@ -87,6 +93,7 @@ class WeightsJob:
         data: What weights are fitted to; None: nothing is run.
         options: What the user chose.
         settings: How samples are prepared.
+        skip_bad: Leave out samples that cannot be read.
         kept: What measuring decided when the same file was made before; None: nobody has measured yet.
         bits: Likewise, how many bits weights got.
     """
@@ -95,6 +102,7 @@ class WeightsJob:
     data: object = None
     options: WeightsSettings = field(default_factory=WeightsSettings)
     settings: DataSettings = field(default_factory=DataSettings)
+    skip_bad: bool = False
     kept: Mapping[str, Kept] | None = None
     bits: Mapping[str, int] | None = None
 
@@ -111,6 +119,8 @@ class _Ready:
         lab: A folder for what is needed meanwhile.
         data: The samples; None: there are none, and nothing is run.
         floats: The graph in a file, where it is run.
+        divided: Tensors whose channels were divided by factors.
+        skip_bad: Samples that cannot be read are left out.
     """
 
     source: LoadedModel
@@ -120,6 +130,8 @@ class _Ready:
     lab: Path
     data: OpenedData | None = None
     floats: Path | None = None
+    divided: tuple[Divisors, ...] = ()
+    skip_bad: bool = False
 
     @property
     def resumable(self) -> bool:
@@ -141,7 +153,9 @@ class _Ready:
         assert self.data is not None  # noqa: S101 - asked only where there is data
         samples, chosen = self.data.require(), self.data.settings
         together = 1
-        first = next(iter(batches(samples, limit=1, shuffle=chosen.shuffle, seed=chosen.seed)), [])
+        first = next(
+            batches(samples, shuffle=chosen.shuffle, seed=chosen.seed, skip_bad=self.skip_bad), []
+        )
         if first:
             together = batch_for(inputs_of(self.source), first[0], chosen.batch or 1)
         for batch in batches(
@@ -150,6 +164,7 @@ class _Ready:
             limit=chosen.limit,
             shuffle=chosen.shuffle,
             seed=chosen.seed,
+            skip_bad=self.skip_bad,
         ):
             if len(batch) == together or not first:
                 yield from collate(batch)
@@ -249,9 +264,49 @@ def _ready(source: LoadedModel, job: WeightsJob, lab: Path) -> _Ready:
         return ready
     data = opened_for(source, job.data, job.settings)
     data.require()
+    ready = replace(ready, data=data, floats=_file_of(model, lab), skip_bad=job.skip_bad)
+    scales = options.rounding is False if options.awq == "auto" else options.awq
+    return _with_scaled_inputs(ready, options) if scales else ready
+
+
+def _file_of(model: ir.Model, lab: Path) -> Path:
+    """Write a float model where parts of it can be run from."""
     stage = Stage(lab / "float.onnx", lab)
     stage.write(copy_of(model))
-    return replace(ready, data=data, floats=stage.model_path)
+    return stage.model_path
+
+
+def _with_scaled_inputs(ready: _Ready, options: WeightsSettings) -> _Ready:
+    """Scale the inputs that count most up, where the normalization before them takes that."""
+    found = [one for one in smoothable(ready.view) if one.folds]
+    plan = plan_blocks(ready.view, options)
+    grids = {
+        node.name: grid
+        for node in ready.view.weighted
+        for name in node.weights.values()
+        if name in plan.weight and (grid := plan.weight[name].blocks) is not None
+    }
+    assert ready.floats is not None  # noqa: S101 - there is data
+    powers: dict[str, NDArray[Any]] = {}
+    count = 0
+    names = [one.tensor for one in found]
+    for seen in read_tensors(ready.floats, names, list(islice(ready.feeds(), _LOOKED_AT))):
+        count += 1
+        for name, array in seen.items():
+            mean = np.square(array, dtype=np.float64).reshape(-1, array.shape[-1]).mean(axis=0)
+            powers[name] = powers[name] + mean if name in powers else mean
+    model = copy_of(ready.model)
+    divided = scale_inputs(model, found, {n: p / count for n, p in powers.items()}, grids)
+    if not divided:
+        return ready
+    return replace(
+        ready,
+        model=model,
+        view=view_of(model),
+        floats=_file_of(model, ready.lab),
+        divided=divided,
+        notes=(*ready.notes, f"Scaled the inputs of {len(divided)} groups of layers (AWQ)."),
+    )
 
 
 def _origin(ready: _Ready, job: WeightsJob) -> Provenance:
@@ -421,12 +476,12 @@ def _solve(
         workers=cores(),
         memory=job.settings.memory_limit // 2,
     )
-    notes: list[str] = []
+    notes = []
     if ready.floats is not None and options.rounding is not False:
         tensors = ready.lab / "tensors"
         tensors.mkdir()
         try:
-            notes = solve_in_order(
+            return solve_in_order(
                 ready.model,
                 ready.floats,
                 plan,
@@ -464,6 +519,7 @@ def _written(
     """Emit a copy of the model, write it into the staging folder, and compare it with float."""
     model, source = copy_of(ready.model), ready.source
     emit_blocks(model, decided.plan, SolvedIntegers(blocks=store))
+    write_divisors(model.metadata_props, ready.divided)
     origin = replace(origin, options={**origin.options, **decided.record})
     nbytes, checked = write_checked(stage, model, reference, origin)
     if is_noise(checked) and reference is not None and reference.on != MADE_UP:
