@@ -17,7 +17,7 @@ from quantkit.files import human
 from quantkit.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from rich.console import Console
     from rich.table import Table
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from quantkit.plan import Plan
 
-__all__ = ["Column", "ExternalDataOption", "JsonOption", "VerifyOption", "errors", "escape"]
+__all__ = ["Column", "ExternalDataOption", "JsonOption", "VerifyOption", "block_reasons", "errors"]
+__all__ += ["escape"]
 __all__ += ["fitted_table", "float_reasons", "human", "line", "marked", "new_table", "output"]
 __all__ += ["plan_table", "print_notes", "progress", "shortened", "static_plan_table"]
 __all__ += ["write_json", "write_json_text"]
@@ -136,6 +137,8 @@ _COLUMNS = {
     "static": ("static int8", "green"),
     "absorbed": ("fused into layer before", "green"),
     "integer": ("dynamic int8", "green"),
+    "blocks": ("weights in blocks", "green"),
+    "half": ("float16", "green"),
     "stored": ("weights only", "cyan"),
     "float": ("float", ""),
 }
@@ -190,18 +193,27 @@ def _grouped(reasons: "Sequence[str]") -> list[str]:
 
 def float_reasons(plan: "Plan") -> list[str]:
     """Return the most frequent reasons why nodes are computed in float, with the operators they hold for."""
+    return _reasons(plan, {"stored", "float"}, "in float")
+
+
+def block_reasons(plan: "Plan") -> list[str]:
+    """Return how nodes whose weights are in blocks run, with the operators it holds for."""
+    return _reasons(plan, {"blocks"}, "in blocks")
+
+
+def _reasons(plan: "Plan", modes: "Collection[str]", how: str) -> list[str]:
     reasons: dict[str, Counter[str]] = {}
-    floats = [n for n in plan.nodes if n.mode.value in {"stored", "float"}]
-    for n, why in zip(floats, _grouped([n.why for n in floats]), strict=True):
+    nodes = [n for n in plan.nodes if n.mode.value in modes]
+    for n, why in zip(nodes, _grouped([n.why for n in nodes]), strict=True):
         reasons.setdefault(why, Counter())[n.op_type] += 1
     listed = sorted(reasons.items(), key=lambda reason: (-reason[1].total(), reason[0]))
     lines = []
     for why, operators in listed[:_REASONS]:
         shown = ", ".join(f"{op} {count}" for op, count in operators.most_common(_OPERATORS))
         more = ", ..." if len(operators) > _OPERATORS else ""
-        lines.append(f"{operators.total()} in float: {why} ({shown}{more})")
+        lines.append(f"{operators.total()} {how}: {why} ({shown}{more})")
     rest = sum(operators.total() for _, operators in listed[_REASONS:])
-    return [*lines, f"{rest} in float: for other reasons"] if rest else lines
+    return [*lines, f"{rest} {how}: for other reasons"] if rest else lines
 
 
 _NAME = 32  # columns that a long name gets before others are left out

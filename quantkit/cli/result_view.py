@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quantkit.cli.console import (
+    block_reasons,
     escape,
     float_reasons,
     human,
@@ -33,9 +34,9 @@ def print_result(result: "QuantizeResult", target: Path, promise: str = "") -> N
         target: Where it was written.
         promise: What holds for a result of this kind; "" for nothing.
     """
-    static = any(n.mode.value == "static" for n in result.plan.nodes)
-    output().print(static_plan_table(result.plan) if static else plan_table(result.plan))
-    lines = float_reasons(result.plan) if static else []
+    wide = any(n.mode.value in {"static", "blocks", "half"} for n in result.plan.nodes)
+    output().print(static_plan_table(result.plan) if wide else plan_table(result.plan))
+    lines = block_reasons(result.plan) + float_reasons(result.plan) if wide else []
     lines += [] if result.fusion is None else _fused(result.fusion)
     for text in (*lines, promise):
         if text:

@@ -156,8 +156,12 @@ class Parts:
 
     def _emitted(self, source: ir.Value, node: ir.Node, input_scale: float) -> EmittedWeight:
         """Return a weight's integers, in scales that leave room for the bias of `node`."""
-        emitted, bias = self.weights.emit(source), self.float_bias(node)
-        if bias is None or not self.plan.integer_bias or self._own_bias(node) is not None:
+        bias = self.float_bias(node)
+        fitted = bias is not None and self.plan.integer_bias and self._own_bias(node) is None
+        if fitted and bias is not None and self.weights.is_packed(source):
+            return self.weights.emit(source, needed_scale(bias, input_scale))
+        emitted = self.weights.emit(source)
+        if bias is None or not fitted:
             return emitted
         if emitted.plan.spec.scales or not self.plan.qdq.adjust_weights:
             return emitted  # a bias that does not fit stays float

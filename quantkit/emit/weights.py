@@ -100,20 +100,29 @@ class Weights:
             return None
         return value
 
-    def emit(self, value: ir.Value) -> EmittedWeight:
-        """Return the integers of a planned initializer, made on first use."""
+    def emit(self, value: ir.Value, least: NDArray[np.float32] | None = None) -> EmittedWeight:
+        """Return the integers of a planned initializer, made on first use.
+
+        Args:
+            value: The float weight.
+            least: Of one that has few bits, the least scale of each row (`needed_scale`); None: any.
+        """
         if value not in self._emitted:
-            self._emitted[value] = self._make(value)
+            self._emitted[value] = self._make(value, least)
         return self._emitted[value]
 
-    def _make(self, value: ir.Value) -> EmittedWeight:
+    def is_packed(self, value: ir.Value) -> bool:
+        """Say whether a planned initializer has few bits in the file."""
+        return self.plan.weight[value.name or ""].blocks is not None
+
+    def _make(self, value: ir.Value, least: NDArray[np.float32] | None) -> EmittedWeight:
         tensor, graph = value.const_value, value.graph
         assert tensor is not None  # noqa: S101 - it is in the plan
         assert isinstance(graph, ir.Graph)  # noqa: S101 - an initializer has a graph
         plan = self.plan.weight[value.name or ""]
         shape = tuple(int(n) for n in tensor.shape.numpy())
         if plan.blocks is not None:
-            return self._make_packed(value, plan, graph, shape)
+            return self._make_packed(value, plan, graph, shape, least)
         found = self.solved.weights.get(plan.tensor)
         qparams = found.qparams if found else fit(tensor.numpy(), plan.spec)
 
@@ -125,15 +134,27 @@ class Weights:
         return EmittedWeight(plan, qparams, graph, shape, values)
 
     def _make_packed(
-        self, value: ir.Value, plan: WeightPlan, graph: ir.Graph, shape: tuple[int, ...]
+        self,
+        value: ir.Value,
+        plan: WeightPlan,
+        graph: ir.Graph,
+        shape: tuple[int, ...],
+        least: NDArray[np.float32] | None,
     ) -> EmittedWeight:
         """Return the int8 of a weight of few bits, which runtimes make of its codes at load."""
         weight = self.packed(value)
         axis = _row_axis(plan)
+        scale = (codes := weight.read()).scale
+        if least is not None and (scale < least).any():
+            tensor = value.const_value
+            assert tensor is not None  # noqa: S101 - it is in the plan
+            wider = codes.widened(
+                as_rows(tensor.numpy(), axis), np.broadcast_to(least, scale.shape)
+            )
+            weight, scale = replace(weight, read=lambda: wider), wider.scale
         rest = (*shape[:axis], *shape[axis + 1 :])
         values = self.packer.integers(weight, (shape[axis], *rest))
         values = self._turned(values, plan, len(shape))
-        scale = weight.read().scale
         qparams = QParams(
             spec=plan.spec, scale=scale, zero_point=np.zeros(scale.shape, plan.spec.dtype.storage)
         )

@@ -155,6 +155,20 @@ class BlockCodes:
         centred = np.subtract(self.codes, zero, dtype=np.float32)
         return np.multiply(centred, self.grid.spread(self.steps, k), dtype=np.float32)
 
+    def widened(self, rows: Array, least: Array) -> "BlockCodes":
+        """Return the same codes with no scale below `least`; the rows of which that was so are rounded again, with one step for all blocks.
+
+        Args:
+            rows: The weight, (N, K).
+            least: Of each row, (N,).
+        """
+        wide = self.scale < least
+        scale = np.where(wide, least, self.scale).astype(np.float32)
+        multiplier = np.where(wide[:, np.newaxis], np.uint8(1), self.multiplier)
+        found = replace(self, scale=scale, multiplier=multiplier)
+        codes = np.where(wide[:, np.newaxis], nearest_codes(rows, found), self.codes)
+        return replace(found, codes=codes)
+
     @classmethod
     def joined(cls, parts: "list[BlockCodes]") -> "BlockCodes":
         """Return the rows of all parts, one after the other."""

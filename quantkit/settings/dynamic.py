@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from quantkit.settings.declare import Setting, check
-from quantkit.settings.static import Coverage, WeightType
-from quantkit.settings.values import Names, OperatorTypes
+from quantkit.settings.declare import Range, Setting, check
+from quantkit.settings.static import Coverage, WeightType, check_packing
+from quantkit.settings.values import FileSize, Names, OperatorTypes
 
 if TYPE_CHECKING:
     from quantkit.numerics.dtypes import IntType
@@ -28,6 +28,23 @@ class DynamicSettings:
             "TYPE",
         ),
     ] = "uint8"
+    weight_bits: Annotated[
+        int | None,
+        Setting(
+            "Bits of a weight in the file, 2 to 8: int8 is made of fewer when it is loaded, and the same kernels run.",
+            "N",
+            least=2,
+            most=8,
+        ),
+    ] = None
+    target_size: Annotated[
+        FileSize | None,
+        Setting(
+            "Size of the file, 15% of float's or 3.2MB: each weight gets as many bits as its own error asks for.",
+            "SIZE",
+            range=Range(above=0),
+        ),
+    ] = None
     per_channel: Annotated[
         bool,
         Setting(
@@ -78,6 +95,12 @@ class DynamicSettings:
 
     def __post_init__(self) -> None:
         check(self)
+        check_packing(self.weight_bits, self.target_size)
+
+    @property
+    def packs(self) -> bool:
+        """Whether weights may have fewer than 8 bits in the file."""
+        return self.weight_bits is not None or self.target_size is not None
 
     @property
     def covers_all(self) -> bool:

@@ -30,9 +30,12 @@ __all__ += ["static_settings_of", "to_record", "weights_record", "weights_settin
 
 
 # Settings of dynamic quantization that the first records do not have.
-_LATER = ("coverage", "keep_inputs", "symmetric_weights", "activation_products", "subgraphs")
+_LATER = (
+    *("coverage", "keep_inputs", "symmetric_weights", "activation_products", "subgraphs"),
+    *("weight_bits", "target_size"),
+)
 
-_LATER_STATIC = ("coverage", "measure", "simplify", "keep_inputs")
+_LATER_STATIC = (*("coverage", "measure", "simplify", "keep_inputs", "weight_bits", "target_size"),)
 
 
 def to_record(value: object) -> Any:
@@ -100,7 +103,7 @@ def static_record(settings: StaticSettings, samples: DataSettings) -> dict[str, 
         "exclude": settings.excluded,
         "force": settings.forced,
         "overrides": overrides,
-        **_said(settings, "coverage", "measure", "simplify", "keep_inputs", "qdq"),
+        **_said(settings, *_LATER_STATIC, "qdq"),
     }
     found: dict[str, Any] = to_record(
         {

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from quantkit.errors import UsageError
 from quantkit.settings.declare import Range, Setting, check
-from quantkit.settings.values import Axes, Names, OperatorTypes, Switch
+from quantkit.settings.values import Axes, FileSize, Names, OperatorTypes, Switch
 
 if TYPE_CHECKING:
     from quantkit.numerics.dtypes import IntType
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ActivationType", "Coverage", "NodeRule", "QdqSettings", "RecoverSettings"]
 __all__ += ["StaticFormat", "StaticSettings", "StaticWeightType", "TensorRule", "WeightType"]
+__all__ += ["check_packing"]
 
 StaticFormat = Literal["qdq", "qoperator"]
 ActivationType = Literal["uint8", "int8", "uint16", "int16", "uint4", "int4"]
@@ -330,6 +331,23 @@ class StaticSettings:
         StaticWeightType | None,
         _integers("int8 or uint8; with --coverage all also int4, uint4, int16, uint16.", "TYPE"),
     ] = None
+    weight_bits: Annotated[
+        int | None,
+        _integers(
+            "Bits of a weight in the file, 2 to 8: int8 is made of fewer when it is loaded, and the same kernels run.",
+            "N",
+            least=2,
+            most=8,
+        ),
+    ] = None
+    target_size: Annotated[
+        FileSize | None,
+        _integers(
+            "Size of the file, 18% of float's or 3.2MB: each weight gets as many bits as it needs, by what is measured.",
+            "SIZE",
+            range=Range(above=0),
+        ),
+    ] = None
     per_channel: Annotated[
         bool | None,
         _integers(
@@ -362,6 +380,12 @@ class StaticSettings:
 
     def __post_init__(self) -> None:
         check(self)
+        check_packing(self.weight_bits, self.target_size)
+
+    @property
+    def packs(self) -> bool:
+        """Whether weights may have fewer than 8 bits in the file."""
+        return self.weight_bits is not None or self.target_size is not None
 
     @property
     def runs_on(self) -> "Target":
@@ -426,6 +450,12 @@ class StaticSettings:
     def with_all_nodes(self) -> "StaticSettings":
         """Return the settings with no node excluded."""
         return replace(self, exclude=(), nodes=tuple(r for r in self.nodes if r.mode != "float"))
+
+
+def check_packing(weight_bits: int | None, target_size: float | None) -> None:
+    """Raise UsageError if both ways to ask for fewer bits are used."""
+    if weight_bits is not None and target_size is not None:
+        raise UsageError("weight_bits and target_size both say how small weights are: give one.")
 
 
 def _int_type(name: str) -> "IntType":

@@ -16,7 +16,7 @@ Solved codes lie in a folder, a file per weight: they are too many to be held, a
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -59,6 +59,7 @@ _FEWEST_ROWS, _POSITIONS = 64, 64  # of a sample; of an image, whose neighbours 
 _CHUNK = 1 << 18  # weights that one worker solves at a time
 _MATRICES = 6  # of K x K numbers that solving a weight holds
 _FLOAT64 = 8
+_MOST_SUMMED = 2304  # inputs of a row whose sum is kept: 3 x 3 of 256 channels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,15 +71,17 @@ class BlockSettings:
         sequential: Fit each layer to what quantized layers before it deliver.
         workers: Processes.
         memory: Bytes that moments may take; a product whose inputs are too many is solved by the diagonal of its moments alone.
+        keep_sums: Of weights whose inputs nobody has seen, keep the sum of each row: what they multiply has a mean as a rule, behind a Relu always.
     """
 
     method: FitMethod = "mse"
     sequential: bool = True
     workers: int = 1
     memory: int = 1 << 30
+    keep_sums: bool = False
 
 
-class CodesFolder(Mapping[str, BlockCodes]):
+class CodesFolder(MutableMapping[str, BlockCodes]):
     """Codes by weight, in files; each is there as a whole or not at all."""
 
     def __init__(self, folder: Path) -> None:
@@ -106,8 +109,7 @@ class CodesFolder(Mapping[str, BlockCodes]):
     def __len__(self) -> int:
         return len(self._names)
 
-    def put(self, tensor: str, codes: BlockCodes) -> None:
-        """Write the codes of a weight."""
+    def __setitem__(self, tensor: str, codes: BlockCodes) -> None:
         path = self._path(tensor)
         temporary = path.with_suffix(".new.npz")
         np.savez(
@@ -121,9 +123,17 @@ class CodesFolder(Mapping[str, BlockCodes]):
         temporary.replace(path)
         self._names[tensor] = None
 
+    def __delitem__(self, tensor: str) -> None:
+        self._path(tensor).unlink()
+        del self._names[tensor]
+
 
 def solve_blind(
-    model: ir.Model, plan: Plan, store: CodesFolder, settings: BlockSettings, monitor: Monitor
+    model: ir.Model,
+    plan: Plan,
+    store: MutableMapping[str, BlockCodes],
+    settings: BlockSettings,
+    monitor: Monitor,
 ) -> None:
     """Round every weight that has no codes yet, without having seen what it multiplies.
 
@@ -140,7 +150,7 @@ def solve_blind(
 def _round(
     model: ir.Model,
     weights: Iterable[WeightPlan],
-    store: CodesFolder,
+    store: MutableMapping[str, BlockCodes],
     settings: BlockSettings,
     monitor: Monitor,
 ) -> None:
@@ -152,7 +162,7 @@ def _round(
     monitor.start(len(left), "weights")
     for planned in left:
         weight = _Weight(planned, arrays[planned.tensor])
-        store.put(planned.tensor, weight.solved(settings, None))
+        store[planned.tensor] = weight.solved(settings, None)
         monitor.tick(1)
 
 
@@ -162,7 +172,7 @@ def solve_in_order(  # noqa: PLR0913 - one parameter per question
     plan: Plan,
     products: Iterable[Product],
     feeds: Callable[[], Iterator[Feeds]],
-    store: CodesFolder,
+    store: MutableMapping[str, BlockCodes],
     settings: BlockSettings,
     folder: Path,
     monitor: Monitor,
@@ -311,9 +321,7 @@ class _Weight:
         rows, grid = self.rows(), self.plan.blocks
         assert grid is not None  # noqa: S101 - it is planned in blocks
         if moments is None or moments.second is None or not moments.count:
-            return self._in_parts(
-                rows, 1, settings, lambda part, _: fit_blocks(part, grid, None, settings.method)
-            )
+            return self._blind(rows, grid, settings)
         groups = moments.second.shape[0]
         if moments.diagonal:
             power = moments.second / moments.count
@@ -345,6 +353,23 @@ class _Weight:
 
         return self._in_parts(rows, groups, settings, solve)
 
+    def _blind(self, rows: Array, grid: BlockGrid, settings: BlockSettings) -> BlockCodes:
+        """Return its codes without having seen what it multiplies."""
+        inputs = rows.shape[1]
+        if not settings.keep_sums or not 1 < inputs <= _MOST_SUMMED:
+            return self._in_parts(
+                rows, 1, settings, lambda part, _: fit_blocks(part, grid, None, settings.method)
+            )
+        # Independent inputs whose mean is as large as their deviation.
+        h = np.eye(inputs) + 1.0
+        factored = carries_of(h)
+        return self._in_parts(
+            rows,
+            1,
+            settings,
+            lambda part, _: solve_blocks(part, grid, h, factored, method=settings.method),
+        )
+
     def _in_parts(
         self,
         rows: Array,
@@ -370,7 +395,7 @@ class _Job:
 
     path: Path
     plan: Plan
-    store: CodesFolder
+    store: MutableMapping[str, BlockCodes]
     settings: BlockSettings
     monitor: Monitor
     feeds: Callable[[], Iterator[Feeds]]
@@ -444,7 +469,7 @@ class _Job:
 
     def _solve(self, tensor: str, moments: _Moments, looked_up: int = 0) -> None:
         weight = _Weight(self.plan.weight[tensor], self.tensors[tensor])
-        self.store.put(tensor, weight.solved(self.settings, moments, looked_up))
+        self.store[tensor] = weight.solved(self.settings, moments, looked_up)
         self.monitor.tick(1)
 
 

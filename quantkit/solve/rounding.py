@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from calibrators import PatchMoments
 from quantkit.graph.products import Layout
+from quantkit.numerics.blocks import BlockCodes, BlockGrid, solve_blocks
 from quantkit.numerics.grids import grid_scales
 from quantkit.numerics.pairs import PAIRED, Limits, pair_peak, round_pairs
 from quantkit.numerics.second_order import carries_of, damped, damping_share, improve, round_carried
@@ -35,6 +36,7 @@ __all__ = [
     "peak_scale",
     "refit_scale",
     "safe_scale",
+    "solve_packed",
     "solve_weight",
     "solving_bytes",
 ]
@@ -200,6 +202,44 @@ def solve_weight(
         q[:, some], scale[:, some] = integers, own
         shift[:, some] = _shift(part - integers * own[..., np.newaxis], moments)
     return _solved_weight(q, scale, spec, layout), shift.reshape(-1)
+
+
+def solve_packed(
+    array: NDArray[Any],
+    grid: BlockGrid,
+    layout: Layout,
+    moments: PatchMoments | None,
+    *,
+    centred: bool,
+) -> tuple[BlockCodes, NDArray[np.float32]]:
+    """Find the codes of a weight of few bits, and what its bias must take over.
+
+    Args:
+        array: The weight.
+        grid: How it stands in the file.
+        layout: How it becomes a matrix.
+        moments: Of what the product reads; None: inputs are taken to be all alike.
+        centred: The change of the mean will be taken off the bias, so only the variance of the error counts.
+    """
+    order = _natural(layout)
+    rows = layout.rows(array)[..., order]
+    h = _moments(rows, moments, centred=centred)
+    if moments is not None and moments.count:
+        h = np.ascontiguousarray(h[:, order][:, :, order])
+    parts = [solve_blocks(own, grid, h[g]) for g, own in enumerate(rows)]
+    codes = BlockCodes.joined(parts)
+    error = rows - codes.dequantized().reshape(rows.shape)
+    if moments is None or not moments.count:
+        return codes, np.zeros(codes.scale.shape, np.float32)
+    shift = np.einsum("gnk,gk->gn", error, moments.mean[:, order])
+    return codes, shift.reshape(-1).astype(np.float32)
+
+
+def _natural(layout: Layout) -> NDArray[np.intp]:
+    """Return which column of a layout stands for each value of a row as the weight lies: of a Conv (c, kh, kw)."""
+    extents = [layout.shape[axis] for axis in layout.summed]
+    places = np.arange(prod(extents)).reshape(extents)
+    return places.transpose(np.argsort(layout.summed)).reshape(-1)
 
 
 def _channels(rows: NDArray[Any]) -> Iterator[slice]:

@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 
 from calibrators import PatchMoments
 from quantkit.graph.products import Product
+from quantkit.numerics.blocks import BlockCodes
 from quantkit.observe.calibration import Calibration
 from quantkit.observe.forks import forked_map
 from quantkit.observe.monitor import Monitor, Silent
 from quantkit.observe.requests import PatchesOf, Request
 from quantkit.plan import Mode, Plan
 from quantkit.plan.model import SolvedIntegers, SolvedWeight
-from quantkit.solve.rounding import Rounding, solve_weight, solving_bytes
+from quantkit.solve.rounding import Rounding, solve_packed, solve_weight, solving_bytes
 from quantkit.spec import PerAxis, PerBlock, PerTensor, QuantSpec
 
 __all__ = ["in_groups", "is_static", "moment_request", "moment_requests", "solve"]
@@ -131,30 +132,42 @@ def solve(  # noqa: PLR0913 - one parameter per question
         _Task(p, moments, bias and p.biased and moments is not None and (adds or bool(p.bias)))
         for p in static
         if shared[p.weight] == 1
-        and _is_solvable(plan.weight[p.weight].spec, p)
+        and (
+            plan.weight[p.weight].blocks is not None or _is_solvable(plan.weight[p.weight].spec, p)
+        )
         and ((moments := _moments(p, calibration)) is not None or _is_small(p))
     ]
     tasks.sort(key=lambda task: -task.nbytes)
     arrays = _constants(model, {t.product.weight for t in tasks} | {t.product.bias for t in tasks})
 
-    def work(task: _Task) -> tuple[SolvedWeight, NDArray[np.float32]]:
+    def work(task: _Task) -> tuple[SolvedWeight | BlockCodes, NDArray[np.float32]]:
         p = task.product
-        spec = plan.weight[p.weight].spec
+        planned = plan.weight[p.weight]
         array = arrays[p.weight].numpy()
-        return solve_weight(array, spec, p.layout, task.moments, settings, centred=task.corrects)
+        if planned.blocks is not None:
+            return solve_packed(
+                array, planned.blocks, p.layout, task.moments, centred=task.corrects
+            )
+        return solve_weight(
+            array, planned.spec, p.layout, task.moments, settings, centred=task.corrects
+        )
 
     monitor.name("Rounding weights")
     monitor.start(len(tasks), "weights")
-    found: list[tuple[SolvedWeight, NDArray[np.float32]]] = []
+    found: list[tuple[SolvedWeight | BlockCodes, NDArray[np.float32]]] = []
     for at_once, some in _waves(tasks, workers, memory):
         found += forked_map(work, some, at_once, monitor.tick)
-    weights = {t.product.weight: w for t, (w, _) in zip(tasks, found, strict=True)}
+    solved = {t.product.weight: w for t, (w, _) in zip(tasks, found, strict=True)}
     biases = {
         t.product.node: _bias(t.product, arrays, shift)
         for t, (_, shift) in zip(tasks, found, strict=True)
         if t.corrects
     }
-    return SolvedIntegers(weights=weights, biases=biases)
+    return SolvedIntegers(
+        weights={name: w for name, w in solved.items() if isinstance(w, SolvedWeight)},
+        blocks={name: w for name, w in solved.items() if isinstance(w, BlockCodes)},
+        biases=biases,
+    )
 
 
 def _waves(

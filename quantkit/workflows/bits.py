@@ -1,25 +1,34 @@
 """How many bits each weight of a model gets under a target: measured on samples, or by the weights themselves where nothing can be run."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from quantkit.numerics.blocks import BlockGrid
+from quantkit.graph.save import copy_of, skeleton
+from quantkit.numerics.blocks import BlockCodes, BlockGrid
 from quantkit.observe.monitor import Monitor
+from quantkit.ops.view import View
 from quantkit.plan import Plan, WeightPlan
 from quantkit.plan.blocks import packed_bytes
 from quantkit.plan.budget import Choices, bits_within
+from quantkit.plan.model import SolvedIntegers
+from quantkit.plan.packing import int8_grid, with_bits
 from quantkit.runtime.check_result import LARGE
 from quantkit.solve.sensitivity import PROBED, errors_by_bits, weight_noise
 from quantkit.spec import PerAxis
 
-__all__ = ["bits_for_size", "choices_of"]
+__all__ = ["BlankCodes", "bits_for_size", "choices_of", "packed_bits", "size_with"]
+__all__ += ["spread_of", "wanted_bytes"]
 
 Feeds = Mapping[str, NDArray[Any]]
 _BITS = range(2, 9)
+_RECORD = 2500  # bytes that the record of its origin takes in a file, about
 _FITS = 4  # times that a plan is made smaller until its file is small enough
 
 
@@ -91,3 +100,109 @@ def bits_for_size(
             break
         budget = sum(choices[name].nbytes[bits] for name, bits in found.items()) - over
     return found
+
+
+def wanted_bytes(target: float, float_bytes: int) -> int:
+    """Return the bytes that a target asks for: up to 1 it is a share of float's size."""
+    return int(target * float_bytes) if target <= 1 else int(target)
+
+
+@dataclass(frozen=True, slots=True)
+class BlankCodes(Mapping[str, BlockCodes]):
+    """Codes of zeros for every weight of a plan that has few bits: what a file weighs does not depend on their values."""
+
+    plan: Plan
+    view: View
+
+    def __getitem__(self, tensor: str) -> BlockCodes:
+        grid = self.plan.weight[tensor].blocks
+        if grid is None:
+            raise KeyError(tensor)
+        weight = self.view.weights[tensor]
+        rows = weight.shape[_axis(self.plan.weight[tensor])]
+        inputs = weight.size // rows
+        return BlockCodes(
+            grid=grid,
+            codes=np.zeros((rows, inputs), np.uint8),
+            zero=np.full((rows, grid.count(inputs)), grid.middle, np.uint8),
+            multiplier=np.ones((rows, grid.count(inputs)), np.uint8),
+            scale=np.ones(rows, np.float32),
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        return (w.tensor for w in self.plan.weights if w.blocks is not None)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def size_with(
+    model: ir.Model, plan: Plan, view: View, emit: Callable[[ir.Model, SolvedIntegers], None]
+) -> int:
+    """Return about how many bytes the file of a plan has.
+
+    Args:
+        model: The float model; a copy of it is rewritten.
+        plan: What was decided.
+        view: The graph.
+        emit: Rewrites a model as the plan says.
+    """
+    made = copy_of(model)
+    emit(made, SolvedIntegers(blocks=BlankCodes(plan, view)))
+    structure, tensors = skeleton(made)
+    return int(structure.ByteSize()) + sum(tensor.nbytes for tensor in tensors) + _RECORD
+
+
+def packed_bits(  # noqa: PLR0913 - one parameter per question
+    model: ir.Model,
+    view: View,
+    plan: Plan,
+    wanted: int,
+    emit: Callable[[ir.Model, Plan, SolvedIntegers], None],
+    run: tuple[Path | None, Sequence[Feeds]],
+    monitor: Monitor,
+) -> dict[str, int]:
+    """Return how many bits weights that kernels read as int8 get, so that the file has a size.
+
+    Args:
+        model: The float model.
+        view: The same, described.
+        plan: With weights of 8 bits.
+        wanted: Bytes of the file.
+        emit: Rewrites a model as a plan says.
+        run: The float model in a file, and samples; None and none: nothing is run.
+        monitor: Told of each weight that is tried.
+    """
+    packed = with_bits(plan, view, dict.fromkeys(view.weights, PROBED))
+    tensors = {
+        name: value.const_value
+        for graph in model.graphs()
+        for name, value in graph.initializers.items()
+        if value.const_value is not None
+    }
+
+    def grid(weight: WeightPlan, bits: int) -> BlockGrid:
+        found = view.weights[weight.tensor]
+        return int8_grid(bits, found.size // found.shape[_axis(weight)])
+
+    def size_of(bits: Mapping[str, int]) -> int:
+        made = with_bits(plan, view, bits)
+        return size_with(model, made, view, lambda m, solved: emit(m, made, solved))
+
+    choices = choices_of(packed, grid, tensors, *run, monitor)
+    return bits_for_size(choices, wanted, size_of)
+
+
+def spread_of(plan: Plan, view: View) -> str:
+    """Say how many weights have how many bits in the file."""
+    counts, sizes = Counter[int](), Counter[int]()
+    for weight in plan.weights:
+        bits = weight.spec.dtype.bits if weight.blocks is None else weight.blocks.bits
+        counts[bits] += 1
+        sizes[bits] += view.weights[weight.tensor].size
+    total = max(1, sum(sizes.values()))
+    mean = sum(bits * size for bits, size in sizes.items()) / total
+    listed = ", ".join(f"{counts[b]} of {b} bits" for b in sorted(counts))
+    return (
+        f"Weights in the file: {listed}; {mean:.2f} bits per value on average, scales not counted."
+    )

@@ -97,7 +97,12 @@ def static(  # noqa: PLR0913 - one parameter per question
     source.require_weights()
     with source.watched():
         prepared = prepare(
-            source, job, monitor, given=plan and for_target(plan, job, output_format)
+            source,
+            job,
+            monitor,
+            given=plan and for_target(plan, job, output_format),
+            # What has fewer bits in the file is solved once more, when all else is decided.
+            moments="often" if job.options.packs else "once",
         )
         if plan is None:
             prepared = with_narrowed_ranges(prepared, monitor)

@@ -22,6 +22,7 @@ from quantkit.observe.monitor import Monitor, Silent
 from quantkit.plan import Kept, Mode, Plan, check_target_of
 from quantkit.plan.measured import Costs
 from quantkit.plan.model import SolvedIntegers
+from quantkit.plan.packing import same_bits, with_bits
 from quantkit.plan.selection import resolve_names
 from quantkit.provenance import Provenance, json_digest, write_model
 from quantkit.runtime.check_result import (
@@ -36,10 +37,12 @@ from quantkit.runtime.check_result import (
 from quantkit.runtime.kernels import fusion_of
 from quantkit.runtime.session import readable_ir_version
 from quantkit.settings import memory_text
+from quantkit.solve.blocks import BlockSettings, solve_blind
 from quantkit.solve.empirical_bias import correct_biases
 from quantkit.solve.rounding import Rounding
 from quantkit.solve.weights import is_static, moment_request, solve
 from quantkit.targets import cores
+from quantkit.workflows.bits import packed_bits, spread_of, wanted_bytes
 from quantkit.workflows.measure import Decision, decide
 from quantkit.workflows.outcome import (
     TINY,
@@ -81,6 +84,8 @@ from quantkit.workflows.repair import (
 __all__ = ["realize", "write_checked"]
 
 _NOTHING_KEPT: Mapping[str, Kept] = MappingProxyType({})
+_ALL_BITS: Mapping[str, int] = MappingProxyType({})
+_PROBES = 8  # samples on which single weights are tried
 
 _SHOWN = 3  # names in a message
 _FEW = 4  # samples
@@ -101,6 +106,7 @@ class _Attempt:
         kept: Nodes that are left out of integers because they were found to lose too much, or to gain too little.
         given_up: What was given up, and why.
         is_noise: An earlier attempt gave noise.
+        notes: What else was done.
     """
 
     plan: Plan
@@ -110,6 +116,7 @@ class _Attempt:
     kept: Mapping[str, Kept] = field(default_factory=dict)
     given_up: tuple[str, ...] = ()
     is_noise: bool = False
+    notes: tuple[str, ...] = ()
 
     @property
     def is_poor(self) -> bool:
@@ -129,7 +136,11 @@ class _Writer:
     monitor: Monitor
 
     def write(
-        self, plan: Plan, solved: SolvedIntegers, kept: Mapping[str, Kept] = _NOTHING_KEPT
+        self,
+        plan: Plan,
+        solved: SolvedIntegers,
+        kept: Mapping[str, Kept] = _NOTHING_KEPT,
+        bits: Mapping[str, int] = _ALL_BITS,
     ) -> _Attempt:
         """Emit a copy of the model, write it with what was left out of integers, and compare it."""
         prepared, ready = self.prepared, self.prepared.ready
@@ -145,7 +156,8 @@ class _Writer:
         for value in _values(model):
             if value.name not in declared:
                 value.type = value.shape = None
-        origin = replace(self.origin, options={**self.origin.options, **kept_record(kept)})
+        decided = {**kept_record(kept), **({"bits": dict(bits)} if bits else {})}
+        origin = replace(self.origin, options={**self.origin.options, **decided})
         nbytes, checked = write_checked(self.stage, model, self.reference, origin)
         return _Attempt(plan=plan, model=model, nbytes=nbytes, checked=checked, kept=kept)
 
@@ -193,6 +205,55 @@ class _Writer:
         if not is_noise(best.checked):
             require_smaller(self.prepared.source, best.nbytes)
         return best
+
+    def pack(self, found: _Attempt, solved: SolvedIntegers) -> _Attempt:
+        """Write what was found once more, with weights of fewer bits in the file.
+
+        Args:
+            found: What is good with 8 bits.
+            solved: Its integers.
+        """
+        prepared, ready = self.prepared, self.prepared.ready
+        bits = prepared.job.bits
+        if bits is None:
+            bits = self._bits(found.plan)
+        plan = with_bits(found.plan, ready.view, bits)
+        if plan is found.plan:
+            return replace(found, notes=(*found.notes, "No weight could have fewer bits."))
+        few = _solved(prepared, plan, self.monitor, packed=True)
+        blocks = dict(few.blocks)
+        how = BlockSettings(workers=cores(), keep_sums=True)
+        solve_blind(ready.model, plan, blocks, how, self.monitor)
+        left = _still_static(prepared, plan, solved)
+        whole = {name: w for name, w in left.weights.items() if name not in blocks}
+        both = SolvedIntegers(weights=whole, biases={**left.biases, **few.biases}, blocks=blocks)
+        again = self.write(plan, both, found.kept, bits)
+        return replace(
+            again,
+            given_up=found.given_up,
+            is_noise=found.is_noise,
+            notes=(*found.notes, spread_of(plan, ready.view)),
+        )
+
+    def _bits(self, plan: Plan) -> dict[str, int]:
+        """Return how many bits each weight gets, by what is asked for."""
+        prepared, ready = self.prepared, self.prepared.ready
+        options = prepared.job.options
+        if options.weight_bits is not None:
+            return same_bits(options.weight_bits, ready.view)
+        assert options.target_size is not None  # noqa: S101 - one of the two is given
+        data = prepared.data and replace(prepared.data, unseen=())  # never those that judge
+        samples = data.judged(prepared.source, _PROBES)[0] if data is not None else []
+        with runnable(ready) as written:
+            return packed_bits(
+                ready.model,
+                ready.view,
+                plan,
+                wanted_bytes(options.target_size, prepared.source.nbytes),
+                partial(_emitted, self.output_format),
+                (written.path, samples),
+                self.monitor,
+            )
 
     def _again(
         self,
@@ -288,6 +349,10 @@ class _Writer:
         return f"{noise(found.checked)} Less runs in integers therefore, which costs time or size: {said}."
 
 
+def _emitted(output_format: Format, model: ir.Model, plan: Plan, solved: SolvedIntegers) -> None:
+    emit_static(model, plan, solved, output_format)
+
+
 def _named(found: _Attempt, kept: Mapping[str, Kept]) -> str:
     """Name what is left out beside what was before."""
     names = [f"'{name}'" for name in kept if kept[name] != found.kept.get(name)]
@@ -375,6 +440,8 @@ def realize(  # noqa: PLR0913 - one parameter per question
             if settles
             else writer.write(chosen, solved, kept)
         )
+        if plan is None and job.options.packs:
+            found = writer.pack(found, solved)
         if chosen.coverage == "gain":
             _require_signal(found, writer.reference)
         fusion, unsafe = None, list[str]()
@@ -405,6 +472,7 @@ def realize(  # noqa: PLR0913 - one parameter per question
             *prepared.ready.notes,
             *decision.notes,
             *_groups_noted(prepared),
+            *found.notes,
             *(() if found.is_poor else found.given_up),
             *_few_samples(found.checked),
         ),
@@ -500,10 +568,12 @@ def _require_signal(found: _Attempt, reference: Reference | None) -> None:
         )
 
 
-def _solved(prepared: Prepared, plan: Plan, monitor: Monitor) -> SolvedIntegers:
+def _solved(
+    prepared: Prepared, plan: Plan, monitor: Monitor, *, packed: bool = False
+) -> SolvedIntegers:
     """Round weights and correct biases, as far as that is not switched off.
 
-    The moments of one group of products are in memory at a time: observed, solved with, and dropped.
+    The moments of one group of products are in memory at a time: observed, solved with, and dropped. `packed`: only weights that have few bits in the file.
     """
     recover, ready, moments = prepared.job.recover, prepared.ready, prepared.moments
     if recover.rounding is False and recover.bias is not True:
@@ -529,6 +599,8 @@ def _solved(prepared: Prepared, plan: Plan, monitor: Monitor) -> SolvedIntegers:
     # (a calibration that was made elsewhere, a weight too wide) go with the first.
     later = {request for group in moments.groups[1:] for request in group}
     static = [p for p in ready.products if is_static(p, plan)]
+    if packed:
+        static = [p for p in static if plan.weight[p.weight].blocks is not None]
     solved, seen = SolvedIntegers(), moments.held
     with ExitStack() as files:
         written: LoadedModel | None = None

@@ -31,6 +31,7 @@ class StaticJob:
         settings: How samples are prepared.
         kept: What measuring decided when the same file was made before: nodes that stay out of calibrated integers; None:
             nobody has measured yet.
+        bits: Likewise, how many bits weights have in the file.
     """
 
     source: str | Path | onnx.ModelProto
@@ -39,6 +40,7 @@ class StaticJob:
     calibrate: CalibrateOptions = field(default_factory=CalibrateOptions)
     settings: DataSettings = field(default_factory=DataSettings)
     kept: Mapping[str, Kept] | None = None
+    bits: Mapping[str, int] | None = None
 
     @property
     def output_format(self) -> Format | None:

@@ -6,7 +6,6 @@ A run that was killed goes on: its plan, and the codes of every weight that is s
 import json
 import os
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -30,7 +29,7 @@ from quantkit.graph.load import LoadedModel
 from quantkit.graph.normalize import fix_defaults
 from quantkit.graph.opset import opset_of, raise_opset
 from quantkit.graph.products import products_of
-from quantkit.graph.save import Stage, copy_of, skeleton, staged
+from quantkit.graph.save import Stage, copy_of, staged
 from quantkit.graph.view import view_of
 from quantkit.numerics.blocks import BlockGrid
 from quantkit.observe.job import sample_digest
@@ -54,7 +53,13 @@ from quantkit.settings import DataSettings, WeightsSettings
 from quantkit.settings.record import weights_record
 from quantkit.solve.blocks import BlockSettings, CodesFolder, solve_blind, solve_in_order
 from quantkit.targets import cores
-from quantkit.workflows.bits import bits_for_size, choices_of
+from quantkit.workflows.bits import (
+    bits_for_size,
+    choices_of,
+    size_with,
+    spread_of,
+    wanted_bytes,
+)
 from quantkit.workflows.block_times import rounding_noted, slower_in_blocks
 from quantkit.workflows.calibrate import OpenedData, opened_for
 from quantkit.workflows.measure import SWITCH
@@ -80,7 +85,6 @@ _STEPS = 4  # read, decide, solve, write
 _PROBES = 4  # samples on which single weights are tried
 _LOOKED_AT = 32  # samples that tell how large inputs are
 _DECIDED = "decided.json"
-_RECORD = 2500  # bytes that the record of its origin takes in a file, about
 _BYTE = 8
 
 
@@ -402,7 +406,7 @@ def _made(ready: _Ready, job: WeightsJob, monitor: Monitor) -> _Decided:
         bits = _bits(ready, job, kept, monitor)
     plan = planned(bits=bits, kept=kept)
     if options.has_target:
-        notes += (_spread_of(plan, ready.view),)
+        notes += (spread_of(plan, ready.view),)
     return _Decided(plan=plan, kept=kept, bits=bits, notes=notes)
 
 
@@ -435,29 +439,15 @@ def _bits(
         values = sum(ready.tensors[name].size for name in choices)
         return bits_within(choices, int(options.target_bits * values / _BYTE))
     assert options.target_size is not None  # noqa: S101 - one of the two is given
-    share = options.target_size <= 1
-    wanted = int(options.target_size * (ready.source.nbytes if share else 1))
 
     def size_of(bits: Mapping[str, int]) -> int:
-        model = copy_of(ready.model)
-        emit_blocks(model, plan_blocks(ready.view, options, bits=bits, kept=kept), SolvedIntegers())
-        structure, tensors = skeleton(model)
-        return int(structure.ByteSize()) + sum(tensor.nbytes for tensor in tensors) + _RECORD
+        plan = plan_blocks(ready.view, options, bits=bits, kept=kept)
+        return size_with(
+            ready.model, plan, ready.view, lambda m, solved: emit_blocks(m, plan, solved)
+        )
 
+    wanted = wanted_bytes(options.target_size, ready.source.nbytes)
     return bits_for_size(choices, wanted, size_of)
-
-
-def _spread_of(plan: Plan, view: View) -> str:
-    """Say how many weights got how many bits."""
-    counts = Counter(w.blocks.bits for w in plan.weights if w.blocks is not None)
-    sizes = Counter[int]()
-    for weight in plan.weights:
-        if weight.blocks is not None:
-            sizes[weight.blocks.bits] += view.weights[weight.tensor].size
-    total = max(1, sum(sizes.values()))
-    mean = sum(bits * size for bits, size in sizes.items()) / total
-    listed = ", ".join(f"{counts[b]} of {b} bits" for b in sorted(counts))
-    return f"Weights: {listed}; {mean:.2f} bits per value on average, scales not counted."
 
 
 def _solve(
