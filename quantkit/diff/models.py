@@ -21,6 +21,7 @@ from quantkit.diff.tensor_errors import TensorErrors, tensor_errors
 from quantkit.diff.weights import WeightsDiff, weights_diff
 from quantkit.graph.load import LoadedModel
 from quantkit.graph.size.by_cause import size_by_cause
+from quantkit.graph.unpack import unpack
 from quantkit.match.nodes import base_name, pair_nodes
 from quantkit.ops.integer_ops import INTEGER_OPS, Role
 from quantkit.runtime.session import load_model
@@ -302,6 +303,8 @@ def compare_models(
     """
     progress("Reading both models")
     first, second = load_model(a), load_model(b)
+    for loaded in (first, second):
+        unpack(loaded.model)  # weights as a runtime has them, not the nodes that make them
     first.require_weights()
     second.require_weights()
     identical = _identical(first, second)

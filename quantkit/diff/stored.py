@@ -24,6 +24,9 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from quantkit.graph.channel_factors import read_divisors
+from quantkit.graph.unpack import STORED_BYTES
+from quantkit.numerics.dtypes import int_type
+from quantkit.numerics.packing import unpack
 from quantkit.ops.float_ops import KEEPS_FACTORS
 from quantkit.ops.integer_ops import (
     CONVERSIONS,
@@ -37,6 +40,7 @@ from quantkit.ops.integer_ops import (
 __all__ = ["Factors", "Floats", "Stored", "array_of", "dtype_name", "stored_constants"]
 
 Floats = NDArray[np.float32]
+_BYTE = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,20 +83,69 @@ class _Scaling:
         return array.reshape([-1 if i == axis else 1 for i in range(integers.ndim)])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Blocks:
+    """Codes of MatMulNBits or GatherBlockQuantized: (N, bytes), or (N, blocks, bytes).
+
+    Attributes:
+        scales: The steps of blocks, (N, blocks).
+        zero: Their zeros, packed like codes; None: in the middle.
+        bits: Of a code.
+        size: Of a block.
+        inputs: K of a product, whose weight is (K, N) in float; None: rows are looked up.
+    """
+
+    scales: tuple[ir.Value, ...]
+    zero: ir.Value | None
+    bits: int
+    size: int
+    inputs: int | None
+
+    def scale(self) -> Floats:
+        """Return the steps, as they are stored."""
+        return array_of(self.scales[0]).astype(np.float32)
+
+    def restored(self, integers: NDArray[Any]) -> Floats:
+        """Return the weight as a float product or look-up has it."""
+        rows = integers.shape[0]
+        codes = self._codes(integers.reshape(rows, -1))
+        steps = self.scale().reshape(rows, -1)
+        if self.zero is None:
+            zeros = np.full(steps.shape, 1 << (self.bits - 1), np.uint8)
+        else:
+            zeros = self._codes(array_of(self.zero).reshape(rows, -1))[:, : steps.shape[1]]
+        inputs = codes.shape[1] if self.inputs is None else self.inputs
+        zero = np.repeat(zeros.astype(np.float32), self.size, axis=1)[:, :inputs]
+        step = np.repeat(steps, self.size, axis=1)[:, :inputs]
+        rows_first = np.asarray((codes[:, :inputs] - zero) * step, np.float32)
+        return rows_first if self.inputs is None else rows_first.T
+
+    def _codes(self, packed: NDArray[Any]) -> NDArray[np.uint8]:
+        if self.bits == _BYTE:
+            return packed.astype(np.uint8)
+        shape = (packed.shape[0], packed.shape[1] * _BYTE // self.bits)
+        return unpack(packed.astype(np.uint8), int_type(f"uint{self.bits}"), shape)
+
+
 def array_of(value: ir.Value) -> NDArray[Any]:
     """Return the contents of a constant."""
     assert value.const_value is not None  # noqa: S101 - callers looked
     return value.const_value.numpy()
 
 
-def _scaling_of(value: ir.Value) -> _Scaling | None:
+def _scaling_of(value: ir.Value) -> _Scaling | _Blocks | None:
     """Return how the first reader that tells turns a constant into floats; None if none does."""
     found = (_by_reader(use.node, use.idx) for use in value.uses())
     return next((scaling for scaling in found if scaling is not None), None)
 
 
-def _by_reader(node: ir.Node, slot: int) -> _Scaling | None:
+def _by_reader(node: ir.Node, slot: int) -> _Scaling | _Blocks | None:
+    found: _Scaling | _Blocks | None
     match node.op_type, slot:
+        case "MatMulNBits", 1:
+            found = _in_blocks(node, 2, _integer(node, "K", 0))
+        case "GatherBlockQuantized", 0:
+            found = _in_blocks(node, 2, None)
         case "DequantizeLinear", 0:
             axis, block = _integer(node, "axis", 1), _integer(node, "block_size", 0)
             found = _of_slots(node, 1, 2, axis, block)
@@ -125,6 +178,22 @@ def _of_operator(node: ir.Node, slot: int) -> _Scaling | None:
         known = tuple(s for s in scales if s is not None)
         return _Scaling(scales=known) if len(known) == len(scales) else None
     return None
+
+
+def _in_blocks(node: ir.Node, scale: int, inputs: int | None) -> _Blocks | None:
+    """Return what a kernel of weights in blocks says of its codes; None where steps are computed, or zeros are floats."""
+    steps, zero = _constant(node, scale), _constant(node, scale + 1)
+    given = len(node.inputs) > scale + 1 and node.inputs[scale + 1] is not None
+    floats = zero is not None and zero.dtype is not ir.DataType.UINT8
+    if steps is None or (given and zero is None) or floats:
+        return None
+    return _Blocks(
+        scales=(steps,),
+        zero=zero,
+        bits=_integer(node, "bits", 4),
+        size=_integer(node, "block_size", 128),
+        inputs=inputs,
+    )
 
 
 def _integer(node: ir.Node, name: str, default: int) -> int:
@@ -187,7 +256,7 @@ class Stored:
 
     value: ir.Value
     tensor: ir.TensorProtocol
-    scaling: _Scaling | None = None
+    scaling: _Scaling | _Blocks | None = None
 
     @property
     def name(self) -> str:
@@ -196,8 +265,23 @@ class Stored:
 
     @property
     def dtype(self) -> str:
-        """The type in which it is stored: "float", "int8"."""
+        """The type in which it is stored: "float32", "int8", "4.2 bits" where the file has it packed."""
+        if isinstance(self.scaling, _Blocks) or STORED_BYTES in self.value.meta:
+            return f"{_BYTE * self.nbytes / max(1, self._count):.1f} bits"
         return dtype_name(self.tensor.dtype)
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes in the file; of codes without their steps."""
+        return int(self.value.meta.get(STORED_BYTES, self.tensor.nbytes))
+
+    @property
+    def _count(self) -> int:
+        """How many values it stands for."""
+        if not isinstance(self.scaling, _Blocks):
+            return self.tensor.size
+        rows = self.shape[0]
+        return rows * (self.scaling.inputs or self.tensor.size * _BYTE // self.scaling.bits // rows)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -108,6 +108,10 @@ def distance(
     if not (np.isfinite(p).all() and np.isfinite(q).all()):
         return Distance(note="values that are not finite")
     db = sqnr(p, q)
+    square = p.ndim == _MATRIX and p.shape[0] == p.shape[1]
+    if square and db < _UNLIKE_DB and (turned := sqnr(p.T, q)) > db + _EXPLAINED_DB:
+        p, db = p.T, turned
+        notes.append("transposed")
     notes += [text] if db < _UNLIKE_DB and (text := _explained(p, q, db)) else []
     error = np.abs(p - q)
     return Distance(
@@ -272,7 +276,7 @@ def _ref(constant: Stored) -> WeightRef:
         name=constant.name,
         dtype=constant.dtype,
         shape=constant.shape,
-        nbytes=constant.tensor.nbytes,
+        nbytes=constant.nbytes,
     )
 
 

@@ -7,6 +7,9 @@ These kernels take 2, 4 and 8 bits. Codes of another number of bits become bytes
 small multiples of one scale per row. Zeros are uint8: with float zeros, or an order of inputs of its own (g_idx), the kernel makes the whole matrix float in
 every run.
 
+onnxruntime 1.31 packs constant codes at load together with the steps that it finds constant then. Where steps are put together by nodes and nothing is folded (optimization off),
+it packs without them, and the product is zero. So codes are no constant either in such a file: they pass a Reshape, which is folded with all the rest.
+
 As plain ONNX (opset 21) a product reads a DequantizeLinear of blocks along its summed axis, which runtimes fuse with it.
 """
 
@@ -144,7 +147,9 @@ class _Kernels:
         bits = kernel_bits(grid.bits)
         shape = (weight.rows, weight.blocks, grid.size * bits // _BYTE)
         if bits == grid.bits:
-            codes = _bytes(self.canvas, weight, "codes", weight.padded_codes, bits, shape)
+            flat = (weight.rows, shape[1] * shape[2])
+            codes = _bytes(self.canvas, weight, "codes", weight.padded_codes, bits, flat)
+            codes = packer.reshaped(weight, codes, shape)
         else:
             shift = (1 << (bits - 1)) - grid.middle if grid.symmetric else 0
             codes = packer.codes(weight, shape, shift)

@@ -25,7 +25,7 @@ from quantkit.emit.weights import EmittedWeight, Weights, emit_lookup, emit_stor
 from quantkit.graph.edit import Canvas, QuantizedInput, owner_of
 from quantkit.numerics.weights import fit, quantize_weight
 from quantkit.ops import MICROSOFT, Kernel, fact_of
-from quantkit.plan.model import Mode, Plan
+from quantkit.plan.model import Mode, Plan, SolvedIntegers
 from quantkit.spec import PerTensor, QParams, QuantSpec
 
 __all__ = ["emit_attention", "emit_conv", "emit_dynamic", "emit_embed", "emit_lstm", "emit_matmul"]
@@ -301,10 +301,16 @@ _EMITTERS: Mapping[Kernel, Callable[[Canvas, Weights, ir.Node], None]] = Mapping
 )
 
 
-def emit_dynamic(model: ir.Model, plan: Plan) -> None:
-    """Rewrite `model` in place as `plan` says. Weights stay lazy until the model is saved."""
+def emit_dynamic(model: ir.Model, plan: Plan, solved: SolvedIntegers | None = None) -> None:
+    """Rewrite `model` in place as `plan` says. Weights stay lazy until the model is saved.
+
+    Args:
+        model: The float model that was planned; it is rewritten.
+        plan: What was decided.
+        solved: Codes of weights that have few bits; None: there are none.
+    """
     canvas = Canvas(model)
-    emit_rest(canvas, Weights(canvas, plan), plan)
+    emit_rest(canvas, Weights(canvas, plan, solved or SolvedIntegers()), plan)
 
 
 def emit_rest(canvas: Canvas, weights: Weights, plan: Plan) -> None:

@@ -88,8 +88,8 @@ class Packer:
         """Return ``(c - z) m`` as int8, in this shape."""
         value = self._centred(weight)
         if weight.grid.largest > 1:
-            value = self._op(weight, "Mul", [value, self._multipliers(weight)], "times")
-        value = self._cast(weight, value, _INT8, "int8")
+            value = self._op(weight, "Mul", [value, self._multipliers(weight)])
+        value = self._cast(weight, value, _INT8)
         return self._shaped(weight, value, shape)
 
     def floats(self, weight: Packed, shape: Sequence[int]) -> ir.Value:
@@ -98,9 +98,8 @@ class Packer:
             weight,
             "Reshape",
             [self.steps(weight), self._shape(weight, (weight.rows, weight.blocks, 1))],
-            "steps3",
         )
-        value = self._op(weight, "Mul", [self._centred(weight), steps], "scaled")
+        value = self._op(weight, "Mul", [self._centred(weight), steps])
         return self._shaped(weight, value, shape)
 
     def steps(self, weight: Packed) -> ir.Value:
@@ -121,8 +120,8 @@ class Packer:
         if weight.grid.largest == 1 or weight.blocks == 1:
             return scale  # of rows of one block
         flat = self._shape(weight, (weight.rows, weight.blocks))
-        flat = self._op(weight, "Reshape", [self._multipliers(weight), flat], "multipliers2")
-        return self._op(weight, "Mul", [flat, scale], "steps")
+        flat = self._op(weight, "Reshape", [self._multipliers(weight), flat])
+        return self._op(weight, "Mul", [flat, scale])
 
     def codes(self, weight: Packed, shape: Sequence[int], shift: int = 0) -> ir.Value:
         """Return the codes, the last block filled up, as uint8 in this shape.
@@ -138,8 +137,8 @@ class Packer:
             )
         value = self._unpacked(weight, weight.padded_codes, weight.grid.bits, shape, "codes")
         if shift:
-            value = self._op(weight, "Add", [value, self._number(weight, shift)], "shifted")
-        return self._cast(weight, value, _UINT8, "uint8")
+            value = self._op(weight, "Add", [value, self._number(weight, shift)])
+        return self._cast(weight, value, _UINT8)
 
     def zeros(self, weight: Packed) -> ir.Value:
         """Return the zero of each block as float32, (N, blocks, 1)."""
@@ -152,7 +151,7 @@ class Packer:
         value = self._unpacked(weight, weight.padded_codes, weight.grid.bits, shape, "codes")
         symmetric = weight.grid.symmetric
         zero = self._number(weight, weight.grid.middle) if symmetric else self.zeros(weight)
-        return self._op(weight, "Sub", [value, zero], "centred")
+        return self._op(weight, "Sub", [value, zero])
 
     def _multipliers(self, weight: Packed) -> ir.Value:
         """Return the multipliers as floats, (N, blocks, 1). The file has them less 1: 1 to 8 are three bits."""
@@ -161,7 +160,7 @@ class Packer:
         value = self._unpacked(
             weight, lambda: weight.read().multiplier - np.uint8(1), bits, shape, "multiplier"
         )
-        return self._op(weight, "Add", [value, self._number(weight, 1)], "multipliers")
+        return self._op(weight, "Add", [value, self._number(weight, 1)])
 
     def _unpacked(
         self,
@@ -189,16 +188,16 @@ class Packer:
         widths = plane_widths(bits)
         if bits == _BYTE or count * (_BYTE - bits) < _BYTE * _NODES * len(widths):
             plain = self._lazy(weight, lambda: read().reshape(shape), _UINT8, shape, name)
-            return self._cast(weight, plain, _FLOAT, f"{name}_float")
+            return self._cast(weight, plain, _FLOAT)
         total, shift = None, 0
         for number, width in enumerate(widths):
             value = self._plane(weight, read, bits, number, shape, name)
-            value = self._cast(weight, value, _FLOAT, f"{name}_float{number}")
+            value = self._cast(weight, value, _FLOAT)
             if shift:
                 factor = self._number(weight, 1 << shift)
-                value = self._op(weight, "Mul", [value, factor], f"{name}_high{number}")
+                value = self._op(weight, "Mul", [value, factor])
             if total is not None:
-                value = self._op(weight, "Add", [total, value], f"{name}_sum{number}")
+                value = self._op(weight, "Add", [total, value])
             total, shift = value, shift + width
         assert total is not None  # noqa: S101 - there is a plane
         return total
@@ -228,19 +227,16 @@ class Packer:
             weight,
             "BitShift",
             [content, self._constant(weight, shifts, f"shifts{width}")],
-            f"{name}_shifted{number}",
             direction="RIGHT",
         )
         top = self._constant(weight, np.asarray(1 << width, np.uint8), f"modulus{width}")
-        value = self._op(weight, "Mod", [value, top], f"{name}_bits{number}")
+        value = self._op(weight, "Mod", [value, top])
         if length * per_byte != count:
             flat = self._shape(weight, (-1,))
-            value = self._op(weight, "Reshape", [value, flat], f"{name}_flat{number}")
+            value = self._op(weight, "Reshape", [value, flat])
             ends = [self._shape(weight, (end,)) for end in (0, count)]
-            value = self._op(weight, "Slice", [value, *ends], f"{name}_cut{number}")
-        return self._op(
-            weight, "Reshape", [value, self._shape(weight, shape)], f"{name}_part{number}"
-        )
+            value = self._op(weight, "Slice", [value, *ends])
+        return self.reshaped(weight, value, shape)
 
     def cut(self, weight: Packed, value: ir.Value, shape: tuple[int, int], width: int) -> ir.Value:
         """Return a value as a matrix, of so many of its columns.
@@ -251,24 +247,33 @@ class Packer:
             shape: Rows and columns.
             width: Columns that are kept.
         """
-        value = self._op(weight, "Reshape", [value, self._shape(weight, shape)], "rows")
+        value = self.reshaped(weight, value, shape)
         if width == shape[1]:
             return value
         ends = [self._shape(weight, (end,)) for end in (0, width, 1)]
-        return self._op(weight, "Slice", [value, *ends], "cut")
+        return self._op(weight, "Slice", [value, *ends])
+
+    def reshaped(self, weight: Packed, value: ir.Value, shape: Sequence[int]) -> ir.Value:
+        """Return a value of a weight in another shape.
+
+        Args:
+            weight: What it belongs to.
+            value: With as many values as `shape` has.
+            shape: That it gets.
+        """
+        return self._op(weight, "Reshape", [value, self._shape(weight, shape)])
 
     def _shaped(self, weight: Packed, value: ir.Value, shape: Sequence[int]) -> ir.Value:
         """Return (N, blocks, size) in a shape, without what the last block was filled up with."""
         if weight.padded != weight.inputs:
             value = self.cut(weight, value, (weight.rows, weight.padded), weight.inputs)
-        return self._op(weight, "Reshape", [value, self._shape(weight, shape)], "shaped")
+        return self.reshaped(weight, value, shape)
 
     def _op(
         self,
         weight: Packed,
         op_type: str,
         inputs: Sequence[ir.Value],
-        name: str,
         **attributes: Any,
     ) -> ir.Value:
         # What is written later for the same weight follows what is there: readers come and go in between.
@@ -279,15 +284,16 @@ class Packer:
             before=weight.before if last is None else None,
             after=last,
             attributes=attributes or None,
-            outputs=[f"{weight.tensor}_{name}"],
+            outputs=["packed"],  # short: a weight has a score of them
+            name=None,
         )
         node = made.producer()
         assert node is not None  # noqa: S101 - it was just made
         self._last[weight.tensor] = node
         return made
 
-    def _cast(self, weight: Packed, value: ir.Value, to: ir.DataType, name: str) -> ir.Value:
-        return self._op(weight, "Cast", [value], name, to=int(to))
+    def _cast(self, weight: Packed, value: ir.Value, to: ir.DataType) -> ir.Value:
+        return self._op(weight, "Cast", [value], to=int(to))
 
     def _lazy(
         self,

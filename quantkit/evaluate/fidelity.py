@@ -17,6 +17,7 @@ from quantkit.evaluate.accuracy.drift import decibels
 from quantkit.evaluate.integer_layers import clips, layers_among, worst_db
 from quantkit.graph.load import load
 from quantkit.graph.mapping import mapped_model
+from quantkit.graph.unpack import unpack
 from quantkit.numerics.pairs import PAIR_LIMIT, pair_peak
 from quantkit.result import Fidelity
 from quantkit.runtime.saturation import IntegerProduct, integer_products
@@ -166,7 +167,9 @@ def fidelity_of(
     """
     progress("Running with optimization off")
     plain = _compare_plain(path, samples)
-    products = list(integer_products(load(path).model))
+    model = load(path).model
+    unpack(model)
+    products = list(integer_products(model))
     unsafe = [p for p in products if clips(p)]
     worst = _Worst()
     if unsafe and samples:

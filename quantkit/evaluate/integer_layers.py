@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from calibrators import Window
 from quantkit.graph.load import load
+from quantkit.graph.unpack import unpack
 from quantkit.numerics.integer import matmul_integer
 from quantkit.ops.integer_ops import INTEGER_OPS, QUANTIZED_PRODUCTS
 from quantkit.runtime.saturation import IntegerProduct, integer_products
@@ -61,6 +62,7 @@ def integer_layers(path: Path, samples: Sequence[Feeds], positions: int) -> list
         positions: Of each sample, evenly spaced.
     """
     model = load(path).model
+    unpack(model)
     return layers_among(path, list(integer_products(model)), samples, positions)
 
 

@@ -253,9 +253,9 @@ class Canvas:
         attributes: Mapping[str, ir.Attr | int | float | str] | None = None,
         domain: str = "",
         outputs: Sequence[str] = (),
-        name: str = "",
+        name: str | None = "",
     ) -> tuple[ir.Value, ...]:
-        """Insert a node before or after another one; its outputs are named `outputs` (made new), as it is by `name`."""
+        """Insert a node before or after another one; its outputs are named `outputs` (made new), as it is by `name`; None: it has none."""
         values = [ir.Value(name=self.name(o)) for o in outputs]
         node = ir.node(
             op_type,
@@ -263,7 +263,7 @@ class Canvas:
             attributes,
             domain=domain,
             outputs=values,
-            name=self.name(name or f"{outputs[0]}_{op_type}"),
+            name=None if name is None else self.name(name or f"{outputs[0]}_{op_type}"),
         )
         if before is not None:
             owner_of(before).insert_before(before, node)

@@ -29,6 +29,7 @@ __all__ = [
     "descend",
     "fit_blocks",
     "from_rows",
+    "keep_sums",
     "nearest_codes",
     "round_blocks",
     "shrunk",
@@ -310,6 +311,32 @@ def nearest_codes(rows: Array, like: BlockCodes) -> NDArray[np.uint8]:
     scaled = np.divide(rows, grid.spread(like.steps, k), dtype=np.float64)
     codes: Array = np.clip(np.rint(scaled + grid.spread(like.zero, k)), 0, grid.top)
     return codes.astype(np.uint8)
+
+
+def keep_sums(rows: Array, found: BlockCodes) -> BlockCodes:
+    """Move the codes that stand nearest to a tie by one step, until the sum of each row is kept to half a step.
+
+    What a weight multiplies has a mean as a rule, behind a Relu always: a row whose sum has moved is shifted by it (`quantkit.numerics.weights`).
+
+    Args:
+        rows: The weight, (N, K).
+        found: Its nearest codes.
+    """
+    grid, k = found.grid, rows.shape[1]
+    step = grid.spread(found.steps.astype(np.float64), k)
+    error = rows - found.dequantized()
+    missing = error.sum(axis=1, dtype=np.float64)
+    side = np.where(missing < 0, -1, 1)[:, np.newaxis]
+    stuck = np.where(side > 0, found.codes == grid.top, found.codes == 0)
+    near = np.where(stuck, -np.inf, error * side / step)
+    order = np.argsort(-near, axis=1, kind="stable")
+    steps = np.take_along_axis(np.broadcast_to(step, rows.shape), order, axis=1)
+    # A step is taken while that brings the sum nearer: half of it counts less than what is missing.
+    taken = np.cumsum(steps, axis=1) - steps / 2 < np.abs(missing)[:, np.newaxis]
+    moves = np.zeros(rows.shape, np.int16)
+    np.put_along_axis(moves, order, taken.astype(np.int16) * side.astype(np.int16), axis=1)
+    moves[stuck] = 0
+    return replace(found, codes=(found.codes + moves).astype(np.uint8))
 
 
 def _multipliers(

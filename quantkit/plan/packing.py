@@ -16,12 +16,14 @@ from quantkit.numerics.blocks import BlockGrid
 from quantkit.numerics.dtypes import INT8
 from quantkit.ops import Kernel
 from quantkit.ops.view import Node, View, Weight
+from quantkit.plan.blocks import packed_bytes
 from quantkit.plan.model import Mode, Plan, WeightPlan
 from quantkit.spec import PerAxis
 
-__all__ = ["PACKED_OPSET", "int8_grid", "same_bits", "with_bits"]
+__all__ = ["PACKED_NODES", "PACKED_OPSET", "int8_grid", "same_bits", "with_bits"]
 
 PACKED_OPSET = 11
+PACKED_NODES = 1500  # bytes that the nodes of one packed weight add to a file, about
 _WHOLE = 8  # bits that are written as they are
 _SAFE = 64  # |q| with which no pair of neighbours saturates
 _BLOCK = 16
@@ -97,9 +99,14 @@ def _is_packable(planned: WeightPlan, plan: Plan, view: View, nodes: Mapping[str
 
 
 def _packed(planned: WeightPlan, weight: Weight, bits: int) -> WeightPlan:
+    """Return a weight with so many bits in the file; as it was if that would not make the file smaller."""
     granularity = planned.spec.granularity
     assert isinstance(granularity, PerAxis)  # noqa: S101 - it can be packed
-    inputs = weight.size // weight.shape[granularity.axis]
+    rows = weight.shape[granularity.axis]
+    inputs = weight.size // rows
+    whole = packed_bytes(int8_grid(_WHOLE, inputs), rows, inputs)
+    if packed_bytes(int8_grid(bits, inputs), rows, inputs) + PACKED_NODES >= whole:
+        return planned
     spec = replace(
         planned.spec,
         dtype=INT8,

@@ -35,6 +35,7 @@ from quantkit.numerics.blocks import (
     as_rows,
     fit_blocks,
     from_rows,
+    keep_sums,
     shrunk,
     solve_blocks,
 )
@@ -59,7 +60,6 @@ _FEWEST_ROWS, _POSITIONS = 64, 64  # of a sample; of an image, whose neighbours 
 _CHUNK = 1 << 18  # weights that one worker solves at a time
 _MATRICES = 6  # of K x K numbers that solving a weight holds
 _FLOAT64 = 8
-_MOST_SUMMED = 2304  # inputs of a row whose sum is kept: 3 x 3 of 256 channels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -355,20 +355,12 @@ class _Weight:
 
     def _blind(self, rows: Array, grid: BlockGrid, settings: BlockSettings) -> BlockCodes:
         """Return its codes without having seen what it multiplies."""
-        inputs = rows.shape[1]
-        if not settings.keep_sums or not 1 < inputs <= _MOST_SUMMED:
-            return self._in_parts(
-                rows, 1, settings, lambda part, _: fit_blocks(part, grid, None, settings.method)
-            )
-        # Independent inputs whose mean is as large as their deviation.
-        h = np.eye(inputs) + 1.0
-        factored = carries_of(h)
-        return self._in_parts(
-            rows,
-            1,
-            settings,
-            lambda part, _: solve_blocks(part, grid, h, factored, method=settings.method),
-        )
+
+        def solve(part: Array, _: int) -> BlockCodes:
+            found = fit_blocks(part, grid, None, settings.method)
+            return keep_sums(part, found) if settings.keep_sums else found
+
+        return self._in_parts(rows, 1, settings, solve)
 
     def _in_parts(
         self,

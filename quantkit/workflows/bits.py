@@ -18,7 +18,7 @@ from quantkit.plan import Plan, WeightPlan
 from quantkit.plan.blocks import packed_bytes
 from quantkit.plan.budget import Choices, bits_within
 from quantkit.plan.model import SolvedIntegers
-from quantkit.plan.packing import int8_grid, with_bits
+from quantkit.plan.packing import PACKED_NODES, int8_grid, with_bits
 from quantkit.runtime.check_result import LARGE
 from quantkit.solve.sensitivity import PROBED, errors_by_bits, weight_noise
 from quantkit.spec import PerAxis
@@ -28,6 +28,7 @@ __all__ += ["spread_of", "wanted_bytes"]
 
 Feeds = Mapping[str, NDArray[Any]]
 _BITS = range(2, 9)
+_BYTE = 8
 _RECORD = 2500  # bytes that the record of its origin takes in a file, about
 _FITS = 4  # times that a plan is made smaller until its file is small enough
 
@@ -68,7 +69,10 @@ def choices_of(
         measured = noise.get(weight.tensor, probed * tensor.size / total)
         rows = int(tensor.shape.numpy()[_axis(weight)])
         found[weight.tensor] = Choices(
-            nbytes={b: packed_bytes(grid, rows, tensor.size // rows) for b, grid in own.items()},
+            nbytes={
+                b: packed_bytes(grid, rows, tensor.size // rows) + (b < _BYTE) * PACKED_NODES
+                for b, grid in own.items()
+            },
             noise={b: measured * errors[b] / probed for b in _BITS},
         )
     return found

@@ -12,6 +12,8 @@ import onnx_ir as ir
 from quantkit.errors import ModelError, NothingToQuantizeError, VerifyError
 from quantkit.files import check_outputs, human
 from quantkit.graph.load import LoadedModel
+from quantkit.graph.save import copy_of
+from quantkit.graph.unpack import unpack
 from quantkit.ops.integer_ops import quantized_among
 from quantkit.ops.view import View
 from quantkit.plan import Mode, NodePlan, Plan
@@ -188,7 +190,9 @@ def require_pair_safe(model: ir.Model, target: Target, own: Collection[str]) -> 
         target: What runs it.
         own: The nodes whose weights' scales were chosen here.
     """
-    unsafe = saturating_nodes(model) if target.saturates else []
+    loaded = copy_of(model)
+    unpack(loaded)
+    unsafe = saturating_nodes(loaded) if target.saturates else []
     if not unsafe:
         return []
     said = f"The weights of {len(unsafe)} nodes could saturate on x86 without VNNI ({unsafe[0]})"

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from quantkit.emit import Format, emit_dynamic
 from quantkit.errors import ModelError, VerifyError
+from quantkit.files import scratch
 from quantkit.graph.half import half_type, widen, widened_note
 from quantkit.graph.load import LoadedModel
 from quantkit.graph.normalize import fix_defaults, lift_weights
@@ -24,15 +25,18 @@ from quantkit.graph.view import view_of
 from quantkit.observe.monitor import Monitor, Silent
 from quantkit.plan import Mode, Plan, check_settings, check_target_of, plan_dynamic
 from quantkit.plan.model import SolvedIntegers
+from quantkit.plan.packing import PACKED_OPSET, same_bits, with_bits
 from quantkit.provenance import Provenance
 from quantkit.rewrite.simplify.subexpressions import tie_weights
 from quantkit.runtime.check_result import LARGE, Reference, Verification, compare, run_float
 from quantkit.runtime.session import RUNTIME_ERRORS, load_model
 from quantkit.settings import DynamicSettings
 from quantkit.settings.record import dynamic_record
+from quantkit.solve.blocks import BlockSettings, CodesFolder, solve_blind
 from quantkit.solve.losses import Meter
 from quantkit.solve.ranges import narrowed_ranges
 from quantkit.targets import cores
+from quantkit.workflows.bits import packed_bits, spread_of, wanted_bytes
 from quantkit.workflows.calibrate import CalibrateOptions
 from quantkit.workflows.measure import decide
 from quantkit.workflows.outcome import (
@@ -267,9 +271,9 @@ def dynamic(  # noqa: PLR0913 - one parameter per question
     loaded = load_model(source)
     check_output_path(output, loaded)
     loaded.require_weights()
-    draft = _draft(loaded.model, options)
+    draft = _draft(loaded, options)
     if otherwise is not None and not _runs_integers(draft.plan):
-        other = _draft(loaded.model, otherwise)
+        other = _draft(loaded, otherwise)
         # Weights that are only stored gain as much as a Conv can; other products are meant to run in integers.
         if not draft.plan.changes or options.reduce_range or _runs_integers(other.plan, but="Conv"):
             draft, options, otherwise = other, otherwise, None
@@ -285,12 +289,12 @@ def dynamic(  # noqa: PLR0913 - one parameter per question
         progress("Quantizing")
         nbytes, checked = _written(stage, draft, reference, origin)
         if otherwise is not None and nbytes >= loaded.nbytes:
-            options, draft = otherwise, _draft(loaded.model, otherwise)
+            options, draft = otherwise, _draft(loaded, otherwise)
             origin = replace(origin, options={**dynamic_record(options), **how})
             nbytes, checked = _written(stage, draft, reference, origin)
         if is_noise(checked) and not options.covers_all and _runs_integers(draft.plan):
             progress("Quantizing again, without integer arithmetic")
-            draft = _second_draft(loaded.model, options, checked)
+            draft = _second_draft(loaded, options, checked)
             nbytes, checked = _written(stage, draft, reference, origin)
         if is_noise(checked) and sample is not None:
             raise VerifyError(f"{noise(checked)} Nothing was written.")
@@ -330,9 +334,9 @@ class _Draft:
     warnings: tuple[str, ...] = ()
 
 
-def _draft(source: ir.Model, options: DynamicSettings) -> _Draft:
+def _draft(loaded: LoadedModel, options: DynamicSettings) -> _Draft:
     """Plan, and raise the opset if the plan needs it; where that fails, plan without it. The source stays as it is."""
-    model = copy_of(source)
+    model = copy_of(loaded.model)
     fixed = fix_defaults(model, keep=options.keep_inputs)
     notes: tuple[str, ...] = (fixed,) if fixed else ()
     if half := half_type(model):
@@ -344,25 +348,55 @@ def _draft(source: ir.Model, options: DynamicSettings) -> _Draft:
         tie_weights(model)
     view = view_of(model)
     plan = plan_dynamic(view, options)
-    if view.opset >= plan.min_opset or not plan.changes:
-        return _Draft(model=model, plan=plan, warnings=notes)
+    least = max(plan.min_opset, PACKED_OPSET) if options.packs else plan.min_opset
+    if view.opset >= least or not plan.changes:
+        return _packed(_Draft(model=model, plan=plan, warnings=notes), options, loaded.nbytes)
     try:
-        raised = raise_opset(model, plan.min_opset)
+        raised = raise_opset(model, least)
     except ModelError as e:
         plan = plan_dynamic(view, _stored_only(options))
         notes += (
             f"{e}; only their weights are quantized, which makes the file smaller and not faster.",
         )
         return _Draft(model=model, plan=plan, warnings=notes)
-    notes += (f"Opset raised from {view.opset} to {plan.min_opset}.",)
-    return _Draft(model=raised, plan=plan_dynamic(view_of(raised), options), warnings=notes)
+    notes += (f"Opset raised from {view.opset} to {least}.",)
+    again = _Draft(model=raised, plan=plan_dynamic(view_of(raised), options), warnings=notes)
+    return _packed(again, options, loaded.nbytes)
+
+
+def _packed(draft: _Draft, options: DynamicSettings, nbytes: int) -> _Draft:
+    """Give weights fewer bits in the file, where that is asked for: all the same, or by their own errors.
+
+    Args:
+        draft: With weights of 8 bits.
+        options: What the user chose.
+        nbytes: Of the float model.
+    """
+    if not options.packs or not draft.plan.changes:
+        return draft
+    view = view_of(draft.model, read_weights=False)
+    if options.weight_bits is not None:
+        bits = same_bits(options.weight_bits, view)
+    else:
+        assert options.target_size is not None  # noqa: S101 - one of the two is given
+        bits = packed_bits(
+            draft.model,
+            view,
+            draft.plan,
+            wanted_bytes(options.target_size, nbytes),
+            emit_dynamic,
+            (None, ()),
+            Silent(),
+        )
+    plan = with_bits(draft.plan, view, bits)
+    return replace(draft, plan=plan, warnings=(*draft.warnings, spread_of(plan, view)))
 
 
 def _second_draft(
-    source: ir.Model, options: DynamicSettings, checked: Verification | None
+    loaded: LoadedModel, options: DynamicSettings, checked: Verification | None
 ) -> _Draft:
     """Plan without integer arithmetic, for a model that does not bear it."""
-    again = _draft(source, _stored_only(options))
+    again = _draft(loaded, _stored_only(options))
     warning = (
         f"{noise(checked)} Integer arithmetic was switched off for the whole model: only the weights "
         "are quantized, which makes the file smaller and not faster."
@@ -374,9 +408,9 @@ def _draft_of_large(
     loaded: LoadedModel, options: DynamicSettings, plan: Plan, nbytes: int
 ) -> _Draft:
     """Plan without weights that are too small to gain, for a model that would grow by them."""
-    small = set(small_weights(view_of(_draft(loaded.model, options).model), SMALL))
+    small = set(small_weights(view_of(_draft(loaded, options).model), SMALL))
     left = tuple(n.node for n in plan.nodes if n.node in small and n.mode is not Mode.FLOAT)
-    again = _draft(loaded.model, replace(options, exclude=(*options.exclude, *left)))
+    again = _draft(loaded, replace(options, exclude=(*options.exclude, *left)))
     if not again.plan.changes:
         require_smaller(loaded, nbytes)
     warning = f"{len(left)} small weights stayed float: with them the file would have grown to {nbytes} bytes."
@@ -391,5 +425,9 @@ def _written(
     stage: Stage, draft: _Draft, reference: Reference | None, origin: Provenance
 ) -> tuple[int, Verification | None]:
     """Emit, check and write the result into the staging folder, and compare it with float."""
-    emit_dynamic(draft.model, draft.plan)
-    return write_checked(stage, draft.model, reference, origin)
+    with scratch() as folder:
+        codes = CodesFolder(folder)
+        how = BlockSettings(workers=cores(), keep_sums=True)
+        solve_blind(draft.model, draft.plan, codes, how, Silent())
+        emit_dynamic(draft.model, draft.plan, SolvedIntegers(blocks=codes))
+        return write_checked(stage, draft.model, reference, origin)

@@ -16,12 +16,18 @@ from quantkit.observe.container import is_calibration
 from quantkit.provenance import Provenance, content_digest, read_provenance
 from quantkit.rewrite.simplify import PLUGINS
 from quantkit.settings import DataSettings
-from quantkit.settings.record import data_settings_of, dynamic_settings_of, static_settings_of
+from quantkit.settings.record import (
+    data_settings_of,
+    dynamic_settings_of,
+    static_settings_of,
+    weights_settings_of,
+)
 from quantkit.workflows.calibrate import CalibrateOptions
 from quantkit.workflows.optimize import optimize_model
 from quantkit.workflows.pipeline import dynamic, static
 from quantkit.workflows.record import StaticJob, kept_of
 from quantkit.workflows.verify_file import Check, require_provenance, version_changes
+from quantkit.workflows.weights import WeightsJob, quantize_weights
 
 __all__ = ["reproduce"]
 
@@ -49,7 +55,7 @@ def reproduce(
         QuantkitError: The model carries no provenance, or float model or data cannot be read.
     """
     _, says = require_provenance(model)
-    if says.kind == "static" and data is None:
+    if data is None and (says.kind == "static" or says.data is not None):
         raise UsageError(
             "It was calibrated: to make it again give the data, or the calibration, as --data."
         )
@@ -60,7 +66,7 @@ def reproduce(
     with scratch() as folder:
         made = folder / model.name  # external data is named after it
         try:
-            if settings is None and says.kind == "static":
+            if settings is None and says.kind in {"static", "weights"}:
                 settings = replace(data_settings_of(says.options), memory=memory)
             _make(says, float_model, made, data, settings or DataSettings())
         except (AttributeError, KeyError, TypeError, msgspec.ValidationError) as e:
@@ -72,10 +78,10 @@ def _obstacle(says: Provenance, data: Path | None) -> str:
     """Return why the record does not suffice; "" if it does."""
     if says.kind == "optimize":
         return _foreign(says.options.get("extra_passes", ()))
-    if says.kind != "static":
-        return ""
     if says.options.get("plan") is not None:
         return "it follows a plan of which only the hash is recorded"
+    if says.kind != "static":
+        return ""
     if says.calibration is not None and data is not None and not is_calibration(data):
         return "it was made from a calibration; give that file as --data"
     if says.calibration is None and data is not None and is_calibration(data):
@@ -111,6 +117,16 @@ def _make(
         )
     elif says.kind == "dynamic":
         dynamic(source, target, dynamic_settings_of(given), verify=verify, external_data=external)
+    elif says.kind == "weights":
+        job = WeightsJob(
+            source=source,
+            data=None if says.data is None else data,
+            options=weights_settings_of(given),
+            settings=settings,
+            kept=kept_of(given),
+            bits=given.get("bits"),
+        )
+        quantize_weights(job, target, verify=verify, external_data=external)
     else:
         static(
             _job(given, source, data, settings),
@@ -133,6 +149,7 @@ def _job(
         calibrate=CalibrateOptions(method=method, **calibrate),
         settings=settings,
         kept=kept_of(given),
+        bits=given.get("bits"),
     )
 
 

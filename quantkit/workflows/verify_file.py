@@ -273,14 +273,15 @@ def _reference(case: _Case, float_model: LoadedModel, *, known: bool) -> Referen
     if case.data is None or is_calibration(case.data):
         note = "not compared with float: give --data" if static else ""
         return Reference(feeds={}, outputs={}, note=note) if static else run_float(float_model)
-    recorded = static and case.settings is None
+    fitted = case.says.data is not None
+    recorded = fitted and case.settings is None
     settings = case.recorded() if recorded else case.settings or DataSettings(memory=case.memory)
     feeds, on = opened_for(float_model, case.data, _searching(case, settings)).judged(float_model)
     if not feeds:
         return Reference(
             feeds={}, outputs={}, note="not compared with float: no sample is readable"
         )
-    named = on if static and known else "samples of the given data"
+    named = on if fitted and known else "samples of the given data"
     return run_float(float_model, feeds[0], more=feeds[1:], on=named)
 
 
