@@ -57,7 +57,7 @@ Floats = NDArray[np.float64]
 _CORRECTED = 0.5  # of the error that comes in
 _ROWS = 1 << 15  # of activations that moments are taken of, in all
 _FEWEST_ROWS, _POSITIONS = 64, 64  # of a sample; of an image, whose neighbours are alike
-_CHUNK = 1 << 18  # weights that one worker solves at a time
+_CHUNK = 1 << 21  # weights that one worker solves at a time
 _MATRICES = 6  # of K x K numbers that solving a weight holds
 _FLOAT64 = 8
 
@@ -371,7 +371,8 @@ class _Weight:
     ) -> BlockCodes:
         """Solve some rows at a time, each with the moments of its group."""
         per_group = rows.shape[0] // groups
-        step = max(1, _CHUNK // max(1, rows.shape[1]))
+        # As many parts as there are processes: what is done for each input costs the less the more rows there are.
+        step = max(1, min(_CHUNK // max(1, rows.shape[1]), -(-per_group // settings.workers)))
         parts = [
             (g, slice(g * per_group + first, g * per_group + min(first + step, per_group)))
             for g in range(groups)
