@@ -1,0 +1,137 @@
+"""Models whose weights are quantized in blocks, and what comes of them: shared by the tests of plans, emitters and the whole line."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from builders import Array, graph, initializers, model, node, weight
+from onnx import TensorProto
+
+from quantkit.emit.blocks import emit_blocks
+from quantkit.graph.load import load
+from quantkit.graph.messages import to_proto
+from quantkit.graph.opset import raise_opset
+from quantkit.graph.save import copy_of
+from quantkit.graph.view import view_of
+from quantkit.numerics.blocks import BlockCodes, as_rows, fit_blocks, from_rows
+from quantkit.plan import Plan, plan_blocks
+from quantkit.plan.model import SolvedIntegers
+from quantkit.rewrite.simplify.subexpressions import tie_weights
+from quantkit.settings import WeightsSettings
+
+ROWS, WIDTH = 4200, 256  # of a table that is large enough to be looked up in blocks
+
+
+def layers(
+    k: int = 96, n: int = 80, *, opset: int = 17, gemm: dict[str, Any] | None = None
+) -> onnx.ModelProto:
+    """x [N, k] -> MatMul 'first' (k, n) -> Relu -> MatMul or Gemm 'second' (n, k) -> y."""
+    held = {"w1": weight(k, n), "w2": weight(n, k, seed=1)}
+    inputs = ["a", "w2"]
+    if gemm is not None and gemm.get("transB"):
+        held["w2"] = weight(k, n, seed=1)
+    if gemm is not None:
+        held["b"] = weight(k, seed=2)
+        inputs.append("b")
+    second = node("Gemm" if gemm is not None else "MatMul", inputs, ["y"], "second", **(gemm or {}))
+    nodes = [
+        node("MatMul", ["x", "w1"], ["m"], "first"),
+        node("Relu", ["m"], ["a"], "relu"),
+        second,
+    ]
+    return model(graph(nodes, {"x": ["N", k]}, {"y": ["N", k]}, held), opset=opset)
+
+
+def language_model(*, tied: bool = True) -> onnx.ModelProto:
+    """ids [N] -> Gather 'look_up' -> MatMul 'layer' -> Add -> MatMul 'head', the table's transpose if tied."""
+    table = weight(ROWS, WIDTH)
+    head = table.T if tied else weight(WIDTH, ROWS, seed=9)
+    held = {"table": table, "layer": weight(WIDTH, WIDTH, seed=1, scale=0.05), "head": head}
+    nodes = [
+        node("Gather", ["table", "ids"], ["rows"], "look_up"),
+        node("MatMul", ["rows", "layer"], ["m"], "layer"),
+        node("Add", ["rows", "m"], ["h"], "add"),
+        node("MatMul", ["h", "head"], ["logits"], "head"),
+    ]
+    held = {name: np.ascontiguousarray(array) for name, array in held.items()}
+    proto = graph(
+        nodes, {"ids": ["N"]}, {"logits": ["N", ROWS]}, held, types={"ids": TensorProto.INT64}
+    )
+    return model(proto)
+
+
+def prepared(proto: onnx.ModelProto | Path, opset: int = 0) -> ir.Model:
+    built = copy_of(load(proto).model)
+    tie_weights(built)
+    return raise_opset(built, opset) if opset else built
+
+
+def planned(
+    proto: onnx.ModelProto | Path, options: WeightsSettings | None = None, **more: Any
+) -> tuple[ir.Model, Plan]:
+    """Return a float model and its plan in blocks."""
+    options = options or WeightsSettings(**more)
+    built = prepared(proto, 21 if options.format == "onnx" else 0)
+    return built, plan_blocks(view_of(built), options)
+
+
+def codes_of(built: ir.Model, plan: Plan) -> dict[str, BlockCodes]:
+    """Return the nearest codes of every weight of a plan that has few bits."""
+    found = {}
+    for planned_weight in plan.weights:
+        tensor = built.graph.initializers[planned_weight.tensor].const_value
+        assert tensor is not None
+        assert planned_weight.blocks is not None
+        axis = planned_weight.spec.granularity.axis  # type: ignore[union-attr]
+        found[planned_weight.tensor] = fit_blocks(
+            as_rows(tensor.numpy(), axis), planned_weight.blocks
+        )
+    return found
+
+
+def emitted(built: ir.Model, plan: Plan) -> onnx.ModelProto:
+    """Return the quantized model, valid ONNX."""
+    codes = codes_of(built, plan)
+    emit_blocks(built, plan, SolvedIntegers(blocks=codes))
+    proto = to_proto(built)
+    proto.ir_version = 10
+    onnx.checker.check_model(proto, full_check=False)
+    return proto
+
+
+def with_floats(proto: onnx.ModelProto, built: ir.Model, plan: Plan) -> onnx.ModelProto:
+    """Return a float model with the numbers that a plan's codes stand for: what a quantized one is to compute."""
+    made = onnx.ModelProto()
+    made.CopyFrom(proto)
+    codes = codes_of(built, plan)
+    held = initializers(made)
+    for tensor in made.graph.initializer:
+        array = held[tensor.name]
+        for name, found in codes.items():
+            axis = plan.weight[name].spec.granularity.axis  # type: ignore[union-attr]
+            original = held.get(name)
+            if original is None:
+                continue
+            restored = from_rows(found.dequantized(), original.shape, axis)
+            if tensor.name == name:
+                tensor.CopyFrom(onnx.numpy_helper.from_array(restored, name))
+            elif (
+                array.ndim == 2 and array.shape == original.T.shape and (array == original.T).all()
+            ):
+                turned = np.ascontiguousarray(restored.T)
+                tensor.CopyFrom(onnx.numpy_helper.from_array(turned, tensor.name))
+    return made
+
+
+def feeds(proto: onnx.ModelProto, rows: int = 7) -> dict[str, Array]:
+    draw = np.random.default_rng(0)
+    found: dict[str, Array] = {}
+    for value in proto.graph.input:
+        if value.type.tensor_type.elem_type == TensorProto.INT64:
+            found[value.name] = draw.integers(0, ROWS, rows)
+        else:
+            width = value.type.tensor_type.shape.dim[-1].dim_value
+            found[value.name] = draw.standard_normal((rows, width)).astype(np.float32)
+    return found
