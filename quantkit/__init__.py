@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from quantkit.api.diff import diff_models, diff_results
     from quantkit.api.dynamic import quantize_dynamic
     from quantkit.api.evaluate import evaluate_models
+    from quantkit.api.float16 import quantize_float16
     from quantkit.api.gate import GateVerdict, gate_result
     from quantkit.api.optimize import optimize
     from quantkit.api.report import ReportFiles, write_report
@@ -109,6 +110,7 @@ _HOME = {
     "plan_static": "quantkit.api.static",
     "prepare_static": "quantkit.api.static",
     "quantize_dynamic": "quantkit.api.dynamic",
+    "quantize_float16": "quantkit.api.float16",
     "quantize_static": "quantkit.api.static",
     "realize_plan": "quantkit.api.static",
     "save_prepared": "quantkit.api.static",
@@ -162,6 +164,7 @@ __all__ = [
     "plan_static",
     "prepare_static",
     "quantize_dynamic",
+    "quantize_float16",
     "quantize_static",
     "realize_plan",
     "save_prepared",

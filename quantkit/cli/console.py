@@ -136,6 +136,7 @@ _COLUMNS = {
     "static": ("static int8", "green"),
     "absorbed": ("fused into layer before", "green"),
     "integer": ("dynamic int8", "green"),
+    "half": ("float16", "green"),
     "stored": ("weights only", "cyan"),
     "float": ("float", ""),
 }

@@ -33,10 +33,11 @@ def print_result(result: "QuantizeResult", target: Path, promise: str = "") -> N
         target: Where it was written.
         promise: What holds for a result of this kind; "" for nothing.
     """
-    static = any(n.mode.value == "static" for n in result.plan.nodes)
+    static = any(n.mode.value == "static" for n in result.plan.nodes) or bool(result.plan.halves)
     output().print(static_plan_table(result.plan) if static else plan_table(result.plan))
     lines = float_reasons(result.plan) if static else []
     lines += [] if result.fusion is None else _fused(result.fusion)
+    lines += [] if result.half is None else [str(result.half)]
     for text in (*lines, promise):
         if text:
             line(text)

@@ -85,7 +85,7 @@ class Mode(StrEnum):
     BLOCKS = (
         "blocks"  # integer weights in blocks, which the kernel itself multiplies float inputs by
     )
-    STORED = "stored"  # integer weights in the file, turned back to float once, at load
+    STORED = "stored"  # weights of fewer bits in the file, turned back to float once, at load
     HALF = "half"  # computed in float16
     FLOAT = "float"  # unchanged
 
@@ -154,7 +154,7 @@ class HalfPlan:
     """A float tensor that the file holds in 16 bits.
 
     Attributes:
-        tensor: An initializer.
+        tensor: An initializer, or an input or output of the model.
         dtype: "float16" or "bfloat16".
         why: In a sentence.
     """
@@ -306,6 +306,11 @@ class Plan:
     def weight(self) -> dict[str, WeightPlan]:
         """Weight plans by tensor name."""
         return {w.tensor: w for w in self.weights}
+
+    @cached_property
+    def half(self) -> dict[str, HalfPlan]:
+        """Plans of 16 bits by tensor name."""
+        return {h.tensor: h for h in self.halves}
 
     @cached_property
     def node(self) -> dict[str, NodePlan]:

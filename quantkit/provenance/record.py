@@ -60,7 +60,7 @@ def cpu_name() -> str:
 
 
 SCHEMA = "quantkit.provenance/1"
-Kind = Literal["dynamic", "static", "optimize"]
+Kind = Literal["dynamic", "static", "float16", "optimize"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from quantkit.errors import RuntimeSupportError, VerifyError
 from quantkit.graph.load import LoadedModel
 from quantkit.graph.mapping import mapped_model
+from quantkit.numerics.half import halved
 from quantkit.runtime.session import (
     RUNTIME_ERRORS,
     first_line,
@@ -74,6 +75,7 @@ class Reference:
         note: Why there are none.
         others: Inputs and outputs of further runs.
         on: What the inputs are: `MADE_UP`, `GIVEN`, `HELD_OUT` or `CALIBRATED`.
+        halved: Inputs and outputs that the model to be compared has in float16 instead.
     """
 
     feeds: Feeds
@@ -81,6 +83,7 @@ class Reference:
     note: str = ""
     others: tuple[tuple[Feeds, Mapping[str, Any]], ...] = ()
     on: str = MADE_UP
+    halved: frozenset[str] = frozenset()
 
     @property
     def runs(self) -> tuple[tuple[Feeds, Mapping[str, Any]], ...]:
@@ -268,10 +271,12 @@ def compare(candidate: Path, reference: Reference, *, nbytes: int) -> Verificati
         return _run_unseen(session, reference)
     tallies = {output.name: Tally() for output in session.get_outputs()}
     for feeds, expected in reference.runs:
+        given = {n: halved(x, np.float16) if n in reference.halved else x for n, x in feeds.items()}
         try:
-            outputs = run_session(session, feeds)
+            outputs = run_session(session, given)
         except RUNTIME_ERRORS as e:
             raise VerifyError(f"The result loads but does not run: {first_line(e)}") from e
+        outputs |= {n: y.astype(np.float32) for n, y in outputs.items() if n in reference.halved}
         for output in session.get_outputs():
             _check_form(output, expected[output.name], outputs[output.name])
             tallies[output.name].add(expected[output.name], outputs[output.name])

@@ -16,12 +16,23 @@ from quantkit.observe.container import is_calibration
 from quantkit.provenance import Provenance, content_digest, read_provenance
 from quantkit.rewrite.simplify import PLUGINS
 from quantkit.settings import DataSettings
-from quantkit.settings.record import data_settings_of, dynamic_settings_of, static_settings_of
+from quantkit.settings.record import (
+    data_settings_of,
+    dynamic_settings_of,
+    float16_settings_of,
+    static_settings_of,
+)
 from quantkit.workflows.calibrate import CalibrateOptions
+from quantkit.workflows.float16 import Float16Job, float16
 from quantkit.workflows.optimize import optimize_model
 from quantkit.workflows.pipeline import dynamic, static
 from quantkit.workflows.record import StaticJob, kept_of
-from quantkit.workflows.verify_file import Check, require_provenance, version_changes
+from quantkit.workflows.verify_file import (
+    Check,
+    require_provenance,
+    version_changes,
+    was_calibrated,
+)
 
 __all__ = ["reproduce"]
 
@@ -49,7 +60,7 @@ def reproduce(
         QuantkitError: The model carries no provenance, or float model or data cannot be read.
     """
     _, says = require_provenance(model)
-    if says.kind == "static" and data is None:
+    if was_calibrated(says) and data is None:
         raise UsageError(
             "It was calibrated: to make it again give the data, or the calibration, as --data."
         )
@@ -60,7 +71,7 @@ def reproduce(
     with scratch() as folder:
         made = folder / model.name  # external data is named after it
         try:
-            if settings is None and says.kind == "static":
+            if settings is None and was_calibrated(says):
                 settings = replace(data_settings_of(says.options), memory=memory)
             _make(says, float_model, made, data, settings or DataSettings())
         except (AttributeError, KeyError, TypeError, msgspec.ValidationError) as e:
@@ -72,7 +83,7 @@ def _obstacle(says: Provenance, data: Path | None) -> str:
     """Return why the record does not suffice; "" if it does."""
     if says.kind == "optimize":
         return _foreign(says.options.get("extra_passes", ()))
-    if says.kind != "static":
+    if not was_calibrated(says):
         return ""
     if says.options.get("plan") is not None:
         return "it follows a plan of which only the hash is recorded"
@@ -111,6 +122,19 @@ def _make(
         )
     elif says.kind == "dynamic":
         dynamic(source, target, dynamic_settings_of(given), verify=verify, external_data=external)
+    elif says.kind == "float16":
+        float16(
+            Float16Job(
+                source=source,
+                options=float16_settings_of(given),
+                data=data if was_calibrated(says) else None,
+                settings=settings,
+                skip_bad=bool(given["skip_bad"]),
+            ),
+            target,
+            verify=verify,
+            external_data=external,
+        )
     else:
         static(
             _job(given, source, data, settings),
