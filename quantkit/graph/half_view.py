@@ -18,6 +18,8 @@ from quantkit.ops.half import FloatConstant, HalfSlots, HalfView
 __all__ = ["half_slots", "half_view_of"]
 
 _HALF = "tensor(float16)"
+_FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+_BYTES = 4  # of a float32
 _SPATIAL = 2  # the first axis of places
 # What is quantized has its type from others than its float inputs.
 _FIXED = frozenset(
@@ -43,6 +45,7 @@ def half_view_of(model: ir.Model, kind: str, *, computed: bool = False) -> HalfV
         constants={c.tensor: c for c in _constants(model, kind)},
         floats=tuple(v.name or "" for v in floats if _is_float(v) and not v.is_initializer()),
         outputs=tuple(v.name or "" for v in model.graph.outputs),
+        float_bytes=sum(_BYTES * t.size for t in _tensors(model) if t.dtype in _FLOATS),
     )
     if not computed:
         return found
@@ -72,6 +75,11 @@ def _constants(model: ir.Model, kind: str) -> Iterator[FloatConstant]:
                 exposed=value.is_graph_input() or value.is_graph_output(),
                 loss=None if missing else half_loss(tensor.numpy(), numpy_kind),
             )
+
+
+def _tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
+    values = (v for graph in model.graphs() for v in graph.initializers.values())
+    yield from (v.const_value for v in values if v.const_value is not None)
 
 
 def half_slots(node: ir.Node, opset: int) -> HalfSlots | None:

@@ -62,6 +62,7 @@ class HalfView:
         constants: Float32 initializers by name, of all graphs.
         floats: Values of the main graph that are float32 tensors and no constants, as far as types are known, in order.
         outputs: The results of the main graph.
+        float_bytes: What all its floats, those of 16 bits too, take in float32.
         slots: By node, where ONNX has float16 for it; only nodes of the main graph without subgraphs.
         holders: Nodes that hold graphs of their own.
         sums: How many values a node adds up inside, where that is known.
@@ -71,6 +72,7 @@ class HalfView:
     constants: Mapping[str, FloatConstant]
     floats: tuple[str, ...]
     outputs: tuple[str, ...]
+    float_bytes: int
     slots: Mapping[str, HalfSlots] = field(default_factory=dict)
     holders: frozenset[str] = frozenset()
     sums: Mapping[str, int] = field(default_factory=dict)

@@ -106,12 +106,11 @@ def _why_lossy(name: str, loss: HalfLoss, readers: list[tuple[Node, int]], dtype
 
 def _gaining(half: HalfView) -> frozenset[str]:
     """Return the initializers of which 16 bits save more than they cost."""
-    total = sum(constant.nbytes for constant in half.constants.values())
     return frozenset(
         c.tensor
         for c in half.constants.values()
         if c.nbytes // 2 > _CAST + 3 * len(c.tensor)
-        and not (c.is_vector and c.nbytes < _VECTOR * total)
+        and not (c.is_vector and c.nbytes < _VECTOR * half.float_bytes)
     )
 
 

@@ -49,7 +49,7 @@ from quantkit.workflows.outcome import (
 from quantkit.workflows.realize import write_checked
 from quantkit.workflows.record import float16_origin
 
-__all__ = ["Float16Job", "float16"]
+__all__ = ["Float16Job", "float16", "foreseen"]
 
 _JUDGED_ON = "samples of the given data"
 _UNKNOWN = (
@@ -163,6 +163,25 @@ def _draft(source: ir.Model, options: Float16Settings) -> _Draft:
         lift_floats(model)
     half = half_view_of(model, options.dtype, computed=options.compute)
     return _Draft(model=model, half=half, notes=tuple(notes))
+
+
+def foreseen(loaded: LoadedModel) -> tuple[Plan, int]:
+    """Return what would be stored in float16 by default, and about how many bytes the file would have; nothing is changed.
+
+    Raises:
+        ModelError: Its opset is too old, and cannot be raised.
+    """
+    options = Float16Settings()
+    draft = _draft(loaded.model, options)
+    plan = plan_half(draft.half, options)
+    saved = sum(draft.half.constants[name].nbytes // 2 for name in plan.half)
+    return plan, loaded.nbytes - saved - (_held(loaded.model) - _held(draft.model))
+
+
+def _held(model: ir.Model) -> int:
+    """Return what all initializers take."""
+    tensors = (v.const_value for g in model.graphs() for v in g.initializers.values())
+    return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
 
 def _require_halves(plan: Plan, loaded: LoadedModel, options: Float16Settings) -> None:

@@ -103,8 +103,9 @@ def kind_of(product: onnx.NodeProto, dynamic: frozenset[str]) -> Runs:
     return "dynamic" if taken else "integer"
 
 
-# onnxruntime names a fused node after one of its parts, or after the tensor that it makes.
-_AFFIXES = re.compile(r"fused |_nchwc|/MatMul(Add|Scale)Fusion/?")
+# onnxruntime names a fused node after one of its parts, or after the tensor that it makes; what it computes in float32
+# instead of float16 after the Cast that it would have needed.
+_AFFIXES = re.compile(r"fused |_nchwc|/MatMul(Add|Scale)Fusion/?|InsertedPrecisionFreeCast_")
 _NUMBER = re.compile(r"_token_\d+$")  # what makes a name of its own unique
 _LAYOUT = frozenset({"ReorderOutput", "Transpose"})
 _FURTHEST = 8  # nodes between a product and the tensor that a fused node is named after
