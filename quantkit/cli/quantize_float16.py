@@ -12,10 +12,10 @@ from quantkit.cli.flags import Flags, expanded
 from quantkit.cli.result_view import print_result
 from quantkit.settings import Float16Settings
 
-__all__ = ["float16"]
+__all__ = ["Float16Flags", "float16"]
 
 
-class _Float16Flags(Flags):
+class Float16Flags(Flags):
     """What has 16 bits. Not given: as quantkit.toml says."""
 
     kinds = (Float16Settings,)
@@ -26,7 +26,7 @@ def float16(  # noqa: PLR0913 - one parameter per flag
     *,
     model: Annotated[Path, typer.Argument(help="The float32 model.", metavar="IN")],
     target: Annotated[Path, typer.Argument(help="Where to write the result.", metavar="OUT")],
-    flags: _Float16Flags,
+    flags: Float16Flags,
     samples: DataFlags,
     save_plan: Annotated[
         Path | None,

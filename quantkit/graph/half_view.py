@@ -51,12 +51,14 @@ def half_view_of(model: ir.Model, kind: str, *, computed: bool = False) -> HalfV
         return found
     opset = opset_of(model)
     holders = frozenset(node.name or "" for node in own if any(subgraphs_of(node)))
-    others = [node for node in own if node.name not in holders]
+    untyped = frozenset(node.name or "" for node in own if _is_untyped(node))
+    others = [node for node in own if node.name not in holders | untyped]
     slots = {node.name or "": half_slots(node, opset) for node in others}
     return replace(
         found,
         slots={name: one for name, one in slots.items() if one is not None},
         holders=holders,
+        untyped=untyped,
         sums={node.name or "": n for node in others if (n := _summed(node)) is not None},
     )
 
@@ -75,6 +77,11 @@ def _constants(model: ir.Model, kind: str) -> Iterator[FloatConstant]:
                 exposed=value.is_graph_input() or value.is_graph_output(),
                 loss=None if missing else half_loss(tensor.numpy(), numpy_kind),
             )
+
+
+def _is_untyped(node: ir.Node) -> bool:
+    """Say whether nobody knows the type of what a node reads or makes: it stands behind an operator that ONNX does not know."""
+    return any(v is not None and v.name and v.type is None for v in (*node.inputs, *node.outputs))
 
 
 def _tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:

@@ -65,6 +65,7 @@ class HalfView:
         float_bytes: What all its floats, those of 16 bits too, take in float32.
         slots: By node, where ONNX has float16 for it; only nodes of the main graph without subgraphs.
         holders: Nodes that hold graphs of their own.
+        untyped: Nodes that read or make values of unknown type.
         sums: How many values a node adds up inside, where that is known.
     """
 
@@ -75,4 +76,5 @@ class HalfView:
     float_bytes: int
     slots: Mapping[str, HalfSlots] = field(default_factory=dict)
     holders: frozenset[str] = frozenset()
+    untyped: frozenset[str] = frozenset()
     sums: Mapping[str, int] = field(default_factory=dict)

@@ -168,8 +168,8 @@ class _Obstacles:
         return next(filter(None, found), "")
 
     def overflows(self, name: str) -> bool:
-        """Say whether it is a constant with values beyond float16."""
-        constant = self.half.constants.get(name)
+        """Say whether it is a constant with values beyond float16, and not a bound."""
+        constant = self.half.constants.get(name) if name in self.kept else None
         return constant is not None and constant.loss is not None and constant.loss.overflows
 
     def _unable(self, node: Node) -> str:
@@ -181,6 +181,8 @@ class _Obstacles:
             return "it holds a graph of its own"
         if node.domain:
             return f"operators of {node.domain} stay float32"
+        if node.name in self.half.untyped:
+            return "the type of what it reads or makes is not known"
         return "ONNX has no float16 input for it"
 
     def _of_values(self, read: list[str], made: list[str]) -> Iterator[str]:

@@ -224,7 +224,10 @@ def _evaluated(
     )
     layers, changes = None, None
     if not is_float:
-        with _in_float32(base.path) as wide:
+        with _in_float32(base.path) as (wide, half):
+            if half and "layers" not in look.options.skip:
+                said = f"'{base.name}' is a {half} model: its layers are compared as float32 computes them."
+                look.warnings.append(said)
             layers = look.at(
                 "layers", f"Layers: {name}", lambda: layers_of(wide, path, few, progress=stage)
             )
@@ -248,17 +251,18 @@ def _evaluated(
 
 
 @contextmanager
-def _in_float32(path: Path) -> Iterator[Path]:
-    """Yield a model whose layers are computed in float32: itself, or what it says in halves written so."""
+def _in_float32(path: Path) -> Iterator[tuple[Path, str]]:
+    """Yield a model that computes in float32, itself or written anew, and the type of its halves; "" if it has none."""
     model = load_model(path).model
-    if not half_type(model):
-        yield path
+    half = half_type(model)
+    if not half:
+        yield path, half
         return
     widen(model)
     with scratch() as folder:
         stage = Stage(folder / path.name, folder)
         stage.write(model)
-        yield stage.model_path
+        yield stage.model_path, half
 
 
 def _file(loaded: LoadedModel, path: Path, origin: Provenance | None, nbytes: int) -> ModelFile:

@@ -20,6 +20,7 @@ from quantkit.graph.load import LoadedModel
 from quantkit.graph.normalize import fix_defaults, lift_floats
 from quantkit.graph.opset import opset_of, raise_opset
 from quantkit.graph.save import Stage, copy_of, staged
+from quantkit.graph.shapes import declare_only, declared_inside
 from quantkit.observe import Calibration, CalibratorOf, MinMaxOf, Request
 from quantkit.observe.collect import CalibrateOptions, collect
 from quantkit.observe.container import is_calibration
@@ -56,6 +57,7 @@ _UNKNOWN = (
     "Ranges are unknown: nodes stay float32 for what their constants are, not for what they compute. Samples (--data) show "
     "which values do not fit into float16."
 )
+_NOTHING = "Nothing computes in float16, as no product can: the file is that without --compute."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +110,7 @@ def float16(
         if options.compute and data is not None:
             seen = _observed(loaded, draft.half, data, monitor, skip_bad=job.skip_bad)
         how = {"verify": verify, "external_data": external_data, "skip_bad": job.skip_bad}
-        origin = float16_origin(loaded, options, seen, how, data.settings if data else None)
+        origin = float16_origin(loaded, options, seen, how, job.settings)
         with staged(output) as stage:
             monitor.stage("Running the float model")
             reference = _reference(loaded, data) if verify else None
@@ -122,18 +124,16 @@ def float16(
                 kernels = half_kernels(stage.model_path)
             require_same(loaded, origin)
             external = stage.commit() is not None
-    unknown = (_UNKNOWN,) if options.compute and seen is None else ()
-    if options.compute and not _computed(made.plan):
-        unknown = (
-            "Nothing computes in float16: no product can. The file is that without --compute.",
-        )
+    said = [*made.warnings, *_unheeded(made.plan, draft.half, options)]
+    said += [_UNKNOWN] if options.compute and seen is None else []
+    said += [_NOTHING] if options.compute and not _computed(made.plan) else []
     return QuantizeResult(
         plan=made.plan,
         input_bytes=loaded.nbytes,
         output_bytes=made.nbytes,
         external_data=external,
         verification=made.checked,
-        warnings=(*made.warnings, *unknown, *warnings_of(loaded, made.nbytes, made.checked)),
+        warnings=(*said, *warnings_of(loaded, made.nbytes, made.checked)),
         seconds=time.perf_counter() - started,
         notes=draft.notes,
         half=kernels,
@@ -142,10 +142,11 @@ def float16(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Draft:
-    """A float graph that is never changed, with what planners see of it."""
+    """A float graph that is never changed, what planners see of it, and the values whose types it declared by itself."""
 
     model: ir.Model
     half: HalfView
+    declared: frozenset[str]
     notes: tuple[str, ...]
 
 
@@ -161,8 +162,9 @@ def _draft(source: ir.Model, options: Float16Settings) -> _Draft:
         notes.append(f"Weights that stood in the file twice and are stored once: {tied}.")
     if options.compute:
         lift_floats(model)
+    declared = declared_inside(model)
     half = half_view_of(model, options.dtype, computed=options.compute)
-    return _Draft(model=model, half=half, notes=tuple(notes))
+    return _Draft(model=model, half=half, declared=declared, notes=tuple(notes))
 
 
 def foreseen(loaded: LoadedModel) -> tuple[Plan, int]:
@@ -189,7 +191,8 @@ def _require_halves(plan: Plan, loaded: LoadedModel, options: Float16Settings) -
     if plan.changes:
         return
     half = half_type(loaded.model)
-    reasons = Counter(f"{n.op_type}: {n.why}" for n in plan.nodes).most_common(2)
+    heads = (f"{n.op_type}: {n.why.partition(': ')[0]}" for n in plan.nodes)
+    reasons = Counter(heads).most_common(2)
     why = f"its weights are {half} already" if half else "it has no float32 weights worth it"
     if reasons and not half:
         why = "; ".join(f"{count} {reason}" for reason, count in reasons)
@@ -270,6 +273,7 @@ class _Work:
         """Emit a plan, check and write the result into the staging folder, and compare it with float."""
         model = copy_of(self.draft.model)
         emit_half(model, plan)
+        declare_only(model, self.draft.declared)
         ports = {*self.draft.half.view.inputs, *self.draft.half.outputs} & plan.half.keys()
         reference = self.reference and replace(self.reference, halved=frozenset(ports))
         return write_checked(self.stage, model, reference, self.origin)
@@ -298,9 +302,23 @@ def _made(work: _Work, seen: Calibration | None, monitor: Monitor) -> _Made:
             raise
         nbytes, checked = work.written(again)
         fewer = _computed(plan) - _computed(again)
-        warning = f"{e} So {fewer} nodes more stay float32, whose values on these samples come near what float16 holds."
+        warning = (
+            f"{e} So more stays float32: nodes ({fewer}), inputs and outputs that hold such values."
+        )
         return _Made(plan=again, nbytes=nbytes, checked=checked, warnings=(warning,))
     return _Made(plan=plan, nbytes=nbytes, checked=checked)
+
+
+def _unheeded(plan: Plan, half: HalfView, options: Float16Settings) -> list[str]:
+    """Say which inputs and outputs were asked for in float16 and stay float32."""
+    asked = [*half.view.inputs] if options.half_inputs else []
+    asked += half.outputs if options.half_outputs else ()
+    floats = frozenset(half.floats)
+    return [
+        f"'{name}' was asked for in float16 and stays float32: its values do not fit, or it is input and output at once."
+        for name in asked
+        if name in floats and name not in plan.half
+    ]
 
 
 def _computed(plan: Plan) -> int:

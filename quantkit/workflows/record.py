@@ -85,7 +85,7 @@ def float16_origin(
     options: Float16Settings,
     seen: Calibration | None,
     how: Mapping[str, Any],
-    settings: DataSettings | None,
+    settings: DataSettings,
 ) -> Provenance:
     """Say what came in and what was decided.
 
