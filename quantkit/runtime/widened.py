@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
+from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from quantkit.errors import ModelError
@@ -21,7 +22,7 @@ from quantkit.graph.half import computes_bfloat16, widen
 from quantkit.graph.load import load
 from quantkit.graph.messages import to_ir
 from quantkit.graph.normalize import inline_functions
-from quantkit.graph.save import Stage
+from quantkit.graph.save import Stage, unchecked
 from quantkit.numerics.half import halved
 
 __all__ = ["HalfPorts", "has_half_ports", "widened_feeds", "widened_file"]
@@ -40,19 +41,26 @@ def widened_file(model: str | bytes, folder: Path | None) -> Iterator[Path | Non
         model: A path, or the serialized model.
         folder: Where the external data of a serialized model is.
     """
-    try:
-        found = load(model).model if isinstance(model, str) else _parsed(model, folder)
-    except ModelError:  # whoever asked knows what is wrong with it
+    found = _widened(model, folder)
+    if found is None:
         yield None
         return
-    if not computes_bfloat16(found):
-        yield None
-        return
-    widen(found)
+    unchecked(found)  # onnxruntime has the last word
     with scratch() as place:
         stage = Stage(place / "widened.onnx", place)
         stage.write(found)
         yield stage.model_path
+
+
+def _widened(model: str | bytes, folder: Path | None) -> ir.Model | None:
+    try:
+        found = load(model).model if isinstance(model, str) else _parsed(model, folder)
+        if not computes_bfloat16(found):
+            return None
+        widen(found)
+    except (ModelError, DecodeError, RuntimeError, TypeError, ValueError):
+        return None  # whoever asked knows what is wrong with it
+    return found
 
 
 def _parsed(message: bytes, folder: Path | None) -> ir.Model:

@@ -25,6 +25,7 @@ from quantkit.observe import Calibration, CalibratorOf, MinMaxOf, Request
 from quantkit.observe.collect import CalibrateOptions, collect
 from quantkit.observe.container import is_calibration
 from quantkit.observe.monitor import Monitor, Silent
+from quantkit.observe.notes import require_values
 from quantkit.observe.points import Points
 from quantkit.observe.requests import RunningMinMax
 from quantkit.ops.half import HalfView
@@ -57,7 +58,7 @@ _UNKNOWN = (
     "Ranges are unknown: nodes stay float32 for what their constants are, not for what they compute. Samples (--data) show "
     "which values do not fit into float16."
 )
-_NOTHING = "Nothing computes in float16, as no product can: the file is that without --compute."
+_NOTHING = "Nothing computes in float16, as no layer (Conv, Gemm, MatMul, ...) can: the file is that without --compute."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,7 +229,11 @@ def _observed(
     *,
     skip_bad: bool = False,
 ) -> Calibration:
-    """Find the smallest and largest value of every float tensor."""
+    """Find the smallest and largest value of every float tensor.
+
+    Raises:
+        DataError: The model does not run on the samples, or they hold no finite value.
+    """
     monitor.stage("Observing ranges")
     known = {v.name for node in loaded.model.graph for v in node.outputs}
     known |= {v.name for v in loaded.model.graph.inputs}
@@ -236,7 +241,11 @@ def _observed(
     how = CalibrateOptions(
         method=CalibratorOf(name="minmax"), ranges=False, requests=asked, skip_bad=skip_bad
     )
-    return collect(loaded, data.require(), Points(tensors=()), how, data.settings, monitor)
+    seen = collect(loaded, data.require(), Points(tensors=()), how, data.settings, monitor)
+    # An inner tensor may be infinite everywhere, as a mask is; samples may not.
+    fed = {value.name for value in loaded.model.graph.inputs}
+    require_values(seen.seen.select(lambda request: request.tensor in fed))
+    return seen
 
 
 def _ranges(seen: Calibration) -> Ranges:

@@ -48,7 +48,7 @@ def test_arithmetic_prints_what_runs(
     assert call(*line, "--data", tmp_path / "x.npy", "--save-plan", tmp_path / "p.json") == 0
     out = capsys.readouterr().out
     assert "float16" in out
-    assert "product" in out
+    assert "layers (Conv, Gemm, MatMul, ...)" in out
     assert "on this CPU" in out
     assert {n.mode for n in read_plan(tmp_path / "p.json").nodes} == {Mode.HALF}
     assert call("plan", tmp_path / "p.json", "--nodes") == 0

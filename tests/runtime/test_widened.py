@@ -63,8 +63,9 @@ def test_a_model_that_fails_for_another_reason_fails_with_it(tmp_path: Path) -> 
     path.write_bytes(b"no model")
     with widened_file(str(path), None) as found:
         assert found is None
-    with pytest.raises(RUNTIME_ERRORS):
-        make_session(str(path))
+    for source in (str(path), path.read_bytes(), b""):
+        with pytest.raises(RUNTIME_ERRORS):
+            make_session(source)
 
 
 def test_a_session_without_halves_is_onnxruntime_s_own() -> None:
@@ -121,7 +122,7 @@ def test_what_onnxruntime_computes_in_halves_is_counted(tmp_path: Path) -> None:
     assert (stored.casts, stored.products, stored.half_products) == (0, 3, 0)
     assert "gains no speed here" in str(stored)
     assert str(type(whole)(casts=1, products=3, half_products=2)) == (
-        "onnxruntime computes 2 of 3 products in float16 on this CPU, with 1 Cast between float16 and float32"
+        "onnxruntime computes 2 of 3 layers (Conv, Gemm, MatMul, ...) in float16 on this CPU, with 1 Cast between float16 and float32"
     )
 
 

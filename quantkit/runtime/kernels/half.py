@@ -36,10 +36,10 @@ class HalfKernels:
     def __str__(self) -> str:
         count = f"{self.casts} {'Cast' if self.casts == 1 else 'Casts'} between float16 and float32"
         if self.half_products:
-            ran = f"{self.half_products} of {self.products} products in float16"
+            ran = f"{self.half_products} of {self.products} layers (Conv, Gemm, MatMul, ...) in float16"
             return f"onnxruntime computes {ran} on this CPU, with {count}"
         return (
-            f"onnxruntime computes all {self.products} products in float32 on this CPU, with {count}: float16 arithmetic gains "
+            f"onnxruntime computes all {self.products} layers (Conv, Gemm, MatMul, ...) in float32 on this CPU, with {count}: float16 arithmetic gains "
             "no speed here; without it (no --compute) the file is as small, as fast as float and no less exact"
         )
 
