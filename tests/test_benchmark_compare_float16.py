@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import float16
+import compare_float16
 from measure import machine
 
 ROW: dict[str, Any] = {
@@ -20,7 +20,7 @@ def test_sizes_errors_and_reasons_stand_on_the_page() -> None:
     computed = {**ROW, "modes": {"half": 345, "float": 20}, "kept": kept}
     computed["half"] = {"casts": 54, "products": 48, "half_products": 0}
     rows = {"stored": {**ROW, "with_vectors_db": 61.5}, "computed": computed}
-    page = float16.markdown({"machine": machine(), "models": {"encoder": {"rows": rows}}})
+    page = compare_float16.markdown({"machine": machine(), "models": {"encoder": {"rows": rows}}})
     assert (
         "| encoder | float16 in the file | 0.501 | 66.9 dB | 61.5 dB | 1.00 [0.98, 1.02] | 0 / 39 / 0 |  |"
         in page

@@ -2,6 +2,7 @@
 
 In the file alone (float16, bfloat16), and in arithmetic too, with ranges of the calibration samples. Writes
 ``results/float16.json`` (everything) and ``results/float16.md``. ``--only`` measures some models anew and keeps the others.
+It is not called float16.py, as onnxruntime has a module of that name which it imports from the path.
 """
 
 import argparse
