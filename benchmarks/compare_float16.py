@@ -34,7 +34,7 @@ from onnx import numpy_helper
 from zoo import Case, cases, repeated, work_of
 
 from quantkit import QuantizeResult, quantize_float16
-from quantkit.graph.messages import proto_graphs
+from quantkit.graph.messages import tensors_of
 
 __all__ = ["made", "markdown"]
 
@@ -50,7 +50,7 @@ _LABELS = {
     "bfloat16": "bfloat16 in the file",
     "computed": "float16 arithmetic",
 }
-_FROM = 64  # values of a tensor that is worth a Cast
+_FROM = 16  # values of a tensor, about, that is worth a Cast
 _REASONS = 3
 _TIMING = Timing(rounds=60, warm_up=2, least=15, budget=40.0)
 
@@ -101,15 +101,14 @@ def judged(case: Case, folder: Path, reports: dict[str, Report]) -> Report:
 def _every_tensor_rounded(path: Path) -> bytes:
     """Return a model whose biases and gains are rounded to float16 too, where they fit."""
     model = onnx.load(path)
-    for graph in proto_graphs(model.graph):
-        for tensor in graph.initializer:
-            if tensor.data_type != onnx.TensorProto.FLOAT:
-                continue
-            array = numpy_helper.to_array(tensor)
-            with np.errstate(over="ignore"):
-                rounded = array.astype(np.float16).astype(np.float32)
-            if array.size >= _FROM and np.isfinite(rounded).all():
-                tensor.CopyFrom(numpy_helper.from_array(rounded, tensor.name))
+    for tensor in tensors_of(model):
+        if tensor.data_type != onnx.TensorProto.FLOAT:
+            continue
+        array = numpy_helper.to_array(tensor)
+        with np.errstate(over="ignore"):
+            rounded = array.astype(np.float16).astype(np.float32)
+        if array.size >= _FROM and np.isfinite(rounded).all():
+            tensor.CopyFrom(numpy_helper.from_array(rounded, tensor.name))
     return bytes(model.SerializeToString())
 
 

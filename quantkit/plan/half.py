@@ -4,8 +4,9 @@ In the file (always). A float32 initializer is stored in 16 bits if it gains by 
 
 1. an input or output of its graph, NaN or infinity, too large for onnxruntime to turn back at load -> float32;
 2. a value beyond 65504, less than 60 dB left, a divisor of which a value would become 0 -> float32;
-3. too small to save more than the Cast behind it takes, or a vector -> float32. Biases and gains of channels are a hundredth of
-   a file, and rounding them costs 3 to 5 dB: nothing averages their errors out (`benchmarks/results/float16.md`).
+3. below 1 KB, or a vector -> float32. Rounding costs a layer about as much whatever the size of its weight, so that small ones gain
+   little for it; biases and gains of channels are a hundredth or two of a file, and cost 3 to 5 dB, as nothing averages their
+   errors out (`benchmarks/results/float16.md`).
 
 In arithmetic (`compute`): see `quantkit.plan.half_nodes`. What float16 nodes alone read is float16, whatever its size.
 """
@@ -40,8 +41,9 @@ LEAST_OPSET = {"float16": 6, "bfloat16": 13}  # from which Cast knows the type
 _LEAST_DB = {"float16": 60.0, "bfloat16": 50.0}
 # From here on onnxruntime computes a Cast of a constant in every run (its optimization.constant_folding_max_output_size_in_bytes).
 _FOLDED = 1 << 30
+_SMALL = 1 << 10  # bytes
 _CAST = 64  # bytes that a Cast takes in the file, besides the names in it
-_VECTOR = 0.01  # of all floats; a vector that takes more is stored like a matrix
+_VECTORS = 0.05  # of all floats; where vectors take more they are stored like matrices
 
 _IN_FILE = "its weights have 16 bits in the file and become float32 when it is loaded"
 
@@ -106,11 +108,12 @@ def _why_lossy(name: str, loss: HalfLoss, readers: list[tuple[Node, int]], dtype
 
 def _gaining(half: HalfView) -> frozenset[str]:
     """Return the initializers of which 16 bits save more than they cost."""
+    constants = half.constants.values()
+    spared = sum(c.nbytes for c in constants if c.is_vector) < _VECTORS * half.float_bytes
     return frozenset(
         c.tensor
-        for c in half.constants.values()
-        if c.nbytes // 2 > _CAST + 3 * len(c.tensor)
-        and not (c.is_vector and c.nbytes < _VECTOR * half.float_bytes)
+        for c in constants
+        if c.nbytes >= max(_SMALL, 2 * (_CAST + 3 * len(c.tensor))) and not (c.is_vector and spared)
     )
 
 
