@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from quantkit.api.diff import diff_models, diff_results
     from quantkit.api.dynamic import quantize_dynamic
     from quantkit.api.evaluate import evaluate_models
+    from quantkit.api.float16 import quantize_float16
     from quantkit.api.gate import GateVerdict, gate_result
     from quantkit.api.optimize import optimize
     from quantkit.api.report import ReportFiles, write_report
@@ -113,6 +114,7 @@ _HOME = {
     "plan_weights": "quantkit.api.weights",
     "prepare_static": "quantkit.api.static",
     "quantize_dynamic": "quantkit.api.dynamic",
+    "quantize_float16": "quantkit.api.float16",
     "quantize_static": "quantkit.api.static",
     "quantize_weights": "quantkit.api.weights",
     "realize_plan": "quantkit.api.static",
@@ -169,6 +171,7 @@ __all__ = [
     "plan_weights",
     "prepare_static",
     "quantize_dynamic",
+    "quantize_float16",
     "quantize_static",
     "quantize_weights",
     "realize_plan",

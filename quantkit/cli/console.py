@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from quantkit.plan import Plan
 
 __all__ = ["Column", "ExternalDataOption", "JsonOption", "VerifyOption", "block_reasons", "errors"]
-__all__ += ["escape"]
-__all__ += ["fitted_table", "float_reasons", "human", "line", "marked", "new_table", "output"]
-__all__ += ["plan_table", "print_notes", "progress", "shortened", "static_plan_table"]
+__all__ += ["escape", "fitted_table", "float_reasons", "grouped", "human", "line", "marked"]
+__all__ += ["new_table", "output", "plan_table", "print_notes", "progress", "shortened"]
+__all__ += ["static_plan_table"]
 __all__ += ["write_json", "write_json_text"]
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
@@ -157,7 +157,7 @@ def plan_table(plan: "Plan") -> "Table":
     table.add_column("why not int8")
     for op_type, counts in sorted(plan.counts().items()):
         reasons = Counter(
-            _grouped([n.why for n in plan.nodes if n.op_type == op_type and n.mode != Mode.INTEGER])
+            grouped([n.why for n in plan.nodes if n.op_type == op_type and n.mode != Mode.INTEGER])
         ).most_common()
         why = reasons[0][0] if reasons else ""
         if len(reasons) > 1:
@@ -182,7 +182,7 @@ def static_plan_table(plan: "Plan") -> "Table":
     return table
 
 
-def _grouped(reasons: "Sequence[str]") -> list[str]:
+def grouped(reasons: "Sequence[str]") -> list[str]:
     """Return reasons without their figures, which stand behind a colon, where several differ in these alone."""
     several: dict[str, set[str]] = {}
     for why in reasons:
@@ -204,7 +204,7 @@ def block_reasons(plan: "Plan") -> list[str]:
 def _reasons(plan: "Plan", modes: "Collection[str]", how: str) -> list[str]:
     reasons: dict[str, Counter[str]] = {}
     nodes = [n for n in plan.nodes if n.mode.value in modes]
-    for n, why in zip(nodes, _grouped([n.why for n in nodes]), strict=True):
+    for n, why in zip(nodes, grouped([n.why for n in nodes]), strict=True):
         reasons.setdefault(why, Counter())[n.op_type] += 1
     listed = sorted(reasons.items(), key=lambda reason: (-reason[1].total(), reason[0]))
     lines = []

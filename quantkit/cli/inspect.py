@@ -1,5 +1,6 @@
 """`quantkit inspect MODEL`."""
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +11,7 @@ from quantkit.cli.console import (
     JsonOption,
     escape,
     fitted_table,
+    grouped,
     human,
     line,
     marked,
@@ -53,6 +55,7 @@ def inspect(
     _print_head(found)
     console.print(_size_table(found))
     console.print(plan_table(found.plans["dynamic"]))
+    line(_float16(found))
     if nodes:
         _print_nodes(found)
     if found.weights:
@@ -90,6 +93,18 @@ def _size_table(found: "Inspection") -> "Table":
     table.add_section()
     table.add_row("total", "", human(found.nbytes), "100.0%")
     return table
+
+
+def _float16(found: "Inspection") -> str:
+    """Say in a line what weights in float16 would come to."""
+    plan = found.plans["float16"]
+    if not plan.halves:
+        return "float16: nothing would get smaller"
+    share = f"{found.float16_bytes / found.nbytes:.1%}"
+    kept = Counter(grouped([n.why for n in plan.nodes if n.mode.value == "float"]))
+    stays = "; ".join(f"{count} x {why}" for why, count in kept.most_common(2))
+    size = f"{len(plan.halves)} weights in half their bytes, about {human(found.float16_bytes)} ({share})"
+    return f"float16: {size}" + (f"; float32 stays: {stays}" if stays else "")
 
 
 def _print_nodes(found: "Inspection") -> None:

@@ -122,15 +122,23 @@ def _print(found: "Plan", *, nodes: bool) -> None:
     output().print(static_plan_table(found))
     for reason in float_reasons(found):
         line(reason)
+    stored = f"{len(found.activations)} activations with fixed ranges, {len(found.weights)} weights in 8 bits"
+    if found.halves:
+        stored = f"{len(found.halves)} tensors in 16 bits"
     line(
-        f"{len(found.activations)} activations with fixed ranges, {len(found.weights)} weights in 8 bits, "
-        f"opset {found.min_opset} or newer" + (f", for {found.target}" if found.target else "")
+        f"{stored}, opset {found.min_opset} or newer"
+        + (f", for {found.target}" if found.target else "")
     )
     if not nodes:
         return
     line("Nodes: name, operator, mode, why")
     for node in found.nodes:
         line(f"{node.node}  {node.op_type}  {node.mode.words}  {node.why}")
+    if found.halves:
+        line("Tensors in 16 bits: tensor, type, why")
+        for half in found.halves:
+            line(f"{half.tensor}  {half.dtype}  {half.why}")
+        return
     line("Activations: tensor, type, scale, zero point, why")
     for a in found.activations:
         line(f"{a.tensor}  {a.dtype.name}  {a.scale:.6g}  {a.zero_point}  {a.why}")

@@ -8,6 +8,7 @@ import typer
 
 from quantkit.cli.console import ExternalDataOption, JsonOption, VerifyOption, progress, write_json
 from quantkit.cli.flags import Command, Flags, Group, expanded
+from quantkit.cli.quantize_float16 import float16
 from quantkit.cli.quantize_static import static
 from quantkit.cli.quantize_weights import weights
 from quantkit.cli.result_view import print_result
@@ -51,7 +52,7 @@ def _has_data(args: list[str]) -> bool:
 quantize = typer.Typer(
     cls=_StaticOrDynamic,
     no_args_is_help=True,
-    help="Quantize a model: static (calibrated on real data), dynamic (no data needed), or weights (few bits, in blocks).",
+    help="Quantize a model: static (calibrated on real data), dynamic (no data needed), weights (few bits, in blocks) or float16 (half the file).",
 )
 
 
@@ -63,7 +64,7 @@ class _DynamicFlags(Flags):
 
 @quantize.callback()
 def _group() -> None:
-    """Quantize a model: static (calibrated on real data), dynamic (no data needed), or weights (few bits, in blocks)."""
+    """Quantize a model: static (calibrated on real data), dynamic (no data needed), weights (few bits, in blocks) or float16 (half the file)."""
 
 
 @quantize.command(cls=Command)
@@ -123,3 +124,4 @@ def _inputs(path: Path) -> dict[str, Any]:
 
 quantize.command(cls=Command)(static)
 quantize.command(cls=Command)(weights)
+quantize.command(cls=Command)(float16)

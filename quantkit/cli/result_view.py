@@ -34,10 +34,12 @@ def print_result(result: "QuantizeResult", target: Path, promise: str = "") -> N
         target: Where it was written.
         promise: What holds for a result of this kind; "" for nothing.
     """
-    wide = any(n.mode.value in {"static", "blocks", "half"} for n in result.plan.nodes)
+    modes = {n.mode.value for n in result.plan.nodes}
+    wide = not modes.isdisjoint({"static", "blocks", "half"}) or bool(result.plan.halves)
     output().print(static_plan_table(result.plan) if wide else plan_table(result.plan))
     lines = block_reasons(result.plan) + float_reasons(result.plan) if wide else []
     lines += [] if result.fusion is None else _fused(result.fusion)
+    lines += [] if result.half is None else [str(result.half)]
     for text in (*lines, promise):
         if text:
             line(text)

@@ -23,6 +23,7 @@ from quantkit.runtime.check_result import run_float
 from quantkit.runtime.pieces import Structure, part_of, read_structure
 from quantkit.runtime.session import RUNTIME_ERRORS, first_line
 from quantkit.runtime.synthetic_inputs import Feeds
+from quantkit.runtime.widened import widened_feeds
 
 __all__ = ["Pairs", "TensorError", "TensorErrors", "TensorPair", "tensor_errors"]
 
@@ -204,6 +205,7 @@ def _compared(
     assert a.path is not None  # noqa: S101 - models are compared as files
     assert b.path is not None  # noqa: S101
     models = read_structure(a.path), read_structure(b.path)
+    samples = [widened_feeds(feeds) for feeds in samples]  # one of the two may take float16
     found = _tensor_pairs(*models)
     chosen, left_out = _chosen(found.pairs, models)
     errors = []

@@ -30,7 +30,7 @@ from quantkit.graph.mapping import lazy
 from quantkit.numerics.dtypes import int_type
 from quantkit.numerics.packing import pack
 from quantkit.ops import MICROSOFT
-from quantkit.plan.model import Format, Mode, NodePlan, Plan, SolvedIntegers, kernel_bits
+from quantkit.plan.model import BlockFormat, Mode, NodePlan, Plan, SolvedIntegers, kernel_bits
 
 __all__ = ["emit_blocks"]
 
@@ -54,7 +54,7 @@ def emit_blocks(model: ir.Model, plan: Plan, solved: SolvedIntegers) -> None:
         decided = plan.node.get(node.name or "")
         if decided is None or decided.mode is not Mode.BLOCKS:
             continue
-        if plan.output_format is Format.ONNX:
+        if plan.block_format is BlockFormat.ONNX:
             _dequantized(canvas, weights, node)
             continue
         if node.op_type == "Gather":

@@ -71,7 +71,7 @@ def swapped(result: Result) -> tuple[str, ...]:
     """Return a warning about the order of the arguments."""
     first = result.float_model
     quantized = first.runtime is not None and first.runtime.integer > 0
-    if quantized or first.file.provenance.get("kind") in {"dynamic", "static"}:
+    if quantized or first.file.provenance.get("kind") in {"dynamic", "static", "float16"}:
         return (
             f"The first model, '{first.name}', is quantized: is it the float model, or are the arguments in the wrong order?",
         )
@@ -91,13 +91,13 @@ def changes_of(base: Path, candidate: Path) -> Changes:
     accounts = (account(base), account(candidate))
     before, after = read_structure(base), read_structure(candidate)
     had, has = _operators(before), _operators(after)
-    weights = _weights(accounts[1])
+    held, weights = _weights(accounts[0]), _weights(accounts[1])
     return Changes(
         nodes_before=had.total(),
         nodes_after=has.total(),
         operators=_changed_operators(had, has),
         weights=weights,
-        kept=sum(n for dtype, n in weights.items() if dtype in _FLOATS),
+        kept=sum(n for dtype, n in weights.items() if dtype in _FLOATS & held.keys()),
         notes=(
             *_versions(before, after),
             *_ports("input", before.graph, after.graph),

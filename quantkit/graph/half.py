@@ -11,7 +11,9 @@ from quantkit.graph.edit import Names, is_op, nodes_of
 from quantkit.graph.mapping import lazy
 from quantkit.graph.shapes import infer_types
 
-__all__ = ["half_type", "stays_half", "widen", "widened_note"]
+__all__ = ["RUN_WIDE", "computes_bfloat16", "half_type", "stays_half", "widen", "widened_note"]
+
+RUN_WIDE = "onnxruntime's CPU provider has no kernels for bfloat16: what it computes in that was run in float32"
 
 _HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _MATRIX = 2
@@ -27,6 +29,15 @@ def half_type(model: ir.Model) -> str:
             if tensor is not None and tensor.dtype in _HALVES and len(tensor.shape) >= _MATRIX:
                 return tensor.dtype.name.lower()
     return ""
+
+
+def computes_bfloat16(model: ir.Model) -> bool:
+    """Say whether a model computes in bfloat16, and does not only hold it: onnxruntime's CPU provider has no kernels for that."""
+    held = [v for graph in model.graphs() for v in (*graph.inputs, *graph.initializers.values())]
+    halves = [v for v in held if v.dtype is ir.DataType.BFLOAT16]
+    casts = (node for node in nodes_of(model) if is_op(node, "Cast"))
+    halves += [n.outputs[0] for n in casts if n.attributes.get_int("to", 0) == ir.DataType.BFLOAT16]
+    return any(not is_op(use.node, "Cast") for value in halves for use in value.uses())
 
 
 def stays_half(model: ir.Model) -> bool:

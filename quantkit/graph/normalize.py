@@ -32,7 +32,8 @@ from quantkit.graph.edit import Names, add_initializer, constant, discard, is_op
 from quantkit.graph.mapping import lazy
 from quantkit.ops.float_ops import PRODUCTS
 
-__all__ = ["fix_defaults", "fold_weights", "inline_functions", "lift_weights", "normalize"]
+__all__ = ["fix_defaults", "fold_weights", "inline_functions", "lift_floats", "lift_weights"]
+__all__ += ["normalize"]
 
 Array = NDArray[Any]
 Attributes = Mapping[str, Any]
@@ -295,6 +296,18 @@ def lift_weights(model: ir.Model) -> None:
         read = (use for out in node.outputs for use in out.uses())
         if any(use.idx and is_op(use.node, *PRODUCTS) for use in read):
             _lift_constant(node, least=0)
+
+
+def lift_floats(model: ir.Model) -> None:
+    """Make initializers of all floats of the main graph that Constant nodes hold, however small and in whichever attribute."""
+    for node in list(model.graph):
+        out = node.outputs[0] if is_op(node, "Constant") and node.outputs else None
+        tensor = None if out is None else ir.convenience.get_const_tensor(out)
+        if out is None or tensor is None or tensor.dtype is not ir.DataType.FLOAT:
+            continue
+        if out.name and not out.is_graph_output():
+            out.replace_all_uses_with(add_initializer(model.graph, out.name, tensor))
+            discard(node)
 
 
 def _lift_constant(node: ir.Node, least: int = LIMIT) -> bool:

@@ -8,7 +8,7 @@ constants count. Nodes that inference does not know are passed over.
 does check (it is left in `Value.meta`), and what constants are. What a file declares inside the graph nobody checks.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -25,6 +25,8 @@ from quantkit.graph.save import skeleton, weightless
 __all__ = [
     "Dims",
     "Known",
+    "declare_only",
+    "declared_inside",
     "dims",
     "dtype",
     "infer",
@@ -141,6 +143,23 @@ def infer_types(model: ir.Model) -> None:
             found = known(value)
             if found is not None and value.type is None:
                 value.type = ir.TensorType(found.dtype)
+
+
+def declared_inside(model: ir.Model) -> frozenset[str]:
+    """Return the values inside of graphs of which the model says a type."""
+    return frozenset(v.name or "" for v in _made_inside(model) if v.type is not None)
+
+
+def declare_only(model: ir.Model, names: Collection[str]) -> None:
+    """Let only these values inside of graphs say their type, so that a file has no line for each that was inferred."""
+    for value in _made_inside(model):
+        if value.name not in names:
+            value.type, value.shape = None, None
+
+
+def _made_inside(model: ir.Model) -> Iterator[ir.Value]:
+    for graph in model.graphs():
+        yield from (out for node in graph for out in node.outputs if not out.is_graph_output())
 
 
 def infer(model: ir.Model) -> None:

@@ -146,8 +146,10 @@ def collect(  # noqa: PLR0913 - one parameter per question
     finally:
         close()
     whole = seen.whole()
+    found = asdict(samples.description) | {"fingerprint": fingerprint}
     if not options.ranges:
-        return Calibration(seen=whole, method=options.method, header={})
+        header = {"data": found, "order": _order(job)}
+        return Calibration(seen=whole, method=options.method, header=header)
     monitor.stage("Auditing")
     whole, never = without_unseen(whole)
     require_values(whole)
@@ -157,7 +159,7 @@ def collect(  # noqa: PLR0913 - one parameter per question
         method=options.method,
         header={
             "model": model,
-            "data": asdict(samples.description) | {"fingerprint": fingerprint},
+            "data": found,
             "order": _order(job),
             "software": software(),
             "cpu": cpu_name(),

@@ -12,6 +12,7 @@ from quantkit.plan.check_plan import (
     opset_for,
 )
 from quantkit.plan.dynamic import plan_dynamic
+from quantkit.plan.half import plan_half
 from quantkit.plan.model import ActivationPlan, Format, Kept, Mode, NodePlan, Plan, WeightPlan
 from quantkit.plan.plan_file import diff_plans, read_plan, write_plan
 from quantkit.plan.static import missing_ranges, plan_static, ranges_needed
@@ -33,6 +34,7 @@ __all__ = [
     "opset_for",
     "plan_blocks",
     "plan_dynamic",
+    "plan_half",
     "plan_static",
     "ranges_needed",
     "read_plan",

@@ -26,7 +26,7 @@ from quantkit.numerics.dtypes import UINT8
 from quantkit.ops import Kernel
 from quantkit.ops.view import Node, View, Weight
 from quantkit.plan.dynamic import MIN_TABLE, take_back
-from quantkit.plan.model import Format, Kept, Mode, NodePlan, Plan, WeightPlan, kernel_bits
+from quantkit.plan.model import BlockFormat, Kept, Mode, NodePlan, Plan, WeightPlan, kernel_bits
 from quantkit.plan.selection import Selection, check_op_types
 from quantkit.settings import WeightsSettings
 from quantkit.spec import PerAxis, QuantSpec
@@ -131,7 +131,7 @@ def plan_blocks(
         nodes=tuple(chosen[name] for name in nodes),
         weights=tuple(weights),
         min_opset=_PLAIN_OPSET if plain else _PACKED_OPSET,
-        output_format=Format(options.format),
+        block_format=BlockFormat(options.format),
     )
 
 

@@ -301,6 +301,10 @@ def check_target_of(plan: Plan, target: Target) -> None:
     Raises:
         UsageError: It was made for another, or holds what the target's runtime refuses.
     """
+    if plan.halves or any(node.mode is Mode.HALF for node in plan.nodes):
+        raise UsageError(
+            "The plan is one of floats of 16 bits, as `quantkit quantize float16` makes them: static quantization applies its own."
+        )
     if plan.target not in {None, target.name}:
         raise UsageError(
             f"The plan was made for {plan.target}, and {target.name} is asked for: make one with --target {target.name}, or "

@@ -23,6 +23,7 @@ from quantkit.spec import QParams, QuantSpec, named_int_type
 
 __all__ = [
     "ActivationPlan",
+    "BlockFormat",
     "Conversion",
     "Format",
     "HalfPlan",
@@ -82,9 +83,14 @@ class Format(StrEnum):
     QDQ = "qdq"
     # QLinear operators; what runs is what is written.
     QOPERATOR = "qoperator"
-    # Weights in blocks, as onnxruntime's own operators: MatMulNBits, GatherBlockQuantized.
+
+
+class BlockFormat(StrEnum):
+    """How weights in blocks are written down."""
+
+    # onnxruntime's own operators: MatMulNBits, GatherBlockQuantized.
     CONTRIB = "contrib"
-    # Weights in blocks, as DequantizeLinear of blocks in front of the float operator.
+    # DequantizeLinear of blocks in front of the float operator.
     ONNX = "onnx"
 
 
@@ -97,7 +103,7 @@ class Mode(StrEnum):
     BLOCKS = (
         "blocks"  # integer weights in blocks, which the kernel itself multiplies float inputs by
     )
-    STORED = "stored"  # integer weights in the file, turned back to float once, at load
+    STORED = "stored"  # weights of fewer bits in the file, turned back to float once, at load
     HALF = "half"  # computed in float16
     FLOAT = "float"  # unchanged
 
@@ -178,7 +184,7 @@ class HalfPlan:
     """A float tensor that the file holds in 16 bits.
 
     Attributes:
-        tensor: An initializer.
+        tensor: An initializer, or an input or output of the model.
         dtype: "float16" or "bfloat16".
         why: In a sentence.
     """
@@ -277,6 +283,7 @@ class Plan:
         target: What it was made for, a name that `quantkit.targets.target` knows; None of dynamic plans, and of files
             older than this field.
         output_format: How it is to be written down, if nobody says otherwise; None likewise.
+        block_format: How weights in blocks are; None where there are none.
         coverage: Which nodes were to be quantized: what gains by it, or all. Of the latter nothing is added that is not
             a quantization: what it looks like is asked for.
         qdq: How pairs are written.
@@ -291,6 +298,7 @@ class Plan:
     factors_id: str = ""
     target: str | None = None
     output_format: Format | None = None
+    block_format: BlockFormat | None = None
     coverage: Coverage = "gain"
     qdq: QdqSettings = field(default_factory=QdqSettings)
     halves: tuple[HalfPlan, ...] = ()
@@ -332,6 +340,11 @@ class Plan:
         return {w.tensor: w for w in self.weights}
 
     @cached_property
+    def half(self) -> dict[str, HalfPlan]:
+        """Plans of 16 bits by tensor name."""
+        return {h.tensor: h for h in self.halves}
+
+    @cached_property
     def node(self) -> dict[str, NodePlan]:
         """Node plans by node name."""
         return {n.node: n for n in self.nodes}
@@ -345,7 +358,11 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data; `from_json` is its inverse. What is not known about target and format is left out."""
-        made_for = {"target": self.target, "output_format": self.output_format}
+        made_for = {
+            "target": self.target,
+            "output_format": self.output_format,
+            "block_format": self.block_format,
+        }
         return {
             **{key: str(value) for key, value in made_for.items() if value is not None},
             "min_opset": self.min_opset,
@@ -371,6 +388,7 @@ class Plan:
             factors_id=plain.get("evened", ""),
             target=plain.get("target"),
             output_format=Format(plain["output_format"]) if plain.get("output_format") else None,
+            block_format=BlockFormat(plain["block_format"]) if plain.get("block_format") else None,
             coverage=plain.get("coverage", "gain"),
             qdq=_qdq_settings(plain.get("qdq", {})),
             halves=tuple(HalfPlan(**half) for half in plain.get("halves", ())),

@@ -9,7 +9,7 @@ import msgspec
 
 from quantkit.errors import UsageError, as_os_error
 from quantkit.files import replace_text
-from quantkit.plan.model import Format, Mode, Plan
+from quantkit.plan.model import BlockFormat, Format, Mode, Plan
 from quantkit.settings import Coverage
 
 __all__ = ["FORMAT", "diff_plans", "read_plan", "write_plan"]
@@ -158,6 +158,7 @@ class _PlanFile(_Strict):
     evened: str = ""
     target: str | None = None
     output_format: Format | None = None
+    block_format: BlockFormat | None = None
     coverage: Coverage = "gain"
     qdq: dict[str, Any] = {}
     halves: list[_HalfFile] = []
@@ -172,7 +173,14 @@ def diff_plans(before: Plan, after: Plan) -> list[str]:
     old, new = before.to_json(), after.to_json()
     lines = [
         f"{key}: {old.get(key, 'not known')} -> {new.get(key, 'not known')}"
-        for key in ("target", "output_format", "min_opset", "integer_bias", "evened")
+        for key in (
+            "target",
+            "output_format",
+            "block_format",
+            "min_opset",
+            "integer_bias",
+            "evened",
+        )
         if old.get(key) != new.get(key)
     ]
     lines += [

@@ -7,12 +7,20 @@ from fnmatch import fnmatchcase
 from quantkit.errors import UnknownNodeError, UsageError
 from quantkit.ops import FACTS
 
-__all__ = ["AS_CHOSEN", "Selection", "check_op_types", "near", "resolve_names", "resolve_tensors"]
+__all__ = [
+    "AS_CHOSEN",
+    "EXCLUDED",
+    "Selection",
+    "check_op_types",
+    "near",
+    "resolve_names",
+    "resolve_tensors",
+]
 
-_EXCLUDED = "excluded"
+EXCLUDED = "excluded"
 _NOT_CHOSEN = "not among the chosen nodes (--include, --exclude)"
 AS_CHOSEN = frozenset(
-    {_EXCLUDED, _NOT_CHOSEN}
+    {EXCLUDED, _NOT_CHOSEN}
 )  # why nodes are left alone that the user himself leaves out
 
 
@@ -93,7 +101,7 @@ class Selection:
     def against(self, name: str, op_type: str) -> str:
         """Return why the rules leave a node alone; "" if they do not."""
         if name in self.exclude:
-            return _EXCLUDED
+            return EXCLUDED
         if self.include and name not in self.include:
             return _NOT_CHOSEN
         if self.op_types is not None and op_type not in self.op_types:

@@ -145,6 +145,11 @@ class Evaluated:
                     f"{said} Ranges are computed anew in every run: `quantkit quantize static` avoids that, "
                     "`--exclude` keeps small layers in float."
                 )
+            case "float16":
+                return (
+                    f"{said} This CPU has no kernels for float16, and values are converted in every run: `quantkit quantize "
+                    "float16` without --compute stores the weights alone, and runs like float."
+                )
             case _:
                 return f"{said} What runs in integers, and what is converted in every run, is listed under int8."
 

@@ -1,7 +1,7 @@
 """The never-invalid contract: before anything is written, the result is checked, loaded, run and compared."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf, isfinite, log10
 from pathlib import Path
 from types import MappingProxyType
@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantkit.errors import RuntimeSupportError, VerifyError
+from quantkit.graph.half import RUN_WIDE, computes_bfloat16
 from quantkit.graph.load import LoadedModel
 from quantkit.graph.mapping import mapped_model
+from quantkit.numerics.half import halved
 from quantkit.runtime.session import (
     RUNTIME_ERRORS,
     first_line,
@@ -71,9 +73,10 @@ class Reference:
     Attributes:
         feeds: Inputs of the first run.
         outputs: What it gave.
-        note: Why there are none.
+        note: Why there are none, or how they came about.
         others: Inputs and outputs of further runs.
         on: What the inputs are: `MADE_UP`, `GIVEN`, `HELD_OUT` or `CALIBRATED`.
+        halved: Inputs and outputs that the model to be compared has in float16 instead.
     """
 
     feeds: Feeds
@@ -81,6 +84,7 @@ class Reference:
     note: str = ""
     others: tuple[tuple[Feeds, Mapping[str, Any]], ...] = ()
     on: str = MADE_UP
+    halved: frozenset[str] = frozenset()
 
     @property
     def runs(self) -> tuple[tuple[Feeds, Mapping[str, Any]], ...]:
@@ -212,8 +216,9 @@ def run_float(
         session = float_session(source)
     except RUNTIME_ERRORS as e:
         raise RuntimeSupportError(why_not_loaded(source, str(e))) from e
+    wide = RUN_WIDE if computes_bfloat16(source.model) else ""
     if sample is not None:
-        return _run_samples(session, sample, more, on)
+        return replace(_run_samples(session, sample, more, on), note=wide)
     strange = strange_input(session.get_inputs())
     if strange is not None:
         why = f"no value can be made up for input '{strange.name}' of type {strange.type}"
@@ -221,7 +226,7 @@ def run_float(
     reason = ""
     for feeds in made_up_feeds(session.get_inputs(), ranges):
         try:
-            return Reference(feeds=feeds, outputs=run_session(session, feeds))
+            return Reference(feeds=feeds, outputs=run_session(session, feeds), note=wide)
         except RUNTIME_ERRORS as e:
             reason = first_line(e)
     return Reference(
@@ -268,10 +273,12 @@ def compare(candidate: Path, reference: Reference, *, nbytes: int) -> Verificati
         return _run_unseen(session, reference)
     tallies = {output.name: Tally() for output in session.get_outputs()}
     for feeds, expected in reference.runs:
+        given = {n: halved(x, np.float16) if n in reference.halved else x for n, x in feeds.items()}
         try:
-            outputs = run_session(session, feeds)
+            outputs = run_session(session, given)
         except RUNTIME_ERRORS as e:
             raise VerifyError(f"The result loads but does not run: {first_line(e)}") from e
+        outputs |= {n: y.astype(np.float32) for n, y in outputs.items() if n in reference.halved}
         for output in session.get_outputs():
             _check_form(output, expected[output.name], outputs[output.name])
             tallies[output.name].add(expected[output.name], outputs[output.name])

@@ -177,6 +177,7 @@ def _captured(graph: onnx.GraphProto) -> Iterable[str]:
 _TOGETHER = 64
 # As onnxruntime calls them.
 _TYPES = {
+    "tensor(bfloat16)": ir.DataType.BFLOAT16,
     "tensor(bool)": ir.DataType.BOOL,
     "tensor(double)": ir.DataType.DOUBLE,
     "tensor(float)": ir.DataType.FLOAT,

@@ -21,6 +21,7 @@ from quantkit.errors import RuntimeSupportError
 from quantkit.graph.load import LoadedModel, load
 from quantkit.graph.mapping import mapped_model
 from quantkit.graph.save import unchecked
+from quantkit.runtime.widened import HalfPorts, has_half_ports, widened_file
 
 if os.environ.get("ORT_DISABLE_TELEMETRY") == "1":
     ort.disable_telemetry_events()  # it may have been imported before quantkit
@@ -116,7 +117,7 @@ def make_session(  # noqa: PLR0913 - one parameter per question
     providers: Sequence[Any] = ("CPUExecutionProvider",),
     options: Any = None,
 ) -> Any:
-    """Load a model.
+    """Load a model; one in bfloat16, for which there are no kernels, is computed in float32.
 
     Args:
         model: A path, or the serialized model.
@@ -152,7 +153,15 @@ def make_session(  # noqa: PLR0913 - one parameter per question
     if profile_prefix is not None:
         settings.enable_profiling = True
         settings.profile_file_prefix = str(profile_prefix)
-    return ort.InferenceSession(model, settings, providers=list(providers))
+    try:
+        session = ort.InferenceSession(model, settings, providers=list(providers))
+    except RUNTIME_ERRORS:
+        with widened_file(model, folder) as wide:
+            if wide is None:
+                raise
+            settings.add_session_config_entry(_FOLDER, str(wide.parent))
+            session = ort.InferenceSession(str(wide), settings, providers=list(providers))
+    return HalfPorts(session, ort.OrtValue) if has_half_ports(session) else session
 
 
 def run_session(session: Any, feeds: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ _DTYPES = {
     "tensor(float)": np.float32,
     "tensor(double)": np.float64,
     "tensor(float16)": np.float16,
+    "tensor(bfloat16)": np.float32,  # numpy has none; sessions take it so
     "tensor(int64)": np.int64,
     "tensor(int32)": np.int32,
     "tensor(int8)": np.int8,

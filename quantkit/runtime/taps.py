@@ -24,6 +24,7 @@ from quantkit.graph.shapes import dtype
 from quantkit.runtime.inner_taps import hand_out, inner_names
 from quantkit.runtime.session import RUNTIME_ERRORS, make_session, readable_ir_version
 from quantkit.runtime.synthetic_inputs import Feeds
+from quantkit.runtime.widened import HalfPorts
 
 __all__ = ["Runner", "Tap", "TappedSession", "read_tensors"]
 
@@ -291,6 +292,8 @@ class Runner:
         return self._arrays
 
     def _bindable(self) -> bool:
+        if isinstance(self._session, HalfPorts):
+            return False
         return all(a.dtype == np.float32 and a.size for a in self._arrays)
 
     def _bind(self) -> Any:

@@ -20,6 +20,7 @@ from quantkit.settings.data import (
 from quantkit.settings.declare import closest
 from quantkit.settings.dynamic import DynamicSettings
 from quantkit.settings.evaluate import METRICS, EvaluateSettings, metric_plugins
+from quantkit.settings.float16 import Float16Settings, HalfType
 from quantkit.settings.gate import GateSettings, objections
 from quantkit.settings.memory import memory_of, memory_text, parse_memory, resident
 from quantkit.settings.static import (
@@ -49,7 +50,9 @@ __all__ = [
     "DataSettings",
     "DynamicSettings",
     "EvaluateSettings",
+    "Float16Settings",
     "GateSettings",
+    "HalfType",
     "ImageSettings",
     "Layout",
     "NodeRule",

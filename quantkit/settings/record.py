@@ -16,6 +16,7 @@ import msgspec
 from quantkit.errors import ModelError
 from quantkit.settings.data import DataSettings
 from quantkit.settings.dynamic import DynamicSettings
+from quantkit.settings.float16 import Float16Settings
 from quantkit.settings.static import (
     NodeRule,
     QdqSettings,
@@ -25,8 +26,9 @@ from quantkit.settings.static import (
 )
 from quantkit.settings.weights import WeightsSettings
 
-__all__ = ["data_settings_of", "dynamic_record", "dynamic_settings_of", "static_record"]
-__all__ += ["static_settings_of", "to_record", "weights_record", "weights_settings_of"]
+__all__ = ["data_settings_of", "dynamic_record", "dynamic_settings_of", "float16_record"]
+__all__ += ["float16_settings_of", "static_record", "static_settings_of", "to_record"]
+__all__ += ["weights_record", "weights_settings_of"]
 
 
 # Settings of dynamic quantization that the first records do not have.
@@ -75,6 +77,23 @@ def dynamic_settings_of(options: Mapping[str, Any]) -> DynamicSettings:
     names = [f.name for f in fields(DynamicSettings)]
     said = {name: options[name] for name in names if name in options or name not in _LATER}
     return msgspec.convert(said | _operators(options), DynamicSettings)
+
+
+def float16_record(settings: Float16Settings, samples: DataSettings | None) -> dict[str, Any]:
+    """Return how a model was written in 16 bits; `samples`: how they were prepared, None if none decided anything."""
+    found: dict[str, Any] = {"float16": to_record(settings)}
+    if samples is not None:
+        found["data"] = to_record(replace(samples, path=None, memory=None))
+    return found
+
+
+def float16_settings_of(options: Mapping[str, Any]) -> Float16Settings:
+    """Read what `float16_record` wrote.
+
+    Raises:
+        KeyError, TypeError, msgspec.ValidationError: The record is not one that this version wrote.
+    """
+    return msgspec.convert(options["float16"], Float16Settings)
 
 
 def static_record(settings: StaticSettings, samples: DataSettings) -> dict[str, Any]:
@@ -171,7 +190,7 @@ def weights_settings_of(options: Mapping[str, Any]) -> WeightsSettings:
 
 
 def data_settings_of(options: Mapping[str, Any]) -> DataSettings:
-    """Return how samples were prepared, from a record of static quantization.
+    """Return how samples were prepared, from the record of a model that they decided about.
 
     The record names a tokenizer without its folder; it is looked for beside data and model again.
 

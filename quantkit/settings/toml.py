@@ -13,6 +13,7 @@ from quantkit.settings.calibrate import CalibrateSettings
 from quantkit.settings.data import DataSettings, ImageSettings, TextSettings
 from quantkit.settings.declare import Setting, closest, declared
 from quantkit.settings.evaluate import EvaluateSettings
+from quantkit.settings.float16 import Float16Settings
 from quantkit.settings.gate import GateSettings
 from quantkit.settings.static import (
     NodeRule,
@@ -47,6 +48,7 @@ class Recipe:
     evaluated: DataSettings = field(default_factory=DataSettings)
     calibrate: CalibrateSettings = field(default_factory=CalibrateSettings)
     static: StaticSettings = field(default_factory=StaticSettings)
+    float16: Float16Settings = field(default_factory=Float16Settings)
     evaluate: EvaluateSettings = field(default_factory=EvaluateSettings)
     gate: GateSettings = field(default_factory=GateSettings)
     tune: TuneSettings = field(default_factory=TuneSettings)
@@ -91,8 +93,8 @@ def load_recipe(path: Path | None = None) -> Recipe:
 
 
 def _recipe(document: _Table, file: Path) -> Recipe:
-    inner = ("data", "calibrate", "static", "weights", "evaluate", "gate", "tune")
-    data, calibrate, static, weights, evaluate, gate, tune = (
+    inner = ("data", "calibrate", "static", "weights", "float16", "evaluate", "gate", "tune")
+    data, calibrate, static, weights, float16, evaluate, gate, tune = (
         _table(document, n, file) for n in inner
     )
     top = _read(Recipe, document, "", file, inner)
@@ -105,6 +107,7 @@ def _recipe(document: _Table, file: Path) -> Recipe:
         calibrate=_build(CalibrateSettings, calibrate, "[calibrate]", file, ("data",)),
         static=_static(static, file),
         weights=_build(WeightsSettings, weights, "[weights]", file),
+        float16=_build(Float16Settings, float16, "[float16]", file),
         evaluate=_build(EvaluateSettings, evaluate, "[evaluate]", file, ("data",)),
         gate=_build(GateSettings, gate, "[gate]", file),
         tune=_build(TuneSettings, tune, "[tune]", file),
@@ -241,6 +244,7 @@ def recipe_text(recipe: Recipe, folder: Path) -> str:
         ("[static.qdq]", static.qdq, QdqSettings()),
         *(("[[static.tensor]]", rule, None) for rule in static.tensors),
         *(("[[static.node]]", rule, None) for rule in static.nodes),
+        ("[float16]", recipe.float16, Float16Settings()),
     ]
     parts = [f"model = {_written(recipe.model, folder)}\n"] if recipe.model is not None else []
     for name, settings, usual in tables:

@@ -2,7 +2,8 @@
 
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,10 +16,12 @@ from quantkit.evaluate.cost.size import measure_memory, size_of
 from quantkit.evaluate.fidelity import fidelity_of
 from quantkit.evaluate.layers.ranking import layers_of
 from quantkit.evaluate.outputs import AccuracyOptions, MeasuredOutputs, NamedModel, measure_outputs
+from quantkit.files import scratch
 from quantkit.gate import with_verdicts
-from quantkit.graph.half import half_type
+from quantkit.graph.half import RUN_WIDE, computes_bfloat16, half_type, widen
 from quantkit.graph.load import LoadedModel
 from quantkit.graph.opset import opset_of
+from quantkit.graph.save import Stage
 from quantkit.observe.monitor import Monitor, Silent
 from quantkit.provenance import (
     Provenance,
@@ -210,6 +213,8 @@ def _evaluated(
     few = answered.feeds[:_INSIDE]
     stage = look.monitor.stage
     loaded = load_model(path)
+    if computes_bfloat16(loaded.model):
+        look.warnings.append(f"{RUN_WIDE}; its time says nothing.")
     origin = look.record(loaded)
     size = size_of(path, base.path)
     runtime = look.at("runtime", f"What runs in integers: {name}", lambda: runtime_of(path))
@@ -219,13 +224,12 @@ def _evaluated(
     )
     layers, changes = None, None
     if not is_float:
-        if half := half_type(load_model(base.path).model):
-            look.warnings.append(
-                f"'{base.name}' is a {half} model: its layers are not compared one by one."
-            )
-        else:
+        with _in_float32(base.path) as (wide, half):
+            if half and "layers" not in look.options.skip:
+                said = f"'{base.name}' is a {half} model: its layers are compared as float32 computes them."
+                look.warnings.append(said)
             layers = look.at(
-                "layers", f"Layers: {name}", lambda: layers_of(base.path, path, few, progress=stage)
+                "layers", f"Layers: {name}", lambda: layers_of(wide, path, few, progress=stage)
             )
         changes = changes_of(base.path, path)
     return Evaluated(
@@ -244,6 +248,21 @@ def _evaluated(
         calibration=calibrated_of(origin, answered.data, answered.calibrated.get(name, 0)),
         warnings=(*look.warnings, *candidate_warnings(model, base, answered, changes)),
     )
+
+
+@contextmanager
+def _in_float32(path: Path) -> Iterator[tuple[Path, str]]:
+    """Yield a model that computes in float32, itself or written anew, and the type of its halves; "" if it has none."""
+    model = load_model(path).model
+    half = half_type(model)
+    if not half:
+        yield path, half
+        return
+    widen(model)
+    with scratch() as folder:
+        stage = Stage(folder / path.name, folder)
+        stage.write(model)
+        yield stage.model_path, half
 
 
 def _file(loaded: LoadedModel, path: Path, origin: Provenance | None, nbytes: int) -> ModelFile:

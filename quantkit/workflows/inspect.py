@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from quantkit.errors import UsageError
 from quantkit.files import human
-from quantkit.graph.half import half_type, widen
+from quantkit.graph.half import RUN_WIDE, computes_bfloat16, half_type, widen
 from quantkit.graph.load import LoadedModel
 from quantkit.graph.opset import opset_of
 from quantkit.graph.size.by_cause import account_of
@@ -24,6 +24,7 @@ from quantkit.result import Part
 from quantkit.runtime.session import load_model, runtime_limits, runtime_version
 from quantkit.settings import DynamicSettings
 from quantkit.settings.record import to_record
+from quantkit.workflows.float16 import foreseen
 
 __all__ = ["Inspection", "Port", "WeightRow", "inspect_model"]
 
@@ -70,7 +71,8 @@ class Inspection:
         outputs: Its outputs.
         operators: How many nodes of each operator, subgraphs included.
         size: Bytes by cause; they add up to `nbytes`.
-        plans: What each mode would do, by the mode's name.
+        plans: What each mode would do, by the mode's name: "dynamic", "stored", "float16".
+        float16_bytes: About how large a file with weights in float16 would be.
         weights: Analyses of the largest weights, if asked for.
         hazards: Warnings: what may go wrong with it.
     """
@@ -87,6 +89,7 @@ class Inspection:
     plans: Mapping[str, Plan]
     weights: tuple[WeightRow, ...]
     hazards: tuple[str, ...]
+    float16_bytes: int
 
     def __str__(self) -> str:
         """Say what counts, in a few lines."""
@@ -139,6 +142,8 @@ def inspect_model(source: str | Path | onnx.ModelProto, *, weights: int = 0) -> 
     outputs = tuple(_port(v) for v in model.graph.outputs)
     operators = dict(Counter(_operator(n) for n in model.graph.all_nodes()).most_common())
     accounts = account_of(loaded)
+    float16, float16_bytes = foreseen(loaded)
+    wide = computes_bfloat16(model)
     if half := half_type(model):
         widen(model)  # as quantizing does
     view = view_of(model, read_weights=not loaded.missing)
@@ -155,9 +160,11 @@ def inspect_model(source: str | Path | onnx.ModelProto, *, weights: int = 0) -> 
         plans={
             "dynamic": plan_dynamic(view),
             "stored": plan_dynamic(view, DynamicSettings(integer=False)),
+            "float16": float16,
         },
         weights=_analyses(model, view, weights) if not loaded.missing else (),
-        hazards=tuple(_warnings(loaded, view, inputs, half)),
+        hazards=tuple(_warnings(loaded, view, inputs, half, wide=wide)),
+        float16_bytes=float16_bytes,
     )
 
 
@@ -202,7 +209,9 @@ def _analyses(model: ir.Model, view: View, limit: int) -> tuple[WeightRow, ...]:
     return tuple(rows)
 
 
-def _warnings(loaded: LoadedModel, view: View, inputs: tuple[Port, ...], half: str) -> list[str]:
+def _warnings(
+    loaded: LoadedModel, view: View, inputs: tuple[Port, ...], half: str, *, wide: bool
+) -> list[str]:
     # What a user should know before an hour of calibration, each of which is legal ONNX: weights that are not there,
     # a version that the installed runtime does not load, a model that was quantized before (doing it again loses
     # twice), a fixed batch (samples must come in such numbers), a weight that no integer can hold.
@@ -213,6 +222,8 @@ def _warnings(loaded: LoadedModel, view: View, inputs: tuple[Port, ...], half: s
         found.append(
             f"it is a {half} model: quantizing computes and stores in float32 what does not become integers"
         )
+    if wide:
+        found.append(RUN_WIDE.replace("was run", "is run here"))
     if (model.ir_version or 0) > limits.ir_version:
         found.append(
             f"IR version {model.ir_version}: {version} reads up to {limits.ir_version}; "
@@ -221,7 +232,8 @@ def _warnings(loaded: LoadedModel, view: View, inputs: tuple[Port, ...], half: s
     if opset_of(model) > limits.opset:
         found.append(f"opset {opset_of(model)}: {version} supports up to {limits.opset}")
     quantized = quantized_among(n.op_type for n in model.graph.all_nodes())
-    if quantized or "quantkit" in model.metadata_props:
+    made = model.metadata_props.get("quantkit", "")
+    if quantized or (made and not made.endswith(" float16")):
         how = ", ".join(quantized) or "weights in 8 bits"
         found.append(f"it is quantized already ({how})")
     found += [

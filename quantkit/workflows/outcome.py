@@ -20,7 +20,7 @@ from quantkit.plan import Mode, NodePlan, Plan
 from quantkit.plan.selection import AS_CHOSEN
 from quantkit.provenance import Provenance, model_digest
 from quantkit.runtime.check_result import FLOOR_DB, MADE_UP, NOISE_DB, VARYING_DB, Verification
-from quantkit.runtime.kernels import Fusion
+from quantkit.runtime.kernels import Fusion, HalfKernels
 from quantkit.runtime.saturation import saturating_nodes
 from quantkit.settings import DynamicSettings, StaticSettings, TensorRule, WeightsSettings
 from quantkit.targets import Target
@@ -63,6 +63,7 @@ class QuantizeResult:
         notes: What was done to the float model before it was quantized.
         seconds: Wall time.
         fusion: What onnxruntime really runs in integers; None if that was not looked at.
+        half: What it really computes in 16 bits; None if that was not looked at.
     """
 
     plan: Plan
@@ -74,6 +75,7 @@ class QuantizeResult:
     seconds: float
     fusion: Fusion | None = None
     notes: tuple[str, ...] = ()
+    half: HalfKernels | None = None
 
     def __str__(self) -> str:
         """Say what counts, in a few lines."""
@@ -83,6 +85,8 @@ class QuantizeResult:
             lines.append(
                 f"onnxruntime runs {ran} layers (Conv, Gemm, MatMul, ...) in integers on this CPU"
             )
+        if self.half is not None:
+            lines.append(str(self.half))
         lines.append("not verified" if self.verification is None else str(self.verification))
         lines += [f"note: {text}" for text in self.warnings[:_SHOWN]]
         return "\n".join(lines)
@@ -107,6 +111,7 @@ class QuantizeResult:
             "notes": list(self.notes),
             "verification": None if checked is None else checked.to_json(),
             "fusion": None if self.fusion is None else self.fusion.to_json(),
+            **({} if self.half is None else {"half": self.half.to_json()}),
             "plan": self.plan.to_json(),
         }
 

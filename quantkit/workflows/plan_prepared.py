@@ -86,7 +86,7 @@ def planner_of(
     narrowed = prepared.narrowed if job.options.activation.bits == _BYTE else {}
     ranges = ranges_of(prepared.seen, ready, job.methods, narrowed)
     powers = _powers(prepared.seen, ready.view)
-    options = replace(job.options, format=output_format.value)  # type: ignore[arg-type]  # one of its two
+    options = replace(job.options, format=output_format.value)  # one of its two
 
     def planned(kept: Mapping[str, Kept]) -> Plan:
         plan = plan_static(ready.view, ranges, options, powers, kept=kept)

@@ -12,11 +12,18 @@ from quantkit.observe import Calibration
 from quantkit.observe.origin import calibration_origin, data_origin
 from quantkit.plan import Format, Kept, Mode
 from quantkit.provenance import ModelOrigin, Provenance, model_digest
-from quantkit.settings import DataSettings, DynamicSettings, RecoverSettings, StaticSettings
-from quantkit.settings.record import dynamic_record, static_record, to_record
+from quantkit.settings import (
+    DataSettings,
+    DynamicSettings,
+    Float16Settings,
+    RecoverSettings,
+    StaticSettings,
+)
+from quantkit.settings.record import dynamic_record, float16_record, static_record, to_record
 from quantkit.workflows.calibrate import CalibrateOptions
 
-__all__ = ["StaticJob", "dynamic_origin", "kept_of", "kept_record", "static_origin"]
+__all__ = ["StaticJob", "dynamic_origin", "float16_origin", "kept_of", "kept_record"]
+__all__ += ["static_origin"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +79,31 @@ def dynamic_origin(
         kind="dynamic",
         float=ModelOrigin(**model_digest(loaded)),
         options={**dynamic_record(options), **how},
+    )
+
+
+def float16_origin(
+    loaded: LoadedModel,
+    options: Float16Settings,
+    seen: Calibration | None,
+    how: Mapping[str, Any],
+    settings: DataSettings,
+) -> Provenance:
+    """Say what came in and what was decided.
+
+    Args:
+        loaded: The float model.
+        options: What the user chose.
+        seen: The ranges that decided which nodes stay float32; None: none did.
+        how: What else decides about the bytes, by name.
+        settings: How samples were prepared.
+    """
+    inputs = [value.name or "" for value in loaded.model.graph.inputs]
+    return Provenance(
+        kind="float16",
+        float=ModelOrigin(**model_digest(loaded)),
+        data=None if seen is None else data_origin(seen, inputs),
+        options={**float16_record(options, settings if seen is not None else None), **how},
     )
 
 

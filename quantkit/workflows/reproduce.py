@@ -19,14 +19,21 @@ from quantkit.settings import DataSettings
 from quantkit.settings.record import (
     data_settings_of,
     dynamic_settings_of,
+    float16_settings_of,
     static_settings_of,
     weights_settings_of,
 )
 from quantkit.workflows.calibrate import CalibrateOptions
+from quantkit.workflows.float16 import Float16Job, float16
 from quantkit.workflows.optimize import optimize_model
 from quantkit.workflows.pipeline import dynamic, static
 from quantkit.workflows.record import StaticJob, kept_of
-from quantkit.workflows.verify_file import Check, require_provenance, version_changes
+from quantkit.workflows.verify_file import (
+    Check,
+    require_provenance,
+    version_changes,
+    was_calibrated,
+)
 from quantkit.workflows.weights import WeightsJob, quantize_weights
 
 __all__ = ["reproduce"]
@@ -55,7 +62,7 @@ def reproduce(
         QuantkitError: The model carries no provenance, or float model or data cannot be read.
     """
     _, says = require_provenance(model)
-    if data is None and (says.kind == "static" or says.data is not None):
+    if was_calibrated(says) and data is None:
         raise UsageError(
             "It was calibrated: to make it again give the data, or the calibration, as --data."
         )
@@ -66,7 +73,7 @@ def reproduce(
     with scratch() as folder:
         made = folder / model.name  # external data is named after it
         try:
-            if settings is None and says.kind in {"static", "weights"}:
+            if settings is None and was_calibrated(says):
                 settings = replace(data_settings_of(says.options), memory=memory)
             _make(says, float_model, made, data, settings or DataSettings())
         except (AttributeError, KeyError, TypeError, msgspec.ValidationError) as e:
@@ -127,6 +134,19 @@ def _make(
             bits=given.get("bits"),
         )
         quantize_weights(job, target, verify=verify, external_data=external)
+    elif says.kind == "float16":
+        float16(
+            Float16Job(
+                source=source,
+                options=float16_settings_of(given),
+                data=data if was_calibrated(says) else None,
+                settings=settings,
+                skip_bad=bool(given["skip_bad"]),
+            ),
+            target,
+            verify=verify,
+            external_data=external,
+        )
     else:
         static(
             _job(given, source, data, settings),

@@ -31,6 +31,7 @@ from quantkit.workflows.calibrate import opened_for
 from quantkit.workflows.outcome import hides_noise, is_noise, noise
 
 __all__ = ["Attestation", "Check", "attest", "require_provenance", "version_changes"]
+__all__ += ["was_calibrated"]
 
 Outcome = Literal["ok", "wrong", "unknown"]
 _SHOWN = 12  # digits of a hash that tell two apart
@@ -167,6 +168,11 @@ def require_provenance(model: Path) -> tuple[str, Provenance]:
     return text, provenance_from_text(text, f"'{model}'")
 
 
+def was_calibrated(says: Provenance) -> bool:
+    """Say whether samples decided what a model is: it holds for such alone, and is made again with them."""
+    return says.kind == "static" or says.data is not None
+
+
 def _content(case: _Case) -> Check:
     try:
         found = content_digest(case.path)
@@ -269,7 +275,7 @@ def _reference(case: _Case, float_model: LoadedModel, *, known: bool) -> Referen
 
     `known`: the data is what the model was calibrated with, so that its record tells which samples it has not seen.
     """
-    static = case.says.kind == "static"
+    static = was_calibrated(case.says)
     if case.data is None or is_calibration(case.data):
         note = "not compared with float: give --data" if static else ""
         return Reference(feeds={}, outputs={}, note=note) if static else run_float(float_model)

@@ -246,6 +246,32 @@ def _words(options: Mapping[str, Any]) -> str:
     )
 
 
+# 16 bits
+
+FLOAT16: dict[str, dict[str, Any]] = {
+    "stored": {},
+    "bfloat16": {"dtype": "bfloat16"},
+    "computed": {"compute": True},
+    "computed, ends too": {"compute": True, "half_inputs": True, "half_outputs": True},
+    "without fc1": {"nodes_to_exclude": ["fc1"]},
+    "external data": {"use_external_data_format": True},
+}
+HALVED_GRAPHS = 20
+
+
+def float16_cases() -> Iterator[Case]:
+    """The embedded model in every way, and random graphs in two: most of those have next to no weights."""
+    for name, options in FLOAT16.items():
+        yield Case(name, Quantized("quantize_float16", sample_model, None, options))
+    call = Quantized("quantize_float16", sample_model, images, {"compute": True})
+    yield Case("computed, by samples", call)
+    for seed in range(HALVED_GRAPHS):
+        made, name = partial(random_graph, seed), f"graph {seed:03}"
+        yield Case(f"{name} stored", Quantized("quantize_float16", made))
+        data = batches if seed % 2 else None
+        yield Case(f"{name} computed", Quantized("quantize_float16", made, data, {"compute": True}))
+
+
 # Real models, where they are
 
 
@@ -317,6 +343,7 @@ def _sentences() -> list[dict[str, Any]]:
 FAMILIES: dict[str, Callable[[], Iterator[Case]]] = {
     "sample": sample_cases,
     "generated": generated_cases,
+    "float16": float16_cases,
     "shared": shared_cases,
 }
 

@@ -66,6 +66,8 @@ def plan_lines(plan: Any) -> Iterator[str]:
         yield f"{n.node} {n.op_type} {n.mode} float_output={n.float_output}: {without_numbers(n.why)}"
     for w in plan.weights:
         yield f"{w.tensor} {w.spec} transposed={w.transposed}".replace(_NOTHING_SAID, "")
+    for h in plan.halves:
+        yield f"{h.tensor} {h.dtype}: {h.why}"
     for a in plan.activations:
         yield f"{a.tensor} {a.dtype.name}: {without_numbers(a.why)}"
     yield f"opset {plan.min_opset}"

@@ -38,6 +38,7 @@ def prepare(folder: Path) -> None:
     np.save(folder / "wide.npy", rng().standard_normal((8, 100)).astype(np.float32))
     np.save(folder / "nan.npy", np.full((8, 128), np.nan, np.float32))
     quantkit.quantize_dynamic(folder / "m.onnx", folder / "q.onnx")
+    quantkit.quantize_float16(folder / "m.onnx", folder / "h.onnx")
     (folder / "plan.json").write_text("{}")
     (folder / "result.json").write_text("{}")
 
@@ -48,6 +49,10 @@ def _static(*, data: Any = "x.npy", source: str = "m.onnx", **options: Any) -> A
 
 def _dynamic(*, source: Any = "m.onnx", output: Any = "out.onnx", **options: Any) -> Any:
     return quantkit.quantize_dynamic(source, output, **options)
+
+
+def _float16(*, source: str = "m.onnx", **options: Any) -> Any:
+    return quantkit.quantize_float16(source, "out.onnx", **options)
 
 
 CALLS: dict[str, Callable[[], Any]] = {
@@ -91,6 +96,15 @@ CALLS: dict[str, Callable[[], Any]] = {
     "static no such plan": lambda: _static(plan="none.json"),
     "static not a plan": lambda: _static(plan="plan.json"),
     "static data for a calibration": lambda: _static(data="none.calibration"),
+    "float16 already": lambda: _float16(source="h.onnx"),
+    "float16 nothing to store": lambda: _float16(source="no.onnx"),
+    "float16 type": lambda: _float16(dtype="float8"),
+    "float16 bfloat16 arithmetic": lambda: _float16(dtype="bfloat16", compute=True),
+    "float16 unknown node": lambda: _float16(nodes_to_exclude=["mn"]),
+    "float16 empty folder": lambda: _float16(data="empty"),
+    "float16 data of another shape": lambda: _float16(data="wide.npy", compute=True),
+    "float16 data that is not a number": lambda: _float16(data="nan.npy", compute=True),
+    "float16 wrong kind of data": lambda: _float16(data=7),
     "settings": lambda: DataSettings(batch=0),
     "static settings": lambda: StaticSettings(format="qop"),  # type: ignore[arg-type]
     "calibrate method": lambda: quantkit.calibrate("m.onnx", "x.npy", method="mean"),
@@ -113,6 +127,13 @@ COMMANDS = (
     "quantize static m.onnx out.onnx --data x.npy --target gpu",
     "quantize static m.onnx out.onnx --data x.npy --plan plan.json",
     "quantize static m.onnx out.onnx --data x.npy --activation-type uint16 --format qoperator",
+    "quantize float16 m.onnx m.onnx",
+    "quantize float16 text.onnx out.onnx",
+    "quantize float16 h.onnx out.onnx",
+    "quantize float16 m.onnx out.onnx --type fp16",
+    "quantize float16 m.onnx out.onnx --type bfloat16 --compute",
+    "quantize float16 m.onnx out.onnx --data empty",
+    "quantize float16 m.onnx out.onnx --data none --compute",
     "calibrate m.onnx --data empty -o c.calibration",
     "calibrate m.onnx --data x.npy --method mean -o c.calibration",
     "optimize m.onnx out.onnx --only fold",
@@ -129,6 +150,7 @@ HELP: tuple[str, ...] = (
     "inspect",
     "quantize dynamic",
     "quantize static",
+    "quantize float16",
     "calibrate",
     "plan",
     "optimize",

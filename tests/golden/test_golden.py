@@ -50,6 +50,10 @@ def test_random_graphs_are_written_as_before(part: int) -> None:
     check("generated", chosen("generated")[part::PARTS])
 
 
+def test_halves_are_written_as_before() -> None:
+    check("float16", chosen("float16"))
+
+
 def test_real_models_are_written_as_before() -> None:
     if not SHARED.exists():
         pytest.skip("the folder of real models (../shared) is absent")

@@ -1,5 +1,7 @@
 """Which nodes read blocks, which get their weight back at load, and why; the kernel's slow path is never planned unasked."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from block_cases import language_model, layers, planned
@@ -37,7 +39,7 @@ def test_products_and_large_tables_read_blocks() -> None:
         ({"bits": 8, "format": "onnx"}, Mode.BLOCKS, "DequantizeLinear"),
     ],
 )
-def test_the_path_of_each_node_is_said(options: dict[str, int], mode: Mode, said: str) -> None:
+def test_the_path_of_each_node_is_said(options: dict[str, Any], mode: Mode, said: str) -> None:
     _, plan = planned(layers(), **options)
     assert plan.node["first"].mode is mode
     assert said in plan.node["first"].why
@@ -69,9 +71,9 @@ def test_what_has_no_kernel_becomes_float_at_load() -> None:
         (node("Einsum", ["a", "w2"], ["y"], "second", equation="ij,jk->ik"), "no kernel"),
     ],
 )
-def test_forms_that_kernels_do_not_take(reader: object, said: str) -> None:
+def test_forms_that_kernels_do_not_take(reader: Any, said: str) -> None:
     proto = layers(80, 80)
-    proto.graph.node[2].CopyFrom(reader)  # type: ignore[arg-type]
+    proto.graph.node[2].CopyFrom(reader)
     _, plan = planned(proto)
     assert plan.node["second"].mode is Mode.STORED
     assert said in plan.node["second"].why

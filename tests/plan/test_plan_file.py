@@ -18,7 +18,7 @@ from quantkit.emit.static import Format
 from quantkit.errors import UsageError
 from quantkit.numerics.dtypes import INT8, INT16, UINT8, UINT16
 from quantkit.plan import Mode, Plan, check_fits, diff_plans, read_plan, write_plan
-from quantkit.plan.model import ActivationPlan, NodePlan, WeightPlan
+from quantkit.plan.model import ActivationPlan, BlockFormat, NodePlan, WeightPlan
 from quantkit.settings import QdqSettings
 from quantkit.spec import PerAxis, PerTensor, QuantSpec
 
@@ -61,6 +61,7 @@ PLANS = st.builds(
     integer_bias=st.booleans(),
     target=st.sampled_from([None, "cpu", "mine"]),
     output_format=st.sampled_from([None, *Format]),
+    block_format=st.sampled_from([None, *BlockFormat]),
     coverage=st.sampled_from(["gain", "all"]),
     qdq=st.builds(
         QdqSettings,

@@ -112,6 +112,26 @@ def _optimize(source: Path, _: Path, out: Path) -> None:
     quantkit.optimize(source, out, exclude=["identity"])
 
 
+def _float16(source: Path, _: Path, out: Path) -> None:
+    quantkit.quantize_float16(source, out)
+
+
+def _float16_everything(source: Path, data: Path, out: Path) -> None:
+    quantkit.quantize_float16(
+        source,
+        out,
+        data,
+        compute=True,
+        half_inputs=True,
+        half_outputs=True,
+        nodes_to_exclude=["bi*"],
+        keep_inputs=True,
+        settings=DataSettings(batch=2, shuffle=False, seed=3),
+        limit=12,
+        skip_bad=True,
+    )
+
+
 CASES: Mapping[str, Callable[[Path, Path, Path], None]] = {
     "static": _defaults,
     "static_everything": _everything,
@@ -121,6 +141,8 @@ CASES: Mapping[str, Callable[[Path, Path, Path], None]] = {
     "static_plan": _plan,
     "dynamic": _dynamic,
     "dynamic_everything": _dynamic_everything,
+    "float16": _float16,
+    "float16_everything": _float16_everything,
     "optimize": _optimize,
 }
 

@@ -18,6 +18,7 @@ from quantkit.cli.app import run
 from quantkit.cli.data_options import DataFlags, MethodFlags
 from quantkit.cli.flags import Flags
 from quantkit.cli.gate import GateFlags
+from quantkit.cli.quantize_float16 import Float16Flags
 from quantkit.cli.quantize_static import StaticFlags
 from quantkit.errors import UsageError
 from quantkit.settings import (
@@ -25,6 +26,7 @@ from quantkit.settings import (
     DataSettings,
     DynamicSettings,
     EvaluateSettings,
+    Float16Settings,
     GateSettings,
     ImageSettings,
     NodeRule,
@@ -43,6 +45,7 @@ KINDS = (
     DataSettings,
     DynamicSettings,
     EvaluateSettings,
+    Float16Settings,
     GateSettings,
     ImageSettings,
     NodeRule,
@@ -67,6 +70,7 @@ def test_every_setting_can_be_read_from_a_file_and_has_a_text(kind: type, one: D
     [
         ("quantize static", (DataFlags, MethodFlags, StaticFlags)),
         ("plan", (DataFlags, MethodFlags, StaticFlags)),
+        ("quantize float16", (DataFlags, Float16Flags)),
         ("calibrate", (DataFlags, MethodFlags)),
         ("evaluate", (DataFlags, GateFlags)),
         ("gate", (GateFlags,)),
@@ -104,6 +108,8 @@ WRONG: dict[str, tuple[Callable[..., object], dict[str, Any], str]] = {
     "range": (TensorRule, {"tensor": "t", "range": (1,)}, "range takes two numbers"),
     "max_drop": (GateSettings, {"max_drop": "much"}, "max_drop takes a number, or a text such as"),
     "weight_type": (DynamicSettings, {"weight_type": "int4"}, "weight_type 'int4' is unknown"),
+    "half": (Float16Settings, {"dtype": "half"}, "dtype 'half' is unknown"),
+    "compute": (Float16Settings, {"compute": "yes"}, "compute takes true or false."),
     "batches": (EvaluateOptions, {"batches": (0,)}, "batches '0' is too small"),
 }
 

@@ -21,11 +21,13 @@ from quantkit import (
     TextSettings,
 )
 from quantkit.provenance import is_sealed, provenance_from_text, read_entry
-from quantkit.settings import DynamicSettings
+from quantkit.settings import DynamicSettings, Float16Settings
 from quantkit.settings.record import (
     data_settings_of,
     dynamic_record,
     dynamic_settings_of,
+    float16_record,
+    float16_settings_of,
     static_record,
     static_settings_of,
 )
@@ -136,11 +138,23 @@ def test_a_record_gives_the_settings_of_dynamic_quantization() -> None:
     )
 
 
+def test_a_record_gives_the_settings_of_16_bits() -> None:
+    assert float16_settings_of(json.loads(record("float16"))["options"]) == Float16Settings()
+    options = json.loads(record("float16_everything"))["options"]
+    assert float16_settings_of(options) == Float16Settings(
+        compute=True, half_inputs=True, half_outputs=True, exclude=("bi*",), keep_inputs=True
+    )
+    assert data_settings_of(options) == DataSettings(batch=2, limit=12, shuffle=False, seed=3)
+
+
 @pytest.mark.parametrize("case", [case for case in CASES if case != "optimize"])
 def test_what_was_read_is_written_as_it_was(case: str) -> None:
     options = json.loads(record(case))["options"]
     if case.startswith("dynamic"):
         found = dynamic_record(dynamic_settings_of(options))
+    elif case.startswith("float16"):
+        samples = data_settings_of(options) if "data" in options else None
+        found = float16_record(float16_settings_of(options), samples)
     else:
         found = static_record(static_settings_of(options), data_settings_of(options))
         tokenizer = options["data"]["text"]["tokenizer"]  # only its name is told
@@ -149,6 +163,7 @@ def test_what_was_read_is_written_as_it_was(case: str) -> None:
     assert found.keys() >= options.keys() - {"format", "plan", "verify", "external_data"} - {
         "calibrate",
         "sample",
+        "skip_bad",
     }
 
 

@@ -9,6 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from quantkit.data import (
     Description,
     InputSpec,
@@ -190,6 +192,7 @@ def open_source(
 
 
 _FLOATS = frozenset(f"tensor({name})" for name in ("float", "double", "float16", "bfloat16"))
+_HALVED = _FLOATS - {"tensor(double)"}
 
 Extents = tuple[int | None, ...]
 
@@ -266,16 +269,23 @@ def open_models(
     # The float model says what inputs are called and what they hold; candidates may only be narrower. A quantizer may
     # fix a batch that was free, and data is then cut for the narrowest, or the candidate alone would fail half-way
     # through. Outputs must agree by name and type, as they are compared one by one.
+    # One of the two may be in float16, inputs and outputs too: the samples are then float32, which sessions of halves take.
     fixed = {spec.name: list(spec.shape) for spec in inputs}
+    kinds = {name: kind for name, (kind, _) in _inputs(reference).items()}
+    mixed: set[str] = set()
     for model in opened[1:]:
         _check_same("input", _inputs(model), _inputs(reference), model.name)
         outputs = {spec.name: (spec.type, spec.shape) for spec in model.outputs}
         wanted = {spec.name: (spec.type, spec.shape) for spec in reference.outputs}
         _check_same("output", outputs, wanted, model.name)
-        for name, (_, shape) in _inputs(model).items():
+        for name, (kind, shape) in _inputs(model).items():
+            mixed.update({name} if kind != kinds[name] else ())
             for axis, extent in enumerate(shape or ()):
                 fixed[name][axis] = extent if fixed[name][axis] is None else fixed[name][axis]
-    return opened, tuple(replace(spec, shape=tuple(fixed[spec.name])) for spec in inputs)
+    specs = (
+        replace(spec, dtype=np.dtype(np.float32)) if spec.name in mixed else spec for spec in inputs
+    )
+    return opened, tuple(replace(spec, shape=tuple(fixed[spec.name])) for spec in specs)
 
 
 def single_rows(
@@ -345,7 +355,8 @@ def _check_same(
             raise UsageError(
                 f"Candidate '{model}' has the {what} '{name}', which the float model does not have."
             )
-        if kind != want[name][0] or _differ(shape, want[name][1]):
+        halved = {kind, want[name][0]} <= _HALVED
+        if (kind != want[name][0] and not halved) or _differ(shape, want[name][1]):
             raise UsageError(
                 f"Candidate '{model}': its {what} '{name}' is {_text(kind, shape)}, the float "
                 f"model's is {_text(*want[name])}."

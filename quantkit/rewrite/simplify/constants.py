@@ -6,7 +6,7 @@
    basic arithmetic, for which no kernel gives another result.
 
 Not folded: what makes the file grow, by more than a fiftieth of its constants in all or by more than 1 MB at once: a ConstantOfShape of half a
-megabyte is eight bytes in the file; integers that become floats, which is how a weight is stored small; whatever overflows or divides by zero; outputs, which must stay outputs of a node.
+megabyte is eight bytes in the file; integers or halves that become floats, which is how a weight is stored small; whatever overflows or divides by zero; outputs, which must stay outputs of a node.
 
 Of what a graph computes from shapes, that which is certain is known (2).
 """
@@ -237,7 +237,9 @@ def _is_stored(node: ir.Node, tensors: list[ir.TensorProtocol]) -> bool:
     target = node.attributes.get_int("to")
     if node.op_type != "Cast" or target is None or tensors[0].size * 4 < LIMIT:
         return False
-    return tensors[0].dtype.is_integer() and ir.DataType(target).is_floating_point()
+    held, wanted = tensors[0].dtype, ir.DataType(target)
+    fewer = held.is_integer() or held.bitwidth < wanted.bitwidth
+    return fewer and wanted.is_floating_point()
 
 
 def _is_tied(node: ir.Node, tensors: list[ir.TensorProtocol]) -> bool:

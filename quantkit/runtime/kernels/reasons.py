@@ -13,7 +13,14 @@ import numpy as np
 import onnx_ir as ir
 
 from quantkit.ops import fact_of
-from quantkit.runtime.kernels.site import Operand, Readers, Site, int_attribute, type_of
+from quantkit.runtime.kernels.site import (
+    HALVES,
+    Operand,
+    Readers,
+    Site,
+    int_attribute,
+    type_of,
+)
 
 __all__ = ["NOTHING", "STATIC", "Reason", "why_float"]
 
@@ -180,6 +187,18 @@ def _integers_in_file_only(site: Site) -> Reason | None:
     )
 
 
+def _halves(site: Site) -> Reason | None:
+    """Arithmetic in 16 bits, of which x86 has none."""
+    kinds = {o.value.dtype for o in site.operands[:2] if o is not None and o.dtype is None}
+    half = next((kind.name.lower() for kind in HALVES if kind in kinds), None)
+    if half is None:
+        return None
+    return Reason(
+        f"it is {half} in the file, which onnxruntime turns into float32 where it has no such kernel",
+        f"{STATIC} runs it in integers",
+    )
+
+
 def _plain(site: Site) -> Reason | None:
     x, w = site.operand(0), site.operand(1)
     if x is None or w is None or (x.dtype is not None and w.dtype is not None):
@@ -333,6 +352,7 @@ def _unknown(site: Site) -> Reason:
 _CHECKS: tuple[Callable[[Site], Reason | None], ...] = (
     _two_activations,
     _integers_in_file_only,
+    _halves,
     _plain,
     _wide,
     _narrow,

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from quantkit.ops.float_ops import CLIPS
 
-__all__ = ["Exit", "Operand", "Readers", "Site", "int_attribute", "type_of"]
+__all__ = ["HALVES", "Exit", "Operand", "Readers", "Site", "int_attribute", "type_of"]
 
 # Quantization is moved through these before patterns are matched.
 _MOVES = frozenset({"Flatten", "Gather", "MaxPool", "Reshape", "Slice", "Squeeze", "Transpose"})
@@ -19,6 +19,7 @@ _RESTORES = frozenset({"Add", "Cast", "DequantizeLinear", "Div", "Gather", "Iden
 _RESTORES |= {"Reshape", "Sub", "Transpose", "Unsqueeze"}
 _PASSED = CLIPS | {"BatchNormalization"}
 _DEEP = 6  # nodes looked through
+HALVES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 
 
 @dataclass(frozen=True)
@@ -184,11 +185,12 @@ def _is_constant(value: ir.Value, deep: int) -> bool:
 
 
 def _stored_type(value: ir.Value) -> ir.DataType | None:
-    """Return the integer type of the constant that a value is restored from."""
-    for _ in range(_DEEP):
+    """Return the type of the constant that a value is restored from; None if that is the float type that it is read in."""
+    for deep in range(_DEEP):
         tensor = ir.convenience.get_const_tensor(value)
         if tensor is not None:
-            return tensor.dtype if tensor.dtype.is_integer() else None
+            kind = tensor.dtype
+            return kind if kind.is_integer() or (deep and kind in HALVES) else None
         node = value.producer()
         if node is None or not node.inputs or node.inputs[0] is None:
             return None

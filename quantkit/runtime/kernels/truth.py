@@ -41,6 +41,7 @@ __all__ = [
     "is_integer",
     "kind_of",
     "label",
+    "optimized_model",
     "optimized_nodes",
     "runtime_of",
 ]
@@ -51,10 +52,10 @@ PRODUCTS = INTEGER_PRODUCTS | FLOAT_PRODUCTS
 _INTEGER_LEVEL = 4
 
 
-def optimized_nodes(model: Path) -> tuple[onnx.NodeProto, ...]:
-    """Return the nodes that a session as users make it would run, subgraphs included.
+def optimized_model(model: Path) -> onnx.ModelProto:
+    """Return the graph that a session as users make it would run, without its large weights.
 
-    The optimized graph with its weights is on disk, in a temporary folder, while it is read.
+    With them it is on disk, in a temporary folder, while it is read.
 
     Raises:
         An exception in `quantkit.runtime.session.RUNTIME_ERRORS`: onnxruntime does not load the model.
@@ -63,7 +64,12 @@ def optimized_nodes(model: Path) -> tuple[onnx.NodeProto, ...]:
         saved = folder / "optimized.onnx"
         # Nothing is run: kernels need no copies of the weights. The graph is the same.
         make_session(str(model), prepack=False, optimized_path=saved)
-        return tuple(_nodes(onnx.load(saved, load_external_data=False)))
+        return onnx.load(saved, load_external_data=False)
+
+
+def optimized_nodes(model: Path) -> tuple[onnx.NodeProto, ...]:
+    """Return the nodes of `optimized_model`, subgraphs included."""
+    return tuple(_nodes(optimized_model(model)))
 
 
 def file_nodes(model: Path) -> tuple[onnx.NodeProto, ...]:
@@ -97,8 +103,9 @@ def kind_of(product: onnx.NodeProto, dynamic: frozenset[str]) -> Runs:
     return "dynamic" if taken else "integer"
 
 
-# onnxruntime names a fused node after one of its parts, or after the tensor that it makes.
-_AFFIXES = re.compile(r"fused |_nchwc|/MatMul(Add|Scale)Fusion/?")
+# onnxruntime names a fused node after one of its parts, or after the tensor that it makes; what it computes in float32
+# instead of float16 after the Cast that it would have needed.
+_AFFIXES = re.compile(r"fused |_nchwc|/MatMul(Add|Scale)Fusion/?|InsertedPrecisionFreeCast_")
 _NUMBER = re.compile(r"_token_\d+$")  # what makes a name of its own unique
 _LAYOUT = frozenset({"ReorderOutput", "Transpose"})
 _FURTHEST = 8  # nodes between a product and the tensor that a fused node is named after

@@ -1,0 +1,65 @@
+"""`quantkit quantize float16 IN OUT [--data dir/]`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from quantkit.cli.calibration_view import watching
+from quantkit.cli.console import ExternalDataOption, JsonOption, VerifyOption, write_json
+from quantkit.cli.data_options import DataFlags, data_settings, read_by
+from quantkit.cli.flags import Flags, expanded
+from quantkit.cli.result_view import print_result
+from quantkit.settings import Float16Settings
+
+__all__ = ["Float16Flags", "float16"]
+
+
+class Float16Flags(Flags):
+    """What has 16 bits. Not given: as quantkit.toml says."""
+
+    kinds = (Float16Settings,)
+
+
+@expanded
+def float16(  # noqa: PLR0913 - one parameter per flag
+    *,
+    model: Annotated[Path, typer.Argument(help="The float32 model.", metavar="IN")],
+    target: Annotated[Path, typer.Argument(help="Where to write the result.", metavar="OUT")],
+    flags: Float16Flags,
+    samples: DataFlags,
+    save_plan: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Also write the plan: every decision with its reason."),
+    ] = None,
+    external_data: ExternalDataOption = False,
+    verify: VerifyOption = True,
+    as_json: JsonOption = False,
+) -> None:
+    """Store weights in 16 bits, which halves the file; with --compute, compute in float16 too. Needs no data."""
+    from quantkit.files import check_outputs
+    from quantkit.plan import write_plan
+    from quantkit.settings import load_recipe
+    from quantkit.workflows.float16 import Float16Job
+    from quantkit.workflows.float16 import float16 as line_of_float16
+
+    recipe = load_recipe()
+    settings = data_settings(recipe.calibrated, samples)
+    job = Float16Job(
+        source=model,
+        options=flags.over(recipe.float16),
+        data=settings.path,
+        settings=settings,
+        skip_bad=samples.skip_bad,
+    )
+    check_outputs([target, save_plan], [*read_by(settings, model), recipe.file])
+    with watching(quiet=as_json) as monitor:
+        result = line_of_float16(
+            job, target, verify=verify, external_data=external_data, monitor=monitor
+        )
+    if save_plan is not None:
+        write_plan(result.plan, save_plan)
+    if as_json:
+        write_json({"input": str(model), "output": str(target), **result.to_json()})
+        return
+    print_result(result, target)
