@@ -38,7 +38,7 @@ def weight_int_type(weight_type: Any) -> IntType:
     if not isinstance(name, str) or name not in known:
         raise UsageError(
             f"Unknown weight type {name!r}; dynamic quantization stores weights as "
-            "QUInt8 (uint8) or QInt8 (int8)."
+            "QUInt8 (uint8) or QInt8 (int8); fewer bits are weight_bits=4, or quantkit.quantize_weights."
         )
     return known[name]
 

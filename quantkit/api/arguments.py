@@ -15,6 +15,7 @@ from typing import get_type_hints as hints_of
 from quantkit.errors import UsageError
 from quantkit.result import Result, load_result, result_file
 from quantkit.settings import DataSettings, parse_memory
+from quantkit.settings.values import WrongTypeError, parse_file_size
 
 if TYPE_CHECKING:
     from quantkit.observe import CalibratorOf
@@ -124,6 +125,18 @@ def checked_names(names: Sequence[str] | None, parameter: str) -> tuple[str, ...
     if strange is not None:
         raise UsageError(f"{parameter} is a list of names, and {strange!r} is none.")
     return tuple(map(str, chosen))  # numpy has texts of its own
+
+
+def file_size(given: float | str | None) -> float | None:
+    """Return the size that a file should have: a share up to 1, or bytes.
+
+    Raises:
+        UsageError: It is neither.
+    """
+    try:
+        return None if given is None else parse_file_size(given)
+    except WrongTypeError as e:
+        raise UsageError(f"target_size = {given!r}: target_size takes {e}.") from e
 
 
 def as_path(given: object, parameter: str) -> Path:

@@ -7,7 +7,7 @@ from typing import Any
 import onnx
 from numpy.typing import NDArray
 
-from quantkit.api.arguments import check_output, checked_kinds, checked_names
+from quantkit.api.arguments import check_output, checked_kinds, checked_names, file_size
 from quantkit.errors import UsageError
 from quantkit.settings import DynamicSettings
 from quantkit.spec import QuantType, QUInt8, weight_int_type
@@ -23,6 +23,8 @@ def quantize_dynamic(  # noqa: PLR0913 - the names that onnxruntime's users type
     weight_type: QuantType | str = QUInt8,
     *,
     per_channel: bool = True,
+    weight_bits: int | None = None,
+    target_size: float | str | None = None,
     reduce_range: bool = False,
     op_types_to_quantize: Sequence[str] | None = None,
     nodes_to_quantize: Sequence[str] | None = None,
@@ -44,6 +46,8 @@ def quantize_dynamic(  # noqa: PLR0913 - the names that onnxruntime's users type
         model_output: Where to write. Above 2 GB the weights go to a ``.data`` file beside it.
         weight_type: `QUInt8`, or `QInt8` (faster on x86, and just as safe from saturation).
         per_channel: One scale per output channel, where the kernels allow.
+        weight_bits: Bits of a weight in the file, 2 to 7, where kernels read int8: smaller, and as fast. None: 8.
+        target_size: Size of the file instead: a share up to 1 or "15%", bytes or "14.6MB". Each weight gets as many bits as it needs.
         reduce_range: Use 7 bits of the 8; never needed here.
         op_types_to_quantize: Only these operator types.
         nodes_to_quantize: Only these nodes, by name or pattern; they run in integer arithmetic whatever
@@ -76,6 +80,8 @@ def quantize_dynamic(  # noqa: PLR0913 - the names that onnxruntime's users type
         DynamicSettings(
             weight_type=stored,
             per_channel=per_channel,
+            weight_bits=weight_bits,
+            target_size=file_size(target_size),
             reduce_range=reduce_range,
             op_types=checked_names(op_types_to_quantize, "op_types_to_quantize"),
             include=checked_names(nodes_to_quantize, "nodes_to_quantize"),

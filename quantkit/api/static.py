@@ -12,6 +12,7 @@ from quantkit.api.arguments import (
     check_output,
     checked_kinds,
     checked_names,
+    file_size,
     range_method,
     sample_settings,
 )
@@ -53,6 +54,8 @@ def quantize_static(  # noqa: PLR0913 - one parameter per question
     activation_type: Any = None,
     weight_type: Any = None,
     per_channel: bool = True,
+    weight_bits: int | None = None,
+    target_size: float | str | None = None,
     symmetric_activations: bool | None = None,
     method: str | None = None,
     percentile: float | None = None,
@@ -93,6 +96,8 @@ def quantize_static(  # noqa: PLR0913 - one parameter per question
         activation_type: "uint8", "int8", "uint16", "int16"; None is the target's.
         weight_type: "int8" or "uint8"; None is the target's.
         per_channel: One scale per output channel, where the target runs that.
+        weight_bits: Bits of a weight in the file, 2 to 7, where kernels read int8: smaller, and as fast. None: 8.
+        target_size: Size of the file instead: a share up to 1 or "15%", bytes or "14.6MB". Each weight gets as many bits as it needs.
         symmetric_activations: Zero point in the middle; None is the target's.
         method: How ranges are estimated; None is that of the calibration, or "mse".
         percentile: Per cent of the values that the method "percentile" keeps.
@@ -133,6 +138,8 @@ def quantize_static(  # noqa: PLR0913 - one parameter per question
         activation_type=_type_name(activation_type),
         weight_type=_type_name(weight_type),
         per_channel=per_channel,
+        weight_bits=weight_bits,
+        target_size=file_size(target_size),
         symmetric_activations=symmetric_activations,
         method=method,
         op_types=checked_names(op_types_to_quantize, "op_types_to_quantize"),

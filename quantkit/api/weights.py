@@ -6,12 +6,16 @@ from pathlib import Path
 
 import onnx
 
-from quantkit.api.arguments import check_output, checked_kinds, checked_names, sample_settings
+from quantkit.api.arguments import (
+    check_output,
+    checked_kinds,
+    checked_names,
+    file_size,
+    sample_settings,
+)
 from quantkit.data.objects import check_data
-from quantkit.errors import UsageError
 from quantkit.plan import Plan, read_plan
 from quantkit.settings import DataSettings, WeightsSettings
-from quantkit.settings.values import WrongTypeError, parse_file_size
 from quantkit.workflows.outcome import QuantizeResult
 from quantkit.workflows.weights import WeightsJob
 from quantkit.workflows.weights import plan_weights as planned
@@ -88,7 +92,7 @@ def quantize_weights(  # noqa: PLR0913 - one parameter per question
         symmetric=symmetric,
         embedding_bits=embedding_bits,
         target_bits=target_bits,
-        target_size=_file_size(target_size),
+        target_size=file_size(target_size),
         format=quant_format,  # type: ignore[arg-type]  # checked there
         accuracy_level=accuracy_level,
         op_types=checked_names(op_types_to_quantize, "op_types_to_quantize"),
@@ -140,10 +144,3 @@ def _job(
     if data is not None and not isinstance(data, str | Path):
         check_data(data)
     return WeightsJob(source=source, data=data, options=given, settings=samples)
-
-
-def _file_size(given: float | str | None) -> float | None:
-    try:
-        return None if given is None else parse_file_size(given)
-    except WrongTypeError as e:
-        raise UsageError(f"target_size = {given!r}: target_size takes {e}.") from e

@@ -42,6 +42,7 @@ class _Commands(Group):
     def list_commands(self, ctx: Any) -> list[str]:
         names: list[str] = super().list_commands(ctx)
         names.insert(names.index("inspect") + 1, names.pop(names.index("quantize")))
+        names.insert(names.index("tune"), names.pop(names.index("plan")))
         return names
 
 
@@ -54,11 +55,12 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-_MAKING = (demo, inspect, calibrate, plan, tune, optimize)
+_MAKING = (demo, inspect, calibrate, tune, optimize)
 _JUDGING = (evaluate, report, gate, diff, verify, targets)
 for _command in (*_MAKING, *_JUDGING):
     app.command(cls=Command)(_command)
 app.add_typer(quantize, name="quantize")
+app.add_typer(plan, name="plan")
 
 
 # The base of all complaints about a command line. Older typers take it from click, newer ones bring

@@ -14,6 +14,7 @@ from quantkit.settings import (
     CalibrateSettings,
     DataSettings,
     ImageSettings,
+    Recipe,
     TextSettings,
     closest,
     preset_keys,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from quantkit.observe import CalibratorOf
 
 __all__ = ["DataFlags", "MethodFlags", "calibrator", "chosen_calibrator", "data_settings"]
-__all__ += ["read_by"]
+__all__ += ["model_of", "read_by"]
 
 
 class MethodFlags(Flags):
@@ -47,6 +48,18 @@ class DataFlags(Flags):
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Skip samples that cannot be read.")
     ] = False
+
+
+def model_of(given: Path | None, recipe: Recipe) -> Path:
+    """Return the model that a command is about: what was given, or what quantkit.toml says.
+
+    Raises:
+        UsageError: Neither says it.
+    """
+    model = given or recipe.model
+    if model is None:
+        raise UsageError("Which model? Give its path, or model in quantkit.toml.")
+    return model
 
 
 def data_settings(recipe: DataSettings, flags: DataFlags) -> DataSettings:

@@ -1,6 +1,5 @@
 """`quantkit inspect MODEL`."""
 
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +10,6 @@ from quantkit.cli.console import (
     JsonOption,
     escape,
     fitted_table,
-    grouped,
     human,
     line,
     marked,
@@ -55,7 +53,10 @@ def inspect(
     _print_head(found)
     console.print(_size_table(found))
     console.print(plan_table(found.plans["dynamic"]))
-    line(_float16(found))
+    if found.foreseen:
+        console.print(_foreseen_table(found))
+    for said, count in found.stored.items():
+        line(f"{count} {said}")
     if nodes:
         _print_nodes(found)
     if found.weights:
@@ -95,16 +96,23 @@ def _size_table(found: "Inspection") -> "Table":
     return table
 
 
-def _float16(found: "Inspection") -> str:
-    """Say in a line what weights in float16 would come to."""
-    plan = found.plans["float16"]
-    if not plan.halves:
-        return "float16: nothing would get smaller"
-    share = f"{found.float16_bytes / found.nbytes:.1%}"
-    kept = Counter(grouped([n.why for n in plan.nodes if n.mode.value == "float"]))
-    stays = "; ".join(f"{count} x {why}" for why, count in kept.most_common(2))
-    size = f"{len(plan.halves)} weights in half their bytes, about {human(found.float16_bytes)} ({share})"
-    return f"float16: {size}" + (f"; float32 stays: {stays}" if stays else "")
+_FORMS = {
+    "dynamic": "int8, computed in integers where that is faster",
+    "weights": "4 bits in blocks, computed in float",
+    "float16": "float16 in the file, computed in float",
+}
+
+
+def _foreseen_table(found: "Inspection") -> "Table":
+    """Return how large the file would be in each form, smallest last."""
+    table = new_table("What it would weigh", ("form", "command"), ("weights", "size", "share"))
+    forms = ((name, found.foreseen[name]) for name in _FORMS if name in found.foreseen)
+    for name, size in sorted(forms, key=lambda form: -form[1]):
+        plan = found.plans[name]
+        count = str(len(plan.halves or plan.weights))
+        share = f"{size / found.nbytes:.1%}"
+        table.add_row(_FORMS[name], f"quantize {name}", count, f"about {human(size)}", share)
+    return table
 
 
 def _print_nodes(found: "Inspection") -> None:

@@ -1,13 +1,15 @@
-"""`quantkit plan MODEL --data dir/`, and `quantkit plan A.json --diff B.json`."""
+"""`quantkit plan [static | weights | float16] MODEL`, and `quantkit plan A.json --diff B.json`."""
 
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from quantkit.cli.calibration_view import watching
 from quantkit.cli.console import (
     JsonOption,
+    block_reasons,
     float_reasons,
     line,
     output,
@@ -15,20 +17,52 @@ from quantkit.cli.console import (
     write_json,
 )
 from quantkit.cli.data_options import DataFlags, MethodFlags, read_by
-from quantkit.cli.flags import expanded
+from quantkit.cli.flags import Command, Group, expanded
+from quantkit.cli.quantize_float16 import Float16Flags, float16_job
 from quantkit.cli.quantize_static import StaticFlags, job_of
+from quantkit.cli.quantize_weights import WeightsFlags, weights_job
 from quantkit.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from quantkit.plan import Plan
+    from quantkit.plan import Plan, WeightPlan
 
 __all__ = ["plan"]
 
 
+_OutputOption = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the plan: JSON.")
+]
+_NodesOption = Annotated[
+    bool, typer.Option("--nodes", help="List every node and every tensor, with the reason.")
+]
+_ModelArgument = Annotated[
+    Path | None,
+    typer.Argument(help="The float32 model; or in quantkit.toml.", metavar="MODEL"),
+]
+
+
+class _StaticUnlessSaid(Group):
+    """`plan MODEL` is that of static quantization."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in {*self.commands, "--help", "-h"}:
+            args = ["static", *args]
+        return super().parse_args(ctx, args)
+
+
+_HELP = "Show what would be done with each node and tensor, and why: static (if nothing is said), weights or float16. Writes no model."
+plan = typer.Typer(cls=_StaticUnlessSaid, no_args_is_help=True, help=_HELP)
+
+
+@plan.callback(help=_HELP)
+def _group() -> None: ...
+
+
+@plan.command(cls=Command)
 @expanded
-def plan(  # noqa: PLR0913 - one parameter a flag
+def static(  # noqa: PLR0913 - one parameter a flag
     *,
     model: Annotated[
         Path | None,
@@ -40,35 +74,98 @@ def plan(  # noqa: PLR0913 - one parameter a flag
     samples: DataFlags,
     how: MethodFlags,
     flags: StaticFlags,
-    saved: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the plan: JSON.")
-    ] = None,
+    saved: _OutputOption = None,
     other: Annotated[
         Path | None,
         typer.Option("--diff", metavar="FILE", help="Show what differs in this other plan."),
     ] = None,
-    nodes: Annotated[
-        bool, typer.Option("--nodes", help="List every node and every tensor, with the reason.")
-    ] = False,
+    nodes: _NodesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what static quantization would do with each node and tensor, and why. Writes no model."""
-    from quantkit.plan import read_plan, write_plan
+    """Show what static quantization would do with each node and tensor, and why; or look at any plan. Writes no model."""
+    from quantkit.plan import read_plan
 
     compared = None if other is None else read_plan(other)  # before anything is run
     found, name, unheeded = _found(model, samples, how, flags, [saved], other, quiet=as_json)
-    if saved is not None:
-        write_plan(found, saved)
     if other is not None and compared is not None:
+        _save(found, saved)
         _print_difference(found, compared, f"{name} -> {other}", as_json=as_json)
         return
-    if as_json:
-        from quantkit.plan.plan_file import FORMAT
+    _show(found, saved, nodes=nodes, as_json=as_json, notes=unheeded)
 
+
+@plan.command(cls=Command)
+@expanded
+def weights(
+    *,
+    model: _ModelArgument = None,
+    flags: WeightsFlags,
+    samples: DataFlags,
+    saved: _OutputOption = None,
+    nodes: _NodesOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show which weights would be in blocks of how many bits, which kernel path each node would take, and why."""
+    from quantkit.files import check_outputs
+    from quantkit.settings import load_recipe
+    from quantkit.workflows.weights import plan_weights
+
+    recipe = load_recipe()
+    job = weights_job(model, recipe, samples, flags)
+    check_outputs([saved], [*read_by(job.settings, Path(str(job.source))), recipe.file])
+    with watching(quiet=as_json) as monitor:
+        found = plan_weights(job, monitor)
+    _show(found, saved, nodes=nodes, as_json=as_json)
+
+
+@plan.command(cls=Command)
+@expanded
+def float16(
+    *,
+    model: _ModelArgument = None,
+    flags: Float16Flags,
+    samples: DataFlags,
+    saved: _OutputOption = None,
+    nodes: _NodesOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show which tensors would have 16 bits, which nodes would compute in float16, and why not the others."""
+    from quantkit.files import check_outputs
+    from quantkit.settings import load_recipe
+    from quantkit.workflows.float16 import plan_float16
+
+    recipe = load_recipe()
+    job = float16_job(model, recipe, samples, flags)
+    check_outputs([saved], [*read_by(job.settings, Path(str(job.source))), recipe.file])
+    with watching(quiet=as_json) as monitor:
+        found = plan_float16(job, monitor)
+    _show(found, saved, nodes=nodes, as_json=as_json)
+
+
+def _save(found: "Plan", saved: Path | None) -> None:
+    from quantkit.plan import write_plan
+
+    if saved is not None:
+        write_plan(found, saved)
+
+
+def _show(
+    found: "Plan",
+    saved: Path | None,
+    *,
+    nodes: bool,
+    as_json: bool,
+    notes: "Sequence[str]" = (),
+) -> None:
+    """Write a plan where it is asked for, and print it."""
+    from quantkit.plan.plan_file import FORMAT
+
+    _save(found, saved)
+    if as_json:
         write_json({"format": FORMAT, **found.to_json()})
         return
     _print(found, nodes=nodes)
-    for text in unheeded:
+    for text in notes:
         line(f"note: {text}")
     if saved is not None:
         line(f"wrote {saved}")
@@ -120,17 +217,31 @@ def _print_difference(found: "Plan", compared: "Plan", title: str, *, as_json: b
 
 def _print(found: "Plan", *, nodes: bool) -> None:
     output().print(static_plan_table(found))
-    for reason in float_reasons(found):
+    for reason in (*block_reasons(found), *float_reasons(found)):
         line(reason)
     stored = f"{len(found.activations)} activations with fixed ranges, {len(found.weights)} weights in 8 bits"
     if found.halves:
         stored = f"{len(found.halves)} tensors in 16 bits"
+    elif found.block_format is not None:
+        stored = f"{len(found.weights)} weights: {_bits_of(found)}"
     line(
         f"{stored}, opset {found.min_opset} or newer"
         + (f", for {found.target}" if found.target else "")
     )
-    if not nodes:
-        return
+    if nodes:
+        _print_nodes(found)
+
+
+def _bits_of(found: "Plan") -> str:
+    """Say how many weights have how many bits."""
+    counts = Counter(
+        w.spec.dtype.bits if w.blocks is None else w.blocks.bits for w in found.weights
+    )
+    return ", ".join(f"{counts[bits]} of {bits} bits" for bits in sorted(counts))
+
+
+def _print_nodes(found: "Plan") -> None:
+    """Print a line a node and a tensor."""
     line("Nodes: name, operator, mode, why")
     for node in found.nodes:
         line(f"{node.node}  {node.op_type}  {node.mode.words}  {node.why}")
@@ -139,11 +250,19 @@ def _print(found: "Plan", *, nodes: bool) -> None:
         for half in found.halves:
             line(f"{half.tensor}  {half.dtype}  {half.why}")
         return
-    line("Activations: tensor, type, scale, zero point, why")
-    for a in found.activations:
-        line(f"{a.tensor}  {a.dtype.name}  {a.scale:.6g}  {a.zero_point}  {a.why}")
+    if found.activations:
+        line("Activations: tensor, type, scale, zero point, why")
+        for a in found.activations:
+            line(f"{a.tensor}  {a.dtype.name}  {a.scale:.6g}  {a.zero_point}  {a.why}")
     line("Weights: tensor, type, scales")
     for w in found.weights:
-        axis = getattr(w.spec.granularity, "axis", None)
-        scales = "one" if axis is None else f"one per channel, axis {axis}"
-        line(f"{w.tensor}  {w.spec.dtype.name}  {scales}")
+        line(f"{w.tensor}  {_stored_as(w)}")
+
+
+def _stored_as(weight: "WeightPlan") -> str:
+    """Say how a weight stands in the file."""
+    if weight.blocks is not None:
+        return str(weight.blocks)
+    axis = getattr(weight.spec.granularity, "axis", None)
+    scales = "one" if axis is None else f"one per channel, axis {axis}"
+    return f"{weight.spec.dtype.name}  {scales}"

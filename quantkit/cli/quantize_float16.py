@@ -1,18 +1,21 @@
 """`quantkit quantize float16 IN OUT [--data dir/]`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from quantkit.cli.calibration_view import watching
 from quantkit.cli.console import ExternalDataOption, JsonOption, VerifyOption, write_json
-from quantkit.cli.data_options import DataFlags, data_settings, read_by
+from quantkit.cli.data_options import DataFlags, data_settings, model_of, read_by
 from quantkit.cli.flags import Flags, expanded
 from quantkit.cli.result_view import print_result
-from quantkit.settings import Float16Settings
+from quantkit.settings import Float16Settings, Recipe
 
-__all__ = ["Float16Flags", "float16"]
+if TYPE_CHECKING:
+    from quantkit.workflows.float16 import Float16Job
+
+__all__ = ["Float16Flags", "float16", "float16_job"]
 
 
 class Float16Flags(Flags):
@@ -21,11 +24,43 @@ class Float16Flags(Flags):
     kinds = (Float16Settings,)
 
 
+def float16_job(
+    model: Path | None, recipe: Recipe, samples: DataFlags, flags: Float16Flags
+) -> "Float16Job":
+    """Return what is to be written in 16 bits and how.
+
+    Args:
+        model: The float model; None: that of the recipe.
+        recipe: What quantkit.toml says.
+        samples: The flags of data.
+        flags: The flags of 16 bits.
+
+    Raises:
+        UsageError: The model is missing.
+    """
+    from quantkit.workflows.float16 import Float16Job
+
+    source = model_of(model, recipe)
+    settings = data_settings(recipe.calibrated, samples)
+    return Float16Job(
+        source=source,
+        options=flags.over(recipe.float16),
+        data=settings.path,
+        settings=settings,
+        skip_bad=samples.skip_bad,
+    )
+
+
 @expanded
 def float16(  # noqa: PLR0913 - one parameter per flag
     *,
-    model: Annotated[Path, typer.Argument(help="The float32 model.", metavar="IN")],
-    target: Annotated[Path, typer.Argument(help="Where to write the result.", metavar="OUT")],
+    model: Annotated[
+        Path | None, typer.Argument(help="The float32 model; or in quantkit.toml.", metavar="IN")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Argument(help="Where to write. Default: <model>.float16.onnx here.", metavar="OUT"),
+    ] = None,
     flags: Float16Flags,
     samples: DataFlags,
     save_plan: Annotated[
@@ -40,19 +75,13 @@ def float16(  # noqa: PLR0913 - one parameter per flag
     from quantkit.files import check_outputs
     from quantkit.plan import write_plan
     from quantkit.settings import load_recipe
-    from quantkit.workflows.float16 import Float16Job
     from quantkit.workflows.float16 import float16 as line_of_float16
 
     recipe = load_recipe()
-    settings = data_settings(recipe.calibrated, samples)
-    job = Float16Job(
-        source=model,
-        options=flags.over(recipe.float16),
-        data=settings.path,
-        settings=settings,
-        skip_bad=samples.skip_bad,
-    )
-    check_outputs([target, save_plan], [*read_by(settings, model), recipe.file])
+    job = float16_job(model, recipe, samples, flags)
+    source = Path(str(job.source))
+    target = output or Path(f"{source.stem}.{job.options.dtype}.onnx")
+    check_outputs([target, save_plan], [*read_by(job.settings, source), recipe.file])
     with watching(quiet=as_json) as monitor:
         result = line_of_float16(
             job, target, verify=verify, external_data=external_data, monitor=monitor
@@ -60,6 +89,6 @@ def float16(  # noqa: PLR0913 - one parameter per flag
     if save_plan is not None:
         write_plan(result.plan, save_plan)
     if as_json:
-        write_json({"input": str(model), "output": str(target), **result.to_json()})
+        write_json({"input": str(source), "output": str(target), **result.to_json()})
         return
     print_result(result, target)

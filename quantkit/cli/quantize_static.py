@@ -8,7 +8,14 @@ import typer
 
 from quantkit.cli.calibration_view import watching
 from quantkit.cli.console import ExternalDataOption, JsonOption, VerifyOption, write_json
-from quantkit.cli.data_options import DataFlags, MethodFlags, calibrator, data_settings, read_by
+from quantkit.cli.data_options import (
+    DataFlags,
+    MethodFlags,
+    calibrator,
+    data_settings,
+    model_of,
+    read_by,
+)
 from quantkit.cli.flags import Flags, expanded
 from quantkit.cli.result_view import print_result
 from quantkit.errors import UsageError
@@ -99,9 +106,7 @@ def job_of(
     from quantkit.api.static import for_plan, static_job
     from quantkit.workflows.calibrate import CalibrateOptions
 
-    source = model or recipe.model
-    if source is None:
-        raise UsageError("Which model? Give its path, or model in quantkit.toml.")
+    source = model_of(model, recipe)
     if plan is not None and flags.used(_PLANNED):
         raise UsageError(
             f"{flags.used(_PLANNED)} is for a plan to be made, and --plan gives one: edit that, or leave one out."

@@ -7,7 +7,7 @@ import typer
 
 from quantkit.cli.calibration_view import watching
 from quantkit.cli.console import ExternalDataOption, JsonOption, VerifyOption, write_json
-from quantkit.cli.data_options import DataFlags, data_settings, read_by
+from quantkit.cli.data_options import DataFlags, data_settings, model_of, read_by
 from quantkit.cli.flags import Flags, expanded
 from quantkit.cli.result_view import print_result
 from quantkit.errors import UsageError
@@ -41,9 +41,7 @@ def weights_job(
     """
     from quantkit.workflows.weights import WeightsJob
 
-    source = model or recipe.model
-    if source is None:
-        raise UsageError("Which model? Give its path, or model in quantkit.toml.")
+    source = model_of(model, recipe)
     settings = data_settings(recipe.calibrated, samples)
     return WeightsJob(
         source=source,

@@ -85,6 +85,11 @@ class BlockGrid:
         if not 1 <= self.largest <= _BYTE_VALUES:
             raise UsageError(f"Multipliers are 1 to {_BYTE_VALUES}, not {self.largest}.")
 
+    def __str__(self) -> str:
+        shared = f"blocks of {self.size}" if self.size else "whole rows"
+        zeros = "" if self.symmetric else ", with zero points"
+        return f"{self.bits} bits, {shared}{zeros}"
+
     @property
     def top(self) -> int:
         """The largest code."""
@@ -292,7 +297,7 @@ def fit_blocks(
         grid: Which numbers it may have.
         importance: Of the squared error of each input, (K,): the diagonal of H; None: all alike.
         method: "minmax" cuts nothing off. "mse" tries narrower ranges of each block and takes the one with the least error. "hqq"
-            moves the zeros to where most weights lose least, whatever the few large ones lose (half-quadratic).
+            moves steps and zeros to where most weights lose least, whatever the few large ones lose (half-quadratic).
     """
     share = None if importance is None else np.asarray(importance, np.float64).reshape(1, -1)
     weights = None if share is None else grid.blocked(share)
@@ -373,8 +378,8 @@ def _chosen(
     """Return step and zero of each block of (N, blocks, size)."""
     low, high = np.minimum(blocks.min(axis=-1), 0), np.maximum(blocks.max(axis=-1), 0)
     best_step, best_zero = _affine(low, high, grid)
-    if method == "hqq" and not grid.symmetric:
-        return best_step, _half_quadratic(blocks, best_step, best_zero, grid)
+    if method == "hqq":
+        return _half_quadratic(blocks, best_step, best_zero, grid)
     if method == "minmax":
         return best_step, best_zero
     shares = _SHARES if grid.bits < _FINE else _FEW_SHARES
@@ -413,26 +418,37 @@ def _lost(
     return lost
 
 
-def _half_quadratic(blocks: Floats, step: Floats, zero: Floats, grid: BlockGrid) -> Floats:
-    """Return zeros that keep ``sum |w - w'|^0.7`` small; steps stay.
+def _half_quadratic(
+    blocks: Floats, step: Floats, zero: Floats, grid: BlockGrid
+) -> tuple[Floats, Floats]:
+    """Return steps and zeros with a small ``sum |w - w'|^0.7``: most weights lose little, whatever the few large ones lose.
 
-    The error is split in two: what a norm below 1 leaves of it (a soft threshold), and a rest that is fitted by moving the zero to the mean
-    of what is then missing. The weight of the second part grows, as HQQ (Badri and Shaji, 2023) does it.
+    The error is split in two, as HQQ (Badri and Shaji, 2023) does it: what a norm below 1 keeps of it (a soft threshold, in steps), and a rest,
+    of which the squares are made small by moving step and zero. The threshold falls from round to round. Zeros are integers here, which kernels
+    want, so that moving them alone would change next to nothing: the step moves with them, and the best of all rounds counts.
     """
-    power, weight, growth, rounds = 0.7, 10.0, 1.01, 20
-    wide = step[..., np.newaxis]
-    found = zero[..., np.newaxis]
-    scaled = blocks / wide
+    power, weight, growth, rounds = 0.7, 2.0, 1.3, 12
+    best_step, best_zero = step, zero
+    least = np.full(step.shape, np.inf)
     for _ in range(rounds):
-        codes = np.clip(np.rint(scaled + found), 0, grid.top)
-        error = blocks - (codes - found) * wide
+        wide, middle = step[..., np.newaxis], zero[..., np.newaxis]
+        codes = np.clip(np.rint(blocks / wide + middle), 0, grid.top)
+        error = blocks / wide - (codes - middle)
         size = np.abs(error)
+        lost = ((size * wide) ** power).sum(axis=-1)
+        better = lost < least
+        best_step, best_zero = np.where(better, step, best_step), np.where(better, zero, best_zero)
+        least = np.where(better, lost, least)
         with np.errstate(divide="ignore"):  # the threshold of an error of 0 is infinite
-            kept = np.maximum(size - size ** (power - 1) * (power / weight), 0)
-        rest = np.sign(error) * kept
-        found = (codes - (blocks - rest) / wide).mean(axis=-1, keepdims=True)
+            kept = np.sign(error) * np.maximum(size - size ** (power - 1) * (power / weight), 0)
+        wanted = blocks - kept * wide
+        if not grid.symmetric:
+            zero = np.clip(np.rint((codes - wanted / wide).mean(axis=-1)), 0, grid.top)
+        steps = codes - zero[..., np.newaxis]
+        fitted = (wanted * steps).sum(axis=-1) / np.maximum((steps**2).sum(axis=-1), 1)
+        step = np.where(fitted > _TINY, fitted, step)
         weight *= growth
-    return np.clip(np.rint(found[..., 0]), 0, grid.top)
+    return best_step, best_zero
 
 
 def round_blocks(rows: Array, start: BlockCodes, carries: Carries) -> BlockCodes:

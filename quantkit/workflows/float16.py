@@ -51,7 +51,7 @@ from quantkit.workflows.outcome import (
 from quantkit.workflows.realize import write_checked
 from quantkit.workflows.record import float16_origin
 
-__all__ = ["Float16Job", "float16", "foreseen"]
+__all__ = ["Float16Job", "float16", "foreseen", "held_bytes", "plan_float16"]
 
 _JUDGED_ON = "samples of the given data"
 _UNKNOWN = (
@@ -168,6 +168,23 @@ def _draft(source: ir.Model, options: Float16Settings) -> _Draft:
     return _Draft(model=model, half=half, declared=declared, notes=tuple(notes))
 
 
+def plan_float16(job: Float16Job, monitor: Monitor | None = None) -> Plan:
+    """Make the plan of `float16`, and write nothing.
+
+    Raises:
+        QuantkitError: Model or data cannot be read.
+    """
+    monitor, loaded, options = monitor or Silent(), load_model(job.source), job.options
+    loaded.require_weights()
+    with loaded.watched():
+        draft = _draft(loaded.model, options)
+        data = _opened(loaded, job)
+        if not options.compute or data is None:
+            return plan_half(draft.half, options)
+        seen = _observed(loaded, draft.half, data, monitor, skip_bad=job.skip_bad)
+        return plan_half(draft.half, options, _ranges(seen))
+
+
 def foreseen(loaded: LoadedModel) -> tuple[Plan, int]:
     """Return what would be stored in float16 by default, and about how many bytes the file would have; nothing is changed.
 
@@ -178,10 +195,10 @@ def foreseen(loaded: LoadedModel) -> tuple[Plan, int]:
     draft = _draft(loaded.model, options)
     plan = plan_half(draft.half, options)
     saved = sum(draft.half.constants[name].nbytes // 2 for name in plan.half)
-    return plan, loaded.nbytes - saved - (_held(loaded.model) - _held(draft.model))
+    return plan, loaded.nbytes - saved - (held_bytes(loaded.model) - held_bytes(draft.model))
 
 
-def _held(model: ir.Model) -> int:
+def held_bytes(model: ir.Model) -> int:
     """Return what all initializers take."""
     tensors = (v.const_value for g in model.graphs() for v in g.initializers.values())
     return sum(tensor.nbytes for tensor in tensors if tensor is not None)

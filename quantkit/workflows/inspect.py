@@ -14,21 +14,29 @@ from quantkit.files import human
 from quantkit.graph.half import RUN_WIDE, computes_bfloat16, half_type, widen
 from quantkit.graph.load import LoadedModel
 from quantkit.graph.opset import opset_of
+from quantkit.graph.save import copy_of
 from quantkit.graph.size.by_cause import account_of
+from quantkit.graph.unpack import unpack
 from quantkit.graph.view import view_of
+from quantkit.numerics.blocks import BlockGrid
 from quantkit.numerics.weights import WeightAnalysis, analyze_weight
 from quantkit.ops.integer_ops import quantized_among
 from quantkit.ops.view import View
-from quantkit.plan import Plan, plan_dynamic
+from quantkit.plan import Plan, plan_blocks, plan_dynamic
+from quantkit.plan.blocks import packed_bytes, slow_path
 from quantkit.result import Part
+from quantkit.rewrite.simplify.subexpressions import tie_weights
 from quantkit.runtime.session import load_model, runtime_limits, runtime_version
 from quantkit.settings import DynamicSettings
 from quantkit.settings.record import to_record
-from quantkit.workflows.float16 import foreseen
+from quantkit.workflows.float16 import foreseen, held_bytes
 
 __all__ = ["Inspection", "Port", "WeightRow", "inspect_model"]
 
 _SHOWN = 5  # of a kind, when printed
+_FLOAT = 4  # bytes
+_SLOW = ", the slow path of its kernel"
+_LESS = 0.95  # of the size; what saves less is not worth telling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +79,9 @@ class Inspection:
         outputs: Its outputs.
         operators: How many nodes of each operator, subgraphs included.
         size: Bytes by cause; they add up to `nbytes`.
-        plans: What each mode would do, by the mode's name: "dynamic", "stored", "float16".
-        float16_bytes: About how large a file with weights in float16 would be.
+        plans: What each mode would do, by the mode's name: "dynamic", "stored", "weights", "float16".
+        foreseen: About how large the file of a plan would be; what saves nothing is left out.
+        stored: How weights of few bits stand in the file, with how many nodes read them so.
         weights: Analyses of the largest weights, if asked for.
         hazards: Warnings: what may go wrong with it.
     """
@@ -89,7 +98,8 @@ class Inspection:
     plans: Mapping[str, Plan]
     weights: tuple[WeightRow, ...]
     hazards: tuple[str, ...]
-    float16_bytes: int
+    foreseen: Mapping[str, int]
+    stored: Mapping[str, int]
 
     def __str__(self) -> str:
         """Say what counts, in a few lines."""
@@ -143,10 +153,23 @@ def inspect_model(source: str | Path | onnx.ModelProto, *, weights: int = 0) -> 
     operators = dict(Counter(_operator(n) for n in model.graph.all_nodes()).most_common())
     accounts = account_of(loaded)
     float16, float16_bytes = foreseen(loaded)
+    stored = _stored(model)
     wide = computes_bfloat16(model)
     if half := half_type(model):
         widen(model)  # as quantizing does
+    before = held_bytes(model)
+    if not loaded.missing:
+        tie_weights(model)  # likewise
+    twice = before - held_bytes(model)
     view = view_of(model, read_weights=not loaded.missing)
+    plans = {
+        "dynamic": plan_dynamic(view),
+        "stored": plan_dynamic(view, DynamicSettings(integer=False)),
+        "weights": plan_blocks(view),
+        "float16": float16,
+    }
+    sizes = {name: accounts.nbytes - twice - _saved(plan, view) for name, plan in plans.items()}
+    sizes["float16"] = float16_bytes
     return Inspection(
         name=loaded.name.strip("'"),
         nbytes=accounts.nbytes,
@@ -157,15 +180,49 @@ def inspect_model(source: str | Path | onnx.ModelProto, *, weights: int = 0) -> 
         outputs=outputs,
         operators=operators,
         size=accounts.parts,
-        plans={
-            "dynamic": plan_dynamic(view),
-            "stored": plan_dynamic(view, DynamicSettings(integer=False)),
-            "float16": float16,
-        },
+        plans=plans,
         weights=_analyses(model, view, weights) if not loaded.missing else (),
-        hazards=tuple(_warnings(loaded, view, inputs, half, wide=wide)),
-        float16_bytes=float16_bytes,
+        hazards=tuple(_warnings(loaded, view, inputs, stored, half, wide=wide)),
+        foreseen={n: size for n, size in sizes.items() if size < _LESS * accounts.nbytes},
+        stored=stored,
     )
+
+
+def _saved(plan: Plan, view: View) -> int:
+    """Return about how many bytes a plan takes off the weights of a file."""
+    saved = 0
+    for planned in plan.weights:
+        weight, spec = view.weights[planned.tensor], planned.spec
+        axis = getattr(spec.granularity, "axis", None)
+        rows = 1 if axis is None else weight.shape[axis]
+        grid = planned.blocks or BlockGrid(bits=spec.dtype.bits, size=0, symmetric=True, largest=1)
+        saved += _FLOAT * weight.size - packed_bytes(grid, rows, weight.size // rows)
+    return saved
+
+
+def _stored(model: ir.Model) -> dict[str, int]:
+    """Count how weights of few bits stand in a file."""
+    found = Counter(said for node in model.graph.all_nodes() if (said := _blocks_of(node)))
+    if packed := unpack(copy_of(model)):
+        found["constants of packed bits, put together when the file is loaded"] = packed
+    return dict(found.most_common())
+
+
+def _blocks_of(node: ir.Node) -> str:
+    """Say how a node reads weights in blocks; "" if it reads none."""
+    attribute = node.attributes.get_int
+    if node.op_type == "DequantizeLinear":
+        block, source = attribute("block_size", 0), node.inputs[0]
+        dtype = source.dtype.name.lower() if source is not None and source.dtype else "?"
+        return f"DequantizeLinear: {dtype}, blocks of {block}" if block else ""
+    if node.op_type not in {"MatMulNBits", "GatherBlockQuantized"}:
+        return ""
+    bits, block = attribute("bits", 4), attribute("block_size", 128)
+    said = f"{node.op_type}: {bits} bits, blocks of {block}"
+    if node.op_type == "GatherBlockQuantized":
+        return said
+    level = attribute("accuracy_level", 0)
+    return f"{said}, accuracy level {level}" + (_SLOW if slow_path(bits, block, level) else "")
 
 
 def _operator(node: ir.Node) -> str:
@@ -210,7 +267,13 @@ def _analyses(model: ir.Model, view: View, limit: int) -> tuple[WeightRow, ...]:
 
 
 def _warnings(
-    loaded: LoadedModel, view: View, inputs: tuple[Port, ...], half: str, *, wide: bool
+    loaded: LoadedModel,
+    view: View,
+    inputs: tuple[Port, ...],
+    stored: Mapping[str, int],
+    half: str,
+    *,
+    wide: bool,
 ) -> list[str]:
     # What a user should know before an hour of calibration, each of which is legal ONNX: weights that are not there,
     # a version that the installed runtime does not load, a model that was quantized before (doing it again loses
@@ -233,6 +296,11 @@ def _warnings(
         found.append(f"opset {opset_of(model)}: {version} supports up to {limits.opset}")
     quantized = quantized_among(n.op_type for n in model.graph.all_nodes())
     made = model.metadata_props.get("quantkit", "")
+    found += [
+        f"{count} {said}: 20 to 40 times slower than with accuracy level 4"
+        for said, count in stored.items()
+        if said.endswith(_SLOW)
+    ]
     if quantized or (made and not made.endswith(" float16")):
         how = ", ".join(quantized) or "weights in 8 bits"
         found.append(f"it is quantized already ({how})")
