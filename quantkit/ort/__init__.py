@@ -6,7 +6,7 @@ Names, parameters and their order are onnxruntime's. An argument that is given i
 quantkit's choice. What quantkit does not do raises an error that names the quantkit way. The modules in which scripts
 find these names there are here as well: `calibrate`, `onnx_model`, `preprocess`, `qdq_loss_debug`, `quant_utils`,
 `quantize`, `registry`, `shape_inference`, `tensor_quant_overrides`, `execution_providers.qnn`, and the command
-`static_quantize_runner`.
+`static_quantize_runner`; `matmul_nbits_quantizer` is both.
 """
 
 from typing import Any

@@ -22,9 +22,21 @@ __all__ = ["MissingModuleError", "MissingNameError", "missing"]
 
 _OURS, _THEIRS = "quantkit.ort", "onnxruntime.quantization"
 
-_FOUR_BITS = (
-    "quantkit writes 8-bit weights: quantkit.quantize_dynamic(model, output), which needs no data; for 4 bits "
-    "stay with onnxruntime.quantization.matmul_nbits_quantizer"
+_BLOCKS = (
+    "weights in blocks of few bits are made by quantkit.ort.matmul_nbits_quantizer.MatMulNBitsQuantizer, and by "
+    "quantkit.quantize_weights(model, output)"
+)
+_OLDER = (
+    "onnxruntime calls it matmul_nbits_quantizer.MatMulNBitsQuantizer now, with bits as its second argument; use "
+    "quantkit.ort.matmul_nbits_quantizer"
+)
+_FLOATS = (
+    "bitsandbytes' 4-bit floats (FP4, NF4) are not written; 4-bit integers in blocks are, by "
+    "quantkit.quantize_weights(model, output, bits=4)"
+)
+_AWQ = (
+    "quantkit.quantize_weights(model, output, data, weights=quantkit.WeightsSettings(awq=True)) does AWQ, with samples of "
+    "your own"
 )
 _QNN = "use quantkit.quantize_static(model, output, data, target='qnn')"
 _QNN_CONFIG = "it is in quantkit.ort.execution_providers.qnn"
@@ -49,22 +61,19 @@ _INSTEAD = {
     "cuda_quantizer": "use quantkit.quantize_static(model, output, data, target='tensorrt')",
     "fusions": _SIMPLIFY,
     "get_qnn_qdq_config": _QNN_CONFIG,
-    "matmul_4bits_quantizer": _FOUR_BITS,
-    "matmul_bnb4_quantizer": _FOUR_BITS,
-    "matmul_nbits_quantizer": _FOUR_BITS,
-    "neural_compressor": _FOUR_BITS,
+    "matmul_4bits_quantizer": _OLDER,
+    "matmul_bnb4_quantizer": _FLOATS,
+    "neural_compressor": _BLOCKS,
     "onnx_model": "read and change models with the package onnx_ir, or simplify them with quantkit.optimize",
     "onnx_quantizer": _PLAN,
     "operators": _PLAN,
     "registry": _PLAN,
 }
 _NAMES_OF = {
-    _FOUR_BITS: (
-        "MatMulNBitsQuantizer",
-        "MatMul4BitsQuantizer",
-        "MatMulBnb4Quantizer",
-        "WeightOnly",
-    ),
+    _OLDER: ("MatMul4BitsQuantizer",),
+    _FLOATS: ("MatMulBnb4Quantizer",),
+    _AWQ: ("NVAWQ",),
+    _BLOCKS: ("MatMulNBitsQuantizer", "WeightOnly"),
     _PLAN: ("ONNXQuantizer", "BaseQuantizer", "QuantizationParams", "QDQ", "QuantizedValue"),
     _STATISTICS: ("HistogramCollector", "CalibrationDataCollector"),
     _SIMPLIFY: ("optimize_model", "load_model_with_shape_infer", "shape_infer"),

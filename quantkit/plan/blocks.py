@@ -10,7 +10,7 @@ What onnxruntime's kernels take, and when they leave their fast path (20 to 40 t
 
 - MatMulNBits: a constant matrix on the right, 2, 4 or 8 bits, blocks of 16 to 256 (2 bits: 32 to 128), zeros absent or uint8. At accuracy_level 4 activations
   are rounded to 8 bits per block; below it 4 bits have a float kernel, 2 and 8 bits none: the slow path.
-- GatherBlockQuantized: rows of a matrix, in bytes.
+- GatherBlockQuantized: rows of a matrix, in bytes; a small table only where Gather is named.
 - A DequantizeLinear of blocks is fused with the MatMul or Gemm behind it if nobody else reads the weight, in 4 and 8 bits; it runs at level 4 then.
 
 Weights with few inputs per row (depthwise Conv), whose codes cannot make up for each other, keep 8 bits: they are a few per cent of a file.
@@ -33,7 +33,7 @@ from quantkit.spec import PerAxis, QuantSpec
 
 __all__ = ["grid_of", "packed_bytes", "plan_blocks", "slow_path"]
 
-_MATRIX = 2
+_MATRIX, _LOOK_UP = 2, "Gather"
 _INTEGER_LEVEL = 4
 _TWO_BITS, _TWO_BIT_BLOCKS = 2, (32, 64, 128)
 _PLAIN_BITS = (4, 8)  # types that DequantizeLinear has from opset 21 on
@@ -157,12 +157,13 @@ class _Chooser(Selection):
         self.options = options
         self.bits = bits
         self.kept = kept
+        least = 0 if _LOOK_UP in options.op_types else MIN_TABLE  # what is named is done
         self.tables = {
             name
             for node in view.weighted
             if node.kernel is Kernel.LOOKUP
             for name in node.weights.values()
-            if view.weights[name].size >= MIN_TABLE
+            if view.weights[name].size >= least
         }
         super().__init__(
             view.names,

@@ -93,9 +93,22 @@ def test_an_attribute_that_is_missing_says_what_to_use_instead() -> None:
 @pytest.mark.parametrize(
     ("line", "kind", "said"),
     [
-        ("from quantkit.ort import MatMulNBitsQuantizer", ImportError, "quantize_dynamic"),
-        ("quantkit.ort.MatMulNBitsQuantizer", AttributeError, "quantize_dynamic"),
-        ("import quantkit.ort.matmul_nbits_quantizer", ModuleNotFoundError, "4 bits"),
+        ("from quantkit.ort import MatMulNBitsQuantizer", ImportError, "matmul_nbits_quantizer"),
+        ("quantkit.ort.MatMulNBitsQuantizer", AttributeError, "quantize_weights("),
+        ("import quantkit.ort.matmul_4bits_quantizer", ModuleNotFoundError, "second argument"),
+        ("from quantkit.ort import MatMul4BitsQuantizer", ImportError, "matmul_nbits_quantizer"),
+        ("import quantkit.ort.matmul_bnb4_quantizer", ModuleNotFoundError, "quantize_weights("),
+        ("from quantkit.ort import MatMulBnb4Quantizer", ImportError, "NF4"),
+        (
+            "from quantkit.ort.matmul_nbits_quantizer import NVAWQWeightOnlyQuantConfig",
+            ImportError,
+            "awq=True",
+        ),
+        (
+            "from quantkit.ort.matmul_nbits_quantizer import HQQWeightOnlyQuantizer",
+            ImportError,
+            "MatMulNBitsQuantizer",
+        ),
         ("from quantkit.ort import get_qnn_qdq_config", ImportError, "execution_providers.qnn"),
         ("quantkit.ort.get_qnn_qdq_config", AttributeError, "execution_providers.qnn"),
         ("from quantkit.ort.calibrate import HistogramCollector", ImportError, "calibrate("),
@@ -123,6 +136,7 @@ def test_the_usual_ones(line: str, kind: type[Exception], said: str) -> None:
         "from quantkit.ort import calibrate, shape_inference, quant_utils",
         "from quantkit.ort.registry import QLinearOpsRegistry, QDQRegistry",
         "from quantkit.ort.onnx_model import ONNXModel",
+        "from quantkit.ort.matmul_nbits_quantizer import MatMulNBitsQuantizer, GPTQWeightOnlyQuantConfig",
         "from quantkit.ort.execution_providers.qnn import get_qnn_qdq_config, qnn_preprocess_model",
         "from quantkit.ort.quant_utils import quantize_data, get_opset_version, ms_domain",
         "from quantkit.ort.execution_providers.qnn import get_qnn_qdq_config",
@@ -176,7 +190,7 @@ from onnxruntime.quantization import QuantType
 from onnxruntime.quantization.calibrate import CalibrationMethod
 for line in ("from onnxruntime.quantization.calibrate import HistogramCollector",
              "from onnxruntime.quantization import nonsense",
-             "import onnxruntime.quantization.matmul_nbits_quantizer"):
+             "import onnxruntime.quantization.matmul_bnb4_quantizer"):
     try:
         exec(line)
     except ImportError:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from block_cases import language_model, layers, planned
 from builders import graph, model, node, weight
+from onnx import TensorProto
 
 from quantkit.errors import UnknownNodeError, UsageError
 from quantkit.graph.view import view_of
@@ -23,6 +24,21 @@ def test_products_and_large_tables_read_blocks() -> None:
     assert plan.weight["table"].blocks.bits == 8  # type: ignore[union-attr]
     assert plan.weight["layer"].blocks.bits == 4  # type: ignore[union-attr]
     assert "fast path" in plan.node["layer"].why
+
+
+@pytest.mark.parametrize(
+    ("op_types", "mode"), [((), Mode.STORED), (("Gather",), Mode.BLOCKS)], ids=["all", "named"]
+)
+def test_a_small_table_is_looked_up_in_blocks_where_gather_is_named(
+    op_types: tuple[str, ...], mode: Mode
+) -> None:
+    nodes = [node("Gather", ["table", "ids"], ["y"], "look_up")]
+    types = {"ids": TensorProto.INT64}
+    proto = graph(
+        nodes, {"ids": ["N"]}, {"y": ["N", 128]}, {"table": weight(300, 128)}, types=types
+    )
+    _, plan = planned(model(proto), op_types=op_types)
+    assert plan.node["look_up"].mode is mode
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,271 @@
+"""onnxruntime's `MatMulNBitsQuantizer`, its configurations, and its command: weights of few bits in blocks.
+
+    python -m quantkit.ort.matmul_nbits_quantizer --input_model IN --output_model OUT
+
+Flags are onnxruntime's; ``quantkit quantize weights`` is the command with quantkit's own.
+"""
+
+import argparse
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from quantkit.api.arguments import checked_names
+from quantkit.errors import OutputError, QuantkitError, UsageError, as_os_error
+from quantkit.files import scratch
+from quantkit.graph.load import read_structure
+from quantkit.ort.missing import missing
+from quantkit.ort.onnx_model import ONNXModel
+from quantkit.ort.quant_utils import QuantFormat
+from quantkit.ort.weight_only import Given, quantize_in_blocks, settings_of
+from quantkit.ort.weight_only_configs import (
+    DefaultWeightOnlyQuantConfig,
+    GPTQWeightOnlyQuantConfig,
+    HQQWeightOnlyQuantConfig,
+    KQuantWeightOnlyQuantConfig,
+    RTNWeightOnlyQuantConfig,
+    WeightOnlyQuantConfig,
+)
+from quantkit.workflows.outcome import QuantizeResult
+
+__all__ = [
+    "DefaultWeightOnlyQuantConfig",
+    "GPTQWeightOnlyQuantConfig",
+    "HQQWeightOnlyQuantConfig",
+    "KQuantWeightOnlyQuantConfig",
+    "MatMulNBitsQuantizer",
+    "RTNWeightOnlyQuantConfig",
+    "WeightOnlyQuantConfig",
+    "main",
+    "parse_args",
+]
+__path__: list[str] = []  # so that what is missing is said; see quantkit.ort.missing
+
+
+class MatMulNBitsQuantizer:
+    """Stores weights in 2 to 8 bits, in blocks: MatMul becomes MatMulNBits, Gather GatherBlockQuantized.
+
+    `process` quantizes; `model` then holds the result (``model.save_model_to_file(path)``).
+    """
+
+    def __init__(  # noqa: PLR0913 - onnxruntime's signature
+        self,
+        model: onnx.ModelProto | str | Path,
+        bits: int = 4,
+        block_size: int = 128,
+        is_symmetric: bool = False,  # noqa: FBT001 - onnxruntime's signature
+        accuracy_level: int | None = None,
+        nodes_to_exclude: Sequence[str] | None = None,
+        nodes_to_include: list[str] | None = None,
+        quant_format: QuantFormat = QuantFormat.QOperator,
+        op_types_to_quantize: tuple[str, ...] | None = None,
+        quant_axes: tuple[tuple[str, int], ...] | None = None,
+        channel_wised_quantize: bool = False,  # noqa: FBT001
+        algo_config: WeightOnlyQuantConfig | None = None,
+    ) -> None:
+        """Keep what is asked for.
+
+        Args:
+            model: The float model, in memory or as a path.
+            bits: Of a weight, 2 to 8.
+            block_size: Neighbours that share a scale: 16 to 256.
+            is_symmetric: Zero points in the middle.
+            accuracy_level: Of MatMulNBits; None: 4, activations are rounded to 8 bits inside the kernel.
+            nodes_to_exclude: Never these nodes.
+            nodes_to_include: These nodes beside those of the operator types.
+            quant_format: QOperator, onnxruntime's own operators; QDQ, DequantizeLinear of blocks.
+            op_types_to_quantize: Only these operator types; None: MatMul.
+            quant_axes: Along which axis blocks run, by operator type: MatMul 0, Gather 1.
+            channel_wised_quantize: Not supported.
+            algo_config: How weights are rounded. What it says is not taken from the arguments above.
+
+        Raises:
+            QuantkitError: The model is not there, or what is asked for cannot be done.
+        """
+        self.model_path = str(model) if isinstance(model, str | Path) else None
+        if self.model_path is not None:
+            read_structure(Path(self.model_path))
+        elif isinstance(model, onnx.ModelProto):
+            self.model = ONNXModel(model)
+        else:
+            raise UsageError(
+                f"A model is given as a path or an onnx.ModelProto, not as {type(model).__name__}."
+            )
+        self.bits = bits
+        self.block_size = block_size
+        self.is_symmetric = is_symmetric
+        self.accuracy_level = accuracy_level
+        self.nodes_to_exclude = set(checked_names(nodes_to_exclude, "nodes_to_exclude"))
+        included = checked_names(nodes_to_include, "nodes_to_include")
+        self.nodes_to_include = set(included) if included else None
+        self.algo_config = algo_config or DefaultWeightOnlyQuantConfig(
+            block_size=block_size,
+            is_symmetric=is_symmetric,
+            accuracy_level=accuracy_level,
+            quant_format=quant_format,
+            op_types_to_quantize=op_types_to_quantize,
+            quant_axes=quant_axes,
+            bits=bits,
+            channel_wised_quantize=channel_wised_quantize,
+        )
+        settings_of(self.algo_config, self._given)
+
+    @cached_property
+    def model(self) -> ONNXModel:
+        """The model: float before `process`, quantized behind it. That of a path is read when it is asked for."""
+        assert self.model_path is not None  # noqa: S101 - one in memory is set
+        return ONNXModel(onnx.load(self.model_path))
+
+    @property
+    def _given(self) -> Given:
+        return Given(
+            bits=self.bits,
+            block_size=self.block_size,
+            is_symmetric=self.is_symmetric,
+            accuracy_level=self.accuracy_level,
+            include=self.nodes_to_include or (),
+            exclude=self.nodes_to_exclude,
+        )
+
+    def process(self) -> QuantizeResult:
+        """Quantize; the result is checked, loaded, run and compared with float before it takes the model's place.
+
+        Returns:
+            What was done to each node and why; its warnings are logged.
+
+        Raises:
+            QuantkitError: With one line that says what is wrong. The model stays as it was.
+        """
+        held: ONNXModel | None = self.__dict__.get("model")  # somebody may have changed it
+        source = self.model_path if held is None else held.model
+        assert source is not None  # noqa: S101 - one of the two is there
+        with scratch() as folder:
+            path = folder / "quantized.onnx"
+            result = quantize_in_blocks(source, path, self.algo_config, self._given)
+            self.model = ONNXModel(onnx.load(path))
+        return result
+
+
+def _answer(text: str) -> bool:
+    return text.lower() in {"true", "1"}
+
+
+def _axis(text: str) -> tuple[str, int]:
+    op_type, _, axis = text.partition(":")
+    return op_type, int(axis)
+
+
+def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line, `sys.argv` if it is not given."""
+    parser = argparse.ArgumentParser(
+        prog="python -m quantkit.ort.matmul_nbits_quantizer",
+        description="Store the weights of a model in few bits, in blocks that share a scale.",
+    )
+    add = parser.add_argument
+    add("--input_model", required=True, help="The float model.")
+    add("--output_model", required=True, help="Where to write; there must be no such file yet.")
+    add("--block_size", default=32, type=int, help="Neighbours that share a scale: 16 to 256.")
+    add("--quant_method", default="default", choices=_CONFIGS, help="How weights are rounded.")
+    add("--bits", default=4, type=int, help="Bits of a weight, 2 to 8.")
+    add(
+        "--symmetric",
+        const=True,
+        nargs="?",
+        type=_answer,
+        help="Zero points in the middle: true or false. Default: true for the method default, else false.",
+    )
+    add("--accuracy_level", type=int, help="Of MatMulNBits: 0 to 4. Default: 4.")
+    add("-v", "--verbose", action="store_true", help="Log what is done.")
+    add("--nodes_to_exclude", nargs="+", default=[], help="Never these nodes, by name.")
+    add("--nodes_to_include", nargs="+", help="These nodes beside those of the operator types.")
+    add(
+        "--quant_format",
+        default="QOperator",
+        choices=("QOperator", "QDQ"),
+        help="How it is written.",
+    )
+    add("--op_types_to_quantize", nargs="+", choices=("MatMul", "Gather"), help="Default: MatMul.")
+    add(
+        "--quant_axes",
+        nargs="+",
+        type=_axis,
+        metavar="OP:AXIS",
+        help="MatMul:0 and Gather:1 alone.",
+    )
+    for flag in ("calib_dataset_name", "tokenizer_dir", "calibration_method", "cache_dir"):
+        add(f"--{flag}", help=argparse.SUPPRESS)  # of nvidia_awq, which says what to use instead
+    return parser.parse_args(arguments)
+
+
+def _default(given: argparse.Namespace, common: dict[str, Any]) -> WeightOnlyQuantConfig:
+    return DefaultWeightOnlyQuantConfig(
+        block_size=given.block_size,
+        is_symmetric=given.symmetric is not False,
+        accuracy_level=given.accuracy_level,
+        quant_axes=given.quant_axes,
+        bits=given.bits,
+        **common,
+    )
+
+
+def _hqq(given: argparse.Namespace, common: dict[str, Any]) -> WeightOnlyQuantConfig:
+    return HQQWeightOnlyQuantConfig(
+        block_size=given.block_size, bits=given.bits, quant_axes=given.quant_axes, **common
+    )
+
+
+_CONFIGS: dict[str, Callable[[argparse.Namespace, dict[str, Any]], WeightOnlyQuantConfig]] = {
+    "default": _default,
+    "hqq": _hqq,
+    "rtn": lambda _, common: RTNWeightOnlyQuantConfig(**common),
+    "k_quant": lambda _, common: KQuantWeightOnlyQuantConfig(**common),
+    "gptq": lambda _, common: GPTQWeightOnlyQuantConfig(**common),
+    "nvidia_awq": lambda _, common: WeightOnlyQuantConfig("nvidia_awq", **common),
+}
+
+
+def main() -> None:
+    """Quantize as the command line says.
+
+    Raises:
+        QuantkitError: With one line that says what is wrong. Nothing is written then.
+    """
+    given = parse_args()
+    if given.verbose:
+        logging.basicConfig(level=logging.DEBUG)
+    if Path(given.output_model).exists():
+        said = f"'{given.output_model}' is there already: remove it, or name another file."
+        raise as_os_error(OutputError(said), FileExistsError)
+    common = {
+        "quant_format": QuantFormat[given.quant_format],
+        "op_types_to_quantize": given.op_types_to_quantize,
+    }
+    quantizer = MatMulNBitsQuantizer(
+        given.input_model,
+        bits=given.bits,
+        block_size=given.block_size,
+        is_symmetric=bool(given.symmetric),
+        accuracy_level=given.accuracy_level,
+        nodes_to_exclude=given.nodes_to_exclude,
+        nodes_to_include=given.nodes_to_include,
+        algo_config=_CONFIGS[given.quant_method](given, common),
+    )
+    quantizer.process()
+    quantizer.model.save_model_to_file(given.output_model, True)
+
+
+def __getattr__(name: str) -> Any:
+    raise missing(__name__, name)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except QuantkitError as e:
+        sys.stderr.write(f"error: {e}\n")
+        sys.exit(2)
