@@ -47,13 +47,13 @@ class _StaticUnlessSaid(Group):
     """`plan MODEL` is that of static quantization."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] not in {*self.commands, "--help", "-h"}:
+        if not args or args[0] not in self.commands:
             args = ["static", *args]
         return super().parse_args(ctx, args)
 
 
 _HELP = "Show what would be done with each node and tensor, and why: static (if nothing is said), weights or float16. Writes no model."
-plan = typer.Typer(cls=_StaticUnlessSaid, no_args_is_help=True, help=_HELP)
+plan = typer.Typer(cls=_StaticUnlessSaid, help=_HELP)
 
 
 @plan.callback(help=_HELP)
@@ -82,7 +82,10 @@ def static(  # noqa: PLR0913 - one parameter a flag
     nodes: _NodesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what static quantization would do with each node and tensor, and why; or look at any plan. Writes no model."""
+    """Show what static quantization would do with each node and tensor, and why; or look at any plan. Writes no model.
+
+    `quantkit plan weights` and `quantkit plan float16` do the same for weights in blocks and for 16 bits.
+    """
     from quantkit.plan import read_plan
 
     compared = None if other is None else read_plan(other)  # before anything is run

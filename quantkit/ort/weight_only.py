@@ -159,7 +159,7 @@ def quantize_in_blocks(model: Source, output: Path, config: Any, given: Given) -
     """
     settings, notes = _chosen(load(model).model, settings_of(config, given), given)
     notes += _without_effect(config, given)
-    samples = _samples(getattr(config, "calibration_data_reader", None))
+    samples = getattr(config, "calibration_data_reader", None)
     custom, plan = getattr(config, "customized_weight_config", None) or {}, None
     try:
         if custom:
@@ -171,13 +171,6 @@ def quantize_in_blocks(model: Source, output: Path, config: Any, given: Given) -
         result = write_float(model, output, said)
     notes += _slow(result.plan)
     return told(replace(result, warnings=(*result.warnings, *notes)))
-
-
-def _samples(reader: Any) -> Any:
-    """Return what a reader gives as a list: it can be read once, and weights are fitted in several passes."""
-    if not hasattr(reader, "get_next"):
-        return reader
-    return list(iter(lambda: reader.get_next() or None, None))
 
 
 def _chosen(
@@ -275,12 +268,6 @@ def _with_grid(plan: Plan, name: str, tensor: str, own: WeightsSettings) -> Plan
 
 def _without_effect(config: Any, given: Given) -> Iterable[str]:
     """Yield what is said of arguments that change nothing."""
-    if config.algorithm == "HQQ":
-        # Of 479,232 zeros of six distributions, in 2 to 8 bits and blocks of 16 to 128, 0.3 % moved.
-        yield (
-            "HQQ is hardly better than RTN here: fast kernels take whole zero points, and most are rounded back to where they were. "
-            "KQuantWeightOnlyQuantConfig() loses less."
-        )
     if config.algorithm == "HQQ" and given.is_symmetric:
         yield "is_symmetric=True has no effect: HQQ is about zero points that are not in the middle."
     if config.algorithm == "GPTQ" and config.percdamp != _DAMPING:

@@ -61,7 +61,7 @@ from quantkit.workflows.bits import (
     wanted_bytes,
 )
 from quantkit.workflows.block_times import rounding_noted, slower_in_blocks
-from quantkit.workflows.calibrate import OpenedData, opened_for
+from quantkit.workflows.calibrate import OneShotData, OpenedData, opened_for
 from quantkit.workflows.measure import SWITCH
 from quantkit.workflows.outcome import (
     QuantizeResult,
@@ -266,11 +266,24 @@ def _ready(source: LoadedModel, job: WeightsJob, lab: Path) -> _Ready:
     ready = _Ready(source=source, model=model, view=view_of(model), notes=tuple(notes), lab=lab)
     if job.data is None:
         return ready
-    data = opened_for(source, job.data, job.settings)
-    data.require()
+    data = _opened(source, job)
     ready = replace(ready, data=data, floats=_file_of(model, lab), skip_bad=job.skip_bad)
     scales = options.rounding is False if options.awq == "auto" else options.awq
     return _with_scaled_inputs(ready, options) if scales else ready
+
+
+def _opened(source: LoadedModel, job: WeightsJob) -> OpenedData:
+    """Open the samples. What can be read only once is held in memory: weights are fitted in several passes.
+
+    Raises:
+        QuantkitError: They cannot be read, or do not fit the model.
+    """
+    data = opened_for(source, job.data, job.settings)
+    samples = data.require()
+    if not isinstance(samples, OneShotData):
+        return data
+    held = [*islice(samples, job.settings.limit), *samples.held_out]
+    return opened_for(source, [dict(sample.feeds) for sample in held], job.settings)
 
 
 def _file_of(model: ir.Model, lab: Path) -> Path:
