@@ -207,7 +207,7 @@ def from_rows(rows: Array, shape: tuple[int, ...], axis: int) -> Array:
     return np.ascontiguousarray(np.moveaxis(rows.reshape(shape[axis], *rest), 0, axis))
 
 
-def shrunk(moments: Array, seen: int) -> Floats:
+def shrunk(moments: Array, seen: int, *, own: bool = False) -> Floats:
     """Return moments that believe less in what few rows showed.
 
         H' = (1 - l) H + l diag(H),  l = K / (2 rows), at most 1/2;    then 1 % of the mean of the diagonal is added to it
@@ -218,8 +218,9 @@ def shrunk(moments: Array, seen: int) -> Floats:
     Args:
         moments: H, (K, K).
         seen: Rows that it is the mean of.
+        own: The caller needs them no more: they are changed where they are.
     """
-    h = np.array(moments, np.float64)
+    h = np.asarray(moments, np.float64) if own else np.array(moments, np.float64)
     k = len(h)
     share = min(_MOST_SHRUNK, _MOST_SHRUNK * k / max(1, seen))
     diagonal = h.diagonal().copy()

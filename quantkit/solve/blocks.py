@@ -39,7 +39,7 @@ from quantkit.numerics.blocks import (
     shrunk,
     solve_blocks,
 )
-from quantkit.numerics.second_order import carries_of
+from quantkit.numerics.second_order import Carries, carries_of
 from quantkit.observe.forks import forked_map
 from quantkit.observe.monitor import Monitor
 from quantkit.plan import Plan
@@ -58,7 +58,7 @@ _CORRECTED = 0.5  # of the error that comes in
 _ROWS = 1 << 15  # of activations that moments are taken of, in all
 _FEWEST_ROWS, _POSITIONS = 64, 64  # of a sample; of an image, whose neighbours are alike
 _CHUNK = 1 << 21  # weights that one worker solves at a time
-_MATRICES = 6  # of K x K numbers that solving a weight holds
+_MATRICES = 4  # of K x K numbers that solving a weight holds
 _FLOAT64 = 8
 
 
@@ -162,7 +162,7 @@ def _round(
     monitor.start(len(left), "weights")
     for planned in left:
         weight = _Weight(planned, arrays[planned.tensor])
-        store[planned.tensor] = weight.solved(settings, None)
+        store[planned.tensor] = weight.solved(settings)
         monitor.tick(1)
 
 
@@ -247,6 +247,14 @@ def _constants(model: ir.Model, names: set[str]) -> dict[str, ir.TensorProtocol]
     }
 
 
+def _plus(before: Floats | None, more: Array) -> Floats:
+    """Return a sum, where it is: a matrix of thousands of inputs must not be there twice."""
+    if before is None:
+        return more.astype(np.float64)
+    before += more
+    return before
+
+
 @dataclass(slots=True, kw_only=True)
 class _Moments:
     """H and C of one way to read a tensor, (groups, K, K) each; of too many inputs the diagonal of H alone."""
@@ -267,12 +275,9 @@ class _Moments:
             power = np.square(x, dtype=np.float64).sum(axis=1)
             self.second = power if self.second is None else self.second + power
             return
-        turned = np.swapaxes(x, -1, -2)
-        second = (turned @ x).astype(np.float64)
-        self.second = second if self.second is None else self.second + second
+        self.second = _plus(self.second, np.swapaxes(x, -1, -2) @ x)
         if exact is not rough:
-            cross = (np.swapaxes(x0 - x, -1, -2) @ x).astype(np.float64)
-            self.cross = cross if self.cross is None else self.cross + cross
+            self.cross = _plus(self.cross, np.swapaxes(x0 - x, -1, -2) @ x)
 
     def _patches(self, array: Array, rows: int) -> Array:
         """Return patches (groups, rows, K) in the order of the weight: channels, then taps."""
@@ -283,6 +288,59 @@ class _Moments:
         groups, count, inputs = found.shape
         by_channel = found.reshape(groups, count, taps, inputs // taps).swapaxes(-1, -2)
         return np.ascontiguousarray(by_channel.reshape(groups, count, inputs))
+
+    def cost(self, looked_up: int = 0) -> "_Cost | None":
+        """Return what errors cost, and forget the moments: of thousands of inputs they are the most that is in memory.
+
+        Args:
+            looked_up: How many look rows up in the weight, for each of which an error counts as much as in a product.
+        """
+        second, cross, count = self.second, self.cross, self.count
+        self.second = self.cross = None
+        if second is None or not count:
+            return None
+        second /= count
+        if self.diagonal:
+            return _Cost(groups=len(second), powers=second)
+        for h in second:
+            shrunk(h, count, own=True)
+            if looked_up:
+                h[np.diag_indices(len(h))] += looked_up * h.diagonal().mean()
+        shift = []
+        if cross is not None:
+            cross *= _CORRECTED / count
+            shift = [_solved(h, c) for h, c in zip(second, cross, strict=True)]
+        carries = [carries_of(h) for h in second]
+        return _Cost(groups=len(second), second=second, carries=carries, shift=shift)
+
+
+def _solved(h: Floats, c: Floats) -> Floats:
+    """Return ``C H^-1``, where C is."""
+    from scipy.linalg import cho_factor, cho_solve
+
+    found: Floats = cho_solve(
+        cho_factor(h, check_finite=False), c.T, overwrite_b=True, check_finite=False
+    )
+    return found.T
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cost:
+    """What the errors of a weight cost, of each group of its channels.
+
+    Attributes:
+        groups: How many there are.
+        second: H.
+        carries: H, factored.
+        shift: ``a C H^-1``; empty: what comes in has no error.
+        powers: The diagonal of H, where H itself is too large; None: it is not.
+    """
+
+    groups: int
+    second: Sequence[Floats] | Floats = ()
+    carries: Sequence[Carries] = ()
+    shift: Sequence[Floats] = ()
+    powers: Floats | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,50 +366,28 @@ class _Weight:
         shape = tuple(int(n) for n in self.tensor.shape.numpy())
         return from_rows(codes.dequantized(), shape, self.axis)
 
-    def solved(
-        self, settings: BlockSettings, moments: _Moments | None, looked_up: int = 0
-    ) -> BlockCodes:
+    def solved(self, settings: BlockSettings, cost: "_Cost | None" = None) -> BlockCodes:
         """Return its codes, found by several processes.
 
         Args:
             settings: How.
-            moments: Of what it multiplies; None: not seen.
-            looked_up: How many look rows up in it, for each of which an error counts as much as in a product.
+            cost: What its errors cost, by what it multiplies; None: not seen.
         """
         rows, grid = self.rows(), self.plan.blocks
         assert grid is not None  # noqa: S101 - it is planned in blocks
-        if moments is None or moments.second is None or not moments.count:
+        if cost is None:
             return self._blind(rows, grid, settings)
-        groups = moments.second.shape[0]
-        if moments.diagonal:
-            power = moments.second / moments.count
-            return self._in_parts(
-                rows,
-                groups,
-                settings,
-                lambda part, g: fit_blocks(part, grid, power[g], settings.method),
-            )
-        second = [shrunk(h / moments.count, moments.count) for h in moments.second]
-        if looked_up:
-            for h in second:
-                h[np.diag_indices(len(h))] += looked_up * h.diagonal().mean()
-        factored = [carries_of(h) for h in second]
-        shift = [
-            None
-            if moments.cross is None
-            else _CORRECTED * np.linalg.solve(h, (c / moments.count).T).T
-            for h, c in zip(
-                second, moments.cross if moments.cross is not None else second, strict=True
-            )
-        ]
 
         def solve(part: Array, g: int) -> BlockCodes:
+            if cost.powers is not None:
+                return fit_blocks(part, grid, cost.powers[g], settings.method)
             wanted = np.asarray(part, np.float64)
-            if (by := shift[g]) is not None:
-                wanted = wanted + wanted @ by
-            return solve_blocks(wanted, grid, second[g], factored[g], method=settings.method)
+            if cost.shift:
+                wanted = wanted + wanted @ cost.shift[g]
+            h, carries = cost.second[g], cost.carries[g]
+            return solve_blocks(wanted, grid, h, carries, method=settings.method)
 
-        return self._in_parts(rows, groups, settings, solve)
+        return self._in_parts(rows, cost.groups, settings, solve)
 
     def _blind(self, rows: Array, grid: BlockGrid, settings: BlockSettings) -> BlockCodes:
         """Return its codes without having seen what it multiplies."""
@@ -414,7 +450,7 @@ class _Job:
                     if array is not None:
                         moments[name].add(array, array, _most(product, rows))
         for name, products in left.items():
-            self._solve(name, moments[name], looked_up=uses[name] - len(products))
+            self._solve(name, moments[name].cost(looked_up=uses[name] - len(products)))
 
     def solve_alone(self, products: Sequence[Product], folder: Path) -> None:
         """Solve weights that one product reads each, in the order of the graph."""
@@ -434,11 +470,12 @@ class _Job:
                 for window, own in moments.items():
                     product = next(p for p in found if p.window == window)
                     own.add(exact, rough, _most(product, rows))
-            for product in by_stop[stretch.reads]:
-                if product in found:
-                    self._solve(product.weight, moments[product.window])
-                else:
-                    self.monitor.tick(1)
+            self.monitor.tick(len(by_stop[stretch.reads]) - len(found))
+            for window, own in moments.items():
+                cost = own.cost()
+                for product in found:
+                    if product.window == window:
+                        self._solve(product.weight, cost)
 
     def store_names(self) -> list[str]:
         """Return the weights that are quantized in what is run: those with codes now, or later."""
@@ -460,9 +497,9 @@ class _Job:
         )
         return _Moments(window=product.window, diagonal=True)
 
-    def _solve(self, tensor: str, moments: _Moments, looked_up: int = 0) -> None:
+    def _solve(self, tensor: str, cost: _Cost | None) -> None:
         weight = _Weight(self.plan.weight[tensor], self.tensors[tensor])
-        self.store[tensor] = weight.solved(self.settings, moments, looked_up)
+        self.store[tensor] = weight.solved(self.settings, cost)
         self.monitor.tick(1)
 
 
