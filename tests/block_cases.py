@@ -1,12 +1,13 @@
 """Models whose weights are quantized in blocks, and what comes of them: shared by the tests of plans, emitters and the whole line."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
-from builders import Array, graph, initializers, model, node, weight
+from builders import Array, graph, model, node, weight
 from onnx import TensorProto
 
 from quantkit.emit.blocks import emit_blocks
@@ -62,6 +63,36 @@ def language_model(*, tied: bool = True) -> onnx.ModelProto:
     return model(proto)
 
 
+def branches() -> onnx.ModelProto:
+    """x, c -> MatMul 'outside' -> If 'if': MatMul 'inside' by a weight of its branch, or 'captured' by one of the main graph -> y."""
+    inner = graph(
+        [node("MatMul", ["a", "k"], ["t"], "inside")], {}, {"t": ["N", 80]}, {"k": weight(96, 80)}
+    )
+    other = graph([node("MatMul", ["a", "outer"], ["e"], "captured")], {}, {"e": ["N", 80]})
+    nodes = [
+        node("MatMul", ["x", "w"], ["a"], "outside"),
+        node("If", ["c"], ["y"], "if", then_branch=inner, else_branch=other),
+    ]
+    held = {"w": weight(64, 96, seed=1), "outer": weight(96, 80, seed=2)}
+    types = {"c": TensorProto.BOOL}
+    return model(graph(nodes, {"x": ["N", 64], "c": []}, {"y": ["N", 80]}, held, types=types))
+
+
+def loop() -> onnx.ModelProto:
+    """x -> Loop 'loop', three times: MatMul 'inside' -> Tanh -> y."""
+    nodes = [
+        node("MatMul", ["h", "k"], ["m"], "inside"),
+        node("Tanh", ["m"], ["out"], "tanh"),
+        node("Identity", ["go"], ["on"], "same"),
+    ]
+    types = {"i": TensorProto.INT64, "go": TensorProto.BOOL, "on": TensorProto.BOOL}
+    inputs, outputs = {"i": [], "go": [], "h": ["N", 96]}, {"on": [], "out": ["N", 96]}
+    body = graph(nodes, inputs, outputs, {"k": weight(96, 96)}, types=types)
+    held = {"count": np.array(3), "yes": np.array(True)}
+    whole = [node("Loop", ["count", "yes", "x"], ["y"], "loop", body=body)]
+    return model(graph(whole, {"x": ["N", 96]}, {"y": ["N", 96]}, held))
+
+
 def prepared(proto: onnx.ModelProto | Path, opset: int = 0) -> ir.Model:
     built = copy_of(load(proto).model)
     tie_weights(built)
@@ -79,9 +110,10 @@ def planned(
 
 def codes_of(built: ir.Model, plan: Plan) -> dict[str, BlockCodes]:
     """Return the nearest codes of every weight of a plan that has few bits."""
+    held = {n: v.const_value for part in built.graphs() for n, v in part.initializers.items()}
     found = {}
     for planned_weight in plan.weights:
-        tensor = built.graph.initializers[planned_weight.tensor].const_value
+        tensor = held[planned_weight.tensor]
         assert tensor is not None
         assert planned_weight.blocks is not None
         axis = planned_weight.spec.granularity.axis  # type: ignore[union-attr]
@@ -91,38 +123,46 @@ def codes_of(built: ir.Model, plan: Plan) -> dict[str, BlockCodes]:
     return found
 
 
-def emitted(built: ir.Model, plan: Plan) -> onnx.ModelProto:
-    """Return the quantized model, valid ONNX."""
-    codes = codes_of(built, plan)
-    emit_blocks(built, plan, SolvedIntegers(blocks=codes))
+def emitted(
+    built: ir.Model, plan: Plan, codes: dict[str, BlockCodes] | None = None
+) -> onnx.ModelProto:
+    """Return the quantized model, valid ONNX; with the nearest codes if none are given."""
+    emit_blocks(built, plan, SolvedIntegers(blocks=codes or codes_of(built, plan)))
     proto = to_proto(built)
     proto.ir_version = 10
     onnx.checker.check_model(proto, full_check=False)
     return proto
 
 
-def with_floats(proto: onnx.ModelProto, built: ir.Model, plan: Plan) -> onnx.ModelProto:
+def with_floats(
+    proto: onnx.ModelProto, plan: Plan, codes: dict[str, BlockCodes]
+) -> onnx.ModelProto:
     """Return a float model with the numbers that a plan's codes stand for: what a quantized one is to compute."""
     made = onnx.ModelProto()
     made.CopyFrom(proto)
-    codes = codes_of(built, plan)
-    held = initializers(made)
-    for tensor in made.graph.initializer:
+    held = {t.name: onnx.numpy_helper.to_array(t) for t in _tensors(made.graph)}
+    restored = {}
+    for name, found in codes.items():
+        axis = plan.weight[name].spec.granularity.axis  # type: ignore[union-attr]
+        restored[name] = from_rows(found.dequantized(), held[name].shape, axis)
+    for tensor in _tensors(made.graph):
         array = held[tensor.name]
-        for name, found in codes.items():
-            axis = plan.weight[name].spec.granularity.axis  # type: ignore[union-attr]
-            original = held.get(name)
-            if original is None:
-                continue
-            restored = from_rows(found.dequantized(), original.shape, axis)
+        for name, numbers in restored.items():
             if tensor.name == name:
-                tensor.CopyFrom(onnx.numpy_helper.from_array(restored, name))
-            elif (
-                array.ndim == 2 and array.shape == original.T.shape and (array == original.T).all()
-            ):
-                turned = np.ascontiguousarray(restored.T)
+                tensor.CopyFrom(onnx.numpy_helper.from_array(numbers, name))
+            elif array.ndim == 2 and np.array_equal(array, held[name].T):  # was tied to it
+                turned = np.ascontiguousarray(numbers.T)
                 tensor.CopyFrom(onnx.numpy_helper.from_array(turned, tensor.name))
     return made
+
+
+def _tensors(part: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Yield the initializers of a graph and of what is inside of it."""
+    yield from part.initializer
+    for item in part.node:
+        for attribute in item.attribute:
+            if attribute.HasField("g"):
+                yield from _tensors(attribute.g)
 
 
 def feeds(proto: onnx.ModelProto, rows: int = 7) -> dict[str, Array]:
