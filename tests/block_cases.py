@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-from builders import Array, graph, model, node, weight
+from builders import Array, Shape, graph, model, node, weight
 from onnx import TensorProto
 
 from quantkit.emit.blocks import emit_blocks
@@ -45,11 +45,11 @@ def layers(
     return model(graph(nodes, {"x": ["N", k]}, {"y": ["N", k]}, held), opset=opset)
 
 
-def language_model(*, tied: bool = True) -> onnx.ModelProto:
+def language_model(*, tied: bool = True, rows: int = ROWS, width: int = WIDTH) -> onnx.ModelProto:
     """ids [N] -> Gather 'look_up' -> MatMul 'layer' -> Add -> MatMul 'head', the table's transpose if tied."""
-    table = weight(ROWS, WIDTH)
-    head = table.T if tied else weight(WIDTH, ROWS, seed=9)
-    held = {"table": table, "layer": weight(WIDTH, WIDTH, seed=1, scale=0.05), "head": head}
+    table = weight(rows, width)
+    head = table.T if tied else weight(width, rows, seed=9)
+    held = {"table": table, "layer": weight(width, width, seed=1, scale=0.05), "head": head}
     nodes = [
         node("Gather", ["table", "ids"], ["rows"], "look_up"),
         node("MatMul", ["rows", "layer"], ["m"], "layer"),
@@ -58,9 +58,23 @@ def language_model(*, tied: bool = True) -> onnx.ModelProto:
     ]
     held = {name: np.ascontiguousarray(array) for name, array in held.items()}
     proto = graph(
-        nodes, {"ids": ["N"]}, {"logits": ["N", ROWS]}, held, types={"ids": TensorProto.INT64}
+        nodes, {"ids": ["N"]}, {"logits": ["N", rows]}, held, types={"ids": TensorProto.INT64}
     )
     return model(proto)
+
+
+def chain(depth: int = 3, k: int = 64, *, seed: int = 0, skips: bool = False) -> onnx.ModelProto:
+    """x [N, k] -> MatMul 'layer0' by 'w0' -> Relu -> ... -> y, `depth` layers; with skips each adds what it reads."""
+    nodes, held, last = [], {}, "x"
+    for i in range(depth):
+        held[f"w{i}"] = weight(k, k, seed=seed + i, scale=1.4 / k**0.5)
+        end = "y" if i == depth - 1 else f"a{i}"
+        nodes.append(node("MatMul", [last, f"w{i}"], [f"m{i}"], f"layer{i}"))
+        if skips:
+            nodes.append(node("Add", [f"m{i}", last], [f"s{i}"], f"skip{i}"))
+        nodes.append(node("Relu", [f"s{i}" if skips else f"m{i}"], [end], f"relu{i}"))
+        last = end
+    return model(graph(nodes, {"x": ["N", k]}, {"y": ["N", k]}, held))
 
 
 def branches() -> onnx.ModelProto:
@@ -86,11 +100,42 @@ def loop() -> onnx.ModelProto:
         node("Identity", ["go"], ["on"], "same"),
     ]
     types = {"i": TensorProto.INT64, "go": TensorProto.BOOL, "on": TensorProto.BOOL}
-    inputs, outputs = {"i": [], "go": [], "h": ["N", 96]}, {"on": [], "out": ["N", 96]}
+    inputs: dict[str, Shape] = {"i": [], "go": [], "h": ["N", 96]}
+    outputs: dict[str, Shape] = {"on": [], "out": ["N", 96]}
     body = graph(nodes, inputs, outputs, {"k": weight(96, 96)}, types=types)
     held = {"count": np.array(3), "yes": np.array(True)}
     whole = [node("Loop", ["count", "yes", "x"], ["y"], "loop", body=body)]
     return model(graph(whole, {"x": ["N", 96]}, {"y": ["N", 96]}, held))
+
+
+def pictures() -> onnx.ModelProto:
+    """x [N, 3, 12, 12] -> Conv 'first' -> Conv 'depthwise' -> Conv 'point' -> Conv 'wide' -> pool -> Gemm 'head' -> y [N, 40]."""
+    held: dict[str, Array] = {
+        "first_w": weight(32, 3, 3, 3),
+        "depthwise_w": weight(32, 1, 3, 3, seed=1),
+        "point_w": weight(96, 32, 1, 1, seed=2),
+        "wide_w": weight(96, 96, 3, 3, seed=3, scale=0.05),
+        "head_w": weight(40, 96, seed=4),
+        "head_b": weight(40, seed=5),
+    }
+    convs: dict[str, dict[str, Any]] = {
+        "first": {"pads": [1] * 4, "strides": [2, 2]},
+        "depthwise": {"pads": [1] * 4, "group": 32},
+        "point": {},
+        "wide": {"pads": [1] * 4},
+    }
+    nodes, last = [], "x"
+    for seed, (name, attributes) in enumerate(convs.items()):
+        held[f"{name}_b"] = weight(held[f"{name}_w"].shape[0], seed=10 + seed)
+        made = node("Conv", [last, f"{name}_w", f"{name}_b"], [f"{name}_c"], name, **attributes)
+        nodes += [made, node("Relu", [f"{name}_c"], [f"{name}_r"], f"{name}_relu")]
+        last = f"{name}_r"
+    nodes += [
+        node("GlobalAveragePool", [last], ["pooled"], "pool"),
+        node("Flatten", ["pooled"], ["flat"], "flatten"),
+        node("Gemm", ["flat", "head_w", "head_b"], ["y"], "head", transB=1),
+    ]
+    return model(graph(nodes, {"x": ["N", 3, 12, 12]}, {"y": ["N", 40]}, held))
 
 
 def prepared(proto: onnx.ModelProto | Path, opset: int = 0) -> ir.Model:
@@ -170,8 +215,32 @@ def feeds(proto: onnx.ModelProto, rows: int = 7) -> dict[str, Array]:
     found: dict[str, Array] = {}
     for value in proto.graph.input:
         if value.type.tensor_type.elem_type == TensorProto.INT64:
-            found[value.name] = draw.integers(0, ROWS, rows)
+            found[value.name] = draw.integers(0, proto.graph.initializer[0].dims[0], rows)
         else:
             width = value.type.tensor_type.shape.dim[-1].dim_value
             found[value.name] = draw.standard_normal((rows, width)).astype(np.float32)
     return found
+
+
+def samples(proto: onnx.ModelProto, count: int, rows: int = 16) -> list[dict[str, Array]]:
+    """Return samples whose values depend on each other, as those of real data do."""
+    draw = np.random.default_rng(1)
+    found: list[dict[str, Array]] = [{} for _ in range(count)]
+    for value in proto.graph.input:
+        width = value.type.tensor_type.shape.dim[-1].dim_value
+        mixed = draw.standard_normal((8, width))
+        for sample in found:
+            if value.type.tensor_type.elem_type == TensorProto.INT64:
+                sample[value.name] = draw.integers(0, proto.graph.initializer[0].dims[0], rows)
+            else:
+                x = draw.standard_normal((rows, 8)) @ mixed
+                x = x + 0.3 * draw.standard_normal((rows, width))
+                sample[value.name] = x.astype(np.float32)
+    return found
+
+
+def data_file(proto: onnx.ModelProto, path: Path, count: int = 40) -> Path:
+    """Write so many samples of a model's only input, a row each."""
+    ((array,),) = ([*sample.values()] for sample in samples(proto, 1, count))
+    np.save(path, array)
+    return path
