@@ -113,8 +113,8 @@ def pictures() -> onnx.ModelProto:
     held: dict[str, Array] = {
         "first_w": weight(32, 3, 3, 3),
         "depthwise_w": weight(32, 1, 3, 3, seed=1),
-        "point_w": weight(96, 32, 1, 1, seed=2),
-        "wide_w": weight(96, 96, 3, 3, seed=3, scale=0.05),
+        "point_w": weight(48, 32, 1, 1, seed=2),
+        "wide_w": weight(96, 48, 3, 3, seed=3, scale=0.07),
         "head_w": weight(40, 96, seed=4),
         "head_b": weight(40, seed=5),
     }

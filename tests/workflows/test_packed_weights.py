@@ -212,7 +212,7 @@ def test_diff_of_int8_and_packed_shows_weights_not_the_nodes_that_make_them(
     assert call("diff", made.path(way), made.path(way)) == 0
 
 
-def test_evaluate_measures_a_packed_static_model(
+def test_evaluate_measures_a_packed_model(
     made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = ("evaluate", made.source, made.path("5 bits"), "--data", made.data)
