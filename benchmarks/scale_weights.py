@@ -155,7 +155,6 @@ def markdown(data: Mapping[str, Any]) -> str:
         )
         for r in data["runs"]
     ]
-    again = data["killed"]
     heads = ("layers", "float", "samples", "time", "per layer", "peak memory", "size / float")
     return "\n".join(
         [
@@ -167,11 +166,16 @@ def markdown(data: Mapping[str, Any]) -> str:
             "",
             *table(heads, rows),
             "",
-            f"Killed by SIGKILL after {again['seconds_before']:.0f} s with {again['weights_done']} of {_LAYERS} weights done: no output. The same command again: "
-            f"exit code {again['exit_code']} after {again['seconds_again']:.0f} s, nothing left over beside the output.",
+            _killed_text(data["killed"]),
             "",
         ]
     )
+
+
+def _killed_text(again: Mapping[str, Any]) -> str:
+    before = f"Killed by SIGKILL after {again['seconds_before']:.0f} s with {again['weights_done']} of {_LAYERS} weights done: no output."
+    after = f"exit code {again['exit_code']} after {again['seconds_again']:.0f} s, nothing left over beside the output."
+    return f"{before} The same command again: {after}"
 
 
 def main() -> None:

@@ -124,7 +124,8 @@ class _Blocks:
         if self.bits == _BYTE:
             return packed.astype(np.uint8)
         shape = (packed.shape[0], packed.shape[1] * _BYTE // self.bits)
-        return unpack(packed.astype(np.uint8), int_type(f"uint{self.bits}"), shape)
+        flat = packed.astype(np.uint8).reshape(-1)
+        return unpack(flat, int_type(f"uint{self.bits}"), shape)
 
 
 def array_of(value: ir.Value) -> NDArray[Any]:

@@ -131,10 +131,11 @@ class Packer:
             shape: Of N * padded values.
             shift: What is added to each of them.
         """
-        if weight.grid.bits == _BYTE and not shift:
-            return self._lazy(
-                weight, lambda: weight.padded_codes().reshape(shape), _UINT8, shape, "codes"
-            )
+        if not shift and _is_plain(weight.grid.bits, prod(shape)):
+            # Not through floats: onnxruntime takes Casts there and back out even with optimization off, and finds the codes constant (`quantkit.emit.blocks`).
+            flat = (weight.rows, weight.padded)
+            plain = self._lazy(weight, weight.padded_codes, _UINT8, flat, "codes")
+            return self.reshaped(weight, plain, shape)
         value = self._unpacked(weight, weight.padded_codes, weight.grid.bits, shape, "codes")
         if shift:
             value = self._op(weight, "Add", [value, self._number(weight, shift)])
@@ -186,7 +187,7 @@ class Packer:
     ) -> ir.Value:
         count = prod(shape)
         widths = plane_widths(bits)
-        if bits == _BYTE or count * (_BYTE - bits) < _BYTE * _NODES * len(widths):
+        if _is_plain(bits, count):
             plain = self._lazy(weight, lambda: read().reshape(shape), _UINT8, shape, name)
             return self._cast(weight, plain, _FLOAT)
         total, shift = None, 0
@@ -319,3 +320,8 @@ class Packer:
         if key not in self._shared:
             self._shared[key] = self.canvas.constant(weight.graph, array, f"quantkit_{name}")
         return self._shared[key]
+
+
+def _is_plain(bits: int, count: int) -> bool:
+    """Say whether so many codes are written a byte each: what their planes would save, the nodes of these would take."""
+    return bits == _BYTE or count * (_BYTE - bits) < _BYTE * _NODES * len(plane_widths(bits))

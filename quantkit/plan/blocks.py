@@ -11,7 +11,8 @@ What onnxruntime's kernels take, and when they leave their fast path (20 to 40 t
 - MatMulNBits: a constant matrix on the right, 2, 4 or 8 bits, blocks of 16 to 256 (2 bits: 32 to 128), zeros absent or uint8. At accuracy_level 4 activations
   are rounded to 8 bits per block; below it 4 bits have a float kernel, 2 and 8 bits none: the slow path.
 - GatherBlockQuantized: rows of a matrix, in bytes; a small table only where Gather is named.
-- A DequantizeLinear of blocks is fused with the MatMul or Gemm behind it if nobody else reads the weight, in 4 and 8 bits; it runs at level 4 then.
+- A DequantizeLinear of blocks is fused with the MatMul or Gemm behind it if nobody else reads the weight, in 4 and 8 bits; it runs at level 4 then. Inside of a subgraph
+  onnxruntime 1.31 looks for its constants there alone, and does not load the file if they are those of the main graph, where all weights are.
 
 Weights with few inputs per row (depthwise Conv), whose codes cannot make up for each other, keep 8 bits: they are a few per cent of a file.
 """
@@ -234,6 +235,8 @@ class _Chooser(Selection):
         if self.options.format == "onnx":
             if grid.bits not in _PLAIN_BITS:
                 return f"DequantizeLinear has no type of {grid.bits} bits"
+            if node.in_subgraph:
+                return "it is inside of a subgraph, where onnxruntime fails to fuse it"
             shared = len(weight.uses) > 1
             return "its weight is shared, which keeps runtimes from fusing it" if shared else ""
         slow = slow_path(kernel_bits(grid.bits), grid.size, self.options.level)

@@ -21,12 +21,14 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
 from calibrators import Window
+from quantkit.errors import DataError
 from quantkit.graph.products import Product
 from quantkit.numerics.blocks import (
     BlockCodes,
@@ -101,7 +103,8 @@ class CodesFolder(MutableMapping[str, BlockCodes]):
         return BlockCodes(grid=grid, **arrays)
 
     def __contains__(self, tensor: object) -> bool:
-        return isinstance(tensor, str) and self._path(tensor).exists()
+        # What a machine that lost power has left may be cut off: it is no archive then.
+        return isinstance(tensor, str) and is_zipfile(self._path(tensor))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -195,6 +198,7 @@ def solve_in_order(  # noqa: PLR0913 - one parameter per question
 
     Raises:
         An exception in `quantkit.runtime.session.RUNTIME_ERRORS`: a part of the model does not run.
+        DataError: What a weight multiplies is never finite.
     """
     job = _Job(
         path=path,
@@ -264,11 +268,16 @@ class _Moments:
     second: Floats | None = None
     cross: Floats | None = None
     count: int = 0
+    rows: int = 0
+    strange: int = 0  # of the rows, which hold NaN or infinity in the float model
 
     def add(self, exact: Array, rough: Array, rows: int) -> None:
         """Take in what was read of one sample."""
         x0, x = (self._patches(array, rows) for array in (exact, rough))
-        whole = np.isfinite(x0).all(axis=(0, 2)) & np.isfinite(x).all(axis=(0, 2))
+        finite = np.isfinite(x0).all(axis=(0, 2))
+        self.rows += x0.shape[1]
+        self.strange += x0.shape[1] - int(finite.sum())
+        whole = finite & np.isfinite(x).all(axis=(0, 2))
         x0, x = x0[:, whole], x[:, whole]
         self.count += x.shape[1]
         if self.diagonal:
@@ -430,6 +439,7 @@ class _Job:
     feeds: Callable[[], Iterator[Feeds]]
     tensors: Mapping[str, ir.TensorProtocol]
     notes: list[str] = field(default_factory=list)
+    doubted: bool = False
 
     def solve_shared(
         self, shared: Mapping[str, Sequence[Product]], uses: Mapping[str, int]
@@ -450,6 +460,7 @@ class _Job:
                     if array is not None:
                         moments[name].add(array, array, _most(product, rows))
         for name, products in left.items():
+            self._check_values(name, moments[name])
             self._solve(name, moments[name].cost(looked_up=uses[name] - len(products)))
 
     def solve_alone(self, products: Sequence[Product], folder: Path) -> None:
@@ -472,10 +483,11 @@ class _Job:
                     own.add(exact, rough, _most(product, rows))
             self.monitor.tick(len(by_stop[stretch.reads]) - len(found))
             for window, own in moments.items():
+                alike = [p.weight for p in found if p.window == window]
+                self._check_values(alike[0], own)
                 cost = own.cost()
-                for product in found:
-                    if product.window == window:
-                        self._solve(product.weight, cost)
+                for name in alike:
+                    self._solve(name, cost)
 
     def store_names(self) -> list[str]:
         """Return the weights that are quantized in what is run: those with codes now, or later."""
@@ -501,6 +513,20 @@ class _Job:
         weight = _Weight(self.plan.weight[tensor], self.tensors[tensor])
         self.store[tensor] = weight.solved(self.settings, cost)
         self.monitor.tick(1)
+
+    def _check_values(self, tensor: str, moments: _Moments) -> None:
+        """Refuse to fit a weight to nothing but NaN; say once that some of what was read is."""
+        if not moments.strange:
+            return
+        if moments.strange == moments.rows:
+            raise DataError(
+                f"What weight '{tensor}' multiplies held NaN or infinity in every row of all samples: check the preprocessing, or the model itself."
+            )
+        if not self.doubted:
+            self.doubted = True
+            self.notes.append(
+                f"What weight '{tensor}' multiplies holds NaN or infinity in {moments.strange} of {moments.rows} rows, which are left out."
+            )
 
 
 def _rows_of(samples: int) -> int:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from quantkit.errors import UsageError
+from quantkit.files import human
 from quantkit.graph.save import copy_of, skeleton
 from quantkit.numerics.blocks import BlockCodes, BlockGrid
 from quantkit.observe.monitor import Monitor
@@ -19,18 +21,22 @@ from quantkit.plan.blocks import packed_bytes
 from quantkit.plan.budget import Choices, bits_within
 from quantkit.plan.model import SolvedIntegers
 from quantkit.plan.packing import PACKED_NODES, int8_grid, with_bits
+from quantkit.provenance import Provenance
+from quantkit.provenance.record import text_of
 from quantkit.runtime.check_result import LARGE
 from quantkit.solve.sensitivity import PROBED, errors_by_bits, weight_noise
 from quantkit.spec import PerAxis
 
-__all__ = ["BlankCodes", "bits_for_size", "choices_of", "packed_bits", "size_with"]
-__all__ += ["spread_of", "wanted_bytes"]
+__all__ = ["RECORD", "BlankCodes", "bits_for_mean", "bits_for_size", "choices_of", "packed_bits"]
+__all__ += ["record_bytes", "size_with", "spread_of", "wanted_bytes"]
 
 Feeds = Mapping[str, NDArray[Any]]
 _BITS = range(2, 9)
 _BYTE = 8
-_RECORD = 2500  # bytes that the record of its origin takes in a file, about
-_FITS = 4  # times that a plan is made smaller until its file is small enough
+_SEALS = 400  # bytes of a record that are not known before the file is written: digests, keys
+
+RECORD = 2500
+"""Bytes that the record of its origin takes in a file that no data decided about, at most."""
 
 
 def choices_of(
@@ -84,10 +90,30 @@ def _axis(weight: WeightPlan) -> int:
     return granularity.axis
 
 
+def bits_for_mean(choices: Mapping[str, Choices], mean: float, values: int) -> dict[str, int]:
+    """Return how many bits weights get so that they take so many on average, scales and nodes counted.
+
+    Args:
+        choices: What each weight may be.
+        mean: Bits of a value.
+        values: How many there are.
+
+    Raises:
+        UsageError: The fewest bits take more.
+    """
+    least = sum(one.nbytes[one.bits[0]] for one in choices.values())
+    if least > (budget := int(mean * values / _BYTE)):
+        raise UsageError(
+            f"target_bits '{mean:g}' is out of reach: the fewest bits for every weight are {_BYTE * least / values:.2f} on average, scales counted. "
+            "Ask for more; nothing was written."
+        )
+    return bits_within(choices, budget)
+
+
 def bits_for_size(
     choices: Mapping[str, Choices], wanted: int, size_of: Callable[[Mapping[str, int]], int]
 ) -> dict[str, int]:
-    """Return how many bits weights get so that a file has at most so many bytes, as nearly as that can be had.
+    """Return how many bits weights get so that a file has at most so many bytes.
 
     What else is in the file is known once it is planned: the nodes of packed weights depend on their bits.
 
@@ -95,15 +121,31 @@ def bits_for_size(
         choices: What each weight may be.
         wanted: Bytes of the file.
         size_of: Returns the bytes of a file with so many bits.
+
+    Raises:
+        UsageError: With the fewest bits it has more.
     """
+    fewest = {name: one.bits[0] for name, one in choices.items()}
     budget = wanted
-    for _ in range(_FITS):
-        found = bits_within(choices, budget)
-        over = size_of(found) - wanted
-        if over <= 0:
-            break
+    while (over := size_of(found := bits_within(choices, budget)) - wanted) > 0:
+        if found == fewest:
+            raise UsageError(
+                f"A file of {human(wanted)} is out of reach: with the fewest bits for every weight it has {human(wanted + over)}. "
+                "Ask for a larger target_size; nothing was written."
+            )
         budget = sum(choices[name].nbytes[bits] for name, bits in found.items()) - over
     return found
+
+
+def record_bytes(origin: Provenance, decided: Mapping[str, Any]) -> int:
+    """Return what the record of its origin takes in a file, at most.
+
+    Args:
+        origin: What came in and what is asked for.
+        decided: What is added to that.
+    """
+    filled = replace(origin, options={**origin.options, **decided})
+    return len(text_of(filled).encode()) + _SEALS
 
 
 def wanted_bytes(target: float, float_bytes: int) -> int:
@@ -143,7 +185,7 @@ class BlankCodes(Mapping[str, BlockCodes]):
 def size_with(
     model: ir.Model, plan: Plan, view: View, emit: Callable[[ir.Model, SolvedIntegers], None]
 ) -> int:
-    """Return about how many bytes the file of a plan has.
+    """Return how many bytes the file of a plan has, without the record of its origin.
 
     Args:
         model: The float model; a copy of it is rewritten.
@@ -154,7 +196,7 @@ def size_with(
     made = copy_of(model)
     emit(made, SolvedIntegers(blocks=BlankCodes(plan, view)))
     structure, tensors = skeleton(made)
-    return int(structure.ByteSize()) + sum(tensor.nbytes for tensor in tensors) + _RECORD
+    return int(structure.ByteSize()) + sum(tensor.nbytes for tensor in tensors)
 
 
 def packed_bits(  # noqa: PLR0913 - one parameter per question
@@ -164,6 +206,7 @@ def packed_bits(  # noqa: PLR0913 - one parameter per question
     wanted: int,
     emit: Callable[[ir.Model, Plan, SolvedIntegers], None],
     run: tuple[Path | None, Sequence[Feeds]],
+    record: Callable[[Mapping[str, int]], int],
     monitor: Monitor,
 ) -> dict[str, int]:
     """Return how many bits weights that kernels read as int8 get, so that the file has a size.
@@ -175,7 +218,11 @@ def packed_bits(  # noqa: PLR0913 - one parameter per question
         wanted: Bytes of the file.
         emit: Rewrites a model as a plan says.
         run: The float model in a file, and samples; None and none: nothing is run.
+        record: Returns the bytes of the record of its origin, with so many bits.
         monitor: Told of each weight that is tried.
+
+    Raises:
+        UsageError: With the fewest bits the file is larger.
     """
     packed = with_bits(plan, view, dict.fromkeys(view.weights, PROBED))
     tensors = {
@@ -191,7 +238,7 @@ def packed_bits(  # noqa: PLR0913 - one parameter per question
 
     def size_of(bits: Mapping[str, int]) -> int:
         made = with_bits(plan, view, bits)
-        return size_with(model, made, view, lambda m, solved: emit(m, made, solved))
+        return size_with(model, made, view, lambda m, solved: emit(m, made, solved)) + record(bits)
 
     choices = choices_of(packed, grid, tensors, *run, monitor)
     return bits_for_size(choices, wanted, size_of)

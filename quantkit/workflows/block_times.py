@@ -173,7 +173,7 @@ def rounding_noted(path: Path, reference: Reference) -> list[str]:
     """Say what the kernels' own rounding of activations adds: the file is run once more with float activations.
 
     Args:
-        path: The quantized model.
+        path: The quantized model, in a folder of its own.
         reference: Samples that it was compared with float on.
     """
     structure = onnx.load(path, load_external_data=False)
@@ -184,13 +184,12 @@ def rounding_noted(path: Path, reference: Reference) -> list[str]:
     for level in levels:
         level.i = 0
     feeds = reference.runs[0][0]
-    with scratch() as folder:
-        exact = folder / path.name
-        exact.write_bytes(structure.SerializeToString())
-        for other in path.parent.iterdir():
-            if other != path:
-                (folder / other.name).symlink_to(other)
+    exact = path.with_name(f"exact_{path.name}")  # beside it: external data must not be elsewhere
+    exact.write_bytes(structure.SerializeToString())
+    try:
         outputs = [run_session(make_session(str(p)), feeds) for p in (exact, path)]
+    finally:
+        exact.unlink()
     tallies = {name: Tally() for name in outputs[0]}
     for name, tally in tallies.items():
         tally.add(outputs[0][name], outputs[1][name])

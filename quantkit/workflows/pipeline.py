@@ -36,7 +36,7 @@ from quantkit.solve.blocks import BlockSettings, CodesFolder, solve_blind
 from quantkit.solve.losses import Meter
 from quantkit.solve.ranges import narrowed_ranges
 from quantkit.targets import cores
-from quantkit.workflows.bits import packed_bits, spread_of, wanted_bytes
+from quantkit.workflows.bits import RECORD, packed_bits, spread_of, wanted_bytes
 from quantkit.workflows.calibrate import CalibrateOptions
 from quantkit.workflows.measure import decide
 from quantkit.workflows.outcome import (
@@ -386,6 +386,7 @@ def _packed(draft: _Draft, options: DynamicSettings, nbytes: int) -> _Draft:
             wanted_bytes(options.target_size, nbytes),
             emit_dynamic,
             (None, ()),
+            lambda _: RECORD,
             Silent(),
         )
     plan = with_bits(draft.plan, view, bits)

@@ -1,7 +1,7 @@
 """A plan of a prepared model becomes a file: solve, emit on a copy, write to a staging folder, verify, rename into place."""
 
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,7 +15,7 @@ from quantkit._version import __version__
 from quantkit.emit import Format, emit_static
 from quantkit.errors import QuantkitError, VerifyError
 from quantkit.files import scratch
-from quantkit.graph.channel_factors import write_divisors
+from quantkit.graph.channel_factors import Divisors, write_divisors
 from quantkit.graph.load import LoadedModel
 from quantkit.graph.save import Stage, copy_of, staged
 from quantkit.observe.monitor import Monitor, Silent
@@ -42,7 +42,7 @@ from quantkit.solve.empirical_bias import correct_biases
 from quantkit.solve.rounding import Rounding
 from quantkit.solve.weights import is_static, moment_request, solve
 from quantkit.targets import cores
-from quantkit.workflows.bits import packed_bits, spread_of, wanted_bytes
+from quantkit.workflows.bits import packed_bits, record_bytes, spread_of, wanted_bytes
 from quantkit.workflows.measure import Decision, decide
 from quantkit.workflows.outcome import (
     TINY,
@@ -216,7 +216,7 @@ class _Writer:
         prepared, ready = self.prepared, self.prepared.ready
         bits = prepared.job.bits
         if bits is None:
-            bits = self._bits(found.plan)
+            bits = self._bits(found)
         plan = with_bits(found.plan, ready.view, bits)
         if plan is found.plan:
             return replace(found, notes=(*found.notes, "No weight could have fewer bits."))
@@ -235,7 +235,7 @@ class _Writer:
             notes=(*found.notes, spread_of(plan, ready.view)),
         )
 
-    def _bits(self, plan: Plan) -> dict[str, int]:
+    def _bits(self, found: _Attempt) -> dict[str, int]:
         """Return how many bits each weight gets, by what is asked for."""
         prepared, ready = self.prepared, self.prepared.ready
         options = prepared.job.options
@@ -248,10 +248,11 @@ class _Writer:
             return packed_bits(
                 ready.model,
                 ready.view,
-                plan,
+                found.plan,
                 wanted_bytes(options.target_size, prepared.source.nbytes),
-                partial(_emitted, self.output_format),
+                partial(_emitted, self.output_format, ready.divided),
                 (written.path, samples),
+                lambda bits: record_bytes(self.origin, {**kept_record(found.kept), "bits": bits}),
                 self.monitor,
             )
 
@@ -349,8 +350,15 @@ class _Writer:
         return f"{noise(found.checked)} Less runs in integers therefore, which costs time or size: {said}."
 
 
-def _emitted(output_format: Format, model: ir.Model, plan: Plan, solved: SolvedIntegers) -> None:
+def _emitted(
+    output_format: Format,
+    divided: Sequence[Divisors],
+    model: ir.Model,
+    plan: Plan,
+    solved: SolvedIntegers,
+) -> None:
     emit_static(model, plan, solved, output_format)
+    write_divisors(model.metadata_props, divided)
 
 
 def _named(found: _Attempt, kept: Mapping[str, Kept]) -> str:

@@ -6,7 +6,7 @@ A run that was killed goes on: its plan, and the codes of every weight that is s
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from quantkit._version import __version__
 from quantkit.data import Samples, batches, collate
 from quantkit.emit.blocks import emit_blocks
-from quantkit.errors import VerifyError
+from quantkit.errors import QuantkitError, VerifyError
 from quantkit.files import replace_text, scratch
 from quantkit.graph.channel_factors import Divisors, write_divisors
 from quantkit.graph.half import half_type, widen, widened_note
@@ -39,7 +39,6 @@ from quantkit.observe.prepare import batch_for, inputs_of
 from quantkit.ops.view import View
 from quantkit.plan import Kept, Plan, WeightPlan, check_fits, plan_blocks
 from quantkit.plan.blocks import grid_of
-from quantkit.plan.budget import bits_within
 from quantkit.plan.model import SolvedIntegers
 from quantkit.provenance import DataOrigin, ModelOrigin, Provenance, json_digest, model_digest
 from quantkit.rewrite.awq import scale_inputs
@@ -54,8 +53,10 @@ from quantkit.settings.record import weights_record
 from quantkit.solve.blocks import BlockSettings, CodesFolder, solve_blind, solve_in_order
 from quantkit.targets import cores
 from quantkit.workflows.bits import (
+    bits_for_mean,
     bits_for_size,
     choices_of,
+    record_bytes,
     size_with,
     spread_of,
     wanted_bytes,
@@ -85,7 +86,6 @@ _STEPS = 4  # read, decide, solve, write
 _PROBES = 4  # samples on which single weights are tried
 _LOOKED_AT = 32  # samples that tell how large inputs are
 _DECIDED = "decided.json"
-_BYTE = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +206,7 @@ def quantize_weights(
         how["plan"] = None if plan is None else json_digest(plan.to_json())
         origin = replace(origin, options={**origin.options, **how})
         with partial_folder(output if ready.resumable else None, _key(origin)) as part:
-            decided = _decided(ready, job, plan, part, monitor)
+            decided = _decided(ready, job, plan, part, lambda: origin, monitor)
             require_change(decided.plan, source)
             store = CodesFolder(part.folder)
             notes = _solve(ready, job, decided.plan, store, monitor)
@@ -232,7 +232,8 @@ def plan_weights(job: WeightsJob, monitor: Monitor | None = None) -> Plan:
     source.require_weights()
     with source.watched(), scratch() as lab:
         ready = _ready(source, job, lab)
-        return _decided(ready, job, None, Partial(lab, False), monitor).plan
+        origin = partial(_origin, ready, job)
+        return _decided(ready, job, None, Partial(lab, False), origin, monitor).plan
 
 
 def _key(origin: Provenance) -> dict[str, Any]:
@@ -374,15 +375,18 @@ class _Decided:
         replace_text(path, json.dumps(plain))
 
     @classmethod
-    def load(cls, path: Path) -> "_Decided":
-        """Read what `save` wrote."""
-        plain = json.loads(path.read_text(encoding="utf-8"))
-        return cls(
-            plan=Plan.from_json(plain["plan"]),
-            kept=kept_of(plain),
-            bits=plain.get("bits", {}),
-            notes=tuple(plain["notes"]),
-        )
+    def load(cls, path: Path) -> "_Decided | None":
+        """Read what `save` wrote; None if it is not there as a whole."""
+        try:
+            plain = json.loads(path.read_text(encoding="utf-8"))
+            return cls(
+                plan=Plan.from_json(plain["plan"]),
+                kept=kept_of(plain),
+                bits=plain.get("bits", {}),
+                notes=tuple(plain["notes"]),
+            )
+        except (OSError, ValueError, KeyError, TypeError, QuantkitError):
+            return None
 
 
 def _decided(
@@ -390,23 +394,28 @@ def _decided(
     job: WeightsJob,
     given: Plan | None,
     part: Partial,
+    origin: Callable[[], Provenance],
     monitor: Monitor,
 ) -> _Decided:
     """Return the plan that was given, or that an earlier run of the same has left, or make one."""
     monitor.step(2, _STEPS, "Deciding")
     left = part.folder / _DECIDED
-    if part.resumed and left.exists():
-        return _Decided.load(left)
+    if part.resumed and (before := _Decided.load(left)) is not None:
+        return before
+    for codes in part.folder.glob("*.npz"):  # of decisions that nobody can read any more
+        codes.unlink()
     if given is not None:
         check_fits(given, ready.view)
         decided = _Decided(plan=given)
     else:
-        decided = _made(ready, job, monitor)
+        decided = _made(ready, job, origin, monitor)
     decided.save(left)
     return decided
 
 
-def _made(ready: _Ready, job: WeightsJob, monitor: Monitor) -> _Decided:
+def _made(
+    ready: _Ready, job: WeightsJob, origin: Callable[[], Provenance], monitor: Monitor
+) -> _Decided:
     """Plan by rules, take back what is slower here, and give bits by what is measured where there is a target."""
     options, kept, notes = job.options, job.kept or {}, tuple[str, ...]()
     planned = partial(plan_blocks, ready.view, options)
@@ -416,7 +425,7 @@ def _made(ready: _Ready, job: WeightsJob, monitor: Monitor) -> _Decided:
         notes = tuple(f"Measured: {text}." for text in found)
     bits = dict(job.bits or {})
     if options.has_target and job.bits is None:
-        bits = _bits(ready, job, kept, monitor)
+        bits = _bits(ready, job, kept, origin, monitor)
     plan = planned(bits=bits, kept=kept)
     if options.has_target:
         notes += (spread_of(plan, ready.view),)
@@ -434,6 +443,7 @@ def _bits(
     ready: _Ready,
     job: WeightsJob,
     kept: Mapping[str, Kept],
+    origin: Callable[[], Provenance],
     monitor: Monitor,
 ) -> dict[str, int]:
     """Return how many bits each weight gets under the target."""
@@ -450,14 +460,19 @@ def _bits(
     choices = choices_of(plan, grid, ready.tensors, ready.floats, feeds, monitor)
     if options.target_bits is not None:
         values = sum(ready.tensors[name].size for name in choices)
-        return bits_within(choices, int(options.target_bits * values / _BYTE))
+        return bits_for_mean(choices, options.target_bits, values)
     assert options.target_size is not None  # noqa: S101 - one of the two is given
+    came = origin()
 
     def size_of(bits: Mapping[str, int]) -> int:
         plan = plan_blocks(ready.view, options, bits=bits, kept=kept)
-        return size_with(
-            ready.model, plan, ready.view, lambda m, solved: emit_blocks(m, plan, solved)
-        )
+
+        def emit(model: ir.Model, solved: SolvedIntegers) -> None:
+            emit_blocks(model, plan, solved)
+            write_divisors(model.metadata_props, ready.divided)
+
+        record = record_bytes(came, _Decided(plan=plan, kept=kept, bits=bits).record)
+        return size_with(ready.model, plan, ready.view, emit) + record
 
     wanted = wanted_bytes(options.target_size, ready.source.nbytes)
     return bits_for_size(choices, wanted, size_of)
