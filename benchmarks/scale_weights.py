@@ -63,12 +63,12 @@ class _Memory(threading.Thread):
         self.peak = 0
 
     def run(self) -> None:
-        """Look twenty times a second."""
+        """Look twice a second: to count pages takes time."""
         own = os.getpid()
         while True:
             held = sum(_held(pid) for pid in (own, *_children(own)))
             self.peak = max(self.peak, held)
-            time.sleep(0.05)
+            time.sleep(0.5)
 
 
 def _children(pid: int) -> list[int]:
