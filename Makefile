@@ -60,6 +60,9 @@ bench: $(STAMP)  ## side by side with onnxruntime.quantization; takes about one 
 	$(BIN)/python benchmarks/evaluate_overhead.py
 	$(BIN)/python benchmarks/zoo.py
 	$(BIN)/python benchmarks/compare_float16.py
+	$(BIN)/python benchmarks/grids.py
+	$(BIN)/python benchmarks/frontier.py
+	$(BIN)/python benchmarks/scale_weights.py
 	$(BIN)/python benchmarks/predicted.py
 
 reports: $(STAMP)  ## the committed reports of real models, made again; takes about half an hour

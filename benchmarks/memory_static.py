@@ -23,7 +23,7 @@ from measure import RESULTS, SHARED, describe, machine, model_bytes, table, writ
 from synthetic import big_model, long_graph, resnet50
 
 _MB = 1e6
-_SECONDS = 0.05  # between two looks
+_SECONDS = 0.2  # between two looks: to count the pages of large processes takes time
 _IMAGES = 125
 _ROWS, _SAMPLES = 4, 4
 _NORMALIZED = ["--preset", "imagenet"]
