@@ -10,11 +10,13 @@ That onnxruntime's GPTQ equals rounding to nearest is shown on a layer of this m
 """
 
 import argparse
+import csv
 import json
 import logging
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ import numpy as np
 import onnx
 from measure import (
     RESULTS,
+    SHARED,
     Timing,
     alone,
     describe,
@@ -31,17 +34,21 @@ from measure import (
     model_bytes,
     ratio,
     session,
+    sqnr,
     table,
     write_results,
 )
 from numpy.typing import NDArray
+from tasks import Sizes, tasks, tokenized
 
 _MB = 1e6
+_ENCODER, _PAIRS, _CALIBRATED = "all-MiniLM-L6-v2", 300, 128
 _ROWS = (1, 16, 128)  # tokens of a run
 _TIMING = Timing(rounds=40, warm_up=2, least=12, budget=25.0)
 _OUTER = ("embedding", "logits")  # nodes of the embedding and of the head
 _WORKER = Path(__file__)
 Array = NDArray[Any]
+Feeds = dict[str, Array]
 Make = Callable[[Path, Path, Path], Any]
 
 
@@ -58,13 +65,13 @@ def ours(**options: Any) -> Make:
 
 
 def theirs(algorithm: str, block: int, *, outer: bool) -> Make:
-    """Return a way to quantize with onnxruntime: "rtn" or "k_quant"."""
+    """Return a way to quantize with onnxruntime: "rtn", "rtn, Gather too" or "k_quant"."""
 
     def make(source: Path, target: Path, _: Path) -> None:
         from onnxruntime.quantization import matmul_nbits_quantizer as tool
 
-        kinds = {"rtn": None, "k_quant": tool.KQuantWeightOnlyQuantConfig()}
-        types = ("MatMul", "Gather") if outer and algorithm == "rtn" else ("MatMul",)
+        is_k = algorithm == "k_quant"
+        types = ("MatMul", "Gather") if algorithm == "rtn, Gather too" else ("MatMul",)
         quantizer = tool.MatMulNBitsQuantizer(
             onnx.load(source),
             block_size=block,
@@ -72,7 +79,7 @@ def theirs(algorithm: str, block: int, *, outer: bool) -> Make:
             accuracy_level=4,
             nodes_to_exclude=None if outer else list(_OUTER),
             op_types_to_quantize=types,
-            algo_config=kinds[algorithm],
+            algo_config=tool.KQuantWeightOnlyQuantConfig() if is_k else None,
         )
         quantizer.process()
         quantizer.model.save_model_to_file(str(target), False)
@@ -91,8 +98,21 @@ _BLOCKS = {
     "quantkit, blocks of 128": ours(nodes_to_exclude=_OUTER, block=128),
     "quantkit, 5.0 bits on average": ours(nodes_to_exclude=_OUTER, target_bits=5.0),
 }
+_OF_ENCODER = {
+    "onnxruntime RTN, blocks of 32": theirs("rtn", 32, outer=True),
+    "onnxruntime RTN, blocks of 32, embedding too": theirs("rtn, Gather too", 32, outer=True),
+    "onnxruntime k-quant, blocks of 32": theirs("k_quant", 32, outer=True),
+    "quantkit, no data": ours(data=False),
+    "quantkit": ours(),
+    "quantkit, at most 15 %": ours(target_size=0.15),
+    "quantkit, at most 20 MB": ours(target_size="20MB"),
+    "quantkit, at most 22 MB": ours(target_size="22MB"),
+    "quantkit, 8 bits, no data": ours(bits=8, data=False),
+    "quantkit, at most 25.1 MB": ours(target_size="25.1MB"),
+}
 _WHOLE = {
     "onnxruntime RTN, blocks of 32": theirs("rtn", 32, outer=True),
+    "onnxruntime RTN, blocks of 32, embedding too": theirs("rtn, Gather too", 32, outer=True),
     "onnxruntime k-quant, blocks of 16": theirs("k_quant", 16, outer=True),
     "quantkit, no data": ours(data=False),
     "quantkit": ours(),
@@ -111,9 +131,9 @@ def log_probabilities(model: Any, tokens: Array) -> Array:
     return found
 
 
-def judged(path: Path, text: Array, reference: list[Array]) -> dict[str, float]:
+def judged(model: Any, text: Array, reference: list[Array]) -> dict[str, float]:
     """Return divergence from float, and perplexity."""
-    model, divergence, surprise = session(path), [], []
+    divergence, surprise = [], []
     for tokens, expected in zip(text, reference, strict=True):
         found = log_probabilities(model, tokens)[:-1]
         divergence.append((np.exp(expected[:-1]) * (expected[:-1] - found)).sum(axis=-1))
@@ -124,12 +144,12 @@ def judged(path: Path, text: Array, reference: list[Array]) -> dict[str, float]:
     }
 
 
-def timed(paths: Mapping[str, Path], text: Array) -> dict[str, dict[str, Any]]:
+def timed(paths: Mapping[str, Path], feeds_of: Callable[[int], Feeds]) -> dict[str, dict[str, Any]]:
     """Return the latency of every file at several numbers of rows, as ratios to "float"."""
     sessions = {name: session(path, threads=1) for name, path in paths.items()}
     found: dict[str, dict[str, Any]] = {name: {} for name in paths}
     for rows in _ROWS:
-        feeds = {"input_ids": text[:1, :rows]}
+        feeds = feeds_of(rows)
         calls = {
             name: (lambda model=model, feeds=feeds: model.run(None, feeds))
             for name, model in sessions.items()
@@ -163,7 +183,7 @@ def resident(job: Mapping[str, Any]) -> None:
     """Load a file, run it once, and report what is held: a process of its own."""
     model = session(Path(job["source"])) if job["source"] else None
     if model is not None:
-        model.run(None, {"input_ids": np.ones((1, 16), np.int64)})
+        model.run(None, {i.name: np.ones((1, 16), np.int64) for i in model.get_inputs()})
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     held = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:"))
     print(json.dumps({"bytes": held}))
@@ -174,27 +194,80 @@ def held(path: Path | None) -> int:
     return int(alone({"source": str(path or "")}, worker=_WORKER)["bytes"])
 
 
-def measure(folder: Path, made: Path, forms: Mapping[str, Make]) -> dict[str, dict[str, Any]]:
-    """Make, judge and time every form."""
-    source, samples = folder / "stories15M.onnx", folder / "calibrate.npz"
-    text = np.load(folder / "test.npz")["input_ids"]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A model to be quantized.
+
+    Attributes:
+        source: The float model.
+        samples: What it is fitted to.
+        feeds: Returns inputs of so many rows.
+        judge: Returns what a session loses.
+    """
+
+    source: Path
+    samples: Any
+    feeds: Callable[[int], Feeds]
+    judge: Callable[[Any], dict[str, float]]
+
+
+def language_model(folder: Path) -> Subject:
+    """Return what llama.py wrote."""
+    source, text = folder / "stories15M.onnx", np.load(folder / "test.npz")["input_ids"]
     plain = session(source)
     reference = [log_probabilities(plain, tokens) for tokens in text]
-    paths, found = {"float": source}, dict[str, dict[str, Any]]()
+    return Subject(
+        source=source,
+        samples=folder / "calibrate.npz",
+        feeds=lambda rows: {"input_ids": text[:1, :rows]},
+        judge=lambda model: judged(model, text, reference),
+    )
+
+
+def encoder(shared: Path) -> Subject | None:
+    """Return the sentence encoder, judged by its hidden states and by the correlation with people's scores."""
+    task = tasks(shared, Sizes(pairs=_PAIRS, calibration=_CALIBRATED))[_ENCODER]()
+    if task is None:
+        return None
+    with (shared / "data" / "sts" / "dev.csv").open(encoding="utf-8") as file:
+        texts = [row["sentence1"] for row in csv.DictReader(file)][:_PAIRS]
+    batches = tokenized(task.model.parent / "tokenizer.json", texts, 1)
+    plain = session(task.model)
+    states = [plain.run(None, dict(batch))[0] for batch in batches]
+    embedded = task.outputs(plain)
+
+    def judge(model: Any) -> dict[str, float]:
+        found = [model.run(None, dict(batch))[0] for batch in batches]
+        flat = (np.concatenate([one.ravel() for one in some]) for some in (states, found))
+        metrics = task.metrics(embedded, task.outputs(model))
+        return {"sqnr_db": sqnr(*flat), "spearman": metrics["spearman"]}
+
+    def feeds(rows: int) -> Feeds:
+        ids = np.random.default_rng(0).integers(1000, 20000, (1, rows))
+        mask = np.ones_like(ids)
+        return {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+
+    return Subject(source=task.model, samples=list(task.calibration), feeds=feeds, judge=judge)
+
+
+def measure(subject: Subject, made: Path, forms: Mapping[str, Make]) -> dict[str, dict[str, Any]]:
+    """Make, judge and time every form."""
+    paths, found = {"float": subject.source}, dict[str, dict[str, Any]]()
     for i, (name, make) in enumerate(forms.items()):
         paths[name] = made / f"{i}.onnx"
         try:
-            result = make(source, paths[name], samples)
+            result = make(subject.source, paths[name], subject.samples)
+            session(paths[name])
         except Exception as e:  # noqa: BLE001 - a peer may fail in any way; that is a result
             del paths[name]
             found[name] = {"error": f"{type(e).__name__}: {first_line(e)}"}
             continue
         found[name] = {"seconds": getattr(result, "seconds", None)}
         print(f"  {name}: {model_bytes(paths[name]) / _MB:.2f} MB", flush=True)
-    empty, latency = held(None), timed(paths, text)
+    empty, latency = held(None), timed(paths, subject.feeds)
     for name, path in paths.items():
         found.setdefault(name, {})
-        found[name] |= judged(path, text, reference)
+        found[name] |= subject.judge(session(path))
         found[name] |= {
             "bytes": model_bytes(path),
             "resident": held(path) - empty,
@@ -209,15 +282,26 @@ fitted to, sampled from the float model (top-p 0.9). `quantkit` means `quantkit 
 said; embedding and head have 8 bits there. *KL* in thousandths: lower is better. *Memory*: resident, beyond that of a process that loads no model."""
 
 
+_TITLES = {
+    "blocks": "Blocks alone, embedding and head in float",
+    "whole": "Whole",
+    "encoder": "The encoder all-MiniLM-L6-v2: hidden states of 300 sentences, Spearman's correlation of 300 pairs",
+}
+
+
 def markdown(data: Mapping[str, Any]) -> str:
     """Return the report made from the JSON."""
     lines = ["# A small language model in few bits", "", describe(data["machine"]), ""]
     lines += [_TEXT.format(rows=data["rows"]), ""]
-    header = ["", "size", "KL", "perplexity", "memory", *(f"{n} rows" for n in _ROWS), "made in"]
-    header[5] = "1 row"
-    for title, key in (("Blocks alone, embedding and head in float", "blocks"), ("Whole", "whole")):
+    more = ["memory", "1 row", *(f"{n} rows" for n in _ROWS[1:]), "made in"]
+    for key, title in _TITLES.items():
+        if key not in data:
+            continue
+        metrics = ["SQNR", "Spearman"] if key == "encoder" else ["KL", "perplexity"]
+        header = ["", "size", *metrics, *more]
         rows = [_row(name, own) for name, own in data[key].items() if "error" not in own]
-        rows.sort(key=lambda row: -float(row[2]) if row[2] else -np.inf)
+        if key != "encoder":
+            rows.sort(key=lambda row: -float(row[2]) if row[2] else -np.inf)
         lines += [f"## {title}", "", *table(header, rows), ""]
         failed = {name: own["error"] for name, own in data[key].items() if "error" in own}
         lines += [line for name, why in failed.items() for line in (f"{name} fails: {why}.", "")]
@@ -237,11 +321,14 @@ def _row(name: str, own: Mapping[str, Any]) -> list[str]:
         else f"{own['latency'][str(n)]['ratio']:.2f}"
         for n in _ROWS
     ]
+    if "sqnr_db" in own:
+        metrics = ["" if is_float else f"{own['sqnr_db']:.1f} dB", f"{own['spearman']:.4f}"]
+    else:
+        metrics = ["" if is_float else f"{1e3 * own['kl']:.2f}", f"{own['perplexity']:.3f}"]
     return [
         name,
         f"{own['bytes'] / _MB:.2f} MB",
-        "" if is_float else f"{1e3 * own['kl']:.2f}",
-        f"{own['perplexity']:.3f}",
+        *metrics,
         f"{own['resident'] / _MB:.0f} MB",
         *times,
         f"{own['seconds']:.0f} s" if own.get("seconds") else "",
@@ -252,14 +339,19 @@ def main() -> None:
     """Measure, and write the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path, help="what llama.py wrote")
+    parser.add_argument("--shared", type=Path, default=SHARED, help="folder of the encoder")
     given = parser.parse_args()
     logging.disable(logging.INFO)  # onnxruntime's tool tells of every node
     data: dict[str, Any] = {"machine": machine()}
     data["rows"] = len(np.load(given.folder / "test.npz")["input_ids"])
     data["gptq"] = equals_rounding(given.folder / "stories15M.onnx")
-    for key, forms in (("blocks", _BLOCKS), ("whole", _WHOLE)):
+    small = language_model(given.folder)
+    forms = {"blocks": (small, _BLOCKS), "whole": (small, _WHOLE)}
+    if (other := encoder(given.shared)) is not None:
+        forms["encoder"] = (other, _OF_ENCODER)
+    for key, (subject, several) in forms.items():
         with tempfile.TemporaryDirectory() as made:
-            data[key] = measure(given.folder, Path(made), forms)
+            data[key] = measure(subject, Path(made), several)
     write_results(RESULTS, "language_model", data, markdown(data))
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from measure import sqnr
 from numpy.typing import NDArray
 
-__all__ = ["Sizes", "Task", "evenly", "tasks"]
+__all__ = ["Sizes", "Task", "evenly", "tasks", "tokenized"]
 
 Array = NDArray[Any]
 Feeds = Mapping[str, Array]
@@ -208,7 +208,7 @@ def _sentences(shared: Path, sizes: Sizes) -> Task | None:
     # A static range of the mask, learned from texts without padding, does not hold with padding:
     # who calibrates is judged on what was calibrated, texts alone.
     together = 1 if sizes.calibration else _BATCH
-    batches = _tokenize(folder / "tokenizer.json", texts, together)
+    batches = tokenized(folder / "tokenizer.json", texts, together)
 
     def alike(embeddings: Array) -> Array:
         cosine: Array = (embeddings[: len(rows)] * embeddings[len(rows) :]).sum(axis=1)
@@ -235,11 +235,11 @@ def _sentences(shared: Path, sizes: Sizes) -> Task | None:
         feeds={f"batch {n}, {_SEQUENCE} tokens": _made_up_tokens(n) for n in (1, _BATCH)},
         outputs=lambda session: np.concatenate([_embed(session, batch) for batch in batches]),
         metrics=metrics,
-        calibration=_tokenize(folder / "tokenizer.json", known, 1),
+        calibration=tokenized(folder / "tokenizer.json", known, 1),
     )
 
 
-def _tokenize(tokenizer: Path, texts: list[str], batch: int) -> list[Feeds]:
+def tokenized(tokenizer: Path, texts: list[str], batch: int) -> list[Feeds]:
     from tokenizers import Tokenizer
 
     reader = Tokenizer.from_file(str(tokenizer))

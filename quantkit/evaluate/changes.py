@@ -71,7 +71,12 @@ def swapped(result: Result) -> tuple[str, ...]:
     """Return a warning about the order of the arguments."""
     first = result.float_model
     quantized = first.runtime is not None and first.runtime.integer > 0
-    if quantized or first.file.provenance.get("kind") in {"dynamic", "static", "float16"}:
+    if quantized or first.file.provenance.get("kind") in {
+        "dynamic",
+        "static",
+        "weights",
+        "float16",
+    }:
         return (
             f"The first model, '{first.name}', is quantized: is it the float model, or are the arguments in the wrong order?",
         )

@@ -70,7 +70,12 @@ def _wrong_files(model: Evaluated, result: Result) -> Iterator[Objection]:
         )
         return
     quantized = reference.runtime is not None and reference.runtime.integer > 0
-    if quantized or reference.file.provenance.get("kind") in {"dynamic", "static", "float16"}:
+    if quantized or reference.file.provenance.get("kind") in {
+        "dynamic",
+        "static",
+        "weights",
+        "float16",
+    }:
         yield Objection(
             kind="swapped",
             title="The reference is quantized",

@@ -62,6 +62,7 @@ _FEWEST_ROWS, _POSITIONS = 64, 64  # of a sample; of an image, whose neighbours 
 _CHUNK = 1 << 21  # weights that one worker solves at a time
 _MATRICES = 4  # of K x K numbers that solving a weight holds
 _FLOAT64 = 8
+_ENOUGH = 4  # rows for each input, from which on more bring little
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -440,6 +441,7 @@ class _Job:
     tensors: Mapping[str, ir.TensorProtocol]
     notes: list[str] = field(default_factory=list)
     doubted: bool = False
+    thin: bool = False
 
     def solve_shared(
         self, shared: Mapping[str, Sequence[Product]], uses: Mapping[str, int]
@@ -515,7 +517,13 @@ class _Job:
         self.monitor.tick(1)
 
     def _check_values(self, tensor: str, moments: _Moments) -> None:
-        """Refuse to fit a weight to nothing but NaN; say once that some of what was read is."""
+        """Refuse to fit a weight to nothing but NaN; say once that some of what was read is, or that there is little of it."""
+        inputs = 0 if moments.second is None else moments.second.shape[-1]
+        if moments.count < _ENOUGH * inputs and not self.thin:
+            self.thin = True
+            self.notes.append(
+                f"Few samples: weight '{tensor}' has {inputs} inputs, and {moments.count} rows of them were seen. {_ENOUGH * inputs} and more make its rounding better."
+            )
         if not moments.strange:
             return
         if moments.strange == moments.rows:
