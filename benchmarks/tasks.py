@@ -240,6 +240,7 @@ def _sentences(shared: Path, sizes: Sizes) -> Task | None:
 
 
 def tokenized(tokenizer: Path, texts: list[str], batch: int) -> list[Feeds]:
+    """Return texts as token ids, so many at a time, padded to the longest of them."""
     from tokenizers import Tokenizer
 
     reader = Tokenizer.from_file(str(tokenizer))

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from quantkit.plan import Plan, WeightPlan
+    from quantkit.settings import Recipe
+    from quantkit.workflows.float16 import Float16Job
+    from quantkit.workflows.weights import WeightsJob
 
 __all__ = ["plan"]
 
@@ -109,13 +112,12 @@ def weights(
     as_json: JsonOption = False,
 ) -> None:
     """Show which weights would be in blocks of how many bits, which kernel path each node would take, and why."""
-    from quantkit.files import check_outputs
     from quantkit.settings import load_recipe
     from quantkit.workflows.weights import plan_weights
 
     recipe = load_recipe()
     job = weights_job(model, recipe, samples, flags)
-    check_outputs([saved], [*read_by(job.settings, Path(str(job.source))), recipe.file])
+    _check_outputs(job, recipe, saved)
     with watching(quiet=as_json) as monitor:
         found = plan_weights(job, monitor)
     _show(found, saved, nodes=nodes, as_json=as_json)
@@ -133,16 +135,22 @@ def float16(
     as_json: JsonOption = False,
 ) -> None:
     """Show which tensors would have 16 bits, which nodes would compute in float16, and why not the others."""
-    from quantkit.files import check_outputs
     from quantkit.settings import load_recipe
     from quantkit.workflows.float16 import plan_float16
 
     recipe = load_recipe()
     job = float16_job(model, recipe, samples, flags)
-    check_outputs([saved], [*read_by(job.settings, Path(str(job.source))), recipe.file])
+    _check_outputs(job, recipe, saved)
     with watching(quiet=as_json) as monitor:
         found = plan_float16(job, monitor)
     _show(found, saved, nodes=nodes, as_json=as_json)
+
+
+def _check_outputs(job: "WeightsJob | Float16Job", recipe: "Recipe", saved: Path | None) -> None:
+    """Refuse to write a plan over what is read."""
+    from quantkit.files import check_outputs
+
+    check_outputs([saved], [*read_by(job.settings, Path(str(job.source))), recipe.file])
 
 
 def _save(found: "Plan", saved: Path | None) -> None:
