@@ -19,7 +19,7 @@ from quantkit.ops.view import View
 from quantkit.plan import Plan, WeightPlan
 from quantkit.plan.blocks import packed_bytes
 from quantkit.plan.budget import Choices, bits_within
-from quantkit.plan.model import SolvedIntegers
+from quantkit.plan.model import SolvedIntegers, kernel_bits
 from quantkit.plan.packing import PACKED_NODES, int8_grid, with_bits
 from quantkit.provenance import Provenance
 from quantkit.provenance.record import text_of
@@ -33,6 +33,8 @@ __all__ += ["record_bytes", "size_with", "spread_of", "wanted_bytes"]
 Feeds = Mapping[str, NDArray[Any]]
 _BITS = range(2, 9)
 _BYTE = 8
+_LOADING = 27  # bytes of memory per value while onnxruntime puts it together: it keeps the result of every step until all are done
+_MUCH = 1 << 28  # bytes that are worth telling
 _SEALS = 400  # bytes of a record that are not known before the file is written: digests, keys
 
 RECORD = 2500
@@ -60,6 +62,8 @@ def choices_of(
     weights = [w for w in plan.weights if w.blocks is not None]
     total = sum(tensors[w.tensor].size for w in weights)
     large = total * 4 > LARGE
+    # What kernels do not read is put together when the file is loaded: of a large model that would take more memory than float does.
+    allowed = [b for b in _BITS if not large or kernel_bits(b) == b]
     noise: dict[str, float] = {}
     if path is not None and feeds and not large:
         monitor.name("Trying weights one at a time")
@@ -69,7 +73,7 @@ def choices_of(
     found = {}
     for weight in weights:
         tensor = tensors[weight.tensor]
-        own = {bits: grids(weight, bits) for bits in _BITS}
+        own = {bits: grids(weight, bits) for bits in allowed}
         errors = errors_by_bits(tensor.numpy(), _axis(weight), own)
         probed = errors[PROBED] or 1.0
         measured = noise.get(weight.tensor, probed * tensor.size / total)
@@ -79,7 +83,7 @@ def choices_of(
                 b: packed_bytes(grid, rows, tensor.size // rows) + (b < _BYTE) * PACKED_NODES
                 for b, grid in own.items()
             },
-            noise={b: measured * errors[b] / probed for b in _BITS},
+            noise={b: measured * errors[b] / probed for b in allowed},
         )
     return found
 
@@ -254,6 +258,18 @@ def spread_of(plan: Plan, view: View) -> str:
     total = max(1, sum(sizes.values()))
     mean = sum(bits * size for bits, size in sizes.items()) / total
     listed = ", ".join(f"{counts[b]} of {b} bits" for b in sorted(counts))
-    return (
+    said = (
         f"Weights in the file: {listed}; {mean:.2f} bits per value on average, scales not counted."
     )
+    held = _LOADING * sum(view.weights[name].size for name in _assembled(plan))
+    return said + (f" Loading it takes about {human(held)} for a moment." if held > _MUCH else "")
+
+
+def _assembled(plan: Plan) -> list[str]:
+    """Return the weights that are put together when the file is loaded: all but those that kernels read as they stand there."""
+    blocks = plan.block_format is not None
+    return [
+        w.tensor
+        for w in plan.weights
+        if w.blocks is not None and not (blocks and kernel_bits(w.blocks.bits) == w.blocks.bits)
+    ]
