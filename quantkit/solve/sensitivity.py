@@ -53,7 +53,7 @@ def weight_noise(
 ) -> dict[str, float]:
     """Return noise over signal at the outputs with one weight rounded to the nearest codes and all others float, by weight.
 
-    Of several outputs the noise is added up: each counts by its own signal.
+    Of several outputs the noise is added up: each counts by its own signal. Weights inside of If, Loop and Scan cannot be fed, and are left out.
 
     Args:
         path: The float model.
@@ -66,6 +66,9 @@ def weight_noise(
         An exception in `quantkit.runtime.session.RUNTIME_ERRORS`: onnxruntime does not load or run it.
     """
     model = read_structure(path)
+    inside = {name for name in weights if name not in model.initializers}
+    tick(len(inside))
+    weights = {name: how for name, how in weights.items() if name not in inside}
     exact = {name: tensors[name].numpy() for name in weights}
     kinds = {name: Kind(ir.DataType.FLOAT, array.ndim) for name, array in exact.items()}
     part = part_of(model, model.outputs, kinds, level=99)

@@ -527,3 +527,11 @@ def test_an_interrupted_run_can_be_taken_up(
     quantize_weights(*line)
     assert solved == left
     assert names(folder) == ["m.onnx", "o.onnx", "x.npy"]
+
+
+def test_bits_of_weights_inside_branches_follow_from_their_own_errors(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0).standard_normal((24, 64)).astype(np.float32)
+    data = [{"x": row[None], "c": np.array(i % 2 == 0)} for i, row in enumerate(draw)]
+    result = quantize_weights(branches(), tmp_path / "o.onnx", data, target_bits=6.5)
+    assert result.verification is not None
+    assert {w.blocks.bits for w in result.plan.weights if w.blocks is not None} <= set(range(2, 9))
