@@ -272,6 +272,33 @@ def float16_cases() -> Iterator[Case]:
         yield Case(f"{name} computed", Quantized("quantize_float16", made, data, {"compute": True}))
 
 
+# Few bits
+
+WEIGHTS: dict[str, dict[str, Any]] = {
+    "4 bits": {},
+    "2 bits, blocks of 64": {"bits": 2, "block": 64},
+    "5 bits": {"bits": 5},
+    "8 bits, plain": {"bits": 8, "quant_format": "onnx"},
+    "5.5 bits on average": {"target_bits": 5.5},
+    "only Gemm": {"op_types_to_quantize": ["Gemm"]},
+    "external data": {"use_external_data_format": True},
+}
+PACKED: dict[str, dict[str, Any]] = {"5 bits": {"weight_bits": 5}, "20 %": {"target_size": 0.2}}
+
+
+def weights_cases() -> Iterator[Case]:
+    """The embedded model in blocks, with samples and without, and int8 with fewer bits in the file; random graphs in blocks."""
+    for name, options in WEIGHTS.items():
+        yield Case(name, Quantized("quantize_weights", sample_model, None, options))
+    yield Case("4 bits, by samples", Quantized("quantize_weights", sample_model, images))
+    for name, options in PACKED.items():
+        yield Case(f"static {name}", Quantized("quantize_static", sample_model, images, options))
+        yield Case(f"dynamic {name}", Quantized("quantize_dynamic", sample_model, None, options))
+    for seed in range(HALVED_GRAPHS):
+        made = partial(random_graph, seed)
+        yield Case(f"graph {seed:03}", Quantized("quantize_weights", made))
+
+
 # Real models, where they are
 
 
@@ -344,6 +371,7 @@ FAMILIES: dict[str, Callable[[], Iterator[Case]]] = {
     "sample": sample_cases,
     "generated": generated_cases,
     "float16": float16_cases,
+    "weights": weights_cases,
     "shared": shared_cases,
 }
 

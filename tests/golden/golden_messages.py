@@ -55,6 +55,10 @@ def _float16(*, source: str = "m.onnx", **options: Any) -> Any:
     return quantkit.quantize_float16(source, "out.onnx", **options)
 
 
+def _weights(*, source: str = "m.onnx", **options: Any) -> Any:
+    return quantkit.quantize_weights(source, "out.onnx", **options)
+
+
 CALLS: dict[str, Callable[[], Any]] = {
     "no such model": lambda: _dynamic(source="none.onnx"),
     "no model": lambda: _dynamic(source="text.onnx"),
@@ -96,6 +100,14 @@ CALLS: dict[str, Callable[[], Any]] = {
     "static no such plan": lambda: _static(plan="none.json"),
     "static not a plan": lambda: _static(plan="plan.json"),
     "static data for a calibration": lambda: _static(data="none.calibration"),
+    "weights of 9 bits": lambda: _weights(bits=9),
+    "weights in blocks of 48": lambda: _weights(block=48),
+    "weights out of reach": lambda: _weights(target_size="1%"),
+    "weights with two targets": lambda: _weights(target_size="15%", target_bits=4.5),
+    "weights in nothing": lambda: _weights(source="no.onnx"),
+    "weights unknown node": lambda: _weights(nodes_to_exclude=["mn"]),
+    "weights data that is not a number": lambda: _weights(data="nan.npy"),
+    "static out of reach": lambda: _static(target_size="1%"),
     "float16 already": lambda: _float16(source="h.onnx"),
     "float16 nothing to store": lambda: _float16(source="no.onnx"),
     "float16 type": lambda: _float16(dtype="float8"),
@@ -127,6 +139,14 @@ COMMANDS = (
     "quantize static m.onnx out.onnx --data x.npy --target gpu",
     "quantize static m.onnx out.onnx --data x.npy --plan plan.json",
     "quantize static m.onnx out.onnx --data x.npy --activation-type uint16 --format qoperator",
+    "quantize weights m.onnx m.onnx",
+    "quantize weights text.onnx out.onnx",
+    "quantize weights m.onnx out.onnx --bits 1",
+    "quantize weights m.onnx out.onnx --data empty",
+    "quantize weights m.onnx out.onnx --format gguf",
+    "quantize weights m.onnx out.onnx --plan plan.json",
+    "plan weights none.onnx",
+    "plan float16 text.onnx",
     "quantize float16 m.onnx m.onnx",
     "quantize float16 text.onnx out.onnx",
     "quantize float16 h.onnx out.onnx",
@@ -151,6 +171,7 @@ HELP: tuple[str, ...] = (
     "quantize dynamic",
     "quantize static",
     "quantize float16",
+    "quantize weights",
     "calibrate",
     "plan",
     "optimize",

@@ -54,6 +54,10 @@ def test_halves_are_written_as_before() -> None:
     check("float16", chosen("float16"))
 
 
+def test_few_bits_are_written_as_before() -> None:
+    check("weights", chosen("weights"))
+
+
 def test_real_models_are_written_as_before() -> None:
     if not SHARED.exists():
         pytest.skip("the folder of real models (../shared) is absent")
