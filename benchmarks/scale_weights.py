@@ -20,7 +20,7 @@ from synthetic import big_model
 
 _GB, _MB = 1e9, 1e6
 _LAYERS, _WIDTH, _SAMPLES = 25, 5120, 64
-_FEWER = (4, 8)  # layers
+_FEWER = (3, 6)  # layers
 _MEMORY = "2GB"
 
 
