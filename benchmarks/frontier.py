@@ -189,7 +189,9 @@ def _panel(name: str, rows: Mapping[str, Any], top: float) -> list[str]:
     digits = 1 if scale > 1 else 3
     for drop in np.linspace(0, lowest, 4):
         parts.append(_line(_LEFT, y(drop), _LEFT + _PANEL, y(drop), "#ddd" if drop else "#888"))
-        parts.append(text(_LEFT - 8, y(drop) + 4, f"{-drop:.{digits}f}", anchor="end", size=11))
+        parts.append(
+            text(_LEFT - 8, y(drop) + 4, f"{0.0 - drop:.{digits}f}", anchor="end", size=11)
+        )
     track = " ".join(f"{x(p['size']):.1f},{y(d):.1f}" for p, d in zip(points, drops, strict=True))
     parts.append(f'<polyline points="{track}" fill="none" stroke="#0072B2" stroke-width="2"/>')
     for p, d in zip(points, drops, strict=True):
