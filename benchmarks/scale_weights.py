@@ -106,12 +106,12 @@ def main() -> None:
     parser.add_argument("--work", type=Path, help="where temporary files are written")
     given = parser.parse_args()
     data: dict[str, Any] = {"machine": machine(), "runs": []}
-    for layers, with_data in ((_LAYERS, False), *((n, True) for n in (*_FEWER, _LAYERS))):
-        with tempfile.TemporaryDirectory(dir=given.work) as temporary:
-            data["runs"].append(measured(Path(temporary), layers, data=with_data))
     with tempfile.TemporaryDirectory(dir=given.work) as temporary:
         data["killed"] = killed(Path(temporary))
-    write_results(RESULTS, "scale_weights", data, markdown(data))
+    for layers, with_data in (*((n, True) for n in _FEWER), (_LAYERS, False), (_LAYERS, True)):
+        with tempfile.TemporaryDirectory(dir=given.work) as temporary:
+            data["runs"].append(measured(Path(temporary), layers, data=with_data))
+        write_results(RESULTS, "scale_weights", data, markdown(data))
 
 
 if __name__ == "__main__":

@@ -67,7 +67,8 @@ def weight_noise(
     """
     model = read_structure(path)
     inside = {name for name in weights if name not in model.initializers}
-    tick(len(inside))
+    if inside:
+        tick(len(inside))
     weights = {name: how for name, how in weights.items() if name not in inside}
     exact = {name: tensors[name].numpy() for name in weights}
     kinds = {name: Kind(ir.DataType.FLOAT, array.ndim) for name, array in exact.items()}

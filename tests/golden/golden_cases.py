@@ -289,14 +289,17 @@ PACKED: dict[str, dict[str, Any]] = {"5 bits": {"weight_bits": 5}, "20 %": {"tar
 def weights_cases() -> Iterator[Case]:
     """The embedded model in blocks, with samples and without, and int8 with fewer bits in the file; random graphs in blocks."""
     for name, options in WEIGHTS.items():
-        yield Case(name, Quantized("quantize_weights", sample_model, None, options))
-    yield Case("4 bits, by samples", Quantized("quantize_weights", sample_model, images))
+        call = Quantized("quantize_weights", sample_model, None, options)
+        yield Case(name, call, often=name in {"4 bits", "5 bits"})
+    fitted = Quantized("quantize_weights", sample_model, images)
+    yield Case("4 bits, by samples", fitted, often=False)
     for name, options in PACKED.items():
-        yield Case(f"static {name}", Quantized("quantize_static", sample_model, images, options))
+        call = Quantized("quantize_static", sample_model, images, options)
+        yield Case(f"static {name}", call, often=False)
         yield Case(f"dynamic {name}", Quantized("quantize_dynamic", sample_model, None, options))
     for seed in range(HALVED_GRAPHS):
         made = partial(random_graph, seed)
-        yield Case(f"graph {seed:03}", Quantized("quantize_weights", made))
+        yield Case(f"graph {seed:03}", Quantized("quantize_weights", made), often=seed % 4 == 0)
 
 
 # Real models, where they are
