@@ -260,7 +260,8 @@ def measure(subject: Subject, made: Path, forms: Mapping[str, Make]) -> dict[str
             session(paths[name])
         except Exception as e:  # noqa: BLE001 - a peer may fail in any way; that is a result
             del paths[name]
-            found[name] = {"error": f"{type(e).__name__}: {first_line(e)}"}
+            said = first_line(e).replace(f"{made}/", "")
+            found[name] = {"error": f"{type(e).__name__}: {said}"}
             continue
         found[name] = {"seconds": getattr(result, "seconds", None)}
         print(f"  {name}: {model_bytes(paths[name]) / _MB:.2f} MB", flush=True)
