@@ -245,9 +245,7 @@ def _print(found: "Plan", *, nodes: bool) -> None:
 
 def _bits_of(found: "Plan") -> str:
     """Say how many weights have how many bits."""
-    counts = Counter(
-        w.spec.dtype.bits if w.blocks is None else w.blocks.bits for w in found.weights
-    )
+    counts = Counter(weight.bits for weight in found.weights)
     return ", ".join(f"{counts[bits]} of {bits} bits" for bits in sorted(counts))
 
 

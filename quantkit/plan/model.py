@@ -167,6 +167,11 @@ class WeightPlan:
     transposed: bool = False
     blocks: BlockGrid | None = None
 
+    @property
+    def bits(self) -> int:
+        """Of a value in the file."""
+        return self.spec.dtype.bits if self.blocks is None else self.blocks.bits
+
     def to_json(self) -> dict[str, Any]:
         """Return plain data; `from_json` is its inverse."""
         plain = {"tensor": self.tensor, "spec": self.spec.to_json(), "transposed": self.transposed}

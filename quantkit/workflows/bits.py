@@ -28,7 +28,7 @@ from quantkit.solve.sensitivity import PROBED, errors_by_bits, weight_noise
 from quantkit.spec import PerAxis
 
 __all__ = ["RECORD", "BlankCodes", "bits_for_mean", "bits_for_size", "choices_of", "packed_bits"]
-__all__ += ["record_bytes", "size_with", "spread_of", "wanted_bytes"]
+__all__ += ["loading_noted", "record_bytes", "size_with", "spread_of", "wanted_bytes"]
 
 Feeds = Mapping[str, NDArray[Any]]
 _BITS = range(2, 9)
@@ -252,24 +252,24 @@ def spread_of(plan: Plan, view: View) -> str:
     """Say how many weights have how many bits in the file."""
     counts, sizes = Counter[int](), Counter[int]()
     for weight in plan.weights:
-        bits = weight.spec.dtype.bits if weight.blocks is None else weight.blocks.bits
-        counts[bits] += 1
-        sizes[bits] += view.weights[weight.tensor].size
+        counts[weight.bits] += 1
+        sizes[weight.bits] += view.weights[weight.tensor].size
     total = max(1, sum(sizes.values()))
     mean = sum(bits * size for bits, size in sizes.items()) / total
     listed = ", ".join(f"{counts[b]} of {b} bits" for b in sorted(counts))
-    said = (
+    return (
         f"Weights in the file: {listed}; {mean:.2f} bits per value on average, scales not counted."
     )
-    held = _LOADING * sum(view.weights[name].size for name in _assembled(plan))
-    return said + (f" Loading it takes about {human(held)} for a moment." if held > _MUCH else "")
 
 
-def _assembled(plan: Plan) -> list[str]:
-    """Return the weights that are put together when the file is loaded: all but those that kernels read as they stand there."""
+def loading_noted(plan: Plan, view: View) -> tuple[str, ...]:
+    """Say what memory loading the file takes, where that is much: weights that kernels do not read as they stand there are put together."""
     blocks = plan.block_format is not None
-    return [
-        w.tensor
+    values = sum(
+        view.weights[w.tensor].size
         for w in plan.weights
-        if w.blocks is not None and not (blocks and kernel_bits(w.blocks.bits) == w.blocks.bits)
-    ]
+        if w.blocks is not None and not (blocks and kernel_bits(w.bits) == w.bits)
+    )
+    if _LOADING * values <= _MUCH:
+        return ()
+    return (f"Loading the file takes about {human(_LOADING * values)} of memory for a moment.",)

@@ -36,7 +36,7 @@ from quantkit.solve.blocks import BlockSettings, CodesFolder, solve_blind
 from quantkit.solve.losses import Meter
 from quantkit.solve.ranges import narrowed_ranges
 from quantkit.targets import cores
-from quantkit.workflows.bits import RECORD, packed_bits, spread_of, wanted_bytes
+from quantkit.workflows.bits import RECORD, loading_noted, packed_bits, spread_of, wanted_bytes
 from quantkit.workflows.calibrate import CalibrateOptions
 from quantkit.workflows.measure import decide
 from quantkit.workflows.outcome import (
@@ -390,7 +390,8 @@ def _packed(draft: _Draft, options: DynamicSettings, nbytes: int) -> _Draft:
             Silent(),
         )
     plan = with_bits(draft.plan, view, bits)
-    return replace(draft, plan=plan, warnings=(*draft.warnings, spread_of(plan, view)))
+    said = (spread_of(plan, view), *loading_noted(plan, view))
+    return replace(draft, plan=plan, warnings=(*draft.warnings, *said))
 
 
 def _second_draft(

@@ -42,7 +42,13 @@ from quantkit.solve.empirical_bias import correct_biases
 from quantkit.solve.rounding import Rounding
 from quantkit.solve.weights import is_static, moment_request, solve
 from quantkit.targets import cores
-from quantkit.workflows.bits import packed_bits, record_bytes, spread_of, wanted_bytes
+from quantkit.workflows.bits import (
+    loading_noted,
+    packed_bits,
+    record_bytes,
+    spread_of,
+    wanted_bytes,
+)
 from quantkit.workflows.measure import Decision, decide
 from quantkit.workflows.outcome import (
     TINY,
@@ -232,7 +238,12 @@ class _Writer:
             again,
             given_up=found.given_up,
             is_noise=found.is_noise,
-            notes=(*found.notes, spread_of(plan, ready.view)),
+            notes=(
+                *found.notes,
+                spread_of(plan, ready.view),
+                *loading_noted(plan, ready.view),
+                *_with_all_bits(found.checked),
+            ),
         )
 
     def _bits(self, found: _Attempt) -> dict[str, int]:
@@ -359,6 +370,13 @@ def _emitted(
 ) -> None:
     emit_static(model, plan, solved, output_format)
     write_divisors(model.metadata_props, divided)
+
+
+def _with_all_bits(checked: Verification | None) -> list[str]:
+    """Say what the same model was worth with 8 bits: so much do fewer cost."""
+    if checked is None or not checked.compared:
+        return []
+    return [f"With 8 bits in the file: {checked.figures(_SHOWN)}."]
 
 
 def _named(found: _Attempt, kept: Mapping[str, Kept]) -> str:

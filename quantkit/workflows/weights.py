@@ -56,6 +56,7 @@ from quantkit.workflows.bits import (
     bits_for_mean,
     bits_for_size,
     choices_of,
+    loading_noted,
     record_bytes,
     size_with,
     spread_of,
@@ -429,6 +430,7 @@ def _made(
     plan = planned(bits=bits, kept=kept)
     if options.has_target:
         notes += (spread_of(plan, ready.view),)
+    notes += loading_noted(plan, ready.view)
     return _Decided(plan=plan, kept=kept, bits=bits, notes=notes)
 
 
