@@ -22,10 +22,11 @@ from quantkit.errors import ModelError
 from quantkit.graph._wire import MARK
 from quantkit.graph.load import LoadedModel, read_structure
 from quantkit.graph.messages import proto_graphs
+from quantkit.settings.record import PROVENANCE
 
 __all__ = ["KEY", "content_digest", "model_digest"]
 
-KEY = "quantkit.provenance"
+KEY = PROVENANCE
 _BLOCK = 1 << 20
 
 

@@ -6,14 +6,14 @@ more. `tests/settings/records` holds what version 0.1.0 wrote.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from quantkit.errors import ModelError
+from quantkit.errors import ModelError, UsageError
 from quantkit.settings.data import DataSettings
 from quantkit.settings.dynamic import DynamicSettings
 from quantkit.settings.float16 import Float16Settings
@@ -28,7 +28,20 @@ from quantkit.settings.weights import WeightsSettings
 
 __all__ = ["data_settings_of", "dynamic_record", "dynamic_settings_of", "float16_record"]
 __all__ += ["float16_settings_of", "static_record", "static_settings_of", "to_record"]
-__all__ += ["weights_record", "weights_settings_of"]
+__all__ += [
+    "CARRIED",
+    "PROVENANCE",
+    "Carried",
+    "carried_by",
+    "carried_text",
+    "weights_record",
+    "weights_settings_of",
+]
+
+CARRIED = "quantkit.preprocessing"
+"""The entry in a model's metadata that says how its inputs are made; every rewriting of the model keeps it."""
+PROVENANCE = "quantkit.provenance"
+"""The entry in a model's metadata that says where it comes from (`quantkit.provenance`)."""
 
 
 # Settings of dynamic quantization that the first records do not have.
@@ -203,6 +216,50 @@ def data_settings_of(options: Mapping[str, Any]) -> DataSettings:
         return msgspec.convert({**data, "path": None, "text": text}, DataSettings)
     except (KeyError, TypeError, AttributeError, msgspec.ValidationError) as e:
         raise ModelError(f"The recorded data settings are not of this version: {e!r}.") from e
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carried:
+    """How a model's inputs are made and its classes are called, as the model itself says.
+
+    Attributes:
+        data: How samples are prepared: `image` and `text` count.
+        labels: The names of classes in the order of the scores; empty: not known.
+    """
+
+    data: DataSettings
+    labels: tuple[str, ...] = ()
+
+
+def carried_text(carried: Carried) -> str:
+    """Return the entry `CARRIED` of a model: no folders, the same for the same settings."""
+    image, text = carried.data.image, carried.data.text
+    plain = {
+        "image": _said(image, *(f.name for f in fields(image))),
+        "text": _said(text, "column", "max_length"),
+        "labels": list(carried.labels),
+    }
+    return msgspec.json.encode(to_record(plain), order="sorted").decode()
+
+
+def carried_by(metadata: Mapping[str, str]) -> Carried | None:
+    """Return how inputs are made from a model's metadata: its own entry, else what it was calibrated with; None: unknown.
+
+    Raises:
+        ModelError: The entry is damaged, or not of this version.
+    """
+    try:
+        if CARRIED in metadata:
+            plain = msgspec.json.decode(metadata[CARRIED])
+            data = {"image": plain.get("image", {}), "text": plain.get("text", {})}
+            return Carried(
+                data=msgspec.convert(data, DataSettings),
+                labels=msgspec.convert(plain.get("labels", ()), tuple[str, ...]),
+            )
+        options = msgspec.json.decode(metadata.get(PROVENANCE, "{}")).get("options", {})
+        return Carried(data=data_settings_of(options)) if "data" in options else None
+    except (TypeError, AttributeError, UsageError, msgspec.MsgspecError) as e:
+        raise ModelError(f"The preprocessing in the model's metadata is damaged: {e}.") from e
 
 
 def _said(settings: Any, *names: str) -> dict[str, Any]:

@@ -20,9 +20,15 @@ from quantkit import (
     TensorRule,
     TextSettings,
 )
+from quantkit.errors import ModelError
 from quantkit.provenance import is_sealed, provenance_from_text, read_entry
 from quantkit.settings import DynamicSettings, Float16Settings
 from quantkit.settings.record import (
+    CARRIED,
+    PROVENANCE,
+    Carried,
+    carried_by,
+    carried_text,
     data_settings_of,
     dynamic_record,
     dynamic_settings_of,
@@ -181,3 +187,33 @@ def test_what_is_covered_and_how_pairs_look_is_recorded_only_where_it_is_said() 
     record = json.loads(json.dumps(static_record(chosen, DataSettings())))
     assert record["static"]["qdq"].keys() == {"weight_pairs", "channel_axes", "float_outputs"}
     assert static_settings_of({**record, "format": "qdq"}) == chosen
+
+
+def test_what_a_model_carries_is_read_as_it_was_written() -> None:
+    image = ImageSettings(preset="imagenet", crop=(20, 30), mean=(1.0, 2.0, 3.0), exif=False)
+    text = TextSettings(column=("a", "b"), tokenizer=Path("private/tokenizer.json"), max_length=64)
+    carried = Carried(data=DataSettings(image=image, text=text), labels=("cat", "dög"))
+    read = carried_by({CARRIED: carried_text(carried)})
+    assert read is not None
+    assert (read.data.image, read.labels) == (image, carried.labels)
+    assert read.data.text == TextSettings(column=("a", "b"), max_length=64)
+    assert "private" not in carried_text(carried)
+
+
+def test_a_calibrated_model_says_how_its_samples_were_made() -> None:
+    record = next(
+        text for path in sorted(RECORDS.iterdir()) if '"mean"' in (text := path.read_text())
+    )
+    found = carried_by({PROVENANCE: record})
+    assert found is not None
+    assert found.data == data_settings_of(json.loads(record)["options"])
+    assert carried_by({}) is None
+    assert carried_by({PROVENANCE: '{"options":{}}'}) is None
+
+
+@pytest.mark.parametrize(
+    "entry", ["", "[]", '{"image":3}', '{"image":{"std":[0]}}', '{"labels":3}', "{", "null"]
+)
+def test_a_damaged_entry_is_one_line(entry: str) -> None:
+    with pytest.raises(ModelError, match="preprocessing in the model's metadata is damaged"):
+        carried_by({CARRIED: entry})
