@@ -116,6 +116,8 @@ _WHOLE = {
     "onnxruntime k-quant, blocks of 16": theirs("k_quant", 16, outer=True),
     "quantkit, no data": ours(data=False),
     "quantkit": ours(),
+    "quantkit, table in 4 bits": ours(embedding_bits=4),
+    "quantkit, 8 bits, table in 4": ours(bits=8, embedding_bits=4),
     "quantkit, at most 10 MB": ours(target_size="10MB"),
     "quantkit, at most 14.6 MB": ours(target_size="14.6MB"),
     "quantkit, 8 bits, no data": ours(bits=8, data=False),

@@ -1,6 +1,33 @@
 """What holds for all tests."""
 
 import os
+import signal
+
+import pytest
 
 # A result must not depend on how busy the machine is. Tests of measuring ask for it.
 os.environ["QUANTKIT_MEASURE"] = "0"
+
+# Who starts tests in the background may have these ignored, and processes that tests end would inherit that.
+for _signal, _usual in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    if signal.getsignal(_signal) is signal.SIG_IGN:
+        signal.signal(_signal, _usual)
+
+# Each process of the tests has a core to itself: on tiny models, threads and workers that share cores with another process's
+# take three times the time. What is about several cores is marked all_cores.
+_CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else []
+_WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
+_OWN = (
+    {_CORES[int(_WORKER.removeprefix("gw")) % len(_CORES)]} if _WORKER and _CORES else set(_CORES)
+)
+if _OWN:
+    os.sched_setaffinity(0, _OWN)  # before numpy counts cores
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if _OWN:
+        every = item.get_closest_marker("all_cores") is not None
+        os.sched_setaffinity(0, set(_CORES) if every else _OWN)

@@ -9,6 +9,8 @@ import pytest
 from quantkit.cli.app import run
 from quantkit.result import load_result
 
+pytestmark = pytest.mark.all_cores
+
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:

@@ -17,21 +17,35 @@ K = 6
 _DATA = ("--data", "d")
 
 
-@pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with a model that has external data, data, a plan, a calibration, a recipe and a result."""
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model that has external data, data, a plan, a calibration, a recipe and a result."""
+    folder = tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        _fill(folder)
+    return folder
+
+
+def _fill(folder: Path) -> None:
     nodes = [node("MatMul", ["x", "w"], ["m"], "mm"), node("Relu", ["m"], ["y"], "r")]
     proto = model(graph(nodes, {"x": ["N", K]}, {"y": ["N", K]}, {"w": weight(K, K)}))
     onnx.save(proto, "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
     onnx.save(proto, "q.onnx")
-    (tmp_path / "d").mkdir()
+    (folder / "d").mkdir()
     np.savez("d/a.npz", x=rng().standard_normal((40, K)).astype(np.float32))
     np.savez("sample.npz", x=np.ones((1, K), np.float32))
-    (tmp_path / "quantkit.toml").write_text("[gate]\nmax_drop = 0.01\n")
-    save_result(example_result(), tmp_path / "result.json")
+    (folder / "quantkit.toml").write_text("[gate]\nmax_drop = 0.01\n")
+    save_result(example_result(), folder / "result.json")
     assert run(["calibrate", "m.onnx", *_DATA, "-o", "m.calibration"]) == 0
     assert run(["plan", "m.onnx", *_DATA, "-o", "plan.json"]) == 0
+
+
+@pytest.fixture
+def work(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory of its own with all that is in `made`."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from builders import matmul_model, save
 
+pytestmark = pytest.mark.all_cores
+
 MAIN = "from quantkit.cli import main; main()"
 # Says so when the staging folder is there, and waits in it.
 WAITING = """

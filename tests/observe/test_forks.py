@@ -18,6 +18,8 @@ import quantkit
 from quantkit.errors import QuantkitError
 from quantkit.observe.forks import Crew, can_fork, forked_map
 
+pytestmark = pytest.mark.all_cores
+
 HERE = Path(__file__).parent
 LONG = 600  # seconds: a test that waits for it has failed
 

@@ -26,6 +26,8 @@ from quantkit.observe.observations import Observations
 from quantkit.settings import DataSettings
 from quantkit.workflows.calibrate import CalibrateOptions, calibrate_model
 
+pytestmark = pytest.mark.all_cores
+
 K = 6
 ROWS = rng().standard_normal((150, K)).astype(np.float32)
 

@@ -16,6 +16,8 @@ from quantkit.settings import DataSettings, RecoverSettings
 from quantkit.solve.weights import in_groups, moment_requests
 from quantkit.workflows.outcome import QuantizeResult
 
+pytestmark = pytest.mark.all_cores
+
 WIDE = 1024
 BRANCHES = 24
 LIMIT = 350_000_000
