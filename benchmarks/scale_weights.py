@@ -79,13 +79,13 @@ def markdown(data: Mapping[str, Any]) -> str:
             f"{r['float'] / _GB:.2f} GB",
             str(_SAMPLES) if r["data"] else "none",
             f"{r['seconds']:.0f} s" if not r["exit"] else r["said"],
-            f"{r['seconds'] / r['layers']:.1f} s",
+            f"{r['cpu_seconds'] / r['layers']:.1f} s",
             f"{r['peak_bytes'] / _MB:.0f} MB",
             f"{r['bytes'] / r['float']:.1%}",
         ]
         for r in data["runs"]
     ]
-    header = ["layers", "float", "samples", "time", "per layer", "peak memory", "size / float"]
+    header = ["layers", "float", "samples", "time", "CPU time per layer", "peak memory", "size / float"]
     again = data["killed"]
     ended = (
         f"Ended by SIGKILL after {again['seconds_before']:.0f} s with {again['done']} of {_FEWER[0]} weights done: "
@@ -108,7 +108,7 @@ def main() -> None:
     data: dict[str, Any] = {"machine": machine(), "runs": []}
     with tempfile.TemporaryDirectory(dir=given.work) as temporary:
         data["killed"] = killed(Path(temporary))
-    for layers, with_data in ((_FEWER[0], True), (_LAYERS, False), (_FEWER[1], True)):
+    for layers, with_data in ((_FEWER[0], True), (_FEWER[1], True), (_LAYERS, False)):
         with tempfile.TemporaryDirectory(dir=given.work) as temporary:
             data["runs"].append(measured(Path(temporary), layers, data=with_data))
         write_results(RESULTS, "scale_weights", data, markdown(data))
