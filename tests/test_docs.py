@@ -2,6 +2,7 @@
 
 import runpy
 import shlex
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,13 @@ def test_the_reference_is_what_the_code_gives() -> None:
     made = runpy.run_path(str(ROOT / "docs" / "reference.py"))["pages"]()
     stale = [named(p) for p, text in made.items() if p.read_text(encoding="utf-8") != text]
     assert stale == [], "run: python docs/reference.py"
+
+
+def test_every_extra_is_told_of() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    told = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    names = extras["optional-dependencies"].keys() - {"bench"}  # `make bench` installs it
+    assert [name for name in sorted(names) if f"| `{name}` |" not in told] == []
 
 
 def test_every_target_is_told_of() -> None:
