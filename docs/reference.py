@@ -8,13 +8,15 @@ what the code gives.
 
 import ast
 import inspect
+import json
 import re
 import textwrap
-from collections.abc import Iterator
-from dataclasses import MISSING, Field, fields, is_dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, fields, is_dataclass
 from enum import EnumType
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -22,7 +24,7 @@ import quantkit
 from quantkit.cli.app import app
 from quantkit.settings.declare import Declared, Setting, declared
 from quantkit.settings.toml import Recipe
-from quantkit.settings.values import WrongTypeError
+from quantkit.settings.values import Names, WrongTypeError
 
 FOLDER = Path(__file__).parent / "reference"
 _MADE = "<!-- Made by docs/reference.py from the code: change the code, and run it again. -->"
@@ -162,6 +164,45 @@ def _name(kind: str, thing: Any) -> Iterator[str]:
         yield from _members(thing)
 
 
+def _fields(kind: Any) -> list[str]:
+    """Return the fields of settings; other settings among them have a heading of their own."""
+    known, hints, rows = declared(kind), get_type_hints(kind), []
+    for field in fields(kind):
+        hint = hints[field.name]
+        inner = next((k for k in (hint, *get_args(hint)) if is_dataclass(k)), None)
+        if field.name in known:
+            one = known[field.name]
+            rows.append([_cell(one.setting.text), _type(one), _default(field.default)])
+        elif inner is not None:
+            name = inner.__name__  # type: ignore[union-attr]
+            many = "" if inner is hint else "a list of "
+            rows.append(["", f"{many}[`{name}`](#{_slug(name)})", ""])
+        else:
+            continue
+        rows[-1].insert(0, f"`{field.name}`")
+    return _table(["field", "what it does", "takes", "default"], rows)
+
+
+def _type(one: Declared) -> str:
+    """Return the type of a setting in Python, with its bounds; texts that it is one of are listed."""
+    if one.choices:
+        listed = ", ".join(f"`{choice!r}`" for choice in one.choices)
+        return listed if one.type != Names else f"a list of {listed}"
+    several = get_origin(one.type) in {Union, UnionType}
+    kinds = [_kind(kind) for kind in (get_args(one.type) if several else (one.type,))]
+    kinds += ["None"] if one.optional else []
+    return " or ".join(f"`{kind}`" for kind in kinds) + _bounds(one.setting)
+
+
+def _kind(hint: Any) -> str:
+    """Return a type as a reader would write it, the same in every Python."""
+    if get_origin(hint) is Annotated:
+        return _kind(get_args(hint)[0])
+    if get_origin(hint) is Literal:
+        return ", ".join(map(repr, get_args(hint)))
+    return str(hint) if get_args(hint) else hint.__name__
+
+
 def _signature(function: Any) -> str:
     """Return a call as its source has it: annotations keep the names that a reader knows."""
     source = textwrap.dedent(inspect.getsource(inspect.unwrap(function)))
@@ -249,28 +290,17 @@ def _tables(name: str, kind: Any, *, several: bool = False) -> Iterator[tuple[st
 
 def _keys(kind: Any) -> list[str]:
     """Return the keys of a table of quantkit.toml."""
-    usual = {field.name: field for field in fields(kind)}
-    rows = [_row(one.key, one, usual[one.name]) for one in declared(kind).values()]
+    usual = {field.name: field.default for field in fields(kind)}
+    rows = [
+        [
+            f"`{one.key}`",
+            _cell(one.setting.text),
+            _takes(one),
+            _default(usual[one.name], json.dumps),
+        ]
+        for one in declared(kind).values()
+    ]
     return _table(["key", "what it does", "takes", "default"], rows)
-
-
-def _fields(kind: Any) -> list[str]:
-    """Return the fields of settings in Python; other settings among them have a heading of their own."""
-    known, hints, rows = declared(kind), get_type_hints(kind), []
-    for field in fields(kind):
-        hint = hints[field.name]
-        inner = next((k for k in (hint, *get_args(hint)) if is_dataclass(k)), None)
-        if field.name in known:
-            rows.append(_row(field.name, known[field.name], field))
-        elif inner is not None:
-            name = inner.__name__  # type: ignore[union-attr]
-            many = "" if inner is hint else "a list of "
-            rows.append([f"`{field.name}`", "", f"{many}[`{name}`](#{_slug(name)})", ""])
-    return _table(["field", "what it is", "takes", "default"], rows)
-
-
-def _row(name: str, one: Declared, field: Field[Any]) -> list[str]:
-    return [f"`{name}`", _cell(one.setting.text), _takes(one), _default(field)]
 
 
 def _takes(one: Declared) -> str:
@@ -298,13 +328,11 @@ def _bounds(setting: Setting) -> str:
     return f"; {', '.join(said)}" if said else ""
 
 
-def _default(field: Field[Any]) -> str:
-    value = field.default
+def _default(value: object, form: Callable[[Any], str] = repr) -> str:
+    """Return a default as Python has it, or in another form."""
     if value is MISSING:
         return "must be given"
-    if value is None or value == ():
-        return ""
-    return f"`{str(value).lower()}`" if isinstance(value, bool) else f"`{value}`"
+    return "" if value in (None, ()) else f"`{form(value)}`"
 
 
 def write() -> None:

@@ -17,7 +17,10 @@ PAGES = sorted(
     }
 )
 GUIDES = [p for p in PAGES if p.parent == ROOT / "docs" or p == ROOT / "README.md"]
-_FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(
+    r"^(?:<!-- needs: (?P<needs>[\w, ]+) -->\n)?```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
 _CODE = re.compile(r"`[^`\n]+`")
 _LINK = re.compile(r"!?\[[^\]]*\]\(<?([^)\s>]+)>?\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
@@ -25,10 +28,17 @@ _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A block of code on a page; `place` names its file and first line."""
+    """A block of code on a page.
+
+    Attributes:
+        place: Its file and first line.
+        code: What it says.
+        needs: Packages without which it cannot run, from a line ``<!-- needs: torch -->`` above it.
+    """
 
     place: str
     code: str
+    needs: tuple[str, ...] = ()
 
 
 def named(page: Path) -> str:
@@ -38,9 +48,10 @@ def named(page: Path) -> str:
 def examples(page: Path, language: str) -> Iterator[Example]:
     text = page.read_text(encoding="utf-8")
     for block in _FENCE.finditer(text):
-        if block[1] == language:
-            line = text.count("\n", 0, block.start()) + 2
-            yield Example(f"{named(page)}:{line}", block[2])
+        if block["language"] == language:
+            line = text.count("\n", 0, block.start("code")) + 1
+            needs = tuple(re.findall(r"\w+", block["needs"] or ""))
+            yield Example(f"{named(page)}:{line}", block["code"], needs)
 
 
 def inline_code(page: Path) -> list[str]:

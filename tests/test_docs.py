@@ -185,6 +185,8 @@ SCRIPTED = [page for page in GUIDES if list(examples(page, "python"))]
 def test_the_python_of_a_page_runs(page: Path) -> None:
     scope: dict[str, object] = {"__name__": "__main__"}
     for example in examples(page, "python"):
+        for package in example.needs:
+            pytest.importorskip(package, reason=f"{example.place} needs {package}")
         exec(compile(example.code, example.place, "exec"), scope)  # noqa: S102
 
 
