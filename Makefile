@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 
 BROWSER := $(firstword $(foreach name,chromium chromium-browser google-chrome,$(shell command -v $(name) 2>/dev/null)))
 
-.PHONY: demo test check fuzz lint browser bench reports clean
+.PHONY: demo test check fuzz lint browser bench reports docs clean
 
 demo: .venv/.core  ## install quantkit and run it on an embedded model
 	$(BIN)/quantkit demo
@@ -69,6 +69,11 @@ reports: $(STAMP)  ## the committed reports of real models, made again; takes ab
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[bench]'
 	$(BIN)/python benchmarks/make_reports.py
 
+docs: .venv/.core  ## the pages of docs/ as a site, in site/
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[docs]'
+	$(BIN)/python docs/reference.py
+	$(BIN)/python docs/build.py
+
 .venv/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "quantkit needs Python 3.11 or newer")'
 	$(PYTHON) -m venv .venv
@@ -82,4 +87,4 @@ $(STAMP): .venv/.core
 	touch $@
 
 clean:
-	rm -rf .venv quantkit-demo .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv quantkit-demo site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,4 +1,4 @@
-"""The README's picture, from ``results/dynamic.json``: latency against float, with size and drift."""
+"""The picture of dynamic quantization in docs/results.md, from ``results/dynamic.json``: latency against float, with size and drift."""
 
 import argparse
 import json

@@ -16,7 +16,7 @@ PRIVATE = re.compile(
 
 
 def texts() -> Iterator[tuple[str, str]]:
-    """Yield every sentence in the code that is no docstring, and every line of the page and the README."""
+    """Yield every sentence in the code that is no docstring, and every line of the page, the README and the docs."""
     for path in (*ROOT.glob("quantkit/**/*.py"), *ROOT.glob("calibrators/**/*.py")):
         tree = ast.parse(path.read_text())
         docs = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
@@ -24,7 +24,11 @@ def texts() -> Iterator[tuple[str, str]]:
             text = found.value if isinstance(found, ast.Constant) else None
             if isinstance(text, str) and " " in text and id(found) not in docs:
                 yield f"{path.relative_to(ROOT)}:{found.lineno}", text  # type: ignore[attr-defined]
-    for path in (*ROOT.glob("quantkit/report/templates/*.jinja"), ROOT / "README.md"):
+    for path in (
+        *ROOT.glob("quantkit/report/templates/*.jinja"),
+        ROOT / "README.md",
+        *ROOT.glob("docs/*.md"),
+    ):
         for number, line in enumerate(path.read_text().splitlines(), 1):
             yield f"{path.relative_to(ROOT)}:{number}", line
 

@@ -41,7 +41,7 @@ def calibrate(  # noqa: PLR0913 - one parameter per question
 
     Args:
         model: A path, or a ModelProto.
-        data: A directory or file (see the README for formats); an iterable or sequence of dicts of arrays; an
+        data: A directory or file (docs/calibrate.md lists the formats); an iterable or sequence of dicts of arrays; an
             object with `get_next()`, as onnxruntime's CalibrationDataReader; a `datasets.Dataset`.
         output: Where to write. If the data is a path, an interrupted call then continues when it is made again.
         method: "mse" (the default), "minmax", "percentile", "entropy", "moving_average", or a plug-in's name.

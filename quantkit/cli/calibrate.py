@@ -83,7 +83,7 @@ def calibrate(  # noqa: PLR0913 - one parameter a flag
 ) -> None:
     """Learn activation ranges from a directory of real data.
 
-    Interrupted? The same command continues where it stopped. Formats: see the README.
+    Interrupted? The same command continues where it stopped. Formats: docs/calibrate.md.
     """
     from quantkit.files import check_outputs
 

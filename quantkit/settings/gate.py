@@ -30,7 +30,7 @@ class GateSettings:
 
     Limits are in the metric's units: a `max_drop` of 0.01 of top-1 is one point; a `Percent` of a metric that is no share
     of the samples (mse, perplexity) is one of float's own value. `max_latency_ratio` is judged at the worst batch size and
-    number of threads; `min_sqnr_db` needs neither labels nor decisions. Rules are judged by the bad end of the interval
+    number of threads; `min_sqnr_db` needs neither labels nor decisions. Rules are judged by the worst end of the interval
     at `confidence`, or at 95 %; with `estimate` by what was measured, however few samples it was measured on.
     """
 
