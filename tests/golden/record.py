@@ -36,7 +36,10 @@ def _record(families: list[str]) -> None:
     from golden.golden_cases import FAMILIES, SHARED, here
     from golden.golden_messages import recorded_messages, surface
 
-    for family in families or [*FAMILIES, "messages", "surface"]:
+    known = [*FAMILIES, "messages", "surface"]
+    if unknown := [family for family in families if family not in known]:
+        sys.exit(f"'{unknown[0]}' is no family: {', '.join(known)}.")
+    for family in families or known:
         if family in FAMILIES and (family != "shared" or SHARED.exists()):
             found: dict[str, Any] = {}
             for case in FAMILIES[family]():
