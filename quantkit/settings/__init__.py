@@ -23,6 +23,7 @@ from quantkit.settings.evaluate import METRICS, EvaluateSettings, metric_plugins
 from quantkit.settings.float16 import Float16Settings, HalfType
 from quantkit.settings.gate import GateSettings, objections
 from quantkit.settings.memory import memory_of, memory_text, parse_memory, resident
+from quantkit.settings.serve import BatchSettings, LimitSettings, ServeSettings, ShadowSettings
 from quantkit.settings.static import (
     ActivationType,
     Coverage,
@@ -44,6 +45,7 @@ __all__ = [
     "PRESETS",
     "RECIPE_NAME",
     "ActivationType",
+    "BatchSettings",
     "BlocksFormat",
     "CalibrateSettings",
     "Coverage",
@@ -55,12 +57,15 @@ __all__ = [
     "HalfType",
     "ImageSettings",
     "Layout",
+    "LimitSettings",
     "NodeRule",
     "Percent",
     "Pixels",
     "QdqSettings",
     "Recipe",
     "RecoverSettings",
+    "ServeSettings",
+    "ShadowSettings",
     "Size",
     "StaticFormat",
     "StaticSettings",

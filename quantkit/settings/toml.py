@@ -15,6 +15,7 @@ from quantkit.settings.declare import Setting, closest, declared
 from quantkit.settings.evaluate import EvaluateSettings
 from quantkit.settings.float16 import Float16Settings
 from quantkit.settings.gate import GateSettings
+from quantkit.settings.serve import BatchSettings, LimitSettings, ServeSettings, ShadowSettings
 from quantkit.settings.static import (
     NodeRule,
     QdqSettings,
@@ -53,6 +54,7 @@ class Recipe:
     gate: GateSettings = field(default_factory=GateSettings)
     tune: TuneSettings = field(default_factory=TuneSettings)
     weights: WeightsSettings = field(default_factory=WeightsSettings)
+    serve: ServeSettings = field(default_factory=ServeSettings)
     folder: Path = field(default_factory=Path)
     file: Path | None = None
     text: str = ""
@@ -93,8 +95,18 @@ def load_recipe(path: Path | None = None) -> Recipe:
 
 
 def _recipe(document: _Table, file: Path) -> Recipe:
-    inner = ("data", "calibrate", "static", "weights", "float16", "evaluate", "gate", "tune")
-    data, calibrate, static, weights, float16, evaluate, gate, tune = (
+    inner = (
+        "data",
+        "calibrate",
+        "static",
+        "weights",
+        "float16",
+        "evaluate",
+        "gate",
+        "tune",
+        "serve",
+    )
+    data, calibrate, static, weights, float16, evaluate, gate, tune, serve = (
         _table(document, n, file) for n in inner
     )
     top = _read(Recipe, document, "", file, inner)
@@ -111,6 +123,7 @@ def _recipe(document: _Table, file: Path) -> Recipe:
         evaluate=_build(EvaluateSettings, evaluate, "[evaluate]", file, ("data",)),
         gate=_build(GateSettings, gate, "[gate]", file),
         tune=_build(TuneSettings, tune, "[tune]", file),
+        serve=_serve(serve, file),
         folder=file.parent,
         file=file,
     )
@@ -140,6 +153,18 @@ def _static(table: _Table, file: Path) -> StaticSettings:
         qdq=_build(QdqSettings, _table(table, "static.qdq", file), "[static.qdq]", file),
         tensors=tuple(_rules(TensorRule, table, "static.tensor", file)),
         nodes=tuple(_rules(NodeRule, table, "static.node", file)),
+    )
+
+
+def _serve(table: _Table, file: Path) -> ServeSettings:
+    batch, limits, second = (
+        _table(table, f"serve.{name}", file) for name in ("batch", "limits", "shadow")
+    )
+    return replace(
+        _build(ServeSettings, table, "[serve]", file, ("batch", "limits", "shadow")),
+        batches=_build(BatchSettings, batch, "[serve.batch]", file),
+        limits=_build(LimitSettings, limits, "[serve.limits]", file),
+        second=_build(ShadowSettings, second, "[serve.shadow]", file),
     )
 
 
