@@ -20,6 +20,7 @@ from quantkit.cli.flags import Command, DebugOption, Group
 from quantkit.cli.gate import gate
 from quantkit.cli.inspect import inspect
 from quantkit.cli.optimize import optimize
+from quantkit.cli.package import package
 from quantkit.cli.plan import plan
 from quantkit.cli.quantize import quantize
 from quantkit.cli.report import report
@@ -58,7 +59,7 @@ app = typer.Typer(
 )
 _MAKING = (demo, inspect, calibrate, tune, optimize)
 _JUDGING = (evaluate, report, gate, diff, verify, targets)
-_RUNNING = (serve,)
+_RUNNING = (serve, package)
 for _command in (*_MAKING, *_JUDGING, *_RUNNING):
     app.command(cls=Command)(_command)
 app.add_typer(quantize, name="quantize")
