@@ -14,9 +14,10 @@ from typing import Any
 from quantkit.errors import OutputError, UsageError, as_os_error
 from quantkit.files import check_folder, make_scratch
 
-__all__ = ["KIND", "RECORD", "check_own", "digests", "put_folder", "sha256_of"]
+__all__ = ["KIND", "RECORD", "SCRIPT", "check_own", "digests", "put_folder", "sha256_of"]
 
 RECORD = "deployment.json"
+SCRIPT = "smoke"
 KIND = "quantkit package"
 _EXECUTABLE, _PLAIN, _FOLDER = 0o755, 0o644, 0o755
 
@@ -96,7 +97,7 @@ def put_folder(made: Path, folder: Path) -> None:
         OutputError: It cannot be done; what was there is there again.
     """
     for place in (made, *made.rglob("*")):
-        runs = place.is_file() and place.read_bytes()[:2] == b"#!"
+        runs = place == made / SCRIPT
         place.chmod(_FOLDER if place.is_dir() else _EXECUTABLE if runs else _PLAIN)
     real = folder.resolve()
     aside = make_scratch(real.parent)

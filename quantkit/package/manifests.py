@@ -13,6 +13,8 @@ __all__ = ["compose", "inference_service", "kubernetes", "yaml_text"]
 _PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9/._-]*", re.ASCII)
 _WORDS = frozenset("y n yes no on off true false null nan inf".split())  # noqa: SIM905 - a table
 _TMP = "64Mi"
+# Knative, KServe's other way to run pods, forbids half of what is said of them here. Newer versions call it Standard.
+_PLAIN_PODS = {"serving.kserve.io/deploymentMode": "RawDeployment"}
 
 
 def yaml_text(plain: Any, indent: int = 0) -> str:
@@ -37,10 +39,12 @@ def _below(value: Any, indent: int) -> str:
 
 
 def _scalar(value: Any) -> str:
-    if isinstance(value, Mapping | list) and not value:
+    if not isinstance(value, str):
         return json.dumps(value)
-    plain = isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _WORDS
-    return str(value) if plain else json.dumps(value)
+    if _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
+        return value
+    plain = (c if " " <= c <= "~" and c not in '"\\' else f"\\U{ord(c):08x}" for c in value)
+    return f'"{"".join(plain)}"'
 
 
 def compose(facts: Facts) -> str:
@@ -74,12 +78,12 @@ def compose(facts: Facts) -> str:
     return yaml_text({"name": facts.slug, "services": {facts.slug: service}})
 
 
-def _pod(facts: Facts, probe: str) -> dict[str, Any]:
-    """Return what a pod runs. `probe` is the port that probes ask: its name, or its number."""
-    port = facts.serve.port
+def _pod(facts: Facts) -> dict[str, Any]:
+    """Return what a pod runs."""
+    port, kserve = facts.serve.port, facts.form == "kserve"
 
     def asked(path: str, period: int, failures: int) -> dict[str, Any]:
-        place = {"path": path, "port": port if probe == "number" else probe}
+        place = {"path": path, "port": port}
         return {
             "httpGet": place,
             "periodSeconds": period,
@@ -90,10 +94,12 @@ def _pod(facts: Facts, probe: str) -> dict[str, Any]:
     memory = {"requests": f"{facts.idle_mb}Mi", "limits": f"{facts.memory_mb}Mi"}
     token = {"name": f"{facts.slug}-token", "key": "token", "optional": True}
     container = {
-        "name": "kserve-container" if facts.form == "kserve" else "server",
+        "name": "kserve-container" if kserve else "server",
         "image": facts.image,
         "imagePullPolicy": "IfNotPresent",
-        "ports": [{"name": "http", "containerPort": port, "protocol": "TCP"}],
+        "ports": [
+            {"name": "http1" if kserve else "http", "containerPort": port, "protocol": "TCP"}
+        ],
         "env": [{"name": "QUANTKIT_TOKEN", "valueFrom": {"secretKeyRef": token}}],
         "startupProbe": asked("/v2/health/ready", 2, 60),
         "readinessProbe": asked("/v2/health/ready", 2, 1),
@@ -149,7 +155,7 @@ def kubernetes(facts: Facts) -> str:
                 "type": "RollingUpdate",
                 "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1},
             },
-            "template": {"metadata": {"labels": about["labels"]}, "spec": _pod(facts, "http")},
+            "template": {"metadata": {"labels": about["labels"]}, "spec": _pod(facts)},
         },
     }
     port = {"name": "http", "port": 80, "targetPort": "http", "protocol": "TCP"}
@@ -164,13 +170,13 @@ def kubernetes(facts: Facts) -> str:
 
 def inference_service(facts: Facts) -> str:
     """Return inferenceservice.yaml: KServe's resource, with the same container as predictor."""
-    predictor = {"minReplicas": 1, "timeout": facts.grace_s, **_pod(facts, "number")}
+    predictor = {"minReplicas": 1, "timeout": facts.grace_s, **_pod(facts)}
     return _documents(
         [
             {
                 "apiVersion": "serving.kserve.io/v1beta1",
                 "kind": "InferenceService",
-                "metadata": _about(facts),
+                "metadata": _about(facts) | {"annotations": _PLAIN_PODS},
                 "spec": {"predictor": predictor},
             }
         ]

@@ -5,7 +5,8 @@ of `quantkit.package.lock` is complete.
 """
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,7 +16,8 @@ _START = "quantkit.serve.__main__"
 _OWN = ("quantkit", "calibrators")
 
 
-def server_files() -> dict[str, Path]:
+@cache
+def server_files() -> Mapping[str, Path]:
     """Return the server's files by where they stand below the folder that Python looks in."""
     roots = {name: _root(name) for name in _OWN}
     found: dict[str, Path] = {}

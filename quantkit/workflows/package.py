@@ -18,7 +18,7 @@ from quantkit.files import human, scratch
 from quantkit.graph.load import LoadedModel, load
 from quantkit.package import docker, lock, manifests, smoke
 from quantkit.package.facts import MEGABYTE, Facts, slug
-from quantkit.package.folder import KIND, RECORD, check_own, digests, put_folder
+from quantkit.package.folder import KIND, RECORD, SCRIPT, check_own, digests, put_folder
 from quantkit.package.readme import commands, readme
 from quantkit.package.sbom import sbom
 from quantkit.package.server_files import server_files
@@ -257,7 +257,7 @@ def _write_server(stage: Path, facts: Facts) -> None:
 
 def _write_texts(stage: Path, facts: Facts) -> None:
     script = Path(smoke.__file__).read_text(encoding="utf-8")
-    texts = {"README.md": readme(facts), "smoke": f"{_SHEBANG}{script}"}
+    texts = {"README.md": readme(facts), SCRIPT: f"{_SHEBANG}{script}"}
     if facts.form != "triton":
         texts["Dockerfile"] = docker.dockerfile(facts)
         texts[".dockerignore"] = docker.dockerignore(facts)
