@@ -25,6 +25,7 @@ from starlette.types import Message, Receive, Scope, Send
 from quantkit._version import __version__
 from quantkit.serve import pages
 from quantkit.serve.batch import Answer, Job
+from quantkit.serve.engine import Engine
 from quantkit.serve.predict import Sent, answer, parts_of
 from quantkit.serve.protocol import Array, RequestError, decoded, encoded
 from quantkit.serve.service import Loaded, Service
@@ -182,11 +183,19 @@ class _Handlers:
         self, request: Request, loaded: Loaded, feeds: Mapping[str, Array]
     ) -> Mapping[str, Array]:
         """Let the line run it; give up when time is over or the caller has gone."""
-        service = self.service
-        job = Job(engine=loaded.engine, feeds=feeds, done=self.outbox.put)
-        found = await _answered(service, request, job)
+        service, second = self.service, self.service.second
+        current = loaded.engine
+        engine = current if second is None else second.pick(current)
+        found = await self._answered(request, engine, feeds)
+        if second is not None and engine is not current and _ran_badly(found):
+            again = await self._answered(request, current, feeds)
+            if again.error is None:
+                second.failed(current, str(found.error))
+            found, engine = again, current
         if found.error is not None:
             raise found.error
+        if second is not None and second.chosen(engine):
+            request.state.after = partial(second.offer, feeds, found, current)
         metrics = service.metrics
         metrics.ran.observe(found.ran)
         metrics.waited.observe(found.waited)
@@ -196,8 +205,22 @@ class _Handlers:
             wait_ms=round(1000 * found.waited, 3),
             rows=found.rows,
         )
+        if engine is not current:
+            request.state.facts["canary"] = True
         assert found.outputs is not None  # noqa: S101 - there is an error otherwise
         return found.outputs
+
+    async def _answered(
+        self, request: Request, engine: Engine, feeds: Mapping[str, Array]
+    ) -> Answer:
+        job = Job(engine=engine, feeds=feeds, done=self.outbox.put)
+        return await _answered(self.service, request, job)
+
+    async def drift(self, _: Request) -> Response:
+        """Say how far the two models are apart."""
+        if self.service.second is None:
+            raise RequestError("There is no second model: start with --shadow or --canary.", 404)
+        return _json(self.service.second.plain())
 
     async def metrics(self, _: Request) -> Response:
         """Return what Prometheus reads."""
@@ -268,6 +291,11 @@ async def _answered(service: Service, request: Request, job: Job) -> Answer:
             timer.cancel()
         for task in watching:
             task.cancel()
+
+
+def _ran_badly(found: Answer) -> bool:
+    """Say whether a model did not run on a request, which it may be to blame for."""
+    return found.error is not None and found.error.status in {400, 500}
 
 
 def _kind(request: Request) -> str:
@@ -350,6 +378,8 @@ class Guard:
             sent.setdefault("status", error.status)
         finally:
             service.release(state["held"])
+            if "after" in state:  # the answer has gone out
+                state["after"]()
             self._tell(scope, sent.get("status", _GONE), perf_counter() - start, facts)
 
     def _check_token(self, scope: Scope) -> None:
@@ -417,6 +447,7 @@ def make_app(service: Service) -> Guard:
         get("/v2/health/live", of.live),
         get("/v2/health/ready", of.ready),
         get("/metrics", of.metrics),
+        get("/drift", of.drift),
         get("/openapi.json", of.openapi),
         get("/docs", of.docs),
         get("/", of.docs),
