@@ -37,6 +37,8 @@ _JSON = "application/json"
 _BINARY = "application/octet-stream"
 _HEADER = "inference-header-content-length"
 _LARGE = 1 << 18  # bytes of JSON that would keep all other requests waiting while they are read
+# How much is read of too large a body, and for how long: who still sends does not see the answer.
+_PASSED_OVER, _LINGER = 4, 1.0  # times the limit, seconds
 _PATIENCE = 0.05  # seconds until it is worth looking whether the caller is still there
 _GONE = 499  # nginx's number for a caller that has gone
 _VERSION = "1"
@@ -135,7 +137,9 @@ class _Handlers:
         head = {"model_name": self.service.name, "model_version": _VERSION}
         if asked.id:
             head["id"] = asked.id
-        content, length = encoded(head, asked.outputs, found)
+        size = sum(found[one.name].nbytes for one in asked.outputs if not one.binary)
+        write = partial(encoded, head, asked.outputs, found)
+        content, length = await self._aside(write) if size > _LARGE else write()
         if length is None:
             return Response(content, media_type=_JSON)
         return Response(content, 200, {_HEADER: str(length)}, _BINARY)
@@ -148,8 +152,15 @@ class _Handlers:
         sent = _sent(request, body)
         feeds = await self._aside(partial(loaded.predictor.feeds, sent))
         found = await self._run(request, loaded, feeds)
-        said = answer(found, loaded.predictor.labels, top=top, softmax=softmax)
-        return _json({"model_name": self.service.name, "model_version": _VERSION, **said})
+        head = {"model_name": self.service.name, "model_version": _VERSION}
+
+        def write() -> Response:
+            said = answer(found, loaded.predictor.labels, top=top, softmax=softmax)
+            return _json({**head, **said})
+
+        large = sum(array.nbytes for array in found.values()) > _LARGE
+        written: Response = await self._aside(write) if large else write()
+        return written
 
     async def _aside(self, work: Any) -> Any:
         """Do what takes a while in a thread of its own."""
@@ -158,25 +169,27 @@ class _Handlers:
     async def _body(self, request: Request) -> bytes:
         """Return the body, counted while it comes in; what it takes is given back by `Guard`."""
         limit = self.service.settings.limits.body_mb * _MEGABYTE
-        too_large = RequestError(f"The body is larger than {limit >> 20} MB.", 413)
-        with suppress(ValueError):
-            if int(request.headers.get("content-length", "0")) > limit:
-                raise too_large
         if "content-encoding" in request.headers:
             raise RequestError("Compressed bodies are not taken: send it as it is.", 415)
         chunks: list[bytes] = []
         size = 0
         try:
-            async with asyncio.timeout(self.service.settings.limits.timeout_s):
+            async with asyncio.timeout(self.service.settings.limits.timeout_s) as patience:
                 async for chunk in request.stream():
+                    if size <= limit < size + len(chunk):
+                        patience.reschedule(asyncio.get_running_loop().time() + _LINGER)
                     size += len(chunk)
-                    if size > limit:
-                        raise too_large
-                    self.service.hold(len(chunk))
-                    request.state.held += len(chunk)
-                    chunks.append(chunk)
+                    if size > _PASSED_OVER * limit:
+                        break
+                    if size <= limit:
+                        self.service.hold(len(chunk))
+                        request.state.held += len(chunk)
+                        chunks.append(chunk)
         except TimeoutError as e:
-            raise RequestError("The body came too slowly.", 408) from e
+            if size <= limit:
+                raise RequestError("The body came too slowly.", 408) from e
+        if size > limit:
+            raise RequestError(f"The body is larger than {limit >> 20} MB.", 413)
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     async def _run(

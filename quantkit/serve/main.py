@@ -40,6 +40,7 @@ RULES = ("max_flips", "min_sqnr_db", "max_latency_ratio")
 
 _LOOKS = 1.0  # seconds between looks at the model's file
 _HEADERS = 1 << 16  # bytes of a request's headers
+_HEADERS_S = 20.0  # seconds that they may take
 _KEEP_ALIVE = (
     75  # seconds; longer than balancers keep connections, so that they close them, and not we
 )
@@ -96,7 +97,8 @@ def serve(model: Path, recipe: Recipe) -> int:
 def _listening(settings: ServeSettings) -> socket.socket:
     """Return a socket at the address; it is bound before the model is loaded, and listens only afterwards."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    found = socket.socket(family)
+    # The protocol is named: asyncio sends without delay only where it is, and answers would take 40 ms more.
+    found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         found.bind((settings.host, settings.port))
@@ -115,13 +117,25 @@ def _http() -> Any:
         return "h11"
 
     class Limited(HttpToolsProtocol):
-        """Closes connections that send headers without end."""
+        """Closes connections that send headers without end, or none."""
 
         _taken = 0
+        _timer: Any = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._timer = self.loop.call_later(_HEADERS_S, transport.close)
 
         def on_message_begin(self) -> None:
             self._taken = 0
+            self._timer.cancel()
+            self._timer = self.loop.call_later(_HEADERS_S, self.transport.close)
             super().on_message_begin()
+
+        def on_headers_complete(self) -> None:
+            self._timer.cancel()
+            if self._taken <= _HEADERS:
+                super().on_headers_complete()
 
         def on_url(self, url: bytes) -> None:
             if self._fits(url):

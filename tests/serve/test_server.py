@@ -18,7 +18,22 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from serve_cases import ROOT, WAIT, Server, infer_body, linear, picky, serving, slow, wait_for
+from serve_cases import (
+    ROOT,
+    WAIT,
+    Server,
+    free_port,
+    infer_body,
+    is_ready,
+    linear,
+    picky,
+    serving,
+    slow,
+    wait_for,
+)
+
+from quantkit.serve.main import _listening
+from quantkit.settings import ServeSettings
 
 JSON = {"Content-Type": "application/json"}
 X = np.random.default_rng(0).standard_normal((1, 8)).astype(np.float32)
@@ -437,6 +452,59 @@ def test_what_cannot_be_served_ends_with_2_and_a_line(tmp_path: Path) -> None:
                 assert done.returncode == 2, done.stderr
                 assert said in " ".join(done.stderr.split())
                 assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_command_starts_and_ends_the_same_server(tmp_path: Path) -> None:
+    """By the command line, with what quantkit.toml says; its limits hold."""
+    linear(tmp_path)
+    port = free_port()
+    recipe = f"""
+model = "linear.onnx"
+[serve]
+name = "mine"
+port = {port}
+[serve.batch]
+max = 4
+delay_ms = 1
+[serve.limits]
+body_mb = 1
+drain_s = 0
+"""
+    (tmp_path / "quantkit.toml").write_text(recipe)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "quantkit", "serve"],
+        cwd=tmp_path,
+        env=environment,
+        stderr=subprocess.DEVNULL,
+    )
+    server = Server(process=process, port=port, name="mine", log=tmp_path / "none")
+    try:
+        wait_for(lambda: process.poll() is not None or is_ready(server))
+        assert server.infer(X)[0] == 200
+        assert server.json("GET", "/v2/models/mine")[1]["parameters"]["batch"] == 4
+        assert server.ask("POST", "/predict", b"x" * (2 << 20), JSON)[0] == 413
+    finally:
+        assert server.stop() == 0
+
+
+def test_a_missing_package_is_named(tmp_path: Path) -> None:
+    (tmp_path / "starlette.py").write_text("raise ModuleNotFoundError('no', name='starlette')")
+    done = subprocess.run(
+        [sys.executable, "-m", "quantkit.serve", str(linear(tmp_path))],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "pip install 'quantkit-onnx[serve]' (missing: starlette)" in done.stderr
+
+
+def test_answers_are_sent_without_delay() -> None:
+    """Where a socket's protocol is not named, asyncio leaves out TCP_NODELAY, and each answer takes 40 ms more."""
+    with _listening(ServeSettings(port=0)) as listener:
+        assert listener.proto == socket.IPPROTO_TCP
 
 
 def test_a_server_imports_little(tmp_path: Path) -> None:
