@@ -52,7 +52,7 @@ class LiveOutput:
     Attributes:
         output: Its name.
         energies: By row: the sum of squares of the reference, and of the differences from it.
-        not_finite: Values that are NaN or infinite where the reference's are not.
+        not_finite: Values that are NaN, infinite or absent where the reference's are not.
     """
 
     output: str
@@ -78,7 +78,7 @@ class Live:
         candidate: The sha256 of the other.
         requests: That both ran.
         dropped: That were chosen and not compared, for want of time.
-        failed: That only the reference could run.
+        failed: That could not be compared, the candidate being to blame.
         decisions: Rows of the output that decides.
         flips: Those of them that the two decide differently.
         decider: The output that decides; "": none does.

@@ -203,7 +203,8 @@ class _Handlers:
         if second is not None and engine is not current and _ran_badly(found):
             again = await self._answered(request, current, feeds)
             if again.error is None:
-                second.failed(current, str(found.error))
+                said = "it does not run on a request that the model before runs on"
+                second.failed(current, f"{said}: {found.error}")
             found, engine = again, current
         if found.error is not None:
             raise found.error
@@ -233,7 +234,7 @@ class _Handlers:
         """Say how far the two models are apart."""
         if self.service.second is None:
             raise RequestError("There is no second model: start with --shadow or --canary.", 404)
-        return _json(self.service.second.plain())
+        return _json(self.service.second.plain(self.service.loaded.engine))
 
     async def metrics(self, _: Request) -> Response:
         """Return what Prometheus reads."""

@@ -3,17 +3,17 @@
 **Shadow**: the second model is the reference (float). **Canary**: it is the candidate, answers its share, and the model that
 was there before is the reference; when a rule is broken for sure it is sent back, and the old one answers everything.
 
-One thread with the lowest priority compares; it takes what it has time for, and the rest is counted as dropped.
+One thread compares; it takes what it has time for, and the rest is counted as dropped. (With a lower priority it would keep
+Python's lock for as long as others take its core, and answers would wait for it.)
 """
 
-import os
 import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import log
 from queue import Empty, Full, Queue
-from threading import Lock, Thread, get_native_id
+from threading import Lock, Thread
 from time import perf_counter
 from typing import Any
 
@@ -30,7 +30,6 @@ from quantkit.serve.protocol import Array
 __all__ = ["Compared", "Comparison", "compared"]
 
 _ROOM = 4  # requests that wait to be compared
-_NICE = 19
 _LEVEL = 0.05  # chance that a candidate which keeps its rules is sent back
 _SCORES = 2
 _CALLED = ("logit", "prob", "class", "score", "label")
@@ -106,9 +105,14 @@ class Comparison:
             self._add(replace(self._empty(current), dropped=1))
 
     def failed(self, current: Engine, reason: str) -> None:
-        """Note that the candidate does not run on what the current model runs on, and send it back."""
+        """Note that a request could not be compared, and send the candidate back.
+
+        Args:
+            current: The model that is served.
+            reason: What is wrong with the candidate.
+        """
         self._add(replace(self._empty(current), failed=1))
-        self.send_back(f"it does not run on a request that the model before runs on: {reason}")
+        self.send_back(reason)
 
     def send_back(self, reason: str) -> None:
         """Let the model that was there before answer everything."""
@@ -117,22 +121,19 @@ class Comparison:
             self._metrics.canary.set(0)
             self.on_return(reason)
 
-    def plain(self) -> dict[str, Any]:
-        """Return what /drift says."""
+    def plain(self, current: Engine) -> dict[str, Any]:
+        """Return what /drift says; `current`: the model that is served."""
         with self._lock:
-            live = self._live
-        verdict = judge_live(live, self.rules) if live is not None and self.rules else None
-        worst = live.worst if live is not None else None
-        seconds = live.seconds if live is not None else Pairs()
+            live = self._live or self._empty(current)
+        verdict = judge_live(live, self.rules) if self.rules else None
+        worst, seconds = live.worst, live.seconds
         return {
             "mode": "canary" if self.canary else "shadow",
             "share": self.share,
             "active": not self.returned,
             "returned": self.returned or None,
             "sqnr_db": worst.db if worst is not None else None,
-            "flip_rate": live.flips / live.decisions
-            if live is not None and live.decisions
-            else None,
+            "flip_rate": live.flips / live.decisions if live.decisions else None,
             "reference_ms": 1000 * seconds.a / seconds.n if seconds.n else None,
             "candidate_ms": 1000 * seconds.b / seconds.n if seconds.n else None,
             "verdict": verdict,
@@ -164,10 +165,11 @@ class Comparison:
             return self._live
 
     def _work(self) -> None:
-        with suppress(OSError, AttributeError):  # Linux: of this thread alone
-            os.setpriority(os.PRIO_PROCESS, get_native_id(), _NICE)
         while (one := self._queue.get()) is not None:
-            self._compare(one)
+            try:
+                self._compare(one)
+            except Exception as e:  # noqa: BLE001 - the thread goes on, and a candidate nobody can compare does not
+                self.failed(one.current, f"it cannot be compared, {e!r}")
 
     def _compare(self, one: Compared) -> None:
         other = one.current if self.canary else self.second
@@ -215,8 +217,9 @@ def compared(reference: tuple[Outputs, float], candidate: tuple[Outputs, float],
         decided = (
             before >= 0 if reference[0][name].dtype.kind == "f" else np.ones(len(before), bool)
         )
-        decisions = int(decided.sum())
-        flips = int(np.count_nonzero((before != now)[decided]))
+        decisions = flips = int(decided.sum())
+        if before.shape == now.shape:
+            flips = int(np.count_nonzero((before != now)[decided]))
     ratio = log(max(candidate[1], 1e-9) / max(reference[1], 1e-9))
     return replace(
         of,
@@ -227,7 +230,7 @@ def compared(reference: tuple[Outputs, float], candidate: tuple[Outputs, float],
         outputs=tuple(
             _energies(output, array, candidate[0][output])
             for output, array in reference[0].items()
-            if array.dtype.kind == "f" and array.shape == candidate[0][output].shape
+            if array.dtype.kind == "f"
         ),
         seconds=_pair(reference[1], candidate[1]),
         ratios=_pair(ratio, 0.0),
@@ -257,13 +260,17 @@ def _decider(outputs: Outputs) -> str:
 def _decisions(array: Array) -> Array:
     """Return a decision per row; -1 where a score is NaN."""
     if array.dtype.kind != "f":
-        return array.reshape(len(array))
+        return array.reshape(-1)
+    if array.ndim != _SCORES or not array.shape[1]:
+        return np.empty(0, np.int64)
     found: Array = array.argmax(axis=1)
     found[np.isnan(array).any(axis=1)] = -1
     return found
 
 
 def _energies(name: str, reference: Array, candidate: Array) -> LiveOutput:
+    if reference.shape != candidate.shape:
+        return LiveOutput(output=name, not_finite=reference.size)
     count = len(reference) if reference.ndim else 1
     before = reference.reshape(count, -1).astype(np.float64)
     now = candidate.reshape(count, -1).astype(np.float64)

@@ -41,9 +41,8 @@ RULES = ("max_flips", "min_sqnr_db", "max_latency_ratio")
 _LOOKS = 1.0  # seconds between looks at the model's file
 _HEADERS = 1 << 16  # bytes of a request's headers
 _HEADERS_S = 20.0  # seconds that they may take
-_KEEP_ALIVE = (
-    75  # seconds; longer than balancers keep connections, so that they close them, and not we
-)
+# Seconds; longer than balancers keep connections, so that they close them, and not we.
+_KEEP_ALIVE = 75
 _CONNECTIONS = 4096
 _EXTRA = "Serving needs more packages: pip install 'quantkit-onnx[serve]' (missing: {})."
 
@@ -86,7 +85,6 @@ def serve(model: Path, recipe: Recipe) -> int:
             limit_concurrency=_CONNECTIONS,
             h11_max_incomplete_event_size=_HEADERS,
         )
-        _say_started(service, listener)
         with _Watch(service):
             _server(config, service).run(sockets=[listener])
     service.close()
@@ -189,6 +187,10 @@ def _server(config: Any, service: Any) -> Any:
 
     class Server(uvicorn.Server):
         """Ends with 0 when it is told to end, and not before callers could turn away."""
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            _say_started(service, (sockets or [])[0])
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             del frame

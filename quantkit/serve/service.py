@@ -119,18 +119,23 @@ class Service:
         """Load the model's file again beside the one that answers, and let it answer; a bad file changes nothing."""
         old = self.loaded.engine
         try:
-            new = load(self.settings, old.path, self.data, self.labels)
-            if not new.engine.fits(old):
-                raise ModelError("it takes or gives other tensors than before")
-        except (QuantkitError, OSError) as e:
+            new = self._loaded_again(old)
+        except Exception as e:  # noqa: BLE001 - whatever is wrong with a file, the old model goes on
             self.metrics.reloads.labels("failed").inc()
-            self.log("error", "reload failed", {"model": str(old.path), "reason": str(e)})
+            reason = str(e) if isinstance(e, QuantkitError) else repr(e)
+            self.log("error", "reload failed", {"model": str(old.path), "reason": reason})
             return
         self.loaded = new
         self.show_model()
         self.metrics.reloads.labels("done").inc()
         facts = {"model": str(old.path), "sha256": new.engine.digest, "notes": self.notes()}
         self.log("info", "reloaded", facts)
+
+    def _loaded_again(self, old: Engine) -> Loaded:
+        new = load(self.settings, old.path, self.data, self.labels)
+        if not new.engine.fits(old):
+            raise ModelError("it takes or gives other tensors than before")
+        return new
 
     def close(self) -> None:
         """Answer what waits, and end all threads."""

@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from builders import graph, model, node, save
+from onnx import TensorProto, helper
 from serve_cases import (
     ROOT,
     WAIT,
@@ -33,6 +35,7 @@ from serve_cases import (
 )
 
 from quantkit.serve.main import _listening
+from quantkit.serve.protocol import DTYPES
 from quantkit.settings import ServeSettings
 
 JSON = {"Content-Type": "application/json"}
@@ -102,6 +105,40 @@ def test_nvidias_client_is_pleased(server: Server) -> None:
     with pytest.raises(client_of.InferenceServerException, match="no model 'other'"):
         client.infer("other", [asked])
     client.close()
+
+
+def test_every_type_comes_and_goes(tmp_path: Path) -> None:
+    """Through onnxruntime and back, as numbers and as bytes."""
+    client_of = pytest.importorskip("tritonclient.http", reason="tritonclient is not installed")
+    arrays = {
+        name: np.array([["a", "\u00e4\u20ac"]], object)
+        if name == "BYTES"
+        else np.array([[0, 1]], dtype)
+        for name, dtype in DTYPES.items()
+    }
+    element = {n: TensorProto.STRING if n == "BYTES" else helper.np_dtype_to_tensor_dtype(DTYPES[n]) for n in arrays}  # fmt: skip
+    proto = graph(
+        [node("Identity", [name], [f"{name}_out"]) for name in arrays],
+        {name: ["batch", 2] for name in arrays},
+        {f"{name}_out": ["batch", 2] for name in arrays},
+        types=element | {f"{name}_out": kind for name, kind in element.items()},
+    )
+    with serving(save(model(proto), tmp_path / "types.onnx")) as server:
+        client = client_of.InferenceServerClient(f"127.0.0.1:{server.port}")
+        for binary in (True, False):
+            asked = [client_of.InferInput(name, [1, 2], name) for name in arrays]
+            for one, array in zip(asked, arrays.values(), strict=True):
+                one.set_data_from_numpy(array, binary_data=binary or one.datatype() == "FP16")
+            wanted = [
+                client_of.InferRequestedOutput(f"{name}_out", binary_data=binary or name == "FP16")
+                for name in arrays
+            ]
+            found = client.infer("types", asked, outputs=wanted)
+            for name, array in arrays.items():
+                came = found.as_numpy(f"{name}_out")
+                texts = [t.decode() if isinstance(t, bytes) else t for t in came.ravel()]
+                assert texts == list(array.ravel()), name
+        client.close()
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
@@ -429,14 +466,14 @@ def test_what_cannot_be_served_ends_with_2_and_a_line(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        model = str(linear(tmp_path))
+        good = str(linear(tmp_path))
         for arguments, said in (
             (["bad.onnx"], "does not load"),
             (["absent.onnx"], "There is no model"),
-            ([model, "--port", port], "Cannot listen"),
-            ([model, "--port", "99999"], "too large"),
-            ([model, "--provider", "cdua"], "unknown"),
-            ([model, "--share", "200%", "--shadow", model], "out of range"),
+            ([good, "--port", port], "Cannot listen"),
+            ([good, "--port", "99999"], "too large"),
+            ([good, "--provider", "cdua"], "unknown"),
+            ([good, "--share", "200%", "--shadow", good], "out of range"),
         ):
             ways = (["quantkit.serve"], ["quantkit", "serve"])
             for command in ways if "--share" in arguments else ways[:1]:
