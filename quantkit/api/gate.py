@@ -12,10 +12,11 @@ from quantkit.errors import UsageError, as_os_error
 from quantkit.files import check_outputs, replace_text
 from quantkit.gate import badge as badge_text
 from quantkit.gate import judge, junit_xml, overall, rules_for, rules_of
-from quantkit.gate.live import LIVE_KEYS, judge_live
+from quantkit.gate.live import judge_live
 from quantkit.result import Outcome, Result, Verdict
 from quantkit.result.live import live_from_json, merged
 from quantkit.settings import GateSettings, closest, load_recipe
+from quantkit.settings.gate import LIVE_RULES
 from quantkit.text import printable
 
 __all__ = ["GateVerdict", "gate_live", "gate_result"]
@@ -142,7 +143,7 @@ def gate_live(
         QuantkitError: No server answers, what it says cannot be read, or there is no rule.
     """
     base = GateSettings() if recipe is None else load_recipe(Path(recipe)).gate
-    rules = [r for r in rules_for((), base, gate or GateSettings()) if r.key in LIVE_KEYS]
+    rules = [r for r in rules_for((), base, gate or GateSettings()) if r.key in LIVE_RULES]
     if not rules:
         raise UsageError(
             "There is no rule that live requests can decide: add --max-flips 0.02, --min-sqnr-db 20 or --max-latency-ratio 1."

@@ -15,10 +15,7 @@ from quantkit.numerics.rates import evidence, lower_bound, wilson
 from quantkit.result import Interval, Rule, Verdict
 from quantkit.result.live import Live, Pairs
 
-__all__ = ["LIVE_KEYS", "alarms", "judge_live"]
-
-LIVE_KEYS = ("max_latency_ratio", "max_flips", "min_sqnr_db")
-"""The rules that live requests can decide."""
+__all__ = ["alarms", "judge_live"]
 
 _ENOUGH = 100  # rows, for what holds in the limit of many
 _DECIBEL = 10 / log(10)

@@ -19,24 +19,13 @@ from types import FrameType
 from typing import Any, get_origin
 
 from quantkit.errors import OutputError, QuantkitError, UsageError, as_os_error
-from quantkit.settings import (
-    BatchSettings,
-    GateSettings,
-    LimitSettings,
-    Recipe,
-    ServeSettings,
-    ShadowSettings,
-    load_recipe,
-)
+from quantkit.settings import GateSettings, Recipe, ServeSettings, load_recipe
 from quantkit.settings.declare import Declared, declared
+from quantkit.settings.gate import LIVE_RULES
+from quantkit.settings.serve import SERVE_KINDS
 from quantkit.settings.values import Share, WrongTypeError
 
-__all__ = ["KINDS", "RULES", "main", "serve"]
-
-KINDS = (ServeSettings, BatchSettings, LimitSettings, ShadowSettings)
-"""What declares the flags of the command."""
-RULES = ("max_flips", "min_sqnr_db", "max_latency_ratio")
-"""Those of [gate] that two models on live requests are judged by."""
+__all__ = ["main", "serve"]
 
 _LOOKS = 1.0  # seconds between looks at the model's file
 _HEADERS = 1 << 16  # bytes of a request's headers
@@ -267,21 +256,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         model, file = given.pop("model"), given.pop("recipe")
         recipe = load_recipe(file)
         found = {name: value for name, value in given.items() if value is not None}
-        return serve(model, over(recipe, found))
+        recipe = replace(recipe, serve=_over(recipe.serve, found), gate=_over(recipe.gate, found))
+        return serve(model, recipe)
     except QuantkitError as e:
         sys.stderr.write(f"error: {e}\n")
         return 2
 
 
-def over(recipe: Recipe, given: Mapping[str, Any]) -> Recipe:
-    """Return a recipe with what flags gave in place of its own, by the settings' names."""
-    return replace(recipe, serve=_over(recipe.serve, given), gate=_over(recipe.gate, given))
-
-
 def _over(settings: Any, given: Mapping[str, Any]) -> Any:
+    """Return settings, those within them included, with what flags gave in their place."""
     changed = {k: v for k, v in given.items() if k in declared(type(settings))}
     inner = {f.name: getattr(settings, f.name) for f in fields(settings)}
-    changed |= {name: _over(one, given) for name, one in inner.items() if type(one) in KINDS}
+    changed |= {name: _over(one, given) for name, one in inner.items() if type(one) in SERVE_KINDS}
     return replace(settings, **changed)
 
 
@@ -292,8 +278,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("model", type=Path, metavar="MODEL", help="The model.")
     parser.add_argument("--recipe", type=Path, metavar="FILE", help="Its quantkit.toml.")
-    rules = [declared(GateSettings)[name] for name in RULES]
-    for one in (*(one for kind in KINDS for one in declared(kind).values()), *rules):
+    rules = [declared(GateSettings)[name] for name in LIVE_RULES]
+    for one in (*(one for kind in SERVE_KINDS for one in declared(kind).values()), *rules):
         flag = f"--{one.name.replace('_', '-')}"
         text = one.setting.text.replace("%", "%%")
         if one.type is bool:

@@ -13,7 +13,6 @@ import msgspec
 
 from quantkit.errors import ModelError, QuantkitError, UsageError
 from quantkit.gate.judge import rules_of
-from quantkit.gate.live import LIVE_KEYS
 from quantkit.serve.batch import Line, Rules
 from quantkit.serve.drift import Comparison
 from quantkit.serve.engine import Engine, load_engine
@@ -21,6 +20,7 @@ from quantkit.serve.metrics import Metrics
 from quantkit.serve.predict import Predictor, predictor
 from quantkit.serve.protocol import RequestError
 from quantkit.settings import DataSettings, Recipe, ServeSettings
+from quantkit.settings.gate import LIVE_RULES
 
 __all__ = ["Loaded", "Log", "Service", "start_service"]
 
@@ -211,7 +211,7 @@ def _second(service: Service, recipe: Recipe) -> Comparison | None:
     path = chosen.canary or chosen.shadow
     if path is None:
         return None
-    rules = tuple(rule for rule in rules_of(recipe.gate) if rule.key in LIVE_KEYS)
+    rules = tuple(rule for rule in rules_of(recipe.gate) if rule.key in LIVE_RULES)
     if chosen.canary is not None and not rules:
         raise UsageError(
             "A canary needs a rule that it must keep: add --max-flips 2%, --min-sqnr-db 20 or --max-latency-ratio 1.2, or "

@@ -106,6 +106,12 @@ def test_a_recipe_that_prepares_otherwise_than_the_model_is_refused(tmp_path: Pa
         made(path, DataSettings(image=ImageSettings(preset="imagenet")))
 
 
+def test_a_model_that_says_nothing_of_images_gets_a_note(tmp_path: Path) -> None:
+    path = photo_model(tmp_path, Carried(data=DataSettings()))  # calibrated on arrays
+    assert "No preprocessing is set" in made(path).notes[0]
+    assert made(path, DataSettings(image=IMAGE)).notes == ()
+
+
 def test_bombs_and_what_is_no_image_are_refused(tmp_path: Path) -> None:
     predicts = made(photo_model(tmp_path, Carried(data=DataSettings(image=IMAGE))))
     file = io.BytesIO()
