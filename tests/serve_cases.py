@@ -100,7 +100,7 @@ def serving(path: Path, *flags: str, token: str = "", **settings: str) -> Iterat
     if token:
         server.headers = {"Authorization": f"Bearer {token}"}
     try:
-        wait_for(lambda: process.poll() is not None or _ready(server))
+        wait_for(lambda: process.poll() is not None or is_ready(server))
         assert process.poll() is None, log.read_text()
         yield server
     finally:
@@ -109,7 +109,8 @@ def serving(path: Path, *flags: str, token: str = "", **settings: str) -> Iterat
             process.wait(WAIT)
 
 
-def _ready(server: Server) -> bool:
+def is_ready(server: Server) -> bool:
+    """Say whether it wants requests."""
     try:
         return server.ask("GET", "/v2/health/ready")[0] == 200
     except OSError:

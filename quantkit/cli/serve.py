@@ -1,5 +1,6 @@
 """`quantkit serve MODEL`."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -7,15 +8,10 @@ import typer
 
 from quantkit.cli.flags import Flags, expanded
 from quantkit.errors import UsageError
-from quantkit.settings import (
-    BatchSettings,
-    GateSettings,
-    LimitSettings,
-    ServeSettings,
-    ShadowSettings,
-    load_recipe,
-)
+from quantkit.settings import GateSettings, load_recipe
 from quantkit.settings.declare import declared
+from quantkit.settings.gate import LIVE_RULES
+from quantkit.settings.serve import SERVE_KINDS
 
 __all__ = ["serve"]
 
@@ -23,14 +19,14 @@ __all__ = ["serve"]
 class _ServeFlags(Flags):
     """How it is served."""
 
-    kinds = (ServeSettings, BatchSettings, LimitSettings, ShadowSettings)
+    kinds = SERVE_KINDS
 
 
 class _RuleFlags(Flags):
     """What a second model must keep."""
 
     kinds = (GateSettings,)
-    left_out = frozenset(declared(GateSettings)) - {"max_flips", "min_sqnr_db", "max_latency_ratio"}
+    left_out = frozenset(declared(GateSettings)) - set(LIVE_RULES)
 
 
 @expanded
@@ -50,13 +46,12 @@ def serve(
 
     Inputs are prepared as the model was calibrated. Stops on SIGTERM without losing a request; loads a changed file again.
     """
-    from quantkit.serve.main import over
     from quantkit.serve.main import serve as work
 
     found = load_recipe(recipe)
     source = model or found.model
     if source is None:
         raise UsageError("Which model? quantkit serve MODEL, or model in quantkit.toml.")
-    code = work(source, over(found, {**how.given, **rules.given}))
+    code = work(source, replace(found, serve=how.over(found.serve), gate=rules.over(found.gate)))
     if code:
         raise typer.Exit(code)

@@ -25,6 +25,7 @@ from starlette.types import Message, Receive, Scope, Send
 from quantkit._version import __version__
 from quantkit.serve import pages
 from quantkit.serve.batch import Answer, Job
+from quantkit.serve.engine import Engine
 from quantkit.serve.predict import Sent, answer, parts_of
 from quantkit.serve.protocol import Array, RequestError, decoded, encoded
 from quantkit.serve.service import Loaded, Service
@@ -36,6 +37,8 @@ _JSON = "application/json"
 _BINARY = "application/octet-stream"
 _HEADER = "inference-header-content-length"
 _LARGE = 1 << 18  # bytes of JSON that would keep all other requests waiting while they are read
+# How much is read of too large a body, and for how long: who still sends does not see the answer.
+_PASSED_OVER, _LINGER = 4, 1.0  # times the limit, seconds
 _PATIENCE = 0.05  # seconds until it is worth looking whether the caller is still there
 _GONE = 499  # nginx's number for a caller that has gone
 _VERSION = "1"
@@ -134,7 +137,9 @@ class _Handlers:
         head = {"model_name": self.service.name, "model_version": _VERSION}
         if asked.id:
             head["id"] = asked.id
-        content, length = encoded(head, asked.outputs, found)
+        size = sum(found[one.name].nbytes for one in asked.outputs if not one.binary)
+        write = partial(encoded, head, asked.outputs, found)
+        content, length = await self._aside(write) if size > _LARGE else write()
         if length is None:
             return Response(content, media_type=_JSON)
         return Response(content, 200, {_HEADER: str(length)}, _BINARY)
@@ -147,8 +152,15 @@ class _Handlers:
         sent = _sent(request, body)
         feeds = await self._aside(partial(loaded.predictor.feeds, sent))
         found = await self._run(request, loaded, feeds)
-        said = answer(found, loaded.predictor.labels, top=top, softmax=softmax)
-        return _json({"model_name": self.service.name, "model_version": _VERSION, **said})
+        head = {"model_name": self.service.name, "model_version": _VERSION}
+
+        def write() -> Response:
+            said = answer(found, loaded.predictor.labels, top=top, softmax=softmax)
+            return _json({**head, **said})
+
+        large = sum(array.nbytes for array in found.values()) > _LARGE
+        written: Response = await self._aside(write) if large else write()
+        return written
 
     async def _aside(self, work: Any) -> Any:
         """Do what takes a while in a thread of its own."""
@@ -157,36 +169,47 @@ class _Handlers:
     async def _body(self, request: Request) -> bytes:
         """Return the body, counted while it comes in; what it takes is given back by `Guard`."""
         limit = self.service.settings.limits.body_mb * _MEGABYTE
-        too_large = RequestError(f"The body is larger than {limit >> 20} MB.", 413)
-        with suppress(ValueError):
-            if int(request.headers.get("content-length", "0")) > limit:
-                raise too_large
         if "content-encoding" in request.headers:
             raise RequestError("Compressed bodies are not taken: send it as it is.", 415)
         chunks: list[bytes] = []
         size = 0
         try:
-            async with asyncio.timeout(self.service.settings.limits.timeout_s):
+            async with asyncio.timeout(self.service.settings.limits.timeout_s) as patience:
                 async for chunk in request.stream():
+                    if size <= limit < size + len(chunk):
+                        patience.reschedule(asyncio.get_running_loop().time() + _LINGER)
                     size += len(chunk)
-                    if size > limit:
-                        raise too_large
-                    self.service.hold(len(chunk))
-                    request.state.held += len(chunk)
-                    chunks.append(chunk)
+                    if size > _PASSED_OVER * limit:
+                        break
+                    if size <= limit:
+                        self.service.hold(len(chunk))
+                        request.state.held += len(chunk)
+                        chunks.append(chunk)
         except TimeoutError as e:
-            raise RequestError("The body came too slowly.", 408) from e
+            if size <= limit:
+                raise RequestError("The body came too slowly.", 408) from e
+        if size > limit:
+            raise RequestError(f"The body is larger than {limit >> 20} MB.", 413)
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     async def _run(
         self, request: Request, loaded: Loaded, feeds: Mapping[str, Array]
     ) -> Mapping[str, Array]:
         """Let the line run it; give up when time is over or the caller has gone."""
-        service = self.service
-        job = Job(engine=loaded.engine, feeds=feeds, done=self.outbox.put)
-        found = await _answered(service, request, job)
+        service, second = self.service, self.service.second
+        current = loaded.engine
+        engine = current if second is None else second.pick(current)
+        found = await self._answered(request, engine, feeds)
+        if second is not None and engine is not current and _ran_badly(found):
+            again = await self._answered(request, current, feeds)
+            if again.error is None:
+                said = "it does not run on a request that the model before runs on"
+                second.failed(current, f"{said}: {found.error}")
+            found, engine = again, current
         if found.error is not None:
             raise found.error
+        if second is not None and second.chosen(engine):
+            request.state.after = partial(second.offer, feeds, found, current)
         metrics = service.metrics
         metrics.ran.observe(found.ran)
         metrics.waited.observe(found.waited)
@@ -196,8 +219,22 @@ class _Handlers:
             wait_ms=round(1000 * found.waited, 3),
             rows=found.rows,
         )
+        if engine is not current:
+            request.state.facts["canary"] = True
         assert found.outputs is not None  # noqa: S101 - there is an error otherwise
         return found.outputs
+
+    async def _answered(
+        self, request: Request, engine: Engine, feeds: Mapping[str, Array]
+    ) -> Answer:
+        job = Job(engine=engine, feeds=feeds, done=self.outbox.put)
+        return await _answered(self.service, request, job)
+
+    async def drift(self, _: Request) -> Response:
+        """Say how far the two models are apart."""
+        if self.service.second is None:
+            raise RequestError("There is no second model: start with --shadow or --canary.", 404)
+        return _json(self.service.second.plain(self.service.loaded.engine))
 
     async def metrics(self, _: Request) -> Response:
         """Return what Prometheus reads."""
@@ -268,6 +305,11 @@ async def _answered(service: Service, request: Request, job: Job) -> Answer:
             timer.cancel()
         for task in watching:
             task.cancel()
+
+
+def _ran_badly(found: Answer) -> bool:
+    """Say whether a model did not run on a request, which it may be to blame for."""
+    return found.error is not None and found.error.status in {400, 500}
 
 
 def _kind(request: Request) -> str:
@@ -350,6 +392,8 @@ class Guard:
             sent.setdefault("status", error.status)
         finally:
             service.release(state["held"])
+            if "after" in state:  # the answer has gone out
+                state["after"]()
             self._tell(scope, sent.get("status", _GONE), perf_counter() - start, facts)
 
     def _check_token(self, scope: Scope) -> None:
@@ -417,6 +461,7 @@ def make_app(service: Service) -> Guard:
         get("/v2/health/live", of.live),
         get("/v2/health/ready", of.ready),
         get("/metrics", of.metrics),
+        get("/drift", of.drift),
         get("/openapi.json", of.openapi),
         get("/docs", of.docs),
         get("/", of.docs),

@@ -97,8 +97,9 @@ class Engine:
         return dict(zip(self.names, self.session.run(self.names, feeds, options), strict=True))
 
     def fits(self, other: "Engine") -> bool:
-        """Say whether callers of the other model can be answered by this one."""
-        return (self.inputs, self.outputs) == (other.inputs, other.outputs)
+        """Say whether callers of the other model can be answered by this one: it takes the same, and gives the same names."""
+        named = [[(port.name, port.datatype) for port in one.outputs] for one in (self, other)]
+        return self.inputs == other.inputs and named[0] == named[1]
 
 
 def load_engine(path: Path, *, provider: str = "cpu", threads: int = 1) -> Engine:

@@ -19,30 +19,19 @@ from types import FrameType
 from typing import Any, get_origin
 
 from quantkit.errors import OutputError, QuantkitError, UsageError, as_os_error
-from quantkit.settings import (
-    BatchSettings,
-    GateSettings,
-    LimitSettings,
-    Recipe,
-    ServeSettings,
-    ShadowSettings,
-    load_recipe,
-)
+from quantkit.settings import GateSettings, Recipe, ServeSettings, load_recipe
 from quantkit.settings.declare import Declared, declared
+from quantkit.settings.gate import LIVE_RULES
+from quantkit.settings.serve import SERVE_KINDS
 from quantkit.settings.values import Share, WrongTypeError
 
-__all__ = ["KINDS", "RULES", "main", "serve"]
-
-KINDS = (ServeSettings, BatchSettings, LimitSettings, ShadowSettings)
-"""What declares the flags of the command."""
-RULES = ("max_flips", "min_sqnr_db", "max_latency_ratio")
-"""Those of [gate] that two models on live requests are judged by."""
+__all__ = ["main", "serve"]
 
 _LOOKS = 1.0  # seconds between looks at the model's file
 _HEADERS = 1 << 16  # bytes of a request's headers
-_KEEP_ALIVE = (
-    75  # seconds; longer than balancers keep connections, so that they close them, and not we
-)
+_HEADERS_S = 20.0  # seconds that they may take
+# Seconds; longer than balancers keep connections, so that they close them, and not we.
+_KEEP_ALIVE = 75
 _CONNECTIONS = 4096
 _EXTRA = "Serving needs more packages: pip install 'quantkit-onnx[serve]' (missing: {})."
 
@@ -85,7 +74,6 @@ def serve(model: Path, recipe: Recipe) -> int:
             limit_concurrency=_CONNECTIONS,
             h11_max_incomplete_event_size=_HEADERS,
         )
-        _say_started(service, listener)
         with _Watch(service):
             _server(config, service).run(sockets=[listener])
     service.close()
@@ -96,7 +84,8 @@ def serve(model: Path, recipe: Recipe) -> int:
 def _listening(settings: ServeSettings) -> socket.socket:
     """Return a socket at the address; it is bound before the model is loaded, and listens only afterwards."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    found = socket.socket(family)
+    # The protocol is named: asyncio sends without delay only where it is, and answers would take 40 ms more.
+    found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         found.bind((settings.host, settings.port))
@@ -115,13 +104,25 @@ def _http() -> Any:
         return "h11"
 
     class Limited(HttpToolsProtocol):
-        """Closes connections that send headers without end."""
+        """Closes connections that send headers without end, or none."""
 
         _taken = 0
+        _timer: Any = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._timer = self.loop.call_later(_HEADERS_S, transport.close)
 
         def on_message_begin(self) -> None:
             self._taken = 0
+            self._timer.cancel()
+            self._timer = self.loop.call_later(_HEADERS_S, self.transport.close)
             super().on_message_begin()
+
+        def on_headers_complete(self) -> None:
+            self._timer.cancel()
+            if self._taken <= _HEADERS:
+                super().on_headers_complete()
 
         def on_url(self, url: bytes) -> None:
             if self._fits(url):
@@ -175,6 +176,10 @@ def _server(config: Any, service: Any) -> Any:
 
     class Server(uvicorn.Server):
         """Ends with 0 when it is told to end, and not before callers could turn away."""
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            _say_started(service, (sockets or [])[0])
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             del frame
@@ -251,21 +256,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         model, file = given.pop("model"), given.pop("recipe")
         recipe = load_recipe(file)
         found = {name: value for name, value in given.items() if value is not None}
-        return serve(model, over(recipe, found))
+        recipe = replace(recipe, serve=_over(recipe.serve, found), gate=_over(recipe.gate, found))
+        return serve(model, recipe)
     except QuantkitError as e:
         sys.stderr.write(f"error: {e}\n")
         return 2
 
 
-def over(recipe: Recipe, given: Mapping[str, Any]) -> Recipe:
-    """Return a recipe with what flags gave in place of its own, by the settings' names."""
-    return replace(recipe, serve=_over(recipe.serve, given), gate=_over(recipe.gate, given))
-
-
 def _over(settings: Any, given: Mapping[str, Any]) -> Any:
+    """Return settings, those within them included, with what flags gave in their place."""
     changed = {k: v for k, v in given.items() if k in declared(type(settings))}
     inner = {f.name: getattr(settings, f.name) for f in fields(settings)}
-    changed |= {name: _over(one, given) for name, one in inner.items() if type(one) in KINDS}
+    changed |= {name: _over(one, given) for name, one in inner.items() if type(one) in SERVE_KINDS}
     return replace(settings, **changed)
 
 
@@ -276,8 +278,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("model", type=Path, metavar="MODEL", help="The model.")
     parser.add_argument("--recipe", type=Path, metavar="FILE", help="Its quantkit.toml.")
-    rules = [declared(GateSettings)[name] for name in RULES]
-    for one in (*(one for kind in KINDS for one in declared(kind).values()), *rules):
+    rules = [declared(GateSettings)[name] for name in LIVE_RULES]
+    for one in (*(one for kind in SERVE_KINDS for one in declared(kind).values()), *rules):
         flag = f"--{one.name.replace('_', '-')}"
         text = one.setting.text.replace("%", "%%")
         if one.type is bool:

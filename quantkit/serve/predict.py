@@ -182,7 +182,11 @@ def predictor(engine: Engine, data: DataSettings, labels: Sequence[str], memory:
             search=(engine.path.parent, *data.text.search),
         )
         return _for_text(found, replace(data, text=text), specs)
-    return _for_images(found, specs, data.image, carried.data.image if carried else None, memory)
+    image = carried.data.image if carried else ImageSettings()
+    # A model that was calibrated on arrays carries settings that say nothing of images.
+    return _for_images(
+        found, specs, data.image, image if image != ImageSettings() else None, memory
+    )
 
 
 def _for_images(

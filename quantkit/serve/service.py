@@ -12,12 +12,15 @@ from typing import Any
 import msgspec
 
 from quantkit.errors import ModelError, QuantkitError, UsageError
+from quantkit.gate.judge import rules_of
 from quantkit.serve.batch import Line, Rules
+from quantkit.serve.drift import Comparison
 from quantkit.serve.engine import Engine, load_engine
 from quantkit.serve.metrics import Metrics
 from quantkit.serve.predict import Predictor, predictor
 from quantkit.serve.protocol import RequestError
 from quantkit.settings import DataSettings, Recipe, ServeSettings
+from quantkit.settings.gate import LIVE_RULES
 
 __all__ = ["Loaded", "Log", "Service", "start_service"]
 
@@ -67,9 +70,9 @@ class Service:
         metrics: What is counted.
         log: Where lines go.
         preparing: Threads that decode images and large bodies.
+        second: A second model that it is compared with, or that is tried out.
         stopping: No more requests are wanted.
         held: Bytes of bodies that are held.
-        loads: How often the model was loaded.
     """
 
     settings: ServeSettings
@@ -83,9 +86,9 @@ class Service:
     preparing: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(_PREPARING, "prepare")
     )
+    second: Comparison | None = None
     stopping: bool = False
     held: int = 0
-    loads: int = 1
 
     def hold(self, size: int) -> None:
         """Take room for bytes of a body, which `release` gives back.
@@ -116,24 +119,30 @@ class Service:
         """Load the model's file again beside the one that answers, and let it answer; a bad file changes nothing."""
         old = self.loaded.engine
         try:
-            new = load(self.settings, old.path, self.data, self.labels)
-            if not new.engine.fits(old):
-                raise ModelError("it takes or gives other tensors than before")
-        except (QuantkitError, OSError) as e:
+            new = self._loaded_again(old)
+        except Exception as e:  # noqa: BLE001 - whatever is wrong with a file, the old model goes on
             self.metrics.reloads.labels("failed").inc()
-            self.log("error", "reload failed", {"model": str(old.path), "reason": str(e)})
+            reason = str(e) if isinstance(e, QuantkitError) else repr(e)
+            self.log("error", "reload failed", {"model": str(old.path), "reason": reason})
             return
-        self.loads += 1
         self.loaded = new
         self.show_model()
         self.metrics.reloads.labels("done").inc()
         facts = {"model": str(old.path), "sha256": new.engine.digest, "notes": self.notes()}
         self.log("info", "reloaded", facts)
 
+    def _loaded_again(self, old: Engine) -> Loaded:
+        new = load(self.settings, old.path, self.data, self.labels)
+        if not new.engine.fits(old):
+            raise ModelError("it takes or gives other tensors than before")
+        return new
+
     def close(self) -> None:
         """Answer what waits, and end all threads."""
         self.line.close()
         self.preparing.shutdown()
+        if self.second is not None:
+            self.second.close()
 
     def show_model(self) -> None:
         """Let the metrics tell which model answers."""
@@ -192,7 +201,35 @@ def start_service(path: Path, settings: ServeSettings, recipe: Recipe) -> Servic
     service.metrics.held.set_function(lambda: service.held)
     service.metrics.ready.set_function(lambda: 0 if service.stopping else 1)
     service.show_model()
+    service.second = _second(service, recipe)
     return service
+
+
+def _second(service: Service, recipe: Recipe) -> Comparison | None:
+    """Load the second model, if there is one."""
+    chosen = service.settings.second
+    path = chosen.canary or chosen.shadow
+    if path is None:
+        return None
+    rules = tuple(rule for rule in rules_of(recipe.gate) if rule.key in LIVE_RULES)
+    if chosen.canary is not None and not rules:
+        raise UsageError(
+            "A canary needs a rule that it must keep: add --max-flips 2%, --min-sqnr-db 20 or --max-latency-ratio 1.2, or "
+            "such a line under [gate] in quantkit.toml."
+        )
+    settings = service.settings
+    engine = load_engine(path, provider=settings.provider, threads=settings.threads)
+    if not engine.fits(service.loaded.engine):
+        raise UsageError(
+            f"'{path}' cannot be compared with '{service.loaded.engine.path}': it takes or gives other tensors."
+        )
+    found = Comparison(
+        engine, rules, service.metrics, share=chosen.share, canary=chosen.canary is not None
+    )
+    found.on_return = lambda reason: service.log(
+        "error", "canary returned", {"model": str(path), "reason": reason}
+    )
+    return found
 
 
 def _cores() -> int:

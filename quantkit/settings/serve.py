@@ -9,7 +9,7 @@ from quantkit.errors import UsageError
 from quantkit.settings.declare import Range, Setting, check
 from quantkit.settings.values import Share
 
-__all__ = ["BatchSettings", "LimitSettings", "ServeSettings", "ShadowSettings"]
+__all__ = ["SERVE_KINDS", "BatchSettings", "LimitSettings", "ServeSettings", "ShadowSettings"]
 
 _MOST_ROWS = 4096
 _MOST_MEGABYTES = 4096
@@ -179,3 +179,7 @@ class ServeSettings:
             raise UsageError(f"name '{self.name}' has a slash: it is part of the address.")
         if self.token is not None and (not self.token.isascii() or " " in self.token):
             raise UsageError("token must be ASCII without spaces: it is sent in a header.")
+
+
+SERVE_KINDS = (ServeSettings, BatchSettings, LimitSettings, ShadowSettings)
+"""What declares the flags of the command."""

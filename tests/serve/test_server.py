@@ -18,7 +18,25 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from serve_cases import ROOT, WAIT, Server, infer_body, linear, picky, serving, slow, wait_for
+from builders import graph, model, node, save
+from onnx import TensorProto, helper
+from serve_cases import (
+    ROOT,
+    WAIT,
+    Server,
+    free_port,
+    infer_body,
+    is_ready,
+    linear,
+    picky,
+    serving,
+    slow,
+    wait_for,
+)
+
+from quantkit.serve.main import _listening
+from quantkit.serve.protocol import DTYPES
+from quantkit.settings import ServeSettings
 
 JSON = {"Content-Type": "application/json"}
 X = np.random.default_rng(0).standard_normal((1, 8)).astype(np.float32)
@@ -87,6 +105,40 @@ def test_nvidias_client_is_pleased(server: Server) -> None:
     with pytest.raises(client_of.InferenceServerException, match="no model 'other'"):
         client.infer("other", [asked])
     client.close()
+
+
+def test_every_type_comes_and_goes(tmp_path: Path) -> None:
+    """Through onnxruntime and back, as numbers and as bytes."""
+    client_of = pytest.importorskip("tritonclient.http", reason="tritonclient is not installed")
+    arrays = {
+        name: np.array([["a", "\u00e4\u20ac"]], object)
+        if name == "BYTES"
+        else np.array([[0, 1]], dtype)
+        for name, dtype in DTYPES.items()
+    }
+    element = {n: TensorProto.STRING if n == "BYTES" else helper.np_dtype_to_tensor_dtype(DTYPES[n]) for n in arrays}  # fmt: skip
+    proto = graph(
+        [node("Identity", [name], [f"{name}_out"]) for name in arrays],
+        {name: ["batch", 2] for name in arrays},
+        {f"{name}_out": ["batch", 2] for name in arrays},
+        types=element | {f"{name}_out": kind for name, kind in element.items()},
+    )
+    with serving(save(model(proto), tmp_path / "types.onnx")) as server:
+        client = client_of.InferenceServerClient(f"127.0.0.1:{server.port}")
+        for binary in (True, False):
+            asked = [client_of.InferInput(name, [1, 2], name) for name in arrays]
+            for one, array in zip(asked, arrays.values(), strict=True):
+                one.set_data_from_numpy(array, binary_data=binary or one.datatype() == "FP16")
+            wanted = [
+                client_of.InferRequestedOutput(f"{name}_out", binary_data=binary or name == "FP16")
+                for name in arrays
+            ]
+            found = client.infer("types", asked, outputs=wanted)
+            for name, array in arrays.items():
+                came = found.as_numpy(f"{name}_out")
+                texts = [t.decode() if isinstance(t, bytes) else t for t in came.ravel()]
+                assert texts == list(array.ravel()), name
+        client.close()
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
@@ -414,14 +466,14 @@ def test_what_cannot_be_served_ends_with_2_and_a_line(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        model = str(linear(tmp_path))
+        good = str(linear(tmp_path))
         for arguments, said in (
             (["bad.onnx"], "does not load"),
             (["absent.onnx"], "There is no model"),
-            ([model, "--port", port], "Cannot listen"),
-            ([model, "--port", "99999"], "too large"),
-            ([model, "--provider", "cdua"], "unknown"),
-            ([model, "--share", "200%", "--shadow", model], "out of range"),
+            ([good, "--port", port], "Cannot listen"),
+            ([good, "--port", "99999"], "too large"),
+            ([good, "--provider", "cdua"], "unknown"),
+            ([good, "--share", "200%", "--shadow", good], "out of range"),
         ):
             ways = (["quantkit.serve"], ["quantkit", "serve"])
             for command in ways if "--share" in arguments else ways[:1]:
@@ -437,6 +489,59 @@ def test_what_cannot_be_served_ends_with_2_and_a_line(tmp_path: Path) -> None:
                 assert done.returncode == 2, done.stderr
                 assert said in " ".join(done.stderr.split())
                 assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_command_starts_and_ends_the_same_server(tmp_path: Path) -> None:
+    """By the command line, with what quantkit.toml says; its limits hold."""
+    linear(tmp_path)
+    port = free_port()
+    recipe = f"""
+model = "linear.onnx"
+[serve]
+name = "mine"
+port = {port}
+[serve.batch]
+max = 4
+delay_ms = 1
+[serve.limits]
+body_mb = 1
+drain_s = 0
+"""
+    (tmp_path / "quantkit.toml").write_text(recipe)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "quantkit", "serve"],
+        cwd=tmp_path,
+        env=environment,
+        stderr=subprocess.DEVNULL,
+    )
+    server = Server(process=process, port=port, name="mine", log=tmp_path / "none")
+    try:
+        wait_for(lambda: process.poll() is not None or is_ready(server))
+        assert server.infer(X)[0] == 200
+        assert server.json("GET", "/v2/models/mine")[1]["parameters"]["batch"] == 4
+        assert server.ask("POST", "/predict", b"x" * (2 << 20), JSON)[0] == 413
+    finally:
+        assert server.stop() == 0
+
+
+def test_a_missing_package_is_named(tmp_path: Path) -> None:
+    (tmp_path / "starlette.py").write_text("raise ModuleNotFoundError('no', name='starlette')")
+    done = subprocess.run(
+        [sys.executable, "-m", "quantkit.serve", str(linear(tmp_path))],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "pip install 'quantkit-onnx[serve]' (missing: starlette)" in done.stderr
+
+
+def test_answers_are_sent_without_delay() -> None:
+    """Where a socket's protocol is not named, asyncio leaves out TCP_NODELAY, and each answer takes 40 ms more."""
+    with _listening(ServeSettings(port=0)) as listener:
+        assert listener.proto == socket.IPPROTO_TCP
 
 
 def test_a_server_imports_little(tmp_path: Path) -> None:
