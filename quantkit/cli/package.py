@@ -18,6 +18,7 @@ from quantkit.settings import (
     load_recipe,
 )
 from quantkit.settings.declare import declared
+from quantkit.settings.gate import LIVE_RULES
 
 if TYPE_CHECKING:
     from quantkit.workflows.package import Packaged
@@ -42,7 +43,7 @@ class _RuleFlags(Flags):
     """What a second model must keep."""
 
     kinds = (GateSettings,)
-    left_out = frozenset(declared(GateSettings)) - {"max_flips", "min_sqnr_db", "max_latency_ratio"}
+    left_out = frozenset(declared(GateSettings)) - set(LIVE_RULES)
 
 
 @expanded

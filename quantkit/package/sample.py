@@ -110,7 +110,7 @@ def _run(engine: Engine, feeds: Feeds) -> Feeds:
 def _made_up(engine: Engine) -> Feeds:
     for feeds in made_up_feeds(engine.session.get_inputs()):
         rounded = {
-            name: array.astype(np.float64).round(_DIGITS).astype(array.dtype)
+            name: np.asarray(np.round(array.astype(np.float64), _DIGITS), array.dtype)
             if array.dtype.kind == "f"
             else array
             for name, array in feeds.items()

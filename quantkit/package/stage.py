@@ -22,6 +22,7 @@ from quantkit.settings import (
     load_recipe,
     serving_text,
 )
+from quantkit.settings.gate import LIVE_RULES
 from quantkit.settings.record import PROVENANCE, Carried, carried_by
 from quantkit.text import printable
 
@@ -32,7 +33,7 @@ MODEL = "model"
 LABELS = "labels.txt"
 _TOKENIZER, _RECIPE, _FILE = "tokenizer.json", "quantkit.toml", "model.onnx"
 _SECOND = ("shadow", "canary")
-_RULES = ("max_flips", "min_sqnr_db", "max_latency_ratio")  # that two models are judged by
+
 _WORKERS = 2
 
 
@@ -82,7 +83,7 @@ def stage_models(stage: Path, loaded: Mapping[str, LoadedModel], recipe: Recipe)
         workers=recipe.serve.workers or _WORKERS,
         second=replace(recipe.serve.second, **second),
     )
-    rules = {name: getattr(recipe.gate, name) for name in _RULES}
+    rules = {name: getattr(recipe.gate, name) for name in LIVE_RULES}
     packed = replace(
         recipe, serve=served, data=_prepared(recipe, carried, tokenizer), gate=GateSettings(**rules)
     )

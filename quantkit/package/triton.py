@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from quantkit.errors import ModelError
 from quantkit.package.facts import Facts
 from quantkit.serve.engine import Engine
 from quantkit.serve.protocol import Port
@@ -20,7 +21,13 @@ def config_pbtxt(facts: Facts, engine: Engine, *, labelled: str) -> str:
         facts: What is packaged.
         engine: The model.
         labelled: The output that labels.txt names the classes of; "": none.
+
+    Raises:
+        ModelError: The model takes a single number, which Triton cannot be sent.
     """
+    single = next((port.name for port in engine.inputs if not port.shape), None)
+    if single is not None:
+        raise ModelError(f"Triton takes no tensor without dimensions, and '{single}' has none.")
     batches = facts.serve.batches
     rows = 0 if engine.unbatched or batches.batch == 1 else batches.batch
     parts = [
@@ -46,7 +53,7 @@ def _ports(kind: str, ports: Sequence[Port], rows: int, labelled: str) -> str:
     found = []
     for port in ports:
         dims = [-1 if n is None else n for n in port.shape[1 if rows else 0 :]]
-        # Triton takes no tensor without a dimension: one of one value stands for it.
+        # Triton gives no tensor without a dimension: one of one value stands for it.
         whole = "" if dims else " reshape { shape: [ ] }"
         labels = ' label_filename: "labels.txt"' if port.name == labelled else ""
         dtype = f"TYPE_{port.datatype if port.datatype != 'BYTES' else 'STRING'}"
