@@ -2,13 +2,16 @@
 
 import json
 import os
+import re
+import shlex
 import stat
 from hashlib import sha256
 from pathlib import Path
 
 import onnx
 import pytest
-from builders import matmul_model
+from builders import graph, matmul_model, model, node, save
+from data.makers import picture
 from package_cases import files_of, packed
 from serve_cases import linear
 
@@ -277,3 +280,27 @@ def test_quantkit_toml_says_the_same_as_flags(tmp_path: Path) -> None:
     assert (
         "terminationGracePeriodSeconds: 30" in (tmp_path / "out/inferenceservice.yaml").read_text()
     )
+
+
+def test_the_page_says_what_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    net = graph(
+        [node("GlobalAveragePool", ["x"], ["p"]), node("Flatten", ["p"], ["logits"])],
+        {"x": ["N", 3, 8, 8]},
+        {"logits": ["N", 3]},
+        {},
+    )
+    save(model(net), tmp_path / "model.int8.onnx")
+    save(model(net), tmp_path / "model.onnx")
+    picture(tmp_path / "cat.png")
+    (tmp_path / "labels.txt").write_text("a\nb\nc\n")
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[2] / "docs/package.md").read_text()
+    lines = [line for line in page.splitlines() if line.startswith("quantkit package")]
+    assert len(lines) > 4
+    for line in lines:
+        words = shlex.split(line.replace("@sha256:...", f"@sha256:{'0' * 64}"), comments=True)
+        assert run([*words[1:], "--no-lock"]) == 0, line
+    code = re.search(r"```python\n(.*?)```", page, re.DOTALL)
+    assert code is not None
+    exec(code[1])  # noqa: S102 - the page's own example
+    assert (tmp_path / "deploy/sample.png").is_file()
