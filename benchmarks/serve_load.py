@@ -428,12 +428,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         model = resnet(chosen.shared, Path(folder))
         binary = loads(load_engine(model), model.stem)["binary"]
-        lines = [
-            "# quantkit serve under load",
-            "",
-            f"`benchmarks/serve_load.py`, {threads} cores.",
-            "",
-        ]
+        lines = ["# quantkit serve under load", ""]
+        busy = f"load average {os.getloadavg()[0]:.1f} before the run began"
+        lines += [f"`benchmarks/serve_load.py`, {threads} cores, {busy}.", ""]
         for one in (model, *chosen.model):
             lines += compare(one, chosen.rounds, chosen.seconds, threads)
         lines += ["## What must not happen", "", *stopping(model, binary), *overload(model, binary)]

@@ -188,9 +188,13 @@ def _server(config: Any, service: Any) -> Any:
                 service.stopping = self.should_exit = True
                 return
             service.stopping = True
-            loop = asyncio.get_running_loop()
-            loop.call_soon_threadsafe(loop.call_later, service.settings.limits.drain_s, self._end)
-            service.log("info", "stopping", {"drain_s": service.settings.limits.drain_s})
+            # Not here: a signal may come in the middle of a line of the log.
+            asyncio.get_running_loop().call_soon_threadsafe(self._drain)
+
+        def _drain(self) -> None:
+            seconds = service.settings.limits.drain_s
+            service.log("info", "stopping", {"drain_s": seconds})
+            asyncio.get_running_loop().call_later(seconds, self._end)
 
         def _end(self) -> None:
             self.should_exit = True
