@@ -61,4 +61,4 @@ def _with_paths(settings: S) -> S:
     paths = (one.name for one in declared(type(settings)).values() if one.type is Path)
     given: dict[str, Any] = {name: getattr(settings, name) for name in paths}
     changed = {name: Path(value) for name, value in given.items() if value is not None}
-    return replace(cast("Any", settings), **changed)
+    return cast("S", replace(cast("Any", settings), **changed))
