@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from quantkit.api.float16 import quantize_float16
     from quantkit.api.gate import GateVerdict, gate_result
     from quantkit.api.optimize import optimize
+    from quantkit.api.package import package_model
     from quantkit.api.report import ReportFiles, write_report
     from quantkit.api.static import (
         load_prepared,
@@ -48,8 +49,10 @@ if TYPE_CHECKING:
         GateSettings,
         ImageSettings,
         NodeRule,
+        PackageSettings,
         QdqSettings,
         RecoverSettings,
+        ServeSettings,
         StaticSettings,
         TensorRule,
         TextSettings,
@@ -59,6 +62,7 @@ if TYPE_CHECKING:
     from quantkit.spec import QInt8, QuantType, QUInt8
     from quantkit.workflows.inspect import Inspection, inspect_model
     from quantkit.workflows.optimize import check_pass
+    from quantkit.workflows.package import Packaged
     from quantkit.workflows.pipeline import QuantizeResult
     from quantkit.workflows.prepare import Prepared
     from quantkit.workflows.tune import Tuned
@@ -80,6 +84,8 @@ _HOME = {
     "ModelDiff": "quantkit.diff",
     "ModelPass": "quantkit.rewrite.simplify",
     "NodeRule": "quantkit.settings",
+    "PackageSettings": "quantkit.settings",
+    "Packaged": "quantkit.workflows.package",
     "Plan": "quantkit.plan",
     "Prepared": "quantkit.workflows.prepare",
     "QInt8": "quantkit.spec",
@@ -92,6 +98,7 @@ _HOME = {
     "ReportFiles": "quantkit.api.report",
     "Result": "quantkit.result",
     "ResultDiff": "quantkit.diff",
+    "ServeSettings": "quantkit.settings",
     "StaticSettings": "quantkit.settings",
     "TensorRule": "quantkit.settings",
     "TextSettings": "quantkit.settings",
@@ -109,6 +116,7 @@ _HOME = {
     "load_prepared": "quantkit.api.static",
     "load_result": "quantkit.result",
     "optimize": "quantkit.api.optimize",
+    "package_model": "quantkit.api.package",
     "plan_prepared": "quantkit.api.static",
     "plan_static": "quantkit.api.static",
     "plan_weights": "quantkit.api.weights",
@@ -136,6 +144,8 @@ __all__ = [
     "ModelDiff",
     "ModelPass",
     "NodeRule",
+    "PackageSettings",
+    "Packaged",
     "Plan",
     "Prepared",
     "QInt8",
@@ -148,6 +158,7 @@ __all__ = [
     "ReportFiles",
     "Result",
     "ResultDiff",
+    "ServeSettings",
     "StaticSettings",
     "TensorRule",
     "TextSettings",
@@ -166,6 +177,7 @@ __all__ = [
     "load_prepared",
     "load_result",
     "optimize",
+    "package_model",
     "plan_prepared",
     "plan_static",
     "plan_weights",

@@ -8,14 +8,21 @@ from typing import Any
 import msgspec
 
 from quantkit.api.arguments import checked_kinds, checked_names, read_result
-from quantkit.errors import UsageError
+from quantkit.errors import UsageError, as_os_error
 from quantkit.files import check_outputs, replace_text
 from quantkit.gate import badge as badge_text
 from quantkit.gate import judge, junit_xml, overall, rules_for, rules_of
+from quantkit.gate.live import judge_live
 from quantkit.result import Outcome, Result, Verdict
+from quantkit.result.live import live_from_json, merged
 from quantkit.settings import GateSettings, closest, load_recipe
+from quantkit.settings.gate import LIVE_RULES
+from quantkit.text import printable
 
-__all__ = ["GateVerdict", "gate_result"]
+__all__ = ["GateVerdict", "gate_live", "gate_result"]
+
+_PATIENCE = 30.0  # seconds for a server's answer
+_LONGEST = 1 << 22  # bytes of it
 
 _EXAMPLE = "[gate] with a line such as max_drop = 0.01 in quantkit.toml"
 
@@ -117,6 +124,58 @@ def gate_result(  # noqa: PLR0913 - one parameter per question
     if written[1] is not None:
         replace_text(written[1], f"{verdict}\n")
     return verdict
+
+
+def gate_live(
+    sources: Sequence[str | Path],
+    gate: GateSettings | None = None,
+    *,
+    recipe: str | Path | None = None,
+) -> Verdict:
+    """Judge what a running server counted of two models, by the rules that live requests can decide.
+
+    Args:
+        sources: Addresses of servers, or files with what their /drift said; of several the sum.
+        gate: The rules, over those of `recipe`.
+        recipe: A quantkit.toml whose table [gate] is read; None: none is.
+
+    Raises:
+        QuantkitError: No server answers, what it says cannot be read, or there is no rule.
+    """
+    base = GateSettings() if recipe is None else load_recipe(Path(recipe)).gate
+    rules = [r for r in rules_for((), base, gate or GateSettings()) if r.key in LIVE_RULES]
+    if not rules:
+        raise UsageError(
+            "There is no rule that live requests can decide: add --max-flips 0.02, --min-sqnr-db 20 or --max-latency-ratio 1."
+        )
+    parts = [live_from_json(_drift_of(str(source)), source) for source in sources]
+    return judge_live(merged(parts), rules)
+
+
+def _drift_of(source: str) -> bytes:
+    """Return what a server's /drift says, or what it once said."""
+    import os
+    from urllib.error import HTTPError, URLError
+    from urllib.request import Request, urlopen
+
+    if not source.startswith(("http://", "https://")):
+        try:
+            return Path(source).read_bytes()
+        except OSError as e:
+            said = f"Cannot read '{source}': {e.strerror}; give a server's address, or a file with what its /drift said."
+            raise as_os_error(UsageError(said), e) from e
+    address = source if source.rstrip("/").endswith("/drift") else f"{source.rstrip('/')}/drift"
+    token = os.environ.get("QUANTKIT_TOKEN")
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    try:
+        with urlopen(Request(address, headers=headers), timeout=_PATIENCE) as answer:  # noqa: S310 - http alone, see above
+            content: bytes = answer.read(_LONGEST)
+            return content
+    except HTTPError as e:
+        said = e.read(_LONGEST).decode(errors="replace")
+        raise UsageError(f"'{address}' answers {e.code}: {printable(said)[:300]}") from e
+    except (URLError, OSError, ValueError) as e:
+        raise UsageError(f"'{address}' does not answer: {e}.") from e
 
 
 def _chosen(result: Result, names: Sequence[str], shown: str) -> Result:

@@ -20,9 +20,11 @@ from quantkit.cli.flags import Command, DebugOption, Group
 from quantkit.cli.gate import gate
 from quantkit.cli.inspect import inspect
 from quantkit.cli.optimize import optimize
+from quantkit.cli.package import package
 from quantkit.cli.plan import plan
 from quantkit.cli.quantize import quantize
 from quantkit.cli.report import report
+from quantkit.cli.serve import serve
 from quantkit.cli.targets import targets
 from quantkit.cli.tune import tune
 from quantkit.cli.verify import verify
@@ -57,7 +59,8 @@ app = typer.Typer(
 )
 _MAKING = (demo, inspect, calibrate, tune, optimize)
 _JUDGING = (evaluate, report, gate, diff, verify, targets)
-for _command in (*_MAKING, *_JUDGING):
+_RUNNING = (serve, package)
+for _command in (*_MAKING, *_JUDGING, *_RUNNING):
     app.command(cls=Command)(_command)
 app.add_typer(quantize, name="quantize")
 app.add_typer(plan, name="plan")

@@ -55,11 +55,18 @@ class _JudgeFlags(Flags):
 def gate(  # noqa: PLR0913 - one parameter a flag
     *,
     path: Annotated[
-        Path,
+        Path | None,
         typer.Argument(
             help="The result of 'quantkit evaluate', or of 'quantkit tune'.", metavar="RESULT"
         ),
-    ],
+    ] = None,
+    live: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL",
+            help="Instead: a server's address, or a file with what its /drift said. May be repeated.",
+        ),
+    ] = None,
     candidate: Annotated[
         list[str] | None,
         typer.Option(
@@ -98,9 +105,17 @@ def gate(  # noqa: PLR0913 - one parameter a flag
         raise UsageError("--estimate judges without a --confidence: leave out one of the two.")
     if recipe is None and Path(RECIPE_NAME).exists():
         recipe = Path(RECIPE_NAME)
+    rules = limits.over_recipe(how.over(GateSettings()))
+    if live:
+        if path is not None or candidate or drop_rule or junit or badge:
+            raise UsageError("--live judges servers alone: leave out what is for a result.")
+        _judge_live(live, rules, recipe, as_json=as_json)
+        return
+    if path is None:
+        raise UsageError("Which result? quantkit gate RESULT, or quantkit gate --live URL.")
     found = gate_result(
         path,
-        limits.over_recipe(how.over(GateSettings())),
+        rules,
         candidates=candidate or (),
         drop_rules=drop_rule or (),
         recipe=recipe,
@@ -112,6 +127,26 @@ def gate(  # noqa: PLR0913 - one parameter a flag
     else:
         _print(found)
     if not found.passed:
+        raise typer.Exit(1)
+
+
+def _judge_live(
+    live: list[str], rules: GateSettings, recipe: Path | None, *, as_json: bool
+) -> None:
+    from quantkit.api.gate import gate_live
+
+    found = gate_live(live, rules, recipe=recipe)
+    if as_json:
+        import msgspec
+
+        write_json({"live": live, **msgspec.json.decode(msgspec.json.encode(found))})
+    else:
+        for judged in found.rules:
+            colour = COLOURS[judged.outcome]
+            told = escape(f"{judged.rule.key}: {judged.sentence}.")
+            output().print(f"[{colour}]{judged.outcome}[/] {told}", highlight=False)
+        marked(f"[bold {COLOURS[found.outcome]}]{found.outcome}[/] on live requests")
+    if found.outcome != "pass" and not (found.outcome == "undecided" and rules.allow_undecided):
         raise typer.Exit(1)
 
 

@@ -20,7 +20,7 @@ from quantkit.data.rows import quoted
 from quantkit.errors import DataError, UsageError
 from quantkit.settings import TextSettings
 
-__all__ = ["TextEncoder", "looks_like_text", "text_encoder"]
+__all__ = ["TextEncoder", "find_tokenizer", "looks_like_text", "text_encoder"]
 
 _LONGEST = 512  # BERT's limit, for a tokenizer and a model that state none
 _TEXT_RANK = 2
@@ -123,7 +123,7 @@ def text_encoder(
             f"Text cannot feed the model's input {quoted(strange)}: give --data .npz files with an "
             "array for each input."
         )
-    file = _find(settings, beside)
+    file = find_tokenizer(settings, beside)
     tokenizer = _load(file)
     fixed = _fixed_length(inputs)
     length = _length(settings, tokenizer, fixed)
@@ -149,7 +149,12 @@ def text_encoder(
     )
 
 
-def _find(settings: TextSettings, beside: Path | None) -> Path:
+def find_tokenizer(settings: TextSettings, beside: Path | None) -> Path:
+    """Return the tokenizer.json that is set, else the one beside the data or the model.
+
+    Raises:
+        DataError: There is none.
+    """
     if settings.tokenizer is not None:
         given = settings.tokenizer
         file = given / "tokenizer.json" if given.is_dir() else given

@@ -23,7 +23,8 @@ from quantkit.result import (
 )
 from quantkit.settings import GateSettings, Percent, closest
 
-__all__ = ["KEYS", "judge", "overall", "rules_for", "rules_of", "with_verdicts"]
+__all__ = ["KEYS", "judge", "judge_rule", "overall", "rules_for", "rules_of", "with_verdicts"]
+__all__ += ["worst_of"]
 
 _MOST = 0.5  # of the decisions, or of the samples
 _NOISE_DB = 5.0  # below it an output is more noise than signal, whatever the model is for
@@ -282,15 +283,15 @@ def overall(verdicts: Sequence[Verdict], *, allow_undecided: bool = False) -> Ou
     """
     outcomes = [v.outcome for v in verdicts]
     # Where one candidate fails for sure, that is the news.
-    found = "fail" if "fail" in outcomes else _worst(outcomes) if outcomes else "undecided"
+    found = "fail" if "fail" in outcomes else worst_of(outcomes) if outcomes else "undecided"
     return "pass" if outcomes and found == "undecided" and allow_undecided else found
 
 
 def _verdict(
     model: Evaluated, rules: Sequence[Rule], result: Result, allow: Collection[str]
 ) -> Verdict:
-    found = tuple(_judged(rule, figure_of(rule, model, result)) for rule in rules)
-    outcome = _worst([j.outcome for j in found])
+    found = tuple(judge_rule(rule, figure_of(rule, model, result)) for rule in rules)
+    outcome = worst_of([j.outcome for j in found])
     objections = tuple(
         replace(o, allowed=o.kind in allow)
         for o in _objections_of(model, result, fails=outcome == "fail")
@@ -300,12 +301,14 @@ def _verdict(
     return Verdict(candidate=model.name, outcome=outcome, rules=found, objections=objections)
 
 
-def _worst(outcomes: Sequence[Outcome]) -> Outcome:
+def worst_of(outcomes: Sequence[Outcome]) -> Outcome:
+    """Return the worst of what came of several rules."""
     order: tuple[Outcome, ...] = ("invalid", "fail", "undecided")
     return next((o for o in order if o in outcomes), "pass")
 
 
-def _judged(rule: Rule, figure: Figure | Missing) -> Judged:
+def judge_rule(rule: Rule, figure: Figure | Missing) -> Judged:
+    """Return what comes of a rule for the figure that it is about."""
     if isinstance(figure, Missing):
         return Judged(
             rule=rule,

@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import bdtr, stdtrit
 
+from quantkit.numerics.rates import wilson
+
 __all__ = ["Bounds", "bootstrap_mean", "changes_interval", "detectable_drop", "drop_interval"]
 __all__ += ["flips_interval", "holm", "hull", "mcnemar_exact", "mean_interval", "median_interval"]
 __all__ += ["percentiles", "redrawn_counts", "redrawn_means", "spearman", "wilson"]
@@ -23,24 +25,6 @@ Bounds = tuple[float, float]
 
 _BLOCK = 1 << 16  # samples that are redrawn at once
 _FEW = 16  # one binomial draw costs about as much as this many drawn indices
-
-
-def wilson(count: int, n: int, confidence: float = 0.95) -> Bounds:
-    """Return Wilson's score interval of a rate of which ``count / n`` was seen.
-
-    The rates p with ``|count/n - p| <= z sqrt(p (1 - p) / n)``. Never of zero width: with a count of 0 it ends at
-    ``z^2 / (n + z^2)``, about 3.8 / n at 95 %.
-
-    Args:
-        count: How often it was seen.
-        n: Of how many, at least 1.
-        confidence: 0.95 for example.
-    """
-    z2, rate = _z(confidence) ** 2, count / n
-    middle = (rate + z2 / (2 * n)) / (1 + z2 / n)
-    half = sqrt(z2 * (rate * (1 - rate) / n + z2 / (4 * n * n))) / (1 + z2 / n)
-    # An end that is 0 or 1 by the formula must not miss it by rounding.
-    return min(max(middle - half, 0.0), rate), max(min(middle + half, 1.0), rate)
 
 
 def flips_interval(gained: int, lost: int, n: int, confidence: float = 0.95) -> Bounds:

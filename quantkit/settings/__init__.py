@@ -23,6 +23,8 @@ from quantkit.settings.evaluate import METRICS, EvaluateSettings, metric_plugins
 from quantkit.settings.float16 import Float16Settings, HalfType
 from quantkit.settings.gate import GateSettings, objections
 from quantkit.settings.memory import memory_of, memory_text, parse_memory, resident
+from quantkit.settings.package import PackageSettings
+from quantkit.settings.serve import BatchSettings, LimitSettings, ServeSettings, ShadowSettings
 from quantkit.settings.static import (
     ActivationType,
     Coverage,
@@ -34,7 +36,7 @@ from quantkit.settings.static import (
     TensorRule,
     WeightType,
 )
-from quantkit.settings.toml import RECIPE_NAME, Recipe, load_recipe, recipe_text
+from quantkit.settings.toml import RECIPE_NAME, Recipe, load_recipe, recipe_text, serving_text
 from quantkit.settings.tune import TuneSettings
 from quantkit.settings.values import Percent, Size, Switch
 from quantkit.settings.weights import BlocksFormat, WeightsSettings
@@ -44,6 +46,7 @@ __all__ = [
     "PRESETS",
     "RECIPE_NAME",
     "ActivationType",
+    "BatchSettings",
     "BlocksFormat",
     "CalibrateSettings",
     "Coverage",
@@ -55,12 +58,16 @@ __all__ = [
     "HalfType",
     "ImageSettings",
     "Layout",
+    "LimitSettings",
     "NodeRule",
+    "PackageSettings",
     "Percent",
     "Pixels",
     "QdqSettings",
     "Recipe",
     "RecoverSettings",
+    "ServeSettings",
+    "ShadowSettings",
     "Size",
     "StaticFormat",
     "StaticSettings",
@@ -80,4 +87,5 @@ __all__ = [
     "preset_keys",
     "recipe_text",
     "resident",
+    "serving_text",
 ]

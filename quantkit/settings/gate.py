@@ -8,7 +8,10 @@ from quantkit.errors import UsageError
 from quantkit.settings.declare import Range, Setting, check
 from quantkit.settings.values import Drop, Names, Share
 
-__all__ = ["GateSettings", "objections"]
+__all__ = ["LIVE_RULES", "GateSettings", "objections"]
+
+LIVE_RULES = ("max_latency_ratio", "max_flips", "min_sqnr_db")
+"""The rules that live requests can decide: they need neither labels nor files."""
 
 _USUAL = 0.95
 _PANEL = "Gate"

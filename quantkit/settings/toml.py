@@ -15,6 +15,8 @@ from quantkit.settings.declare import Setting, closest, declared
 from quantkit.settings.evaluate import EvaluateSettings
 from quantkit.settings.float16 import Float16Settings
 from quantkit.settings.gate import GateSettings
+from quantkit.settings.package import PackageSettings
+from quantkit.settings.serve import BatchSettings, LimitSettings, ServeSettings, ShadowSettings
 from quantkit.settings.static import (
     NodeRule,
     QdqSettings,
@@ -26,12 +28,13 @@ from quantkit.settings.tune import TuneSettings
 from quantkit.settings.values import WrongTypeError
 from quantkit.settings.weights import WeightsSettings
 
-__all__ = ["RECIPE_NAME", "Recipe", "load_recipe", "recipe_text"]
+__all__ = ["RECIPE_NAME", "Recipe", "load_recipe", "recipe_text", "serving_text"]
 
 RECIPE_NAME = "quantkit.toml"
 
 _LONG, _HUGE = 80, 10**80  # of a value in a message
 _Table = dict[str, object]
+_Written = tuple[str, object, object]  # a table's name, its settings, those that are usual
 _Settings = TypeVar("_Settings")
 
 
@@ -53,6 +56,8 @@ class Recipe:
     gate: GateSettings = field(default_factory=GateSettings)
     tune: TuneSettings = field(default_factory=TuneSettings)
     weights: WeightsSettings = field(default_factory=WeightsSettings)
+    serve: ServeSettings = field(default_factory=ServeSettings)
+    package: PackageSettings = field(default_factory=PackageSettings)
     folder: Path = field(default_factory=Path)
     file: Path | None = None
     text: str = ""
@@ -93,8 +98,19 @@ def load_recipe(path: Path | None = None) -> Recipe:
 
 
 def _recipe(document: _Table, file: Path) -> Recipe:
-    inner = ("data", "calibrate", "static", "weights", "float16", "evaluate", "gate", "tune")
-    data, calibrate, static, weights, float16, evaluate, gate, tune = (
+    inner = (
+        "data",
+        "calibrate",
+        "static",
+        "weights",
+        "float16",
+        "evaluate",
+        "gate",
+        "tune",
+        "serve",
+        "package",
+    )
+    data, calibrate, static, weights, float16, evaluate, gate, tune, serve, package = (
         _table(document, n, file) for n in inner
     )
     top = _read(Recipe, document, "", file, inner)
@@ -111,6 +127,8 @@ def _recipe(document: _Table, file: Path) -> Recipe:
         evaluate=_build(EvaluateSettings, evaluate, "[evaluate]", file, ("data",)),
         gate=_build(GateSettings, gate, "[gate]", file),
         tune=_build(TuneSettings, tune, "[tune]", file),
+        serve=_serve(serve, file),
+        package=_build(PackageSettings, package, "[package]", file),
         folder=file.parent,
         file=file,
     )
@@ -140,6 +158,18 @@ def _static(table: _Table, file: Path) -> StaticSettings:
         qdq=_build(QdqSettings, _table(table, "static.qdq", file), "[static.qdq]", file),
         tensors=tuple(_rules(TensorRule, table, "static.tensor", file)),
         nodes=tuple(_rules(NodeRule, table, "static.node", file)),
+    )
+
+
+def _serve(table: _Table, file: Path) -> ServeSettings:
+    batch, limits, second = (
+        _table(table, f"serve.{name}", file) for name in ("batch", "limits", "shadow")
+    )
+    return replace(
+        _build(ServeSettings, table, "[serve]", file, ("batch", "limits", "shadow")),
+        batches=_build(BatchSettings, batch, "[serve.batch]", file),
+        limits=_build(LimitSettings, limits, "[serve.limits]", file),
+        second=_build(ShadowSettings, second, "[serve.shadow]", file),
     )
 
 
@@ -233,7 +263,7 @@ def recipe_text(recipe: Recipe, folder: Path) -> str:
         folder: Where the file will stand: paths are relative to it.
     """
     data, static = recipe.data, recipe.static
-    tables: list[tuple[str, object, object]] = [
+    tables: list[_Written] = [
         ("[data]", data, DataSettings()),
         ("[data.image]", data.image, ImageSettings()),
         ("[data.text]", data.text, TextSettings()),
@@ -246,7 +276,34 @@ def recipe_text(recipe: Recipe, folder: Path) -> str:
         *(("[[static.node]]", rule, None) for rule in static.nodes),
         ("[float16]", recipe.float16, Float16Settings()),
     ]
-    parts = [f"model = {_written(recipe.model, folder)}\n"] if recipe.model is not None else []
+    top = [f"model = {_written(recipe.model, folder)}\n"] if recipe.model is not None else []
+    return "\n".join([*top, *_parts(tables, folder)])
+
+
+def serving_text(recipe: Recipe, folder: Path) -> str:
+    """Return quantkit.toml for a server: how inputs are prepared, how requests are answered, what a second model must keep.
+
+    A token is never written: it belongs to those who run the server, not to a file that is passed on.
+
+    Args:
+        recipe: What to write; what is as it is by default is left out.
+        folder: Where the file will stand: paths are relative to it.
+    """
+    serve, data = replace(recipe.serve, token=None), recipe.data
+    tables: list[_Written] = [
+        ("[data.image]", data.image, ImageSettings()),
+        ("[data.text]", data.text, TextSettings()),
+        ("[serve]", serve, ServeSettings()),
+        ("[serve.batch]", serve.batches, BatchSettings()),
+        ("[serve.limits]", serve.limits, LimitSettings()),
+        ("[serve.shadow]", serve.second, ShadowSettings()),
+        ("[gate]", recipe.gate, GateSettings()),
+    ]
+    return "\n".join(_parts(tables, folder))
+
+
+def _parts(tables: Sequence[_Written], folder: Path) -> Iterator[str]:
+    """Yield tables with what is not as usual; all of it where nothing is."""
     for name, settings, usual in tables:
         lines = [
             f"{one.key} = {_written(value, folder)}\n"
@@ -255,8 +312,7 @@ def recipe_text(recipe: Recipe, folder: Path) -> str:
             and (usual is None or value != getattr(usual, one.name))
         ]
         if lines:
-            parts.append("".join([f"{name}\n", *lines]))
-    return "\n".join(parts)
+            yield "".join([f"{name}\n", *lines])
 
 
 def _written(value: Any, folder: Path) -> str:

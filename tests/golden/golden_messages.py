@@ -176,7 +176,7 @@ HELP: tuple[str, ...] = (
     "plan",
     "optimize",
 )
-HELP += ("evaluate", "report", "gate", "diff", "verify", "targets")
+HELP += ("evaluate", "report", "gate", "diff", "verify", "targets", "serve", "package")
 
 
 def recorded_messages() -> dict[str, str]:

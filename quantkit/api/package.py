@@ -1,0 +1,64 @@
+"""`package_model`: a folder that an image is built from."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from quantkit.api.arguments import as_path, checked_kinds
+from quantkit.settings import DataSettings, GateSettings, PackageSettings, Recipe, ServeSettings
+from quantkit.settings.declare import declared
+from quantkit.workflows.package import Packaged, package
+
+__all__ = ["package_model"]
+
+S = TypeVar("S")
+
+
+@checked_kinds
+def package_model(  # noqa: PLR0913 - one parameter per question
+    model: str | Path,
+    output: str | Path,
+    *,
+    settings: PackageSettings | None = None,
+    serve: ServeSettings | None = None,
+    data: DataSettings | None = None,
+    rules: GateSettings | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Packaged:
+    """Put a model into a folder that an image is built from, in which it is served.
+
+        made = package_model("model.int8.onnx", "deploy/", settings=PackageSettings(wheels=True))
+        print(made.image, made.commands)
+
+    Args:
+        model: The model; its external data goes with it.
+        output: The folder. An older package in it is replaced as a whole; any other folder must be empty.
+        settings: What is written; None: a folder for docker, with the packages that are installed here, pinned by hash.
+        serve: How the model is served. The token is never written: it is set where the server runs.
+        data: How inputs are prepared, where the model does not say it: `image` and `text` count.
+        rules: What a second model (`serve.second`) must keep: `max_flips`, `min_sqnr_db` and `max_latency_ratio`.
+        progress: Called with what is being done.
+
+    Returns:
+        The image's name, every file with its digest, the next commands, and what should be known.
+
+    Raises:
+        QuantkitError: With one line that says what is wrong and what to do. Nothing is written then.
+    """
+    served = serve or ServeSettings()
+    recipe = Recipe(
+        package=_with_paths(settings or PackageSettings()),
+        serve=replace(_with_paths(served), second=_with_paths(served.second)),
+        data=data or DataSettings(),
+        gate=rules or GateSettings(),
+    )
+    return package(as_path(model, "model"), as_path(output, "output"), recipe, progress)
+
+
+def _with_paths(settings: S) -> S:
+    """Return settings in which files that were given as texts are paths."""
+    paths = (one.name for one in declared(type(settings)).values() if one.type is Path)
+    given: dict[str, Any] = {name: getattr(settings, name) for name in paths}
+    changed = {name: Path(value) for name, value in given.items() if value is not None}
+    return cast("S", replace(cast("Any", settings), **changed))

@@ -1,0 +1,153 @@
+"""Ask a server what it was asked when this folder was made, and compare the answers.
+
+    ./smoke                              http://127.0.0.1:8000
+    ./smoke https://models.example.org   another address; QUANTKIT_TOKEN is sent if it is set
+    ./smoke --wait 120                   seconds to wait until the server is ready
+
+Exit code 0: it answers as recorded. 1: it does not. 2: it cannot be asked. Needs Python alone.
+"""
+
+import argparse
+import http.client
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any, Dict, List, Tuple  # noqa: UP035 - also for older versions of Python
+from urllib.parse import urlsplit
+
+__all__ = ["compared", "main", "values"]
+
+_MOST = 10000  # values of an output that are kept
+_TINY = 1e-30
+_OK = 200
+
+
+def values(answer: Dict[str, Any]) -> Dict[str, List[Any]]:  # noqa: UP006
+    """Return the values of an answer by name; of very large outputs, some.
+
+    Classes of /predict are names, so that it does not matter in which order they come.
+    """
+    found = {}
+    for row, best in enumerate(answer.get("predictions", ())):
+        for one in best:
+            found[f"row {row}, class {one['class']} {one.get('label', '')}".strip()] = [
+                one["score"]
+            ]
+    outputs = answer.get("outputs", {})
+    if isinstance(outputs, list):
+        outputs = {one["name"]: one["data"] for one in outputs}
+    for name, data in outputs.items():
+        flat = _flat(data)
+        found[name] = flat[:: len(flat) // _MOST + 1]
+    return found
+
+
+def _flat(data: Any) -> List[Any]:  # noqa: UP006
+    found = data if isinstance(data, list) else [data]
+    while found and isinstance(found[0], list):
+        found = [one for inner in found for one in inner]
+    return found
+
+
+def compared(recorded: Dict[str, List[Any]], found: Dict[str, List[Any]]) -> Tuple[float, str]:  # noqa: UP006
+    """Return how far an answer is from the recorded one, as a share of the largest value, and where; infinite: elsewhere."""
+    numbers = [abs(v) for one in recorded.values() for v in one if isinstance(v, float)]
+    classes = all(name.startswith("row ") for name in recorded)
+    worst, where = 0.0, "nowhere"
+    for name, wanted in recorded.items():
+        given = found.get(name)
+        if given is None or len(given) != len(wanted):
+            return float("inf"), f"'{name}' is missing, or has another size"
+        own = [abs(v) for v in wanted if isinstance(v, float)]
+        scale = max((numbers if classes else own) or [0.0])
+        for want, have in zip(wanted, given):  # noqa: B905 - of one length
+            number = isinstance(want, float) and isinstance(have, (int, float))
+            if not number and want != have:
+                return float("inf"), f"'{name}' has {have!r} and not {want!r}"
+            far = abs(have - want) / max(scale, _TINY) if number else 0.0
+            if far > worst:
+                worst, where = far, f"'{name}'"
+    return worst, where
+
+
+def _connection(url: Any) -> Any:
+    kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
+    return kind(url.hostname, url.port, timeout=60)
+
+
+def _ask(url: Any, path: str, body: Any = None, headers: Any = None) -> Tuple[int, bytes]:  # noqa: UP006
+    connection = _connection(url)
+    token = os.environ.get("QUANTKIT_TOKEN")
+    sent = dict(headers or {}, **({"Authorization": f"Bearer {token}"} if token else {}))
+    try:
+        connection.request(
+            "POST" if body is not None else "GET", url.path.rstrip("/") + path, body, sent
+        )
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def _wait(url: Any, seconds: float) -> str:
+    """Wait until the server is ready; return why it is not."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            status, _ = _ask(url, "/v2/health/ready")
+            said = "" if status == _OK else f"it says {status}"
+        except (OSError, http.client.HTTPException) as e:
+            said = str(e) or type(e).__name__
+        if not said or time.monotonic() > end:
+            return said
+        time.sleep(0.2)
+
+
+def _say(text: str, code: int) -> int:
+    (sys.stderr if code else sys.stdout).write(text + "\n")
+    return code
+
+
+def main() -> int:
+    """Run the command; return the exit code."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("url", nargs="?", default="http://127.0.0.1:8000")
+    parser.add_argument("--wait", type=float, default=60.0, metavar="SECONDS")
+    given = parser.parse_args()
+    url = urlsplit(given.url)
+    if url.scheme not in ("http", "https") or not url.hostname:
+        return _say(f"error: '{given.url}' is no address: write http://host:port", 2)
+    folder = Path(__file__).resolve().parent
+    record = json.loads((folder / "answer.json").read_text(encoding="utf-8"))
+    sample = (folder / record["sample"]).read_bytes()
+    start = time.monotonic()
+    said = _wait(url, given.wait)
+    if said:
+        return _say(f"error: {given.url} is not ready after {given.wait:g} s: {said}", 2)
+    ready = time.monotonic() - start
+    try:
+        status, body = _ask(url, record["path"], sample, record["headers"])
+    except (OSError, http.client.HTTPException) as e:
+        return _say(f"error: {given.url} does not answer: {e}", 2)
+    if status != _OK:
+        return _say(f"error: {record['sample']} is answered with {status}: {body[:300]!r}", 1)
+    worst, where = compared(record["values"], values(json.loads(body)))
+    if worst > record["tolerance"]:
+        return _say(
+            f"error: the answer differs from the recorded one by {worst:.3g} of the largest value: {where}"
+            f" (allowed: {record['tolerance']:g})",
+            1,
+        )
+    return _say(
+        f"ok: ready after {ready:.1f} s; the answer differs from the recorded one by {worst:.3g} of the "
+        f"largest value (allowed: {record['tolerance']:g})",
+        0,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

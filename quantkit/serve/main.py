@@ -1,0 +1,309 @@
+"""Start, reload, stop: a server from its settings to its exit code.
+
+Stopping loses no request: on SIGTERM the server is not ready at once, goes on answering for `drain_s` seconds with
+"Connection: close", so that balancers and callers turn to others, then stops listening, answers what it holds and ends
+with 0. Ctrl-C leaves out the waiting. SIGHUP, or a changed file, loads the model again beside the old one.
+"""
+
+import argparse
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from ipaddress import ip_address
+from pathlib import Path
+from threading import Event, Thread
+from types import FrameType
+from typing import Any, get_origin
+
+from quantkit.errors import OutputError, QuantkitError, UsageError, as_os_error
+from quantkit.settings import GateSettings, Recipe, ServeSettings, load_recipe
+from quantkit.settings.declare import Declared, declared
+from quantkit.settings.gate import LIVE_RULES
+from quantkit.settings.serve import SERVE_KINDS
+from quantkit.settings.values import Share, WrongTypeError
+
+__all__ = ["main", "serve"]
+
+_LOOKS = 1.0  # seconds between looks at the model's file
+_HEADERS = 1 << 16  # bytes of a request's headers
+_HEADERS_S = 20.0  # seconds that they may take
+# Seconds; longer than balancers keep connections, so that they close them, and not we.
+_KEEP_ALIVE = 75
+_CONNECTIONS = 4096
+_EXTRA = "Serving needs more packages: pip install 'quantkit-onnx[serve]' (missing: {})."
+
+
+def serve(model: Path, recipe: Recipe) -> int:
+    """Serve a model until a signal ends it; return the exit code.
+
+    Args:
+        model: Its file.
+        recipe: `serve` says how, `data` how inputs are prepared, `gate` what a second model must keep.
+
+    Raises:
+        QuantkitError: The model cannot be loaded, the address is taken, or a package is missing.
+    """
+    try:
+        import uvicorn
+
+        from quantkit.serve.app import make_app
+        from quantkit.serve.service import start_service
+    except ImportError as e:
+        raise UsageError(_EXTRA.format(e.name)) from e
+    settings = replace(
+        recipe.serve, token=recipe.serve.token or os.environ.get("QUANTKIT_TOKEN") or None
+    )
+    with _listening(settings) as listener:
+        service = start_service(model, settings, recipe)
+        port = listener.getsockname()[1]
+        service.settings = replace(settings, port=port)
+        config = uvicorn.Config(
+            make_app(service),
+            http=_http(),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=_KEEP_ALIVE,
+            timeout_graceful_shutdown=int(settings.limits.timeout_s) + 1,
+            limit_concurrency=_CONNECTIONS,
+            h11_max_incomplete_event_size=_HEADERS,
+        )
+        with _Watch(service):
+            _server(config, service).run(sockets=[listener])
+    service.close()
+    service.log("info", "stopped", {})
+    return 0
+
+
+def _listening(settings: ServeSettings) -> socket.socket:
+    """Return a socket at the address; it is bound before the model is loaded, and listens only afterwards."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    # The protocol is named: asyncio sends without delay only where it is, and answers would take 40 ms more.
+    found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        found.bind((settings.host, settings.port))
+    except OSError as e:
+        found.close()
+        said = f"Cannot listen on {settings.host}:{settings.port}: {e.strerror or e}; choose --host or --port."
+        raise as_os_error(OutputError(said), e) from e
+    return found
+
+
+def _http() -> Any:
+    """Return how HTTP is read: by httptools where it is installed, with a limit of headers that it lacks."""
+    try:
+        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+    except ImportError:
+        return "h11"
+
+    class Limited(HttpToolsProtocol):
+        """Closes connections that send headers without end, or none."""
+
+        _taken = 0
+        _timer: Any = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._timer = self.loop.call_later(_HEADERS_S, transport.close)
+
+        def on_message_begin(self) -> None:
+            self._taken = 0
+            self._timer.cancel()
+            self._timer = self.loop.call_later(_HEADERS_S, self.transport.close)
+            super().on_message_begin()
+
+        def on_headers_complete(self) -> None:
+            self._timer.cancel()
+            if self._taken <= _HEADERS:
+                super().on_headers_complete()
+
+        def on_url(self, url: bytes) -> None:
+            if self._fits(url):
+                super().on_url(url)
+
+        def on_header(self, name: bytes, value: bytes) -> None:
+            if self._fits(name + value):
+                super().on_header(name, value)
+
+        def _fits(self, content: bytes) -> bool:
+            self._taken += len(content)
+            if self._taken > _HEADERS:
+                self.transport.close()
+            return self._taken <= _HEADERS
+
+    return Limited
+
+
+def _say_started(service: Any, listener: socket.socket) -> None:
+    settings, engine = service.settings, service.loaded.engine
+    host, port = listener.getsockname()[:2]
+    facts = {
+        "address": f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}",
+        "model": service.name,
+        "sha256": engine.digest,
+        "provider": engine.provider,
+        "workers": service.line.rules.workers,
+        "batch": 1 if engine.unbatched else service.line.rules.rows,
+        "token": "needed" if settings.token else "none: whoever reaches the address may ask",
+        "preprocessing": service.loaded.predictor.lines,
+    }
+    service.log("info", "started", facts)
+    for note in service.notes():
+        service.log("warning", "note", {"note": note})
+    if not settings.token and not _is_loopback(host):
+        said = f"{host} is reached from other machines and no token is set: set QUANTKIT_TOKEN."
+        service.log("warning", "note", {"note": said})
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _server(config: Any, service: Any) -> Any:
+    import asyncio
+
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        """Ends with 0 when it is told to end, and not before callers could turn away."""
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            _say_started(service, (sockets or [])[0])
+
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            del frame
+            if service.stopping or sig == signal.SIGINT:
+                self.force_exit = service.stopping and sig == signal.SIGINT
+                service.stopping = self.should_exit = True
+                return
+            service.stopping = True
+            # Not here: a signal may come in the middle of a line of the log.
+            asyncio.get_running_loop().call_soon_threadsafe(self._drain)
+
+        def _drain(self) -> None:
+            seconds = service.settings.limits.drain_s
+            service.log("info", "stopping", {"drain_s": seconds})
+            asyncio.get_running_loop().call_later(seconds, self._end)
+
+        def _end(self) -> None:
+            self.should_exit = True
+
+    return Server(config)
+
+
+class _Watch:
+    """Looks at the model's file from time to time, and loads it again when it has changed or SIGHUP came."""
+
+    def __init__(self, service: Any) -> None:
+        self._service = service
+        self._told = Event()
+        self._asked = self._ended = False
+        self._thread = Thread(target=self._look, name="watch", daemon=True)
+
+    def __enter__(self) -> None:
+        if hasattr(signal, "SIGHUP"):
+            signal.signal(signal.SIGHUP, self._hang_up)
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._ended = True
+        self._told.set()
+        self._thread.join()
+
+    def _hang_up(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        self._asked = True
+        self._told.set()
+
+    def _look(self) -> None:
+        file = self._service.loaded.engine.path
+        seen = settled = _stamp(file)
+        while not self._ended:
+            self._told.wait(_LOOKS)
+            self._told.clear()
+            now = _stamp(file)
+            # A file that is still being written changes from look to look, and one that is gone has no stamp.
+            changed = self._service.settings.reload and now and now != settled and now == seen
+            if not self._ended and (self._asked or changed):
+                self._asked, settled = False, now
+                self._service.reload()
+            seen = now
+
+
+def _stamp(file: Path) -> tuple[tuple[int, int, int], ...]:
+    """Return what tells that a file, or the weights beside it, changed."""
+    found = []
+    for one in (file, file.with_name(f"{file.name}.data"), file.with_name(f"{file.name}_data")):
+        try:
+            stat = one.stat()
+        except OSError:
+            continue
+        found.append((stat.st_mtime_ns, stat.st_size, stat.st_ino))
+    return tuple(found)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run ``python -m quantkit.serve``; return the exit code."""
+    try:
+        given = vars(_parser().parse_args(arguments))
+        model, file = given.pop("model"), given.pop("recipe")
+        recipe = load_recipe(file)
+        found = {name: value for name, value in given.items() if value is not None}
+        recipe = replace(recipe, serve=_over(recipe.serve, found), gate=_over(recipe.gate, found))
+        return serve(model, recipe)
+    except QuantkitError as e:
+        sys.stderr.write(f"error: {e}\n")
+        return 2
+
+
+def _over(settings: Any, given: Mapping[str, Any]) -> Any:
+    """Return settings, those within them included, with what flags gave in their place."""
+    changed = {k: v for k, v in given.items() if k in declared(type(settings))}
+    inner = {f.name: getattr(settings, f.name) for f in fields(settings)}
+    changed |= {name: _over(one, given) for name, one in inner.items() if type(one) in SERVE_KINDS}
+    return replace(settings, **changed)
+
+
+def _parser() -> argparse.ArgumentParser:
+    """Return the parser of the same flags as ``quantkit serve`` has, without its packages."""
+    parser = argparse.ArgumentParser(
+        prog="python -m quantkit.serve", description="Answer requests with a model, over HTTP."
+    )
+    parser.add_argument("model", type=Path, metavar="MODEL", help="The model.")
+    parser.add_argument("--recipe", type=Path, metavar="FILE", help="Its quantkit.toml.")
+    rules = [declared(GateSettings)[name] for name in LIVE_RULES]
+    for one in (*(one for kind in SERVE_KINDS for one in declared(kind).values()), *rules):
+        flag = f"--{one.name.replace('_', '-')}"
+        text = one.setting.text.replace("%", "%%")
+        if one.type is bool:
+            action = argparse.BooleanOptionalAction
+            parser.add_argument(flag, action=action, default=None, help=text)
+        else:
+            read = _reader(one)
+            parser.add_argument(flag, type=read, metavar=one.setting.metavar, help=text)
+    return parser
+
+
+def _reader(one: Declared) -> Any:
+    def read(text: str) -> Any:
+        try:
+            if one.type in (int, float):
+                return one.type(text)
+            number = float(text) if one.type == Share and not text.endswith("%") else text
+            return one.read(number, Path())
+        except (ValueError, WrongTypeError) as e:
+            takes = "a number" if one.type in (int, float, Share) else e
+            raise argparse.ArgumentTypeError(f"'{text}' is not what it takes: {takes}") from e
+
+    return read if get_origin(one.type) is None or one.type == Share else str

@@ -1,0 +1,315 @@
+"""What people have, an image, a text or a row, made into the model's inputs, and its scores into classes.
+
+Prepared by the code that calibration and evaluation run, with the settings that stand in the model, else in quantkit.toml.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+
+from quantkit.data.model import InputSpec
+from quantkit.data.pixels import read_image
+from quantkit.data.preprocessing import Preprocessing, image_input, preprocessing
+from quantkit.data.text import looks_like_text, text_encoder
+from quantkit.errors import DataError, QuantkitError, UsageError
+from quantkit.serve.engine import Engine
+from quantkit.serve.protocol import (
+    DTYPES,
+    Array,
+    Port,
+    RequestError,
+    checked,
+    plain_values,
+    read_json,
+)
+from quantkit.settings import DataSettings, ImageSettings
+from quantkit.settings.record import carried_by
+
+__all__ = ["Predictor", "Sent", "answer", "parts_of", "predictor"]
+
+_SCORES = 2  # axes of an output that scores classes
+_TOP, _MOST_CLASSES = 5, 1000  # in an answer
+_JSON = "application/json"
+_UNSAID = "neither the model nor quantkit.toml says how inputs are prepared"
+
+Feeds = dict[str, Array]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """What came in: its type (without parameters) and its bytes."""
+
+    kind: str
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predictor:
+    """How a model is asked and what its answers mean.
+
+    Attributes:
+        inputs: What the model takes.
+        image: Image file -> inputs; None: it takes no images, and `no_image` says why.
+        text: Text -> inputs; None: likewise.
+        no_image: Why it takes no images.
+        no_text: Why it takes no texts.
+        labels: Names of the classes; empty: not known.
+        lines: How inputs are prepared, for people.
+        notes: What may be wrong with that.
+    """
+
+    inputs: tuple[Port, ...]
+    image: Callable[[bytes], Feeds] | None = None
+    text: Callable[[str], Feeds] | None = None
+    no_image: str = _UNSAID
+    no_text: str = _UNSAID
+    labels: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def feeds(self, sent: Sent) -> Feeds:
+        """Return the model's inputs.
+
+        Raises:
+            RequestError: The model takes no such thing, or it cannot be read.
+        """
+        if sent.kind.startswith("image/") or sent.kind == "application/octet-stream":
+            return self._of_image(sent.content)
+        if sent.kind == "text/plain":
+            return self._of_text(_utf8(sent.content))
+        if sent.kind == _JSON:
+            return self._of_json(read_json(sent.content))
+        raise RequestError(
+            f"'{sent.kind}' is no content type of /predict: send image/..., text/plain, application/json or a form "
+            "with a file.",
+            415,
+        )
+
+    def _of_image(self, content: bytes) -> Feeds:
+        if self.image is None:
+            raise RequestError(f"Images are not taken: {self.no_image}.", 415)
+        try:
+            return self.image(content)
+        except ValueError as e:
+            raise RequestError(f"The image cannot be read: {_line(e)}.") from e
+
+    def _of_text(self, text: str) -> Feeds:
+        if self.text is None:
+            raise RequestError(f"Texts are not taken: {self.no_text}.", 415)
+        try:
+            return self.text(text)
+        except (DataError, ValueError) as e:
+            raise RequestError(f"The text cannot be used: {_line(e)}.") from e
+
+    def _of_json(self, plain: Any) -> Feeds:
+        """Read {"text": ...}, {"input": [...]}, or {"inputs": {name: [...]}}."""
+        if isinstance(plain, dict) and isinstance(plain.get("text"), str):
+            return self._of_text(plain["text"])
+        if isinstance(plain, dict) and "input" in plain and len(self.inputs) == 1:
+            return {self.inputs[0].name: _row(self.inputs[0], plain["input"])}
+        named = plain.get("inputs") if isinstance(plain, dict) else None
+        if isinstance(named, dict) and set(named) == {port.name for port in self.inputs}:
+            return {port.name: _row(port, named[port.name]) for port in self.inputs}
+        takes = "; ".join(str(port) for port in self.inputs)
+        raise RequestError(
+            'Send {"text": "..."}, {"input": [...]} or {"inputs": {"name": [...]}}; the model takes '
+            f"{takes}."
+        )
+
+
+def _line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")[:300]
+
+
+def _utf8(content: bytes) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError as e:
+        raise RequestError("The text is no UTF-8.") from e
+
+
+def _row(port: Port, values: Any) -> Array:
+    """Return a row, or several, as the model takes them: the batch axis may be left out."""
+    dtype = DTYPES[port.datatype]
+    try:
+        given = np.array(values, object if dtype.kind == "O" else None)
+    except (ValueError, OverflowError) as e:
+        raise RequestError(f"The rows of '{port.name}' are not all of one length.") from e
+    numeric = given.dtype.kind in "biuf" and (given.dtype.kind != "f" or dtype.kind == "f")
+    texts = dtype.kind == "O" and all(isinstance(v, str) for v in given.ravel())
+    if not texts and (not numeric or dtype.kind == "O"):
+        raise RequestError(f"The values of '{port.name}' must be {port.datatype}.")
+    if given.size == 0:
+        raise RequestError(f"The input '{port.name}' is empty.")
+    with np.errstate(all="ignore"):
+        array = given.astype(dtype)
+    exact = dtype.kind == "O" or (
+        np.isfinite(array).all() if dtype.kind == "f" else (array == given).all()
+    )
+    if not exact:
+        raise RequestError(f"A value of '{port.name}' is out of the range of {port.datatype}.")
+    return checked(port, array[np.newaxis] if array.ndim == len(port.shape) - 1 else array)
+
+
+def predictor(engine: Engine, data: DataSettings, labels: Sequence[str], memory: int) -> Predictor:
+    """Return how a model is asked.
+
+    Args:
+        engine: The model.
+        data: What quantkit.toml says of samples.
+        labels: Names of the classes, over those in the model.
+        memory: Bytes that a decoded image may take.
+
+    Raises:
+        UsageError: quantkit.toml prepares inputs otherwise than the model says.
+    """
+    specs = tuple(
+        InputSpec(name=port.name, dtype=DTYPES[port.datatype], shape=port.shape)
+        for port in engine.inputs
+    )
+    carried = carried_by(engine.metadata)
+    found = Predictor(
+        inputs=engine.inputs, labels=tuple(labels) or (carried.labels if carried else ())
+    )
+    if looks_like_text(specs):
+        text = carried.data.text if carried else data.text
+        text = replace(
+            text,
+            tokenizer=data.text.tokenizer,
+            search=(engine.path.parent, *data.text.search),
+        )
+        return _for_text(found, replace(data, text=text), specs)
+    image = carried.data.image if carried else ImageSettings()
+    # A model that was calibrated on arrays carries settings that say nothing of images.
+    return _for_images(
+        found, specs, data.image, image if image != ImageSettings() else None, memory
+    )
+
+
+def _for_images(
+    found: Predictor,
+    specs: Sequence[InputSpec],
+    told: ImageSettings,
+    carried: ImageSettings | None,
+    memory: int,
+) -> Predictor:
+    takes = "the model takes no images"
+    try:
+        spec = image_input(specs)
+        steps = preprocessing(told if carried is None else carried, spec)
+        if carried is not None and told != ImageSettings():
+            _check_same(steps, preprocessing(told, spec))
+    except DataError:
+        return replace(found, no_image=takes, no_text="the model takes no texts")
+    except UsageError as e:
+        if carried is not None:
+            raise
+        return replace(found, no_image=_line(e), no_text="the model takes no texts")
+    return replace(
+        found,
+        image=lambda content: {spec.name: read_image(BytesIO(content), steps, memory)},
+        no_text="the model takes images",
+        lines=steps.lines,
+        notes=steps.warnings if carried is None else (),
+    )
+
+
+def _check_same(carried: Preprocessing, told: Preprocessing) -> None:
+    if carried.identity() == told.identity():
+        return
+    there, here = carried.settings(), told.settings()
+    name = next((n for n in there if there[n] != here[n]), "size")
+    raise UsageError(
+        f"quantkit.toml prepares images otherwise than the model was calibrated with ({name}: {here[name]}, the model "
+        f"{there[name]}): remove [data.image], or calibrate again."
+    )
+
+
+def _for_text(found: Predictor, data: DataSettings, specs: Sequence[InputSpec]) -> Predictor:
+    takes = "the model takes texts"
+    try:
+        encoder = text_encoder(data.text, specs, None)
+    except QuantkitError as e:
+        return replace(found, no_image=takes, no_text=_line(e))
+    return replace(
+        found, text=lambda text: encoder.feeds([text]), no_image=takes, lines=encoder.lines
+    )
+
+
+def parts_of(content: bytes, boundary: bytes) -> Sent:
+    """Return the first file of a form (multipart/form-data), else its first field.
+
+    Raises:
+        RequestError: It is no such form, or an empty one.
+    """
+    pieces = (b"\r\n" + content).split(b"\r\n--" + boundary)
+    found = []
+    for piece in pieces[1:-1]:
+        head, blank, body = piece.partition(b"\r\n\r\n")
+        if not blank:
+            raise RequestError("The form is damaged: a part has no empty line behind its headers.")
+        headers = {
+            key.strip().lower(): value.strip()
+            for key, _, value in (
+                line.partition(":") for line in head.decode("latin-1").splitlines()
+            )
+        }
+        kind = headers.get("content-type", "text/plain").partition(";")[0].lower()
+        is_file = "filename=" in headers.get("content-disposition", "")
+        found.append((not is_file, Sent(kind=kind, content=body)))
+    if not found or not pieces[-1].startswith(b"--"):
+        raise RequestError("The form is damaged or empty: send one part with the file.")
+    return min(found, key=lambda one: one[0])[1]
+
+
+def answer(
+    outputs: Mapping[str, Array], labels: Sequence[str], *, top: int | None, softmax: bool
+) -> dict[str, Any]:
+    """Return what the outputs mean: the best classes of each row, where there are scores of classes; else the values.
+
+    A table of floats has scores if classes have names, if it is called so, or if the caller asks for the best.
+
+    Args:
+        outputs: Of the model.
+        labels: Names of the classes.
+        top: How many classes; None: nobody asked.
+        softmax: Make probabilities of scores.
+
+    Raises:
+        RequestError: Classes are asked for, and there are none.
+    """
+    asked = softmax or top is not None
+    tables = {n: a for n, a in outputs.items() if _is_table(a)}
+    name = next((n for n, a in tables.items() if asked or _has_scores(n, a, labels)), None)
+    if name is None:
+        if asked:
+            raise RequestError("top_k and softmax need scores of classes, and no output has them.")
+        return {"outputs": {n: plain_values(a) for n, a in outputs.items()}}
+    scores = np.asarray(outputs[name], np.float64)
+    kind = "as the model gives them"
+    if softmax:
+        scores = np.exp(scores - scores.max(axis=1, keepdims=True))
+        scores /= scores.sum(axis=1, keepdims=True)
+        kind = "softmax of what the model gives"
+    order = np.argsort(-scores, axis=1, kind="stable")[:, : min(top or _TOP, _MOST_CLASSES)]
+    named = labels if len(labels) == scores.shape[1] else ()
+    rows = [
+        [
+            {"class": int(i), **({"label": named[i]} if named else {}), "score": float(row[i])}
+            for i in best
+        ]
+        for row, best in zip(scores, order, strict=True)
+    ]
+    return {"output": name, "scores": kind, "predictions": rows}
+
+
+def _is_table(array: Array) -> bool:
+    return array.dtype.kind == "f" and array.ndim == _SCORES and array.shape[1] > 1
+
+
+def _has_scores(name: str, array: Array, labels: Sequence[str]) -> bool:
+    called = any(word in name.lower() for word in ("logit", "score", "prob", "softmax", "class"))
+    return called or len(labels) == array.shape[1]

@@ -1,0 +1,84 @@
+"""The table [package]: what a server in a container is made of."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from quantkit.errors import UsageError
+from quantkit.settings.declare import Range, Setting, check
+from quantkit.settings.values import Share
+
+__all__ = ["PackageSettings"]
+
+# host:port/path/name:tag@sha256:digest, all but the name optional; what else could stand there might be a command.
+_IMAGE = re.compile(
+    r"(?:[a-z0-9][a-z0-9.-]*(?::\d{1,5})?/)?[a-z0-9]+(?:[._/-]+[a-z0-9]+)*(?::[A-Za-z0-9_][\w.-]{0,127})?"
+    r"(?:@sha256:[0-9a-f]{64})?",
+    re.ASCII,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackageSettings:
+    """What `quantkit package` writes.
+
+    Packages in the image have the versions that are installed here, with which the kept sample was answered. Their hashes
+    come from `lock`, else from the package index that pip is set up for; without `hashes` there are none.
+    """
+
+    form: Annotated[
+        Literal["docker", "kserve", "triton"],
+        Setting(
+            "docker: image, compose, Kubernetes; kserve: image, InferenceService; triton: a model repository.",
+            "FORM",
+            flag="--format",
+            key="format",
+        ),
+    ] = "docker"
+    base: Annotated[
+        str | None,
+        Setting(
+            "Image to build on, best with @sha256:...; Default: python, slim, as here.", "IMAGE"
+        ),
+    ] = None
+    arch: Annotated[
+        Literal["amd64", "arm64"] | None,
+        Setting("Whose packages are locked. Default: this machine's.", "ARCH"),
+    ] = None
+    lock: Annotated[
+        Path | None,
+        Setting("Take packages and hashes from this file instead of the index.", "FILE"),
+    ] = None
+    hashes: Annotated[
+        bool,
+        Setting("Pin packages by hash (default), or by version alone.", flag="--hashes/--no-lock"),
+    ] = True
+    wheels: Annotated[
+        bool, Setting("Put the packages beside the Dockerfile: the image builds without network.")
+    ] = False
+    sample: Annotated[
+        Path | None,
+        Setting("What ./smoke sends: an image, a .txt or an .npz. Default: made up.", "FILE"),
+    ] = None
+    tolerance: Annotated[
+        Share,
+        Setting(
+            "How far an answer may be from the recorded one, of its largest value: 1%.",
+            "P",
+            range=Range(least=0, most=1),
+        ),
+    ] = 0.01
+    report: Annotated[
+        Path | None, Setting("Put this report of quantkit evaluate into it.", "FOLDER")
+    ] = None
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.base is not None and not _IMAGE.fullmatch(self.base):
+            raise UsageError(
+                f"base {self.base!r} is no image: write python:3.13-slim, or with @sha256: and 64 digits behind it."
+            )
+        if not self.hashes and (self.lock is not None or self.wheels):
+            given = "lock" if self.lock is not None else "wheels"
+            raise UsageError(f"{given} needs hashes: leave out --no-lock.")

@@ -1,0 +1,298 @@
+"""From a model to a folder that an image is built from.
+
+load -> stage models and settings -> serve them once, record an answer -> lock packages -> write texts -> rename into place
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from quantkit._version import __version__
+from quantkit.errors import OutputError, QuantkitError, UsageError, as_os_error
+from quantkit.files import human, scratch
+from quantkit.graph.load import LoadedModel, load
+from quantkit.package import docker, lock, manifests, smoke
+from quantkit.package.facts import MEGABYTE, Facts, slug
+from quantkit.package.folder import KIND, RECORD, SCRIPT, check_own, digests, put_folder
+from quantkit.package.readme import commands, readme
+from quantkit.package.sbom import sbom
+from quantkit.package.server_files import server_files
+from quantkit.package.stage import LABELS, MODEL, Staged, stage_models
+from quantkit.package.triton import config_pbtxt
+from quantkit.provenance import software
+from quantkit.settings import Recipe
+
+if TYPE_CHECKING:
+    from quantkit.package.sample import Sample
+
+__all__ = ["Packaged", "package"]
+
+_TAG = 12  # digits
+_SHEBANG = "#!/usr/bin/env python3\n"
+_PRIVILEGED = 1024  # ports below need root
+_REPORT = ("result.json", "report.html", "report.md", "picture.svg")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packaged:
+    """What was written.
+
+    Attributes:
+        folder: Where.
+        form: docker, kserve or triton.
+        image: The image's name and tag.
+        files: Size and digest of every file, by name.
+        packages: What is installed in the image, and its versions.
+        hashed: Whether they are pinned by hash.
+        commands: What to do next.
+        notes: What the user should know.
+    """
+
+    folder: Path
+    form: str
+    image: str
+    files: Mapping[str, Mapping[str, Any]]
+    packages: Mapping[str, str]
+    hashed: bool
+    commands: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return {**asdict(self), "folder": str(self.folder)}
+
+
+def package(
+    model: Path, output: Path, recipe: Recipe, progress: Callable[[str], None] = lambda _: None
+) -> Packaged:
+    """Write a folder from which a model is served.
+
+    Args:
+        model: The model.
+        output: The folder; an older package in it is replaced as a whole.
+        recipe: `package` says what is written, `serve` how the model is served, `data` how inputs are prepared.
+        progress: Called with what is being done.
+
+    Raises:
+        QuantkitError: With one line that says what is wrong and what to do. Nothing is written then.
+    """
+    settings, second = recipe.package, recipe.serve.second
+    given = {MODEL: model, "shadow": second.shadow, "canary": second.canary}
+    sources = {role: file for role, file in given.items() if file is not None}
+    _check(recipe)
+    check_own(output, [*sources.values(), settings.sample, settings.lock, settings.report])
+    progress(f"Reading {model}")
+    loaded = {role: load(file) for role, file in sources.items()}
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with scratch(output.resolve().parent) as work:
+            stage = work / "stage"
+            stage.mkdir()
+            facts, notes = _written(stage, loaded, recipe, progress)
+            files = digests(stage)
+            _write_json(stage / RECORD, {**_record(facts, recipe), "files": files})
+            put_folder(stage, output)
+    except QuantkitError:
+        raise
+    except OSError as e:
+        said = f"Cannot write '{output}': {e.strerror or e}; nothing was changed."
+        raise as_os_error(OutputError(said), e) from e
+    return Packaged(
+        folder=output,
+        form=facts.form,
+        image=facts.image,
+        files=files,
+        packages={one.name: one.version for one in facts.packages},
+        hashed=facts.hashed,
+        commands=commands(facts),
+        notes=notes,
+    )
+
+
+def _check(recipe: Recipe) -> None:
+    settings, serve = recipe.package, recipe.serve
+    if serve.port < _PRIVILEGED:
+        raise UsageError(
+            f"port '{serve.port}' needs root, which the server is not: use {_PRIVILEGED} or more."
+        )
+    if settings.form == "triton" and (serve.second.shadow or serve.second.canary):
+        raise UsageError(
+            "Triton compares no two models: leave out shadow and canary, or use --format docker."
+        )
+    report = settings.report
+    if report is not None and not any((report / name).is_file() for name in _REPORT):
+        raise UsageError(
+            f"'{report}' holds no report: give the folder that quantkit evaluate wrote."
+        )
+
+
+def _written(
+    stage: Path, loaded: Mapping[str, LoadedModel], recipe: Recipe, progress: Callable[[str], None]
+) -> tuple[Facts, tuple[str, ...]]:
+    """Write all files but the record; return what they tell of, and what the user should know."""
+    progress("Copying the model")
+    staged = stage_models(stage, loaded, recipe)
+    progress("Recording an answer")
+    sample, facts, said = _served(staged, recipe)
+    notes = [*staged.notes, *said, *_notes(facts, recipe)]
+    if facts.packages:
+        progress("Locking packages")
+        packages, more = _locked(facts.packages, stage, recipe)
+        facts = replace(facts, packages=packages)
+        notes += more
+        _write_server(stage, facts)
+    # What is in the image names it: the same tag is the same content.
+    content = json.dumps([facts.base, facts.serve.port, digests(stage)])
+    facts = replace(facts, tag=sha256(content.encode()).hexdigest()[:_TAG])
+    _write_texts(stage, facts)
+    _write_json(stage / "sbom.json", sbom(facts))
+    (stage / sample.file).write_bytes(sample.content)
+    _write_json(stage / "answer.json", {**sample.record, "tolerance": recipe.package.tolerance})
+    if recipe.package.report is not None:
+        _copy_report(recipe.package.report, stage / "report")
+    return facts, tuple(dict.fromkeys(notes))
+
+
+def _served(staged: Staged, recipe: Recipe) -> "tuple[Sample, Facts, tuple[str, ...]]":
+    """Serve what is staged, as far as that goes without a port, and record an answer."""
+    try:
+        from quantkit.package.sample import kept_sample
+        from quantkit.serve.service import start_service
+    except ImportError as e:
+        raise UsageError(
+            f"Packaging needs what serving needs: pip install 'quantkit-onnx[serve]' (missing: {e.name})."
+        ) from e
+    settings, served = recipe.package, staged.recipe.serve
+    triton, name = settings.form == "triton", served.name or ""
+    with closing(start_service(staged.file, served, staged.recipe)) as service:
+        loaded, notes = service.loaded, service.notes()
+        sample = kept_sample(loaded, name, settings.sample, tensors=triton)
+    if len(sample.content) > served.limits.body_mb * MEGABYTE and not triton:
+        raise UsageError(
+            f"The sample has {human(len(sample.content))}, more than the server takes: set --body-mb, or give a "
+            "smaller --sample."
+        )
+    images = (lock.IMAGES,) if loaded.predictor.image else ()
+    texts = (lock.TEXTS,) if loaded.predictor.text else ()
+    python = lock.python_version()
+    facts = Facts(
+        slug=slug(name),
+        tag="",
+        form=settings.form,
+        base=settings.base or docker.default_base(python),
+        python=python,
+        serve=served,
+        packages=() if triton else lock.installed((*lock.SERVER, *images, *texts)),
+        wheels=settings.wheels,
+        models=staged.models,
+        sample=sample.file,
+        report=settings.report is not None,
+        tools={"quantkit": __version__, "python": python, **software()},
+    )
+    if triton:
+        count, home = len(loaded.predictor.labels), staged.file.parents[1]
+        scores = (p.name for p in loaded.engine.outputs if count and p.shape[1:] == (count,))
+        labelled = next(scores, "") if served.labels is not None else ""
+        text = config_pbtxt(facts, loaded.engine, labelled=labelled)
+        (home / "config.pbtxt").write_text(text, encoding="ascii")
+        if labelled and served.labels is not None:
+            shutil.copyfile(served.labels, home / LABELS)
+    return sample, facts, notes
+
+
+def _notes(facts: Facts, recipe: Recipe) -> list[str]:
+    notes = []
+    if recipe.serve.token is not None:
+        notes.append("The token is not part of the package: set QUANTKIT_TOKEN in the container.")
+    if recipe.package.sample is None:
+        notes.append(
+            "The sample that ./smoke sends is made up: keep a real one with --sample FILE."
+        )
+    if facts.packages and "@sha256:" not in facts.base:
+        notes.append(
+            f"The base image {facts.base} is a tag, which moves: pin it by its digest with --base."
+        )
+    return notes
+
+
+def _locked(
+    packages: tuple[lock.Package, ...], stage: Path, recipe: Recipe
+) -> tuple[tuple[lock.Package, ...], list[str]]:
+    """Give packages their hashes, from a file or from an index; write the wheels if they are asked for."""
+    settings, notes = recipe.package, []
+    if settings.lock is not None:
+        here = {one.name: one.version for one in packages}
+        packages = lock.read_lock(settings.lock, packages)
+        other = [
+            f"{one.name} {one.version} ({here[one.name]} here)"
+            for one in packages
+            if here.get(one.name, one.version) != one.version
+        ]
+        if other:
+            notes.append(f"The answer was recorded with other versions than {', '.join(other)}.")
+    if not settings.hashes:
+        notes.append(
+            "requirements.lock has no hashes: whoever controls the index controls the image."
+        )
+    elif settings.lock is None or settings.wheels:
+        with scratch() as place:
+            packages = lock.download(packages, lock.machine(settings.arch), place)
+            if settings.wheels:
+                shutil.copytree(place, stage / "wheels", copy_function=shutil.copyfile)
+    return packages, notes
+
+
+def _write_server(stage: Path, facts: Facts) -> None:
+    text = lock.lock_text(facts.packages, facts.python)
+    (stage / "requirements.lock").write_text(text, encoding="ascii")
+    for name, file in server_files().items():
+        (stage / "app" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, stage / "app" / name)
+
+
+def _write_texts(stage: Path, facts: Facts) -> None:
+    script = Path(smoke.__file__).read_text(encoding="utf-8")
+    texts = {"README.md": readme(facts), SCRIPT: f"{_SHEBANG}{script}"}
+    if facts.form != "triton":
+        texts["Dockerfile"] = docker.dockerfile(facts)
+        texts[".dockerignore"] = docker.dockerignore(facts)
+        texts["compose.yaml"] = manifests.compose(facts)
+    if facts.form == "docker":
+        texts["k8s.yaml"] = manifests.kubernetes(facts)
+    if facts.form == "kserve":
+        texts["inferenceservice.yaml"] = manifests.inference_service(facts)
+    for name, text in texts.items():
+        (stage / name).write_text(text, encoding="utf-8", newline="\n")
+
+
+def _copy_report(source: Path, target: Path) -> None:
+    target.mkdir()
+    for name in _REPORT:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, target / name)
+
+
+def _record(facts: Facts, recipe: Recipe) -> dict[str, Any]:
+    """Return deployment.json, but for the files."""
+    return {
+        "kind": KIND,
+        "schema": 1,
+        "name": facts.slug,
+        "image": facts.image,
+        "format": facts.form,
+        "base": facts.base,
+        "versions": facts.tools,
+        "packages": {one.name: one.version for one in facts.packages},
+        "hashes": facts.hashed,
+        "tolerance": recipe.package.tolerance,
+        "models": facts.models,
+    }
+
+
+def _write_json(file: Path, plain: Mapping[str, Any]) -> None:
+    file.write_text(json.dumps(plain, indent=1) + "\n", encoding="ascii")

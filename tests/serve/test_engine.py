@@ -1,0 +1,86 @@
+"""What is found out about a model before it answers: who computes, and whether requests may share a run."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from builders import graph, model, node, save, weight
+from onnx import TensorProto
+from serve_cases import linear
+
+from quantkit.errors import ModelError, UsageError
+from quantkit.serve.engine import _tried, load_engine
+from quantkit.settings import DynamicSettings
+from quantkit.workflows.pipeline import dynamic
+
+
+def test_a_model_is_loaded_run_and_described(tmp_path: Path) -> None:
+    engine = load_engine(linear(tmp_path))
+    assert [str(port) for port in engine.inputs] == ["x FP32[?, 8]"]
+    assert engine.unbatched == ""
+    assert engine.seconds > 0
+    assert engine.provider == "CPUExecutionProvider"
+    assert engine.notes == ()
+
+
+def test_requests_of_a_dynamically_quantized_model_do_not_share_runs(tmp_path: Path) -> None:
+    proto = graph(
+        [node("MatMul", ["x", "w"], ["y"])],
+        {"x": ["batch", 128]},
+        {"y": ["batch", 192]},
+        {"w": weight(128, 192)},
+    )
+    dynamic(save(model(proto), tmp_path / "m.onnx"), tmp_path / "q.onnx", DynamicSettings())
+    engine = load_engine(tmp_path / "q.onnx")
+    assert "DynamicQuantizeLinear" in engine.unbatched
+    # What was read in the file is also found by running it.
+    rows = {"x": np.random.default_rng(0).standard_normal((1, 128)).astype(np.float32)}
+    assert "depends on the rows beside it" in _tried(engine, rows)
+    assert _tried(load_engine(tmp_path / "m.onnx"), rows) == ""
+
+
+@pytest.mark.parametrize(
+    ("nodes", "inputs", "outputs", "said"),
+    [
+        (
+            [node("ReduceMean", ["x"], ["m"], axes=[0]), node("Sub", ["x", "m"], ["y"])],
+            ["batch", 4],
+            ["batch", 4],
+            "depends on the rows beside it",
+        ),
+        ([node("ReduceSum", ["x"], ["y"], keepdims=0)], ["batch", 4], [], "no row for each row"),
+        ([node("Relu", ["x"], ["y"])], [1, 4], [1, 4], "is fixed"),
+        (
+            [
+                node("Shape", ["x"], ["s"], start=0, end=1),
+                node("Cast", ["s"], ["n"], to=TensorProto.FLOAT),
+                node("Div", ["x", "n"], ["y"]),
+            ],
+            ["batch", 4],
+            ["batch", 4],
+            "how many rows there are",
+        ),
+    ],
+    ids=["mean over the batch", "one answer for all", "fixed batch", "divided by the batch"],
+)
+def test_rows_that_depend_on_others_are_found_by_running(
+    tmp_path: Path, nodes: list[object], inputs: list[object], outputs: list[object], said: str
+) -> None:
+    proto = graph(nodes, {"x": inputs}, {"y": outputs})  # type: ignore[arg-type,dict-item]
+    assert said in load_engine(save(model(proto), tmp_path / "m.onnx")).unbatched
+
+
+def test_a_provider_that_is_absent_is_replaced_and_said(tmp_path: Path) -> None:
+    engine = load_engine(linear(tmp_path), provider="cuda")
+    assert engine.provider == "CPUExecutionProvider"
+    assert "'cuda' is not in this onnxruntime" in engine.notes[0]
+    with pytest.raises(UsageError, match="did you mean 'cuda'"):
+        load_engine(linear(tmp_path), provider="cuds")
+
+
+def test_what_is_no_model_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "bad.onnx").write_bytes(b"no model at all")
+    for name in ("bad.onnx", "absent.onnx"):
+        with pytest.raises(ModelError) as refused:
+            load_engine(tmp_path / name)
+        assert "\n" not in str(refused.value)

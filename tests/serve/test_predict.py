@@ -1,0 +1,237 @@
+"""Images, texts and rows come to the model as in calibration, and its scores come back as classes."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from builders import graph, model, node, save, weight
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import TensorProto
+from PIL import Image
+from serve_cases import Server, linear, serving
+
+from quantkit.data import InputSpec, open_data
+from quantkit.errors import UsageError
+from quantkit.serve.engine import load_engine
+from quantkit.serve.predict import Predictor, Sent, answer, parts_of, predictor
+from quantkit.serve.protocol import RequestError
+from quantkit.settings import DataSettings, ImageSettings, TextSettings
+from quantkit.settings.record import CARRIED, Carried, carried_text
+
+IMAGE = ImageSettings(resize=10, crop=8, mean=(0.5,), std=(0.25,), channels="BGR")
+LABELS = ("cat", "dog", "owl", "fox")
+MEMORY = 1 << 24
+
+
+def photo_model(folder: Path, carried: Carried | None = None) -> Path:
+    """Return a model that gives back what it gets: x [batch, 3, 8, 8] -> y; and scores of four classes."""
+    made = model(
+        graph(
+            [
+                node("Identity", ["x"], ["seen"]),
+                node("Flatten", ["x"], ["f"]),
+                node("MatMul", ["f", "w"], ["logits"]),
+            ],
+            {"x": ["batch", 3, 8, 8]},
+            {"seen": ["batch", 3, 8, 8], "logits": ["batch", 4]},
+            {"w": weight(192, 4)},
+        )
+    )
+    if carried is not None:
+        made.metadata_props.add(key=CARRIED, value=carried_text(carried))
+    return save(made, folder / "photo.onnx")
+
+
+def picture(size: tuple[int, int] = (30, 20), kind: str = "PNG") -> bytes:
+    pixels = np.random.default_rng(1).integers(0, 256, (*size[::-1], 3), np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, kind)
+    return file.getvalue()
+
+
+def made(path: Path, data: DataSettings | None = None, labels: tuple[str, ...] = ()) -> Predictor:
+    return predictor(load_engine(path), data or DataSettings(), labels, MEMORY)
+
+
+def test_an_image_comes_to_the_model_as_in_calibration(tmp_path: Path) -> None:
+    content = picture()
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "a.png").write_bytes(content)
+    spec = InputSpec(name="x", dtype=np.dtype(np.float32), shape=(None, 3, 8, 8))
+    samples: Any = open_data(tmp_path / "images", [spec], DataSettings(image=IMAGE))
+    expected = samples[0].feeds["x"]
+    carried = Carried(data=DataSettings(image=IMAGE), labels=LABELS)
+    path = photo_model(tmp_path, carried)
+    sent = Sent(kind="image/png", content=content)
+    for predicts in (made(path), made(photo_model(tmp_path), DataSettings(image=IMAGE))):
+        assert np.array_equal(predicts.feeds(sent)["x"], expected)
+    with serving(photo_model(tmp_path, carried)) as server:
+        _ask_for_an_image(server, content, expected)
+
+
+def _ask_for_an_image(server: Server, content: bytes, expected: Any) -> None:
+    form = b'--bb\r\nContent-Disposition: form-data; name="note"\r\n\r\nhello\r\n--bb\r\nContent-Disposition: form-data; '
+    form += (
+        b'name="f"; filename="a.png"\r\nContent-Type: image/png\r\n\r\n'
+        + content
+        + b"\r\n--bb--\r\n"
+    )
+    kinds = (("image/png", content), ("multipart/form-data; boundary=bb", form))
+    found = []
+    for kind, body in kinds:
+        status, said = server.json(
+            "POST", "/v1/predict?top_k=2", body=body, headers={"Content-Type": kind}
+        )
+        assert status == 200
+        found.append(said["predictions"])
+        best = said["predictions"][0]
+        assert [one["label"] for one in best] == [LABELS[one["class"]] for one in best]
+    assert found[0] == found[1]
+    tensor = {"name": "x", "datatype": "FP32", "shape": expected.shape, "data": expected.tolist()}
+    body = json.dumps({"inputs": [tensor], "outputs": [{"name": "logits"}]}).encode()
+    said = server.json("POST", "/v2/models/photo/infer", body=body)[1]
+    scores = said["outputs"][0]["data"]
+    assert found[0][0][0]["score"] == pytest.approx(max(scores))
+
+
+def test_a_recipe_that_prepares_otherwise_than_the_model_is_refused(tmp_path: Path) -> None:
+    path = photo_model(tmp_path, Carried(data=DataSettings(image=IMAGE)))
+    made(path, DataSettings(image=IMAGE))
+    with pytest.raises(UsageError, match="otherwise than the model was calibrated with"):
+        made(path, DataSettings(image=ImageSettings(preset="imagenet")))
+
+
+def test_a_model_that_says_nothing_of_images_gets_a_note(tmp_path: Path) -> None:
+    path = photo_model(tmp_path, Carried(data=DataSettings()))  # calibrated on arrays
+    assert "No preprocessing is set" in made(path).notes[0]
+    assert made(path, DataSettings(image=IMAGE)).notes == ()
+
+
+def test_bombs_and_what_is_no_image_are_refused(tmp_path: Path) -> None:
+    predicts = made(photo_model(tmp_path, Carried(data=DataSettings(image=IMAGE))))
+    file = io.BytesIO()
+    Image.new("1", (20_000, 20_000)).save(file, "PNG")
+    for content in (file.getvalue(), b"", b"\x89PNG\r\n\x1a\n", picture()[:200], b"GIF89a"):
+        with pytest.raises(RequestError, match="cannot be read") as refused:
+            predicts.feeds(Sent(kind="image/png", content=content))
+        assert refused.value.status == 400
+
+
+def words_model(folder: Path) -> Path:
+    shape = ["batch", "length"]
+    made = model(
+        graph(
+            [
+                node("Gather", ["table", "input_ids"], ["e"], axis=0),
+                node("ReduceMean", ["e"], ["logits"], axes=[1], keepdims=0),
+            ],
+            {"input_ids": shape},
+            {"logits": ["batch", 4]},
+            {"table": weight(200, 4)},
+            types={"input_ids": TensorProto.INT64},
+        )
+    )
+    return save(made, folder / "words.onnx")
+
+
+def test_a_text_goes_through_the_tokenizer_beside_the_model(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers", reason="tokenizers is not installed")
+    path = words_model(tmp_path)
+    sent = Sent(kind="text/plain", content=b"a cat and a dog")
+    with pytest.raises(RequestError, match=r"tokenizer\.json"):
+        made(path).feeds(sent)
+    vocabulary = {word: i for i, word in enumerate(["[UNK]", "a", "cat", "and", "dog"])}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="[UNK]"))  # noqa: S106 - of words
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    predicts = made(path, DataSettings(text=TextSettings(max_length=4)))
+    assert predicts.feeds(sent)["input_ids"].tolist() == [[1, 2, 3, 1]]
+    as_json = Sent(kind="application/json", content=b'{"text": "a dog"}')
+    assert predicts.feeds(as_json)["input_ids"].tolist() == [[1, 4]]
+    for bad in (b"\xff", b""):
+        with pytest.raises(RequestError):
+            predicts.feeds(Sent(kind="text/plain", content=bad))
+    with pytest.raises(RequestError, match="takes texts"):
+        predicts.feeds(Sent(kind="image/png", content=picture()))
+
+
+def test_a_row_may_leave_out_the_batch_axis(tmp_path: Path) -> None:
+    predicts = made(linear(tmp_path))
+    for plain in ({"input": [0] * 8}, {"input": [[0] * 8]}, {"inputs": {"x": [0] * 8}}):
+        sent = Sent(kind="application/json", content=json.dumps(plain).encode())
+        assert predicts.feeds(sent)["x"].shape == (1, 8)
+    wrong: list[Any] = [{"input": [0] * 7}, {"input": ["a"] * 8}, {"input": [1e99] * 8}]
+    wrong += [{"input": []}, [], {"inputs": {"y": [1]}}]
+    for plain in wrong:
+        with pytest.raises(RequestError):
+            predicts.feeds(Sent(kind="application/json", content=json.dumps(plain).encode()))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=8) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
+    max_leaves=10,
+)
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
+    return made(linear(tmp_path_factory.mktemp("rows")))
+
+
+@given(plain=JSON)
+def test_any_row_is_read_or_refused(rows: Predictor, plain: Any) -> None:
+    content = json.dumps({"input": plain}).encode(errors="surrogatepass")
+    try:
+        found = rows.feeds(Sent(kind="application/json", content=content))
+    except RequestError as e:
+        assert e.status in {400, 415}  # noqa: PT017 - either is right
+    else:
+        assert found["x"].shape[1:] == (8,)
+
+
+@given(st.binary(max_size=200), st.binary(min_size=1, max_size=8))
+def test_any_form_is_read_or_refused(content: bytes, boundary: bytes) -> None:
+    try:
+        parts_of(content, boundary)
+    except RequestError as e:
+        assert e.status == 400  # noqa: PT017 - either is right
+
+
+@given(st.binary(max_size=500))
+def test_a_file_comes_out_of_a_form_as_it_went_in(content: bytes) -> None:
+    head = b'--zz\r\nContent-Disposition: form-data; name="f"; filename="a"\r\nContent-Type: image/png\r\n\r\n'
+    sent = parts_of(head + content + b"\r\n--zz--\r\n", b"zz")
+    assert sent == Sent(kind="image/png", content=content) or b"\r\n--zz" in content
+
+
+def test_what_is_returned_is_said() -> None:
+    logits = np.array([[1.0, 3.0, 2.0]], np.float32)
+    plain = answer({"logits": logits}, ("a", "b", "c"), top=2, softmax=False)
+    assert plain["scores"] == "as the model gives them"
+    assert [(one["label"], one["score"]) for one in plain["predictions"][0]] == [
+        ("b", 3.0),
+        ("c", 2.0),
+    ]
+    soft = answer({"logits": logits}, (), top=3, softmax=True)
+    assert soft["scores"] == "softmax of what the model gives"
+    assert sum(one["score"] for one in soft["predictions"][0]) == pytest.approx(1)
+    assert "label" not in soft["predictions"][0][0]
+    raw = answer({"embedding": logits}, (), top=None, softmax=False)
+    assert raw == {"outputs": {"embedding": [[1.0, 3.0, 2.0]]}}
+    with pytest.raises(RequestError, match="need scores"):
+        answer({"y": np.zeros((1, 2, 3), np.float32)}, (), top=1, softmax=False)
+
+
+def test_labels_come_from_a_file_or_the_model(tmp_path: Path) -> None:
+    path = photo_model(tmp_path, Carried(data=DataSettings(image=IMAGE), labels=LABELS))
+    assert made(path).labels == LABELS
+    assert made(path, labels=("w", "x", "y", "z")).labels == ("w", "x", "y", "z")
+    assert onnx.load(path).metadata_props[0].key == CARRIED
