@@ -5,7 +5,7 @@ import sysconfig
 import traceback
 from pathlib import Path
 
-__all__ = ["Line", "blamed", "innermost", "line_of", "placed", "said_by"]
+__all__ = ["Line", "blamed", "innermost", "is_users", "line_of", "placed", "said_by"]
 
 _LONG = 200
 _OURS = f"{Path(__file__).resolve().parents[1]}/"
@@ -23,12 +23,13 @@ Line = tuple[str, int, str]
 def innermost(stack: traceback.StackSummary) -> Line | None:
     """Return the deepest line of a stack that is neither of Python, nor of an exporter, nor of quantkit."""
     for frame in reversed(stack):
-        if _is_users(frame.filename):
+        if is_users(frame.filename):
             return frame.filename, frame.lineno or 0, (frame.line or "").strip()
     return None
 
 
-def _is_users(file: str) -> bool:
+def is_users(file: str) -> bool:
+    """Say whether a file of code is neither of Python, nor of an exporter, nor of quantkit."""
     if file.startswith(("<", _OURS)) or _EXPORTERS.search(file):
         return False
     return not file.startswith(_PYTHON) or bool(_INSTALLED.search(file))

@@ -9,7 +9,15 @@ from typing import Any
 from quantkit.errors import ModelError, UsageError
 from quantkit.export.framework import Framework
 from quantkit.export.inputs import Inputs, inputs_of_example, parse_inputs, with_sizes
-from quantkit.export.source import Kind, Loaded, commit_of, kind_of, load_object, need_torch, user_code
+from quantkit.export.source import (
+    Kind,
+    Loaded,
+    commit_of,
+    kind_of,
+    load_object,
+    need_torch,
+    user_code,
+)
 from quantkit.provenance import Source
 from quantkit.settings import ExportSettings
 

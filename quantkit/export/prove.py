@@ -281,8 +281,8 @@ def difference(name: str, expected: NDArray[Any], actual: NDArray[Any]) -> Diffe
     one, two = expected.astype(np.float64), actual.astype(np.float64)
     finite = np.isfinite(one) & np.isfinite(two)
     same = np.array_equal(one[~finite], two[~finite], equal_nan=True)
-    largest = float(np.max(np.abs(one - two), where=finite, initial=0.0)) if same else float("inf")
-    top = float(np.max(np.abs(one), where=finite, initial=0.0))
+    largest = float(np.abs(one[finite] - two[finite]).max(initial=0.0)) if same else float("inf")
+    top = float(np.abs(one[finite]).max(initial=0.0))
     return Difference(output=name, largest=largest, allowed=TOLERANCE * max(1.0, top))
 
 

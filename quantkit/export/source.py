@@ -17,7 +17,14 @@ from typing import Any, Literal
 from quantkit.errors import ModelError, QuantkitError, UsageError, as_os_error
 from quantkit.export.blame import blamed
 
-__all__ = ["Kind", "commit_of", "kind_of", "load_object", "quiet_import", "user_code"]
+__all__ = ["Kind", "Loaded", "commit_of", "kind_of", "load_object", "need_torch", "quiet_import"]
+__all__ += ["user_code"]
+
+_TORCH = (
+    "This source needs PyTorch, which is not installed: install its CPU build with the command that PyTorch's 'Get started' "
+    "page shows for compute platform CPU (a plain 'pip install torch' brings CUDA and 5 GB on Linux), and 'pip install "
+    "quantkit-onnx[export]'."
+)
 
 Kind = Literal["object", "program", "torchscript", "keras", "tflite", "saved model"]
 
@@ -117,6 +124,8 @@ def load_object(source: str) -> Loaded:
 def _module(place: str, source: str) -> ModuleType:
     if place.endswith(".py"):
         return _module_of_file(Path(place))
+    if not all(part.isidentifier() for part in place.split(".")):
+        raise UsageError(f"'{place}' is no name of a module: {_HOW}.")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -129,9 +138,14 @@ def _module(place: str, source: str) -> ModuleType:
             raise UsageError(
                 f"There is no module '{missing}' here or among the installed ones: '{source}' is read as MODULE:NAME."
             ) from e
-        raise UsageError(f"Importing '{place}' needs the module '{missing}': install it.") from e
-    except (ValueError, TypeError) as e:  # "..", a leading dot
-        raise UsageError(f"'{place}' is no name of a module: {_HOW}.") from e
+        raise _needed(place, missing) from e
+
+
+def _needed(place: str, missing: str) -> UsageError:
+    """Say that code needs a package which is not there; of torch, how to get the right one."""
+    if missing.partition(".")[0] == "torch":
+        return UsageError(_TORCH)
+    return UsageError(f"Importing '{place}' needs the module '{missing}': install it.")
 
 
 def _module_of_file(path: Path) -> ModuleType:
@@ -153,7 +167,7 @@ def _module_of_file(path: Path) -> ModuleType:
             spec.loader.exec_module(module)
     except ModuleNotFoundError as e:
         sys.modules.pop(path.stem, None)
-        raise UsageError(f"Importing '{path}' needs the module '{e.name}': install it.") from e
+        raise _needed(str(path), e.name or "") from e
     return module
 
 
@@ -213,9 +227,4 @@ def need_torch() -> Any:
     Raises:
         UsageError: It is not installed; the message says how to get the build for CPUs.
     """
-    return quiet_import(
-        "torch",
-        "This source needs PyTorch, which is not installed: install its CPU build with the command that PyTorch's "
-        "'Get started' page shows for compute platform CPU (a plain 'pip install torch' brings CUDA and 5 GB on Linux), "
-        "and 'pip install quantkit-onnx[export]'.",
-    )
+    return quiet_import("torch", _TORCH)

@@ -48,21 +48,20 @@ def tidy(model: ir.Model, inputs: Inputs, outputs: Sequence[str], prefix: str = 
     """
     graph = model.graph
     _require_ports(graph, inputs, outputs)
-    values = {v for node in graph.all_nodes() for v in node.outputs}
-    weights = {v for g in model.graphs() for v in g.initializers.values()}
+    values = [v for node in graph.all_nodes() for v in node.outputs]
+    weights = [v for g in model.graphs() for v in g.initializers.values()]
     symbols: dict[str, str] = {}
     ports = {*graph.inputs, *graph.outputs}
     taken = {spec.name for spec in inputs.specs} | set(outputs)
-    for value in (*values, *weights):
-        if value not in ports:
-            value.name = _free(_unprefixed(value, prefix), taken, own=value.name)
+    for value in (v for v in (*values, *weights) if v not in ports):
+        value.name = _free((value.name or "").removeprefix(prefix), taken, own=value.name)
     for value, spec in zip(graph.inputs, inputs.specs, strict=True):
         _name_axes(value, spec, symbols)
         value.name = spec.name
     for value, name in zip(graph.outputs, outputs, strict=True):
         value.name = name
         _rename_axes(value, symbols)
-    for value in values - ports:
+    for value in (v for v in values if v not in ports):
         value.shape = None  # it is inferred anew, with the user's names
     _strip(model, (*values, *weights, *ports))
 
@@ -78,10 +77,6 @@ def _require_ports(graph: ir.Graph, inputs: Inputs, outputs: Sequence[str]) -> N
         raise VerifyError(
             f"The exporter gave {len(graph.outputs)} outputs where the model has {len(outputs)} ({', '.join(outputs)})."
         )
-
-
-def _unprefixed(value: ir.Value, prefix: str) -> str:
-    return (value.name or "").removeprefix(prefix)
 
 
 def _free(name: str, taken: set[str], own: str | None) -> str:

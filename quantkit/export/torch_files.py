@@ -18,7 +18,13 @@ from quantkit.export.torch_module import (
     ready_module,
     signature_hint,
 )
-from quantkit.export.torch_trace import hushed, limits_of, need_exporter, program_to_onnx
+from quantkit.export.torch_trace import (
+    hushed,
+    limits_of,
+    need_exporter,
+    program_to_onnx,
+    refuse_training_calls,
+)
 from quantkit.export.torch_weights import state_digest
 from quantkit.settings import ExportSettings
 
@@ -107,6 +113,7 @@ def open_program(path: Path, given: Inputs | None, settings: ExportSettings) -> 
             module = program.module()
     except Exception as e:
         raise ModelError(f"torch cannot read '{path}' as an exported program: {said_by(e)}.") from e
+    refuse_training_calls(program)
     keywords = tuple((program.example_inputs or ((), {}))[1])
     inputs, example = _inputs_of(program)
     inputs = with_sizes(inputs, settings.sizes) if given is None else _agreed(inputs, given)

@@ -19,17 +19,25 @@ from typing import Any, Self
 import numpy as np
 
 from quantkit.errors import ModelError
-from quantkit.export.blame import Line, blamed, innermost, line_of, placed
+from quantkit.export.blame import Line, blamed, innermost, is_users, line_of, placed
 from quantkit.export.framework import Exported, Feeds, Limit
 from quantkit.export.inputs import Inputs
 from quantkit.export.source import need_torch, quiet_import
 from quantkit.export.tidy import layers_of
 
-__all__ = ["PREFIX", "Traced", "hushed", "limits_of", "need_exporter", "program_to_onnx", "traced"]
+__all__ = ["PREFIX", "Traced", "hushed", "limits_of", "need_exporter", "program_to_onnx"]
+__all__ += ["refuse_training_calls", "traced"]
 
 PREFIX = "model."
 """Of the names of weights and parts, in the wrapper that is traced."""
 
+# Operators that know of training, with the place of that argument.
+_TRAINING = {
+    "aten.batch_norm": 5,
+    "aten.dropout": 2,
+    "aten.native_dropout": 2,
+    "aten.feature_dropout": 2,
+}
 _OLDEST = 18  # opset that the new exporter writes
 _NEWEST_OF_OLD = 20  # opset that the older one writes
 _FAR = 1 << 31
@@ -142,6 +150,7 @@ def _by_program(job: Traced, folder: Path, opset: int, watch: "_Watch") -> Expor
         program = torch.export.export(
             job.wrapped(), job.tensors(), dynamic_shapes={"tensors": dynamic}, strict=False
         )
+    refuse_training_calls(program)
     path, layers = program_to_onnx(program, folder, opset)
     return Exported(
         path=path,
@@ -159,6 +168,31 @@ def program_to_onnx(program: Any, folder: Path, opset: int) -> tuple[Path, dict[
         done = torch.onnx.export(program, dynamo=True, opset_version=opset, verbose=False)
         done.save(str(path), external_data=True)
     return path, layers_of(done.model, PREFIX)
+
+
+def refuse_training_calls(program: Any) -> None:
+    """Refuse operators that are asked to do as in training, whatever mode the model is in.
+
+    Raises:
+        ModelError: There is one; the message names the user's line.
+    """
+    for node in program.graph.nodes:
+        name = str(node.target)
+        for operator, place in _TRAINING.items():
+            if name.startswith(operator) and len(node.args) > place and node.args[place] is True:
+                line = _line_in(str(node.meta.get("stack_trace") or ""))
+                where = f" at {placed(line)}" if line else ""
+                raise ModelError(
+                    f"{operator.removeprefix('aten.')} runs as in training{where}: pass training=self.training, and put the "
+                    "model into evaluation mode."
+                )
+
+
+def _line_in(trace: str) -> Line | None:
+    """Return the user's line in a stack trace that was written down."""
+    found = re.findall(r'File "([^"]+)", line (\d+), in .*\n\s*(.*)', trace)
+    lines = [(file, int(number), text.strip()) for file, number, text in found if is_users(file)]
+    return lines[-1] if lines else None
 
 
 def limits_of(
@@ -216,7 +250,7 @@ def _by_trace(job: Traced, folder: Path, opset: int, note: str) -> Exported:
         except Exception as e:
             raise ModelError(f"{blamed(e)}.") from e
     for warning in told:
-        if "Python boolean" in str(warning.message):
+        if "Python boolean" in str(warning.message) and is_users(warning.filename):
             line = _read_line(warning.filename, warning.lineno)
             raise ModelError(_decides(line))
     return Exported(path=path, exporter="torch's older exporter", limits={}, layers={}, second=note)
