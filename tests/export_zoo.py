@@ -137,7 +137,25 @@ def double() -> Any:
     return nn.Sequential(nn.Linear(8, 4), nn.Sigmoid()).double()
 
 
+class Shrinks(nn.Module):
+    """At small sizes an image of one pixel is left, which tracing takes for a constant."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 4, 3), nn.InstanceNorm2d(4)
+
+    def forward(self, image: Any) -> Any:
+        return self.norm(self.conv(image)).mean((2, 3))
+
+
 # Traps.
+
+
+class Median(nn.Module):
+    """An operator that neither exporter has."""
+
+    def forward(self, x: Any) -> Any:
+        return x.median(1).values
 
 
 class Loop(nn.Module):

@@ -24,7 +24,7 @@ _TOOLS = (
     "Models of LightGBM and XGBoost are exported by onnxmltools: pip install onnxmltools skl2onnx."
 )
 _NEWEST = 15  # opset that onnxmltools writes for trees
-_Opened = tuple[Any, Inputs, dict[str, int]]
+_Opened = tuple[Any, Inputs]
 
 
 def is_estimator(value: Any) -> bool:
@@ -93,7 +93,9 @@ class Estimator:
                 ) from e
         path.write_bytes(made.SerializeToString())
         maker = "skl2onnx" if self.name == "scikit-learn" else "onnxmltools"
-        return Exported(path=path, exporter=maker, limits={}, layers={})
+        return Exported(
+            path=path, exporter=maker, sizes=next(iter(self.inputs.traced())), limits={}, layers={}
+        )
 
 
 def _converted(model: Any, spec: InputSpec, opset: int) -> Any:
@@ -166,7 +168,7 @@ def open_estimator(model: Any, given: Inputs | None, settings: ExportSettings) -
     with user_code("predict()"):
         answers = framework.run(inputs.feeds({**sizes, **dict.fromkeys(sizes, 64)}, seed=0))
     digest = _digest(list(answers.values()))
-    return replace(framework, weights=digest), inputs, sizes
+    return replace(framework, weights=digest), inputs
 
 
 def _features(model: Any) -> int | None:

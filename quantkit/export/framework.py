@@ -37,6 +37,7 @@ class Exported:
     Attributes:
         path: The file, in a folder for what is not finished.
         exporter: What wrote it, for people.
+        sizes: Of dynamic dimensions, that it was traced at.
         limits: Of the sizes that it was traced for, by dynamic dimension.
         layers: Parts of the model by name, in the order in which they run, each with the tensor that it gives in the file.
         second: Why it is not the first choice of exporter; "" if it is.
@@ -44,6 +45,7 @@ class Exported:
 
     path: Path
     exporter: str
+    sizes: Mapping[str, int]
     limits: Mapping[str, Limit]
     layers: Mapping[str, str]
     second: str = ""

@@ -31,7 +31,6 @@ class Opened:
     Attributes:
         framework: The model.
         inputs: What it takes.
-        traced: Sizes of the dynamic dimensions that it is traced at.
         source: What is written into the file about it.
         prefix: Of the names of weights in the exported file, which is left out.
         notes: What the user should know.
@@ -39,7 +38,6 @@ class Opened:
 
     framework: Framework
     inputs: Inputs
-    traced: dict[str, int]
     source: Source
     prefix: str = ""
     notes: tuple[str, ...] = ()
@@ -92,11 +90,10 @@ def _open_object(loaded: Loaded, settings: ExportSettings) -> Opened:
     if is_estimator(value):
         if settings.weights is not None:
             raise UsageError("--weights is for torch; an estimator has its own: remove it.")
-        framework, inputs, traced = open_estimator(value, given, settings)
+        framework, inputs = open_estimator(value, given, settings)
         return Opened(
             framework=framework,
             inputs=inputs,
-            traced=traced,
             source=_source(framework, loaded.name, loaded.file),
             notes=framework.notes,
         )
@@ -143,7 +140,6 @@ def _open_module(
     return Opened(
         framework=ready,
         inputs=inputs,
-        traced=dict(ready.sizes),
         source=_source(ready, loaded.name, loaded.file),
         prefix=PREFIX,
         notes=(*notes, *ready.notes),
@@ -156,15 +152,14 @@ def _open_file(path: Path, kind: Kind, settings: ExportSettings) -> Opened:
         from quantkit.export.torch_files import open_program, open_script
 
         opened = open_program if kind == "program" else open_script
-        framework, inputs, traced = opened(path, given, settings)
+        framework, inputs = opened(path, given, settings)
     else:
         from quantkit.export.tensorflow import open_tensorflow
 
-        framework, inputs, traced = open_tensorflow(path, kind, given, settings)
+        framework, inputs = open_tensorflow(path, kind, given, settings)
     return Opened(
         framework=framework,
         inputs=inputs,
-        traced=traced,
         source=_source(framework, path.name, None),
         notes=framework.notes,
     )

@@ -6,7 +6,7 @@ Where that fails, the framework is run in float64: a file may be ten times as fa
 for large outputs are rounded more coarsely than that limit.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -143,7 +143,6 @@ class Case:
     Attributes:
         framework: The model.
         inputs: What it takes.
-        traced: Sizes that it was traced at.
         exported: As the exporter wrote it.
         path: The file to prove.
         progress: Called with what is being done.
@@ -151,10 +150,14 @@ class Case:
 
     framework: Framework
     inputs: Inputs
-    traced: Mapping[str, int]
     exported: Exported
     path: Path
     progress: Callable[[str], None] = field(default=lambda _: None)
+
+    @property
+    def traced(self) -> Mapping[str, int]:
+        """Sizes that it was traced at."""
+        return self.exported.sizes
 
     def trials(self) -> Iterator[tuple[dict[str, int], Feeds]]:
         """Yield sizes and inputs: the example, sizes within the bounds, and those just outside of what tracing found."""
@@ -208,8 +211,9 @@ def prove(case: Case) -> Proof:
         try:
             expected = case.framework.run(feeds)
         except Exception as e:  # noqa: BLE001 - the user's code, at a size that it may not be made for
-            name, size = _changed(case, sizes)
-            refused.setdefault(name, ([], blamed(e)))[0].append(size)
+            name, size = _changed(case, sizes, refused)
+            if name:
+                refused.setdefault(name, ([], blamed(e)))[0].append(size)
             continue
         found = _compared(case, session, sizes, feeds, expected)
         trials.append(Trial(sizes=sizes, differences=found))
@@ -217,12 +221,12 @@ def prove(case: Case) -> Proof:
     return Proof(trials=tuple(trials), notes=tuple(_refusals(refused)))
 
 
-def _changed(case: Case, sizes: Mapping[str, int]) -> tuple[str, str]:
-    """Return which dimension differs from where it was traced, and its size."""
-    for name, size in sizes.items():
-        if size != case.traced[name]:
-            return name, str(size)
-    return "", ""
+def _changed(case: Case, sizes: Mapping[str, int], known: Collection[str]) -> tuple[str, str]:
+    """Return which dimension differs from where it was traced, and its size; of several one that is not known yet."""
+    other = [(name, str(size)) for name, size in sizes.items() if size != case.traced[name]]
+    if len(other) > 1 and any(name in known for name, _ in other):
+        return "", ""
+    return other[0] if other else ("", "")
 
 
 def _refusals(refused: Mapping[str, tuple[list[str], str]]) -> Iterator[str]:

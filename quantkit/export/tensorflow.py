@@ -21,7 +21,7 @@ __all__ = ["open_tensorflow"]
 
 _WHAT = {"keras": "A .keras model", "tflite": "A .tflite model", "saved model": "A SavedModel"}
 _NEWEST = 18  # opset that tf2onnx writes
-_Opened = tuple[Any, Inputs, dict[str, int]]
+_Opened = tuple[Any, Inputs]
 _Call = Callable[..., Sequence[Any]]
 
 
@@ -72,7 +72,13 @@ class TensorFlowModel:
                 self.write(path, min(opset, _NEWEST))
         except Exception as e:
             raise ModelError(f"tf2onnx cannot write this model: {said_by(e)}.") from e
-        return Exported(path=path, exporter="tf2onnx", limits={}, layers={})
+        return Exported(
+            path=path,
+            exporter="tf2onnx",
+            sizes=next(iter(self.inputs.traced())),
+            limits={},
+            layers={},
+        )
 
 
 def open_tensorflow(
@@ -116,7 +122,7 @@ def open_tensorflow(
         nbytes=nbytes,
         version=str(tensorflow.__version__),
     )
-    return model, inputs, next(iter(inputs.traced()))
+    return model, inputs
 
 
 def _needed(kind: str) -> Any:

@@ -1,5 +1,6 @@
 """Files of torch that hold a model without its Python code: ``.pt2`` exported programs, and TorchScript."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from quantkit.settings import ExportSettings
 
 __all__ = ["open_program", "open_script"]
 
-_Opened = tuple[Any, Inputs, dict[str, int]]
+_Opened = tuple[Any, Inputs]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,7 @@ class TorchProgram:
         program: What torch loaded.
         module: The same, to be called.
         inputs: What it takes.
+        sizes: Of dynamic dimensions, that it was exported with.
         keywords: Names of the last inputs, that are given by name.
         outputs: Names of its outputs.
         weights: SHA-256 of its weights.
@@ -53,6 +55,7 @@ class TorchProgram:
     program: Any
     module: Any
     inputs: Inputs
+    sizes: Mapping[str, int]
     keywords: tuple[str, ...]
     outputs: tuple[str, ...]
     weights: str
@@ -82,7 +85,9 @@ class TorchProgram:
         except Exception as e:
             raise ModelError(f"torch's exporter cannot write this program: {said_by(e)}.") from e
         limits = limits_of(self.program, self.inputs, lambda _: None)
-        return Exported(path=path, exporter="torch.export", limits=limits, layers={})
+        return Exported(
+            path=path, exporter="torch.export", sizes=self.sizes, limits=limits, layers={}
+        )
 
 
 def _called(module: Any, feeds: Feeds, keywords: tuple[str, ...]) -> list[tuple[str, Any]]:
@@ -136,13 +141,14 @@ def open_program(path: Path, given: Inputs | None, settings: ExportSettings) -> 
         program=program,
         module=module,
         inputs=inputs,
+        sizes=sizes,
         keywords=keywords,
         outputs=output_names([name for name, _ in found], settings.outputs, inputs),
         weights=digest,
         nbytes=nbytes,
         version=str(torch.__version__),
     )
-    return framework, inputs, sizes
+    return framework, inputs
 
 
 def _inputs_of(program: Any) -> tuple[Inputs, list[tuple[int, ...]]]:
@@ -234,4 +240,4 @@ def open_script(path: Path, given: Inputs | None, settings: ExportSettings) -> _
             f"What does '{path}' take? Add {signature_hint(module)} or --example x.npz."
         )
     ready = ready_module(module, given, settings.outputs, legacy=True)
-    return ready, given, dict(ready.sizes)
+    return ready, given

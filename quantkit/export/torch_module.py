@@ -3,8 +3,8 @@
 import copy
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from quantkit.export.blame import blamed
 from quantkit.export.framework import Exported, Feeds, Outputs
 from quantkit.export.inputs import Inputs
 from quantkit.export.source import need_torch, user_code
-from quantkit.export.torch_trace import Traced, traced
+from quantkit.export.torch_trace import FrozenError, Traced, traced
 from quantkit.export.torch_weights import state_digest
 
 __all__ = ["TorchModule", "signature_hint"]
@@ -115,19 +115,25 @@ class TorchModule:
         Raises:
             ModelError: The exporter refuses it; the message names the line of code.
         """
-        return traced(
-            Traced(
-                module=self.module,
-                inputs=self.inputs,
-                by_name=self.by_name,
-                feeds=self.inputs.feeds(self.sizes, seed=0),
-                outputs=self.outputs,
-                flatten=flattened,
-            ),
-            folder,
-            opset,
-            legacy=self.legacy,
+        job = Traced(
+            module=self.module,
+            inputs=self.inputs,
+            by_name=self.by_name,
+            sizes=self.sizes,
+            outputs=self.outputs,
+            flatten=flattened,
         )
+        try:
+            return traced(job, folder, opset, legacy=self.legacy)
+        except FrozenError as first:
+            # Where small sizes shrink to 1 inside of the model, only larger ones are traced as dynamic.
+            for sizes in self.inputs.traced():
+                if sum(sizes.values()) <= sum(self.sizes.values()):
+                    continue
+                if _runs(self.module, self.inputs, sizes, self.by_name):
+                    with suppress(FrozenError):
+                        return traced(replace(job, sizes=sizes), folder, opset)
+            raise first from first.__cause__
 
 
 def ready_module(

@@ -6,26 +6,34 @@ The older exporter fixes in silence: it comes second, is named, and what it writ
 """
 
 import logging
+import os
 import re
+import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
-
 from quantkit.errors import ModelError
 from quantkit.export.blame import Line, blamed, innermost, is_users, line_of, placed
-from quantkit.export.framework import Exported, Feeds, Limit
+from quantkit.export.framework import Exported, Limit
 from quantkit.export.inputs import Inputs
 from quantkit.export.source import need_torch, quiet_import
 from quantkit.export.tidy import layers_of
 
-__all__ = ["PREFIX", "Traced", "hushed", "limits_of", "need_exporter", "program_to_onnx"]
+__all__ = [
+    "PREFIX",
+    "FrozenError",
+    "Traced",
+    "hushed",
+    "limits_of",
+    "need_exporter",
+    "program_to_onnx",
+]
 __all__ += ["refuse_training_calls", "traced"]
 
 PREFIX = "model."
@@ -48,6 +56,10 @@ _REPLACED = re.compile(r"set_replacement (\w+) = (\d+)\b")
 _GUARD = re.compile(r"eval (.+?) \[guard added\]")
 
 
+class FrozenError(ModelError):
+    """A dynamic dimension became a number at the sizes of the example."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traced:
     """What is traced.
@@ -56,7 +68,7 @@ class Traced:
         module: The module.
         inputs: What it takes.
         by_name: Whether inputs are given by their names, or in their order.
-        feeds: What it is run on.
+        sizes: Of dynamic dimensions, that it is traced at.
         outputs: Names of its outputs.
         flatten: Turns what it gives into a list of named tensors.
     """
@@ -64,7 +76,7 @@ class Traced:
     module: Any
     inputs: Inputs
     by_name: bool
-    feeds: Feeds
+    sizes: Mapping[str, int]
     outputs: tuple[str, ...]
     flatten: Callable[[Any], list[tuple[str, Any]]]
 
@@ -90,7 +102,8 @@ class Traced:
     def tensors(self) -> tuple[Any, ...]:
         """Return the inputs as tensors."""
         torch = need_torch()
-        return tuple(torch.from_numpy(np.array(value)) for value in self.feeds.values())
+        feeds = self.inputs.feeds(self.sizes, seed=0)
+        return tuple(torch.from_numpy(value) for value in feeds.values())
 
 
 def need_exporter() -> None:
@@ -126,7 +139,7 @@ def traced(job: Traced, folder: Path, opset: int, *, legacy: bool = False) -> Ex
     except ModelError:
         raise
     except Exception as e:  # noqa: BLE001 - torch raises whatever its parts do
-        first = blamed(e)
+        first = blamed(_beneath(e))
         note = f"torch's new exporter cannot write this model ({first}); the older one was used"
         if watch.recurrent:
             note = "torch's new exporter unrolls recurrent layers at one length; the older one, which keeps them, was used"
@@ -138,6 +151,13 @@ def traced(job: Traced, folder: Path, opset: int, *, legacy: bool = False) -> Ex
             raise ModelError(
                 f"torch cannot export this model: {first}; nor can its older exporter: {second}"
             ) from e
+
+
+def _beneath(error: BaseException) -> BaseException:
+    """Return what the exporter's own errors wrap in advice."""
+    while type(error).__module__.startswith("torch.onnx") and error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 def _by_program(job: Traced, folder: Path, opset: int, watch: "_Watch") -> Exported:
@@ -155,6 +175,7 @@ def _by_program(job: Traced, folder: Path, opset: int, watch: "_Watch") -> Expor
     return Exported(
         path=path,
         exporter="torch.export",
+        sizes=job.sizes,
         limits=limits_of(program, job.inputs, watch.line_for),
         layers=layers,
     )
@@ -234,7 +255,10 @@ def _by_trace(job: Traced, folder: Path, opset: int, note: str) -> Exported:
         spec.name: {a: d for a, d in enumerate(spec.dims) if isinstance(d, str)}
         for spec in job.inputs.specs
     }
-    with warnings.catch_warnings(record=True) as told, hushed(ignore=False), torch.no_grad():
+    with ExitStack() as stack:
+        told = stack.enter_context(warnings.catch_warnings(record=True))
+        for quiet in (hushed(ignore=False), _no_native_output(), torch.no_grad()):
+            stack.enter_context(quiet)
         warnings.simplefilter("always")
         try:
             torch.onnx.export(
@@ -253,7 +277,14 @@ def _by_trace(job: Traced, folder: Path, opset: int, note: str) -> Exported:
         if "Python boolean" in str(warning.message) and is_users(warning.filename):
             line = _read_line(warning.filename, warning.lineno)
             raise ModelError(_decides(line))
-    return Exported(path=path, exporter="torch's older exporter", limits={}, layers={}, second=note)
+    return Exported(
+        path=path,
+        exporter="torch's older exporter",
+        sizes=job.sizes,
+        limits={},
+        layers={},
+        second=note,
+    )
 
 
 def _read_line(file: str, number: int) -> Line:
@@ -268,7 +299,7 @@ def _refuse_known(error: Exception, watch: "_Watch") -> None:
         symbol, (size, line) = next(iter(watch.frozen.items()))
         name, dim = watch.symbols[symbol]
         where = f" at {placed(line)}" if line else ""
-        raise ModelError(
+        raise FrozenError(
             f"Dimension '{dim}' of input '{name}' is frozen at {size}{where}: {_cure(line)}; or write the number in --input."
         ) from error
     chain: list[BaseException] = [error]
@@ -366,6 +397,20 @@ def _forward_stack() -> traceback.StackSummary:
     stack = traceback.extract_stack()
     wraps = [i for i, f in enumerate(stack) if f.filename == __file__ and f.name == "forward"]
     return traceback.StackSummary.from_list(stack[wraps[-1] + 1 :] if wraps else [])
+
+
+@contextmanager
+def _no_native_output() -> Iterator[None]:
+    """Keep the older exporter from printing whole graphs: its C++ part writes past Python's streams."""
+    sys.stdout.flush()
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)
 
 
 @contextmanager

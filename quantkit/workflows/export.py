@@ -150,7 +150,6 @@ def export(
         case = Case(
             framework=opened.framework,
             inputs=opened.inputs,
-            traced=opened.traced,
             exported=exported,
             path=stage.model_path,
             progress=progress,

@@ -58,11 +58,11 @@ def case(path: Path, fake: Fake, text: str = "x:float32[batch,8]", **more: Any) 
     exported = Exported(
         path=path,
         exporter="nobody",
+        sizes=next(iter(inputs.traced())),
         limits=more.get("limits", {}),
         layers=more.get("layers", {}),
     )
-    sizes = next(iter(inputs.traced()))
-    return Case(framework=fake, inputs=inputs, traced=sizes, exported=exported, path=path)
+    return Case(framework=fake, inputs=inputs, exported=exported, path=path)
 
 
 def test_an_equal_file_is_proved_at_all_sizes(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Each module of the zoo is exported and equal at several sizes, or refused in one line with nothing written."""
 
+import json
 import re
 import subprocess
 import warnings
@@ -12,6 +13,8 @@ import pytest
 from builders import op_types, run
 
 from quantkit import ExportResult, QuantkitError, export_model, inspect_model, verify_file
+from quantkit.cli.app import run as main
+from quantkit.settings.record import carried_by
 
 torch = pytest.importorskip("torch", reason="torch is not installed: its exports are not tested")
 pytest.importorskip("onnxscript", reason="onnxscript is not installed: exports are not tested")
@@ -42,11 +45,16 @@ GOOD: dict[str, tuple[list[str], list[str], int]] = {
     "Where": (ROW, ["output"], 6),
     "Cond": (ROW, ["output"], 6),
     "Argmax": (ROW, ["best", "positive"], 6),
+    "Shrinks": (["image:float32[batch,3,height>=4,width>=4]"], ["output"], 10),
     "Nothing": (ROW, ["output_0"], 6),
 }
 
 # Factory: inputs, and what the one line says.
 BAD: dict[str, tuple[list[str], str]] = {
+    "Median": (
+        ROW,
+        r"torch cannot export this model: .*aten.median.*nor can its older exporter",
+    ),
     "Loop": (
         ROW,
         r"'batch' of input 'x' is frozen at 2 at .*export_zoo.py:\d+ .*for row in x.*a loop over it",
@@ -336,3 +344,44 @@ def test_the_file_says_where_it_comes_from(exported: Any) -> None:
     assert found.provenance.kind == "export"
     assert any("Exported from export_zoo:Mlp (torch" in check.sentence for check in found.checks)
     assert inspect_model(path).source == str(result.source)
+
+
+def test_one_line_goes_on_to_int8_and_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
+    np.savez("d.npz", x=rows, labels=np.zeros(40, np.int64))
+    Path("names.txt").write_text("a\nb\nc\nd\n")
+    words = [
+        "export",
+        "export_zoo:Mlp",
+        "-o",
+        "m.onnx",
+        "--input",
+        ROW[0],
+        "--classes",
+        "names.txt",
+    ]
+    words += ["--quantize", "static", "--data", "d.npz", "--evaluate", "--report", "r", "--json"]
+    assert main(words) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert found["quantized"]["output"] == "m.int8.onnx"
+    assert sorted(p.name for p in Path("r").iterdir()) == [
+        "report.html",
+        "report.md",
+        "result.json",
+    ]
+    for name in ("m.onnx", "m.int8.onnx"):
+        metadata = {e.key: e.value for e in onnx.load(name).metadata_props}
+        carried = carried_by(metadata)
+        assert carried is not None
+        assert carried.labels == ("a", "b", "c", "d")
+
+
+def test_the_older_exporter_prints_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(QuantkitError):
+        export_model("export_zoo:Median", tmp_path / "m.onnx", inputs=ROW)
+    assert capfd.readouterr() == ("", "")
