@@ -115,6 +115,11 @@ class Inputs:
         generator = np.random.default_rng(seed)
         return {spec.name: spec.values(sizes, generator) for spec in self.specs}
 
+    def unranged(self) -> list[str]:
+        """Return the inputs of whole numbers whose values nobody described."""
+        whole = (spec for spec in self.specs if np.dtype(spec.dtype).kind in "iu")
+        return [spec.name for spec in whole if spec.low is None]
+
     def traced(self) -> Iterator[dict[str, int]]:
         """Yield sizes to trace the model at, until one runs: different primes, so that no axis is taken for another.
 
@@ -156,11 +161,6 @@ class Inputs:
         found += ({**base, name: size} for name in self.bounds for size in self.tried(name))
         found.append({name: self.tried(name)[0] for name in self.bounds})
         return [sizes for i, sizes in enumerate(found) if sizes not in found[:i]]
-
-    def renamed(self, names: Mapping[str, str]) -> "Inputs":
-        """Return the same with other names of inputs."""
-        specs = tuple(replace(s, name=names.get(s.name, s.name)) for s in self.specs)
-        return replace(self, specs=specs)
 
 
 def _primes(count: int) -> Sequence[int]:

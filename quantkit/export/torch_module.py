@@ -23,7 +23,6 @@ __all__ = ["TorchModule", "signature_hint"]
 
 _PROBED = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 32, 64, 128)
 _SHOWN = 3  # names in a sentence
-_LOCAL = "Leave it to model.eval(), or pass training=self.training"
 
 
 def signature_hint(module: Any) -> str:

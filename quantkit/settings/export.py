@@ -20,7 +20,7 @@ class ExportSettings:
     inputs: Annotated[
         Names,
         Setting(
-            "An input: 'input:float32[batch,3,224,224]', 'ids:int64[batch,seq<=128]{0..30521}'. Names are dynamic dimensions. May be repeated.",
+            "An input: 'input:float32\\[batch,3,224,224]', 'ids:int64\\[batch,seq<=128]{0..30521}'. Names are dynamic dimensions. May be repeated.",
             "SPEC",
             flag="--input",
         ),

@@ -166,7 +166,13 @@ def export(
         external_data=external,
         report=report,
         proof=proof,
-        notes=(*opened.notes, *([exported.second] if exported.second else []), *said, *proof.notes),
+        notes=(
+            *opened.notes,
+            *([exported.second] if exported.second else []),
+            *said,
+            *_weak(opened),
+            *proof.notes,
+        ),
         seconds=time.perf_counter() - started,
     )
 
@@ -182,6 +188,14 @@ def _explained(second: str) -> Iterator[None]:
 
 def _file_of(source: Any) -> Path | None:
     return Path(source) if isinstance(source, str | Path) and Path(source).is_file() else None
+
+
+def _weak(opened: Opened) -> list[str]:
+    """Say of which inputs few values were tried."""
+    return [
+        f"'{name}' was proved with the values 0 and 1 alone: add its range to --input, such as {{0..30521}}"
+        for name in opened.inputs.unranged()
+    ]
 
 
 def _opset(settings: ExportSettings) -> int:

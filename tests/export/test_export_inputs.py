@@ -83,6 +83,11 @@ def test_ranges_hold_the_values() -> None:
     assert set(np.unique(feeds["m"])) == {False, True}
 
 
+def test_whole_numbers_without_a_range_are_known() -> None:
+    texts = ["a:int64[n]", "b:int64[n]{0..5}", "c:float32[n]", "d:bool[n]"]
+    assert parse_inputs(texts).unranged() == ["a"]
+
+
 def test_shared_names_are_one_dimension_and_primes_differ() -> None:
     found = parse_inputs(["a:float32[batch,seq,3]", "b:int64[batch,seq]"])
     assert list(found.bounds) == ["batch", "seq"]

@@ -219,3 +219,11 @@ def test_estimators_tell_their_own_inputs(
     ).all()
     refused(f"{code}:raw", "LogisticRegression is not fitted", tmp_path)
     refused(f"{code}:fitted", "one input of 5 features", tmp_path, inputs=["x:float32[n,4]"])
+
+
+def test_help_shows_how_inputs_are_written(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    assert run(["export", "--help"]) == 0
+    assert "'input:float32[batch,3,224,224]'" in capsys.readouterr().out
