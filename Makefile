@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 
 BROWSER := $(firstword $(foreach name,chromium chromium-browser google-chrome,$(shell command -v $(name) 2>/dev/null)))
 
-.PHONY: demo test check fuzz lint browser bench reports docs clean
+.PHONY: demo test check test-export fuzz lint browser bench reports docs clean
 
 demo: .venv/.core  ## install quantkit and run it on an embedded model
 	$(BIN)/quantkit demo
@@ -14,6 +14,16 @@ test: check  ## everything that CI runs
 
 check: lint browser  ## style, types, architecture, tests
 	$(BIN)/pytest
+
+# An exact version takes the CPU build where an index or a folder of wheels has one; a plain "torch" is CUDA on Linux.
+TORCH ?= torch==2.13.0
+
+test-export: $(STAMP)  ## exports from PyTorch; where that cannot be installed it is said, and they skip
+	@$(BIN)/python -c 'import torch' 2> /dev/null \
+	  || $(BIN)/pip install --quiet --disable-pip-version-check '$(TORCH)' \
+	  || echo "$(TORCH) cannot be installed: the tests of its exports skip"
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[export]'
+	$(BIN)/pytest -n 0 -rs tests/export
 
 FUZZ_RUNS ?= 2000
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from quantkit.api.diff import diff_models, diff_results
     from quantkit.api.dynamic import quantize_dynamic
     from quantkit.api.evaluate import evaluate_models
+    from quantkit.api.export import export_model
     from quantkit.api.float16 import quantize_float16
     from quantkit.api.gate import GateVerdict, gate_result
     from quantkit.api.optimize import optimize
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
         WeightsSettings,
     )
     from quantkit.spec import QInt8, QuantType, QUInt8
+    from quantkit.workflows.export import ExportResult
     from quantkit.workflows.inspect import Inspection, inspect_model
     from quantkit.workflows.optimize import check_pass
     from quantkit.workflows.package import Packaged
@@ -76,6 +78,7 @@ _HOME = {
     "Attestation": "quantkit.workflows.verify_file",
     "Calibration": "quantkit.observe",
     "DataSettings": "quantkit.settings",
+    "ExportResult": "quantkit.workflows.export",
     "GateSettings": "quantkit.settings",
     "GateVerdict": "quantkit.api.gate",
     "ImageSettings": "quantkit.settings",
@@ -111,6 +114,7 @@ _HOME = {
     "diff_models": "quantkit.api.diff",
     "diff_results": "quantkit.api.diff",
     "evaluate_models": "quantkit.api.evaluate",
+    "export_model": "quantkit.api.export",
     "gate_result": "quantkit.api.gate",
     "inspect_model": "quantkit.workflows.inspect",
     "load_prepared": "quantkit.api.static",
@@ -136,6 +140,7 @@ __all__ = [
     "Attestation",
     "Calibration",
     "DataSettings",
+    "ExportResult",
     "GateSettings",
     "GateVerdict",
     "ImageSettings",
@@ -172,6 +177,7 @@ __all__ = [
     "diff_models",
     "diff_results",
     "evaluate_models",
+    "export_model",
     "gate_result",
     "inspect_model",
     "load_prepared",

@@ -16,6 +16,7 @@ from quantkit.cli.console import errors, escape
 from quantkit.cli.demo import demo
 from quantkit.cli.diff import diff
 from quantkit.cli.evaluate import evaluate
+from quantkit.cli.export import export
 from quantkit.cli.flags import Command, DebugOption, Group
 from quantkit.cli.gate import gate
 from quantkit.cli.inspect import inspect
@@ -57,7 +58,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-_MAKING = (demo, inspect, calibrate, tune, optimize)
+_MAKING = (demo, export, inspect, calibrate, tune, optimize)
 _JUDGING = (evaluate, report, gate, diff, verify, targets)
 _RUNNING = (serve, package)
 for _command in (*_MAKING, *_JUDGING, *_RUNNING):

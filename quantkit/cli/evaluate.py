@@ -1,7 +1,7 @@
 """`quantkit evaluate FLOAT CANDIDATE... --data dir/ -o DIR`."""
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +15,7 @@ from quantkit.cli.gate import GateFlags
 from quantkit.errors import UsageError
 from quantkit.settings import EvaluateSettings, Recipe, load_recipe
 
-__all__ = ["evaluate", "refuse_code"]
+__all__ = ["Asked", "evaluate", "measured", "refuse_code"]
 
 _PANEL = "What is measured"
 
@@ -66,13 +66,53 @@ def evaluate(  # noqa: PLR0913 - one parameter a flag
     Writes result.json, report.html and report.md. Exits with 0 whatever the verdict is: `quantkit gate` turns it into
     an exit code.
     """
+    recipe = load_recipe()
+    command = shlex.join(["quantkit", *(context.obj or [])])
+    asked = Asked(
+        models=models, samples=samples, flags=flags, rules=rules, title=title, command=command
+    )
+    measured(asked, recipe, as_json=as_json)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What is to be measured.
+
+    Attributes:
+        models: The float model and those to judge, as the command line has them.
+        samples: Which data.
+        flags: How candidates are measured.
+        rules: What they are judged by.
+        title: Of the report.
+        command: How this was asked for, to do it again.
+        folder: Where the report goes; None: as flags or quantkit.toml say.
+    """
+
+    models: list[str]
+    samples: DataFlags
+    flags: _EvaluateFlags = field(default_factory=_EvaluateFlags)
+    rules: GateFlags = field(default_factory=GateFlags)
+    title: str = ""
+    command: str = ""
+    folder: Path | None = None
+
+
+def measured(asked: Asked, recipe: Recipe, *, as_json: bool, quiet: bool = False) -> None:
+    """Measure candidates, write the report, and show it.
+
+    Args:
+        asked: What is to be measured.
+        recipe: What quantkit.toml says.
+        as_json: Print the result as JSON.
+        quiet: Print nothing at all.
+    """
     from quantkit.cli.evaluation_view import present
     from quantkit.evaluate.outputs import AccuracyOptions
     from quantkit.files import check_folder
     from quantkit.gate import rules_of
     from quantkit.workflows import evaluate as work
 
-    recipe = load_recipe()
+    models, samples, flags = asked.models, asked.samples, asked.flags
     settings = data_settings(recipe.evaluated, samples)
     if settings.path is None:
         raise UsageError("Which data? Add --data DIR, or path under [data] in quantkit.toml.")
@@ -80,8 +120,8 @@ def evaluate(  # noqa: PLR0913 - one parameter a flag
         models = [str(recipe.model), *models]
     refuse_code(recipe, flags.given.get("metric"))
     wanted = flags.over(recipe.evaluate)
-    judged = rules.over_recipe(recipe.gate)
-    folder = wanted.output or Path("evaluation")
+    judged = asked.rules.over_recipe(recipe.gate)
+    folder = asked.folder or wanted.output or Path("evaluation")
     contenders = work.named(models)
     read = read_by(settings, *(model.path for model in contenders))
     check_folder(folder, work.WRITTEN, [*read, recipe.file])
@@ -101,14 +141,15 @@ def evaluate(  # noqa: PLR0913 - one parameter a flag
         skip=frozenset(flags.skip or ()),
         rules=rules_of(judged),
         allow=judged.allow,
-        title=title,
-        command=shlex.join(["quantkit", *(context.obj or [])]),
+        title=asked.title,
+        command=asked.command,
         recipe=recipe.text,
     )
     with watching(quiet=as_json, doing="Running") as monitor:
         result = work.evaluate(contenders, settings.path, settings, options, monitor)
     files = work.write_evaluation(result, folder)
-    present(result, files, as_json=as_json)
+    if not quiet:
+        present(result, files, as_json=as_json)
 
 
 def refuse_code(recipe: Recipe, metric: str | None) -> None:

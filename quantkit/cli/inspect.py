@@ -73,6 +73,8 @@ def _print_head(found: "Inspection") -> None:
     console.print(f"[bold]{escape(found.name)}[/]  {human(found.nbytes)}", highlight=False)
     producer = f", written by {found.producer}" if found.producer else ""
     line(f"IR version {found.ir_version}, opset {opsets}{producer}")
+    if found.source:
+        line(f"exported from {found.source}")
     for kind, ports in (("input", found.inputs), ("output", found.outputs)):
         for port in ports:
             console.print(f"  {kind:6} {_described(port)}", highlight=False)

@@ -6,10 +6,12 @@ digests -> record: what names a model, and what is said about it, in an entry of
 from quantkit.provenance.digests import KEY, content_digest, model_digest
 from quantkit.provenance.record import (
     SCHEMA,
+    SOURCE,
     CalibrationOrigin,
     DataOrigin,
     ModelOrigin,
     Provenance,
+    Source,
     calibrated_of,
     cpu_name,
     is_sealed,
@@ -18,16 +20,20 @@ from quantkit.provenance.record import (
     read_entry,
     read_provenance,
     software,
+    source_of,
+    source_text,
     write_model,
 )
 
 __all__ = [
     "KEY",
     "SCHEMA",
+    "SOURCE",
     "CalibrationOrigin",
     "DataOrigin",
     "ModelOrigin",
     "Provenance",
+    "Source",
     "calibrated_of",
     "content_digest",
     "cpu_name",
@@ -38,5 +44,7 @@ __all__ = [
     "read_entry",
     "read_provenance",
     "software",
+    "source_of",
+    "source_text",
     "write_model",
 ]

@@ -29,11 +29,13 @@ from quantkit.targets import this_machine
 
 __all__ = [
     "SCHEMA",
+    "SOURCE",
     "CalibrationOrigin",
     "DataOrigin",
     "Kind",
     "ModelOrigin",
     "Provenance",
+    "Source",
     "calibrated_of",
     "cpu_name",
     "is_sealed",
@@ -43,6 +45,8 @@ __all__ = [
     "read_provenance",
     "sealed",
     "software",
+    "source_of",
+    "source_text",
     "text_of",
     "write_model",
 ]
@@ -60,7 +64,11 @@ def cpu_name() -> str:
 
 
 SCHEMA = "quantkit.provenance/1"
-Kind = Literal["dynamic", "static", "weights", "float16", "optimize"]
+_SHOWN = 12  # digits of a hash that tell two apart
+Kind = Literal["dynamic", "static", "weights", "float16", "optimize", "export"]
+
+SOURCE = "quantkit.source"
+"""The entry in a model's metadata that says what it was exported from; every rewriting of the model keeps it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +84,48 @@ class ModelOrigin:
     name: str
     bytes: int
     sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What an exported model was before: the model of a framework.
+
+    Attributes:
+        framework: "torch", "scikit-learn", ...
+        version: Of the framework.
+        code: Which object or file it is, without folders: "models:resnet20".
+        weights: SHA-256 of its weights.
+        commit: Of the code, in git; "" if it is in none.
+        changed: Whether the code had changes that are in no commit.
+    """
+
+    framework: str
+    version: str
+    code: str
+    weights: str = ""
+    commit: str = ""
+    changed: bool = False
+
+    def __str__(self) -> str:
+        told = [f"{self.framework} {self.version}"]
+        if self.commit:
+            told.append(f"git {self.commit[:_SHOWN]}" + (" with changes" if self.changed else ""))
+        if self.weights:
+            told.append(f"weights sha256 {self.weights[:_SHOWN]}")
+        return f"{self.code} ({', '.join(told)})"
+
+
+def source_of(metadata: Mapping[str, str]) -> Source | None:
+    """Return what a model was exported from, by its metadata; None if it does not say, or not legibly."""
+    try:
+        return msgspec.json.decode(metadata[SOURCE], type=Source)
+    except (KeyError, msgspec.MsgspecError, UnicodeError):
+        return None
+
+
+def source_text(source: Source) -> str:
+    """Return the entry `SOURCE` of a model."""
+    return _encoded(source)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from quantkit.settings.data import (
 from quantkit.settings.declare import closest
 from quantkit.settings.dynamic import DynamicSettings
 from quantkit.settings.evaluate import METRICS, EvaluateSettings, metric_plugins
+from quantkit.settings.export import ExportSettings
 from quantkit.settings.float16 import Float16Settings, HalfType
 from quantkit.settings.gate import GateSettings, objections
 from quantkit.settings.memory import memory_of, memory_text, parse_memory, resident
@@ -53,6 +54,7 @@ __all__ = [
     "DataSettings",
     "DynamicSettings",
     "EvaluateSettings",
+    "ExportSettings",
     "Float16Settings",
     "GateSettings",
     "HalfType",

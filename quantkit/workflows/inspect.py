@@ -24,6 +24,7 @@ from quantkit.ops.integer_ops import quantized_among
 from quantkit.ops.view import View
 from quantkit.plan import Plan, plan_blocks, plan_dynamic
 from quantkit.plan.blocks import packed_bytes, slow_path
+from quantkit.provenance import source_of
 from quantkit.result import Part
 from quantkit.rewrite.simplify.subexpressions import tie_weights
 from quantkit.runtime.session import load_model, runtime_limits, runtime_version
@@ -82,6 +83,7 @@ class Inspection:
         plans: What each mode would do, by the mode's name: "dynamic", "stored", "weights", "float16".
         foreseen: About how large the file of a plan would be; what saves nothing is left out.
         stored: How weights of few bits stand in the file, with how many nodes read them so.
+        source: The model of a framework that it was exported from; "" if it does not say.
         weights: Analyses of the largest weights, if asked for.
         hazards: Warnings: what may go wrong with it.
     """
@@ -100,6 +102,7 @@ class Inspection:
     hazards: tuple[str, ...]
     foreseen: Mapping[str, int]
     stored: Mapping[str, int]
+    source: str = ""
 
     def __str__(self) -> str:
         """Say what counts, in a few lines."""
@@ -185,6 +188,7 @@ def inspect_model(source: str | Path | onnx.ModelProto, *, weights: int = 0) -> 
         hazards=tuple(_warnings(loaded, view, inputs, stored, half, wide=wide)),
         foreseen={n: size for n, size in sizes.items() if size < _LESS * accounts.nbytes},
         stored=stored,
+        source=str(source_of(model.metadata_props) or ""),
     )
 
 

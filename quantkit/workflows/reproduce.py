@@ -88,7 +88,7 @@ def _obstacle(says: Provenance, data: Path | None) -> str:
     if says.options.get("plan") is not None:
         return "it follows a plan of which only the hash is recorded"
     if says.kind != "static":
-        return ""
+        return "a framework exported it; run quantkit export" if says.kind == "export" else ""
     if says.calibration is not None and data is not None and not is_calibration(data):
         return "it was made from a calibration; give that file as --data"
     if says.calibration is None and data is not None and is_calibration(data):

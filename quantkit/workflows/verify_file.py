@@ -21,6 +21,7 @@ from quantkit.provenance import (
     provenance_from_text,
     read_entry,
     software,
+    source_of,
 )
 from quantkit.runtime.check_result import Reference, Verification, compare, run_float
 from quantkit.runtime.session import load_model
@@ -190,8 +191,12 @@ def _record(text: str) -> Check:
 
 
 def _float(case: _Case) -> Check:
-    wanted = case.says.float
+    wanted, source = case.says.float, source_of(case.loaded.model.metadata_props)
+    if case.says.kind == "export":
+        return Check("float", "unknown", f"Exported from {source or wanted.name}.")
     named = f"{wanted.name} (sha256 {wanted.sha256[:_SHOWN]})"
+    if source is not None:
+        named += f", exported from {source}"
     if case.float_model is None:
         return Check("float", "unknown", f"Made from {named}; give --float to compare.")
     case.float_model.require_weights()

@@ -18,6 +18,7 @@ CALLS = [
     "quantize_static",
     "quantize_dynamic",
     "optimize",
+    "export_model",
     "plan_static",
     "calibrate",
     "evaluate_models",

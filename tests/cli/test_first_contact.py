@@ -16,6 +16,7 @@ from quantkit.cli.app import run
 COMMANDS = [
     [],
     ["demo"],
+    ["export"],
     ["inspect"],
     ["quantize"],
     ["quantize", "static"],
