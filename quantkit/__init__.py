@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     )
     from quantkit.api.tune import tune
     from quantkit.api.verify import verify_file
+    from quantkit.api.view import ViewFiles, view_model
     from quantkit.api.weights import plan_weights, quantize_weights
     from quantkit.diff import ModelDiff, ResultDiff
     from quantkit.errors import QuantkitError
@@ -97,6 +98,7 @@ _HOME = {
     "TextSettings": "quantkit.settings",
     "TuneSettings": "quantkit.settings",
     "Tuned": "quantkit.workflows.tune",
+    "ViewFiles": "quantkit.api.view",
     "WeightsSettings": "quantkit.settings",
     "calibrate": "quantkit.api.calibrate",
     "check_metric": "quantkit.evaluate.accuracy.user_metric",
@@ -121,6 +123,7 @@ _HOME = {
     "save_prepared": "quantkit.api.static",
     "tune": "quantkit.api.tune",
     "verify_file": "quantkit.api.verify",
+    "view_model": "quantkit.api.view",
     "write_report": "quantkit.api.report",
 }
 
@@ -153,6 +156,7 @@ __all__ = [
     "TextSettings",
     "TuneSettings",
     "Tuned",
+    "ViewFiles",
     "WeightsSettings",
     "__version__",
     "calibrate",
@@ -178,6 +182,7 @@ __all__ = [
     "save_prepared",
     "tune",
     "verify_file",
+    "view_model",
     "write_report",
 ]
 

@@ -26,6 +26,7 @@ from quantkit.cli.report import report
 from quantkit.cli.targets import targets
 from quantkit.cli.tune import tune
 from quantkit.cli.verify import verify
+from quantkit.cli.view import view
 from quantkit.errors import InterruptedRunError, OutputError, QuantkitError, UsageError
 from quantkit.text import printable
 
@@ -56,7 +57,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 _MAKING = (demo, inspect, calibrate, tune, optimize)
-_JUDGING = (evaluate, report, gate, diff, verify, targets)
+_JUDGING = (evaluate, report, gate, diff, view, verify, targets)
 for _command in (*_MAKING, *_JUDGING):
     app.command(cls=Command)(_command)
 app.add_typer(quantize, name="quantize")
