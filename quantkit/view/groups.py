@@ -66,9 +66,10 @@ def group_boxes(scopes: Sequence[Scope], reads: Sequence[Sequence[int]]) -> Tree
         scopes: The names of the scopes around each box, the outermost first.
         reads: The boxes that each reads.
     """
+    named = [tuple(filter(None, scope)) for scope in scopes]
     bounded = [
         s if len(s) <= _DEEPEST else (*s[: _DEEPEST - 1], "/".join(s[_DEEPEST - 1 :]))
-        for s in scopes
+        for s in named
     ]
     open_ = [_Part("", tuple(range(len(scopes))), 0)]
     parents = [-1]

@@ -148,9 +148,9 @@ def shown_name(box: Box, path: str) -> str:
     parts = [part for part in box.name.split("/") if part]
     around = [_ADDED.sub("", part) for part in path.split("/")]
     around = [part for part in around if part and not _PIECE.match(part)]
-    while around and len(parts) > 1 and parts[0] == around[0]:
-        parts, around = parts[1:], around[1:]
-    own = re.escape(box.op_type)
+    shared = range(min(len(around), len(parts) - 1), 0, -1)
+    parts = parts[next((n for n in shared if around[-n:] == parts[:n]), 0) :]
+    own = re.escape(stands_for(box.op_type))
     if len(parts) > 1 and re.fullmatch(rf"{own}(_\d+)?", parts[-1]):
         parts = parts[:-1]
     return "/".join(parts) or box.name or box.op_type

@@ -96,7 +96,7 @@
   /* Widths: about those of the letters. */
   const HIGH = 44, GAP = 40, APART = 22, PAD = 16, TITLE = 30;
   const wide = (text, letter) => text.length * letter;
-  const sizeOf = (box) => ({ w: Math.min(250, Math.max(box.role ? 70 : 118, 34 + Math.max(wide(clipped(box.label, 30), 7), wide(box.sub, 6) + (box.role ? 0 : 30)))), h: box.role ? 34 : HIGH });
+  const sizeOf = (box) => ({ w: Math.min(250, Math.max(box.role ? 70 : 118, 34 + Math.max(wide(clipped(box.label, 30), 7), wide(box.sub, 5.8) + (box.role ? 0 : 50)))), h: box.role ? 34 : HIGH });
   const closedSize = (group) => ({ w: Math.min(270, Math.max(150, 64 + Math.max(wide(clipped(group.label, 30), 7.3), wide(group.sub, 6)))), h: HIGH + 6 });
 
   /* Places in one layer: as near as can be to where they are wanted, in their order, apart. Least squares, exactly. */
@@ -211,7 +211,7 @@
         this.frames.push(number);
         group.items.forEach((item, place) => {
           const { w, h } = this.sizeOf(item), depth = group.layer[place];
-          const spot = { x: x + group.x[place] - w / 2, y: y + group.y[depth] + (group.high[depth] - h) / 2, w, h };
+          const spot = { x: x + group.x[place] - w / 2, y: y + group.y[depth], w, h };
           this.spots.set(item, spot);
           if (item < 0 && this.open.has(-1 - item)) todo.push([-1 - item, spot.x, spot.y]);
         });
@@ -512,11 +512,13 @@
         if (own.has(this.inside[number][0]) && item < 0 && this.inside[-1 - item].length >= this.inside[number].length) continue;
         const group = this.groups[number], into = this.into.get(number);
         const holds = new Map(group.items.map((one, place) => [place, one]));
+        const holdsOwn = this.inside[number].some((box) => own.has(box));
         for (const link of group.links) {
           const net = group.nets[link.n];
-          if (net.boxes.some((box) => own.has(box))) { path += this.piece(group, link, into); continue; }
+          if (net.boxes.some((box) => own.has(box)) && (holdsOwn || net.start >= group.items.length)) { path += this.piece(group, link, into); continue; }
           if (!net.boxes.some((box) => read.has(box))) continue;
           const ends = net.ends.filter((end) => {
+            if (!holdsOwn) return group.exitPlaces.has(end);
             const held = holds.get(end);
             if (held === undefined) return false;
             return held === item || (held < 0 && this.inside[-1 - held].some((box) => own.has(box)));
