@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     )
     from quantkit.api.tune import tune
     from quantkit.api.verify import verify_file
+    from quantkit.api.view import ViewFiles, view_model
     from quantkit.api.weights import plan_weights, quantize_weights
     from quantkit.diff import ModelDiff, ResultDiff
     from quantkit.errors import QuantkitError
@@ -107,6 +108,7 @@ _HOME = {
     "TextSettings": "quantkit.settings",
     "TuneSettings": "quantkit.settings",
     "Tuned": "quantkit.workflows.tune",
+    "ViewFiles": "quantkit.api.view",
     "WeightsSettings": "quantkit.settings",
     "calibrate": "quantkit.api.calibrate",
     "check_metric": "quantkit.evaluate.accuracy.user_metric",
@@ -133,6 +135,7 @@ _HOME = {
     "save_prepared": "quantkit.api.static",
     "tune": "quantkit.api.tune",
     "verify_file": "quantkit.api.verify",
+    "view_model": "quantkit.api.view",
     "write_report": "quantkit.api.report",
 }
 
@@ -169,6 +172,7 @@ __all__ = [
     "TextSettings",
     "TuneSettings",
     "Tuned",
+    "ViewFiles",
     "WeightsSettings",
     "__version__",
     "calibrate",
@@ -196,6 +200,7 @@ __all__ = [
     "save_prepared",
     "tune",
     "verify_file",
+    "view_model",
     "write_report",
 ]
 

@@ -46,7 +46,7 @@ def evaluate_models(  # noqa: PLR0913 - one parameter per question
         float_model: The reference.
         candidates: A path, several, or paths by the names that the report shows.
         data: What `quantkit.calibrate` takes; with labels where there are any.
-        output: A folder for result.json, report.html and report.md; None: nothing is written.
+        output: A folder for result.json, report.html, report.md and graph.html; None: nothing is written.
         metric: One of `quantkit.settings.METRICS`, a plug-in's name, or "module:function"; None: chosen by the labels.
         pairs: Two columns of text are embedded one by one, and the label is their likeness.
         answer: The output that is judged, of several; None: the first that fits.
@@ -92,7 +92,7 @@ def evaluate_models(  # noqa: PLR0913 - one parameter per question
         check_folder(Path(output), WRITTEN, read)
     result = evaluate(models, data, chosen, options)
     if output is not None:
-        write_evaluation(result, Path(output))
+        write_evaluation(result, Path(output), models)
     return result
 
 

@@ -29,6 +29,7 @@ from quantkit.cli.serve import serve
 from quantkit.cli.targets import targets
 from quantkit.cli.tune import tune
 from quantkit.cli.verify import verify
+from quantkit.cli.view import view
 from quantkit.errors import InterruptedRunError, OutputError, QuantkitError, UsageError
 from quantkit.text import printable
 
@@ -59,7 +60,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 _MAKING = (demo, export, inspect, calibrate, tune, optimize)
-_JUDGING = (evaluate, report, gate, diff, verify, targets)
+_JUDGING = (evaluate, report, gate, diff, view, verify, targets)
 _RUNNING = (serve, package)
 for _command in (*_MAKING, *_JUDGING, *_RUNNING):
     app.command(cls=Command)(_command)

@@ -63,7 +63,7 @@ def evaluate(  # noqa: PLR0913 - one parameter a flag
 ) -> None:
     """Measure candidates against the float model on real data, and write the report that a release review reads.
 
-    Writes result.json, report.html and report.md. Exits with 0 whatever the verdict is: `quantkit gate` turns it into
+    Writes result.json, report.html, report.md and graph.html. Exits with 0 whatever the verdict is: `quantkit gate` turns it into
     an exit code.
     """
     recipe = load_recipe()
@@ -147,7 +147,7 @@ def measured(asked: Asked, recipe: Recipe, *, as_json: bool, quiet: bool = False
     )
     with watching(quiet=as_json, doing="Running") as monitor:
         result = work.evaluate(contenders, settings.path, settings, options, monitor)
-    files = work.write_evaluation(result, folder)
+    files = work.write_evaluation(result, folder, contenders)
     if not quiet:
         present(result, files, as_json=as_json)
 

@@ -14,6 +14,7 @@ from quantkit.result import Result
 
 __all__ = [
     "accuracy_size_svg",
+    "graph_name",
     "picture_svg",
     "render_html",
     "render_markdown",
@@ -37,9 +38,16 @@ def write_pages(result: Result, folder: Path) -> tuple[Path, Path]:
     return write_html(result, folder), write_markdown(result, folder)
 
 
+def graph_name(place: int) -> str:
+    """Return what the page with the graph of a candidate is called, by its place in the result."""
+    return "graph.html" if place == 1 else f"graph-{place}.html"
+
+
 def write_html(result: Result, folder: Path) -> Path:
-    """Write report.html; return its path."""
-    return _write(folder, "report.html", render_html(result))
+    """Write report.html, with links to the pages of graphs that stand beside it; return its path."""
+    names = {place: graph_name(place) for place in range(1, len(result.models))}
+    there = {place: name for place, name in names.items() if (folder / name).is_file()}
+    return _write(folder, "report.html", render_html(result, there))
 
 
 def write_markdown(result: Result, folder: Path) -> Path:

@@ -14,18 +14,19 @@ from functools import cache
 from hashlib import sha256
 from importlib.resources import files
 from itertools import groupby
+from types import MappingProxyType
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from quantkit.report import numbers, plots
-from quantkit.report.palette import look, variables
+from quantkit.report.palette import look, themes
 from quantkit.report.plots.bars import causes
 from quantkit.report.verdicts import advice_of, cards, gists, headline
 from quantkit.result import Evaluated, Layers, Result, Runtime, legible
 
-__all__ = ["embedded", "render_html"]
+__all__ = ["embedded", "policy", "render_html", "script_json"]
 
 _FIRST = 12  # rows to be seen without asking for more
 _BOUND = 3_000_000  # bytes of data in the page; a page may weigh 5 MB
@@ -152,11 +153,14 @@ def _json(tables: Mapping[str, _Table], most: int | None) -> str:
         name: [[store.setdefault(cell, len(store)) for cell in row] for row in table.rows[:most]]
         for name, table in tables.items()
     }
-    plain = json.dumps(
-        {"texts": list(store), "rows": rows}, ensure_ascii=False, separators=(",", ":")
-    )
+    return script_json({"texts": list(store), "rows": rows})
+
+
+def script_json(plain: object) -> str:
+    """Return JSON that may stand inside a script."""
+    text = json.dumps(plain, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     # `</script>` and `<!--` in a name would end the element
-    return plain.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 _WIDE, _NARROW = 880, 350  # widths that pictures are drawn for; the page shows the one that fits
@@ -164,8 +168,13 @@ _OPTION = re.compile(r"(--[a-z][a-z-]*)")
 _NOISE = 0.8  # "so many layers bring 80 % of the noise"
 
 
-def render_html(result: Result) -> str:
-    """Return the page: no network, no other file, the same text for the same result."""
+def render_html(result: Result, graphs: Mapping[int, str] = MappingProxyType({})) -> str:
+    """Return the page: no network, no other file, the same text for the same result.
+
+    Args:
+        result: What is shown.
+        graphs: Pages beside it with the graphs of candidates, by their places in the result; layers link to them.
+    """
     result = legible(result)
     style, script = _style(), _asset("page.js")
     tables = _tables_of(result)
@@ -179,13 +188,14 @@ def render_html(result: Result) -> str:
             cards=cards(result),
             style=Markup(style),  # noqa: S704 - our own file
             script=Markup(script),  # noqa: S704 - our own file
-            policy=_policy(style, script),
+            policy=policy(style, script),
             tables=tables,
             data=Markup(data),  # noqa: S704 - escaped by `embedded`
             most=most,
             causes=causes(result),
             places=_places(result),
             places_of={model.name: place for place, model in enumerate(result.models)},
+            graphs=graphs,
             gists=gists(result),
             advice=advice_of(result),
         )
@@ -229,17 +239,10 @@ def _asset(name: str) -> str:
 
 def _style() -> str:
     """Return the style sheet: tokens for both themes, then what uses them."""
-    light, dark = variables("light"), variables("dark")
-    themes = (
-        f":root{{color-scheme:light;{light}}}\n"
-        f"@media (prefers-color-scheme:dark){{:root:not([data-theme=light]){{color-scheme:dark;{dark}}}}}\n"
-        f":root[data-theme=dark]{{color-scheme:dark;{dark}}}\n"
-        f"@media print{{:root:root:root{{color-scheme:light;{light}}}}}\n"
-    )
-    return themes + _asset("plot.css") + _asset("style.css")
+    return themes() + _asset("plot.css") + _asset("style.css")
 
 
-def _policy(style: str, script: str) -> str:
+def policy(style: str, script: str) -> str:
     """Allow exactly this style and this script, and nothing from anywhere."""
 
     def hashed(content: str) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 __all__ = ["SHAPES", "TOKENS", "Look", "Shape", "Theme", "contrast", "look", "resolved"]
-__all__ += ["variables"]
+__all__ += ["themes", "variables"]
 
 Theme = Literal["light", "dark"]
 Shape = Literal["circle", "square", "diamond", "up", "down", "cross", "hexagon"]
@@ -142,6 +142,17 @@ def look(index: int) -> Look:
 def variables(theme: Theme) -> str:
     """Return the tokens as declarations of a style sheet."""
     return "".join(f"--{name}:{colour};" for name, colour in TOKENS[theme].items())
+
+
+def themes() -> str:
+    """Return the declarations for both themes: the system's, unless the page has chosen one; light on paper."""
+    light, dark = variables("light"), variables("dark")
+    return (
+        f":root{{color-scheme:light;{light}}}\n"
+        f"@media (prefers-color-scheme:dark){{:root:not([data-theme=light]){{color-scheme:dark;{dark}}}}}\n"
+        f":root[data-theme=dark]{{color-scheme:dark;{dark}}}\n"
+        f"@media print{{:root:root:root{{color-scheme:light;{light}}}}}\n"
+    )
 
 
 def resolved(css: str, theme: Theme) -> str:

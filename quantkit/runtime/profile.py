@@ -30,7 +30,7 @@ from quantkit.plan import Mode, Plan
 from quantkit.plan.measured import Costs
 from quantkit.runtime.session import make_session
 
-__all__ = ["Kernel", "Profile", "costs_of", "profile_models", "run_seconds"]
+__all__ = ["Kernel", "Profile", "costs_of", "node_seconds", "profile_models", "run_seconds"]
 __all__ += ["time_models", "with_dynamic"]
 
 Feeds = Sequence[Mapping[str, NDArray[Any]]]
@@ -424,6 +424,23 @@ def _sums(view: View, profile: Profile) -> _Sums:
         if not owners:
             found.unknown += seconds
     return found
+
+
+def node_seconds(view: View, profile: Profile) -> dict[str, float]:
+    """Return what each node of a file takes, conversions included, by name; kernels of several count for the one they are named after.
+
+    Args:
+        view: The graph of the file.
+        profile: Of the same file.
+    """
+    trace = _Trace(view, profile)
+    found: dict[str, float] = defaultdict(float)
+    for kernel in profile.kernels:
+        index = trace.owner(kernel.node)
+        owners = trace.near(kernel.node) if index is None else [index]
+        for owner in owners:
+            found[view.nodes[owner].name] += kernel.seconds / len(owners)
+    return dict(found)
 
 
 def _converted(trace: _Trace, kernel: onnx.NodeProto) -> str:

@@ -16,7 +16,7 @@ from quantkit.evaluate.cost.size import measure_memory, size_of
 from quantkit.evaluate.fidelity import fidelity_of
 from quantkit.evaluate.layers.ranking import layers_of
 from quantkit.evaluate.outputs import AccuracyOptions, MeasuredOutputs, NamedModel, measure_outputs
-from quantkit.files import scratch
+from quantkit.files import replace_text, scratch
 from quantkit.gate import with_verdicts
 from quantkit.graph.half import RUN_WIDE, computes_bfloat16, half_type, widen
 from quantkit.graph.load import LoadedModel
@@ -31,19 +31,21 @@ from quantkit.provenance import (
     read_provenance,
     software,
 )
-from quantkit.report import write_pages
+from quantkit.report import graph_name, write_pages
 from quantkit.result import Evaluated, ModelFile, Origin, Result, Rule, save_result
 from quantkit.runtime.kernels import runtime_of
 from quantkit.runtime.session import RUNTIME_ERRORS, first_line, load_model
 from quantkit.settings import DataSettings, EvaluateSettings, closest
 from quantkit.targets import cores
+from quantkit.view.page import render_page
+from quantkit.workflows.view import ViewOptions, view
 
 __all__ = ["PARTS", "WRITTEN", "EvaluateOptions", "evaluate", "named", "write_evaluation"]
 
 PARTS = ("latency", "memory", "layers", "runtime", "fidelity")
 """What may be left out; answers and sizes are always measured."""
 
-WRITTEN = ("result.json", "report.html", "report.md")
+WRITTEN = ("result.json", "report.html", "report.md", "graph.html")
 """What `write_evaluation` writes into a folder."""
 
 _Found = TypeVar("_Found")
@@ -137,8 +139,15 @@ def evaluate(
     return with_verdicts(result, options.rules, options.allow)
 
 
-def write_evaluation(result: Result, folder: Path) -> tuple[Path, Path, Path]:
-    """Write result.json, report.html and report.md.
+def write_evaluation(
+    result: Result, folder: Path, models: Sequence[NamedModel] = ()
+) -> tuple[Path, Path, Path]:
+    """Write result.json, report.html and report.md; and of each candidate its graph beside float's, which the report links to.
+
+    Args:
+        result: What was measured.
+        folder: Where to.
+        models: The files that were evaluated, float's first; none: no graphs.
 
     Raises:
         OutputError: They cannot be written.
@@ -149,8 +158,18 @@ def write_evaluation(result: Result, folder: Path) -> tuple[Path, Path, Path]:
         raise OutputError(f"Cannot make the folder '{folder}': {e.strerror}.") from e
     # First what took minutes to measure: the pages can be made from it again.
     save_result(result, folder / "result.json")
+    for place in range(1, len(models)):
+        _write_graph(result, folder / graph_name(place), [models[0].path, models[place].path])
     page, text = write_pages(result, folder)
     return folder / "result.json", page, text
+
+
+def _write_graph(result: Result, page: Path, models: Sequence[Path]) -> None:
+    """Draw a candidate beside float. What cannot be drawn has no page, and nothing links to one of another evaluation."""
+    try:
+        replace_text(page, render_page(view(models, ViewOptions(result=result))))
+    except _FAILURES:
+        page.unlink(missing_ok=True)
 
 
 def named(arguments: Sequence[str | Path]) -> tuple[NamedModel, ...]:

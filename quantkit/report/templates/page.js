@@ -104,6 +104,15 @@
     const body = holder.querySelector("tbody"), first = body.rows.length;
     const input = holder.querySelector("input"), count = holder.querySelector(".count");
     const more = holder.querySelector(".all");
+    /* Names of layers lead into the graph, where there is a page of it. */
+    const graph = holder.dataset.graph;
+    const shownCell = (cell, kind) => {
+      if (!graph || kind !== "node") return unbroken(cell);
+      const link = document.createElement("a");
+      link.href = `${graph}#node=${encodeURIComponent(cell)}`;
+      link.textContent = cell;
+      return [link];
+    };
     let sorted = rows, open = false;
     const show = () => {
       const wanted = input.value.trim().toLowerCase().split(/\s+/).filter(Boolean);
@@ -111,7 +120,7 @@
       const shown = open ? found : found.slice(0, first);
       body.replaceChildren(...shown.map((row) => {
         const line = document.createElement("tr");
-        row.forEach((cell, i) => { const place = line.insertCell(); place.className = kinds[i]; place.append(...unbroken(cell)); });
+        row.forEach((cell, i) => { const place = line.insertCell(); place.className = kinds[i]; place.append(...shownCell(cell, kinds[i])); });
         return line;
       }));
       count.textContent = wanted.length ? `${found.length} of ${rows.length}` : `${rows.length}`;

@@ -1,0 +1,120 @@
+"""`quantkit view MODEL [OTHER]`."""
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from quantkit.cli.console import line, print_notes, progress
+from quantkit.cli.flags import expanded
+from quantkit.errors import UsageError
+
+__all__ = ["view"]
+
+
+@expanded
+def view(  # noqa: PLR0913 - one parameter per question
+    *,
+    model: Annotated[Path, typer.Argument(help="The model to look at.", metavar="MODEL")],
+    other: Annotated[
+        Path | None,
+        typer.Argument(help="Another, made from the first: drawn beside it.", metavar="OTHER"),
+    ] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="HTML", help="Write quantkit's own page; it loads nothing."
+        ),
+    ] = None,
+    float_model: Annotated[
+        Path | None,
+        typer.Option(
+            "--float",
+            metavar="MODEL",
+            help="What MODEL was made from: the same as OTHER, the other way round.",
+        ),
+    ] = None,
+    result: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RESULT",
+            help="result.json of an evaluation, or its folder: share of the drift.",
+        ),
+    ] = None,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Of quantkit calibrate: ranges and histograms of tensors."
+        ),
+    ] = None,
+    plan: Annotated[
+        Path | None,
+        typer.Option(metavar="PLAN", help="A plan: what becomes of each node, and why."),
+    ] = None,
+    timed: Annotated[
+        bool, typer.Option("--time", help="Measure what each layer takes here, on made-up inputs.")
+    ] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Draw every node as a box of its own.")
+    ] = False,
+    explorer: Annotated[
+        Path | None,
+        typer.Option(
+            "--model-explorer", metavar="DIR", help="Write the same for Google's Model Explorer."
+        ),
+    ] = None,
+    show: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+) -> None:
+    """Show a model: with -o as a page with what is known of each layer, two models beside each other; without, in Netron."""
+    if other is not None and float_model is not None:
+        raise UsageError("OTHER and --float both name a second model: give one of them.")
+    if show and page is None:
+        raise UsageError("--open shows quantkit's own page: it needs -o graph.html.")
+    first, last = (model, other) if other is not None else (float_model, model)
+    if page is None and explorer is None:
+        asked = (first, result, calibration, plan, timed or None, raw or None)
+        if any(one is not None for one in asked):
+            raise UsageError("Netron shows one model as it is; for all else add -o graph.html.")
+        _netron(model)
+        return
+    from quantkit import view_model
+
+    with progress() as tell:
+        files = view_model(
+            last,
+            page,
+            float_model=first,
+            result=result,
+            calibration=calibration,
+            plan=plan,
+            time=timed,
+            raw=raw,
+            model_explorer=explorer,
+            progress=tell,
+        )
+    print_notes(files.notes)
+    for path in (files.html, *files.explorer):
+        if path is not None:
+            line(f"wrote {path}")
+    if files.explorer:
+        graphs = [path for path in files.explorer if path.name.startswith("graph")]
+        data = [path for path in files.explorer if path not in graphs]
+        named = ",".join(str(path) for path in data)
+        line(
+            f"open it: model-explorer {shlex.join(map(str, graphs))} --node_data_paths={shlex.quote(named)}"
+        )
+    if show and files.html is not None:
+        typer.launch(str(files.html))
+
+
+def _netron(model: Path) -> None:
+    from quantkit.workflows.netron import netron_server
+
+    with netron_server(model) as (address, wait):
+        line(f"{model} in Netron at {address} (Ctrl-C ends it)")
+        line(
+            "Netron's page contacts third parties; -o graph.html writes a page that contacts nobody",
+            "yellow",
+        )
+        wait()

@@ -1,0 +1,122 @@
+"""`quantkit view` and `view_model`: what they write, and refuse in one line."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from builders import conv_model, graph, matmul_model, model, node, save, weight
+
+from quantkit import QInt8, quantize_dynamic, view_model
+from quantkit.cli.app import run
+
+HOSTILE = "</script><script>window.hit=1</script><img src=x onerror=alert(1)>"
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return save(matmul_model(), tmp_path / "m.onnx")
+
+
+def call(*arguments: str | Path) -> int:
+    return run(["view", *map(str, arguments)])
+
+
+def test_the_page_is_one_file_and_the_same_each_time(base: Path, tmp_path: Path) -> None:
+    assert call(base, "-o", tmp_path / "a.html") == 0
+    assert call(base, "-o", tmp_path / "b.html") == 0
+    text = (tmp_path / "a.html").read_text(encoding="utf-8")
+    assert text == (tmp_path / "b.html").read_text(encoding="utf-8")
+    assert "default-src &#39;none&#39;" in text
+    assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")
+    assert "https://" not in text
+
+
+def test_names_cannot_leave_their_place(tmp_path: Path) -> None:
+    nodes = [node("MatMul", ["x", "w"], ["y"], HOSTILE)]
+    proto = model(graph(nodes, {"x": ["N", 4]}, {"y": ["N", 4]}, {"w": weight(4, 4)}))
+    view_model(save(proto, tmp_path / "m.onnx"), tmp_path / "g.html")
+    assert "<script>window.hit" not in (tmp_path / "g.html").read_text(encoding="utf-8")
+
+
+def test_files_for_model_explorer(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quantize_dynamic(base, tmp_path / "q.onnx", QInt8)
+    assert call(base, tmp_path / "q.onnx", "--model-explorer", tmp_path / "out") == 0
+    plain = {p.name: json.loads(p.read_text()) for p in (tmp_path / "out").iterdir()}
+    assert set(plain) == {"graph_float.json", "graph_other.json", "int8.json", "size.json"}
+    graphs = [plain[f"graph_{name}.json"]["graphs"][0] for name in ("float", "other")]
+    for one in graphs:
+        ids = [n["id"] for n in one["nodes"]]
+        assert len(ids) == len(set(ids))
+        assert all(e["sourceNodeId"] in ids for n in one["nodes"] for e in n["incomingEdges"])
+    # Overlays are keyed by the names of nodes, which are those of the float model in both.
+    assert "mm" in plain["int8.json"][graphs[1]["id"]]["results"]
+    assert "mm" in plain["size.json"][graphs[0]["id"]]["results"]
+    assert "--node_data_paths=" in capsys.readouterr().out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
+    assert call(*arguments) == 2
+    said = capsys.readouterr().err.strip()
+    assert len(said.splitlines()) == 1
+    return said
+
+
+def test_what_makes_no_sense_is_refused_in_one_line(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "g.html"
+    assert "-o graph.html" in refused(capsys, base, base)
+    assert "give one of them" in refused(capsys, base, base, "--float", base, "-o", page)
+    assert "overwrite" in refused(capsys, base, "-o", base)
+    assert "needs -o" in refused(capsys, base, "--open")
+    refused(capsys, tmp_path / "none.onnx", "-o", page)
+    refused(capsys, base, "-o", page, "--result", tmp_path)
+    refused(capsys, base, "-o", page, "--calibration", base)
+    assert not page.exists()
+
+
+def test_without_netron_one_line_says_what_to_do(
+    base: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "netron", None)
+    said = refused(capsys, base)
+    assert "quantkit-onnx[view]" in said
+    assert "-o graph.html" in said
+
+
+def test_netron_is_served_on_loopback_and_says_that_it_contacts_others(
+    base: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[object] = []
+
+    class Netron:
+        @staticmethod
+        def start(file: str, address: tuple[str, int], *, browse: bool) -> None:
+            calls.extend([file, address[0], browse])
+
+        @staticmethod
+        def wait() -> None:
+            raise KeyboardInterrupt
+
+        @staticmethod
+        def stop(address: tuple[str, int]) -> None:
+            calls.append(("stopped", address[0]))
+
+    monkeypatch.setitem(sys.modules, "netron", Netron)
+    assert call(base) == 0
+    assert calls == [str(base), "127.0.0.1", True, ("stopped", "127.0.0.1")]
+    assert "third parties" in capsys.readouterr().out
+
+
+def test_a_file_that_onnxruntime_does_not_load_is_drawn_with_a_note(tmp_path: Path) -> None:
+    proto = conv_model()
+    proto.opset_import.add(domain="of.mine", version=1)
+    proto.graph.node.append(node("Strange", ["y"], ["z"], "strange", domain="of.mine"))
+    proto.graph.output[0].name = "z"
+    found = view_model(save(proto, tmp_path / "m.onnx"), tmp_path / "g.html", raw=True)
+    assert found.html is not None
+    assert found.html.exists()
+    assert any("onnxruntime does not load it" in note for note in found.notes)
