@@ -85,7 +85,15 @@ def markdown(data: Mapping[str, Any]) -> str:
         ]
         for r in data["runs"]
     ]
-    header = ["layers", "float", "samples", "time", "CPU time per layer", "peak memory", "size / float"]
+    header = [
+        "layers",
+        "float",
+        "samples",
+        "time",
+        "CPU time per layer",
+        "peak memory",
+        "size / float",
+    ]
     again = data["killed"]
     ended = (
         f"Ended by SIGKILL after {again['seconds_before']:.0f} s with {again['done']} of {_FEWER[0]} weights done: "
