@@ -99,16 +99,15 @@ class Passed(nn.Module):
 
 
 class Large(nn.Module):
-    """Cancels large numbers: its own rounding is beyond any absolute limit."""
+    """Cancels large numbers: its own rounding is beyond any limit that is a share of its output."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.big = nn.Linear(64, 64)
-        nn.init.normal_(self.big.weight, std=300.0)
+        self.fc = nn.Linear(64, 64, bias=False)
+        nn.init.normal_(self.fc.weight, std=1000.0)
 
     def forward(self, x: Any) -> Any:
-        y = self.big(self.big(x))
-        return (y - y.mean(1, keepdim=True)) / 100
+        return self.fc(x) - (x.unsqueeze(1) * self.fc.weight).sum(-1) + x
 
 
 class Where(nn.Module):
