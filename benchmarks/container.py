@@ -86,19 +86,20 @@ class Engine:
 
     place: Path
 
-    def _own(self, tool: str) -> list[str]:
+    def words(self, tool: str) -> list[str]:
+        """Return how a tool is called that keeps its images there."""
         storage = ["--root", str(self.place / "storage"), "--runroot", str(self.place / "run")]
         return [tool, *storage, "--storage-driver", "vfs"]
 
     def podman(self, *words: str | Path, check: bool = True) -> str:
         """Run podman with runc, which works where crun does not."""
-        return _run(*self._own("podman"), "--runtime", "runc", *words, check=check)
+        return _run(*self.words("podman"), "--runtime", "runc", *words, check=check)
 
     def build(self, folder: Path, image: str) -> float:
         """Build an image without network; return the seconds."""
         start = time.monotonic()
         _run(
-            *(*self._own("buildah"), "bud", "--runtime", "runc", "--isolation", "oci"),
+            *(*self.words("buildah"), "bud", "--runtime", "runc", "--isolation", "oci"),
             *("--network", "none", "--timestamp", "0", "--format", "docker", "--no-cache"),
             *("--ulimit", "nofile=1024:1024", "--build-arg", f"BASE={BASE}", "-t", image, "."),
             cwd=folder,
@@ -144,7 +145,7 @@ def prove(place: Path, base: Path) -> list[Fact]:
     """Build, start, probe, ask, stop; return what was found.
 
     Args:
-        place: An empty folder for all of it.
+        place: An empty folder for all of it; podman wants a path of at most 46 characters.
         base: The base's root as tar; made if it is not there.
     """
     if not base.exists():
@@ -211,7 +212,7 @@ def _built(engine: Engine, context: Path) -> list[Fact]:
 def _inside(engine: Engine) -> list[Fact]:
     found = json.loads(engine.podman("exec", _NAME, "python", "-c", _INSIDE))
     health = subprocess.run(
-        [*engine._own("podman"), "--runtime", "runc", "healthcheck", "run", _NAME],  # noqa: SLF001 - of this module
+        [*engine.words("podman"), "--runtime", "runc", "healthcheck", "run", _NAME],
         capture_output=True,
         check=False,
     ).returncode
