@@ -11,7 +11,7 @@ from quantkit.gate import rules_of
 from quantkit.graph.load import model_files
 from quantkit.result import Result
 from quantkit.settings import DataSettings, GateSettings
-from quantkit.workflows.evaluate import WRITTEN, EvaluateOptions, evaluate, named, write_evaluation
+from quantkit.workflows.evaluate import EvaluateOptions, evaluate, named, write_evaluation, written
 
 __all__ = ["evaluate_models"]
 
@@ -89,7 +89,7 @@ def evaluate_models(  # noqa: PLR0913 - one parameter per question
     if output is not None:
         read = [file for model in models for file in model_files(model.path)]
         read += [Path(data)] if isinstance(data, str | Path) else []
-        check_folder(Path(output), WRITTEN, read)
+        check_folder(Path(output), written(models), read)
     result = evaluate(models, data, chosen, options)
     if output is not None:
         write_evaluation(result, Path(output), models)

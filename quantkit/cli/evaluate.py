@@ -124,7 +124,7 @@ def measured(asked: Asked, recipe: Recipe, *, as_json: bool, quiet: bool = False
     folder = asked.folder or wanted.output or Path("evaluation")
     contenders = work.named(models)
     read = read_by(settings, *(model.path for model in contenders))
-    check_folder(folder, work.WRITTEN, [*read, recipe.file])
+    check_folder(folder, work.written(contenders), [*read, recipe.file])
     # A limit would draw the very samples that calibration with a limit drew.
     split = flags.hold_out is None and settings.limit is not None
     options = work.EvaluateOptions(

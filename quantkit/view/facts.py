@@ -17,7 +17,7 @@ Kind = Literal["int8", "dynamic", "blocks", "stored", "half", "float", "absorbed
 KINDS: Mapping[Kind, str] = MappingProxyType(
     {
         "int8": "int8",
-        "dynamic": "int8, ranges taken at run time",
+        "dynamic": "dynamic int8",
         "blocks": "weights in blocks of few bits",
         "stored": "weights only: fewer bits in the file, float at run time",
         "half": "16-bit float",

@@ -41,12 +41,13 @@ from quantkit.view.page import render_page
 from quantkit.workflows.view import ViewOptions, view
 
 __all__ = ["PARTS", "WRITTEN", "EvaluateOptions", "evaluate", "named", "write_evaluation"]
+__all__ += ["written"]
 
 PARTS = ("latency", "memory", "layers", "runtime", "fidelity")
 """What may be left out; answers and sizes are always measured."""
 
-WRITTEN = ("result.json", "report.html", "report.md", "graph.html")
-"""What `write_evaluation` writes into a folder."""
+WRITTEN = ("result.json", "report.html", "report.md")
+"""What `write_evaluation` writes into a folder, beside graphs."""
 
 _Found = TypeVar("_Found")
 _FAILURES: tuple[type[Exception], ...] = (QuantkitError, *RUNTIME_ERRORS)
@@ -162,6 +163,11 @@ def write_evaluation(
         _write_graph(result, folder / graph_name(place), [models[0].path, models[place].path])
     page, text = write_pages(result, folder)
     return folder / "result.json", page, text
+
+
+def written(models: Sequence[NamedModel]) -> tuple[str, ...]:
+    """Return the names of all that `write_evaluation` writes for these models, float's first."""
+    return (*WRITTEN, *(graph_name(place) for place in range(1, len(models))))
 
 
 def _write_graph(result: Result, page: Path, models: Sequence[Path]) -> None:

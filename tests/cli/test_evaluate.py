@@ -59,7 +59,11 @@ def test_everything_is_measured_and_written(work: Path, capsys: pytest.CaptureFi
     code = evaluate("float.onnx", "dynamic.onnx", "s=static.onnx", "--data", "data.npz", "-o", "e")
     out = capsys.readouterr().out
     assert code == 0
-    assert {f.name for f in (work / "e").iterdir()} == {"result.json", "report.html", "report.md"}
+    pages = {"report.html", "graph.html", "graph-2.html"}
+    assert {f.name for f in (work / "e").iterdir()} == {"result.json", "report.md", *pages}
+    report = (work / "e" / "report.html").read_text(encoding="utf-8")
+    assert 'href="graph.html#node=' in report
+    assert 'href="graph-2.html#node=' in report
     assert "e/report.html" in out.replace("\n", "")
     result = result_of(work / "e")
     assert [m.name for m in result.models] == ["float", "dynamic", "s"]

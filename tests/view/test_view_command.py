@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 from builders import conv_model, graph, matmul_model, model, node, save, weight
+from report_cases import judged_result, with_layers
+from result_cases import candidate
 
 from quantkit import QInt8, quantize_dynamic, view_model
 from quantkit.cli.app import run
+from quantkit.report import write_html
 
 HOSTILE = "</script><script>window.hit=1</script><img src=x onerror=alert(1)>"
 
@@ -120,3 +123,13 @@ def test_a_file_that_onnxruntime_does_not_load_is_drawn_with_a_note(tmp_path: Pa
     assert found.html is not None
     assert found.html.exists()
     assert any("onnxruntime does not load it" in note for note in found.notes)
+
+
+def test_the_report_links_to_graphs_only_where_they_are(tmp_path: Path) -> None:
+    result = judged_result(with_layers(candidate("one"), 3))
+    without = write_html(result, tmp_path / "r").read_text(encoding="utf-8")
+    assert "graph.html" not in without
+    (tmp_path / "r" / "graph.html").write_text("")
+    assert 'href="graph.html#node=' in write_html(result, tmp_path / "r").read_text(
+        encoding="utf-8"
+    )
