@@ -47,14 +47,17 @@ if TYPE_CHECKING:
     from quantkit.result import Result, load_result
     from quantkit.rewrite.simplify import ModelPass
     from quantkit.settings import (
+        BatchSettings,
         DataSettings,
         GateSettings,
         ImageSettings,
+        LimitSettings,
         NodeRule,
         PackageSettings,
         QdqSettings,
         RecoverSettings,
         ServeSettings,
+        ShadowSettings,
         StaticSettings,
         TensorRule,
         TextSettings,
@@ -77,6 +80,7 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 _HOME = {
     "Attestation": "quantkit.workflows.verify_file",
+    "BatchSettings": "quantkit.settings",
     "Calibration": "quantkit.observe",
     "DataSettings": "quantkit.settings",
     "ExportResult": "quantkit.workflows.export",
@@ -84,6 +88,7 @@ _HOME = {
     "GateVerdict": "quantkit.api.gate",
     "ImageSettings": "quantkit.settings",
     "Inspection": "quantkit.workflows.inspect",
+    "LimitSettings": "quantkit.settings",
     "MetricFunction": "quantkit.evaluate.accuracy.user_metric",
     "ModelDiff": "quantkit.diff",
     "ModelPass": "quantkit.rewrite.simplify",
@@ -103,6 +108,7 @@ _HOME = {
     "Result": "quantkit.result",
     "ResultDiff": "quantkit.diff",
     "ServeSettings": "quantkit.settings",
+    "ShadowSettings": "quantkit.settings",
     "StaticSettings": "quantkit.settings",
     "TensorRule": "quantkit.settings",
     "TextSettings": "quantkit.settings",
@@ -141,6 +147,7 @@ _HOME = {
 
 __all__ = [
     "Attestation",
+    "BatchSettings",
     "Calibration",
     "DataSettings",
     "ExportResult",
@@ -148,6 +155,7 @@ __all__ = [
     "GateVerdict",
     "ImageSettings",
     "Inspection",
+    "LimitSettings",
     "MetricFunction",
     "ModelDiff",
     "ModelPass",
@@ -167,6 +175,7 @@ __all__ = [
     "Result",
     "ResultDiff",
     "ServeSettings",
+    "ShadowSettings",
     "StaticSettings",
     "TensorRule",
     "TextSettings",

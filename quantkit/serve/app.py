@@ -122,7 +122,10 @@ class _Handlers:
         self._check_name(request)
         kind = _kind(request)
         if kind not in {"", _JSON, _BINARY}:
-            raise RequestError(f"'{kind[:100]}' is no content type of /infer: send the header 'Content-Type: {_JSON}'.", 415)
+            raise RequestError(
+                f"'{kind[:100]}' is no content type of /infer: send the header 'Content-Type: {_JSON}'.",
+                415,
+            )
         header = _header_length(request)
         if header is None and kind == _BINARY:
             raise RequestError(
