@@ -1,9 +1,15 @@
 """What holds for all tests."""
 
 import os
+import shutil
 import signal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 # A result must not depend on how busy the machine is. Tests of measuring ask for it.
 os.environ["QUANTKIT_MEASURE"] = "0"
@@ -26,8 +32,36 @@ _OWN = (
 if _OWN:
     os.sched_setaffinity(0, _OWN)  # before numpy counts cores
 
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+_FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if _OWN:
         every = item.get_closest_marker("all_cores") is not None
         os.sched_setaffinity(0, set(_CORES) if every else _OWN)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator["Browser"]:
+    """The system's browser. Where none is found tests skip, except where QUANTKIT_REQUIRE_BROWSER is set, as CI does."""
+    from playwright.sync_api import sync_playwright
+
+    found = next(filter(None, map(shutil.which, _BROWSERS)), None)
+    if found is None:
+        reason = f"no browser: none of {', '.join(_BROWSERS)} is installed"
+        if os.environ.get("QUANTKIT_REQUIRE_BROWSER"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    with sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=found, args=_FLAGS)
+        yield started
+        started.close()

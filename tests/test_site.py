@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from doc_pages import ROOT
 from playwright.sync_api import Browser, expect
-from report.test_report_browser import browser  # noqa: F401 - a fixture
 
 OPENED = ["", "docs/first-model/", "docs/reference/cli/", "docs/results/", "quantkit/ort/"]
 
@@ -47,7 +46,7 @@ def test_the_site_has_pages_reports_and_the_workflow(site: Path) -> None:
 
 
 @pytest.mark.parametrize("path", OPENED, ids=lambda p: p or "home")
-def test_a_page_is_quiet_and_asks_nobody_else(browser: Browser, address: str, path: str) -> None:  # noqa: F811
+def test_a_page_is_quiet_and_asks_nobody_else(browser: Browser, address: str, path: str) -> None:
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     errors: list[str] = []
     asked: list[str] = []

@@ -12,7 +12,6 @@ Every node is in exactly one box, and the boxes have no cycles. All passes are l
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
 
 import onnx_ir as ir
 
@@ -20,6 +19,7 @@ from quantkit.errors import ModelError
 from quantkit.graph.edit import owner_of, subgraphs_of
 from quantkit.ops.float_ops import CLIPS, FLOAT_PRODUCTS
 from quantkit.ops.integer_ops import CONVERSIONS, INTEGER_OPS, INTEGER_PRODUCTS, Role
+from quantkit.view.groups import topological
 
 __all__ = ["Folded", "fold", "nodes_in_order"]
 
@@ -228,22 +228,7 @@ def _is_constant(value: ir.Value) -> bool:
 
 def _ordered(boxes: list[Folded]) -> list[Folded] | None:
     """Return the boxes in an order in which each comes after those it reads, nearest to the given one; None if there is none."""
-    readers: list[list[int]] = [[] for _ in boxes]
-    missing = [0] * len(boxes)
-    for i, box in enumerate(boxes):
-        missing[i] = len(box.reads)
-        for source in box.reads:
-            readers[source].append(i)
-    ready = [i for i, count in enumerate(missing) if not count]
-    heapify(ready)
-    order: list[int] = []
-    while ready:
-        i = heappop(ready)
-        order.append(i)
-        for reader in readers[i]:
-            missing[reader] -= 1
-            if not missing[reader]:
-                heappush(ready, reader)
+    order = topological([box.reads for box in boxes])
     if len(order) < len(boxes):
         return None
     place = {old: new for new, old in enumerate(order)}

@@ -1,11 +1,6 @@
-"""The page in a real browser: quiet, offline, within its width, usable by keyboard, in both themes, on paper.
+"""The page in a real browser: quiet, offline, within its width, usable by keyboard, in both themes, on paper."""
 
-Where no browser is found the tests skip, except where QUANTKIT_REQUIRE_BROWSER is set, as CI does.
-"""
-
-import os
 import re
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,42 +8,18 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 from report_cases import hard_result, judged_result, tuned_result, unlabelled_result, with_layers
 from result_cases import candidate
 
 from quantkit.report import write_html
 
-_NAMES = ("chromium", "chromium-browser", "google-chrome")
-_FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 _LAYERS = 2000
 # Only boxes that scroll may hold what is wider than the page: elsewhere it would be cut off.
 _STICKS_OUT = """() => [...document.querySelectorAll('main *')].filter(e => {
   const box = e.getBoundingClientRect();
   return box.width && !e.closest('.scroll, svg, .panel-name') && (box.right > innerWidth + 1 || box.left < -1);
 }).map(e => e.className || e.tagName)"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    found = next(filter(None, map(shutil.which, _NAMES)), None)
-    if found is None:
-        reason = f"no browser: none of {', '.join(_NAMES)} is installed"
-        if os.environ.get("QUANTKIT_REQUIRE_BROWSER"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    with sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=found, args=_FLAGS)
-        yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,5 @@
-"""The page in a real browser: quiet, offline, nothing overlaps, usable by keyboard, two models go together.
+"""The page in a real browser: quiet, offline, nothing overlaps, usable by keyboard, two models go together."""
 
-Where no browser is found the tests skip, except where QUANTKIT_REQUIRE_BROWSER is set, as CI does.
-"""
-
-import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,12 +7,10 @@ from pathlib import Path
 import pytest
 from builders import graph, matmul_model, model, node, save, weight
 from onnx import TensorProto
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from quantkit import QInt8, quantize_dynamic, view_model
 
-_NAMES = ("chromium", "chromium-browser", "google-chrome")
-_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
 HOSTILE = "</script><script>window.hit=1</script><img src=x onerror=window.hit=1>"
 # Boxes that lie over each other, and lines that run through a box.
 _WRONG = """() => {
@@ -37,20 +30,6 @@ _WRONG = """() => {
   }
   return wrong;
 }"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    found = next(filter(None, map(shutil.which, _NAMES)), None)
-    if found is None:
-        reason = f"no browser: none of {', '.join(_NAMES)} is installed"
-        if os.environ.get("QUANTKIT_REQUIRE_BROWSER"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    with sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=found, args=_FLAGS)
-        yield started
-        started.close()
 
 
 @contextmanager
