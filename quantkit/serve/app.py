@@ -419,9 +419,9 @@ def _unexpected(error: Exception) -> RequestError:
     return RequestError(f"The server failed unexpectedly ({type(error).__name__}).", 500)
 
 
-def refusal(error: RequestError) -> Response:
-    """Return the answer to a request that is refused."""
-    headers = {"connection": "close"} if error.status in {408, 413} else {}
+def refusal(error: RequestError, more: Mapping[str, str] | None = None) -> Response:
+    """Return the answer to a request that is refused; `more`: headers beside the usual ones."""
+    headers = {**(more or {})} | ({"connection": "close"} if error.status in {408, 413} else {})
     if error.retry_after is not None:
         headers["retry-after"] = str(error.retry_after)
     if error.status == 401:  # noqa: PLR2004 - HTTP
@@ -439,13 +439,14 @@ def _endpoint(path: str) -> str:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
+    headers = error.headers if isinstance(error, HTTPException) else None  # Allow, with 405
     if isinstance(error, HTTPException):
         words = {404: "There is nothing at this address: see /docs.", 405: "Not with this method."}
         error = RequestError(words.get(error.status_code, error.detail), error.status_code)
     elif not isinstance(error, RequestError):
         error = _unexpected(error)
     request.state.facts["error"] = str(error)
-    return refusal(error)
+    return refusal(error, headers)
 
 
 def make_app(service: Service) -> Guard:

@@ -30,6 +30,11 @@ __all__ = ["main", "serve"]
 _LOOKS = 1.0  # seconds between looks at the model's file
 _HEADERS = 1 << 16  # bytes of a request's headers
 _HEADERS_S = 20.0  # seconds that they may take
+_SAID = b'{"error":"Address and headers are longer than 65536 bytes."}'
+_TOO_LONG = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    b"Content-Length: %d\r\n\r\n%s"
+) % (len(_SAID), _SAID)
 # Seconds; longer than balancers keep connections, so that they close them, and not we.
 _KEEP_ALIVE = 75
 _CONNECTIONS = 4096
@@ -135,10 +140,19 @@ def _http() -> Any:
         def _fits(self, content: bytes) -> bool:
             self._taken += len(content)
             if self._taken > _HEADERS:
-                self.transport.close()
+                _cut_off(self)
             return self._taken <= _HEADERS
 
     return Limited
+
+
+def _cut_off(protocol: Any) -> None:
+    """Say that the headers are too long, unless an answer is under way, and close."""
+    if protocol.transport.is_closing():
+        return
+    if protocol.cycle is None or protocol.cycle.response_complete:
+        protocol.transport.write(_TOO_LONG)
+    protocol.transport.close()
 
 
 def _say_started(service: Any, listener: socket.socket) -> None:

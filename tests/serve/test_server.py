@@ -224,6 +224,17 @@ def test_headers_without_end_are_cut_off(server: Server) -> None:
     assert server.infer(X)[0] == 200
 
 
+def test_too_long_an_address_and_a_wrong_method_are_answered(server: Server) -> None:
+    status, said = server.json("GET", f"/v2?{'a' * 70000}")
+    assert status == 431
+    assert "65536" in said["error"]
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=WAIT)
+    connection.request("GET", "/predict")
+    answer = connection.getresponse()
+    assert (answer.status, answer.getheader("Allow")) == (405, "POST")
+    connection.close()
+
+
 def mutated(rng: random.Random, request: bytes) -> bytes:
     """Return a request with a few bytes changed, cut out or put in."""
     content = bytearray(request)
