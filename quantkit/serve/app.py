@@ -363,7 +363,7 @@ class Guard:
         self._inner = inner
         self._service = service
         token = service.settings.token
-        self._token = f"Bearer {token}".encode() if token else b""
+        self._token = token.encode() if token else b""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, whatever happens."""
@@ -403,7 +403,8 @@ class Guard:
         if not self._token or scope["path"] in _OPEN:
             return
         given = next((v for k, v in scope["headers"] if k == b"authorization"), b"")
-        if not hmac.compare_digest(given, self._token):
+        scheme, _, found = given.partition(b" ")
+        if scheme.lower() != b"bearer" or not hmac.compare_digest(found.strip(), self._token):
             raise RequestError("Send the token: 'Authorization: Bearer ...'.", 401)
 
     def _tell(self, scope: Scope, status: int, seconds: float, facts: Mapping[str, Any]) -> None:

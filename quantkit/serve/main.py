@@ -58,9 +58,9 @@ def serve(model: Path, recipe: Recipe) -> int:
         from quantkit.serve.service import start_service
     except ImportError as e:
         raise UsageError(_EXTRA.format(e.name)) from e
-    settings = replace(
-        recipe.serve, token=recipe.serve.token or os.environ.get("QUANTKIT_TOKEN") or None
-    )
+    # A secret that comes from a file ends with a line break.
+    told = os.environ.get("QUANTKIT_TOKEN", "").strip()
+    settings = replace(recipe.serve, token=recipe.serve.token or told or None)
     with _listening(settings) as listener:
         service = start_service(model, settings, recipe)
         port = listener.getsockname()[1]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from quantkit.data.model import InputSpec
-from quantkit.data.pixels import read_image
+from quantkit.data.pixels import ImageSizeError, read_image
 from quantkit.data.preprocessing import Preprocessing, image_input, preprocessing
 from quantkit.data.text import looks_like_text, text_encoder
 from quantkit.errors import DataError, QuantkitError, UsageError
@@ -95,6 +95,8 @@ class Predictor:
             raise RequestError(f"Images are not taken: {self.no_image}.", 415)
         try:
             return self.image(content)
+        except ImageSizeError as e:
+            raise RequestError("The image has more pixels than are taken here.", 413) from e
         except ValueError as e:
             raise RequestError(f"The image cannot be read: {_line(e)}.") from e
 

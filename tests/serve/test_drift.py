@@ -170,6 +170,9 @@ def test_a_shadow_tells_a_good_model_from_a_bad_one(
     assert run(["gate", "--live", address]) == 2  # no rule
     assert run(["gate", "--live", address, "--max-flips", "1%"]) == 2  # nobody answers any more
     assert run(["gate", "--live", str(good), "--max-flips", "1%"]) == 2  # no such file
+    capsys.readouterr()
+    assert run(["gate", "--live", "http://a b", "--max-flips", "1%"]) == 2  # no address
+    assert "does not answer" in capsys.readouterr().err
 
 
 def test_a_bad_canary_is_sent_back_and_a_good_one_stays(tmp_path: Path) -> None:

@@ -116,7 +116,10 @@ def test_bombs_and_what_is_no_image_are_refused(tmp_path: Path) -> None:
     predicts = made(photo_model(tmp_path, Carried(data=DataSettings(image=IMAGE))))
     file = io.BytesIO()
     Image.new("1", (20_000, 20_000)).save(file, "PNG")
-    for content in (file.getvalue(), b"", b"\x89PNG\r\n\x1a\n", picture()[:200], b"GIF89a"):
+    with pytest.raises(RequestError, match="more pixels") as refused:
+        predicts.feeds(Sent(kind="image/png", content=file.getvalue()))
+    assert refused.value.status == 413
+    for content in (b"", b"\x89PNG\r\n\x1a\n", picture()[:200], b"GIF89a"):
         with pytest.raises(RequestError, match="cannot be read") as refused:
             predicts.feeds(Sent(kind="image/png", content=content))
         assert refused.value.status == 400

@@ -296,8 +296,11 @@ def _status(port: int, request: bytes, *, cut: bool) -> int:
 
 
 def test_a_token_is_asked_for(tmp_path: Path) -> None:
-    with serving(linear(tmp_path), token="secret-7") as server:  # noqa: S106 - of this test
-        assert server.infer(X)[0] == 200
+    # As Kubernetes sets it from a file: with a line break.
+    with serving(linear(tmp_path), QUANTKIT_TOKEN="secret-7\n") as server:  # noqa: S106 - of this test
+        for right in ("Bearer secret-7", "bearer  secret-7"):
+            server.headers = {"Authorization": right}
+            assert server.infer(X)[0] == 200
         server.headers = {}
         assert server.ask("GET", "/v2/health/live")[0] == 200
         for wrong in ({}, {"Authorization": "Bearer secret-8"}, {"Authorization": "secret-7"}):
