@@ -10,7 +10,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from ipaddress import ip_address
 from pathlib import Path
@@ -61,7 +62,7 @@ def serve(model: Path, recipe: Recipe) -> int:
     # A secret that comes from a file ends with a line break.
     told = os.environ.get("QUANTKIT_TOKEN", "").strip()
     settings = replace(recipe.serve, token=recipe.serve.token or told or None)
-    with _listening(settings) as listener:
+    with _stoppable(), _listening(settings) as listener:
         service = start_service(model, settings, recipe)
         port = listener.getsockname()[1]
         service.settings = replace(settings, port=port)
@@ -84,6 +85,21 @@ def serve(model: Path, recipe: Recipe) -> int:
     service.close()
     service.log("info", "stopped", {})
     return 0
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """End with 0 on a SIGTERM that comes while the model is loaded: the first process of a container ignores it otherwise."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        raise SystemExit(0)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _listening(settings: ServeSettings) -> socket.socket:
@@ -279,6 +295,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except QuantkitError as e:
         sys.stderr.write(f"error: {e}\n")
         return 2
+    except KeyboardInterrupt:
+        return 130  # by Ctrl-C, before it listened
 
 
 def _over(settings: Any, given: Mapping[str, Any]) -> Any:

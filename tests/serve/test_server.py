@@ -505,6 +505,31 @@ def test_what_cannot_be_served_ends_with_2_and_a_line(tmp_path: Path) -> None:
                 assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize(("sign", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_it_can_be_stopped_while_it_loads(tmp_path: Path, sign: signal.Signals, code: int) -> None:
+    """As the first process of a container it would ignore a SIGTERM that it does not handle."""
+    pipe = tmp_path / "labels.txt"
+    os.mkfifo(pipe)
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "quantkit.serve",
+            str(linear(tmp_path)),
+            "--labels",
+            str(pipe),
+            "--port",
+            "0",
+        ],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+    )
+    with pipe.open("wb"):  # it reads its labels, for which there are none yet
+        process.send_signal(sign)
+        assert process.communicate(timeout=WAIT)[1] == b""
+    assert process.returncode == code
+
+
 def test_the_command_starts_and_ends_the_same_server(tmp_path: Path) -> None:
     """By the command line, with what quantkit.toml says; its limits hold."""
     linear(tmp_path)
