@@ -30,6 +30,8 @@ from quantkit.settings.record import carried_by
 
 __all__ = ["Predictor", "Sent", "answer", "parts_of", "predictor"]
 
+# Characters of a text: tokenizers read all of it before they cut it, at some megabytes a second or less.
+_LONGEST = 1 << 18
 _SCORES = 2  # axes of an output that scores classes
 _TOP, _MOST_CLASSES = 5, 1000  # in an answer
 _JSON, _BYTES = "application/json", "application/octet-stream"
@@ -103,6 +105,10 @@ class Predictor:
     def _of_text(self, text: str) -> Feeds:
         if self.text is None:
             raise RequestError(f"Texts are not taken: {self.no_text}.", 415)
+        if len(text) > _LONGEST:
+            raise RequestError(
+                f"The text has {len(text)} characters; up to {_LONGEST} are taken.", 413
+            )
         try:
             return self.text(text)
         except (DataError, ValueError) as e:

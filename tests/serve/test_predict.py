@@ -222,6 +222,9 @@ def test_a_file_of_no_said_type_is_what_the_model_takes(tmp_path: Path) -> None:
     path = photo_model(tmp_path, Carried(data=DataSettings(image=IMAGE)))
     assert list(made(path).feeds(sent)) == ["x"]
     words = Predictor(inputs=(), text=lambda text: {"ids": np.array([len(text)])})
+    with pytest.raises(RequestError, match="300000 characters") as refused:
+        words.feeds(Sent(kind="text/plain", content=b"a " * 150_000))
+    assert refused.value.status == 413
     assert words.feeds(parts_of(head + b"abc\r\n--zz--\r\n", b"zz"))["ids"].tolist() == [3]
 
 
