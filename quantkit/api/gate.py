@@ -155,6 +155,7 @@ def gate_live(
 def _drift_of(source: str) -> bytes:
     """Return what a server's /drift says, or what it once said."""
     import os
+    from http.client import HTTPException
     from urllib.error import HTTPError, URLError
     from urllib.request import Request, urlopen
 
@@ -165,7 +166,7 @@ def _drift_of(source: str) -> bytes:
             said = f"Cannot read '{source}': {e.strerror}; give a server's address, or a file with what its /drift said."
             raise as_os_error(UsageError(said), e) from e
     address = source if source.rstrip("/").endswith("/drift") else f"{source.rstrip('/')}/drift"
-    token = os.environ.get("QUANTKIT_TOKEN")
+    token = os.environ.get("QUANTKIT_TOKEN", "").strip()  # a secret's file ends with a line break
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         with urlopen(Request(address, headers=headers), timeout=_PATIENCE) as answer:  # noqa: S310 - http alone, see above
@@ -174,8 +175,10 @@ def _drift_of(source: str) -> bytes:
     except HTTPError as e:
         said = e.read(_LONGEST).decode(errors="replace")
         raise UsageError(f"'{address}' answers {e.code}: {printable(said)[:300]}") from e
-    except (URLError, OSError, ValueError) as e:
-        raise UsageError(f"'{address}' does not answer: {e}.") from e
+    except (URLError, OSError, ValueError, HTTPException) as e:
+        reason = e.reason if isinstance(e, URLError) else e
+        said = printable(str(reason) or type(reason).__name__)
+        raise UsageError(f"'{printable(address)}' does not answer: {said}.") from e
 
 
 def _chosen(result: Result, names: Sequence[str], shown: str) -> Result:

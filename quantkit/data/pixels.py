@@ -25,7 +25,7 @@ from quantkit.data.model import Array, Boxes
 from quantkit.data.preprocessing import Preprocessing
 from quantkit.settings import memory_text
 
-__all__ = ["place_in", "read_image", "stored_size", "stored_turned", "to_array"]
+__all__ = ["ImageSizeError", "place_in", "read_image", "stored_size", "stored_turned", "to_array"]
 
 # EXIF's orientation -> the number of PIL's Transpose that undoes it, and which of them swap the sides.
 _TAG = 0x0112
@@ -41,6 +41,10 @@ _OPAQUE = 255
 _MUCH_LARGER = 1.5
 _CROP_SHARE = 0.875  # 224 / 256, the share of the shorter side that the usual transform keeps
 _DRAFT = 2  # decode to at least so many times the wanted size: the rest is filtered by `resize`
+
+
+class ImageSizeError(ValueError):
+    """An image that would take more memory than it may."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +68,7 @@ def read_image(source: Path | IO[bytes], steps: Preprocessing, memory: int) -> A
         memory: Bytes that the decoded image may take.
 
     Raises:
+        ImageSizeError: It would take more memory than it may.
         ValueError: It cannot be read; says why.
     """
     from PIL import Image, UnidentifiedImageError
@@ -74,6 +79,8 @@ def read_image(source: Path | IO[bytes], steps: Preprocessing, memory: int) -> A
             return to_array(image, steps)
     except UnidentifiedImageError as e:
         raise ValueError(f"it is no image that quantkit reads ({', '.join(_FORMATS)})") from e
+    except (ImageSizeError, Image.DecompressionBombError) as e:
+        raise ImageSizeError(str(e).rstrip(".")) from e
     except Exception as e:  # a decoder raises anything for a broken file
         raise ValueError(str(e).rstrip(".") or type(e).__name__) from e
 
@@ -123,7 +130,7 @@ def _orientation(image: Any) -> int:
 def _check_size(size: tuple[int, int], memory: int) -> None:
     taken = size[0] * size[1] * _PIXEL
     if taken > memory:
-        raise ValueError(
+        raise ImageSizeError(
             f"its {size[0]}x{size[1]} pixels take {memory_text(taken)} and quantkit may hold "
             f"{memory_text(memory)}, allow more with --memory"
         )

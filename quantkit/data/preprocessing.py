@@ -94,6 +94,8 @@ def image_input(inputs: Sequence[InputSpec]) -> InputSpec:
     """Return the input that takes the image: the only one, of rank 4."""
     if len(inputs) == 1 and len(inputs[0].shape) == _IMAGE_RANK:
         return inputs[0]
+    if not inputs:
+        raise DataError("Images cannot feed a model that takes no inputs.")
     other = next((s for s in inputs if len(s.shape) != _IMAGE_RANK), inputs[-1])
     raise DataError(
         f"Images cannot feed the model's input '{other}': they need a model with one input of 4 "

@@ -72,6 +72,16 @@ def compared(recorded: Dict[str, List[Any]], found: Dict[str, List[Any]]) -> Tup
     return worst, where
 
 
+def _address(text: str) -> Any:
+    """Return the parts of an address; None: it is none."""
+    try:
+        url = urlsplit(text)
+        known = url.scheme in ("http", "https") and url.hostname and url.port != 0
+    except ValueError:  # a port that is no number
+        return None
+    return url if known and text.isprintable() and " " not in text else None
+
+
 def _connection(url: Any) -> Any:
     kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
     return kind(url.hostname, url.port, timeout=60)
@@ -79,7 +89,7 @@ def _connection(url: Any) -> Any:
 
 def _ask(url: Any, path: str, body: Any = None, headers: Any = None) -> Tuple[int, bytes]:  # noqa: UP006
     connection = _connection(url)
-    token = os.environ.get("QUANTKIT_TOKEN")
+    token = os.environ.get("QUANTKIT_TOKEN", "").strip()  # a file's last line break is none of it
     sent = dict(headers or {}, **({"Authorization": f"Bearer {token}"} if token else {}))
     try:
         connection.request(
@@ -105,9 +115,55 @@ def _wait(url: Any, seconds: float) -> str:
         time.sleep(0.2)
 
 
-def _say(text: str, code: int) -> int:
-    (sys.stderr if code else sys.stdout).write(text + "\n")
-    return code
+class _SmokeError(Exception):
+    """Why it is not as recorded (1), or cannot be asked (2)."""
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def _recorded() -> Tuple[Dict[str, Any], bytes]:  # noqa: UP006
+    """Return what is sent and was answered, and the sample."""
+    folder = Path(__file__).resolve().parent
+    try:
+        record = json.loads((folder / "answer.json").read_text(encoding="utf-8"))
+        return record, (folder / record["sample"]).read_bytes()
+    except (OSError, ValueError) as e:
+        raise _SmokeError(f"what was recorded cannot be read: {e}", 2) from e
+
+
+def _answered(url: Any, record: Dict[str, Any], sample: bytes) -> Dict[str, List[Any]]:  # noqa: UP006
+    """Ask, and return the values of the answer."""
+    try:
+        status, body = _ask(url, record["path"], sample, record["headers"])
+    except (OSError, http.client.HTTPException) as e:
+        raise _SmokeError(f"{url.geturl()} does not answer: {e}", 2) from e
+    if status != _OK:
+        raise _SmokeError(f"{record['sample']} is answered with {status}: {body[:300]!r}", 1)
+    try:
+        return values(json.loads(body))
+    except (AttributeError, KeyError, TypeError, ValueError) as e:
+        raise _SmokeError(f"the answer is not of this kind of server: {body[:300]!r}", 1) from e
+
+
+def _tried(address: str, patience: float) -> str:
+    """Ask the server and compare; return what is said of an answer as recorded."""
+    url = _address(address)
+    if url is None:
+        raise _SmokeError(f"'{address}' is no address: write http://host:port", 2)
+    record, sample = _recorded()
+    start = time.monotonic()
+    said = _wait(url, patience)
+    if said:
+        raise _SmokeError(f"{address} is not ready after {patience:g} s: {said}", 2)
+    ready = time.monotonic() - start
+    worst, where = compared(record["values"], _answered(url, record, sample))
+    far = f"the answer differs from the recorded one by {worst:.3g} of the largest value"
+    allowed = f"(allowed: {record['tolerance']:g})"
+    if worst > record["tolerance"]:
+        raise _SmokeError(f"{far}: {where} {allowed}", 1)
+    return f"ready after {ready:.1f} s; {far} {allowed}"
 
 
 def main() -> int:
@@ -118,35 +174,12 @@ def main() -> int:
     parser.add_argument("url", nargs="?", default="http://127.0.0.1:8000")
     parser.add_argument("--wait", type=float, default=60.0, metavar="SECONDS")
     given = parser.parse_args()
-    url = urlsplit(given.url)
-    if url.scheme not in ("http", "https") or not url.hostname:
-        return _say(f"error: '{given.url}' is no address: write http://host:port", 2)
-    folder = Path(__file__).resolve().parent
-    record = json.loads((folder / "answer.json").read_text(encoding="utf-8"))
-    sample = (folder / record["sample"]).read_bytes()
-    start = time.monotonic()
-    said = _wait(url, given.wait)
-    if said:
-        return _say(f"error: {given.url} is not ready after {given.wait:g} s: {said}", 2)
-    ready = time.monotonic() - start
     try:
-        status, body = _ask(url, record["path"], sample, record["headers"])
-    except (OSError, http.client.HTTPException) as e:
-        return _say(f"error: {given.url} does not answer: {e}", 2)
-    if status != _OK:
-        return _say(f"error: {record['sample']} is answered with {status}: {body[:300]!r}", 1)
-    worst, where = compared(record["values"], values(json.loads(body)))
-    if worst > record["tolerance"]:
-        return _say(
-            f"error: the answer differs from the recorded one by {worst:.3g} of the largest value: {where}"
-            f" (allowed: {record['tolerance']:g})",
-            1,
-        )
-    return _say(
-        f"ok: ready after {ready:.1f} s; the answer differs from the recorded one by {worst:.3g} of the "
-        f"largest value (allowed: {record['tolerance']:g})",
-        0,
-    )
+        sys.stdout.write(f"ok: {_tried(given.url, given.wait)}\n")
+    except _SmokeError as e:
+        sys.stderr.write(f"error: {e}\n")
+        return e.code
+    return 0
 
 
 if __name__ == "__main__":

@@ -135,14 +135,16 @@ class _Handlers:
         engine = loaded.engine
         body = await self._body(request)
         read = partial(decoded, body, header, engine.inputs, engine.outputs)
-        asked = await self._aside(read) if header is None and len(body) > _LARGE else read()
+        asked = (
+            await self._aside(request, read) if header is None and len(body) > _LARGE else read()
+        )
         found = await self._run(request, loaded, asked.feeds)
         head = {"model_name": self.service.name, "model_version": _VERSION}
         if asked.id:
             head["id"] = asked.id
         size = sum(found[one.name].nbytes for one in asked.outputs if not one.binary)
         write = partial(encoded, head, asked.outputs, found)
-        content, length = await self._aside(write) if size > _LARGE else write()
+        content, length = await self._aside(request, write) if size > _LARGE else write()
         if length is None:
             return Response(content, media_type=_JSON)
         return Response(content, 200, {_HEADER: str(length)}, _BINARY)
@@ -153,7 +155,7 @@ class _Handlers:
         loaded = self.service.loaded
         body = await self._body(request)
         sent = _sent(request, body)
-        feeds = await self._aside(partial(loaded.predictor.feeds, sent))
+        feeds = await self._aside(request, partial(loaded.predictor.feeds, sent))
         found = await self._run(request, loaded, feeds)
         head = {"model_name": self.service.name, "model_version": _VERSION}
 
@@ -162,12 +164,17 @@ class _Handlers:
             return _json({**head, **said})
 
         large = sum(array.nbytes for array in found.values()) > _LARGE
-        written: Response = await self._aside(write) if large else write()
+        written: Response = await self._aside(request, write) if large else write()
         return written
 
-    async def _aside(self, work: Any) -> Any:
-        """Do what takes a while in a thread of its own."""
-        return await asyncio.get_running_loop().run_in_executor(self.service.preparing, work)
+    async def _aside(self, request: Request, work: Any) -> Any:
+        """Do what takes a while in a thread of its own; what is still waiting for one when time is over is not done."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(_left(self.service, request)):
+                return await loop.run_in_executor(self.service.preparing, work)
+        except TimeoutError as e:
+            raise _late(self.service) from e
 
     async def _body(self, request: Request) -> bytes:
         """Return the body, counted while it comes in; what it takes is given back by `Guard`."""
@@ -277,6 +284,17 @@ class _Outbox:
                 job.waiter.set_result(found)
 
 
+def _left(service: Service, request: Request) -> float:
+    """Return the seconds that a request still has."""
+    spent: float = perf_counter() - request.state.started
+    return max(0.0, service.settings.limits.timeout_s - spent)
+
+
+def _late(service: Service) -> RequestError:
+    limit = service.settings.limits.timeout_s
+    return RequestError(f"There was no answer within {limit:g} s.", 504)
+
+
 async def _answered(service: Service, request: Request, job: Job) -> Answer:
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Answer] = loop.create_future()
@@ -294,11 +312,8 @@ async def _answered(service: Service, request: Request, job: Job) -> Answer:
 
     watching: list[asyncio.Task[None]] = []
     service.line.put(job)
-    limit = service.settings.limits.timeout_s
-    left = max(0.0, limit - (perf_counter() - request.state.started))
-    late = RequestError(f"There was no answer within {limit:g} s.", 504)
     timers = (
-        loop.call_later(left, give_up, late),
+        loop.call_later(_left(service, request), give_up, _late(service)),
         loop.call_later(_PATIENCE, lambda: watching.append(loop.create_task(watch()))),
     )
     try:
@@ -363,7 +378,7 @@ class Guard:
         self._inner = inner
         self._service = service
         token = service.settings.token
-        self._token = f"Bearer {token}".encode() if token else b""
+        self._token = token.encode() if token else b""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, whatever happens."""
@@ -403,7 +418,8 @@ class Guard:
         if not self._token or scope["path"] in _OPEN:
             return
         given = next((v for k, v in scope["headers"] if k == b"authorization"), b"")
-        if not hmac.compare_digest(given, self._token):
+        scheme, _, found = given.partition(b" ")
+        if scheme.lower() != b"bearer" or not hmac.compare_digest(found.strip(), self._token):
             raise RequestError("Send the token: 'Authorization: Bearer ...'.", 401)
 
     def _tell(self, scope: Scope, status: int, seconds: float, facts: Mapping[str, Any]) -> None:
@@ -419,9 +435,9 @@ def _unexpected(error: Exception) -> RequestError:
     return RequestError(f"The server failed unexpectedly ({type(error).__name__}).", 500)
 
 
-def refusal(error: RequestError) -> Response:
-    """Return the answer to a request that is refused."""
-    headers = {"connection": "close"} if error.status in {408, 413} else {}
+def refusal(error: RequestError, more: Mapping[str, str] | None = None) -> Response:
+    """Return the answer to a request that is refused; `more`: headers beside the usual ones."""
+    headers = {**(more or {})} | ({"connection": "close"} if error.status in {408, 413} else {})
     if error.retry_after is not None:
         headers["retry-after"] = str(error.retry_after)
     if error.status == 401:  # noqa: PLR2004 - HTTP
@@ -439,13 +455,14 @@ def _endpoint(path: str) -> str:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
+    headers = error.headers if isinstance(error, HTTPException) else None  # Allow, with 405
     if isinstance(error, HTTPException):
         words = {404: "There is nothing at this address: see /docs.", 405: "Not with this method."}
         error = RequestError(words.get(error.status_code, error.detail), error.status_code)
     elif not isinstance(error, RequestError):
         error = _unexpected(error)
     request.state.facts["error"] = str(error)
-    return refusal(error)
+    return refusal(error, headers)
 
 
 def make_app(service: Service) -> Guard:

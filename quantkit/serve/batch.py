@@ -85,8 +85,8 @@ class Job:
 
     @property
     def rows(self) -> int:
-        """How many rows it has."""
-        return len(next(iter(self.feeds.values()))) if self.feeds else 1
+        """How many rows it has: by its first input that is no single number."""
+        return next((len(array) for array in self.feeds.values() if array.ndim), 1)
 
     @property
     def key(self) -> object:

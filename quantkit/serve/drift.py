@@ -275,13 +275,14 @@ def _energies(name: str, reference: Array, candidate: Array) -> LiveOutput:
     before = reference.reshape(count, -1).astype(np.float64)
     now = candidate.reshape(count, -1).astype(np.float64)
     good = np.isfinite(before)
+    told = int(good.any(axis=1).sum())  # a row of which the reference says nothing is no evidence
     lost = good & ~np.isfinite(now)
     good &= ~lost
     a = np.square(before, where=good, out=np.zeros_like(before)).sum(axis=1)
     differences = np.subtract(now, before, where=good, out=np.zeros_like(before))
     b = np.square(differences).sum(axis=1)
     pairs = Pairs(
-        n=count,
+        n=told,
         a=float(a.sum()),
         b=float(b.sum()),
         aa=float(a @ a),

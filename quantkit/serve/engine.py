@@ -97,9 +97,27 @@ class Engine:
         return dict(zip(self.names, self.session.run(self.names, feeds, options), strict=True))
 
     def fits(self, other: "Engine") -> bool:
-        """Say whether callers of the other model can be answered by this one: it takes the same, and gives the same names."""
-        named = [[(port.name, port.datatype) for port in one.outputs] for one in (self, other)]
-        return self.inputs == other.inputs and named[0] == named[1]
+        """Say whether callers of the other model can be answered by this one: it takes the same, and gives the same."""
+        return (
+            self.inputs == other.inputs
+            and self.names == other.names
+            and all(_alike(*pair) for pair in zip(self.outputs, other.outputs, strict=True))
+        )
+
+
+def _alike(one: Port, other: Port) -> bool:
+    """Say whether two outputs can have the same values: where both fix an extent it is the same."""
+    open_shape = not one.shape or not other.shape  # which may be a single number, or unsaid
+    return one.datatype == other.datatype and (
+        open_shape
+        or (
+            len(one.shape) == len(other.shape)
+            and all(
+                None in pair or pair[0] == pair[1]
+                for pair in zip(one.shape, other.shape, strict=True)
+            )
+        )
+    )
 
 
 def load_engine(path: Path, *, provider: str = "cpu", threads: int = 1) -> Engine:

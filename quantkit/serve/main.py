@@ -10,7 +10,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from ipaddress import ip_address
 from pathlib import Path
@@ -30,6 +31,11 @@ __all__ = ["main", "serve"]
 _LOOKS = 1.0  # seconds between looks at the model's file
 _HEADERS = 1 << 16  # bytes of a request's headers
 _HEADERS_S = 20.0  # seconds that they may take
+_SAID = b'{"error":"Address and headers are longer than 65536 bytes."}'
+_TOO_LONG = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    b"Content-Length: %d\r\n\r\n%s"
+) % (len(_SAID), _SAID)
 # Seconds; longer than balancers keep connections, so that they close them, and not we.
 _KEEP_ALIVE = 75
 _CONNECTIONS = 4096
@@ -53,10 +59,10 @@ def serve(model: Path, recipe: Recipe) -> int:
         from quantkit.serve.service import start_service
     except ImportError as e:
         raise UsageError(_EXTRA.format(e.name)) from e
-    settings = replace(
-        recipe.serve, token=recipe.serve.token or os.environ.get("QUANTKIT_TOKEN") or None
-    )
-    with _listening(settings) as listener:
+    # A secret that comes from a file ends with a line break.
+    told = os.environ.get("QUANTKIT_TOKEN", "").strip()
+    settings = replace(recipe.serve, token=recipe.serve.token or told or None)
+    with _stoppable(), _listening(settings) as listener:
         service = start_service(model, settings, recipe)
         port = listener.getsockname()[1]
         service.settings = replace(settings, port=port)
@@ -79,6 +85,21 @@ def serve(model: Path, recipe: Recipe) -> int:
     service.close()
     service.log("info", "stopped", {})
     return 0
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """End with 0 on a SIGTERM that comes while the model is loaded: the first process of a container ignores it otherwise."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        raise SystemExit(0)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _listening(settings: ServeSettings) -> socket.socket:
@@ -135,10 +156,19 @@ def _http() -> Any:
         def _fits(self, content: bytes) -> bool:
             self._taken += len(content)
             if self._taken > _HEADERS:
-                self.transport.close()
+                _cut_off(self)
             return self._taken <= _HEADERS
 
     return Limited
+
+
+def _cut_off(protocol: Any) -> None:
+    """Say that the headers are too long, unless an answer is under way, and close."""
+    if protocol.transport.is_closing():
+        return
+    if protocol.cycle is None or protocol.cycle.response_complete:
+        protocol.transport.write(_TOO_LONG)
+    protocol.transport.close()
 
 
 def _say_started(service: Any, listener: socket.socket) -> None:
@@ -265,6 +295,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except QuantkitError as e:
         sys.stderr.write(f"error: {e}\n")
         return 2
+    except KeyboardInterrupt:
+        return 130  # by Ctrl-C, before it listened
 
 
 def _over(settings: Any, given: Mapping[str, Any]) -> Any:

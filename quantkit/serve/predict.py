@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from quantkit.data.model import InputSpec
-from quantkit.data.pixels import read_image
+from quantkit.data.pixels import ImageSizeError, read_image
 from quantkit.data.preprocessing import Preprocessing, image_input, preprocessing
 from quantkit.data.text import looks_like_text, text_encoder
 from quantkit.errors import DataError, QuantkitError, UsageError
@@ -30,9 +30,11 @@ from quantkit.settings.record import carried_by
 
 __all__ = ["Predictor", "Sent", "answer", "parts_of", "predictor"]
 
+# Characters of a text: tokenizers read all of it before they cut it, at some megabytes a second or less.
+_LONGEST = 1 << 18
 _SCORES = 2  # axes of an output that scores classes
 _TOP, _MOST_CLASSES = 5, 1000  # in an answer
-_JSON = "application/json"
+_JSON, _BYTES = "application/json", "application/octet-stream"
 _UNSAID = "neither the model nor quantkit.toml says how inputs are prepared"
 
 Feeds = dict[str, Array]
@@ -76,9 +78,11 @@ class Predictor:
         Raises:
             RequestError: The model takes no such thing, or it cannot be read.
         """
-        if sent.kind.startswith("image/") or sent.kind == "application/octet-stream":
+        # Bytes of no said type are what the model takes.
+        text = sent.kind == "text/plain" or (sent.kind == _BYTES and self.text is not None)
+        if sent.kind.startswith("image/") or (sent.kind == _BYTES and not text):
             return self._of_image(sent.content)
-        if sent.kind == "text/plain":
+        if text:
             return self._of_text(_utf8(sent.content))
         if sent.kind == _JSON:
             return self._of_json(read_json(sent.content))
@@ -93,12 +97,18 @@ class Predictor:
             raise RequestError(f"Images are not taken: {self.no_image}.", 415)
         try:
             return self.image(content)
+        except ImageSizeError as e:
+            raise RequestError("The image has more pixels than are taken here.", 413) from e
         except ValueError as e:
             raise RequestError(f"The image cannot be read: {_line(e)}.") from e
 
     def _of_text(self, text: str) -> Feeds:
         if self.text is None:
             raise RequestError(f"Texts are not taken: {self.no_text}.", 415)
+        if len(text) > _LONGEST:
+            raise RequestError(
+                f"The text has {len(text)} characters; up to {_LONGEST} are taken.", 413
+            )
         try:
             return self.text(text)
         except (DataError, ValueError) as e:
@@ -171,9 +181,8 @@ def predictor(engine: Engine, data: DataSettings, labels: Sequence[str], memory:
         for port in engine.inputs
     )
     carried = carried_by(engine.metadata)
-    found = Predictor(
-        inputs=engine.inputs, labels=tuple(labels) or (carried.labels if carried else ())
-    )
+    names = tuple(labels) or (carried.labels if carried else ())
+    found = Predictor(inputs=engine.inputs, labels=names, notes=_misnamed(names, engine.outputs))
     if looks_like_text(specs):
         text = carried.data.text if carried else data.text
         text = replace(
@@ -187,6 +196,16 @@ def predictor(engine: Engine, data: DataSettings, labels: Sequence[str], memory:
     return _for_images(
         found, specs, data.image, image if image != ImageSettings() else None, memory
     )
+
+
+def _misnamed(labels: Sequence[str], outputs: Sequence[Port]) -> tuple[str, ...]:
+    """Say that there are more or fewer labels than classes, in which case none is used."""
+    widths = [port.shape[-1] for port in outputs if len(port.shape) == _SCORES]
+    if not labels or not widths or any(n in (None, len(labels)) for n in widths):
+        return ()
+    given = "; ".join(str(port) for port in outputs)
+    said = f"There are {len(labels)} labels and no output with as many classes ({given})"
+    return (f"{said}: /predict names no classes.",)
 
 
 def _for_images(
@@ -213,7 +232,7 @@ def _for_images(
         image=lambda content: {spec.name: read_image(BytesIO(content), steps, memory)},
         no_text="the model takes images",
         lines=steps.lines,
-        notes=steps.warnings if carried is None else (),
+        notes=(*found.notes, *(steps.warnings if carried is None else ())),
     )
 
 
@@ -257,8 +276,10 @@ def parts_of(content: bytes, boundary: bytes) -> Sent:
                 line.partition(":") for line in head.decode("latin-1").splitlines()
             )
         }
-        kind = headers.get("content-type", "text/plain").partition(";")[0].lower()
-        is_file = "filename=" in headers.get("content-disposition", "")
+        is_file = "filename" in headers.get("content-disposition", "")
+        # Many clients send a file without saying what it is.
+        usual = _BYTES if is_file else "text/plain"
+        kind = headers.get("content-type", usual).partition(";")[0].strip().lower()
         found.append((not is_file, Sent(kind=kind, content=body)))
     if not found or not pieces[-1].startswith(b"--"):
         raise RequestError("The form is damaged or empty: send one part with the file.")

@@ -102,24 +102,25 @@ class Inference:
     outputs: tuple[Wanted, ...]
 
 
+# What may be left out may be null as well: many clients write all of their fields.
 class _Input(msgspec.Struct):
     name: str
     datatype: str
     shape: list[int]
     data: msgspec.Raw = msgspec.Raw()
-    parameters: dict[str, Any] = {}
+    parameters: dict[str, Any] | None = None
 
 
 class _Output(msgspec.Struct):
     name: str
-    parameters: dict[str, Any] = {}
+    parameters: dict[str, Any] | None = None
 
 
 class _Body(msgspec.Struct):
     inputs: list[_Input]
-    id: str = ""
+    id: str | None = None
     outputs: list[_Output] | None = None
-    parameters: dict[str, Any] = {}
+    parameters: dict[str, Any] | None = None
 
 
 _BODY = msgspec.json.Decoder(_Body)
@@ -176,7 +177,7 @@ def decoded(
     known = {port.name: port for port in inputs}
     _check_names(given, known)
     arrays = {n: checked(known[n], a) for n, a in _arrays(asked.inputs, known, tail)}
-    return Inference(id=asked.id, feeds=arrays, outputs=_wanted(asked, outputs))
+    return Inference(id=asked.id or "", feeds=arrays, outputs=_wanted(asked, outputs))
 
 
 def _check_names(given: Iterable[str], known: Mapping[str, Port]) -> None:
@@ -201,9 +202,10 @@ def _arrays(
                 f"The input '{port.name}' is {port.datatype}, not '{_cut(tensor.datatype)}'."
             )
         count = _count(tensor)
-        if any(key.startswith("shared_memory") for key in tensor.parameters):
+        parameters = tensor.parameters or {}
+        if any(key.startswith("shared_memory") for key in parameters):
             raise RequestError("Shared memory is not offered: send the tensor itself.")
-        size = tensor.parameters.get(_SIZE)
+        size = parameters.get(_SIZE)
         if size is None:
             flat = _from_json(tensor, port, count)
         else:
@@ -322,11 +324,14 @@ def _text(content: bytes, port: Port) -> str:
 def checked(port: Port, array: Array) -> Array:
     """Return an array that fits an input.
 
+    An input without axes takes any: onnxruntime does not tell a single number from a model that leaves the shape open.
+
     Raises:
         RequestError: It has another number of axes, or another extent where the model's is fixed.
     """
-    fits = len(array.shape) == len(port.shape) and all(
-        want in (None, have) for want, have in zip(port.shape, array.shape, strict=True)
+    fits = not port.shape or (
+        len(array.shape) == len(port.shape)
+        and all(want in (None, have) for want, have in zip(port.shape, array.shape, strict=True))
     )
     if not fits:
         raise RequestError(f"The shape {list(array.shape)} does not fit the input '{port}'.")
@@ -334,7 +339,7 @@ def checked(port: Port, array: Array) -> Array:
 
 
 def _wanted(asked: _Body, outputs: Sequence[Port]) -> tuple[Wanted, ...]:
-    usual = asked.parameters.get("binary_data_output") is True
+    usual = (asked.parameters or {}).get("binary_data_output") is True
     if not asked.outputs:
         return tuple(Wanted(name=port.name, binary=usual) for port in outputs)
     known = [port.name for port in outputs]
@@ -344,11 +349,12 @@ def _wanted(asked: _Body, outputs: Sequence[Port]) -> tuple[Wanted, ...]:
             raise RequestError(
                 f"The model has no output '{_cut(one.name)}': it gives {', '.join(known)}."
             )
-        if one.parameters.get("classification"):
+        parameters = one.parameters or {}
+        if parameters.get("classification"):
             raise RequestError("classification is not offered here: ask /predict.")
-        if any(key.startswith("shared_memory") for key in one.parameters):
+        if any(key.startswith("shared_memory") for key in parameters):
             raise RequestError("Shared memory is not offered: the tensor itself is sent.")
-        found.append(Wanted(name=one.name, binary=one.parameters.get("binary_data", usual) is True))
+        found.append(Wanted(name=one.name, binary=parameters.get("binary_data", usual) is True))
     if len({one.name for one in found}) < len(found):
         raise RequestError("An output is asked for twice.")
     return tuple(found)

@@ -300,7 +300,7 @@ def test_the_page_says_what_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for line in lines:
         words = shlex.split(line.replace("@sha256:...", f"@sha256:{'0' * 64}"), comments=True)
         assert run([*words[1:], "--no-lock"]) == 0, line
-    code = re.search(r"```python\n(.*?)```", page, re.DOTALL)
+    code = re.search(r"```py\n(.*?)```", page, re.DOTALL)
     assert code is not None
     exec(code[1])  # noqa: S102 - the page's own example
     assert (tmp_path / "deploy/sample.png").is_file()

@@ -2,7 +2,9 @@
 
 import json
 import os
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -19,7 +21,7 @@ from quantkit.package.smoke import compared, values
 def test_it_says_how_far_the_answer_is_from_the_recorded_one(tmp_path: Path) -> None:
     packed(linear(tmp_path), tmp_path / "out")
     with running(tmp_path / "out", token="secret") as address:  # noqa: S106
-        code, said = smoke(tmp_path / "out", address, token="secret")  # noqa: S106
+        code, said = smoke(tmp_path / "out", address, token="secret\n")  # noqa: S106
         assert (code, said[:3]) == (0, "ok:"), said
         assert "differs from the recorded one by" in said
         assert smoke(tmp_path / "out", address)[0] == 1  # no token
@@ -33,7 +35,40 @@ def test_it_says_how_far_the_answer_is_from_the_recorded_one(tmp_path: Path) -> 
     code, said = smoke(tmp_path / "out", address, "--wait", "0")
     assert code == 2
     assert "is not ready" in said
-    assert smoke(tmp_path / "out", "ftp://here")[0] == 2
+    for wrong in ("ftp://here", "http://", "http://here:port", "http://[", "http://a b"):
+        code, said = smoke(tmp_path / "out", wrong)
+        assert code == 2
+        assert "is no address" in said
+    answer.write_text("{")
+    code, said = smoke(tmp_path / "out", address)
+    assert code == 2
+    assert "cannot be read" in said
+
+
+def test_another_server_in_its_place_is_told(tmp_path: Path) -> None:
+    """One that says 200 to everything, as a portal before a network does."""
+    packed(linear(tmp_path), tmp_path / "out")
+
+    class Portal(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", "0")))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<html>Welcome")
+
+        do_POST = do_GET  # noqa: N815 - its name
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Portal) as portal:
+        thread = Thread(target=portal.serve_forever, daemon=True)
+        thread.start()
+        code, said = smoke(tmp_path / "out", f"http://127.0.0.1:{portal.server_port}")
+        portal.shutdown()
+        thread.join()
+    assert code == 1
+    assert "not of this kind" in said
 
 
 def test_an_image_is_asked_about_with_its_labels(tmp_path: Path) -> None:

@@ -6,11 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from builders import graph, model, node, save
 from serve_cases import linear, picky, slow
 
 from quantkit.serve.batch import Answer, Job, Line, Rules
 from quantkit.serve.engine import Engine, load_engine
+from quantkit.serve.predict import Sent, predictor
 from quantkit.serve.protocol import RequestError
+from quantkit.settings import DataSettings
 
 
 class Asked:
@@ -124,3 +127,33 @@ def test_a_run_that_nobody_waits_for_is_stopped(tmp_path: Path) -> None:
     assert not options.terminate
     other.give_up()
     assert options.terminate
+
+
+def test_a_single_number_is_an_input_like_others(tmp_path: Path) -> None:
+    """It has no rows; a worker that counted them would end, and nobody would be answered any more."""
+    made = model(
+        graph([node("Mul", ["s", "x"], ["y"])], {"s": [], "x": ["batch", 8]}, {"y": ["batch", 8]})
+    )
+    engine = load_engine(save(made, tmp_path / "scaled.onnx"))
+    line = Line(Rules(workers=1, rows=4), engine.seconds)
+    for _ in range(2):
+        one = Asked(engine, rows(2))
+        one.job.feeds = {"s": np.array(2, np.float32), **one.job.feeds}
+        line.put(one.job)
+        found = one.wait()
+        assert found.rows == 2
+        assert found.outputs is not None
+        assert np.array_equal(found.outputs["y"], 2 * rows(2))
+    line.close()
+
+
+def test_a_model_without_inputs_is_served(tmp_path: Path) -> None:
+    made = model(graph([node("Identity", ["w"], ["y"])], {}, {"y": [3]}, {"w": np.ones(3, "f4")}))
+    engine = load_engine(save(made, tmp_path / "constant.onnx"))
+    assert (
+        predictor(engine, DataSettings(), (), 1 << 20).feeds(
+            Sent(kind="application/json", content=b'{"inputs": {}}')
+        )
+        == {}
+    )
+    assert engine.run({})["y"].tolist() == [1, 1, 1]

@@ -63,6 +63,16 @@ def test_parts_add_up_in_any_order(seeds: list[int], cut: int) -> None:
     assert whole.requests == len(parts)
 
 
+def test_a_reference_that_says_nothing_passes_nobody() -> None:
+    nothing = np.full((3, 4), np.nan, np.float32)
+    live = seen(nothing, nothing)
+    rule = Rule(key="min_sqnr_db", limit=20.0)
+    assert judge_live(live, [rule]).outcome == "undecided"
+    zeros = np.zeros((3, 4), np.float32)
+    live = seen(zeros, zeros)
+    assert judge_live(live, [rule]).outcome == "pass"
+
+
 def test_other_models_do_not_add_up() -> None:
     with pytest.raises(UsageError, match="do not add up"):
         merged([EMPTY, replace(EMPTY, candidate="d")])
@@ -170,6 +180,9 @@ def test_a_shadow_tells_a_good_model_from_a_bad_one(
     assert run(["gate", "--live", address]) == 2  # no rule
     assert run(["gate", "--live", address, "--max-flips", "1%"]) == 2  # nobody answers any more
     assert run(["gate", "--live", str(good), "--max-flips", "1%"]) == 2  # no such file
+    capsys.readouterr()
+    assert run(["gate", "--live", "http://a b", "--max-flips", "1%"]) == 2  # no address
+    assert "does not answer" in capsys.readouterr().err
 
 
 def test_a_bad_canary_is_sent_back_and_a_good_one_stays(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from onnx import TensorProto
 from serve_cases import linear
 
 from quantkit.errors import ModelError, UsageError
-from quantkit.serve.engine import _tried, load_engine
+from quantkit.serve.engine import Engine, _tried, load_engine
 from quantkit.settings import DynamicSettings
 from quantkit.workflows.pipeline import dynamic
 
@@ -84,3 +84,23 @@ def test_what_is_no_model_is_refused_in_one_line(tmp_path: Path) -> None:
         with pytest.raises(ModelError) as refused:
             load_engine(tmp_path / name)
         assert "\n" not in str(refused.value)
+
+
+def test_a_model_with_other_classes_does_not_answer_in_its_place(tmp_path: Path) -> None:
+    def with_outputs(name: str, *extents: int | str) -> Engine:
+        made = model(
+            graph(
+                [node("MatMul", ["x", "w"], ["logits"])],
+                {"x": ["batch", 8]},
+                {"logits": list(extents)},
+                {"w": weight(8, 5 if 5 in extents else 4)},
+            )
+        )
+        return load_engine(save(made, tmp_path / f"{name}.onnx"))
+
+    four, five = with_outputs("four", "batch", 4), with_outputs("five", "batch", 5)
+    unsaid = with_outputs("unsaid", "batch", "classes")
+    assert four.fits(four)
+    assert not five.fits(four)
+    assert unsaid.fits(four)
+    assert four.fits(unsaid)

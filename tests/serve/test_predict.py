@@ -116,7 +116,10 @@ def test_bombs_and_what_is_no_image_are_refused(tmp_path: Path) -> None:
     predicts = made(photo_model(tmp_path, Carried(data=DataSettings(image=IMAGE))))
     file = io.BytesIO()
     Image.new("1", (20_000, 20_000)).save(file, "PNG")
-    for content in (file.getvalue(), b"", b"\x89PNG\r\n\x1a\n", picture()[:200], b"GIF89a"):
+    with pytest.raises(RequestError, match="more pixels") as refused:
+        predicts.feeds(Sent(kind="image/png", content=file.getvalue()))
+    assert refused.value.status == 413
+    for content in (b"", b"\x89PNG\r\n\x1a\n", picture()[:200], b"GIF89a"):
         with pytest.raises(RequestError, match="cannot be read") as refused:
             predicts.feeds(Sent(kind="image/png", content=content))
         assert refused.value.status == 400
@@ -212,6 +215,19 @@ def test_a_file_comes_out_of_a_form_as_it_went_in(content: bytes) -> None:
     assert sent == Sent(kind="image/png", content=content) or b"\r\n--zz" in content
 
 
+def test_a_file_of_no_said_type_is_what_the_model_takes(tmp_path: Path) -> None:
+    """As many clients send it: a part with a file's name and no type."""
+    head = b'--zz\r\nContent-Disposition: form-data; name="f"; filename="a.png"\r\n\r\n'
+    sent = parts_of(head + picture() + b"\r\n--zz--\r\n", b"zz")
+    path = photo_model(tmp_path, Carried(data=DataSettings(image=IMAGE)))
+    assert list(made(path).feeds(sent)) == ["x"]
+    words = Predictor(inputs=(), text=lambda text: {"ids": np.array([len(text)])})
+    with pytest.raises(RequestError, match="300000 characters") as refused:
+        words.feeds(Sent(kind="text/plain", content=b"a " * 150_000))
+    assert refused.value.status == 413
+    assert words.feeds(parts_of(head + b"abc\r\n--zz--\r\n", b"zz"))["ids"].tolist() == [3]
+
+
 def test_what_is_returned_is_said() -> None:
     logits = np.array([[1.0, 3.0, 2.0]], np.float32)
     plain = answer({"logits": logits}, ("a", "b", "c"), top=2, softmax=False)
@@ -235,3 +251,11 @@ def test_labels_come_from_a_file_or_the_model(tmp_path: Path) -> None:
     assert made(path).labels == LABELS
     assert made(path, labels=("w", "x", "y", "z")).labels == ("w", "x", "y", "z")
     assert onnx.load(path).metadata_props[0].key == CARRIED
+
+
+def test_labels_that_do_not_fit_the_classes_are_told(tmp_path: Path) -> None:
+    path = linear(tmp_path)  # of 4 classes
+    assert made(path, labels=LABELS).notes == ()
+    (note,) = made(path, labels=("a", "b", "c")).notes
+    assert "3 labels" in note
+    assert "logits FP32[?, 4]" in note

@@ -164,3 +164,23 @@ def test_answers_say_their_own_type(datatype: str, shape: tuple[int, ...], data:
     assert (said["datatype"], tuple(said["shape"])) == (datatype, shape)
     found = np.frombuffer(content[length:], DTYPES[datatype]).reshape(shape)
     assert found.tobytes() == array.tobytes()
+
+
+def test_what_may_be_left_out_may_be_null() -> None:
+    """As clients send it that write all of their fields."""
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2], "parameters": None}
+    whole = {"inputs": [tensor], "id": None, "outputs": None, "parameters": None}
+    found = decoded(msgspec.json.encode(whole), None, [port()], [port()])
+    assert (found.id, found.feeds["x"].tolist()) == ("", [[1, 2]])
+    whole |= {"outputs": [{"name": "x", "parameters": None}]}
+    found = decoded(msgspec.json.encode(whole), None, [port()], [port()])
+    assert found.outputs == (Wanted(name="x", binary=False),)
+
+
+def test_an_input_without_axes_takes_any() -> None:
+    """onnxruntime says the same of a single number and of a shape that the model leaves open."""
+    for array in (np.float32(1), np.ones((2, 3), np.float32)):
+        body, _ = request(array, "FP32", binary=False)
+        if not array.shape:
+            body = body.replace(b"1.0", b"[1.0]")
+        assert decoded(body, None, [port(shape=())], [port()]).feeds["x"].shape == array.shape

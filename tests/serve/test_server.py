@@ -224,6 +224,17 @@ def test_headers_without_end_are_cut_off(server: Server) -> None:
     assert server.infer(X)[0] == 200
 
 
+def test_too_long_an_address_and_a_wrong_method_are_answered(server: Server) -> None:
+    status, said = server.json("GET", f"/v2?{'a' * 70000}")
+    assert status == 431
+    assert "65536" in said["error"]
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=WAIT)
+    connection.request("GET", "/predict")
+    answer = connection.getresponse()
+    assert (answer.status, answer.getheader("Allow")) == (405, "POST")
+    connection.close()
+
+
 def mutated(rng: random.Random, request: bytes) -> bytes:
     """Return a request with a few bytes changed, cut out or put in."""
     content = bytearray(request)
@@ -285,8 +296,11 @@ def _status(port: int, request: bytes, *, cut: bool) -> int:
 
 
 def test_a_token_is_asked_for(tmp_path: Path) -> None:
-    with serving(linear(tmp_path), token="secret-7") as server:  # noqa: S106 - of this test
-        assert server.infer(X)[0] == 200
+    # As Kubernetes sets it from a file: with a line break.
+    with serving(linear(tmp_path), QUANTKIT_TOKEN="secret-7\n") as server:  # noqa: S106 - of this test
+        for right in ("Bearer secret-7", "bearer  secret-7"):
+            server.headers = {"Authorization": right}
+            assert server.infer(X)[0] == 200
         server.headers = {}
         assert server.ask("GET", "/v2/health/live")[0] == 200
         for wrong in ({}, {"Authorization": "Bearer secret-8"}, {"Authorization": "secret-7"}):
@@ -489,6 +503,31 @@ def test_what_cannot_be_served_ends_with_2_and_a_line(tmp_path: Path) -> None:
                 assert done.returncode == 2, done.stderr
                 assert said in " ".join(done.stderr.split())
                 assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("sign", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_it_can_be_stopped_while_it_loads(tmp_path: Path, sign: signal.Signals, code: int) -> None:
+    """As the first process of a container it would ignore a SIGTERM that it does not handle."""
+    pipe = tmp_path / "labels.txt"
+    os.mkfifo(pipe)
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "quantkit.serve",
+            str(linear(tmp_path)),
+            "--labels",
+            str(pipe),
+            "--port",
+            "0",
+        ],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+    )
+    with pipe.open("wb"):  # it reads its labels, for which there are none yet
+        process.send_signal(sign)
+        assert process.communicate(timeout=WAIT)[1] == b""
+    assert process.returncode == code
 
 
 def test_the_command_starts_and_ends_the_same_server(tmp_path: Path) -> None:
