@@ -293,6 +293,15 @@ class BatchNormByHand(nn.Module):
         return functional.batch_norm(x, None, None, training=True)
 
 
+class Masked(nn.Module):
+    def forward(self, x: Any, mask: Any) -> Any:
+        return functional.scaled_dot_product_attention(x, x, x, attn_mask=mask[:, None, :])
+
+
+def bfloat16() -> Any:
+    return nn.Linear(8, 4).bfloat16()
+
+
 class Complex(nn.Module):
     def forward(self, x: Any) -> Any:
         return torch.fft.fft(x)

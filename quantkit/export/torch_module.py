@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from quantkit.errors import ModelError, UsageError
 from quantkit.export.blame import blamed
 from quantkit.export.framework import Exported, Feeds, Outputs
-from quantkit.export.inputs import Inputs
+from quantkit.export.inputs import DTYPES, Inputs
 from quantkit.export.source import need_torch, user_code
 from quantkit.export.torch_trace import FrozenError, Traced, traced
 from quantkit.export.torch_weights import state_digest
@@ -316,6 +316,8 @@ def _sizes_that_run(module: Any, inputs: Inputs, *, by_name: bool) -> dict[str, 
             with user_code("forward()"):
                 _called(module, inputs.feeds(sizes, seed=0), by_name)
         except ModelError as e:
+            if e.__cause__ is None:  # it ran, and what it gives is at fault
+                raise
             failure, first = failure or e, first or sizes
         else:
             return sizes
@@ -326,6 +328,11 @@ def _sizes_that_run(module: Any, inputs: Inputs, *, by_name: bool) -> dict[str, 
         running = [
             size for size in _PROBED if _runs(module, inputs, {**first, name: size}, by_name)
         ]
+        if running and max(running) < first[name]:
+            raise ModelError(
+                f"The model runs at {name}={max(running)} and not at {name}={first[name]} ({said}): bound the dimension in "
+                f"--input, such as {name}<={max(running)}."
+            )
         if running:
             listed = ", ".join(map(str, running))
             raise ModelError(
@@ -334,7 +341,22 @@ def _sizes_that_run(module: Any, inputs: Inputs, *, by_name: bool) -> dict[str, 
                 f"from x.shape, or write the number in --input."
             )
     shapes = ", ".join(f"{s.name} {s.dtype}{list(s.shape(first))}" for s in inputs.specs)
-    raise ModelError(f"forward() fails on {shapes}: {said}.")
+    raise ModelError(f"forward() fails on {shapes}: {said}{_other_type(module, inputs)}.")
+
+
+def _other_type(module: Any, inputs: Inputs) -> str:
+    """Say what to write where inputs and weights are of different types, which frameworks do not mix; else ""."""
+    held = {
+        str(p.dtype).removeprefix("torch.") for p in module.parameters() if p.is_floating_point()
+    }
+    given = [spec for spec in inputs.specs if np.dtype(spec.dtype).kind == "f"]
+    if len(held) != 1 or all(spec.dtype in held for spec in given):
+        return ""
+    weights = held.pop()
+    if weights not in DTYPES:
+        return f"; its weights are {weights}, which inputs cannot be: return model.float()"
+    spec = next(spec for spec in given if spec.dtype != weights)
+    return f"; its weights are {weights}: write '{replace(spec, dtype=weights)}', or return model.float()"
 
 
 def _runs(module: Any, inputs: Inputs, sizes: Mapping[str, int], by_name: bool) -> bool:  # noqa: FBT001 - private
