@@ -161,7 +161,8 @@ class Inputs:
         if name in self.asked:
             return self.asked[name]
         bound = self.bounds[name]
-        ends = [bound.least]
+        # Twice the least: where that is large, no other size may be left, and one alone shows nothing.
+        ends = [bound.least, *({2 * bound.least} if bound.holds(2 * bound.least) else ())]
         if bound.most is not None:
             ends.append(min(bound.most, max(_LARGEST_TRIED, bound.least)))
         return tuple(sorted({*(size for size in SIZES if bound.holds(size)), *ends}))

@@ -2,8 +2,9 @@
 
 import copy
 import inspect
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -123,7 +124,7 @@ class TorchModule:
             flatten=flattened,
         )
         try:
-            return traced(job, folder, opset, legacy=self.legacy)
+            return traced(job, folder, opset, older="as asked" if self.legacy else "")
         except FrozenError as first:
             # Where small sizes shrink to 1 inside of the model, only larger ones are traced as dynamic.
             for sizes in self.inputs.traced():
@@ -132,6 +133,12 @@ class TorchModule:
                 if _runs(self.module, self.inputs, sizes, self.by_name):
                     with suppress(FrozenError):
                         return traced(replace(job, sizes=sizes), folder, opset)
+            if (
+                first.line is None
+            ):  # no code of the user's: torch's own layers do not export otherwise
+                with suppress(ModelError):
+                    why = f"the new one freezes '{first.dimension}'"
+                    return traced(job, folder, opset, older=why)
             raise first from first.__cause__
 
 
@@ -227,7 +234,7 @@ def _called(module: Any, feeds: Feeds, by_name: bool) -> list[tuple[str, NDArray
     """Run a module; return its outputs, flat, with the names that they suggest."""
     torch = need_torch()
     tensors = {name: torch.from_numpy(np.array(value)) for name, value in feeds.items()}
-    with torch.no_grad():
+    with torch.no_grad(), redirect_stdout(sys.stderr):  # what forward() prints is no part of --json
         given = module(**tensors) if by_name else module(*tensors.values())
     return [(name, as_numpy(value, name)) for name, value in flattened(given)]
 

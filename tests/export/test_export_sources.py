@@ -113,6 +113,16 @@ def test_a_file_called_as_a_module_of_python_leaves_that_alone(tmp_path: Path) -
     assert sys.modules["pickle"] is pickle
 
 
+def test_code_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = tmp_path / "my_own_code.py"
+    code.write_text("def model():\n    return 3\n")
+    for source in (f"{code}:model", "my_own_code.py:model", "my_own_code:model"):
+        with pytest.raises(QuantkitError, match="would overwrite the input"):
+            export_model(source, "my_own_code.py")
+    assert code.read_text().startswith("def model")
+
+
 def test_without_torch_one_line_says_how_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -372,6 +372,7 @@ def test_one_line_goes_on_to_int8_and_the_report(
     found = json.loads(capfd.readouterr().out)
     assert found["quantized"]["output"] == "m.int8.onnx"
     assert sorted(p.name for p in Path("r").iterdir()) == [
+        "graph.html",
         "report.html",
         "report.md",
         "result.json",
@@ -381,6 +382,29 @@ def test_one_line_goes_on_to_int8_and_the_report(
         carried = carried_by(metadata)
         assert carried is not None
         assert carried.labels == ("a", "b", "c", "d")
+
+
+def test_layers_that_the_new_exporter_freezes_go_through_the_older_one(tmp_path: Path) -> None:
+    result = export_model(
+        "export_zoo:largest_of_row", tmp_path / "m.onnx", inputs=["x:float32[batch,1,n>=32]"]
+    )
+    assert "the older exporter was used: the new one freezes 'n'" in result.notes
+    assert len({trial.sizes["n"] for trial in result.proof.trials}) > 1
+
+
+def test_a_model_that_gives_nan_is_said(tmp_path: Path) -> None:
+    result = export_model("export_zoo:broken_weight", tmp_path / "m.onnx", inputs=ROW)
+    assert "the model itself gives NaN in 'output': look at its weights" in result.notes
+
+
+def test_what_forward_prints_does_not_mix_with_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = str(tmp_path / "m.onnx")
+    assert main(["export", "export_zoo:Prints", "--input", ROW[0], "--json", "-o", target]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["outputs"] == ["output"]
+    assert "forward" in printed.err
 
 
 def test_the_older_exporter_prints_nothing(
