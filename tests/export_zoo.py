@@ -1,5 +1,6 @@
 """Small torch modules to export, half of them traps; imported by name, as users' code is."""
 
+import sys
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -291,6 +292,31 @@ def no_statistics() -> Any:
 class BatchNormByHand(nn.Module):
     def forward(self, x: Any) -> Any:
         return functional.batch_norm(x, None, None, training=True)
+
+
+def largest_of_row() -> Any:
+    return nn.Sequential(nn.Conv1d(1, 4, 3), nn.MaxPool1d(2), nn.AdaptiveMaxPool1d(1), nn.Flatten())
+
+
+def broken_weight() -> Any:
+    layer = nn.Linear(8, 4)
+    layer.weight.data[0, 0] = float("nan")
+    return layer
+
+
+class Prints(nn.Module):
+    def forward(self, x: Any) -> Any:
+        sys.stdout.write("forward\n")
+        return x + 1
+
+
+class Masked(nn.Module):
+    def forward(self, x: Any, mask: Any) -> Any:
+        return functional.scaled_dot_product_attention(x, x, x, attn_mask=mask[:, None, :])
+
+
+def bfloat16() -> Any:
+    return nn.Linear(8, 4).bfloat16()
 
 
 class Complex(nn.Module):

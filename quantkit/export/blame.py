@@ -30,7 +30,7 @@ def innermost(stack: traceback.StackSummary) -> Line | None:
 
 def is_users(file: str) -> bool:
     """Say whether a file of code is neither of Python, nor of an exporter, nor of quantkit."""
-    if file.startswith(("<", _OURS)) or _EXPORTERS.search(file):
+    if file.startswith(("<", _OURS)) or file.endswith(".pyx") or _EXPORTERS.search(file):
         return False
     return not file.startswith(_PYTHON) or bool(_INSTALLED.search(file))
 

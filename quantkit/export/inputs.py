@@ -19,14 +19,16 @@ from numpy.typing import NDArray
 from quantkit.errors import UsageError
 from quantkit.settings import closest
 
-__all__ = ["SIZES", "Bound", "InputSpec", "Inputs", "inputs_of_example", "parse_inputs"]
+__all__ = ["DTYPES", "SIZES", "Bound", "InputSpec", "Inputs", "inputs_of_example", "parse_inputs"]
 
 SIZES = (1, 2, 3, 7, 32)
 """What every dynamic dimension is tried at, as far as its bounds allow."""
 
 Sizes = Mapping[str, int]
 
-_DTYPES = ("float32", "float64", "float16", "int64", "int32", "int16", "int8", "uint8", "bool")
+DTYPES = ("float32", "float64", "float16", "int64", "int32", "int16", "int8", "uint8", "bool")
+"""Types that inputs have."""
+
 _EXAMPLE = "write it as 'input:float32[batch,3,224,224]' or 'ids:int64[batch,seq<=128]{0..30521}'"
 _SPEC = re.compile(
     r"\s*(?P<name>[^\s:=\[\]{}]+)\s*[:=]\s*(?P<dtype>\w+)\s*\[(?P<dims>[^\[\]]*)\]\s*"
@@ -79,6 +81,11 @@ class InputSpec:
     def __str__(self) -> str:
         return f"{self.name}:{self.dtype}[{','.join(map(str, self.dims))}]"
 
+    @property
+    def is_mask(self) -> bool:
+        """Whether it says by its name that it is 0 and 1."""
+        return "mask" in self.name.lower()
+
     def shape(self, sizes: Sizes) -> tuple[int, ...]:
         """Return the shape at given sizes of the dynamic dimensions."""
         return tuple(d if isinstance(d, int) else sizes[d] for d in self.dims)
@@ -91,7 +98,11 @@ class InputSpec:
         low, high = (0, 1) if self.low is None or self.high is None else (self.low, self.high)
         if kind == "f":
             return generator.uniform(low, high, shape).astype(self.dtype)
-        return generator.integers(int(low), int(high), shape, endpoint=True).astype(self.dtype)
+        drawn = generator.integers(int(low), int(high), shape, endpoint=True)
+        if self.is_mask and shape and (low, high) == (0, 1):
+            # Attention over nothing is not defined, and frameworks differ there: a mask leaves something.
+            drawn[..., 0] |= ~drawn.any(axis=-1)
+        return drawn.astype(self.dtype)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +129,7 @@ class Inputs:
     def unranged(self) -> list[str]:
         """Return the inputs of whole numbers whose values nobody described."""
         whole = (spec for spec in self.specs if np.dtype(spec.dtype).kind in "iu")
-        return [spec.name for spec in whole if spec.low is None]
+        return [spec.name for spec in whole if spec.low is None and not spec.is_mask]
 
     def traced(self) -> Iterator[dict[str, int]]:
         """Yield sizes to trace the model at, until one runs: different primes, so that no axis is taken for another.
@@ -150,7 +161,8 @@ class Inputs:
         if name in self.asked:
             return self.asked[name]
         bound = self.bounds[name]
-        ends = [bound.least]
+        # Twice the least: where that is large, no other size may be left, and one alone shows nothing.
+        ends = [bound.least, *({2 * bound.least} if bound.holds(2 * bound.least) else ())]
         if bound.most is not None:
             ends.append(min(bound.most, max(_LARGEST_TRIED, bound.least)))
         return tuple(sorted({*(size for size in SIZES if bound.holds(size)), *ends}))
@@ -225,10 +237,10 @@ def _spec(text: str, bounds: dict[str, Bound]) -> InputSpec:
     if found is None:
         raise UsageError(f"--input '{text}' cannot be read: {_EXAMPLE}.")
     dtype = found["dtype"].lower()
-    if dtype not in _DTYPES:
+    if dtype not in DTYPES:
         raise UsageError(
-            f"--input '{text}': type '{found['dtype']}' is unknown{closest(dtype, _DTYPES)}: use one of "
-            f"{', '.join(_DTYPES)}."
+            f"--input '{text}': type '{found['dtype']}' is unknown{closest(dtype, DTYPES)}: use one of "
+            f"{', '.join(DTYPES)}."
         )
     dims = [part.strip() for part in found["dims"].split(",")] if found["dims"].strip() else []
     low, high = _range(text, found, dtype)
@@ -310,10 +322,10 @@ def inputs_of_example(path: Path, *, fixed_batch: bool = False) -> Inputs:
     if not example:
         raise UsageError(f"The example '{path}' holds no arrays.")
     for name, array in example.items():
-        if array.dtype.name not in _DTYPES or not array.size or not np.isfinite(array).all():
+        if array.dtype.name not in DTYPES or not array.size or not np.isfinite(array).all():
             raise UsageError(
                 f"Array '{name}' of '{path}' is no example of an input: it is empty, of a type that is none of "
-                f"{', '.join(_DTYPES)}, or not finite."
+                f"{', '.join(DTYPES)}, or not finite."
             )
     rows = {a.shape[0] for a in example.values() if a.ndim}
     batch = not fixed_batch and len(rows) == 1

@@ -1,5 +1,6 @@
 """Open a source: find out what it is, load it, and hand it to the file that knows its framework."""
 
+import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -112,10 +113,25 @@ def _made(loaded: Loaded) -> Any:
     is_model = _is_of(value, "torch.nn.modules.module", "Module") or hasattr(value, "predict")
     if not callable(value) or (is_model and not isinstance(value, type)):
         return value
+    if needed := _needed(value):
+        raise UsageError(
+            f"'{loaded.name}' needs {', '.join(needed)}, and is called with nothing: write a function without parameters that "
+            "returns the model, and name that."
+        )
     if "torch" in sys.modules:
         need_torch().manual_seed(0)
     with user_code(f"{loaded.name}()"):
         return value()
+
+
+def _needed(function: Any) -> list[str]:
+    """Return the parameters that a function or a class must be given."""
+    try:
+        found = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # of built-in functions
+        return []
+    several = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+    return [p.name for p in found if p.default is p.empty and p.kind not in several]
 
 
 def _is_of(value: Any, module: str, name: str) -> bool:

@@ -206,6 +206,7 @@ def prove(case: Case) -> Proof:
         ) from e
     trials: list[Trial] = []
     refused: dict[str, tuple[list[str], str]] = {}
+    nans: list[str] = []
     for sizes, feeds in case.trials():
         case.progress(f"Comparing at {_named(sizes)}")
         try:
@@ -217,8 +218,13 @@ def prove(case: Case) -> Proof:
             continue
         found = _compared(case, session, sizes, feeds, expected)
         trials.append(Trial(sizes=sizes, differences=found))
+        nans += (name for name, y in expected.items() if y.dtype.kind == "f" and np.isnan(y).any())
     _require_dynamic(case, trials, refused)
-    return Proof(trials=tuple(trials), notes=tuple(_refusals(refused)))
+    said = [
+        f"the model itself gives NaN in '{name}': look at its weights"
+        for name in dict.fromkeys(nans)
+    ]
+    return Proof(trials=tuple(trials), notes=(*_refusals(refused), *said))
 
 
 def _changed(case: Case, sizes: Mapping[str, int], known: Collection[str]) -> tuple[str, str]:

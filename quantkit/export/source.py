@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from quantkit.errors import ModelError, QuantkitError, UsageError, as_os_error
 from quantkit.export.blame import blamed
+from quantkit.settings import closest
 
 __all__ = ["Kind", "Loaded", "commit_of", "kind_of", "load_object", "need_torch", "quiet_import"]
 __all__ += ["user_code"]
@@ -113,7 +114,7 @@ def load_object(source: str) -> Loaded:
     for part in name.split("."):
         if not hasattr(found, part):
             said = sorted(n for n, v in vars(module).items() if callable(v) and n[:1] != "_")
-            named = f": there is {', '.join(said[:8])}" if said else ""
+            named = closest(name, said) or (f": there is {', '.join(said[:8])}" if said else "")
             raise UsageError(f"'{place}' has no '{name}'{named}.")
         found = getattr(found, part)
     file = getattr(module, "__file__", None)
@@ -132,20 +133,13 @@ def _module(place: str, source: str) -> ModuleType:
     try:
         with user_code(f"Importing '{place}'"):
             return importlib.import_module(place)
-    except ModuleNotFoundError as e:
-        missing = e.name or place
+    except UsageError as e:
+        missing = getattr(e.__cause__, "name", None) or place
         if place == missing or place.startswith(f"{missing}."):
             raise UsageError(
                 f"There is no module '{missing}' here or among the installed ones: '{source}' is read as MODULE:NAME."
             ) from e
-        raise _needed(place, missing) from e
-
-
-def _needed(place: str, missing: str) -> UsageError:
-    """Say that code needs a package which is not there; of torch, how to get the right one."""
-    if missing.partition(".")[0] == "torch":
-        return UsageError(_TORCH)
-    return UsageError(f"Importing '{place}' needs the module '{missing}': install it.")
+        raise
 
 
 def _module_of_file(path: Path) -> ModuleType:
@@ -157,18 +151,31 @@ def _module_of_file(path: Path) -> ModuleType:
     ):  # what stands beside it can be imported
         if folder not in sys.path:
             sys.path.insert(0, folder)
-    spec = importlib.util.spec_from_file_location(path.stem, path.resolve())
+    name = _free_name(path)
+    spec = importlib.util.spec_from_file_location(name, path.resolve())
     if spec is None or spec.loader is None:
         raise UsageError(f"'{path}' cannot be imported as Python code.")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
+    sys.modules[name] = module
     try:
         with user_code(f"Importing '{path}'"):
             spec.loader.exec_module(module)
-    except ModuleNotFoundError as e:
-        sys.modules.pop(path.stem, None)
-        raise _needed(str(path), e.name or "") from e
+    except ModelError as e:
+        sys.modules.pop(name, None)
+        if "relative import" not in str(e.__cause__):
+            raise
+        raise UsageError(
+            f"'{path}' imports from its own package: give it as package.{path.stem}:NAME, from the folder that holds the "
+            "package."
+        ) from e
     return module
+
+
+def _free_name(path: Path) -> str:
+    """Return how a file's module is called: as the file, unless that is a module which others need."""
+    known = sys.modules.get(path.stem)
+    ours = known is None or getattr(known, "__file__", None) == str(path.resolve())
+    return path.stem if ours else f"{path.stem}_of_{path.resolve().parent.name}"
 
 
 @contextmanager
@@ -176,13 +183,19 @@ def user_code(doing: str) -> Iterator[None]:
     """Run code of the user's: what it prints goes to the error stream, and what it raises is one line.
 
     Raises:
+        UsageError: A package that it imports is not there; of torch, how to get the right one.
         ModelError: It failed; the message names the user's line.
     """
     try:
         with redirect_stdout(sys.stderr):
             yield
-    except (QuantkitError, ModuleNotFoundError):
+    except QuantkitError:
         raise
+    except ModuleNotFoundError as e:
+        missing = e.name or str(e)
+        if missing.partition(".")[0] == "torch":
+            raise UsageError(_TORCH) from e
+        raise UsageError(f"{doing} needs the module '{missing}': install it.") from e
     except (Exception, SystemExit) as e:
         raise ModelError(f"{doing} fails: {blamed(e)}.") from e
 

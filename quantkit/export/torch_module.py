@@ -2,8 +2,9 @@
 
 import copy
 import inspect
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from quantkit.errors import ModelError, UsageError
 from quantkit.export.blame import blamed
 from quantkit.export.framework import Exported, Feeds, Outputs
-from quantkit.export.inputs import Inputs
+from quantkit.export.inputs import DTYPES, Inputs
 from quantkit.export.source import need_torch, user_code
 from quantkit.export.torch_trace import FrozenError, Traced, traced
 from quantkit.export.torch_weights import state_digest
@@ -123,7 +124,7 @@ class TorchModule:
             flatten=flattened,
         )
         try:
-            return traced(job, folder, opset, legacy=self.legacy)
+            return traced(job, folder, opset, older="as asked" if self.legacy else "")
         except FrozenError as first:
             # Where small sizes shrink to 1 inside of the model, only larger ones are traced as dynamic.
             for sizes in self.inputs.traced():
@@ -132,6 +133,12 @@ class TorchModule:
                 if _runs(self.module, self.inputs, sizes, self.by_name):
                     with suppress(FrozenError):
                         return traced(replace(job, sizes=sizes), folder, opset)
+            if (
+                first.line is None
+            ):  # no code of the user's: torch's own layers do not export otherwise
+                with suppress(ModelError):
+                    why = f"the new one freezes '{first.dimension}'"
+                    return traced(job, folder, opset, older=why)
             raise first from first.__cause__
 
 
@@ -227,7 +234,7 @@ def _called(module: Any, feeds: Feeds, by_name: bool) -> list[tuple[str, NDArray
     """Run a module; return its outputs, flat, with the names that they suggest."""
     torch = need_torch()
     tensors = {name: torch.from_numpy(np.array(value)) for name, value in feeds.items()}
-    with torch.no_grad():
+    with torch.no_grad(), redirect_stdout(sys.stderr):  # what forward() prints is no part of --json
         given = module(**tensors) if by_name else module(*tensors.values())
     return [(name, as_numpy(value, name)) for name, value in flattened(given)]
 
@@ -316,6 +323,8 @@ def _sizes_that_run(module: Any, inputs: Inputs, *, by_name: bool) -> dict[str, 
             with user_code("forward()"):
                 _called(module, inputs.feeds(sizes, seed=0), by_name)
         except ModelError as e:
+            if e.__cause__ is None:  # it ran, and what it gives is at fault
+                raise
             failure, first = failure or e, first or sizes
         else:
             return sizes
@@ -326,6 +335,11 @@ def _sizes_that_run(module: Any, inputs: Inputs, *, by_name: bool) -> dict[str, 
         running = [
             size for size in _PROBED if _runs(module, inputs, {**first, name: size}, by_name)
         ]
+        if running and max(running) < first[name]:
+            raise ModelError(
+                f"The model runs at {name}={max(running)} and not at {name}={first[name]} ({said}): bound the dimension in "
+                f"--input, such as {name}<={max(running)}."
+            )
         if running:
             listed = ", ".join(map(str, running))
             raise ModelError(
@@ -334,7 +348,22 @@ def _sizes_that_run(module: Any, inputs: Inputs, *, by_name: bool) -> dict[str, 
                 f"from x.shape, or write the number in --input."
             )
     shapes = ", ".join(f"{s.name} {s.dtype}{list(s.shape(first))}" for s in inputs.specs)
-    raise ModelError(f"forward() fails on {shapes}: {said}.")
+    raise ModelError(f"forward() fails on {shapes}: {said}{_other_type(module, inputs)}.")
+
+
+def _other_type(module: Any, inputs: Inputs) -> str:
+    """Say what to write where inputs and weights are of different types, which frameworks do not mix; else ""."""
+    held = {
+        str(p.dtype).removeprefix("torch.") for p in module.parameters() if p.is_floating_point()
+    }
+    given = [spec for spec in inputs.specs if np.dtype(spec.dtype).kind == "f"]
+    if len(held) != 1 or all(spec.dtype in held for spec in given):
+        return ""
+    weights = held.pop()
+    if weights not in DTYPES:
+        return f"; its weights are {weights}, which inputs cannot be: return model.float()"
+    spec = next(spec for spec in given if spec.dtype != weights)
+    return f"; its weights are {weights}: write '{replace(spec, dtype=weights)}', or return model.float()"
 
 
 def _runs(module: Any, inputs: Inputs, sizes: Mapping[str, int], by_name: bool) -> bool:  # noqa: FBT001 - private

@@ -57,7 +57,17 @@ _GUARD = re.compile(r"eval (.+?) \[guard added\]")
 
 
 class FrozenError(ModelError):
-    """A dynamic dimension became a number at the sizes of the example."""
+    """A dynamic dimension became a number at the sizes of the example.
+
+    Attributes:
+        dimension: Its name.
+        line: Of the user's code; None: it was none of that.
+    """
+
+    def __init__(self, message: str, dimension: str, line: Line | None) -> None:
+        super().__init__(message)
+        self.dimension = dimension
+        self.line = line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,20 +127,20 @@ def need_exporter() -> None:
     )
 
 
-def traced(job: Traced, folder: Path, opset: int, *, legacy: bool = False) -> Exported:
+def traced(job: Traced, folder: Path, opset: int, *, older: str = "") -> Exported:
     """Write a module as ONNX into a folder.
 
     Args:
         job: What is traced.
         folder: Where to write.
         opset: Which opset; below 18 only the older exporter has it.
-        legacy: Use the older exporter.
+        older: Why the older exporter is to be used; "": it is not.
 
     Raises:
         ModelError: It freezes a dynamic dimension, decides by values, or neither exporter can write it.
     """
-    if legacy or opset < _OLDEST:
-        why = "as asked" if legacy else f"the new one writes opset {_OLDEST} and above"
+    if older or opset < _OLDEST:
+        why = older or f"the new one writes opset {_OLDEST} and above"
         return _by_trace(job, folder, opset, f"the older exporter was used: {why}")
     need_exporter()
     watch = _Watch(job.inputs)
@@ -300,7 +310,9 @@ def _refuse_known(error: Exception, watch: "_Watch") -> None:
         name, dim = watch.symbols[symbol]
         where = f" at {placed(line)}" if line else ""
         raise FrozenError(
-            f"Dimension '{dim}' of input '{name}' is frozen at {size}{where}: {_cure(line)}; or write the number in --input."
+            f"Dimension '{dim}' of input '{name}' is frozen at {size}{where}: {_cure(line)}; or write the number in --input.",
+            dim,
+            line,
         ) from error
     chain: list[BaseException] = [error]
     while (inner := chain[-1].__cause__ or chain[-1].__context__) is not None:

@@ -54,8 +54,11 @@ def _read_state(path: Path) -> Mapping[str, Any]:
     except UsageError:
         raise
     except Exception as e:  # torch and safetensors raise whatever a file makes of them
+        # torch's own words advise to read the pickle after all.
+        pickled = type(e).__name__ == "UnpicklingError"
+        why = "it is a pickle of something else, or no file of torch" if pickled else said_by(e)
         raise UsageError(
-            f"The weights '{path}' cannot be read as tensors alone ({said_by(e)}): save them with "
+            f"The weights '{path}' cannot be read as tensors alone ({why}): save them with "
             "torch.save(model.state_dict(), path) or as safetensors."
         ) from e
     if not isinstance(found, Mapping):

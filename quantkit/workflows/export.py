@@ -128,7 +128,7 @@ def export(
     """
     started = time.perf_counter()
     target, settings = Path(output), job.settings
-    read = [settings.weights, settings.example, settings.classes, _file_of(job.source)]
+    read = [settings.weights, settings.example, settings.classes, *_files_of(job.source)]
     check_outputs([target], read)
     opset = _opset(settings)
     opened = open_source(job.source, settings, progress)
@@ -186,8 +186,14 @@ def _explained(second: str) -> Iterator[None]:
         raise VerifyError(f"{e} ({second})" if second else str(e)) from e
 
 
-def _file_of(source: Any) -> Path | None:
-    return Path(source) if isinstance(source, str | Path) and Path(source).is_file() else None
+def _files_of(source: Any) -> list[Path]:
+    """Return the files that a source is, or whose code it is."""
+    if not isinstance(source, str | Path):
+        return []
+    code = str(source).rpartition(":")[0]
+    module = code.replace(".", "/")
+    likely = [Path(source), Path(code), Path(f"{module}.py"), Path(module, "__init__.py")]
+    return [path for path in likely if path.is_file()]
 
 
 def _weak(opened: Opened) -> list[str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx_ir as ir
@@ -88,6 +88,9 @@ def view(
 def _beside(
     a: "_Seen", b: "_Seen", title: str, options: ViewOptions, layers: Mapping[str, Layer]
 ) -> Page:
+    if _is_quantized(a.loaded.model) and not _is_quantized(b.loaded.model):
+        said = f"It stands where the float model belongs, which '{b.path.name}' seems to be: give that one first."
+        a = replace(a, notes=(*a.notes, said))
     pairs = pair_nodes(a.loaded.model, b.loaded.model)
     first = with_fates(boxes_of(a.folded, _known(a, options, layers)), pairs)
     names = float_names(pairs, b.folded)
@@ -140,8 +143,8 @@ def _look(path: Path, options: ViewOptions, progress: Callable[[str], None]) -> 
     if options.time and kernels is not None:
         progress(f"Timing {path}")
         seconds = _seconds(path, model)
-    quantized = bool(quantized_among(node.op_type for node in model.graph.all_nodes()))
-    plan, words = _planned(model, options, quantized=quantized or bool(loaded.missing))
+    quantized = _is_quantized(model) or bool(loaded.missing)
+    plan, words = _planned(model, options, quantized=quantized)
     return _Seen(
         path=path,
         loaded=loaded,
@@ -153,6 +156,10 @@ def _look(path: Path, options: ViewOptions, progress: Callable[[str], None]) -> 
         plan_words=words,
         notes=tuple(notes),
     )
+
+
+def _is_quantized(model: ir.Model) -> bool:
+    return bool(quantized_among(node.op_type for node in model.graph.all_nodes()))
 
 
 def _runtime(loaded: LoadedModel, result: Result | None) -> Runtime | None:

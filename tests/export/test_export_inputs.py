@@ -83,8 +83,25 @@ def test_ranges_hold_the_values() -> None:
     assert set(np.unique(feeds["m"])) == {False, True}
 
 
+@pytest.mark.parametrize("bound", ["n", "n>=2", "n>=32", "n>=500", "40<=n<=41", "n<=2"])
+def test_a_dynamic_dimension_is_never_tried_at_one_size_alone(bound: str) -> None:
+    found = parse_inputs([f"x:float32[{bound}]"])
+    assert len(found.tried("n")) > 1
+    assert all(found.bounds["n"].holds(size) for size in found.tried("n"))
+
+
+@pytest.mark.parametrize("kind", ["int64", "bool", "int64[batch,seq]{0..1}"])
+def test_masks_leave_something_in_every_row(kind: str) -> None:
+    text = kind if "[" in kind else f"{kind}[batch,seq]"
+    found = parse_inputs([f"attention_mask:{text}"])
+    for seq in (1, 3):
+        mask = found.feeds({"batch": 64, "seq": seq}, seed=1)["attention_mask"]
+        assert mask.any(axis=-1).all()
+        assert mask.all() == (seq == 1)
+
+
 def test_whole_numbers_without_a_range_are_known() -> None:
-    texts = ["a:int64[n]", "b:int64[n]{0..5}", "c:float32[n]", "d:bool[n]"]
+    texts = ["a:int64[n]", "b:int64[n]{0..5}", "c:float32[n]", "d:bool[n]", "mask:int64[n]"]
     assert parse_inputs(texts).unranged() == ["a"]
 
 

@@ -77,6 +77,7 @@ def test_code_that_fails_is_named_by_its_line(
     refused(f"{code}:model", r"broken_code.py:2 'return 1 / 0': ZeroDivisionError", tmp_path)
     refused(f"{code}:value", "gives a int, which is neither", tmp_path)
     refused(f"{code}:none", "has no 'none': there is model", tmp_path)
+    refused(f"{code}:modle", r"has no 'modle' \(did you mean 'model'\?\)", tmp_path)
     (tmp_path / "bad_syntax.py").write_text("def model(:\n")
     refused(f"{tmp_path}/bad_syntax.py:model", r"bad_syntax.py:1 .*SyntaxError", tmp_path)
     (tmp_path / "needs_more.py").write_text("import no_such_package_here\n")
@@ -84,6 +85,42 @@ def test_code_that_fails_is_named_by_its_line(
     monkeypatch.chdir(tmp_path)
     refused("no_such_module_here:model", "There is no module 'no_such_module_here'", tmp_path)
     refused("..:model", "is no name of a module", tmp_path)
+
+
+def test_what_a_factory_lacks_is_named(tmp_path: Path) -> None:
+    code = tmp_path / "lacks_something.py"
+    code.write_text(
+        "def late():\n    import no_such_package_here\n\n\n"
+        "def wants(classes, *, width):\n    return classes, width\n\n\n"
+        "class Wants:\n    def __init__(self, depth):\n        pass\n"
+    )
+    refused(f"{code}:late", r"late\(\) needs the module 'no_such_package_here': install", tmp_path)
+    refused(f"{code}:wants", r"needs classes, width, .* a function without parameters", tmp_path)
+    refused(f"{code}:Wants", r"needs depth, .* a function without parameters", tmp_path)
+
+
+def test_a_file_of_a_package_is_told_how_to_be_given(tmp_path: Path) -> None:
+    folder = tmp_path / "parcel"
+    folder.mkdir()
+    (folder / "part.py").write_text("from .other import model\n")
+    refused(f"{folder}/part.py:model", "give it as package.part:NAME, from the folder", tmp_path)
+
+
+def test_a_file_called_as_a_module_of_python_leaves_that_alone(tmp_path: Path) -> None:
+    code = tmp_path / "pickle.py"
+    code.write_text("def model():\n    return 3\n")
+    refused(f"{code}:model", "gives a int, which is neither", tmp_path)
+    assert sys.modules["pickle"] is pickle
+
+
+def test_code_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = tmp_path / "my_own_code.py"
+    code.write_text("def model():\n    return 3\n")
+    for source in (f"{code}:model", "my_own_code.py:model", "my_own_code:model"):
+        with pytest.raises(QuantkitError, match="would overwrite the input"):
+            export_model(source, "my_own_code.py")
+    assert code.read_text().startswith("def model")
 
 
 def test_without_torch_one_line_says_how_to_get_it(

@@ -33,6 +33,7 @@ GOOD: dict[str, tuple[list[str], list[str], int]] = {
     "Recurrent": (SEQUENCE, ["output"], 9),
     "lstm": (SEQUENCE, ["output"], 9),
     "Transformer": (IDS, ["logits", "hidden"], 10),
+    "Masked": (["x:float32[batch,seq,8]", "mask:bool[batch,seq]"], ["output"], 10),
     "TwoInputs": (
         ["left:float32[batch,n]", "right:float32[batch,n]"],
         ["total", "product"],
@@ -104,8 +105,8 @@ BAD: dict[str, tuple[list[str], str]] = {
         ROW,
         r"batch_norm runs as in training at .*export_zoo.py:\d+ .*training=self.training",
     ),
-    "Complex": (ROW, r"Output 'output' is complex"),
-    "GivesText": (ROW, r"gives a str as 'name', which is no tensor"),
+    "Complex": (ROW, r"^Output 'output' is complex"),
+    "GivesText": (ROW, r"^The model gives a str as 'name', which is no tensor"),
     "Raises": (
         ROW,
         r"forward\(\) fails on x float32\[2, 8\]: .*export_zoo.py:\d+ .*ValueError: no 2 axes here",
@@ -123,7 +124,8 @@ BAD: dict[str, tuple[list[str], str]] = {
         ["x:float32[batch,9]"],
         r"forward\(\) fails on x float32\[2, 9\]: .*RuntimeError: mat1 and mat2",
     ),
-    "double": (ROW, r"forward\(\) fails on x float32\[2, 8\]: .*RuntimeError: .*Double"),
+    "double": (ROW, r"forward\(\) fails on x .*Double; its weights are float64: write 'x:float64"),
+    "bfloat16": (ROW, r"its weights are bfloat16, which inputs cannot be: return model.float\(\)"),
     "Transformer": (
         ["ids:int64[batch,seq]{50..60}", "mask:int64[batch,seq]"],
         r"forward\(\) fails .*IndexError: index out of range",
@@ -370,6 +372,7 @@ def test_one_line_goes_on_to_int8_and_the_report(
     found = json.loads(capfd.readouterr().out)
     assert found["quantized"]["output"] == "m.int8.onnx"
     assert sorted(p.name for p in Path("r").iterdir()) == [
+        "graph.html",
         "report.html",
         "report.md",
         "result.json",
@@ -379,6 +382,29 @@ def test_one_line_goes_on_to_int8_and_the_report(
         carried = carried_by(metadata)
         assert carried is not None
         assert carried.labels == ("a", "b", "c", "d")
+
+
+def test_layers_that_the_new_exporter_freezes_go_through_the_older_one(tmp_path: Path) -> None:
+    result = export_model(
+        "export_zoo:largest_of_row", tmp_path / "m.onnx", inputs=["x:float32[batch,1,n>=32]"]
+    )
+    assert "the older exporter was used: the new one freezes 'n'" in result.notes
+    assert len({trial.sizes["n"] for trial in result.proof.trials}) > 1
+
+
+def test_a_model_that_gives_nan_is_said(tmp_path: Path) -> None:
+    result = export_model("export_zoo:broken_weight", tmp_path / "m.onnx", inputs=ROW)
+    assert "the model itself gives NaN in 'output': look at its weights" in result.notes
+
+
+def test_what_forward_prints_does_not_mix_with_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = str(tmp_path / "m.onnx")
+    assert main(["export", "export_zoo:Prints", "--input", ROW[0], "--json", "-o", target]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["outputs"] == ["output"]
+    assert "forward" in printed.err
 
 
 def test_the_older_exporter_prints_nothing(

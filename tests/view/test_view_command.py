@@ -125,6 +125,15 @@ def test_a_file_that_onnxruntime_does_not_load_is_drawn_with_a_note(tmp_path: Pa
     assert any("onnxruntime does not load it" in note for note in found.notes)
 
 
+def test_models_in_the_other_order_are_said(base: Path, tmp_path: Path) -> None:
+    quantized = tmp_path / "q.onnx"
+    quantize_dynamic(base, quantized, QInt8)
+    page = tmp_path / "graph.html"
+    swapped = view_model(base, page, float_model=quantized)
+    assert any("where the float model belongs" in note for note in swapped.notes)
+    assert not view_model(quantized, page, float_model=base).notes
+
+
 def test_the_report_links_to_graphs_only_where_they_are(tmp_path: Path) -> None:
     result = judged_result(with_layers(candidate("one"), 3))
     without = write_html(result, tmp_path / "r").read_text(encoding="utf-8")
