@@ -309,7 +309,7 @@ def _warnings(resolved: ImageSettings, spec: InputSpec) -> tuple[str, ...]:
         text = (
             f"No preprocessing is set: the input '{spec.name}' gets pixels of {resolved.pixels}. "
             "If the model was trained on anything else, the ranges will be wrong: "
-            "set mean and std, or a preset, by flags or under [data.image]."
+            "set --mean and --std, or --preset; in quantkit.toml under [data.image]."
         )
         return (text,)
     if resolved.pixels == "0-1" and max(resolved.mean or (0.0,)) > 1:
