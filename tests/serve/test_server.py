@@ -1,5 +1,6 @@
 """Servers in processes of their own, asked as callers ask."""
 
+import asyncio
 import http.client
 import json
 import os
@@ -105,6 +106,27 @@ def test_nvidias_client_is_pleased(server: Server) -> None:
     with pytest.raises(client_of.InferenceServerException, match="no model 'other'"):
         client.infer("other", [asked])
     client.close()
+
+
+def test_kserves_client_is_pleased(server: Server) -> None:
+    kserve = pytest.importorskip("kserve", reason="kserve is not installed: it brings 69 packages")
+    client = kserve.InferenceRESTClient(kserve.RESTConfig(protocol="v2", timeout=30))
+    url, x = f"http://127.0.0.1:{server.port}", np.ones((2, 8), np.float32)
+
+    async def asked(*, binary: bool) -> Any:
+        tensor = kserve.InferInput("x", [2, 8], "FP32")
+        tensor.set_data_from_numpy(x, binary_data=binary)
+        request = kserve.InferRequest("linear", [tensor])
+        answer = await client.infer(url, request, model_name="linear")
+        return answer.outputs[0].as_numpy()
+
+    async def session() -> list[Any]:
+        assert await client.is_server_ready(url)
+        assert await client.is_model_ready(url, "linear")
+        return [await asked(binary=binary) for binary in (False, True)]
+
+    for found in asyncio.run(session()):
+        assert np.allclose(found, expected(server.log.parent / "linear.onnx", x), atol=1e-6)
 
 
 def test_every_type_comes_and_goes(tmp_path: Path) -> None:
