@@ -88,17 +88,19 @@ class Dask:
         self.started: list[subprocess.Popen[bytes]] = []
         self.scheduler = self._start("scheduler", "--port", "0", "--no-dashboard")
         while not self.file.exists():
+            assert self.scheduler.poll() is None, (folder / "scheduler.log").read_text()
             time.sleep(0.05)
 
     def _start(self, what: str, *flags: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "dask", what, "--host", "127.0.0.1", *flags]
-        process = subprocess.Popen(
-            [*command, "--scheduler-file", str(self.file)],
-            cwd=self.folder,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join([*sys.path, str(self.folder)])},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        with (self.folder / f"{what}.log").open("ab") as log:
+            process = subprocess.Popen(
+                [*command, "--scheduler-file", str(self.file)],
+                cwd=self.folder,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join([*sys.path, str(self.folder)])},
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+            )
         self.started.append(process)
         return process
 

@@ -170,6 +170,7 @@ def test_the_bill_of_materials_is_valid(folder: Path) -> None:
 
 
 def triton_config(text: str) -> Any:
+    pytest.importorskip("grpc")
     config = pytest.importorskip("tritonclient.grpc.model_config_pb2")
     text_format = pytest.importorskip("google.protobuf.text_format")
     return text_format.Parse(text, config.ModelConfig())

@@ -59,6 +59,7 @@ def test_whatever_a_text_says_it_stays_a_text_in_yaml(plain: object) -> None:
 
 @given(texts)
 def test_whatever_a_text_says_it_stays_a_text_for_triton(text: str) -> None:
+    pytest.importorskip("grpc")
     config = pytest.importorskip("tritonclient.grpc.model_config_pb2")
     text_format = pytest.importorskip("google.protobuf.text_format")
     assert text_format.Parse(f"name: {_text(text)}", config.ModelConfig()).name == text
@@ -132,6 +133,7 @@ def test_a_base_is_an_image(tmp_path: Path, base: str) -> None:
 
 
 def test_hostile_names_of_tensors_and_labels(tmp_path: Path) -> None:
+    pytest.importorskip("grpc")
     pytest.importorskip("tritonclient.grpc.model_config_pb2")
     names = 'in"put\n} $(id)', "out'put]"
     net = graph(
