@@ -19,7 +19,7 @@ from quantkit.export.blame import blamed
 from quantkit.settings import closest
 
 __all__ = ["Kind", "Loaded", "commit_of", "kind_of", "load_object", "need_torch", "quiet_import"]
-__all__ += ["user_code"]
+__all__ += ["own_path", "user_code"]
 
 _TORCH = (
     "This source needs PyTorch, which is not installed: install its CPU build with the command that PyTorch's 'Get started' "
@@ -120,6 +120,16 @@ def load_object(source: str) -> Loaded:
     file = getattr(module, "__file__", None)
     shown = Path(place).name if place.endswith(".py") else place
     return Loaded(value=found, name=f"{shown}:{name}", file=Path(file) if file else None)
+
+
+@contextmanager
+def own_path() -> Iterator[None]:
+    """Leave `sys.path` as it was: what is beside a user's file must not stand before installed modules afterwards."""
+    before = sys.path.copy()
+    try:
+        yield
+    finally:
+        sys.path[:] = before
 
 
 def _module(place: str, source: str) -> ModuleType:

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from quantkit.errors import ModelError, UsageError, VerifyError
 from quantkit.export.open_source import Opened, open_source
 from quantkit.export.prove import Case, Proof, prove
+from quantkit.export.source import own_path
 from quantkit.export.tidy import tidy
 from quantkit.files import check_outputs, destination, human, scratch
 from quantkit.graph.opset import opset_of, raise_opset
@@ -131,8 +132,9 @@ def export(
     read = [settings.weights, settings.example, settings.classes, *_files_of(job.source)]
     check_outputs([target], read)
     opset = _opset(settings)
-    opened = open_source(job.source, settings, progress)
     with ExitStack() as stack:
+        stack.enter_context(own_path())
+        opened = open_source(job.source, settings, progress)
         folder = stack.enter_context(scratch(destination(target).parent))
         stage = stack.enter_context(staged(target))
         progress("Exporting")

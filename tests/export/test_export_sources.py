@@ -111,6 +111,7 @@ def test_a_file_called_as_a_module_of_python_leaves_that_alone(tmp_path: Path) -
     code.write_text("def model():\n    return 3\n")
     refused(f"{code}:model", "gives a int, which is neither", tmp_path)
     assert sys.modules["pickle"] is pickle
+    assert str(tmp_path) not in sys.path
 
 
 def test_code_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
