@@ -23,7 +23,7 @@ test-export: $(STAMP)  ## exports from PyTorch; where that cannot be installed i
 	  || $(BIN)/pip install --quiet --disable-pip-version-check '$(TORCH)' \
 	  || echo "$(TORCH) cannot be installed: the tests of its exports skip"
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[export]'
-	$(BIN)/pytest -n 0 -rs tests/export
+	$(BIN)/pytest -rs tests/export
 
 FUZZ_RUNS ?= 2000
 
