@@ -29,9 +29,15 @@ def sketch_of(*arrays: Array, axis: int | None = None, most: int | None = None) 
 
 
 def assert_same_channel(one: Sketch, i: int, other: Sketch, j: int) -> None:
-    for name in ("low", "high", "count", "nan", "inf", "seen", "mean", "variance"):
+    for name in ("low", "high", "count", "nan", "inf", "seen"):
         mine, its = getattr(one, name), getattr(other, name)
         assert mine[i : i + 1].tobytes() == its[j : j + 1].tobytes(), name
+    # A tensor leaves out values that are not finite where channels have zeros: numpy adds in another order then.
+    clean = one.nan[i] == one.inf[i] == 0
+    rounding = 0.0 if clean else float(one.seen[i]) * np.finfo(np.float64).eps
+    largest = max(abs(float(one.low[i])), abs(float(one.high[i])))
+    assert abs(one.mean[i] - other.mean[j]) <= rounding * largest
+    assert abs(one.variance[i] - other.variance[j]) <= 3 * rounding * largest**2
     mine, its = one.histogram(i), other.histogram(j)
     for name in ("lower", "upper", "center", "count"):
         np.testing.assert_array_equal(getattr(mine, name), getattr(its, name))
