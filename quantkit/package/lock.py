@@ -28,11 +28,13 @@ SERVER = (
     "prometheus-client",
     "starlette",
     "uvicorn",
+    "uvloop",
 )
 """What `quantkit.serve` imports."""
 IMAGES, TEXTS = "pillow", "tokenizers"
 """What it imports where images or texts come in."""
 
+_FASTER = "uvloop"  # there is none for Windows, and the server does without
 # Builds of onnxruntime under other names; all are one module.
 _RUNTIMES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-migraphx")
 _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
@@ -81,6 +83,8 @@ def installed(names: Iterable[str]) -> tuple[Package, ...]:
     """
     found: dict[str, Package] = {}
     waiting = [_runtime() if name == _RUNTIMES[0] else name for name in names]
+    if _FASTER in waiting and not _is_installed(_FASTER):
+        waiting.remove(_FASTER)
     while waiting:
         name = waiting.pop()
         if name in found:

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from threading import Event, Thread
@@ -30,12 +31,6 @@ __all__ = ["main", "serve"]
 
 _LOOKS = 1.0  # seconds between looks at the model's file
 _HEADERS = 1 << 16  # bytes of a request's headers
-_HEADERS_S = 20.0  # seconds that they may take
-_SAID = b'{"error":"Address and headers are longer than 65536 bytes."}'
-_TOO_LONG = (
-    b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Type: application/json\r\n"
-    b"Content-Length: %d\r\n\r\n%s"
-) % (len(_SAID), _SAID)
 # Seconds; longer than balancers keep connections, so that they close them, and not we.
 _KEEP_ALIVE = 75
 _CONNECTIONS = 4096
@@ -56,6 +51,7 @@ def serve(model: Path, recipe: Recipe) -> int:
         import uvicorn
 
         from quantkit.serve.app import make_app
+        from quantkit.serve.calls import Calls
         from quantkit.serve.service import start_service
     except ImportError as e:
         raise UsageError(_EXTRA.format(e.name)) from e
@@ -66,9 +62,10 @@ def serve(model: Path, recipe: Recipe) -> int:
         service = start_service(model, settings, recipe)
         port = listener.getsockname()[1]
         service.settings = replace(settings, port=port)
+        calls = Calls(service)
         config = uvicorn.Config(
-            make_app(service),
-            http=_http(),
+            make_app(calls),
+            http=_http(calls),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -117,58 +114,13 @@ def _listening(settings: ServeSettings) -> socket.socket:
     return found
 
 
-def _http() -> Any:
-    """Return how HTTP is read: by httptools where it is installed, with a limit of headers that it lacks."""
+def _http(calls: Any) -> Any:
+    """Return how HTTP is read: by httptools where it is installed, else by uvicorn's own parser, in Python."""
     try:
-        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+        from quantkit.serve.wire import Connection
     except ImportError:
         return "h11"
-
-    class Limited(HttpToolsProtocol):
-        """Closes connections that send headers without end, or none."""
-
-        _taken = 0
-        _timer: Any = None
-
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            self._timer = self.loop.call_later(_HEADERS_S, transport.close)
-
-        def on_message_begin(self) -> None:
-            self._taken = 0
-            self._timer.cancel()
-            self._timer = self.loop.call_later(_HEADERS_S, self.transport.close)
-            super().on_message_begin()
-
-        def on_headers_complete(self) -> None:
-            self._timer.cancel()
-            if self._taken <= _HEADERS:
-                super().on_headers_complete()
-
-        def on_url(self, url: bytes) -> None:
-            if self._fits(url):
-                super().on_url(url)
-
-        def on_header(self, name: bytes, value: bytes) -> None:
-            if self._fits(name + value):
-                super().on_header(name, value)
-
-        def _fits(self, content: bytes) -> bool:
-            self._taken += len(content)
-            if self._taken > _HEADERS:
-                _cut_off(self)
-            return self._taken <= _HEADERS
-
-    return Limited
-
-
-def _cut_off(protocol: Any) -> None:
-    """Say that the headers are too long, unless an answer is under way, and close."""
-    if protocol.transport.is_closing():
-        return
-    if protocol.cycle is None or protocol.cycle.response_complete:
-        protocol.transport.write(_TOO_LONG)
-    protocol.transport.close()
+    return partial(Connection, calls)
 
 
 def _say_started(service: Any, listener: socket.socket) -> None:

@@ -9,6 +9,7 @@ raises a `RequestError` that says what is wrong in one sentence.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -151,7 +152,7 @@ def read_json(body: bytes | memoryview, decoder: Any = _ANY) -> Any:
 
 
 def decoded(
-    body: bytes, header: int | None, inputs: Sequence[Port], outputs: Sequence[Port]
+    body: bytes | memoryview, header: int | None, inputs: Sequence[Port], outputs: Sequence[Port]
 ) -> Inference:
     """Read a request.
 
@@ -175,19 +176,20 @@ def decoded(
     if len(given) < len(asked.inputs):
         raise RequestError("An input is given twice.")
     known = {port.name: port for port in inputs}
-    _check_names(given, known)
+    _check_names(given.keys(), known)
     arrays = {n: checked(known[n], a) for n, a in _arrays(asked.inputs, known, tail)}
     return Inference(id=asked.id or "", feeds=arrays, outputs=_wanted(asked, outputs))
 
 
-def _check_names(given: Iterable[str], known: Mapping[str, Port]) -> None:
-    strange = next((name for name in given if name not in known), None)
+def _check_names(given: AbstractSet[str], known: Mapping[str, Port]) -> None:
+    if given == known.keys():
+        return
     takes = "; ".join(str(port) for port in known.values())
+    strange = next((name for name in given if name not in known), None)
     if strange is not None:
         raise RequestError(f"The model has no input '{_cut(strange)}': it takes {takes}.")
-    missing = next((name for name in known if name not in given), None)
-    if missing is not None:
-        raise RequestError(f"The input '{missing}' is missing: the model takes {takes}.")
+    missing = next(name for name in known if name not in given)
+    raise RequestError(f"The input '{missing}' is missing: the model takes {takes}.")
 
 
 def _arrays(

@@ -42,10 +42,9 @@ class Log:
             sys.stderr.write(line.decode() + "\n")
             sys.stderr.flush()
 
-    def request(self, facts: Mapping[str, Any], *, failed: bool) -> None:
-        """Write a request's line, if such are wanted."""
-        if self.level == "info" or (self.level == "warning" and failed):
-            self("warning" if failed else "info", "request", facts)
+    def wants(self, *, failed: bool) -> bool:
+        """Say whether a request has a line."""
+        return self.level == "info" or (self.level == "warning" and failed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

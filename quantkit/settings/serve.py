@@ -35,12 +35,12 @@ class BatchSettings:
     batch_delay_ms: Annotated[
         float,
         _batch(
-            "How long the first waits for others, in milliseconds.",
+            "How long the first waits for others, in milliseconds; 0: those that wait already run together.",
             "MS",
             key="delay_ms",
             range=Range(least=0, most=1000),
         ),
-    ] = 2.0
+    ] = 0.0
 
     def __post_init__(self) -> None:
         check(self)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import graph, model, node, save
-from serve_cases import linear, picky, slow
+from serve_cases import linear, picky, slow, wait_for
 
 from quantkit.serve.batch import Answer, Job, Line, Rules
 from quantkit.serve.engine import Engine, load_engine
@@ -157,3 +157,16 @@ def test_a_model_without_inputs_is_served(tmp_path: Path) -> None:
         == {}
     )
     assert engine.run({})["y"].tolist() == [1, 1, 1]
+
+
+def test_workers_with_nothing_to_do_are_left_their_share(tmp_path: Path) -> None:
+    engine = load_engine(linear(tmp_path))
+    line = Line(Rules(workers=2, rows=64), engine.seconds)
+    wait_for(lambda: line._idle == 2)
+    asked = [Asked(engine, rows(1, seed=n)) for n in range(8)]
+    with line._change:  # both are woken when all of them wait
+        line._waiting.extend(one.job for one in asked)
+        line._change.notify_all()
+    found = [one.wait().rows for one in asked]
+    line.close()
+    assert max(found) <= 4

@@ -609,10 +609,10 @@ def test_a_server_imports_little(tmp_path: Path) -> None:
     """What an image with a server in it must hold: nothing that makes models, and no command line."""
     code = (
         "import sys; from pathlib import Path\n"
-        "import quantkit.serve.app, quantkit.serve.main, quantkit.serve.service\n"
+        "import quantkit.serve.app, quantkit.serve.calls, quantkit.serve.main, quantkit.serve.wire\n"
         "from quantkit.settings import Recipe, ServeSettings\n"
         "s = quantkit.serve.service.start_service(Path(sys.argv[1]), ServeSettings(), Recipe())\n"
-        "quantkit.serve.app.make_app(s)\n"
+        "quantkit.serve.app.make_app(quantkit.serve.calls.Calls(s))\n"
         "print(*sorted({name.partition('.')[0] for name in sys.modules}))\n"
     )
     done = subprocess.run(

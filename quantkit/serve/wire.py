@@ -1,0 +1,325 @@
+"""Bytes of HTTP: read by uvicorn, with limits that it lacks, and a short way for inference.
+
+A request to infer that is as it should be by its headers (a known length, the model's name, the token, nothing unusual)
+goes from the socket to the line and back without an application in between, which costs as much as running a small model:
+its body is read where the run reads it, and its answer is written at once. Whatever is unusual goes the long way, which
+answers the same (`app.py`), and refuses what is to be refused.
+"""
+
+import asyncio
+from typing import Any
+from urllib.parse import quote
+
+import httptools
+import numpy as np
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from quantkit.serve.app import refusal
+from quantkit.serve.calls import (
+    BINARY,
+    GONE,
+    HEADER,
+    JSON,
+    MODEL_VERSION,
+    SECURITY,
+    Call,
+    Calls,
+    header_length,
+    unexpected,
+)
+from quantkit.serve.protocol import RequestError
+
+__all__ = ["Connection", "infer_paths"]
+
+_HEADERS = 1 << 16  # bytes of a request's headers
+_HEADERS_S = 20.0  # seconds that they may take
+_SAID = b'{"error":"Address and headers are longer than 65536 bytes."}'
+_TOO_LONG = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    b"Content-Length: %d\r\n\r\n%s"
+) % (len(_SAID), _SAID)
+_MEGABYTE = 1 << 20
+_ALIGNED = 16  # bytes; what any type of number needs
+# One for all connections: what is read into it is parsed, and copied, before anything else is read.
+_SCRATCH = memoryview(bytearray(1 << 18))
+_UNUSUAL = frozenset((b"transfer-encoding", b"expect", b"content-encoding", b"upgrade"))
+_LENGTH, _TYPE, _JSON_LENGTH = b"content-length", b"content-type", HEADER.encode()
+_SAFE = b"".join(b"%s: %s\r\n" % pair for pair in SECURITY)
+
+
+def infer_paths(name: str) -> frozenset[bytes]:
+    """Return the addresses of a model's inference that need no reading; none if its name is written in more than one way."""
+    if quote(name) != name:
+        return frozenset()
+    model = f"/v2/models/{name}"
+    found = (f"{model}/infer", f"{model}/versions/{MODEL_VERSION}/infer")
+    return frozenset(path.encode() for path in found)
+
+
+class _Exchange:
+    """A request that goes the short way, and its answer. uvicorn looks at the first two when it stops."""
+
+    def __init__(self, call: Call, size: int, header: int | None, *, keep_alive: bool) -> None:
+        self.response_complete = False
+        self.keep_alive = keep_alive
+        self.call = call
+        self.size = size  # of the body
+        self.header = header  # bytes of it that are JSON
+        self.body: bytes | memoryview = b""
+        self.filled = 0
+        self.error: RequestError | None = None  # why it is refused once its body is passed over
+        self.timer: Any = None  # as long as the body comes in, in more than one piece
+
+    def room(self) -> memoryview:
+        """Return where the rest of the body goes.
+
+        Behind the JSON are numbers: they are put where their type wants them, so that nobody has to copy them.
+        """
+        if self.error is not None:
+            return _SCRATCH[: self.size - self.filled]
+        if not isinstance(self.body, memoryview):
+            start = -(self.header or 0) % _ALIGNED
+            self.body = np.empty(start + self.size, np.uint8).data[start:]
+        return self.body[self.filled :]
+
+
+class Wire(HttpToolsProtocol):
+    """A connection. Closes those that send headers without end, or none."""
+
+    def __init__(self, calls: Calls, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._calls = calls
+        self._paths = infer_paths(calls.service.name)
+        self._limit = calls.service.settings.limits.body_mb * _MEGABYTE
+        self._taken = 0  # bytes of headers
+        self._in_headers = False
+        self._timer: Any = None  # of headers that did not come in one piece
+        self._reading: _Exchange | None = None  # whose body comes in
+
+    def connection_made(self, transport: Any) -> None:
+        """Wait for headers, not for ever."""
+        super().connection_made(transport)
+        self._timer = self.loop.call_later(_HEADERS_S, transport.close)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return where the next bytes go: to the body, if they can be nothing else."""
+        del sizehint
+        reading = self._reading
+        return _SCRATCH if reading is None else reading.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take in what was read."""
+        reading = self._reading
+        if reading is None:
+            self.data_received(_SCRATCH[:nbytes])  # type: ignore[arg-type]
+            self._wait_for_more()
+            return
+        self._count(reading, nbytes)
+        if reading.filled == reading.size:
+            # The parser has not seen the end of this body: another one reads what follows.
+            self.parser = httptools.HttpRequestParser(self)
+            self._start(reading)
+
+    def _wait_for_more(self) -> None:
+        """Bound the time that the rest of what has begun may take."""
+        reading = self._reading
+        if reading is not None and reading.timer is None:
+            left = self._calls.left(reading.call)
+            reading.timer = self.loop.call_later(left, self._too_slow, reading)
+        elif self._in_headers and self._timer is None:
+            self._timer = self.loop.call_later(_HEADERS_S, self.transport.close)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop what nobody waits for."""
+        self._stop_timer()
+        cycle: Any = self.cycle
+        if isinstance(cycle, _Exchange):
+            self.cycle = None  # type: ignore[assignment]
+            if not cycle.response_complete:
+                cycle.call.lose()
+            if self._reading is cycle:
+                self._end(cycle, GONE)
+        super().connection_lost(exc)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def on_message_begin(self) -> None:
+        """Begin a request."""
+        self._taken, self._in_headers = 0, True
+        self._stop_timer()
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        """Take in a part of the address."""
+        if self._fits(url):
+            super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take in a header."""
+        if self._fits(name + value):
+            super().on_header(name, value)
+
+    def _fits(self, content: bytes) -> bool:
+        self._taken += len(content)
+        if self._taken > _HEADERS:
+            self._cut_off()
+        return self._taken <= _HEADERS
+
+    def _cut_off(self) -> None:
+        """Say that the headers are too long, unless an answer is under way, and close."""
+        if self.transport.is_closing():
+            return
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.write(_TOO_LONG)
+        self.transport.close()
+
+    def on_headers_complete(self) -> None:
+        """Choose the way."""
+        self._in_headers = False
+        self._stop_timer()
+        if self._taken > _HEADERS:
+            return
+        found = self._usual() if self._is_free() else None
+        if found is None:
+            super().on_headers_complete()
+        else:
+            self.cycle = self._reading = found  # type: ignore[assignment]
+
+    def on_body(self, body: bytes) -> None:
+        """Take in a part of the body, or all of it."""
+        reading = self._reading
+        if reading is None:
+            super().on_body(body)
+        elif len(body) == reading.size:
+            reading.body = body
+            self._count(reading, len(body))
+        else:
+            reading.room()[: len(body)] = body
+            self._count(reading, len(body))
+
+    def on_message_complete(self) -> None:
+        """End a request that came in one piece, or goes the long way."""
+        if self._reading is None:
+            super().on_message_complete()
+        else:
+            self._start(self._reading)
+
+    def _is_free(self) -> bool:
+        """Say whether an answer could be written at once."""
+        before, most = self.cycle, self.limit_concurrency
+        return (
+            (before is None or before.response_complete)
+            and not self.flow.write_paused
+            and (most is None or len(self.connections) < most)
+        )
+
+    def _usual(self) -> _Exchange | None:
+        """Return what begins with these headers, if there is nothing unusual and nothing to be refused in them."""
+        parser, given, calls = self.parser, dict(self.headers), self._calls
+        kind = given.get(_TYPE, b"").partition(b";")[0].strip().lower()
+        size, path = int(given.get(_LENGTH, b"0")), self.url.decode("latin-1")
+        is_usual = (
+            self.url in self._paths
+            and parser.get_method() == b"POST"
+            and parser.get_http_version() == "1.1"
+            and len(given) == len(self.headers)
+            and _UNUSUAL.isdisjoint(given)
+            and 0 < size <= self._limit
+            and kind in {b"", JSON.encode(), BINARY.encode()}
+            and calls.allowed(path, self.headers)
+        )
+        try:
+            said = given.get(_JSON_LENGTH)
+            header = header_length(None if said is None else said.decode("latin-1"))
+        except RequestError:
+            return None
+        if not is_usual or (header is None and kind == BINARY.encode()):
+            return None
+        call = Call(method="POST", path=path)
+        return _Exchange(call, size, header, keep_alive=parser.should_keep_alive())
+
+    def _count(self, exchange: _Exchange, size: int) -> None:
+        """Take note of bytes of a body; without room for them the rest is passed over, so that the answer is seen."""
+        exchange.filled += size
+        if exchange.error is None:
+            try:
+                self._calls.hold(exchange.call, size)
+            except RequestError as e:
+                exchange.error, exchange.body = e, b""
+
+    def _start(self, exchange: _Exchange) -> None:
+        self._end_of_body(exchange)
+        if exchange.error is not None:
+            self._refuse(exchange, exchange.error)
+            return
+        task = self.loop.create_task(self._answer(exchange))
+        self.tasks.add(task)  # nobody else holds it
+        task.add_done_callback(self.tasks.discard)
+
+    async def _answer(self, exchange: _Exchange) -> None:
+        try:
+            body, exchange.body = exchange.body, b""
+            content, length = await self._calls.infer(exchange.call, body, exchange.header)
+        except Exception as e:  # noqa: BLE001 - the last resort: a sentence, and the reason in the log
+            self._refuse(exchange, e)
+            return
+        kind = b"content-type: application/json\r\n"
+        if length is not None:
+            kind = b"content-type: application/octet-stream\r\n%s: %d\r\n" % (_JSON_LENGTH, length)
+        self._write(exchange, 200, kind, content)
+
+    def _too_slow(self, exchange: _Exchange) -> None:
+        self._end_of_body(exchange)
+        self._refuse(exchange, RequestError("The body came too slowly.", 408))
+
+    def _refuse(self, exchange: _Exchange, error: Exception) -> None:
+        said = error if isinstance(error, RequestError) else unexpected(error)
+        exchange.call.facts["error"] = str(said) if said is error else repr(error)
+        answer = refusal(said)
+        given = dict(answer.raw_headers)
+        del given[_LENGTH]
+        exchange.keep_alive &= given.pop(b"connection", b"") != b"close"
+        heads = b"".join(b"%s: %s\r\n" % pair for pair in given.items())
+        self._write(exchange, said.status, heads, bytes(answer.body))
+
+    def _write(self, exchange: _Exchange, status: int, heads: bytes, content: bytes) -> None:
+        """Send an answer, and go on with what came meanwhile."""
+        if exchange.call.gone or self.transport.is_closing():
+            self._end(exchange, GONE)
+            return
+        exchange.keep_alive &= not self._calls.service.stopping
+        date = b"".join(b"%s: %s\r\n" % pair for pair in self.server_state.default_headers)
+        close = b"" if exchange.keep_alive else b"connection: close\r\n"
+        size = b"content-length: %d\r\n\r\n" % len(content)
+        parts = (STATUS_LINE[status], date, heads, _SAFE, close, size, content)
+        self.transport.write(b"".join(parts))
+        self._end(exchange, status)
+        if not exchange.keep_alive:
+            self.transport.close()
+        self.on_response_complete()
+
+    def _end(self, exchange: _Exchange, status: int) -> None:
+        self._end_of_body(exchange)
+        exchange.response_complete = True
+        self._calls.finish(exchange.call, status)
+
+    def _end_of_body(self, exchange: _Exchange) -> None:
+        if self._reading is exchange:
+            self._reading = None
+        if exchange.timer is not None:
+            exchange.timer.cancel()
+
+
+class Connection(asyncio.BufferedProtocol):
+    """A `Wire` as loops want it: uvloop lets no protocol choose where bytes go that is of asyncio's other kind as well."""
+
+    def __init__(self, calls: Calls, *arguments: Any, **named: Any) -> None:
+        """Begin; uvicorn gives the arguments behind the first."""
+        wire = Wire(calls, *arguments, **named)
+        reading = ("get_buffer", "buffer_updated", "eof_received")
+        others = ("connection_made", "connection_lost", "pause_writing", "resume_writing")
+        for name in (*reading, *others):
+            setattr(self, name, getattr(wire, name))
