@@ -15,24 +15,15 @@ from quantkit.serve.engine import Engine
 from quantkit.serve.protocol import Array, RequestError, decoded, encoded
 from quantkit.serve.service import Loaded, Service
 
-__all__ = [
-    "BINARY",
-    "GONE",
-    "HEADER",
-    "JSON",
-    "LARGE",
-    "MODEL_VERSION",
-    "SECURITY",
-    "Call",
-    "Calls",
-]
-__all__ += ["header_length", "unexpected"]
+__all__ = ["BINARY", "GONE", "HEADER", "JSON", "LARGE", "MODEL_VERSION", "MOST_HEADERS"]
+__all__ += ["SECURITY", "Call", "Calls", "header_length", "unexpected"]
 
 JSON = "application/json"
 BINARY = "application/octet-stream"
 HEADER = "inference-header-content-length"
 GONE = 499  # nginx's number for a caller that has gone
 LARGE = 1 << 18  # bytes of JSON that would keep all other requests waiting while they are read
+MOST_HEADERS = 1 << 16  # bytes of address and headers
 MODEL_VERSION = "1"
 SECURITY = (
     (b"x-content-type-options", b"nosniff"),

@@ -21,6 +21,7 @@ from quantkit.serve.calls import (
     HEADER,
     JSON,
     MODEL_VERSION,
+    MOST_HEADERS,
     SECURITY,
     Call,
     Calls,
@@ -31,9 +32,8 @@ from quantkit.serve.protocol import RequestError
 
 __all__ = ["Connection", "infer_paths"]
 
-_HEADERS = 1 << 16  # bytes of a request's headers
 _HEADERS_S = 20.0  # seconds that they may take
-_SAID = b'{"error":"Address and headers are longer than 65536 bytes."}'
+_SAID = b'{"error":"Address and headers are longer than %d bytes."}' % MOST_HEADERS
 _TOO_LONG = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Type: application/json\r\n"
     b"Content-Length: %d\r\n\r\n%s"
@@ -164,9 +164,9 @@ class Wire(HttpToolsProtocol):
 
     def _fits(self, content: bytes) -> bool:
         self._taken += len(content)
-        if self._taken > _HEADERS:
+        if self._taken > MOST_HEADERS:
             self._cut_off()
-        return self._taken <= _HEADERS
+        return self._taken <= MOST_HEADERS
 
     def _cut_off(self) -> None:
         """Say that the headers are too long, unless an answer is under way, and close."""
@@ -180,7 +180,7 @@ class Wire(HttpToolsProtocol):
         """Choose the way."""
         self._in_headers = False
         self._stop_timer()
-        if self._taken > _HEADERS:
+        if self._taken > MOST_HEADERS:
             return
         found = self._usual() if self._is_free() else None
         if found is None:
