@@ -3,7 +3,7 @@
     python benchmarks/serve_load.py --shared ../shared                       writes benchmarks/results/serve.md
 
 ResNet-20 in int8, made by quantkit on the spot, and any other model by `--model FILE`. Needs wrk (Debian: wrk), and fastapi
-for the other server. Client and server share the machine, so that requests a second are those of both; CPU time is the
+for the other server; `--mlserver FOLDER` (an environment with mlserver and onnxruntime in it) adds MLServer. Client and server share the machine, so that requests a second are those of both; CPU time is the
 server's alone. Stacks take turns; the median of the rounds is shown. The ceiling is the session in as many threads as the
 server has, with nothing around it; "by CPU" is its CPU time of a row over the server's of a request, which a busy machine
 and the client do not change.
@@ -75,6 +75,22 @@ def predict(item: Item):
     return {"scores": session.run(None, {port.name: x})[0].tolist()}
 uvicorn.run(app, port=int(sys.argv[2]), log_level="warning", access_log=False)
 """
+MLSERVER = """
+import onnxruntime as ort
+from mlserver import MLModel
+from mlserver.codecs import NumpyCodec
+from mlserver.types import InferenceResponse
+class Onnx(MLModel):
+    async def load(self):
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = 1
+        self.session = ort.InferenceSession(self.settings.parameters.uri, options, providers=["CPUExecutionProvider"])
+        return True
+    async def predict(self, payload):
+        names = [one.name for one in self.session.get_outputs()]
+        found = self.session.run(names, {one.name: NumpyCodec.decode_input(one) for one in payload.inputs})
+        return InferenceResponse(model_name=self.name, outputs=[NumpyCodec.encode_output(*pair) for pair in zip(names, found)])
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +161,7 @@ def free_port() -> int:
 @contextmanager
 def running(command: list[str], port: int) -> Iterator[subprocess.Popen[bytes]]:
     """Start a server and wait until it is ready."""
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         for _ in range(600):
             try:
@@ -164,6 +180,21 @@ def serve(model: Path, port: int, *flags: str) -> list[str]:
     """Return the command of the server."""
     start = [sys.executable, "-m", "quantkit.serve", str(model), "--port", str(port)]
     return [*start, "--log-level", "quiet", "--drain-s", "2", *flags]
+
+
+def mlserver(model: Path, port: int, environment: Path, folder: Path) -> list[str]:
+    """Return the command of MLServer, in one process: its workers do not start with the uvloop that it installs."""
+    (folder / "runtime.py").write_text(MLSERVER)
+    about = {
+        "name": model.stem,
+        "implementation": "runtime.Onnx",
+        "parameters": {"uri": str(model.resolve())},
+    }
+    (folder / "model-settings.json").write_bytes(msgspec.json.encode(about))
+    ports = {"http_port": port, "grpc_port": free_port(), "metrics_port": free_port()}
+    rules = {**ports, "host": "127.0.0.1", "parallel_workers": 0, "debug": False}
+    (folder / "settings.json").write_bytes(msgspec.json.encode(rules))
+    return [str(environment / "bin" / "mlserver"), "start", str(folder)]
 
 
 def cpu_of(pid: int) -> float:
@@ -218,8 +249,9 @@ def ceiling(model: Path, rows: int, seconds: float, threads: int) -> tuple[float
     return float(words[0]), 1000 * float(words[1])
 
 
-def compare(model: Path, rounds: int, seconds: float, threads: int) -> list[str]:
+def compare(model: Path, chosen: argparse.Namespace, threads: int, folder: Path) -> list[str]:
     """Return the table of a model: all stacks at all numbers of clients, in turns."""
+    rounds, seconds = chosen.rounds, chosen.seconds
     made = loads(load_engine(model), model.stem)
     port = free_port()
     stacks = {
@@ -231,6 +263,8 @@ def compare(model: Path, rounds: int, seconds: float, threads: int) -> list[str]
             "fastapi",
         ),
     }
+    if chosen.mlserver:
+        stacks["MLServer, JSON"] = (mlserver(model, port, chosen.mlserver, folder), "json")
     bare: dict[int, list[tuple[float, float]]] = {1: [], 8: []}
     found: dict[tuple[str, int], list[Figures]] = {}
     for _ in range(rounds):
@@ -421,6 +455,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shared", type=Path, default=Path("../shared"))
     parser.add_argument("--model", type=Path, action="append", default=[])
+    parser.add_argument("--mlserver", type=Path)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--requests", type=int, default=100_000)
@@ -433,7 +468,7 @@ def main() -> None:
         busy = f"load average {os.getloadavg()[0]:.1f} before the run began"
         lines += [f"`benchmarks/serve_load.py`, {threads} cores, {busy}.", ""]
         for one in (model, *chosen.model):
-            lines += compare(one, chosen.rounds, chosen.seconds, threads)
+            lines += compare(one, chosen, threads, Path(folder))
         lines += ["## What must not happen", "", *stopping(model, binary), *overload(model, binary)]
         lines += memory(model, binary, chosen.requests)
     RESULTS.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -326,14 +326,14 @@ def test_a_model_of_python_is_a_source_too(tmp_path: Path) -> None:
 
 
 def test_a_file_of_code_with_its_commit(tmp_path: Path) -> None:
-    code = tmp_path / "mine.py"
+    code = tmp_path / "committed.py"
     code.write_text("from torch import nn\n\n\ndef model():\n    return nn.Linear(4, 2)\n")
     settings = ["-c", "user.name=a", "-c", "user.email=a@b"]
-    for words in (["init", "-q"], ["add", "mine.py"], [*settings, "commit", "-qm", "one"]):
+    for words in (["init", "-q"], ["add", "committed.py"], [*settings, "commit", "-qm", "one"]):
         subprocess.run(["git", "-C", str(tmp_path), *words], check=True)  # noqa: S607
     result = export_model(f"{code}:model", tmp_path / "m.onnx", inputs=["x:float32[n,4]"])
     assert re.fullmatch(r"[0-9a-f]{40}", result.source.commit)
-    assert result.source.code == "mine.py:model"
+    assert result.source.code == "committed.py:model"
     assert not result.source.changed
     assert str(tmp_path).encode() not in (tmp_path / "m.onnx").read_bytes()
     code.write_text(f"{code.read_text()}\n# changed\n")

@@ -178,7 +178,9 @@ def triton_config(text: str) -> Any:
 
 def test_triton_gets_a_model_repository(tmp_path: Path) -> None:
     (tmp_path / "labels.txt").write_text("a\nb\nc\nd\n")
-    serve = ServeSettings(labels=tmp_path / "labels.txt", batches=BatchSettings(batch=8), threads=3)
+    serve = ServeSettings(
+        labels=tmp_path / "labels.txt", batches=BatchSettings(batch=8, batch_delay_ms=2), threads=3
+    )
     made = packed(linear(tmp_path), tmp_path / "out", form="triton", serve=serve)
     home = tmp_path / "out/models/linear"
     assert {p.relative_to(home).as_posix() for p in home.rglob("*") if p.is_file()} == {
