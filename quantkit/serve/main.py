@@ -58,17 +58,18 @@ def serve(model: Path, recipe: Recipe) -> int:
 
         from quantkit.serve.app import make_app
         from quantkit.serve.calls import MOST_HEADERS, Calls
-        from quantkit.serve.service import Said, start_service
+        from quantkit.serve.service import Log, Said, start_service
     except ImportError as e:
         raise UsageError(_EXTRA.format(e.name)) from e
     # A secret that comes from a file ends with a line break.
     told = os.environ.get("QUANTKIT_TOKEN", "").strip()
     settings = replace(recipe.serve, token=recipe.serve.token or told or None)
+    logging.getLogger().addHandler(Said(Log(level=settings.log_level)))
+    logging.captureWarnings(capture=True)
     sys.setswitchinterval(_SWITCH)
     before = _stamp(model)  # a file that changes while it is loaded has changed
     with _stoppable(), _listening(settings) as listener:
         service = start_service(model, settings, recipe)
-        logging.getLogger().addHandler(Said(service.log))
         port = listener.getsockname()[1]
         service.settings = replace(settings, port=port)
         calls = Calls(service)

@@ -106,7 +106,8 @@ class Wire(HttpToolsProtocol):
         self._taken = 0  # bytes of headers
         self._in_headers = False
         self._timer: Any = None  # of headers that did not come in one piece
-        self._unread: Any = None  # the timer of answers that wait to be sent
+        self._unread: Any = None  # the timer of answers that wait to be read
+        self._unsent = 0  # bytes of them
         self._reading: _Exchange | None = None  # whose body comes in
         self._answering: Any = None  # an `_Exchange`, or uvicorn's cycle; behind it others may wait
 
@@ -138,23 +139,24 @@ class Wire(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Read on. Who offers another protocol is answered in this one."""
         self._unset_keepalive_if_required()
-        try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade as e:
-            self._stay(bytes(data[e.args[0] :]))
-        except httptools.HttpParserError:
-            self._cut_off()
-
-    def _stay(self, rest: bytes) -> None:
-        """Read a request again without the offer, for which the parser takes its body for the other protocol."""
-        method, version = self.parser.get_method(), self.parser.get_http_version()
-        if method == b"CONNECT":
-            self._cut_off()
+        while True:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as e:
+                data = data[e.args[0] :]
+                self._stay()
+                continue
+            except httptools.HttpParserError:
+                self._cut_off()
             return
+
+    def _stay(self) -> None:
+        """Read the head of a request again without the offer, for which the parser takes its body for the other protocol."""
+        version = self.parser.get_http_version().encode()
+        start = b"%s %s HTTP/%s\r\n" % (self.parser.get_method(), self.url, version)
         kept = (b"%s: %s\r\n" % pair for pair in self.headers if pair[0] != b"upgrade")
-        start = b"%s %s HTTP/%s\r\n" % (method, self.url, version.encode())
         self.parser = httptools.HttpRequestParser(self)
-        self.data_received(b"".join((start, *kept, b"\r\n", rest)))
+        self.data_received(b"".join((start, *kept, b"\r\n")))
 
     def _wait_for_more(self) -> None:
         """Bound the time that the rest of what has begun may take."""
@@ -168,18 +170,30 @@ class Wire(HttpToolsProtocol):
             self._timer = self.loop.call_later(_PATIENCE, self.transport.close)
 
     def timeout_keep_alive_handler(self) -> None:
-        """End a connection that nothing came from for long; what it did not read by now it does not want."""
-        self.transport.abort()
+        """End a connection that nothing came from for long; what is still read is sent before."""
+        if self.flow.write_paused:
+            self.transport.close()
+        else:
+            self.transport.abort()
 
     def pause_writing(self) -> None:
-        """Wait until the caller reads on, not for ever."""
+        """Wait until the caller reads on, not for ever; until then what it leaves unread is held."""
         super().pause_writing()
+        self._unsent = self.transport.get_write_buffer_size()
+        self._calls.service.held += self._unsent
         self._look_at_reader(None)
 
     def resume_writing(self) -> None:
         """Go on."""
         super().resume_writing()
-        self._unread.cancel()
+        if not self.transport.is_closing():  # else the rest is waited for as well
+            self._stop_holding()
+
+    def _stop_holding(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+        self._calls.service.release(self._unsent)
+        self._unsent = 0
 
     def _look_at_reader(self, before: int | None) -> None:
         """Go on waiting, unless nothing was read for a while."""
@@ -193,8 +207,7 @@ class Wire(HttpToolsProtocol):
         """Stop what nobody waits for."""
         self._stop_timer()
         self._unset_keepalive_if_required()
-        if self._unread is not None:
-            self._unread.cancel()
+        self._stop_holding()
         answering = self._answering
         if isinstance(answering, _Exchange):
             if not answering.response_complete:
@@ -250,6 +263,8 @@ class Wire(HttpToolsProtocol):
         """Choose the way."""
         self._in_headers = False
         self._stop_timer()
+        if self.parser.get_method() == b"CONNECT":
+            raise ValueError  # which ends the parser
         if self.parser.should_upgrade():
             return  # they are read again
         found = self._usual() if self._is_free() else None
