@@ -253,7 +253,9 @@ class Wire(HttpToolsProtocol):
             self.cycle.keep_alive = False
         elif not self.transport.is_closing():
             said = RequestError("This is no request of HTTP that can be read.")
-            if self._taken > MOST_HEADERS:
+            if self._is_crowded():
+                said = RequestError("The server has too many connections; try again later.", 503, 1)
+            elif self._taken > MOST_HEADERS:
                 said = RequestError(
                     f"Address and headers are longer than {MOST_HEADERS} bytes.", 431
                 )
@@ -263,11 +265,13 @@ class Wire(HttpToolsProtocol):
         """Choose the way."""
         self._in_headers = False
         self._stop_timer()
-        if self.parser.get_method() == b"CONNECT":
+        if self.parser.get_method() == b"CONNECT" or self._is_crowded():
             raise ValueError  # which ends the parser
         if self.parser.should_upgrade():
             return  # they are read again
-        found = self._usual() if self._is_free() else None
+        # An answer could be written at once.
+        free = self._is_answered() and not self.flow.write_paused
+        found = self._usual() if free else None
         if found is None:
             super().on_headers_complete()
         else:
@@ -299,14 +303,9 @@ class Wire(HttpToolsProtocol):
     def _is_answered(self) -> bool:
         return self.cycle is None or self.cycle.response_complete
 
-    def _is_free(self) -> bool:
-        """Say whether an answer could be written at once."""
+    def _is_crowded(self) -> bool:
         most = self.limit_concurrency
-        return (
-            self._is_answered()
-            and not self.flow.write_paused
-            and (most is None or len(self.connections) < most)
-        )
+        return most is not None and len(self.connections) >= most
 
     def _usual(self) -> _Exchange | None:
         """Return what begins with these headers, if there is nothing unusual and nothing to be refused in them."""

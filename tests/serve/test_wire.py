@@ -7,7 +7,7 @@ import re
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -129,6 +129,7 @@ def in_this_process(path: Path) -> Iterator[tuple[str, int]]:
         http=partial(Connection, Calls(service)),  # type: ignore[arg-type]
         lifespan="off",
         log_config=None,
+        limit_concurrency=4,
     )
     running = uvicorn.Server(config)
     thread = Thread(target=running.run, kwargs={"sockets": [listener]})
@@ -152,6 +153,17 @@ def test_the_short_way_needs_no_application(tmp_path: Path) -> None:
             sock.sendall(request(*REQUESTS["binary"], chunked=chunked))
             statuses.append(answered(sock)[0])
     assert statuses == [200, 500]
+
+
+def test_too_many_connections_are_told_so(tmp_path: Path) -> None:
+    with in_this_process(linear(tmp_path)) as address, ExitStack() as stack:
+        for _ in range(3):
+            stack.enter_context(socket.create_connection(address, WAIT))
+        with socket.create_connection(address, WAIT) as sock:
+            sock.sendall(request(GOOD, WHERE))
+            status, headers, body = answered(sock)
+        assert (status, headers["retry-after"], headers["connection"]) == (503, "1", "close")
+        assert "too many connections" in json.loads(body)["error"]
 
 
 def test_connections_that_nobody_uses_are_closed(
