@@ -90,8 +90,14 @@ class Job:
 
     @property
     def key(self) -> object:
-        """What tells requests apart that cannot run together: the model, and all extents but the first."""
-        return id(self.engine), tuple((n, a.shape[1:]) for n, a in sorted(self.feeds.items()))
+        """What tells requests apart that cannot run together: the model, and all extents but the first.
+
+        One whose inputs have different numbers of rows runs with no other: nobody could say which rows are whose.
+        """
+        rows = self.rows
+        alone = None if all(len(a) == rows for a in self.feeds.values() if a.ndim) else id(self)
+        shapes = tuple((n, a.shape[1:]) for n, a in sorted(self.feeds.items()))
+        return id(self.engine), shapes, alone
 
     def give_up(self) -> None:
         """Say that nobody waits for it any more; a run that nobody waits for is stopped."""
@@ -232,7 +238,11 @@ def _run(jobs: Sequence[Job]) -> dict[str, Array]:
     if len(jobs) == 1:
         return engine.run(jobs[0].feeds, options)
     feeds = {name: np.concatenate([job.feeds[name] for job in jobs]) for name in jobs[0].feeds}
-    return engine.run(feeds, options)
+    outputs = engine.run(feeds, options)
+    rows = sum(job.rows for job in jobs)
+    if any(array.shape[:1] != (rows,) for array in outputs.values()):
+        raise ValueError("the outputs have no row for each row of the inputs")
+    return outputs
 
 
 def _divided(outputs: Mapping[str, Array], jobs: Sequence[Job]) -> Iterable[Mapping[str, Array]]:

@@ -305,5 +305,5 @@ def _same(one: Array, other: Array) -> bool:
 def _close(one: Array, other: Array) -> bool:
     if one.dtype.kind != "f":
         return one.shape == other.shape
-    scale = float(np.max(np.abs(other), initial=0.0))
+    scale = float(np.max(np.abs(other), initial=0.0, where=np.isfinite(other)))
     return bool(np.allclose(one, other, rtol=0, atol=_ROUNDING * max(scale, 1e-6), equal_nan=True))

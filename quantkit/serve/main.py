@@ -6,6 +6,7 @@ with 0. Ctrl-C leaves out the waiting. SIGHUP, or a changed file, loads the mode
 """
 
 import argparse
+import logging
 import os
 import signal
 import socket
@@ -36,6 +37,9 @@ _CONNECTIONS = 4096
 # Seconds until a thread that runs the model may interrupt the one that talks to callers. With Python's 0.005 it waits
 # that long several times a run when callers that were sent away come back at once: half as many are answered then.
 _SWITCH = 0.001
+_Stamp = tuple[
+    tuple[int, int, int], ...
+]  # when a file changed, its size and its number, and of those beside it
 _EXTRA = "Serving needs more packages: pip install 'quantkit-onnx[serve]' (missing: {})."
 
 
@@ -54,13 +58,16 @@ def serve(model: Path, recipe: Recipe) -> int:
 
         from quantkit.serve.app import make_app
         from quantkit.serve.calls import MOST_HEADERS, Calls
-        from quantkit.serve.service import start_service
+        from quantkit.serve.service import Log, Said, start_service
     except ImportError as e:
         raise UsageError(_EXTRA.format(e.name)) from e
     # A secret that comes from a file ends with a line break.
     told = os.environ.get("QUANTKIT_TOKEN", "").strip()
     settings = replace(recipe.serve, token=recipe.serve.token or told or None)
+    logging.getLogger().addHandler(Said(Log(level=settings.log_level)))
+    logging.captureWarnings(capture=True)
     sys.setswitchinterval(_SWITCH)
+    before = _stamp(model)  # a file that changes while it is loaded has changed
     with _stoppable(), _listening(settings) as listener:
         service = start_service(model, settings, recipe)
         port = listener.getsockname()[1]
@@ -80,7 +87,7 @@ def serve(model: Path, recipe: Recipe) -> int:
             limit_concurrency=_CONNECTIONS,
             h11_max_incomplete_event_size=MOST_HEADERS,
         )
-        with _Watch(service):
+        with _Watch(service, before):
             _server(config, service).run(sockets=[listener])
     service.close()
     service.log("info", "stopped", {})
@@ -190,8 +197,9 @@ def _server(config: Any, service: Any) -> Any:
 class _Watch:
     """Looks at the model's file from time to time, and loads it again when it has changed or SIGHUP came."""
 
-    def __init__(self, service: Any) -> None:
+    def __init__(self, service: Any, seen: _Stamp) -> None:
         self._service = service
+        self._seen = seen  # of the file, before it was loaded
         self._told = Event()
         self._asked = self._ended = False
         self._thread = Thread(target=self._look, name="watch", daemon=True)
@@ -213,7 +221,7 @@ class _Watch:
 
     def _look(self) -> None:
         file = self._service.loaded.engine.path
-        seen = settled = _stamp(file)
+        seen = settled = self._seen
         while not self._ended:
             self._told.wait(_LOOKS)
             self._told.clear()
@@ -226,7 +234,7 @@ class _Watch:
             seen = now
 
 
-def _stamp(file: Path) -> tuple[tuple[int, int, int], ...]:
+def _stamp(file: Path) -> _Stamp:
     """Return what tells that a file, or the weights beside it, changed."""
     found = []
     for one in (file, file.with_name(f"{file.name}.data"), file.with_name(f"{file.name}_data")):

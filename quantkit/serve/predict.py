@@ -312,8 +312,9 @@ def answer(
     scores = np.asarray(outputs[name], np.float64)
     kind = "as the model gives them"
     if softmax:
-        scores = np.exp(scores - scores.max(axis=1, keepdims=True))
-        scores /= scores.sum(axis=1, keepdims=True)
+        with np.errstate(invalid="ignore"):  # of scores that are not finite nothing can be said
+            scores = np.exp(scores - scores.max(axis=1, keepdims=True))
+            scores /= scores.sum(axis=1, keepdims=True)
         kind = "softmax of what the model gives"
     order = np.argsort(-scores, axis=1, kind="stable")[:, : min(top or _TOP, _MOST_CLASSES)]
     named = labels if len(labels) == scores.shape[1] else ()

@@ -1,5 +1,6 @@
 """What a running server knows: the model that answers, the line of requests, and whether it wants more."""
 
+import logging
 import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +23,7 @@ from quantkit.serve.protocol import RequestError
 from quantkit.settings import DataSettings, Recipe, ServeSettings
 from quantkit.settings.gate import LIVE_RULES
 
-__all__ = ["Loaded", "Log", "Service", "start_service"]
+__all__ = ["Loaded", "Log", "Said", "Service", "start_service"]
 
 _MEGABYTE = 1 << 20
 _PREPARING = 2  # threads that decode images and large bodies
@@ -45,6 +46,21 @@ class Log:
     def wants(self, *, failed: bool) -> bool:
         """Say whether a request has a line."""
         return self.level == "info" or (self.level == "warning" and failed)
+
+
+class Said(logging.Handler):
+    """What other packages warn of, as lines of JSON as well."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(logging.WARNING)
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line."""
+        facts = {"by": record.name, "note": record.getMessage().strip()}
+        if record.exc_info is not None:
+            facts["error"] = repr(record.exc_info[1])
+        self._log(record.levelname.lower(), "note", facts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

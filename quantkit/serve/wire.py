@@ -7,11 +7,13 @@ answers the same (`app.py`), and refuses what is to be refused.
 """
 
 import asyncio
+from collections.abc import Sized
 from typing import Any
 from urllib.parse import quote
 
 import httptools
 import numpy as np
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from quantkit.serve.app import refusal
@@ -32,17 +34,12 @@ from quantkit.serve.protocol import RequestError
 
 __all__ = ["Connection", "infer_paths"]
 
-_HEADERS_S = 20.0  # seconds that they may take
-_SAID = b'{"error":"Address and headers are longer than %d bytes."}' % MOST_HEADERS
-_TOO_LONG = (
-    b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Type: application/json\r\n"
-    b"Content-Length: %d\r\n\r\n%s"
-) % (len(_SAID), _SAID)
+_PATIENCE = 20.0  # seconds: for headers, and for a caller that reads nothing of its answer
 _MEGABYTE = 1 << 20
 _ALIGNED = 16  # bytes; what any type of number needs
 # One for all connections: what is read into it is parsed, and copied, before anything else is read.
 _SCRATCH = memoryview(bytearray(1 << 18))
-_UNUSUAL = frozenset((b"transfer-encoding", b"expect", b"content-encoding", b"upgrade"))
+_UNUSUAL = frozenset((b"transfer-encoding", b"expect", b"content-encoding"))
 _LENGTH, _TYPE, _JSON_LENGTH = b"content-length", b"content-type", HEADER.encode()
 _SAFE = b"".join(b"%s: %s\r\n" % pair for pair in SECURITY)
 
@@ -57,11 +54,14 @@ def infer_paths(name: str) -> frozenset[bytes]:
 
 
 class _Exchange:
-    """A request that goes the short way, and its answer. uvicorn looks at the first two when it stops."""
+    """A request that goes the short way, and its answer. The first three are named as in uvicorn's, which looks at them."""
 
-    def __init__(self, call: Call, size: int, header: int | None, *, keep_alive: bool) -> None:
+    def __init__(
+        self, call: Call, size: int = 0, header: int | None = None, *, keep_alive: bool = False
+    ) -> None:
         self.response_complete = False
         self.keep_alive = keep_alive
+        self.more_body = False  # that the parser would have to read
         self.call = call
         self.size = size  # of the body
         self.header = header  # bytes of it that are JSON
@@ -83,8 +83,20 @@ class _Exchange:
         return self.body[self.filled :]
 
 
+class _Flow(FlowControl):
+    """Reads on when no request waits for its turn. uvicorn does with each answer, so that more come in than go out."""
+
+    def __init__(self, transport: Any, waiting: Sized) -> None:
+        super().__init__(transport)
+        self._waiting = waiting
+
+    def resume_reading(self) -> None:
+        if not self._waiting:
+            super().resume_reading()
+
+
 class Wire(HttpToolsProtocol):
-    """A connection. Closes those that send headers without end, or none."""
+    """A connection. Closes those that send headers without end, or none, or do not read their answers."""
 
     def __init__(self, calls: Calls, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -94,12 +106,16 @@ class Wire(HttpToolsProtocol):
         self._taken = 0  # bytes of headers
         self._in_headers = False
         self._timer: Any = None  # of headers that did not come in one piece
+        self._unread: Any = None  # the timer of answers that wait to be read
+        self._unsent = 0  # bytes of them
         self._reading: _Exchange | None = None  # whose body comes in
+        self._answering: Any = None  # an `_Exchange`, or uvicorn's cycle; behind it others may wait
 
     def connection_made(self, transport: Any) -> None:
         """Wait for headers, not for ever."""
         super().connection_made(transport)
-        self._timer = self.loop.call_later(_HEADERS_S, transport.close)
+        self.flow = _Flow(transport, self.pipeline)
+        self._timer = self.loop.call_later(_PATIENCE, transport.close)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where the next bytes go: to the body, if they can be nothing else."""
@@ -120,25 +136,89 @@ class Wire(HttpToolsProtocol):
             self.parser = httptools.HttpRequestParser(self)
             self._start(reading)
 
+    def data_received(self, data: bytes) -> None:
+        """Read on. Who offers another protocol is answered in this one."""
+        self._unset_keepalive_if_required()
+        while True:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as e:
+                data = data[e.args[0] :]
+                self._stay()
+                continue
+            except httptools.HttpParserError:
+                self._cut_off()
+            return
+
+    def _stay(self) -> None:
+        """Read the head of a request again without the offer, for which the parser takes its body for the other protocol."""
+        version = self.parser.get_http_version().encode()
+        start = b"%s %s HTTP/%s\r\n" % (self.parser.get_method(), self.url, version)
+        kept = (b"%s: %s\r\n" % pair for pair in self.headers if pair[0] != b"upgrade")
+        self.parser = httptools.HttpRequestParser(self)
+        self.data_received(b"".join((start, *kept, b"\r\n")))
+
     def _wait_for_more(self) -> None:
         """Bound the time that the rest of what has begun may take."""
         reading = self._reading
         if reading is not None and reading.timer is None:
             left = self._calls.left(reading.call)
             reading.timer = self.loop.call_later(left, self._too_slow, reading)
-        elif self._in_headers and self._timer is None:
-            self._timer = self.loop.call_later(_HEADERS_S, self.transport.close)
+            return
+        timed = self._timer is not None or self.timeout_keep_alive_task is not None
+        if not timed and (self._in_headers or self._is_answered()):
+            self._timer = self.loop.call_later(_PATIENCE, self.transport.close)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """End a connection that nothing came from for long; what is still read is sent before."""
+        if self.flow.write_paused:
+            self.transport.close()
+        else:
+            self.transport.abort()
+
+    def pause_writing(self) -> None:
+        """Wait until the caller reads on, not for ever; until then what it leaves unread is held."""
+        super().pause_writing()
+        self._unsent = self.transport.get_write_buffer_size()
+        self._calls.service.held += self._unsent
+        self._look_at_reader(None)
+
+    def resume_writing(self) -> None:
+        """Go on."""
+        super().resume_writing()
+        if not self.transport.is_closing():  # else the rest is waited for as well
+            self._stop_holding()
+
+    def _stop_holding(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+        self._calls.service.release(self._unsent)
+        self._unsent = 0
+
+    def _look_at_reader(self, before: int | None) -> None:
+        """Go on waiting, unless nothing was read for a while."""
+        size = self.transport.get_write_buffer_size()
+        if before is not None and size >= before:
+            self.transport.abort()
+        else:
+            self._unread = self.loop.call_later(_PATIENCE, self._look_at_reader, size)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop what nobody waits for."""
         self._stop_timer()
-        cycle: Any = self.cycle
-        if isinstance(cycle, _Exchange):
+        self._unset_keepalive_if_required()
+        self._stop_holding()
+        answering = self._answering
+        if isinstance(answering, _Exchange):
+            if not answering.response_complete:
+                answering.call.lose()
+            if self._reading is answering:
+                self._end(answering, GONE)
+        elif answering is not None:  # uvicorn tells the last that came
+            answering.disconnected = True
+            answering.message_event.set()
+        if self.cycle is answering:
             self.cycle = None  # type: ignore[assignment]
-            if not cycle.response_complete:
-                cycle.call.lose()
-            if self._reading is cycle:
-                self._end(cycle, GONE)
         super().connection_lost(exc)
 
     def _stop_timer(self) -> None:
@@ -154,39 +234,52 @@ class Wire(HttpToolsProtocol):
 
     def on_url(self, url: bytes) -> None:
         """Take in a part of the address."""
-        if self._fits(url):
-            super().on_url(url)
+        self._measure(url)
+        super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take in a header."""
-        if self._fits(name + value):
-            super().on_header(name, value)
+        self._measure(name + value)
+        super().on_header(name, value)
 
-    def _fits(self, content: bytes) -> bool:
+    def _measure(self, content: bytes) -> None:
         self._taken += len(content)
         if self._taken > MOST_HEADERS:
-            self._cut_off()
-        return self._taken <= MOST_HEADERS
+            raise ValueError  # which ends the parser
 
     def _cut_off(self) -> None:
-        """Say that the headers are too long, unless an answer is under way, and close."""
-        if self.transport.is_closing():
-            return
-        if self.cycle is None or self.cycle.response_complete:
-            self.transport.write(_TOO_LONG)
-        self.transport.close()
+        """Close, for what came cannot be read; what was asked before it is answered."""
+        if not self._is_answered() and not self.cycle.more_body:
+            self.cycle.keep_alive = False
+        elif not self.transport.is_closing():
+            said = RequestError("This is no request of HTTP that can be read.")
+            if self._is_crowded():
+                said = RequestError("The server has too many connections; try again later.", 503, 1)
+            elif self._taken > MOST_HEADERS:
+                said = RequestError(
+                    f"Address and headers are longer than {MOST_HEADERS} bytes.", 431
+                )
+            self._refuse(_Exchange(Call(method="", path="")), said)
 
     def on_headers_complete(self) -> None:
         """Choose the way."""
         self._in_headers = False
         self._stop_timer()
-        if self._taken > MOST_HEADERS:
-            return
-        found = self._usual() if self._is_free() else None
+        if self.parser.get_method() == b"CONNECT" or self._is_crowded():
+            raise ValueError  # which ends the parser
+        if self.parser.should_upgrade():
+            return  # they are read again
+        # An answer could be written at once.
+        free = self._is_answered() and not self.flow.write_paused
+        found = self._usual() if free else None
         if found is None:
             super().on_headers_complete()
         else:
-            self.cycle = self._reading = found  # type: ignore[assignment]
+            self.cycle = self._reading = self._answering = found  # type: ignore[assignment]
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)
 
     def on_body(self, body: bytes) -> None:
         """Take in a part of the body, or all of it."""
@@ -202,19 +295,17 @@ class Wire(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """End a request that came in one piece, or goes the long way."""
-        if self._reading is None:
-            super().on_message_complete()
-        else:
+        if self._reading is not None:
             self._start(self._reading)
+        elif not self.parser.should_upgrade():
+            super().on_message_complete()
 
-    def _is_free(self) -> bool:
-        """Say whether an answer could be written at once."""
-        before, most = self.cycle, self.limit_concurrency
-        return (
-            (before is None or before.response_complete)
-            and not self.flow.write_paused
-            and (most is None or len(self.connections) < most)
-        )
+    def _is_answered(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _is_crowded(self) -> bool:
+        most = self.limit_concurrency
+        return most is not None and len(self.connections) >= most
 
     def _usual(self) -> _Exchange | None:
         """Return what begins with these headers, if there is nothing unusual and nothing to be refused in them."""

@@ -70,6 +70,45 @@ def test_others_shapes_and_models_are_not_mixed(tmp_path: Path) -> None:
     line.close()
 
 
+def test_requests_whose_inputs_differ_in_rows_run_alone(tmp_path: Path) -> None:
+    """Together each input has three rows: divided by one of them, a caller would get what another sent."""
+    made = model(
+        graph([node("Add", ["x", "b"], ["y"])], {"x": ["n", 8], "b": ["m", 8]}, {"y": ["k", 8]})
+    )
+    engine = load_engine(save(made, tmp_path / "add.onnx"))
+    assert not engine.unbatched
+    line = Line(Rules(workers=1, rows=6, delay=0.2), engine.seconds)
+    asked = [Asked(engine, rows(n)) for n in (1, 2)]
+    for one, n in zip(asked, (2, 1), strict=True):
+        one.job.feeds = {**one.job.feeds, "b": 10 * rows(n, seed=1)}
+        line.put(one.job)
+    for one in asked:
+        found = one.wait()
+        assert found.outputs is not None
+        assert np.array_equal(found.outputs["y"], engine.run(one.job.feeds)["y"])
+    line.close()
+
+
+def test_outputs_without_a_row_for_each_are_not_divided(tmp_path: Path) -> None:
+    """How many rows come out depends on the values, and those tried at the start had all of them."""
+    nodes = [
+        node("ReduceSum", ["x", "axis"], ["sum"], keepdims=0),
+        node("Greater", ["sum", "low"], ["kept"]),
+        node("Compress", ["x", "kept"], ["y"], axis=0),
+    ]
+    constants = {"axis": np.array([1]), "low": np.array(-1e9, np.float32)}
+    made = model(graph(nodes, {"x": ["batch", 8]}, {"y": ["kept", 8]}, constants))
+    engine = load_engine(save(made, tmp_path / "kept.onnx"))
+    assert not engine.unbatched
+    line = Line(Rules(workers=1, rows=4, delay=5.0), engine.seconds)
+    asked = [Asked(engine, np.full((2, 8), value, np.float32)) for value in (1.0, -1e9)]
+    for one in asked:
+        line.put(one.job)
+    found = [one.wait().outputs for one in asked]
+    assert [one["y"].shape for one in found if one is not None] == [(2, 8), (0, 8)]
+    line.close()
+
+
 def test_of_rows_that_run_together_only_the_bad_one_fails(tmp_path: Path) -> None:
     engine = load_engine(picky(tmp_path))
     line = Line(Rules(workers=1, rows=4, delay=5.0), 0.001)

@@ -10,6 +10,7 @@ from serve_cases import linear
 
 from quantkit.errors import ModelError, UsageError
 from quantkit.serve.engine import Engine, _tried, load_engine
+from quantkit.serve.predict import answer
 from quantkit.settings import DynamicSettings
 from quantkit.workflows.pipeline import dynamic
 
@@ -104,3 +105,14 @@ def test_a_model_with_other_classes_does_not_answer_in_its_place(tmp_path: Path)
     assert not five.fits(four)
     assert unsaid.fits(four)
     assert four.fits(unsaid)
+
+
+def test_outputs_that_are_not_finite_are_compared_without_a_warning(tmp_path: Path) -> None:
+    """Warnings would be lines of the log that are no JSON."""
+    made = model(graph([node("Log", ["x"], ["y"])], {"x": ["n", 2]}, {"y": ["n", 2]}))
+    engine = load_engine(save(made, tmp_path / "log.onnx"))
+    found = engine.run({"x": np.array([[0.0, -1.0]], np.float32)})
+    assert np.isneginf(found["y"][0, 0])
+    assert engine.unbatched == ""
+    said = answer(found, (), top=2, softmax=True)
+    assert np.isnan(said["predictions"][0][0]["score"])

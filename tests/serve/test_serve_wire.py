@@ -5,7 +5,9 @@ import os
 import random
 import re
 import socket
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -15,6 +17,7 @@ import msgspec
 import numpy as np
 import pytest
 import uvicorn
+from builders import graph, model, node, save, weight
 from serve_cases import ROOT, WAIT, Server, infer_body, linear, serving, wait_for
 from starlette.responses import Response
 
@@ -115,32 +118,168 @@ def test_both_ways_answer_the_same(server: Server, name: str) -> None:
     wait_for(lambda: held(server) == 0)
 
 
-def test_the_short_way_needs_no_application(tmp_path: Path) -> None:
+@contextmanager
+def in_this_process(path: Path) -> Iterator[tuple[str, int]]:
+    """Serve with an application that knows no answer; yield the address."""
     settings = ServeSettings(port=0)
-    service = start_service(linear(tmp_path), settings, Recipe())
+    service = start_service(path, settings, Recipe())
     listener = _listening(settings)
-    calls = Calls(service)
     config = uvicorn.Config(
         Response(status_code=500),
-        http=partial(Connection, calls),  # type: ignore[arg-type]
+        http=partial(Connection, Calls(service)),  # type: ignore[arg-type]
         lifespan="off",
         log_config=None,
+        limit_concurrency=4,
     )
     running = uvicorn.Server(config)
     thread = Thread(target=running.run, kwargs={"sockets": [listener]})
     thread.start()
     wait_for(lambda: running.started)
     try:
-        with socket.create_connection(listener.getsockname(), WAIT) as sock:
-            statuses = []
-            for chunked in (False, True):
-                sock.sendall(request(*REQUESTS["binary"], chunked=chunked))
-                statuses.append(answered(sock)[0])
-        assert statuses == [200, 500]
+        yield listener.getsockname()
     finally:
         running.should_exit = True
         thread.join(WAIT)
         service.close()
+
+
+def test_the_short_way_needs_no_application(tmp_path: Path) -> None:
+    with (
+        in_this_process(linear(tmp_path)) as address,
+        socket.create_connection(address, WAIT) as sock,
+    ):
+        statuses = []
+        for chunked in (False, True):
+            sock.sendall(request(*REQUESTS["binary"], chunked=chunked))
+            statuses.append(answered(sock)[0])
+    assert statuses == [200, 500]
+
+
+def test_too_many_connections_are_told_so(tmp_path: Path) -> None:
+    with in_this_process(linear(tmp_path)) as address, ExitStack() as stack:
+        for _ in range(3):
+            stack.enter_context(socket.create_connection(address, WAIT))
+        with socket.create_connection(address, WAIT) as sock:
+            sock.sendall(request(GOOD, WHERE))
+            status, headers, body = answered(sock)
+        assert (status, headers["retry-after"], headers["connection"]) == (503, "1", "close")
+        assert "too many connections" in json.loads(body)["error"]
+
+
+def test_connections_that_nobody_uses_are_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever was sent to keep them: a line break behind a request, the body of one that was answered, no reading."""
+    monkeypatch.setattr("quantkit.serve.wire._PATIENCE", 0.3)
+    wide = weight(8, 1_000_000)
+    made = model(
+        graph(
+            [node("MatMul", ["x", "w"], ["y"])],
+            {"x": ["n", 8]},
+            {"y": ["n", 1_000_000]},
+            {"w": wide},
+        )
+    )
+    path = save(made, tmp_path / "linear.onnx")
+    refused = b"POST /nothing HTTP/1.1\r\nContent-Length: 9\r\n\r\n"
+    with in_this_process(path) as address:
+        for first, then in ((b"GET / HTTP/1.1\r\n\r\n", b"\r\n"), (refused, b"a"), (b"\r\n", b"")):
+            with socket.create_connection(address, WAIT) as sock:
+                sock.sendall(first)
+                if then:
+                    assert answered(sock)[0] == 500
+                    sock.sendall(then)
+                assert sock.recv(1) == b""
+        with socket.create_connection(address, WAIT) as sock:
+            sock.sendall(request(GOOD, WHERE) * 9)
+            time.sleep(2)  # the answer is longer than what the system keeps
+            found = 0
+            with suppress(ConnectionError):
+                while part := sock.recv(1 << 20):
+                    found += len(part)
+            assert found < 9 * wide[0].nbytes
+
+
+@pytest.fixture(scope="module")
+def wired(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """With httptools."""
+    pytest.importorskip("httptools", reason="httptools is not installed")
+    with serving(linear(tmp_path_factory.mktemp("wired"))) as found:
+        yield found
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"\x00\x01\r\n\r\n", 400),
+        (b"CONNECT h:80 HTTP/1.1\r\n\r\n", 400),
+        (b"POST /v2/models/linear/infer HTTP/1.1\r\nContent-Length: 9\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
+        (b"POST /v2/models/linear/infer HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n", 400),
+        (b"GET /v2 HTTP/1.1\r\nA: %s\r\n\r\n" % (b"a" * 70_000), 431),
+    ],
+)  # fmt: skip
+def test_what_is_no_http_is_refused_and_counted(wired: Server, sent: bytes, status: int) -> None:
+    count = f'quantkit_requests_total{{endpoint="other",status="{status}"}}'.encode()
+    with connected(wired) as sock:
+        sock.sendall(sent)
+        found, headers, body = answered(sock)
+        assert (found, headers["connection"]) == (status, "close")
+        assert json.loads(body)["error"].endswith(".")
+    assert count in wired.ask("GET", "/metrics")[1]
+    for line in wired.log.read_text().splitlines():
+        assert json.loads(line)["level"]
+
+
+def test_what_was_asked_before_something_bad_is_answered(wired: Server) -> None:
+    for bad in (b"\x00\r\n\r\n", b"GET /v2 HTTP/1.1\r\nA: %s\r\n\r\n" % (b"a" * 70_000)):
+        for chunked in (False, True):
+            with connected(wired) as sock:
+                sock.sendall(request(GOOD, WHERE, chunked=chunked) + bad)
+                assert answered(sock)[0] == 200
+
+
+def test_who_offers_http_2_is_answered_in_this_one(wired: Server) -> None:
+    """As Java's client and `curl --http2` do, with the body behind the offer."""
+    offer = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
+    for chunked in (False, True):
+        sent = request(GOOD, WHERE + offer, chunked=chunked)
+        with connected(wired) as sock:
+            for cut in (len(sent), 20, sent.index(b"\r\n\r\n") + 9):
+                sock.sendall(sent[:cut])
+                sock.sendall(sent[cut:])
+                assert answered(sock)[0] == 200
+
+
+def test_requests_that_follow_without_end_are_not_kept(wired: Server) -> None:
+    """They are read as they are answered: a caller cannot fill the memory with them."""
+
+    def resident() -> int:
+        status = Path(f"/proc/{wired.process.pid}/status").read_text(encoding="utf-8")
+        return int(re.findall(r"VmRSS:\s+(\d+)", status)[0]) >> 10
+
+    if not Path("/proc/self/status").exists():
+        pytest.skip("there is no /proc to read the memory from")
+    before, sent = resident(), b"GET /v2 HTTP/1.1\r\n\r\n" * 50_000
+    with connected(wired) as sock:
+
+        def send() -> None:
+            with suppress(OSError):
+                sock.sendall(sent)
+
+        thread = Thread(target=send)
+        thread.start()
+        with sock.makefile("rb") as file:
+            for _ in range(2000):
+                assert file.readline() == b"HTTP/1.1 200 OK\r\n"
+                lines = iter(partial(file.readline), b"\r\n")
+                length = next(
+                    int(one.split()[1]) for one in list(lines) if one.startswith(b"content-l")
+                )
+                file.read(length)
+        grown = resident() - before
+        sock.shutdown(socket.SHUT_RDWR)
+        thread.join(WAIT)
+    assert grown < 60  # MB; all of them would take some hundred
 
 
 def test_a_name_that_is_written_in_two_ways_has_no_short_way() -> None:

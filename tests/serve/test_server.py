@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event, Thread
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ from serve_cases import (
     wait_for,
 )
 
-from quantkit.serve.main import _listening
+from quantkit.serve.main import _listening, _stamp, _Watch
 from quantkit.serve.protocol import DTYPES
 from quantkit.settings import ServeSettings
 
@@ -483,6 +484,26 @@ def test_reloading_under_load_loses_nothing_and_a_bad_file_changes_nothing(tmp_p
         assert set(callers.statuses) == {200}
         assert callers.answers == {before, after}
         assert server.stop(signal.SIGINT) == 0
+
+
+def test_a_file_that_changed_while_it_was_loaded_is_loaded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stamp is of the time before: a file that came between loading and the first look would never be noticed."""
+    monkeypatch.setattr("quantkit.serve.main._LOOKS", 0.01)
+    file, reloaded = linear(tmp_path), Event()
+    service = SimpleNamespace(
+        loaded=SimpleNamespace(engine=SimpleNamespace(path=file)),
+        settings=ServeSettings(),
+        reload=reloaded.set,
+    )
+    before, handler = _stamp(file), signal.getsignal(signal.SIGHUP)
+    linear(tmp_path, "other", seed=5).replace(file)
+    try:
+        with _Watch(service, before):
+            assert reloaded.wait(WAIT)
+    finally:
+        signal.signal(signal.SIGHUP, handler)
 
 
 def test_a_model_with_other_inputs_is_not_taken_in_its_place(tmp_path: Path) -> None:
