@@ -154,8 +154,13 @@ def _write_labels(config: Path, recipe: Recipe, carried: Carried | None) -> Path
         try:
             text = file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as e:
-            raise UsageError(f"Cannot read the labels '{file}': {e}.") from e
+            why = (e.strerror if isinstance(e, OSError) else "") or e
+            raise UsageError(f"Cannot read the labels '{file}': {why}.") from e
         lines = [line.strip() for line in text.splitlines() if line.strip()]
+        if not lines:
+            raise UsageError(
+                f"The labels '{file}' are empty: write the name of a class on each line."
+            )
     else:
         lines = [" ".join(label.split()) for label in carried.labels] if carried else []
     if not all(lines) or not lines:  # a file cannot have a label without a name; the model can
@@ -169,7 +174,7 @@ def _write_tokenizer(
 ) -> tuple[Path | None, tuple[str, ...]]:
     """Copy the tokenizer of a model that takes texts; say so where there is none."""
     try:
-        if not looks_like_text(inputs_of(model)):
+        if not looks_like_text(inputs_of(model, open_shapes=True)):
             return None, ()
         text, place = recipe.data.text, model.path
         assert place is not None  # noqa: S101 - it was given as a file
