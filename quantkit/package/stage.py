@@ -172,7 +172,7 @@ def _write_labels(config: Path, recipe: Recipe, carried: Carried | None) -> Path
 def _write_tokenizer(
     config: Path, model: LoadedModel, recipe: Recipe
 ) -> tuple[Path | None, tuple[str, ...]]:
-    """Copy the tokenizer of a model that takes texts; say so where there is none."""
+    """Copy the tokenizer of a model that takes texts; say so where none is found, and refuse one that is set and not there."""
     try:
         if not looks_like_text(inputs_of(model, open_shapes=True)):
             return None, ()
@@ -180,6 +180,8 @@ def _write_tokenizer(
         assert place is not None  # noqa: S101 - it was given as a file
         found = find_tokenizer(replace(text, search=(place.parent, *text.search)), None)
     except DataError as e:
-        return None, (f"/predict will take no texts: {e}",)
+        if recipe.data.text.tokenizer is not None:
+            raise
+        return None, (f"/predict will take no texts: {e} Tensors are taken.",)
     shutil.copyfile(found, config / _TOKENIZER)
     return config / _TOKENIZER, ()

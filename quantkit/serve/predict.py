@@ -242,8 +242,8 @@ def _check_same(carried: Preprocessing, told: Preprocessing) -> None:
     there, here = carried.settings(), told.settings()
     name = next((n for n in there if there[n] != here[n]), "size")
     raise UsageError(
-        f"quantkit.toml prepares images otherwise than the model was calibrated with ({name}: {here[name]}, the model "
-        f"{there[name]}): remove [data.image], or calibrate again."
+        f"The settings prepare images otherwise than the model was calibrated with ({name}: {here[name]}, the model "
+        f"{there[name]}): leave out the flag or [data.image] in quantkit.toml, or calibrate again."
     )
 
 

@@ -291,6 +291,32 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "wheels needs hashes" in capsys.readouterr().err
 
 
+def test_flags_say_how_inputs_are_prepared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pool = [node("GlobalAveragePool", ["x"], ["p"]), node("Flatten", ["p"], ["y"])]
+    save(model(graph(pool, {"x": ["N", 3, 8, 8]}, {"y": ["N", 3]}, {})), tmp_path / "net.onnx")
+    words = ["package", str(tmp_path / "net.onnx"), "-o", str(tmp_path / "out"), "--no-lock"]
+    assert run(words) == 0
+    assert "set --mean and --std, or --preset" in capsys.readouterr().err
+    assert run([*words, "--preset", "imagenet", "--crop", "8"]) == 0
+    assert "preset" not in capsys.readouterr().err
+    image = load_recipe(tmp_path / "out/config/quantkit.toml").data.image
+    assert (image.preset, image.crop) == ("imagenet", 8)
+
+
+def test_a_tokenizer_that_is_set_must_be_there(tmp_path: Path) -> None:
+    ids = onnx.helper.make_tensor_value_info("input_ids", onnx.TensorProto.INT64, ["N", 4])
+    out = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.INT64, ["N", 4])
+    made = onnx.helper.make_graph([node("Identity", ["input_ids"], ["y"])], "g", [ids], [out])
+    save(model(made), tmp_path / "net.onnx")
+    notes = packed(tmp_path / "net.onnx", tmp_path / "out").notes
+    assert any("will take no texts" in note for note in notes)
+    words = ["package", str(tmp_path / "net.onnx"), "-o", str(tmp_path / "new"), "--no-lock"]
+    assert run([*words, "--tokenizer", str(tmp_path / "absent.json")]) == 2
+    assert not (tmp_path / "new").exists()
+
+
 def test_quantkit_toml_says_the_same_as_flags(tmp_path: Path) -> None:
     linear(tmp_path)
     (tmp_path / "quantkit.toml").write_text(
