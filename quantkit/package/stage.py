@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from quantkit.data.text import find_tokenizer, looks_like_text
-from quantkit.errors import DataError, ModelError, UsageError
+from quantkit.errors import DataError, ModelError
 from quantkit.graph.load import LoadedModel
 from quantkit.observe.prepare import inputs_of
 from quantkit.package.facts import slug
 from quantkit.package.folder import sha256_of
+from quantkit.serve.predict import read_labels
 from quantkit.settings import (
     DataSettings,
     GateSettings,
@@ -151,16 +152,7 @@ def _copied(loaded: LoadedModel, home: Path, stage: Path) -> dict[str, Any]:
 def _write_labels(config: Path, recipe: Recipe, carried: Carried | None) -> Path | None:
     file, target = recipe.serve.labels, config / LABELS
     if file is not None:
-        try:
-            text = file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as e:
-            why = (e.strerror if isinstance(e, OSError) else "") or e
-            raise UsageError(f"Cannot read the labels '{file}': {why}.") from e
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
-        if not lines:
-            raise UsageError(
-                f"The labels '{file}' are empty: write the name of a class on each line."
-            )
+        lines = list(read_labels(file))
     else:
         lines = [" ".join(label.split()) for label in carried.labels] if carried else []
     if not all(lines) or not lines:  # a file cannot have a label without a name; the model can
