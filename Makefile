@@ -52,7 +52,7 @@ ifeq ($(BROWSER),)
 	fi
 endif
 
-bench: $(STAMP)  ## side by side with onnxruntime.quantization; takes about one and a half hours
+bench: $(STAMP)  ## side by side with onnxruntime.quantization; takes well over an hour
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[bench]'
 	$(BIN)/python benchmarks/compare_dynamic.py
 	$(BIN)/python benchmarks/picture.py

@@ -9,6 +9,8 @@ Needs root, and Python 3.11, which is Debian bookworm's.
 """
 
 import argparse
+import http
+import http.client
 import json
 import os
 import shutil
@@ -18,8 +20,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 TOOLS = ("buildah", "podman", "runc", "mmdebstrap")
@@ -178,8 +181,9 @@ def prove(place: Path, base: Path) -> list[Fact]:
                 ok=not smoke.returncode,
             )
         )
+        facts += _asked(port)
         facts += _inside(engine)
-        facts += _stopped(engine)
+        facts += _stopped(engine, context, port)
     finally:
         engine.podman("rm", "--force", _NAME, check=False)
     return facts
@@ -246,12 +250,88 @@ def _inside(engine: Engine) -> list[Fact]:
     ]
 
 
-def _stopped(engine: Engine) -> list[Fact]:
-    start = time.monotonic()
+def _status(port: int, path: str) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def _asked(port: int) -> list[Fact]:
+    """Ask what an orchestrator asks."""
+    paths = ("/v2/health/live", "/v2/health/ready", "/metrics")
+    found = [(path, _status(port, path)) for path in paths]
+    return [
+        Fact(question=path, found=str(said), ok=said == http.HTTPStatus.OK) for path, said in found
+    ]
+
+
+@dataclass(slots=True)
+class _Callers:
+    """Callers behind a balancer: they ask without a pause, each time on a new connection, while it says ready."""
+
+    port: int
+    record: dict[str, Any]
+    body: bytes
+    ready: bool = True
+    answered: int = 0
+    lost: list[str] = field(default_factory=list)
+
+    def look(self) -> None:
+        """Ask every second whether it is ready, as k8s.yaml's probe does every two."""
+        while self.ready:
+            time.sleep(1)
+            self.ready = _status(self.port, "/v2/health/ready") == http.HTTPStatus.OK
+
+    def ask(self) -> None:
+        """Ask until it is not ready."""
+        while self.ready:
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+            try:
+                connection.request("POST", self.record["path"], self.body, self.record["headers"])
+                answer = connection.getresponse()
+                answer.read()
+                said = "" if answer.status == http.HTTPStatus.OK else str(answer.status)
+            except (OSError, http.client.HTTPException) as e:
+                said = type(e).__name__
+            finally:
+                connection.close()
+            if said:
+                self.lost.append(said)
+            else:
+                self.answered += 1
+
+
+def _stopped(engine: Engine, context: Path, port: int) -> list[Fact]:
+    """Stop it while four callers ask."""
+    record = json.loads((context / "answer.json").read_text(encoding="ascii"))
+    callers = _Callers(port, record, (context / record["sample"]).read_bytes())
+    threads = [Thread(target=one) for one in (callers.look, *[callers.ask] * 4)]
+    for thread in threads:
+        thread.start()
+    time.sleep(2)
+    before, start = callers.answered, time.monotonic()
     engine.podman("stop", "--time", "30", _NAME)
     taken = time.monotonic() - start
+    for thread in threads:
+        thread.join()
     code = engine.about("container", _NAME)["State"]["ExitCode"]
-    return [Fact(question="SIGTERM", found=f"exit code {code} after {taken:.1f} s", ok=code == 0)]
+    why = f" ({', '.join(sorted(set(callers.lost)))})" if callers.lost else ""
+    after = callers.answered - before
+    return [
+        Fact(
+            question="SIGTERM while four callers ask",
+            found=f"exit code {code} after {taken:.1f} s",
+            ok=code == 0,
+        ),
+        Fact(
+            question="their requests, until it says that it is not ready",
+            found=f"{before} answered before SIGTERM, {after} after it, {len(callers.lost)} lost{why}",
+            ok=before > 0 and after > 0 and not callers.lost,
+        ),
+    ]
 
 
 def _free_port() -> int:

@@ -23,8 +23,8 @@ from quantkit.settings import (
 if TYPE_CHECKING:
     from quantkit.observe import CalibratorOf
 
-__all__ = ["DataFlags", "MethodFlags", "calibrator", "chosen_calibrator", "data_settings"]
-__all__ += ["model_of", "read_by"]
+__all__ = ["DataFlags", "MethodFlags", "PreparationFlags", "calibrator", "chosen_calibrator"]
+__all__ += ["data_settings", "model_of", "read_by"]
 
 
 class MethodFlags(Flags):
@@ -50,6 +50,15 @@ class DataFlags(Flags):
     ] = False
 
 
+class PreparationFlags(Flags):
+    """How an image or a text that somebody sends becomes arrays. Not given: as the model or quantkit.toml says."""
+
+    kinds = (ImageSettings, TextSettings)
+    left_out = frozenset(
+        {"column", "max_length"}
+    )  # of data, and of the model that was calibrated with it
+
+
 def model_of(given: Path | None, recipe: Recipe) -> Path:
     """Return the model that a command is about: what was given, or what quantkit.toml says.
 
@@ -62,7 +71,7 @@ def model_of(given: Path | None, recipe: Recipe) -> Path:
     return model
 
 
-def data_settings(recipe: DataSettings, flags: DataFlags) -> DataSettings:
+def data_settings(recipe: DataSettings, flags: Flags) -> DataSettings:
     """Return the recipe's settings with the flags that were given in their place."""
     given, image = flags.given, recipe.image
     before = image.resolved() if image.preset is not None else image

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quantkit.cli.console import JsonOption, human, line, marked, print_notes, progress, write_json
+from quantkit.cli.data_options import PreparationFlags, data_settings
 from quantkit.cli.flags import Flags, expanded
 from quantkit.errors import UsageError
 from quantkit.settings import (
@@ -57,6 +58,7 @@ def package(  # noqa: PLR0913 - one parameter per group of flags
     ],
     what: _PackageFlags,
     how: _ServeFlags,
+    prepared: PreparationFlags,
     rules: _RuleFlags,
     recipe: Annotated[
         Path | None,
@@ -80,7 +82,7 @@ def package(  # noqa: PLR0913 - one parameter per group of flags
             output,
             settings=what.over(found.package),
             serve=how.over(found.serve),
-            data=found.data,
+            data=data_settings(found.data, prepared),
             rules=rules.over(found.gate),
             progress=show,
         )

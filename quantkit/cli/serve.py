@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from quantkit.cli.data_options import PreparationFlags, data_settings
 from quantkit.cli.flags import Flags, expanded
 from quantkit.errors import UsageError
 from quantkit.settings import GateSettings, load_recipe
@@ -36,6 +37,7 @@ def serve(
         Path | None, typer.Argument(help="The model; or in quantkit.toml.", metavar="MODEL")
     ] = None,
     how: _ServeFlags,
+    prepared: PreparationFlags,
     rules: _RuleFlags,
     recipe: Annotated[
         Path | None,
@@ -52,6 +54,12 @@ def serve(
     source = model or found.model
     if source is None:
         raise UsageError("Which model? quantkit serve MODEL, or model in quantkit.toml.")
-    code = work(source, replace(found, serve=how.over(found.serve), gate=rules.over(found.gate)))
+    chosen = replace(
+        found,
+        serve=how.over(found.serve),
+        data=data_settings(found.data, prepared),
+        gate=rules.over(found.gate),
+    )
+    code = work(source, chosen)
     if code:
         raise typer.Exit(code)

@@ -41,17 +41,20 @@ _SMALL = 8 << 10  # bytes of a tensor in one run
 _BATCHES = 32  # at least, unless they would be smaller than one
 
 
-def inputs_of(source: LoadedModel) -> tuple[InputSpec, ...]:
-    """Return what the model is to be fed; inputs that have a default are left to it."""
+def inputs_of(source: LoadedModel, *, open_shapes: bool = False) -> tuple[InputSpec, ...]:
+    """Return what the model is to be fed; inputs that have a default are left to it.
+
+    A shape that the model leaves open altogether is (), as onnxruntime says it, where `open_shapes` are taken.
+    """
     found = []
     for value in source.model.graph.inputs:
         if value.is_initializer():
             continue
-        if value.dtype is None or value.shape is None:
+        if value.dtype is None or (value.shape is None and not open_shapes):
             raise ModelError(
                 f"Input '{value.name}' of {source.name} has no type or no shape; export it with both."
             )
-        shape = tuple(n if isinstance(n, int) else None for n in value.shape)
+        shape = tuple(n if isinstance(n, int) else None for n in value.shape or ())
         strings = value.dtype is ir.DataType.STRING
         dtype = np.dtype(object if strings else value.dtype.numpy())
         found.append(InputSpec(name=value.name or "", dtype=dtype, shape=shape))

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from quantkit.errors import UsageError, as_os_error
+from quantkit.provenance import runtime_package
 
 __all__ = ["IMAGES", "SERVER", "TEXTS", "Package", "download", "installed", "lock_text", "machine"]
 __all__ += ["python_version", "read_lock"]
@@ -35,8 +36,7 @@ IMAGES, TEXTS = "pillow", "tokenizers"
 """What it imports where images or texts come in."""
 
 _FASTER = "uvloop"  # there is none for Windows, and the server does without
-# Builds of onnxruntime under other names; all are one module.
-_RUNTIMES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-migraphx")
+_RUNTIME = "onnxruntime"  # its builds for other devices have other names
 _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 _GLIBC = ("manylinux_2_28", "manylinux_2_27", "manylinux_2_26", "manylinux_2_24", "manylinux_2_17")
 _OLDER = ("manylinux2014", "manylinux_2_12", "manylinux2010", "manylinux_2_5", "manylinux1")
@@ -82,7 +82,7 @@ def installed(names: Iterable[str]) -> tuple[Package, ...]:
         UsageError: One is not installed.
     """
     found: dict[str, Package] = {}
-    waiting = [_runtime() if name == _RUNTIMES[0] else name for name in names]
+    waiting = [runtime_package()[0] if name == _RUNTIME else name for name in names]
     if _FASTER in waiting and not _is_installed(_FASTER):
         waiting.remove(_FASTER)
     while waiting:
@@ -102,16 +102,6 @@ def installed(names: Iterable[str]) -> tuple[Package, ...]:
         )
         waiting += needs
     return tuple(found[name] for name in sorted(found))
-
-
-def _runtime() -> str:
-    for name in _RUNTIMES:
-        try:
-            metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-        return name
-    return _RUNTIMES[0]
 
 
 def _needs(about: metadata.Distribution) -> set[str]:

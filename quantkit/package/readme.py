@@ -74,8 +74,8 @@ def _image(facts: Facts) -> str:
     return f"""\
 The server runs as user {USER}, with a read-only root and {facts.memory_mb} MB of memory at most, and listens on port {facts.serve.port}.
 Set QUANTKIT_TOKEN (in Kubernetes: the key `token` of the secret `{facts.slug}-token`) and callers must send it as
-`Authorization: Bearer ...`; without it whoever reaches the port may ask. SIGTERM stops it within {facts.grace_s} s without losing a
-request. The base image is `{facts.base}`: {base}
+`Authorization: Bearer ...`; without it whoever reaches the port may ask. SIGTERM stops it within {facts.grace_s} s; whoever asks
+`/v2/health/ready`, as the probes do, loses no request. The base image is `{facts.base}`: {base}
 
 - `Dockerfile`, `requirements.lock`: exact versions, {hashes}{wheels}.
 - `compose.yaml`: the same limits for docker compose.

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+from zipfile import BadZipFile
 
 import msgspec
 import numpy as np
@@ -59,7 +60,7 @@ def kept_sample(loaded: Loaded, name: str, given: Path | None, *, tensors: bool)
     Args:
         loaded: The model, with what is known of its inputs.
         name: What it is called.
-        given: An image, a text or an .npz; None: inputs are made up.
+        given: An image, a text, an .npy or an .npz; None: inputs are made up.
         tensors: Whether the server takes tensors alone.
 
     Raises:
@@ -70,10 +71,10 @@ def kept_sample(loaded: Loaded, name: str, given: Path | None, *, tensors: bool)
         return _of_tensors(loaded.engine, name, _made_up(loaded.engine))
     suffix = given.suffix.lower()
     try:
-        if suffix == ".npz":
+        if suffix in {".npy", ".npz"}:
             return _of_tensors(loaded.engine, name, _arrays(given, loaded.engine))
         if suffix not in _KINDS:
-            known = ", ".join((".npz", *sorted(_KINDS)))
+            known = ", ".join((".npy", ".npz", *sorted(_KINDS)))
             raise UsageError(f"The sample '{given}' must be an image, a text or arrays: {known}.")
         sent = Sent(kind=_KINDS[suffix], content=given.read_bytes())
         feeds = loaded.predictor.feeds(sent)
@@ -127,10 +128,14 @@ def _made_up(engine: Engine) -> Feeds:
 
 def _arrays(file: Path, engine: Engine) -> Feeds:
     try:
-        with np.load(file, allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in stored.files}
-    except (ValueError, EOFError, KeyError) as e:
-        raise UsageError(f"The sample '{file}' is no .npz of plain arrays: {e}.") from e
+        with file.open("rb") as content:
+            stored = np.load(content, allow_pickle=False)
+            one = isinstance(stored, np.ndarray)
+            arrays = {file.stem: stored} if one else {name: stored[name] for name in stored.files}
+    except (ValueError, EOFError, KeyError, BadZipFile) as e:
+        raise UsageError(
+            f"The sample '{file}' holds no arrays of numbers: write it with numpy.savez."
+        ) from e
     if len(arrays) == len(engine.inputs) == 1:
         arrays = dict(zip((engine.inputs[0].name,), arrays.values(), strict=True))
     missing = [port.name for port in engine.inputs if port.name not in arrays]

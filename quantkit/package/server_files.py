@@ -1,16 +1,22 @@
 """The modules that a server needs: those that can be reached by import statements from `quantkit.serve`, and no others.
 
-import-linter holds that none of them reaches onnx, scipy or the command line; so an image with these files and the packages
+With their licence. import-linter holds that none of them reaches onnx, scipy or the command line; so an image with these files and the packages
 of `quantkit.package.lock` is complete.
 """
 
 import ast
 from collections.abc import Iterator, Mapping
 from functools import cache
+from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
 
-__all__ = ["server_files"]
+from quantkit.errors import UsageError
+
+__all__ = ["LICENCE", "server_files"]
+
+LICENCE = "LICENSE"
+"""The file's name."""
 
 _START = "quantkit.serve.__main__"
 _OWN = ("quantkit", "calibrators")
@@ -35,7 +41,21 @@ def server_files() -> Mapping[str, Path]:
         waiting += _imported(file)
         if "." in module:
             waiting.append(module.rpartition(".")[0])
-    return dict(sorted(found.items()))
+    return dict(sorted({**found, LICENCE: _licence(roots[_OWN[0]])}.items()))
+
+
+def _licence(root: Path) -> Path:
+    """Return the licence of quantkit: of the installed package, or in a checkout that is none."""
+    try:
+        files = distribution("quantkit-onnx").files or ()
+    except PackageNotFoundError:
+        files = ()
+    # Other packages leave a LICENSE of theirs in the folder that all are installed in: it is asked last.
+    own = [Path(str(one.locate())) for one in files if one.parts[-2:] == ("licenses", LICENCE)]
+    found = next((file for file in (*own, root.parent / LICENCE) if file.is_file()), None)
+    if found is None:
+        raise UsageError("The licence of quantkit is missing here: install it again with pip.")
+    return found
 
 
 def _root(package: str) -> Path:

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from quantkit.data.text import find_tokenizer, looks_like_text
-from quantkit.errors import DataError, ModelError, UsageError
+from quantkit.errors import DataError, ModelError
 from quantkit.graph.load import LoadedModel
 from quantkit.observe.prepare import inputs_of
 from quantkit.package.facts import slug
 from quantkit.package.folder import sha256_of
+from quantkit.serve.predict import read_labels
 from quantkit.settings import (
     DataSettings,
     GateSettings,
@@ -151,11 +152,7 @@ def _copied(loaded: LoadedModel, home: Path, stage: Path) -> dict[str, Any]:
 def _write_labels(config: Path, recipe: Recipe, carried: Carried | None) -> Path | None:
     file, target = recipe.serve.labels, config / LABELS
     if file is not None:
-        try:
-            text = file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as e:
-            raise UsageError(f"Cannot read the labels '{file}': {e}.") from e
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        lines = list(read_labels(file))
     else:
         lines = [" ".join(label.split()) for label in carried.labels] if carried else []
     if not all(lines) or not lines:  # a file cannot have a label without a name; the model can
@@ -167,14 +164,16 @@ def _write_labels(config: Path, recipe: Recipe, carried: Carried | None) -> Path
 def _write_tokenizer(
     config: Path, model: LoadedModel, recipe: Recipe
 ) -> tuple[Path | None, tuple[str, ...]]:
-    """Copy the tokenizer of a model that takes texts; say so where there is none."""
+    """Copy the tokenizer of a model that takes texts; say so where none is found, and refuse one that is set and not there."""
     try:
-        if not looks_like_text(inputs_of(model)):
+        if not looks_like_text(inputs_of(model, open_shapes=True)):
             return None, ()
         text, place = recipe.data.text, model.path
         assert place is not None  # noqa: S101 - it was given as a file
         found = find_tokenizer(replace(text, search=(place.parent, *text.search)), None)
     except DataError as e:
-        return None, (f"/predict will take no texts: {e}",)
+        if recipe.data.text.tokenizer is not None:
+            raise
+        return None, (f"/predict will take no texts: {e} Tensors are taken.",)
     shutil.copyfile(found, config / _TOKENIZER)
     return config / _TOKENIZER, ()

@@ -23,11 +23,13 @@ def config_pbtxt(facts: Facts, engine: Engine, *, labelled: str) -> str:
         labelled: The output that labels.txt names the classes of; "": none.
 
     Raises:
-        ModelError: The model takes a single number, which Triton cannot be sent.
+        ModelError: The model takes a single number, or leaves a shape open: Triton cannot be sent either.
     """
     single = next((port.name for port in engine.inputs if not port.shape), None)
     if single is not None:
-        raise ModelError(f"Triton takes no tensor without dimensions, and '{single}' has none.")
+        raise ModelError(
+            f"Triton must be told how many dimensions an input has, and '{single}' says none: export it with a shape."
+        )
     batches = facts.serve.batches
     rows = 0 if engine.unbatched or batches.batch == 1 else batches.batch
     parts = [

@@ -9,9 +9,10 @@ fields in any order, and entries of a list that stand apart as one list, so that
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,6 +44,7 @@ __all__ = [
     "provenance_from_text",
     "read_entry",
     "read_provenance",
+    "runtime_package",
     "sealed",
     "software",
     "source_of",
@@ -54,8 +56,16 @@ __all__ = [
 
 def software() -> dict[str, str]:
     """Return the versions that the figures depend on."""
-    names = ("onnxruntime", "onnx", "numpy")
-    return {"quantkit": __version__} | {name: version(name) for name in names}
+    others = {name: version(name) for name in ("onnx", "numpy")}
+    return {"quantkit": __version__, "onnxruntime": runtime_package()[1], **others}
+
+
+def runtime_package() -> tuple[str, str]:
+    """Return under which name onnxruntime is installed, and its version; "unknown" if no package says that it is it."""
+    for name in _RUNTIMES:
+        with suppress(PackageNotFoundError):
+            return name, version(name)
+    return _RUNTIMES[0], "unknown"
 
 
 def cpu_name() -> str:
@@ -63,6 +73,15 @@ def cpu_name() -> str:
     return str(this_machine())
 
 
+# Builds of onnxruntime under other names; all are one module.
+_RUNTIMES = (
+    "onnxruntime",
+    "onnxruntime-gpu",
+    "onnxruntime-openvino",
+    "onnxruntime-migraphx",
+    "onnxruntime-directml",
+    "onnxruntime-qnn",
+)
 SCHEMA = "quantkit.provenance/1"
 _SHOWN = 12  # digits of a hash that tell two apart
 Kind = Literal["dynamic", "static", "weights", "float16", "optimize", "export"]

@@ -6,6 +6,7 @@ Prepared by the code that calibration and evaluation run, with the settings that
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from quantkit.serve.protocol import (
 from quantkit.settings import DataSettings, ImageSettings
 from quantkit.settings.record import carried_by
 
-__all__ = ["Predictor", "Sent", "answer", "parts_of", "predictor"]
+__all__ = ["Predictor", "Sent", "answer", "parts_of", "predictor", "read_labels"]
 
 # Characters of a text: tokenizers read all of it before they cut it, at some megabytes a second or less.
 _LONGEST = 1 << 18
@@ -164,6 +165,25 @@ def _row(port: Port, values: Any) -> Array:
     return checked(port, array[np.newaxis] if array.ndim == len(port.shape) - 1 else array)
 
 
+def read_labels(file: Path | None) -> tuple[str, ...]:
+    """Return the names of the classes, one on each line of a file; none without one.
+
+    Raises:
+        UsageError: It cannot be read, or is empty.
+    """
+    if file is None:
+        return ()
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        why = (e.strerror if isinstance(e, OSError) else "") or e
+        raise UsageError(f"Cannot read the labels '{file}': {why}.") from e
+    found = tuple(line.strip() for line in text.splitlines() if line.strip())
+    if not found:
+        raise UsageError(f"The labels '{file}' are empty: write the name of a class on each line.")
+    return found
+
+
 def predictor(engine: Engine, data: DataSettings, labels: Sequence[str], memory: int) -> Predictor:
     """Return how a model is asked.
 
@@ -242,8 +262,8 @@ def _check_same(carried: Preprocessing, told: Preprocessing) -> None:
     there, here = carried.settings(), told.settings()
     name = next((n for n in there if there[n] != here[n]), "size")
     raise UsageError(
-        f"quantkit.toml prepares images otherwise than the model was calibrated with ({name}: {here[name]}, the model "
-        f"{there[name]}): remove [data.image], or calibrate again."
+        f"The settings prepare images otherwise than the model was calibrated with ({name}: {here[name]}, the model "
+        f"{there[name]}): leave out the flag or [data.image] in quantkit.toml, or calibrate again."
     )
 
 

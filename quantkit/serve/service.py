@@ -18,7 +18,7 @@ from quantkit.serve.batch import Line, Rules
 from quantkit.serve.drift import Comparison
 from quantkit.serve.engine import Engine, load_engine
 from quantkit.serve.metrics import Metrics
-from quantkit.serve.predict import Predictor, predictor
+from quantkit.serve.predict import Predictor, predictor, read_labels
 from quantkit.serve.protocol import RequestError
 from quantkit.settings import DataSettings, Recipe, ServeSettings
 from quantkit.settings.gate import LIVE_RULES
@@ -193,7 +193,7 @@ def start_service(path: Path, settings: ServeSettings, recipe: Recipe) -> Servic
     Raises:
         QuantkitError: It cannot be loaded, or settings contradict it.
     """
-    labels, data = _labels(settings.labels), recipe.data
+    labels, data = read_labels(settings.labels), recipe.data
     loaded = load(settings, path, data, labels)
     batches, limits = settings.batches, settings.limits
     rules = Rules(
@@ -251,14 +251,3 @@ def _cores() -> int:
     import os
 
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _labels(file: Path | None) -> tuple[str, ...]:
-    if file is None:
-        return ()
-    try:
-        return tuple(
-            line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()
-        )
-    except (OSError, UnicodeDecodeError) as e:
-        raise UsageError(f"Cannot read the labels '{file}': {e}.") from e

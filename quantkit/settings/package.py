@@ -59,7 +59,7 @@ class PackageSettings:
     ] = False
     sample: Annotated[
         Path | None,
-        Setting("What ./smoke sends: an image, a .txt or an .npz. Default: made up.", "FILE"),
+        Setting("What ./smoke sends: an image, a .txt, an .npy or .npz. Default: made up.", "FILE"),
     ] = None
     tolerance: Annotated[
         Share,

@@ -5,8 +5,8 @@ load -> stage models and settings -> serve them once, record an answer -> lock p
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -89,8 +89,7 @@ def package(
     progress(f"Reading {model}")
     loaded = {role: load(file) for role, file in sources.items()}
     try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        with scratch(output.resolve().parent) as work:
+        with _made(output.resolve().parent), scratch(output.resolve().parent) as work:
             stage = work / "stage"
             stage.mkdir()
             facts, notes = _written(stage, loaded, recipe, progress)
@@ -114,8 +113,24 @@ def package(
     )
 
 
+@contextmanager
+def _made(folder: Path) -> Iterator[None]:
+    """Make a folder and those above it; take them away again if what follows fails."""
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        for one in missing:
+            with suppress(OSError):  # somebody else's, meanwhile
+                one.rmdir()
+        raise
+
+
 def _check(recipe: Recipe) -> None:
     settings, serve = recipe.package, recipe.serve
+    if serve.port == 0:
+        raise UsageError("port '0' is any that is free, and others must know it: choose one.")
     if serve.port < _PRIVILEGED:
         raise UsageError(
             f"port '{serve.port}' needs root, which the server is not: use {_PRIVILEGED} or more."

@@ -8,6 +8,7 @@ import stat
 from hashlib import sha256
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from builders import graph, matmul_model, model, node, save
@@ -146,6 +147,9 @@ def test_bad_inputs_leave_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "bad.onnx").write_bytes(b"no model")
     (tmp_path / "sample.pdf").write_bytes(b"%PDF")
     (tmp_path / "sample.txt").write_text("a text")
+    (tmp_path / "sample.npz").write_bytes(b"no arrays")
+    (tmp_path / "zip.npz").write_bytes(b"PK\x03\x04 no archive")
+    (tmp_path / "empty.txt").write_text("\n")
     before = files_of(tmp_path)
     bad: list[tuple[type[QuantkitError], str, Path, dict[str, object]]] = [
         (ModelError, "does not exist", tmp_path / "absent.onnx", {}),
@@ -155,12 +159,17 @@ def test_bad_inputs_leave_nothing_behind(tmp_path: Path) -> None:
         (UsageError, "holds no report", model, {"report": tmp_path}),
         (UsageError, "Cannot read the sample", model, {"sample": tmp_path / "absent.png"}),
         (UsageError, "labels", model, {"serve": ServeSettings(labels=tmp_path / "absent.txt")}),
+        (UsageError, "no arrays of numbers", model, {"sample": tmp_path / "sample.npz"}),
+        (UsageError, "no arrays of numbers", model, {"sample": tmp_path / "zip.npz"}),
+        (UsageError, "are empty", model, {"serve": ServeSettings(labels=tmp_path / "empty.txt")}),
         (UsageError, "needs root", model, {"serve": ServeSettings(port=80)}),
+        (UsageError, "any that is free", model, {"serve": ServeSettings(port=0)}),
     ]
     for kind, said, source, how in bad:
         with pytest.raises(kind, match=said):
-            packed(source, tmp_path / "out", **how)
+            packed(source, tmp_path / "new/deep/out", **how)
         assert files_of(tmp_path) == before
+        assert not (tmp_path / "new").exists()
 
 
 def test_a_failure_keeps_the_older_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,6 +259,20 @@ def test_a_model_that_no_inputs_can_be_made_up_for_needs_a_sample(tmp_path: Path
         packed(tmp_path / "texts.onnx", tmp_path / "out")
 
 
+def test_a_shape_that_is_left_open_is_served_and_so_packaged(tmp_path: Path) -> None:
+    net = graph([node("Relu", ["x"], ["y"])], {"x": ["N"]}, {"y": ["N"]}, {})
+    for value in (*net.input, *net.output):
+        value.type.tensor_type.ClearField("shape")
+    save(model(net), tmp_path / "open.onnx")
+    np.save(tmp_path / "one.npy", np.arange(-3, 3, dtype=np.float32).reshape(2, 3))
+    packed(tmp_path / "open.onnx", tmp_path / "made-up")
+    packed(tmp_path / "open.onnx", tmp_path / "out", sample=tmp_path / "one.npy")
+    answer = json.loads((tmp_path / "out/answer.json").read_text())
+    assert answer["values"] == {"y": [0, 0, 0, 0, 1, 2]}
+    with pytest.raises(ModelError, match="how many dimensions"):
+        packed(tmp_path / "open.onnx", tmp_path / "triton", form="triton")
+
+
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = linear(tmp_path)
     words = ["package", str(model), "-o", str(tmp_path / "out"), "--no-lock"]
@@ -266,6 +289,32 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "Which model?" in capsys.readouterr().err
     assert run([*words, "--wheels"]) == 2
     assert "wheels needs hashes" in capsys.readouterr().err
+
+
+def test_flags_say_how_inputs_are_prepared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pool = [node("GlobalAveragePool", ["x"], ["p"]), node("Flatten", ["p"], ["y"])]
+    save(model(graph(pool, {"x": ["N", 3, 8, 8]}, {"y": ["N", 3]}, {})), tmp_path / "net.onnx")
+    words = ["package", str(tmp_path / "net.onnx"), "-o", str(tmp_path / "out"), "--no-lock"]
+    assert run(words) == 0
+    assert "set --mean and --std, or --preset" in capsys.readouterr().err
+    assert run([*words, "--preset", "imagenet", "--crop", "8"]) == 0
+    assert "preset" not in capsys.readouterr().err
+    image = load_recipe(tmp_path / "out/config/quantkit.toml").data.image
+    assert (image.preset, image.crop) == ("imagenet", 8)
+
+
+def test_a_tokenizer_that_is_set_must_be_there(tmp_path: Path) -> None:
+    ids = onnx.helper.make_tensor_value_info("input_ids", onnx.TensorProto.INT64, ["N", 4])
+    out = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.INT64, ["N", 4])
+    made = onnx.helper.make_graph([node("Identity", ["input_ids"], ["y"])], "g", [ids], [out])
+    save(model(made), tmp_path / "net.onnx")
+    notes = packed(tmp_path / "net.onnx", tmp_path / "out").notes
+    assert any("will take no texts" in note for note in notes)
+    words = ["package", str(tmp_path / "net.onnx"), "-o", str(tmp_path / "new"), "--no-lock"]
+    assert run([*words, "--tokenizer", str(tmp_path / "absent.json")]) == 2
+    assert not (tmp_path / "new").exists()
 
 
 def test_quantkit_toml_says_the_same_as_flags(tmp_path: Path) -> None:

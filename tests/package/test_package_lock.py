@@ -3,6 +3,7 @@
 import sys
 import tomllib
 from hashlib import sha256
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,8 @@ from quantkit.package.lock import (
     machine,
     read_lock,
 )
-from quantkit.package.server_files import server_files
+from quantkit.package.server_files import LICENCE, server_files
+from quantkit.provenance import runtime_package, software
 
 HASH = "0123456789abcdef" * 4
 ROOT = Path(__file__).parents[2]
@@ -60,9 +62,25 @@ def test_no_module_of_the_server_reaches_what_is_not_in_the_image() -> None:
         for name in ABSENT
         for end in (".", " ", "\n")
     )
+    assert found[LICENCE].read_bytes() == (ROOT / LICENCE).read_bytes()
     for file in found.values():
         lines = file.read_text().splitlines(keepends=True)
         assert not [line for line in lines if line.startswith(tops)], file
+
+
+def test_a_build_of_onnxruntime_under_another_name_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = metadata.version
+
+    def version(name: str) -> str:
+        if name in {"onnxruntime", "onnxruntime-gpu"}:
+            name = {"onnxruntime": "absent-package", "onnxruntime-gpu": "onnxruntime"}[name]
+        return real(name)
+
+    monkeypatch.setattr("quantkit.provenance.record.version", version)
+    assert runtime_package() == ("onnxruntime-gpu", real("onnxruntime"))
+    assert software()["onnxruntime"] == real("onnxruntime")
 
 
 def write(file: Path, packages: tuple[Package, ...]) -> Path:

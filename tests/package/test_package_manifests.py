@@ -178,9 +178,8 @@ def triton_config(text: str) -> Any:
 
 def test_triton_gets_a_model_repository(tmp_path: Path) -> None:
     (tmp_path / "labels.txt").write_text("a\nb\nc\nd\n")
-    serve = ServeSettings(
-        labels=tmp_path / "labels.txt", batches=BatchSettings(batch=8, batch_delay_ms=2), threads=3
-    )
+    batches = BatchSettings(batch=8, batch_delay_ms=2)
+    serve = ServeSettings(labels=tmp_path / "labels.txt", batches=batches, threads=3)
     made = packed(linear(tmp_path), tmp_path / "out", form="triton", serve=serve)
     home = tmp_path / "out/models/linear"
     assert {p.relative_to(home).as_posix() for p in home.rglob("*") if p.is_file()} == {
@@ -214,6 +213,6 @@ def test_triton_gives_single_numbers_and_takes_none(tmp_path: Path) -> None:
     assert found.output[0].HasField("reshape")
     single = graph([node("Identity", ["x"], ["y"])], {"x": []}, {"y": []}, {})
     file = save(model(single), tmp_path / "single.onnx")
-    with pytest.raises(ModelError, match="'x' has none"):
+    with pytest.raises(ModelError, match="'x' says none"):
         packed(file, tmp_path / "two", form="triton")
     packed(file, tmp_path / "three")

@@ -16,6 +16,7 @@ from quantkit.plan import Mode
 from quantkit.provenance import read_provenance
 from quantkit.runtime.check_result import CALIBRATED, HELD_OUT, Verification
 from quantkit.settings import DataSettings, RecoverSettings
+from quantkit.workflows.outcome import noise
 from quantkit.workflows.verify_file import attest
 
 FAST = RecoverSettings(rounding=False, equalize=False, smooth=False)
@@ -165,3 +166,25 @@ def test_a_model_with_a_fixed_batch_is_judged_on_whole_batches(tmp_path: Path) -
     found = checked(quantize_static(proto, tmp_path / "q.onnx", images(tmp_path, 400)))
     assert found.on == HELD_OUT
     assert found.compared["y"] > 25
+
+
+@pytest.mark.parametrize(
+    ("centred", "about_zero", "said"),
+    [
+        (20.1, 20.2, "is 20.2 dB from float on 6 samples that it was not calibrated with, and 20 are wanted with some"),
+        (15.0, 18.0, "is 18.0 dB from float on 6 samples that it was not calibrated with, and 20 are wanted."),
+        (9.0, 30.0, "what varies in it is 9.0 dB from float on 6 samples that it was not calibrated with, and 10"),
+    ],
+)  # fmt: skip
+def test_the_limit_that_is_named_is_the_one_that_is_missed(
+    centred: float, about_zero: float, said: str
+) -> None:
+    found = Verification(
+        compared={"y": centred},
+        about_zero={"y": about_zero},
+        note="",
+        ran=True,
+        samples=6,
+        on=HELD_OUT,
+    )
+    assert said in noise(found)
