@@ -4,6 +4,7 @@
     ids=int64[batch,seq<=128]{0..30521}
 
 A dimension is a number or a name. Names are dynamic, and the same name is the same size wherever it stands.
+One without a name (None, ?, -1) is dynamic, too: 'batch' if it is the first, else called after its input and axis.
 """
 
 import re
@@ -37,6 +38,7 @@ _SPEC = re.compile(
 _DIM = re.compile(
     r"(?:(?P<least>\d+)\s*(?P<from><=?)\s*)?(?P<name>[A-Za-z_]\w*)\s*(?:(?P<to><=?|>=?)\s*(?P<most>\d+))?"
 )
+_UNNAMED = frozenset({"", "none", "?", "*", "-1"})
 _PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
 # Networks that shrink images want sizes of so many pixels, and multiples of what they shrink by.
 _FACTORS = (1, 8, 16, 32, 64)
@@ -243,6 +245,10 @@ def _spec(text: str, bounds: dict[str, Bound]) -> InputSpec:
             f"{', '.join(DTYPES)}."
         )
     dims = [part.strip() for part in found["dims"].split(",")] if found["dims"].strip() else []
+    own = re.sub(r"\W|^(?=\d)", "_", found["name"])
+    for axis, part in enumerate(dims):
+        if part.lower() in _UNNAMED:
+            dims[axis] = f"{own}_{axis}" if axis else "batch"
     low, high = _range(text, found, dtype)
     return InputSpec(
         name=found["name"],
@@ -287,7 +293,8 @@ def _dim(text: str, part: str, bounds: dict[str, Bound]) -> int | str:
     found = _DIM.fullmatch(part)
     if found is None:
         raise UsageError(
-            f"--input '{text}': dimension '{part}' is neither a number nor a name; {_EXAMPLE}."
+            f"--input '{text}': dimension '{part}' is neither a number nor a name (nor can sizes be reckoned from others); "
+            f"{_EXAMPLE}."
         )
     least = int(found["least"] or 0) + (found["from"] == "<")
     most = None

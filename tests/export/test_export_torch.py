@@ -413,3 +413,17 @@ def test_the_older_exporter_prints_nothing(
     with pytest.raises(QuantkitError):
         export_model("export_zoo:Median", tmp_path / "m.onnx", inputs=ROW)
     assert capfd.readouterr() == ("", "")
+
+
+def test_what_was_exported_is_kept_where_nothing_is_there_to_quantize(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["export", "export_zoo:Where", "--input", ROW[0], "--quantize", "dynamic"]
+    assert main([*words, "-o", str(tmp_path / "m.onnx")]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert (
+        "m.onnx' is exported, proved and kept, and was not quantized: Nothing to quantize" in said
+    )
+    assert "m.int8.onnx' was not written" in said
+    assert "Nothing was written" not in said
+    assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
