@@ -86,7 +86,12 @@ class InputSpec:
     @property
     def is_mask(self) -> bool:
         """Whether it says by its name that it is 0 and 1."""
-        return "mask" in self.name.lower()
+        return "mask" in self.name.lower() or self.hides
+
+    @property
+    def hides(self) -> bool:
+        """Whether 1 says what is left out, as in torch's ``key_padding_mask``, and not what is kept."""
+        return "pad" in self.name.lower() and self.dtype == "bool"
 
     def shape(self, sizes: Sizes) -> tuple[int, ...]:
         """Return the shape at given sizes of the dynamic dimensions."""
@@ -104,6 +109,8 @@ class InputSpec:
         if self.is_mask and shape and (low, high) == (0, 1):
             # Attention over nothing is not defined, and frameworks differ there: a mask leaves something.
             drawn[..., 0] |= ~drawn.any(axis=-1)
+            if self.hides:
+                drawn = 1 - drawn
         return drawn.astype(self.dtype)
 
 

@@ -100,7 +100,7 @@ def _open_object(loaded: Loaded, settings: ExportSettings) -> Opened:
         )
     raise ModelError(
         f"'{loaded.name}' gives a {type(value).__name__}, which is neither a torch.nn.Module nor a fitted estimator of "
-        "scikit-learn, LightGBM or XGBoost."
+        "scikit-learn, LightGBM or XGBoost: return the model alone."
     )
 
 

@@ -199,6 +199,14 @@ def test_dimensions_without_a_name_are_dynamic(free: str) -> None:
     assert list(found.bounds) == ["batch", "x_2"]
 
 
+def test_masks_leave_something_whichever_way_they_are_meant() -> None:
+    found = parse_inputs(["mask:int64[n,3]", "padding_mask:bool[n,3]"])
+    feeds = found.feeds({"n": 400}, seed=0)
+    assert feeds["mask"].any(axis=1).all()
+    assert not feeds["padding_mask"].all(axis=1).any()
+    assert feeds["padding_mask"].any()
+
+
 def test_sizes_are_not_reckoned_from_others() -> None:
     with pytest.raises(UsageError, match=r"'2\*s' is neither a number nor a name \(nor can sizes"):
         parse_inputs(["x:float32[s]", "y:float32[2*s]"])
