@@ -372,6 +372,15 @@ def reads_arguments() -> Any:
     return nn.Linear(parser.parse_args().width, 4)
 
 
+class Ordered(nn.Module):
+    """Takes only values that belong together, as offsets and lengths do."""
+
+    def forward(self, first: Any, last: Any) -> Any:
+        if not torch.compiler.is_compiling() and bool((first > last).any()):
+            raise ValueError("first > last")
+        return last - first
+
+
 def bfloat16() -> Any:
     return nn.Linear(8, 4).bfloat16()
 

@@ -123,16 +123,24 @@ class Inputs:
         bounds: Of each dynamic dimension, in order of appearance.
         asked: Sizes to try instead of `SIZES`, by dimension.
         example: What the user gave as example; None: nothing.
+        drawn: Values are rows of the example, as the model does not run on made-up ones.
     """
 
     specs: tuple[InputSpec, ...]
     bounds: Mapping[str, Bound] = field(default_factory=dict)
     asked: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     example: Mapping[str, NDArray[Any]] | None = None
+    drawn: bool = False
 
     def feeds(self, sizes: Sizes, seed: int) -> dict[str, NDArray[Any]]:
-        """Return made-up values of all inputs; the same for the same seed."""
+        """Return values of all inputs, made up or drawn from the example; the same for the same seed."""
         generator = np.random.default_rng(seed)
+        if self.drawn and self.example is not None:
+            if not self.bounds:
+                return dict(self.example)
+            rows = next(a.shape[0] for a in self.example.values() if a.ndim)
+            chosen = generator.integers(rows, size=next(iter(sizes.values())))
+            return {name: a[chosen] if a.ndim else a for name, a in self.example.items()}
         return {spec.name: spec.values(sizes, generator) for spec in self.specs}
 
     def unranged(self) -> list[str]:

@@ -155,7 +155,7 @@ def _open_module(
     ready = ready_module(module, inputs, settings.outputs, legacy=settings.legacy)
     return Opened(
         framework=ready,
-        inputs=inputs,
+        inputs=ready.inputs,
         source=_source(ready, loaded.name, loaded.file),
         prefix=PREFIX,
         notes=(*notes, *ready.notes),

@@ -245,4 +245,4 @@ def open_script(path: Path, given: Inputs | None, settings: ExportSettings) -> _
             f"What does '{path}' take? Add {signature_hint(module)} or --example x.npz."
         )
     ready = ready_module(module, given, settings.outputs, legacy=True)
-    return ready, given
+    return ready, ready.inputs

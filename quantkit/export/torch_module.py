@@ -184,13 +184,17 @@ def ready_module(
         module.to("cpu")
     _refuse_training(module)
     by_name = _given_by_name(module, inputs)
-    sizes = _sizes_that_run(module, inputs, by_name=by_name)
+    inputs, sizes = _that_run(module, inputs, by_name=by_name)
     named, notes = _same_twice(module, inputs.feeds(sizes, seed=0), by_name=by_name)
     digest, nbytes = state_digest(module.state_dict())
     if _zeroes_padding(module) and any(spec.is_mask for spec in inputs.specs):
         notes.append(
             "at padded places torch's fast path of nn.TransformerEncoder gives zeros, and the file what the layers compute: "
             "do not use them"
+        )
+    if inputs.drawn:
+        notes.append(
+            "the model does not run on made-up values: it was proved on rows of the example alone"
         )
     if was_training:
         notes = ["the model came in training mode and was put into evaluation mode", *notes]
@@ -366,6 +370,17 @@ def output_names(found: Sequence[str], asked: Sequence[str], inputs: Inputs) -> 
     return tuple(names)
 
 
+def _that_run(module: Any, inputs: Inputs, *, by_name: bool) -> tuple[Inputs, dict[str, int]]:
+    """Return inputs whose values and sizes the module runs at: made up, else drawn from the example."""
+    try:
+        return inputs, _sizes_that_run(module, inputs, by_name=by_name)
+    except ModelError:
+        if inputs.example is None:
+            raise
+    drawn = replace(inputs, drawn=True)
+    return drawn, _sizes_that_run(module, drawn, by_name=by_name)
+
+
 def _sizes_that_run(module: Any, inputs: Inputs, *, by_name: bool) -> dict[str, int]:
     """Return sizes of the dynamic dimensions at which the module runs.
 
@@ -432,7 +447,7 @@ def _range(inputs: Inputs) -> str:
     name = next(iter(inputs.unranged()), "")
     return (
         name
-        and f"; if values of '{name}' are at fault, add their range to --input, such as {{0..30521}}"
+        and f"; if values of '{name}' are at fault, add their range to --input, such as {{0..30521}}, or give --example"
     )
 
 

@@ -450,3 +450,18 @@ def test_what_was_exported_is_kept_where_nothing_is_there_to_quantize(
     assert "m.int8.onnx' was not written" in said
     assert "Nothing was written" not in said
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_values_that_nobody_can_make_up_come_from_the_example(
+    *, fixed: bool, tmp_path: Path
+) -> None:
+    first = np.arange(40, dtype=np.int64).reshape(10, 4)
+    np.savez(tmp_path / "x.npz", first=first, last=first + 3)
+    how: dict[str, Any] = {"example": tmp_path / "x.npz", "fixed_batch": fixed}
+    result = export_model("export_zoo:Ordered", tmp_path / "m.onnx", **how)
+    assert any("proved on rows of the example alone" in note for note in result.notes)
+    assert len(result.proof.trials) >= (2 if fixed else 6)
+    pair = ["first:int64[9,9]", "last:int64[9,9]"]
+    with pytest.raises(QuantkitError, match=r"first > last.*or give --example"):
+        export_model("export_zoo:Ordered", tmp_path / "n.onnx", inputs=pair)
