@@ -183,6 +183,13 @@ def test_traps_are_one_line_and_nothing_is_written(name: str, tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
+def test_nodes_are_called_after_the_part_of_the_module_that_they_are_in(exported: Any) -> None:
+    names = [node.name for node in onnx.load(exported("Padded")[0]).graph.node]
+    assert len(set(names)) == len(names)
+    assert any(name.startswith("/encoder/layers/0/self_attn/") for name in names)
+    assert "/encoder/layers/0/norm1/LayerNormalization" in names
+
+
 def test_notes_say_what_became_of_special_modules(exported: Any) -> None:
     assert any("at padded places torch's fast path" in n for n in exported("Padded")[1].notes)
     assert (
