@@ -1,6 +1,8 @@
 """Small torch modules to export, half of them traps; imported by name, as users' code is."""
 
+import argparse
 import sys
+import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -313,6 +315,70 @@ class Prints(nn.Module):
 class Masked(nn.Module):
     def forward(self, x: Any, mask: Any) -> Any:
         return functional.scaled_dot_product_attention(x, x, x, attn_mask=mask[:, None, :])
+
+
+class Padded(nn.Module):
+    """torch's own encoder: in evaluation its fast path makes nested tensors of what the mask leaves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 1)
+
+    def forward(self, x: Any, padding: Any) -> Any:
+        return self.encoder(x, src_key_padding_mask=padding)
+
+
+class AnyNames(nn.Module):
+    def forward(self, **given: Any) -> Any:
+        return given["left"] - given["right"]
+
+
+class Bfloat16Inside(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 4).bfloat16()
+
+    def forward(self, x: Any) -> Any:
+        return self.fc(x.bfloat16()).float()
+
+
+def empty() -> Any:
+    with torch.device("meta"):
+        return nn.Linear(8, 4)
+
+
+def quantized_by_torch() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # deprecated
+        return torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(8, 4)), {nn.Linear})
+
+
+def scripted() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # deprecated
+        return torch.jit.script(nn.Linear(8, 4))
+
+
+def compiled() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own parts are deprecated
+        return torch.compile(nn.Linear(8, 4))
+
+
+def reads_arguments() -> Any:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--width", type=int, default=8)
+    return nn.Linear(parser.parse_args().width, 4)
+
+
+class Ordered(nn.Module):
+    """Takes only values that belong together, as offsets and lengths do."""
+
+    def forward(self, first: Any, last: Any) -> Any:
+        if not torch.compiler.is_compiling() and bool((first > last).any()):
+            raise ValueError("first > last")
+        return last - first
 
 
 def bfloat16() -> Any:

@@ -1,6 +1,9 @@
 """`quantkit export SOURCE -o model.onnx`, and on to int8 and the report."""
 
+import re
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,7 +28,7 @@ from quantkit.cli.evaluate import Asked, measured
 from quantkit.cli.flags import Flags, expanded
 from quantkit.cli.quantize_static import StaticFlags, job_of
 from quantkit.cli.result_view import print_result, print_written
-from quantkit.errors import UsageError
+from quantkit.errors import QuantkitError, UsageError
 from quantkit.settings import DynamicSettings, ExportSettings, Recipe, load_recipe
 from quantkit.settings.declare import check_choice
 
@@ -119,7 +122,8 @@ def export(  # noqa: PLR0913 - one parameter a flag
         _print(result, path)
     found: dict[str, Any] = {"output": str(path), **result.to_json()}
     if following is not None:
-        made = _quantized(path, following, recipe, samples, quiet=as_json)
+        with _kept(path, following.target):
+            made = _quantized(path, following, recipe, samples, quiet=as_json)
         found["quantized"] = {"output": str(following.target), **made.to_json()}
         if not as_json:
             print_result(made, following.target)
@@ -184,6 +188,20 @@ def _quantized(
     job = job_of(path, recipe, samples, MethodFlags(), StaticFlags())
     with watching(quiet=quiet) as monitor:
         return static(job, following.target, monitor=monitor)
+
+
+@contextmanager
+def _kept(path: Path, target: Path) -> Iterator[None]:
+    """Say of what fails after the export that the float file is there, and what is not."""
+    try:
+        yield
+    except QuantkitError as e:
+        said = re.sub(
+            "nothing was written", f"'{target}' was not written", str(e), flags=re.IGNORECASE
+        )
+        raise type(e)(
+            f"'{path}' is exported, proved and kept, and was not quantized: {said}"
+        ) from e
 
 
 def _print(result: "ExportResult", target: Path) -> None:

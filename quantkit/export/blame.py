@@ -13,7 +13,7 @@ _PYTHON = sysconfig.get_paths()["stdlib"]
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 # Whose frames nobody wants to see: those of the exporter, and of what it is made of.
 _EXPORTERS = re.compile(
-    r"[/\\](?:site|dist)-packages[/\\](?:torch|functorch|onnxscript|onnx|onnx_ir|sympy|numpy|skl2onnx|onnxmltools)[/\\]"
+    r"[/\\](?:site|dist)-packages[/\\](?:torch|functorch|onnxscript|onnx|onnx_ir|sympy|numpy|skl2onnx|onnxmltools|sklearn|lightgbm|xgboost)[/\\]"
 )
 
 Line = tuple[str, int, str]

@@ -24,12 +24,13 @@ _TOOLS = (
     "Models of LightGBM and XGBoost are exported by onnxmltools: pip install onnxmltools skl2onnx."
 )
 _NEWEST = 15  # opset that onnxmltools writes for trees
+_NEWEST_TREES = 3  # opset of ai.onnx.ml that all of skl2onnx writes
 _Opened = tuple[Any, Inputs]
 
 
 def is_estimator(value: Any) -> bool:
     """Say whether an object is an estimator of one of these packages, its own subclasses included."""
-    return _package(value) != "" and hasattr(value, "predict")
+    return _package(value) != "" and (hasattr(value, "predict") or hasattr(value, "transform"))
 
 
 def _package(value: Any) -> str:
@@ -45,7 +46,8 @@ class Estimator:
     Attributes:
         model: The estimator.
         inputs: What it takes: one matrix.
-        outputs: "label" and "probabilities" of a classifier, "output" of others, or as asked.
+        outputs: "label" and "probabilities" of a classifier, "label" and "scores" of what finds clusters or outliers, "output"
+            of others, or as asked.
         weights: SHA-256 of what it answers on fixed inputs, for estimators have no weights by name.
         version: Of the framework.
         name: Of the framework.
@@ -106,8 +108,8 @@ def _converted(model: Any, spec: InputSpec, opset: int) -> Any:
     given = [(spec.name, kind([None, *spec.dims[1:]]))]
     if package == "sklearn":
         options = {"zipmap": False} if hasattr(model, "predict_proba") else None
-        newest = min(opset, skl.__max_supported_opset__)
-        return skl.to_onnx(model, initial_types=given, options=options, target_opset=newest)
+        opsets = {"": min(opset, skl.__max_supported_opset__), "ai.onnx.ml": _NEWEST_TREES}
+        return skl.to_onnx(model, initial_types=given, options=options, target_opset=opsets)
     tools = quiet_import("onnxmltools", _TOOLS)
     own = quiet_import("onnxmltools.convert.common.data_types", _TOOLS)
     given = [(spec.name, own.FloatTensorType([None, *spec.dims[1:]]))]
@@ -118,13 +120,54 @@ def _converted(model: Any, spec: InputSpec, opset: int) -> Any:
 
 
 def _predicted(model: Any, rows: Any) -> list[Any]:
-    """Return what the exported graph gives: labels and probabilities, or numbers as a column, as converters do."""
+    """Return what the exported graph gives: labels and probabilities or scores, or numbers as a column, as converters do."""
+    if not hasattr(model, "predict"):
+        return [np.asarray(model.transform(rows))]
+    if _finds_outliers(model):
+        marks = model.predict(rows).astype(np.int64)
+        return [marks.reshape(-1, 1), model.decision_function(rows).reshape(-1, 1)]
+    if _finds_clusters(model):
+        return [model.predict(rows).astype(np.int64), model.transform(rows)]
     if hasattr(model, "predict_proba"):
         label = np.asarray(model.predict(rows))
         likely = np.asarray(model.predict_proba(rows))
         return [label.astype(np.int64) if label.dtype.kind in "iub" else label, likely]
     found = np.asarray(model.predict(rows))
     return [found.reshape(len(rows), -1) if found.dtype.kind == "f" else found]
+
+
+def _finds_outliers(model: Any) -> bool:
+    return _package(model) == "sklearn" and bool(
+        quiet_import("sklearn.base", _SKL2ONNX).is_outlier_detector(model)
+    )
+
+
+def _finds_clusters(model: Any) -> bool:
+    return hasattr(model, "cluster_centers_") and hasattr(model, "transform")
+
+
+def _output_names(model: Any) -> tuple[str, ...]:
+    if _finds_outliers(model) or _finds_clusters(model):
+        return "label", "scores"
+    return ("label", "probabilities") if hasattr(model, "predict_proba") else ("output",)
+
+
+def _refuse_forms(model: Any) -> None:
+    """Refuse what converters do not write.
+
+    Raises:
+        UsageError: It is such; the message says what to give instead.
+    """
+    if _package(model) == "xgboost" and type(model).__name__ == "Booster":
+        raise UsageError(
+            "A Booster of XGBoost is not exported: give an XGBClassifier or XGBRegressor, whose load_model() reads the same "
+            "file."
+        )
+    if hasattr(model, "predict_proba") and getattr(model, "n_outputs_", 1) > 1:
+        raise UsageError(
+            f"{type(model).__name__} predicts {model.n_outputs_} targets at once, which is not exported: export an estimator "
+            "for each."
+        )
 
 
 def open_estimator(model: Any, given: Inputs | None, settings: ExportSettings) -> _Opened:
@@ -138,6 +181,7 @@ def open_estimator(model: Any, given: Inputs | None, settings: ExportSettings) -
     Raises:
         UsageError: It is not fitted, takes other inputs, or has other outputs.
     """
+    _refuse_forms(model)
     features = _features(model)
     if features is None:
         raise UsageError(f"{type(model).__name__} is not fitted: fit it where it is made.")
@@ -149,7 +193,7 @@ def open_estimator(model: Any, given: Inputs | None, settings: ExportSettings) -
         raise UsageError(
             f"{type(model).__name__} takes one input of {features} features, such as --input 'input:float32[batch,{features}]'."
         )
-    names = ("label", "probabilities") if hasattr(model, "predict_proba") else ("output",)
+    names = _output_names(model)
     outputs = tuple(settings.outputs) or names
     if len(outputs) != len(names):
         raise UsageError(
@@ -165,10 +209,22 @@ def open_estimator(model: Any, given: Inputs | None, settings: ExportSettings) -
         version=str(getattr(quiet_import(_package(model), ""), "__version__", "")),
         name=package,
     )
-    with user_code("predict()"):
-        answers = framework.run(inputs.feeds({**sizes, **dict.fromkeys(sizes, 64)}, seed=0))
+    try:
+        with user_code("predict()"):
+            answers = framework.run(inputs.feeds({**sizes, **dict.fromkeys(sizes, 64)}, seed=0))
+    except ModelError as e:
+        raise ModelError(f"{str(e).rstrip('.')}; {_advice(model, inputs.specs[0])}.") from e
     digest = _digest(list(answers.values()))
     return replace(framework, weights=digest), inputs
+
+
+def _advice(model: Any, spec: InputSpec) -> str:
+    """Say what may help where an estimator does not take numbers."""
+    if hasattr(model, "feature_names_in_"):
+        return (
+            "it was fitted on a table: fit it on an array of numbers, with columns by their places"
+        )
+    return f"if the values are at fault, add their range, such as --input '{spec}{{0..1}}'"
 
 
 def _features(model: Any) -> int | None:

@@ -41,6 +41,7 @@ class Exported:
         limits: Of the sizes that it was traced for, by dynamic dimension.
         layers: Parts of the model by name, in the order in which they run, each with the tensor that it gives in the file.
         second: Why it is not the first choice of exporter; "" if it is.
+        doubt: What to do if it differs; "": nothing is known.
     """
 
     path: Path
@@ -49,6 +50,7 @@ class Exported:
     limits: Mapping[str, Limit]
     layers: Mapping[str, str]
     second: str = ""
+    doubt: str = ""
 
 
 class Framework(Protocol):

@@ -4,6 +4,7 @@
     ids=int64[batch,seq<=128]{0..30521}
 
 A dimension is a number or a name. Names are dynamic, and the same name is the same size wherever it stands.
+One without a name (None, ?, -1) is dynamic, too: 'batch' if it is the first, else called after its input and axis.
 """
 
 import re
@@ -37,6 +38,7 @@ _SPEC = re.compile(
 _DIM = re.compile(
     r"(?:(?P<least>\d+)\s*(?P<from><=?)\s*)?(?P<name>[A-Za-z_]\w*)\s*(?:(?P<to><=?|>=?)\s*(?P<most>\d+))?"
 )
+_UNNAMED = frozenset({"", "none", "?", "*", "-1"})
 _PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
 # Networks that shrink images want sizes of so many pixels, and multiples of what they shrink by.
 _FACTORS = (1, 8, 16, 32, 64)
@@ -84,7 +86,12 @@ class InputSpec:
     @property
     def is_mask(self) -> bool:
         """Whether it says by its name that it is 0 and 1."""
-        return "mask" in self.name.lower()
+        return "mask" in self.name.lower() or self.hides
+
+    @property
+    def hides(self) -> bool:
+        """Whether 1 says what is left out, as in torch's ``key_padding_mask``, and not what is kept."""
+        return "pad" in self.name.lower() and self.dtype == "bool"
 
     def shape(self, sizes: Sizes) -> tuple[int, ...]:
         """Return the shape at given sizes of the dynamic dimensions."""
@@ -102,6 +109,8 @@ class InputSpec:
         if self.is_mask and shape and (low, high) == (0, 1):
             # Attention over nothing is not defined, and frameworks differ there: a mask leaves something.
             drawn[..., 0] |= ~drawn.any(axis=-1)
+            if self.hides:
+                drawn = 1 - drawn
         return drawn.astype(self.dtype)
 
 
@@ -114,16 +123,24 @@ class Inputs:
         bounds: Of each dynamic dimension, in order of appearance.
         asked: Sizes to try instead of `SIZES`, by dimension.
         example: What the user gave as example; None: nothing.
+        drawn: Values are rows of the example, as the model does not run on made-up ones.
     """
 
     specs: tuple[InputSpec, ...]
     bounds: Mapping[str, Bound] = field(default_factory=dict)
     asked: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     example: Mapping[str, NDArray[Any]] | None = None
+    drawn: bool = False
 
     def feeds(self, sizes: Sizes, seed: int) -> dict[str, NDArray[Any]]:
-        """Return made-up values of all inputs; the same for the same seed."""
+        """Return values of all inputs, made up or drawn from the example; the same for the same seed."""
         generator = np.random.default_rng(seed)
+        if self.drawn and self.example is not None:
+            if not self.bounds:
+                return dict(self.example)
+            rows = next(a.shape[0] for a in self.example.values() if a.ndim)
+            chosen = generator.integers(rows, size=next(iter(sizes.values())))
+            return {name: a[chosen] if a.ndim else a for name, a in self.example.items()}
         return {spec.name: spec.values(sizes, generator) for spec in self.specs}
 
     def unranged(self) -> list[str]:
@@ -243,6 +260,10 @@ def _spec(text: str, bounds: dict[str, Bound]) -> InputSpec:
             f"{', '.join(DTYPES)}."
         )
     dims = [part.strip() for part in found["dims"].split(",")] if found["dims"].strip() else []
+    own = re.sub(r"\W|^(?=\d)", "_", found["name"])
+    for axis, part in enumerate(dims):
+        if part.lower() in _UNNAMED:
+            dims[axis] = f"{own}_{axis}" if axis else "batch"
     low, high = _range(text, found, dtype)
     return InputSpec(
         name=found["name"],
@@ -287,7 +308,8 @@ def _dim(text: str, part: str, bounds: dict[str, Bound]) -> int | str:
     found = _DIM.fullmatch(part)
     if found is None:
         raise UsageError(
-            f"--input '{text}': dimension '{part}' is neither a number nor a name; {_EXAMPLE}."
+            f"--input '{text}': dimension '{part}' is neither a number nor a name (nor can sizes be reckoned from others); "
+            f"{_EXAMPLE}."
         )
     least = int(found["least"] or 0) + (found["from"] == "<")
     most = None

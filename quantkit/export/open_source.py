@@ -100,7 +100,7 @@ def _open_object(loaded: Loaded, settings: ExportSettings) -> Opened:
         )
     raise ModelError(
         f"'{loaded.name}' gives a {type(value).__name__}, which is neither a torch.nn.Module nor a fitted estimator of "
-        "scikit-learn, LightGBM or XGBoost."
+        "scikit-learn, LightGBM or XGBoost: return the model alone."
     )
 
 
@@ -155,7 +155,7 @@ def _open_module(
     ready = ready_module(module, inputs, settings.outputs, legacy=settings.legacy)
     return Opened(
         framework=ready,
-        inputs=inputs,
+        inputs=ready.inputs,
         source=_source(ready, loaded.name, loaded.file),
         prefix=PREFIX,
         notes=(*notes, *ready.notes),

@@ -221,7 +221,7 @@ def prove(case: Case) -> Proof:
         nans += (name for name, y in expected.items() if y.dtype.kind == "f" and np.isnan(y).any())
     _require_dynamic(case, trials, refused)
     said = [
-        f"the model itself gives NaN in '{name}': look at its weights"
+        f"the model itself gives NaN in '{name}': look at its weights, and at the values that --input allows"
         for name in dict.fromkeys(nans)
     ]
     return Proof(trials=tuple(trials), notes=(*_refusals(refused), *said))
@@ -331,8 +331,8 @@ def _diagnosed(case: Case, sizes: Mapping[str, int], what: str, feeds: Feeds | N
     frozen = " or ".join(f"'{name}'" for name in other)
     return (
         f"Dimension {frozen} was frozen at {_named({n: case.traced[n] for n in other})} by the exporter: at {at} the file "
-        f"{what}; {_NOTHING_WRITTEN}. Loops over it, int(x.shape[...]) and numbers in view, reshape or expand do that: use "
-        "-1 and x.shape[...], or write the number in --input."
+        f"{what}; {_NOTHING_WRITTEN}. Loops over it, int(x.shape[...]), numbers in view, reshape or expand and "
+        "adaptive pooling to more than 1 do that: use -1 and x.shape[...], or write the number in --input."
     )
 
 

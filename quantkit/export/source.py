@@ -192,10 +192,14 @@ def _free_name(path: Path) -> str:
 def user_code(doing: str) -> Iterator[None]:
     """Run code of the user's: what it prints goes to the error stream, and what it raises is one line.
 
+    It finds no arguments of the command line: those are quantkit's.
+
     Raises:
         UsageError: A package that it imports is not there; of torch, how to get the right one.
         ModelError: It failed; the message names the user's line.
     """
+    arguments = sys.argv
+    sys.argv = arguments[:1]
     try:
         with redirect_stdout(sys.stderr):
             yield
@@ -208,6 +212,8 @@ def user_code(doing: str) -> Iterator[None]:
         raise UsageError(f"{doing} needs the module '{missing}': install it.") from e
     except (Exception, SystemExit) as e:
         raise ModelError(f"{doing} fails: {blamed(e)}.") from e
+    finally:
+        sys.argv = arguments
 
 
 def quiet_import(name: str, needs: str) -> ModuleType:

@@ -1,6 +1,7 @@
 """Make an exporter's graph presentable: the user's names, no stack traces, no paths."""
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,13 +26,28 @@ def layers_of(model: ir.Model, prefix: str) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for node in model.graph:
-        scopes = re.findall(r"'([^']*)'", node.metadata_props.get(_SCOPES, ""))[:-1]
-        for scope in scopes:
-            name = scope.removeprefix(prefix)
-            if name and name != prefix.rstrip(".") and node.outputs and node.outputs[0].name:
+        for name in _parts(node, prefix):
+            if node.outputs and node.outputs[0].name:
                 found.pop(name, None)  # parts that end later stand later
                 found[name] = node.outputs[0].name
     return found
+
+
+def _parts(node: ir.Node, prefix: str) -> list[str]:
+    """Return the names of the parts of a traced module that a node is in, the outermost first."""
+    scopes = re.findall(r"'([^']*)'", node.metadata_props.get(_SCOPES, ""))[:-1]
+    return [s.removeprefix(prefix) for s in scopes if s and s != prefix.rstrip(".")]
+
+
+def _name_nodes(model: ir.Model, prefix: str) -> None:
+    """Call nodes after the part of the module that they are in, as in ``/encoder/layers/0/MatMul``: views group by that."""
+    seen = Counter[str]()
+    for node in model.graph.all_nodes():
+        if _SCOPES in node.metadata_props:
+            inside = "".join(_parts(node, prefix)[-1:]).replace(".", "/")
+            name = f"/{inside}/{node.op_type}" if inside else f"/{node.op_type}"
+            node.name = f"{name}_{seen[name]}" if seen[name] else name
+            seen[name] += 1
 
 
 def tidy(model: ir.Model, inputs: Inputs, outputs: Sequence[str], prefix: str = "") -> None:
@@ -63,6 +79,7 @@ def tidy(model: ir.Model, inputs: Inputs, outputs: Sequence[str], prefix: str = 
         _rename_axes(value, symbols)
     for value in (v for v in values if v not in ports):
         value.shape = None  # it is inferred anew, with the user's names
+    _name_nodes(model, prefix)
     _strip(model, (*values, *weights, *ports))
 
 

@@ -10,8 +10,8 @@ import numpy as np
 from quantkit.errors import ModelError, UsageError
 from quantkit.export.blame import said_by
 from quantkit.export.framework import Exported, Feeds, Outputs
-from quantkit.export.inputs import Bound, Inputs, InputSpec, with_sizes
-from quantkit.export.source import need_torch
+from quantkit.export.inputs import DTYPES, Bound, Inputs, InputSpec, with_sizes
+from quantkit.export.source import need_torch, user_code
 from quantkit.export.torch_module import (
     as_numpy,
     flattened,
@@ -129,8 +129,9 @@ def open_program(path: Path, given: Inputs | None, settings: ExportSettings) -> 
         if isinstance(d, str)
     }
     feeds = inputs.feeds(sizes, seed=0)
-    found = _called(module, feeds, keywords)
-    again = _called(module, feeds, keywords)
+    with user_code("The program"):
+        found = _called(module, feeds, keywords)
+        again = _called(module, feeds, keywords)
     if not all(torch.equal(a, b) for (_, a), (_, b) in zip(found, again, strict=True)):
         raise ModelError(
             "The program gives two answers for one input: it was exported in training mode, or with noise; export it again "
@@ -172,6 +173,10 @@ def _inputs_of(program: Any) -> tuple[Inputs, list[tuple[int, ...]]]:
             dims.append(names.setdefault(str(size), usual))
             bounds[names[str(size)]] = _bound(ranges.get(str(size)))
         kind = str(value.dtype).removeprefix("torch.")
+        if kind not in DTYPES:
+            raise ModelError(
+                f"Input '{name}' of the program is {kind}: export it with one of {', '.join(DTYPES)}."
+            )
         specs.append(InputSpec(name=name, dtype=kind, dims=tuple(dims)))
         shapes.append(tuple(_hint(size) for size in value.shape))
     return Inputs(specs=tuple(specs), bounds=bounds), shapes
@@ -240,4 +245,4 @@ def open_script(path: Path, given: Inputs | None, settings: ExportSettings) -> _
             f"What does '{path}' take? Add {signature_hint(module)} or --example x.npz."
         )
     ready = ready_module(module, given, settings.outputs, legacy=True)
-    return ready, given
+    return ready, ready.inputs

@@ -17,13 +17,14 @@ from quantkit.export.blame import blamed
 from quantkit.export.framework import Exported, Feeds, Outputs
 from quantkit.export.inputs import DTYPES, Inputs
 from quantkit.export.source import need_torch, user_code
-from quantkit.export.torch_trace import FrozenError, Traced, traced
+from quantkit.export.torch_trace import FrozenError, Traced, plain_attention, traced
 from quantkit.export.torch_weights import state_digest
 
 __all__ = ["TorchModule", "signature_hint"]
 
 _PROBED = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 32, 64, 128)
 _SHOWN = 3  # names in a sentence
+_QUANTIZED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized", "torch.ao.nn.sparse")
 
 
 def signature_hint(module: Any) -> str:
@@ -54,6 +55,17 @@ def _parameters(module: Any, *, needed: bool = False) -> list[str]:
         return []
     kinds = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
     return [p.name for p in found if p.kind in kinds and not (needed and p.default is not p.empty)]
+
+
+def _takes_any_name(module: Any) -> bool:
+    """Say whether forward() ends in ``**inputs``, and has no ``*inputs`` that they might belong to."""
+    try:
+        kinds = {p.kind for p in inspect.signature(module.forward).parameters.values()}
+    except (TypeError, ValueError, AttributeError):
+        return False
+    return kinds & {inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL} == {
+        inspect.Parameter.VAR_KEYWORD
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +127,11 @@ class TorchModule:
         Raises:
             ModelError: The exporter refuses it; the message names the line of code.
         """
+        rough = any(p.dtype == need_torch().bfloat16 for p in self.module.parameters())
+        doubt = "its weights are bfloat16, which each runtime rounds in its own way: return model.float()"
+        return replace(self._traced(folder, opset), doubt=doubt if rough else "")
+
+    def _traced(self, folder: Path, opset: int) -> Exported:
         job = Traced(
             module=self.module,
             inputs=self.inputs,
@@ -123,8 +140,10 @@ class TorchModule:
             outputs=self.outputs,
             flatten=flattened,
         )
+        scripted = isinstance(self.module, need_torch().jit.ScriptModule)
+        older = "it alone reads TorchScript" if scripted else "as asked" if self.legacy else ""
         try:
-            return traced(job, folder, opset, older="as asked" if self.legacy else "")
+            return traced(job, folder, opset, older=older)
         except FrozenError as first:
             # Where small sizes shrink to 1 inside of the model, only larger ones are traced as dynamic.
             for sizes in self.inputs.traced():
@@ -157,15 +176,26 @@ def ready_module(
         ModelError: It does not run, is in training form, or gives two answers for one input.
     """
     torch = need_torch()
+    module = getattr(module, "_orig_mod", module)  # of torch.compile: the model itself is the same
+    _refuse_unready(module)
     was_training = bool(getattr(module, "training", False))
     with user_code("eval() of the model"):
         module.eval()
         module.to("cpu")
     _refuse_training(module)
     by_name = _given_by_name(module, inputs)
-    sizes = _sizes_that_run(module, inputs, by_name=by_name)
+    inputs, sizes = _that_run(module, inputs, by_name=by_name)
     named, notes = _same_twice(module, inputs.feeds(sizes, seed=0), by_name=by_name)
     digest, nbytes = state_digest(module.state_dict())
+    if _zeroes_padding(module) and any(spec.is_mask for spec in inputs.specs):
+        notes.append(
+            "at padded places torch's fast path of nn.TransformerEncoder gives zeros, and the file what the layers compute: "
+            "do not use them"
+        )
+    if inputs.drawn:
+        notes.append(
+            "the model does not run on made-up values: it was proved on rows of the example alone"
+        )
     if was_training:
         notes = ["the model came in training mode and was put into evaluation mode", *notes]
     return TorchModule(
@@ -180,6 +210,28 @@ def ready_module(
         legacy=legacy,
         notes=tuple(notes),
     )
+
+
+def _zeroes_padding(module: Any) -> bool:
+    encoder = need_torch().nn.TransformerEncoder
+    return any(isinstance(m, encoder) and m.use_nested_tensor for m in module.modules())
+
+
+def _refuse_unready(module: Any) -> None:
+    """Refuse modules without values, and those that torch quantized."""
+    for name, part in module.named_modules():
+        if type(part).__module__.startswith(_QUANTIZED):
+            raise ModelError(
+                f"'{name}' ({type(part).__name__}) was quantized by torch, which does not export: give the float model, and "
+                "quantize the file with 'quantkit quantize'."
+            )
+    held = (*module.named_parameters(), *module.named_buffers())
+    empty = next((name for name, tensor in held if tensor.is_meta), None)
+    if empty is not None:
+        raise ModelError(
+            f"'{empty}' is on the meta device, which holds no values: make the model without torch.device('meta'), or fill "
+            "it with load_state_dict(state, assign=True)."
+        )
 
 
 def _refuse_training(module: Any) -> None:
@@ -209,7 +261,8 @@ def _given_by_name(module: Any, inputs: Inputs) -> bool:
     """Say whether inputs are called as forward()'s parameters; some of them alone would be a slip."""
     known, given = _parameters(module), [spec.name for spec in inputs.specs]
     needed = _parameters(module, needed=True)
-    if given and all(name in known for name in given):
+    any_name = _takes_any_name(module) and all(name in given for name in needed)
+    if given and (any_name or all(name in known for name in given)):
         missing = [name for name in needed if name not in given]
         if missing:
             raise UsageError(
@@ -234,7 +287,11 @@ def _called(module: Any, feeds: Feeds, by_name: bool) -> list[tuple[str, NDArray
     """Run a module; return its outputs, flat, with the names that they suggest."""
     torch = need_torch()
     tensors = {name: torch.from_numpy(np.array(value)) for name, value in feeds.items()}
-    with torch.no_grad(), redirect_stdout(sys.stderr):  # what forward() prints is no part of --json
+    with (
+        torch.no_grad(),
+        plain_attention(),
+        redirect_stdout(sys.stderr),
+    ):  # prints are no part of --json
         given = module(**tensors) if by_name else module(*tensors.values())
     return [(name, as_numpy(value, name)) for name, value in flattened(given)]
 
@@ -244,7 +301,10 @@ def as_numpy(value: Any, name: str) -> NDArray[Any]:
     torch = need_torch()
     tensor = value.detach().cpu()
     if tensor.is_complex() or tensor.layout != torch.strided:
-        raise ModelError(f"Output '{name}' is complex or sparse, which ONNX models cannot give.")
+        raise ModelError(
+            f"Output '{name}' is complex or sparse, which ONNX models cannot give: return torch.view_as_real(y), y.abs() or "
+            "y.to_dense()."
+        )
     tensor = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
     array: NDArray[Any] = tensor.resolve_conj().resolve_neg().numpy().copy()
     return array
@@ -310,6 +370,17 @@ def output_names(found: Sequence[str], asked: Sequence[str], inputs: Inputs) -> 
     return tuple(names)
 
 
+def _that_run(module: Any, inputs: Inputs, *, by_name: bool) -> tuple[Inputs, dict[str, int]]:
+    """Return inputs whose values and sizes the module runs at: made up, else drawn from the example."""
+    try:
+        return inputs, _sizes_that_run(module, inputs, by_name=by_name)
+    except ModelError:
+        if inputs.example is None:
+            raise
+    drawn = replace(inputs, drawn=True)
+    return drawn, _sizes_that_run(module, drawn, by_name=by_name)
+
+
 def _sizes_that_run(module: Any, inputs: Inputs, *, by_name: bool) -> dict[str, int]:
     """Return sizes of the dynamic dimensions at which the module runs.
 
@@ -333,7 +404,10 @@ def _sizes_that_run(module: Any, inputs: Inputs, *, by_name: bool) -> dict[str, 
     said = blamed(cause)
     for name in inputs.bounds:
         running = [
-            size for size in _PROBED if _runs(module, inputs, {**first, name: size}, by_name)
+            size
+            for size in _PROBED
+            if inputs.bounds[name].holds(size)
+            and _runs(module, inputs, {**first, name: size}, by_name)
         ]
         if running and max(running) < first[name]:
             raise ModelError(
@@ -344,11 +418,13 @@ def _sizes_that_run(module: Any, inputs: Inputs, *, by_name: bool) -> dict[str, 
             listed = ", ".join(map(str, running))
             raise ModelError(
                 f"The model runs at {name}={listed} and not at {name}={first[name]}, so that '{name}' is no dynamic "
-                f"dimension ({said}): a number in its code, or a parameter or buffer of that size, fixes it. Take the size "
-                f"from x.shape, or write the number in --input."
+                f"dimension ({said}): a number in its code, or a parameter or buffer of that size, fixes it, or another "
+                f"dimension does. Take the size from x.shape, write the number in --input, or one name for both."
             )
     shapes = ", ".join(f"{s.name} {s.dtype}{list(s.shape(first))}" for s in inputs.specs)
-    raise ModelError(f"forward() fails on {shapes}: {said}{_other_type(module, inputs)}.")
+    raise ModelError(
+        f"forward() fails on {shapes}: {said}{_other_type(module, inputs)}{_range(inputs)}."
+    )
 
 
 def _other_type(module: Any, inputs: Inputs) -> str:
@@ -364,6 +440,15 @@ def _other_type(module: Any, inputs: Inputs) -> str:
         return f"; its weights are {weights}, which inputs cannot be: return model.float()"
     spec = next(spec for spec in given if spec.dtype != weights)
     return f"; its weights are {weights}: write '{replace(spec, dtype=weights)}', or return model.float()"
+
+
+def _range(inputs: Inputs) -> str:
+    """Say how values are described where nobody did, and they may be what a model fails on; else ""."""
+    name = next(iter(inputs.unranged()), "")
+    return (
+        name
+        and f"; if values of '{name}' are at fault, add their range to --input, such as {{0..30521}}, or give --example"
+    )
 
 
 def _runs(module: Any, inputs: Inputs, sizes: Mapping[str, int], by_name: bool) -> bool:  # noqa: FBT001 - private

@@ -32,6 +32,7 @@ __all__ = [
     "hushed",
     "limits_of",
     "need_exporter",
+    "plain_attention",
     "program_to_onnx",
 ]
 __all__ += ["refuse_training_calls", "traced"]
@@ -176,7 +177,7 @@ def _by_program(job: Traced, folder: Path, opset: int, watch: "_Watch") -> Expor
         {a: torch.export.Dim.DYNAMIC for a, d in enumerate(spec.dims) if isinstance(d, str)}
         for spec in job.inputs.specs
     )
-    with hushed(), watch, torch.no_grad():
+    with hushed(), watch, torch.no_grad(), plain_attention():
         program = torch.export.export(
             job.wrapped(), job.tensors(), dynamic_shapes={"tensors": dynamic}, strict=False
         )
@@ -267,7 +268,12 @@ def _by_trace(job: Traced, folder: Path, opset: int, note: str) -> Exported:
     }
     with ExitStack() as stack:
         told = stack.enter_context(warnings.catch_warnings(record=True))
-        for quiet in (hushed(ignore=False), _no_native_output(), torch.no_grad()):
+        for quiet in (
+            hushed(ignore=False),
+            _no_native_output(),
+            torch.no_grad(),
+            plain_attention(),
+        ):
             stack.enter_context(quiet)
         warnings.simplefilter("always")
         try:
@@ -412,16 +418,31 @@ def _forward_stack() -> traceback.StackSummary:
 
 
 @contextmanager
+def plain_attention() -> Iterator[None]:
+    """Keep torch's Transformer layers from their fast path: it is not exported, and puts zeros where a mask hides."""
+    kernels = need_torch().backends.mha
+    before = kernels.get_fastpath_enabled()
+    kernels.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        kernels.set_fastpath_enabled(before)
+
+
+@contextmanager
 def _no_native_output() -> Iterator[None]:
     """Keep the older exporter from printing whole graphs: its C++ part writes past Python's streams."""
     sys.stdout.flush()
-    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    sys.stderr.flush()
+    kept, nowhere = (os.dup(1), os.dup(2)), os.open(os.devnull, os.O_WRONLY)
     try:
-        os.dup2(nowhere, 1)
+        for stream in (1, 2):
+            os.dup2(nowhere, stream)
         yield
     finally:
-        os.dup2(kept, 1)
-        os.close(kept)
+        for stream, own in zip((1, 2), kept, strict=True):
+            os.dup2(own, stream)
+            os.close(own)
         os.close(nowhere)
 
 

@@ -21,6 +21,7 @@ from calibrators import (
     SketchCalibrator,
     Statistic,
 )
+from calibrators import method as named_method
 from quantkit.data import Description
 from quantkit.errors import DataError, UsageError
 from quantkit.observe import requests
@@ -102,8 +103,17 @@ class Calibration:
         found = self.answer(tensor, requests.SketchOf)
         return found if isinstance(found, Sketch) else None
 
-    def range(self, tensor: str, method: Method | None = None) -> Range:
-        """Return a tensor's range: by another method, or by the one that the calibration was made with."""
+    def range(self, tensor: str, method: Method | str | None = None) -> Range:
+        """Return a tensor's range: by another method or the name of one, or by the one that the calibration was made with.
+
+        Raises:
+            UsageError: There is no such tensor or method, or what the method reads was not collected.
+        """
+        method = _by_name(method) if isinstance(method, str) else method
+        if method is not None and not callable(method):
+            raise UsageError(
+                f"{method!r} is no range method: give the name of one, such as 'percentile', or calibrators.Percentile(99.9)."
+            )
         own = self.seen.answers.get(tensor, {}).get(self.method)
         if method is None and own is not None:
             return own.range()  # type: ignore[attr-defined, no-any-return]  # it is a calibrator
@@ -137,7 +147,7 @@ class Calibration:
             )
         return replace(self, method=method)
 
-    def ranges(self, method: Method | None = None) -> dict[str, tuple[float, float]]:
+    def ranges(self, method: Method | str | None = None) -> dict[str, tuple[float, float]]:
         """Return lower and upper end by tensor."""
         found = {tensor: self.range(tensor, method) for tensor in self.tensors}
         return {t: (float(r.low[0]), float(r.high[0])) for t, r in found.items()}
@@ -223,6 +233,13 @@ def sketch_method(ask: CalibratorOf) -> Method | None:
     """Return the method that reads a sketch; None if the calibrator collects its own."""
     found = ask.create(1)
     return found.method if isinstance(found, SketchCalibrator) else None
+
+
+def _by_name(name: str) -> Method:
+    try:
+        return named_method(name)
+    except ValueError as e:
+        raise UsageError(str(e)) from e
 
 
 def onnxruntime_table(calibration: Calibration) -> str:

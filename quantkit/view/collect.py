@@ -126,11 +126,13 @@ def _operator(node: ir.Node) -> Operator:
 
 
 def _handed_on(folded: Sequence[Folded]) -> list[list[ir.Value]]:
-    """Return what each box makes that others read, or that the model hands out."""
+    """Return what each box makes that others read, or that the model hands out; weights that it restores for others last."""
     home = {node: number for number, box in enumerate(folded) for node in box.nodes}
     found = []
     for number, box in enumerate(folded):
-        values = [out for node in box.nodes for out in node.outputs]
+        start = 0 if box.head is None else box.nodes.index(box.head)
+        nodes = (*box.nodes[start:], *box.nodes[:start])
+        values = [out for node in nodes for out in node.outputs]
         if box.value is not None and box.value.is_graph_input():
             values.insert(0, box.value)
         found.append(

@@ -43,7 +43,12 @@ def render_page(page: Page) -> str:
             page={
                 "title": printable(page.title),
                 "drawings": [
-                    {"name": printable(d.name), "facts": _facts(d)} for d in page.drawings
+                    {
+                        "name": printable(d.name),
+                        "facts": _facts(d),
+                        "notes": [_text(note) for note in d.notes],
+                    }
+                    for d in page.drawings
                 ],
             },
             version=__version__,

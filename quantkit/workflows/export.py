@@ -11,6 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from quantkit.errors import ModelError, UsageError, VerifyError
+from quantkit.export.framework import Exported
 from quantkit.export.open_source import Opened, open_source
 from quantkit.export.prove import Case, Proof, prove
 from quantkit.export.source import own_path
@@ -139,7 +140,7 @@ def export(
         stage = stack.enter_context(staged(target))
         progress("Exporting")
         exported = opened.framework.export(folder, opset)
-        stack.enter_context(_explained(exported.second))
+        stack.enter_context(_explained(exported))
         model = _tidied(exported.path, opened)
         model, said = _at_opset(model, opset, asked=settings.opset is not None)
         model.metadata_props[SOURCE] = source_text(opened.source)
@@ -180,12 +181,13 @@ def export(
 
 
 @contextmanager
-def _explained(second: str) -> Iterator[None]:
-    """Add to an error why a second choice of exporter was used."""
+def _explained(exported: Exported) -> Iterator[None]:
+    """Add to an error what is known of it: why a second choice of exporter was used, and what may be at fault."""
+    known = "; ".join(filter(None, (exported.second, exported.doubt)))
     try:
         yield
     except VerifyError as e:
-        raise VerifyError(f"{e} ({second})" if second else str(e)) from e
+        raise VerifyError(f"{e} ({known})" if known else str(e)) from e
 
 
 def _files_of(source: Any) -> list[Path]:
@@ -231,6 +233,7 @@ def _tidied(path: Path, opened: Opened) -> ir.Model:
 
 def _at_opset(model: ir.Model, opset: int, *, asked: bool) -> tuple[ir.Model, list[str]]:
     """Return the model in the opset that was asked for, or a note that it is in another."""
+    model.opset_imports.setdefault("", opset)  # trees alone have no operator of it: all are right
     if opset_of(model) < opset:
         try:
             model = raise_opset(model, opset)

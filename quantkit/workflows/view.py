@@ -34,6 +34,7 @@ __all__ = ["ViewOptions", "view"]
 
 _FAILURES: tuple[type[Exception], ...] = (QuantkitError, *RUNTIME_ERRORS)
 _TIMED = 0.6  # seconds to spend on each model
+_KIN = 0.5  # of the layers of the smaller model
 _WOULD = "what quantize dynamic would do"
 
 
@@ -97,12 +98,28 @@ def _beside(
     scopes = {box.name: box.scope for box in first if box.role == "layer"}
     second = boxes_of(b.folded, _known(b, options, layers, names=names, scopes=scopes))
     both = pair_boxes(a.folded, b.folded, pairs)
+    b = replace(b, notes=(*b.notes, *_strangers(a, b, both)))
     return Page(
         title=title,
         drawings=(_drawing(a, first), _drawing(b, second)),
         pairs=described(both, first, second),
         plan=a.plan_words,
     )
+
+
+def _strangers(a: "_Seen", b: "_Seen", pairs: Sequence[tuple[int | None, int | None]]) -> list[str]:
+    """Say so where two models have little to do with each other: what changed means nothing then."""
+    layers = [sum(box.value is None for box in one.folded) for one in (a, b)]
+    found = sum(
+        left is not None and right is not None and a.folded[left].value is None
+        for left, right in pairs
+    )
+    if found >= _KIN * min(layers):
+        return []
+    said = (
+        f"{found} of its {layers[1]} layers correspond to one of the {layers[0]} of '{a.path.name}'"
+    )
+    return [f"{said}: it does not seem to be made from that."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -134,7 +134,7 @@ def test_sizes_that_are_asked_for() -> None:
         (["x:float32[2"], [], "cannot be read: write it as"),
         (["float32[2]"], [], "cannot be read"),
         (["x:float32[0]"], [], "a dimension of 0 holds nothing"),
-        (["x:float32[2,-1]"], [], "'-1' is neither a number nor a name"),
+        (["x:float32[2,-2]"], [], "'-2' is neither a number nor a name"),
         (["x:float32[9<=n<=3]"], [], "No size is within the bounds of 'n'"),
         (["x:int64[n]{1.5..2}"], [], "a range is two numbers of its type"),
         (["x:int8[n]{0..300}"], [], "int8 does not hold all of this range"),
@@ -190,3 +190,23 @@ def test_examples_that_are_no_files(tmp_path: Path) -> None:
     (tmp_path / "bad.npz").write_bytes(b"PK nothing")
     with pytest.raises(UsageError, match=r"is not an \.npz file"):
         inputs_of_example(tmp_path / "bad.npz")
+
+
+@pytest.mark.parametrize("free", ["None", "none", "?", "-1", "", " * "])
+def test_dimensions_without_a_name_are_dynamic(free: str) -> None:
+    found = parse_inputs([f"x:float32[{free},8,{free}]", f"a.b:int64[{free},4]"])
+    assert [spec.dims for spec in found.specs] == [("batch", 8, "x_2"), ("batch", 4)]
+    assert list(found.bounds) == ["batch", "x_2"]
+
+
+def test_masks_leave_something_whichever_way_they_are_meant() -> None:
+    found = parse_inputs(["mask:int64[n,3]", "padding_mask:bool[n,3]"])
+    feeds = found.feeds({"n": 400}, seed=0)
+    assert feeds["mask"].any(axis=1).all()
+    assert not feeds["padding_mask"].all(axis=1).any()
+    assert feeds["padding_mask"].any()
+
+
+def test_sizes_are_not_reckoned_from_others() -> None:
+    with pytest.raises(UsageError, match=r"'2\*s' is neither a number nor a name \(nor can sizes"):
+        parse_inputs(["x:float32[s]", "y:float32[2*s]"])

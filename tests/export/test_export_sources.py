@@ -259,6 +259,61 @@ def test_estimators_tell_their_own_inputs(
     refused(f"{code}:fitted", "one input of 5 features", tmp_path, inputs=["x:float32[n,4]"])
 
 
+FITTED = """
+import numpy as np
+X = np.random.default_rng(0).normal(size=(60, 5)).astype("f4")
+
+def clusters():
+    from sklearn.cluster import KMeans
+    return KMeans(3, n_init=1, random_state=0).fit(X)
+
+def outliers():
+    from sklearn.ensemble import IsolationForest
+    return IsolationForest(n_estimators=5, random_state=0).fit(X)
+
+def fewer():
+    from sklearn.decomposition import PCA
+    return PCA(2).fit(X)
+
+def several():
+    from sklearn.ensemble import RandomForestClassifier
+    return RandomForestClassifier(3, random_state=0).fit(X, (X[:, :2] > 0).astype(int))
+
+def logarithm():
+    from sklearn.linear_model import LinearRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import FunctionTransformer
+    return make_pipeline(FunctionTransformer(np.log), LinearRegression()).fit(abs(X), X[:, 0])
+"""
+
+
+def test_clusters_outliers_and_transformers_are_estimators_too(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    pytest.importorskip("skl2onnx", reason="skl2onnx is not installed")
+    code = tmp_path / "fitted_here.py"
+    code.write_text(FITTED)
+    for name, outputs in (
+        ("clusters", ("label", "scores")),
+        ("outliers", ("label", "scores")),
+        ("fewer", ("output",)),
+    ):
+        assert export_model(f"{code}:{name}", tmp_path / f"{name}.onnx").outputs == outputs
+    refused(f"{code}:several", "predicts 2 targets at once.*an estimator for each", tmp_path)
+    refused(f"{code}:logarithm", r"if the values are at fault, add their range, such as", tmp_path)
+
+
+def test_trees_are_in_the_opset_that_is_asked_for(tmp_path: Path) -> None:
+    xgboost = pytest.importorskip("xgboost", reason="XGBoost is not installed")
+    pytest.importorskip("onnxmltools", reason="onnxmltools is not installed")
+    rows = np.random.default_rng(0).normal(size=(60, 5)).astype(np.float32)
+    model = xgboost.XGBRegressor(n_estimators=3).fit(rows, rows[:, 0])
+    found = export_model(model, tmp_path / "m.onnx")
+    assert found.opset == 21
+    assert found.notes == ()
+    with pytest.raises(QuantkitError, match="give an XGBClassifier or XGBRegressor"):
+        export_model(model.get_booster(), tmp_path / "n.onnx")
+
+
 def test_help_shows_how_inputs_are_written(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,6 +48,11 @@ GOOD: dict[str, tuple[list[str], list[str], int]] = {
     "Argmax": (ROW, ["best", "positive"], 6),
     "Shrinks": (["image:float32[batch,3,height>=4,width>=4]"], ["output"], 10),
     "Nothing": (ROW, ["output_0"], 6),
+    "Padded": (["x:float32[batch,seq,8]", "padding:bool[batch,seq]"], ["output"], 10),
+    "AnyNames": (["right:float32[batch,n]", "left:float32[batch,n]"], ["output"], 9),
+    "reads_arguments": (ROW, ["output"], 6),
+    "compiled": (ROW, ["output"], 6),
+    "scripted": (ROW, ["output"], 6),
 }
 
 # Factory: inputs, and what the one line says.
@@ -105,7 +110,17 @@ BAD: dict[str, tuple[list[str], str]] = {
         ROW,
         r"batch_norm runs as in training at .*export_zoo.py:\d+ .*training=self.training",
     ),
-    "Complex": (ROW, r"^Output 'output' is complex"),
+    "Complex": (ROW, r"^Output 'output' is complex.*return torch.view_as_real"),
+    "empty": (ROW, r"^'weight' is on the meta device, which holds no values: make the model"),
+    "quantized_by_torch": (ROW, r"^'0' \(Linear\) was quantized by torch.*give the float model"),
+    "Bfloat16Inside": (
+        ROW,
+        r"its weights are bfloat16, which each runtime rounds.*model.float\(\)",
+    ),
+    "AnyNames": (
+        ["left:float32[batch,n]", "right:float32[batch,twice]"],
+        r"runs at n=1, 5 and not at n=3.*another dimension does.*one name for both",
+    ),
     "GivesText": (ROW, r"^The model gives a str as 'name', which is no tensor"),
     "Raises": (
         ROW,
@@ -166,6 +181,21 @@ def test_traps_are_one_line_and_nothing_is_written(name: str, tmp_path: Path) ->
         export_model(f"export_zoo:{name}", tmp_path / "out.onnx", inputs=inputs)
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_nodes_are_called_after_the_part_of_the_module_that_they_are_in(exported: Any) -> None:
+    names = [node.name for node in onnx.load(exported("Padded")[0]).graph.node]
+    assert len(set(names)) == len(names)
+    assert any(name.startswith("/encoder/layers/0/self_attn/") for name in names)
+    assert "/encoder/layers/0/norm1/LayerNormalization" in names
+
+
+def test_notes_say_what_became_of_special_modules(exported: Any) -> None:
+    assert any("at padded places torch's fast path" in n for n in exported("Padded")[1].notes)
+    assert (
+        "the older exporter was used: it alone reads TorchScript" in exported("scripted")[1].notes
+    )
+    assert {t.name for t in onnx.load(exported("compiled")[0]).graph.initializer} >= {"bias"}
 
 
 def test_axes_and_values_are_named_as_the_user_does(exported: Any) -> None:
@@ -394,7 +424,7 @@ def test_layers_that_the_new_exporter_freezes_go_through_the_older_one(tmp_path:
 
 def test_a_model_that_gives_nan_is_said(tmp_path: Path) -> None:
     result = export_model("export_zoo:broken_weight", tmp_path / "m.onnx", inputs=ROW)
-    assert "the model itself gives NaN in 'output': look at its weights" in result.notes
+    assert any("the model itself gives NaN in 'output': look at its w" in n for n in result.notes)
 
 
 def test_what_forward_prints_does_not_mix_with_json(
@@ -413,3 +443,32 @@ def test_the_older_exporter_prints_nothing(
     with pytest.raises(QuantkitError):
         export_model("export_zoo:Median", tmp_path / "m.onnx", inputs=ROW)
     assert capfd.readouterr() == ("", "")
+
+
+def test_what_was_exported_is_kept_where_nothing_is_there_to_quantize(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["export", "export_zoo:Where", "--input", ROW[0], "--quantize", "dynamic"]
+    assert main([*words, "-o", str(tmp_path / "m.onnx")]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert (
+        "m.onnx' is exported, proved and kept, and was not quantized: Nothing to quantize" in said
+    )
+    assert "m.int8.onnx' was not written" in said
+    assert "Nothing was written" not in said
+    assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_values_that_nobody_can_make_up_come_from_the_example(
+    *, fixed: bool, tmp_path: Path
+) -> None:
+    first = np.arange(40, dtype=np.int64).reshape(10, 4)
+    np.savez(tmp_path / "x.npz", first=first, last=first + 3)
+    how: dict[str, Any] = {"example": tmp_path / "x.npz", "fixed_batch": fixed}
+    result = export_model("export_zoo:Ordered", tmp_path / "m.onnx", **how)
+    assert any("proved on rows of the example alone" in note for note in result.notes)
+    assert len(result.proof.trials) >= (2 if fixed else 6)
+    pair = ["first:int64[9,9]", "last:int64[9,9]"]
+    with pytest.raises(QuantkitError, match=r"first > last.*or give --example"):
+        export_model("export_zoo:Ordered", tmp_path / "n.onnx", inputs=pair)

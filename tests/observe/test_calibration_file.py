@@ -111,6 +111,20 @@ def test_every_method_reads_the_file(path: Path, method: Any) -> None:
     np.testing.assert_array_equal(given.high, expected.high)
 
 
+def test_methods_go_by_their_names_too(path: Path) -> None:
+    found = Calibration.load(path)
+    for name, method in (("minmax", MinMax()), ("mse", MeanSquaredError())):
+        assert repr(found.range("x", name)) == repr(found.range("x", method))
+    with pytest.raises(
+        UsageError, match=r"No calibrator is called 'minmaks'.*Did you mean 'minmax'"
+    ):
+        found.range("x", "minmaks")
+    with pytest.raises(UsageError, match="collects its own statistics"):
+        found.range("x", "moving_average")
+    with pytest.raises(UsageError, match=r"99\.9 is no range method: give the name of one"):
+        found.range("x", 99.9)  # type: ignore[arg-type]
+
+
 def test_the_methods_do_not_agree(path: Path) -> None:
     found = Calibration.load(path)
     assert len({float(found.range("relu_out", m).high[0]) for m in METHODS}) > 2

@@ -205,3 +205,17 @@ def test_three_thousand_nodes(browser: Browser, tmp_path: Path) -> None:
     with opened(browser, tmp_path / "g.html", "#node=n1700") as page:
         assert page.locator("#panel h2").inner_text() == "n1700"
         assert rows(page) < 400
+
+
+def test_what_onnxruntime_does_not_load_says_so_where_its_facts_would_be(
+    browser: Browser, tmp_path: Path
+) -> None:
+    odd = node("Mystery", ["x"], ["y"], "odd")
+    odd.domain = "acme"
+    proto = model(graph([odd], {"x": ["N", 4]}, {"y": ["N", 4]}, {}))
+    proto.opset_import.add(domain="acme", version=1)
+    view_model(save(proto, tmp_path / "m.onnx"), tmp_path / "g.html")
+    with opened(browser, tmp_path / "g.html") as page:
+        assert "onnxruntime does not load it" in page.locator(".notes").inner_text()
+        page.locator(".box", has_text="Mystery").click()
+        assert "onnxruntime does not load it" in page.locator("#panel").inner_text()

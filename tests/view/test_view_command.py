@@ -142,3 +142,20 @@ def test_the_report_links_to_graphs_only_where_they_are(tmp_path: Path) -> None:
     assert 'href="graph.html#node=' in write_html(result, tmp_path / "r").read_text(
         encoding="utf-8"
     )
+
+
+def test_two_models_that_have_nothing_in_common_are_said_to(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nodes = [node("Tanh", ["in"], ["t"], "one"), node("Exp", ["t"], ["out"], "two")]
+    other = save(model(graph(nodes, {"in": ["N"]}, {"out": ["N"]}, {})), tmp_path / "c.onnx")
+    assert call(base, other, "-o", tmp_path / "g.html") == 0
+    printed = capsys.readouterr()
+    said = "0 of its 2 layers correspond to one of the 1 of 'm.onnx': it does not seem to be made from that."
+    assert said in " ".join((printed.out + printed.err).split())
+    assert said.replace("'", "&#39;") in (tmp_path / "g.html").read_text(encoding="utf-8")
+
+
+def test_kin_are_not_called_strangers(base: Path, tmp_path: Path) -> None:
+    quantize_dynamic(base, tmp_path / "q.onnx", QInt8)
+    assert not view_model(tmp_path / "q.onnx", tmp_path / "g.html", float_model=base).notes

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -136,3 +137,18 @@ def test_time_is_measured_where_it_is_asked_for(tmp_path: Path) -> None:
     base = save(conv_model(), tmp_path / "m.onnx")
     timed = layers(view([base], ViewOptions(time=True)))
     assert sum(box.seconds or 0 for box in timed.values()) > 0
+
+
+def test_a_box_is_shown_with_what_its_layer_makes_not_with_a_weight_that_it_restores(
+    tmp_path: Path,
+) -> None:
+    nodes = [
+        node("DequantizeLinear", ["w", "s"], ["restored"], "dequantize"),
+        node("MatMul", ["x", "restored"], ["a"], "one"),
+        node("MatMul", ["a", "restored"], ["y"], "two"),
+    ]
+    held: dict[str, NDArray[Any]] = {"w": np.ones((4, 4), np.int8), "s": np.array(0.5, np.float32)}
+    proto = model(graph(nodes, {"x": ["N", 3, 4]}, {"y": ["N", 3, 4]}, held))
+    page = view([save(proto, tmp_path / "m.onnx")])
+    makes = {box.name: [t.name for t in box.makes] for box in page.drawings[0].boxes}
+    assert makes["one"] == ["a", "restored"]

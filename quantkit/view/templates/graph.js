@@ -655,7 +655,7 @@
     const isFloat = panes.length > 1 && side < last;
     return [
       make("h2", {}, box.name), make("p", { class: "path" }, [box.role || box.what, pane.groups[pane.home[number]].path].filter(Boolean).join(" · ")),
-      ...runRows(box.run, "Runs in"), ...(isFloat && other ? runRows(other.run, `In ${data.graphs[last].name}`) : []),
+      ...runRows(box.run, "Runs in"), ...(box.run || box.role || !pane.graph.notes.length ? [] : [heading("Runs in"), make("p", {}, "not known"), ...pane.graph.notes.map((note) => make("p", { class: "muted" }, note))]), ...(isFloat && other ? runRows(other.run, `In ${data.graphs[last].name}`) : []),
       ...(box.plan ? [heading(data.plan), make("p", {}, chip(box.plan.kind)), make("p", {}, box.plan.why)] : []),
       ...changeRows(side, number), ...driftRows(box.layer || (other && other.layer)), ...costRows(side, [number]),
       ...(box.makes.length ? [heading("Makes"), ...box.makes.map(tensorRows)] : []),
