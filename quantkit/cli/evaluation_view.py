@@ -41,7 +41,9 @@ def present(result: "Result", files: Sequence[Path], *, as_json: bool = False) -
     print_notes((*result.notes, *_warnings(result)))
     written, page, text_file = files
     line(f"report: {page}")
-    line(f"also:   {written}, {text_file}")
+    drawing = page.with_name("graph.html")
+    others = (written, text_file, *((drawing,) if drawing.is_file() else ()))
+    line(f"also:   {', '.join(map(str, others))}")
     rule = "" if result.verdicts else _fitting_rule(result)
     gate = f"quantkit gate {shlex.quote(str(files[0]))}{rule}"
     line(f"next:   {gate}")
