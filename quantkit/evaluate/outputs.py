@@ -1,12 +1,15 @@
 """Accuracy: float and all candidates on the same samples, in one pass, with what can be said of the difference."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 from numpy.typing import NDArray
 
-from quantkit.errors import DataError, UsageError
+from quantkit.errors import DataError, ModelError, UsageError
 from quantkit.evaluate.accuracy.choice import Wanted
 from quantkit.evaluate.accuracy.chunks import Runner
 from quantkit.evaluate.accuracy.drift import output_drifts
@@ -28,10 +31,12 @@ from quantkit.evaluate.accuracy.notes import (
     unlabelled_sentence,
 )
 from quantkit.evaluate.accuracy.user_metric import import_metric
+from quantkit.graph.load import read_structure
 from quantkit.observe.monitor import Monitor
 from quantkit.observe.origin import known_share, typical_values
 from quantkit.result import DataSource, Drift, Metric
-from quantkit.settings import METRICS, DataSettings, EvaluateSettings, closest
+from quantkit.settings import METRICS, DataSettings, EvaluateSettings, ImageSettings, closest
+from quantkit.settings.record import carried_by
 
 __all__ = ["AccuracyOptions", "MeasuredOutputs", "NamedModel", "measure_outputs"]
 
@@ -119,8 +124,11 @@ def measure_outputs(
     search = (*settings.text.search, models[0].path.parent)
     settings = replace(settings, text=replace(settings.text, search=search))
     rows = single_rows(inputs, opened[0].outputs)
-    source = open_source(data, rows, settings, pairs=options.pairs, skip_bad=options.skip_bad)
-    source = replace(source, only=options.only)
+    opening = partial(open_source, data, rows, pairs=options.pairs, skip_bad=options.skip_bad)
+    source, told = (
+        _as_told(opening, models, settings) if isinstance(data, str | Path) else (None, ())
+    )
+    source = replace(source or opening(settings), only=options.only)
     known = _calibrated(models, source)
     if options.hold_out:
         source = _held_out(source, frozenset().union(*known.values()), options)
@@ -144,7 +152,9 @@ def measure_outputs(
         },
         data=_data_source(source, runner),
         feeds=tuple(runner.feeds),
-        notes=tuple(dict.fromkeys(notes_of(source, runner, measuring, metrics[opened[0].name]))),
+        notes=tuple(
+            dict.fromkeys((*told, *notes_of(source, runner, measuring, metrics[opened[0].name])))
+        ),
         calibrated={
             model.name: _seen(model, known[model.name], source, runner) for model in models[1:]
         },
@@ -178,6 +188,28 @@ def _check_answer(answer: str | None, outputs: Sequence[str]) -> None:
         raise UsageError(
             f"The model has no output '{answer}'{closest(answer, outputs)}: it has {', '.join(outputs)}."
         )
+
+
+def _as_told(
+    opening: Callable[[DataSettings], Source], models: Sequence[NamedModel], settings: DataSettings
+) -> tuple[Source | None, tuple[str, ...]]:
+    """Open images prepared as the models say, where the user says nothing and they agree, with a note; else None."""
+    images = {}
+    for model in models:
+        with suppress(ModelError):  # an entry that is damaged says nothing
+            said = {e.key: e.value for e in read_structure(model.path).metadata_props}
+            carried = carried_by(said)
+            if carried is not None and carried.data.image != ImageSettings():
+                images[model.name] = carried.data.image
+    if settings.image != ImageSettings() or len(set(images.values())) != 1:
+        return None, ()
+    name, image = next(iter(images.items()))
+    found = opening(replace(settings, image=image))
+    if "pixels" not in found.description.settings:
+        return None, ()
+    return found, (
+        f"Images are prepared as '{name}' says; --preset, --mean and the like say otherwise.",
+    )
 
 
 def _calibrated(models: Sequence[NamedModel], source: Source) -> dict[str, frozenset[int]]:

@@ -479,7 +479,7 @@ def test_wrong_preprocessing_does_not_pass_whatever_the_drop_is(
     assert first.startswith("Other preprocessing than in the calibration of 'again': values of")
 
 
-def test_pixels_of_another_range_are_told_by_the_settings(
+def test_pixels_are_prepared_as_the_model_says_unless_the_settings_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -490,8 +490,15 @@ def test_pixels_of_another_range_are_told_by_the_settings(
     common = ("float.onnx", "int8.onnx", "--data", "images", "--hold-out", "--std", "0.5", *_QUICK)
     assert evaluate(*common, "--mean", "0.5", "-o", "right") == 0
     assert evaluate(*common, "--mean", "0.1", "--channels", "BGR", "-o", "wrong") == 0
+    plain = ("float.onnx", "int8.onnx", "--data", "images", "--hold-out", *_QUICK)
+    assert evaluate(*plain, "-o", "told") == 0
     assert "preprocessing" not in _objections(tmp_path / "right", capsys)
+    assert "preprocessing" not in _objections(tmp_path / "told", capsys)
     assert "preprocessing" in _objections(tmp_path / "wrong", capsys)
+    told, right = (result_of(tmp_path / name) for name in ("told", "right"))
+    assert told.data.settings == right.data.settings
+    assert "Images are prepared as 'int8' says" in " ".join(told.notes)
+    assert "Images are prepared" not in " ".join(right.notes)
     (found,) = result_of(tmp_path / "wrong").candidates
     assert found.calibration is not None
     assert found.calibration.differs == (
