@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from numpy.typing import NDArray
 
+from quantkit.data import InputSpec
 from quantkit.errors import DataError, ModelError, UsageError
 from quantkit.evaluate.accuracy.choice import Wanted
 from quantkit.evaluate.accuracy.chunks import Runner
@@ -124,11 +125,8 @@ def measure_outputs(
     search = (*settings.text.search, models[0].path.parent)
     settings = replace(settings, text=replace(settings.text, search=search))
     rows = single_rows(inputs, opened[0].outputs)
-    opening = partial(open_source, data, rows, pairs=options.pairs, skip_bad=options.skip_bad)
-    source, told = (
-        _as_told(opening, models, settings) if isinstance(data, str | Path) else (None, ())
-    )
-    source = replace(source or opening(settings), only=options.only)
+    source, told = _opened(data, rows, settings, options, models)
+    source = replace(source, only=options.only)
     known = _calibrated(models, source)
     if options.hold_out:
         source = _held_out(source, frozenset().union(*known.values()), options)
@@ -190,26 +188,37 @@ def _check_answer(answer: str | None, outputs: Sequence[str]) -> None:
         )
 
 
-def _as_told(
-    opening: Callable[[DataSettings], Source], models: Sequence[NamedModel], settings: DataSettings
-) -> tuple[Source | None, tuple[str, ...]]:
-    """Open images prepared as the models say, where the user says nothing and they agree, with a note; else None."""
-    images = {}
+def _opened(
+    data: object,
+    inputs: Sequence[InputSpec],
+    settings: DataSettings,
+    options: AccuracyOptions,
+    models: Sequence[NamedModel],
+) -> tuple[Source, tuple[str, ...]]:
+    """Open the data; images, where the user does not say how, prepared as the models say, which is noted."""
+    opening = partial(open_source, data, inputs, pairs=options.pairs, skip_bad=options.skip_bad)
+    # Of files alone: what a Python object gives cannot be asked for twice.
+    unsaid = settings.image == ImageSettings() and isinstance(data, str | Path)
+    told = _told_images(models) if unsaid else {}
+    if len(set(told.values())) == 1:
+        name, image = next(iter(told.items()))
+        source = opening(replace(settings, image=image))
+        if "pixels" in source.description.settings:
+            said = f"Images are prepared as '{name}' says; --preset, --mean and the like say otherwise."
+            return source, (said,)
+    return opening(settings), ()
+
+
+def _told_images(models: Sequence[NamedModel]) -> dict[str, ImageSettings]:
+    """Return how images are prepared, by the name of the model that says so."""
+    found = {}
     for model in models:
         with suppress(ModelError):  # an entry that is damaged says nothing
-            said = {e.key: e.value for e in read_structure(model.path).metadata_props}
-            carried = carried_by(said)
+            entries = {e.key: e.value for e in read_structure(model.path).metadata_props}
+            carried = carried_by(entries)
             if carried is not None and carried.data.image != ImageSettings():
-                images[model.name] = carried.data.image
-    if settings.image != ImageSettings() or len(set(images.values())) != 1:
-        return None, ()
-    name, image = next(iter(images.items()))
-    found = opening(replace(settings, image=image))
-    if "pixels" not in found.description.settings:
-        return None, ()
-    return found, (
-        f"Images are prepared as '{name}' says; --preset, --mean and the like say otherwise.",
-    )
+                found[model.name] = carried.data.image
+    return found
 
 
 def _calibrated(models: Sequence[NamedModel], source: Source) -> dict[str, frozenset[int]]:

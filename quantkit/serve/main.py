@@ -37,9 +37,8 @@ _CONNECTIONS = 4096
 # Seconds until a thread that runs the model may interrupt the one that talks to callers. With Python's 0.005 it waits
 # that long several times a run when callers that were sent away come back at once: half as many are answered then.
 _SWITCH = 0.001
-_Stamp = tuple[
-    tuple[int, int, int], ...
-]  # when a file changed, its size and its number, and of those beside it
+# When a file changed, its size and its number; and of those beside it.
+_Stamp = tuple[tuple[int, int, int], ...]
 _EXTRA = "Serving needs more packages: pip install 'quantkit-onnx[serve]' (missing: {})."
 
 

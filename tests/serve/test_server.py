@@ -5,6 +5,7 @@ import http.client
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -397,8 +398,12 @@ def test_callers_that_have_gone_are_not_answered(tmp_path: Path) -> None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             sock.close()
         wait_for(lambda: b"quantkit_waiting_requests 0.0" in server.ask("GET", "/metrics")[1])
+        wait_for(lambda: sum(line.get("status") == 499 for line in server.lines()) > 6)
+        runs = re.findall(
+            r"quantkit_run_seconds_count (\d+)", server.ask("GET", "/metrics")[1].decode()
+        )
+        assert int(runs[0]) < 6  # what nobody waits for is not run
         assert server.infer(X)[0] == 200
-        wait_for(lambda: sum(line.get("status") == 499 for line in server.lines()) > 0)
 
 
 class Callers:
