@@ -9,6 +9,7 @@ numpy only; they know arrays and nothing of graphs, so weights and activations u
     registry    calibrators by name, plug-ins included
     plugins     what other packages add, read in one way for all kinds
     extremes    minimum and maximum of each channel, for smoothing and equalization
+    tails       ranges for inputs that calibration has not seen
     patches     moments of what a Conv or a matrix product reads, for rounding and bias correction
     testing     the laws, for anyone's calibrator
 """
@@ -23,6 +24,7 @@ from calibrators.protocol import Calibrator, Method, State, Statistic
 from calibrators.ranges import Range, RangeMethod, estimate, minmax, mse, percentile
 from calibrators.registry import SketchCalibrator, create, method, names
 from calibrators.sketch import Sketch
+from calibrators.tails import Peaks, unseen_range
 
 __all__ = [
     "Calibrator",
@@ -36,6 +38,7 @@ __all__ = [
     "MinMax",
     "MovingAverage",
     "PatchMoments",
+    "Peaks",
     "Percentile",
     "Range",
     "RangeMethod",
@@ -52,4 +55,5 @@ __all__ = [
     "mse",
     "names",
     "percentile",
+    "unseen_range",
 ]

@@ -4,7 +4,7 @@ The data is run once; which method turns a sketch into a range may be chosen aga
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -102,6 +102,11 @@ class Calibration:
         """Return a tensor's distribution; None if only minimum and maximum were taken."""
         found = self.answer(tensor, requests.SketchOf)
         return found if isinstance(found, Sketch) else None
+
+    def holders(self, tensors: Iterable[str]) -> list[int]:
+        """Return the places of the samples that hold the smallest and the largest value of each tensor."""
+        extremes = [self.seen.extremes[tensor] for tensor in tensors]
+        return [s for e in extremes for s in (e.low_sample, e.high_sample) if s >= 0]
 
     def range(self, tensor: str, method: Method | str | None = None) -> Range:
         """Return a tensor's range: by another method or the name of one, or by the one that the calibration was made with.

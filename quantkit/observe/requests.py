@@ -15,6 +15,7 @@ from calibrators import (
     ChannelExtremes,
     ChannelMoments,
     PatchMoments,
+    Peaks,
     Range,
     SecondMoment,
     Sketch,
@@ -32,6 +33,7 @@ __all__ = [
     "MinMaxOf",
     "MomentsOf",
     "PatchesOf",
+    "PeaksOf",
     "Request",
     "RunningMinMax",
     "SecondMomentOf",
@@ -161,6 +163,15 @@ class MinMaxOf(StatisticOf):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PeaksOf(StatisticOf):
+    """The extremes of single samples: how far samples that were not seen may reach."""
+
+    def create(self, rows: int) -> Statistic:
+        """Return empty peaks."""
+        return Peaks(rows=rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelSketchesOf(StatisticOf):
     """The distribution of each channel along `axis`."""
 
@@ -271,6 +282,7 @@ STORED_NAMES: dict[str, type[Any]] = {
     "ProductsAsk": SecondMomentOf,
     "PatchesAsk": PatchesOf,
     "CalibratorAsk": CalibratorOf,
+    "PeaksOf": PeaksOf,
 }
 _NAMES = {kind: name for name, kind in STORED_NAMES.items()}
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from math import inf, isfinite, log10
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ __all__ = [
     "FLOOR_DB",
     "GIVEN",
     "HELD_OUT",
+    "IN_TURNS",
     "LARGE",
     "MADE_UP",
     "NOISE_DB",
@@ -57,6 +58,7 @@ VARYING_DB = 10.0
 # What a model was judged on.
 MADE_UP, GIVEN = "made-up inputs", "a given sample"
 HELD_OUT = "samples that it was not calibrated with"
+IN_TURNS = "samples, each left out of calibration in turn"
 CALIBRATED = "samples that it was calibrated with"
 
 _SHOWN = 3  # outputs, in a sentence
@@ -75,7 +77,8 @@ class Reference:
         outputs: What it gave.
         note: Why there are none, or how they came about.
         others: Inputs and outputs of further runs.
-        on: What the inputs are: `MADE_UP`, `GIVEN`, `HELD_OUT` or `CALIBRATED`.
+        on: What the inputs are: `MADE_UP`, `GIVEN`, `HELD_OUT`, `IN_TURNS` or `CALIBRATED`.
+        excess: By output, how much more noise inputs have that do not set the ranges; 1 where it is not listed.
         halved: Inputs and outputs that the model to be compared has in float16 instead.
     """
 
@@ -84,6 +87,7 @@ class Reference:
     note: str = ""
     others: tuple[tuple[Feeds, Mapping[str, Any]], ...] = ()
     on: str = MADE_UP
+    excess: Mapping[str, float] = field(default_factory=dict)
     halved: frozenset[str] = frozenset()
 
     @property
@@ -115,15 +119,21 @@ class Verification:
         note: What could not be checked, and why; empty if everything was.
         ran: Whether it was run at all.
         about_zero: The same with the signal as it is, mean included.
+        median: The median of the SQNR of single samples, in dB; of outputs that were compared on several.
+        lowest: The lowest SQNR of a single sample, likewise.
+        largest_share: The largest share that a single sample has in the noise, likewise.
         agreement: Outputs without floats, compared by equality.
         samples: On how many samples.
-        on: What they are: `MADE_UP`, `GIVEN`, `HELD_OUT` or `CALIBRATED`.
+        on: What they are: `MADE_UP`, `GIVEN`, `HELD_OUT`, `IN_TURNS` or `CALIBRATED`.
     """
 
     compared: Mapping[str, float]
     note: str
     ran: bool
     about_zero: Mapping[str, float] = field(default_factory=dict)
+    median: Mapping[str, float] = field(default_factory=dict)
+    lowest: Mapping[str, float] = field(default_factory=dict)
+    largest_share: Mapping[str, float] = field(default_factory=dict)
     agreement: Mapping[str, Agreement] = field(default_factory=dict)
     samples: int = 0
     on: str = MADE_UP
@@ -131,20 +141,27 @@ class Verification:
     def __str__(self) -> str:
         done = "valid, loads and runs in onnxruntime" if self.ran else "valid, loads in onnxruntime"
         found = self.figures(_SHOWN)
-        return f"verified: {done}" + (
-            f"; SQNR against float on {self.judged_on}: {found}" if found else ""
+        head = "checked" if self.on == CALIBRATED or (self.worst or 0.0) < 0 else "verified"
+        inside = " (in-sample: other inputs may get less)" if self.on == CALIBRATED else ""
+        return f"{head}: {done}" + (
+            f"; SQNR against float on {self.judged_on}{inside}: {found}" if found else ""
         )
 
     def figures(self, most: int | None = None) -> str:
         """Return "y 33.1 dB, label 98.0 % equal"; of at most so many outputs."""
         found = [
-            f"{name} {f'{db:.1f} dB' if isfinite(db) else 'identical'}"
+            f"{name} {f'{db:.1f} dB' if isfinite(db) else 'identical'}{self._spread(name)}"
             for name, db in self.compared.items()
         ]
         found += [f"{name} {a.share:.1%} equal" for name, a in self.agreement.items()]
         shown = found[:most]
         more = f" and {len(found) - len(shown)} more" if len(found) > len(shown) else ""
         return ", ".join(shown) + more
+
+    def _spread(self, name: str) -> str:
+        if name not in self.median or not isfinite(self.lowest[name]):
+            return ""
+        return f" (median {self.median[name]:.1f}, worst sample {self.lowest[name]:.1f})"
 
     @property
     def judged_on(self) -> str:
@@ -176,6 +193,8 @@ class Verification:
         return {
             "sqnr_db": found,
             "sqnr_about_zero_db": about_zero,
+            "sqnr_median_db": {k: v for k, v in self.median.items() if isfinite(v)},
+            "sqnr_lowest_db": {k: v for k, v in self.lowest.items() if isfinite(v)},
             "equal": {k: {"equal": a.equal, "values": a.values} for k, a in self.agreement.items()},
             "samples": self.samples,
             "on": self.on,
@@ -271,7 +290,7 @@ def compare(candidate: Path, reference: Reference, *, nbytes: int) -> Verificati
         raise VerifyError(f"onnxruntime does not load the result: {first_line(e)}") from e
     if not reference.outputs:
         return _run_unseen(session, reference)
-    tallies = {output.name: Tally() for output in session.get_outputs()}
+    tallies: dict[str, list[Tally]] = {output.name: [] for output in session.get_outputs()}
     for feeds, expected in reference.runs:
         given = {n: halved(x, np.float16) if n in reference.halved else x for n, x in feeds.items()}
         try:
@@ -281,16 +300,20 @@ def compare(candidate: Path, reference: Reference, *, nbytes: int) -> Verificati
         outputs |= {n: y.astype(np.float32) for n, y in outputs.items() if n in reference.halved}
         for output in session.get_outputs():
             _check_form(output, expected[output.name], outputs[output.name])
-            tallies[output.name].add(expected[output.name], outputs[output.name])
+            tally = Tally()
+            tally.add(expected[output.name], outputs[output.name])
+            tally.noise *= reference.excess.get(output.name, 1.0)
+            tallies[output.name].append(tally)
     return _verification(tallies, reference)
 
 
-def _verification(tallies: Mapping[str, "Tally"], reference: Reference) -> Verification:
+def _verification(samples: Mapping[str, Sequence["Tally"]], reference: Reference) -> Verification:
     # Four kinds of outputs, and each is named in the result: floats with a signal have an SQNR; integers, booleans
     # and texts the share that is equal; those of another shape on some samples are not compared there (a detector
     # that keeps one box more is not broken, but no value stands beside its own); the rest is not comparable:
     # sequences, and floats that are zero everywhere, of which no ratio exists. An output may be in two of them. A
     # verification that compared nothing must not read like one that found nothing.
+    tallies = {name: Tally.sum(own) for name, own in samples.items()}
     floats = {name: tally for name, tally in tallies.items() if tally.power > 0}
     others = {name: tally for name, tally in tallies.items() if tally.values}
     resized = [name for name, tally in tallies.items() if tally.resized]
@@ -301,11 +324,23 @@ def _verification(tallies: Mapping[str, "Tally"], reference: Reference) -> Verif
         some = f" on {max(t.resized for t in tallies.values())} of {len(reference.runs)} samples"
         where = some if len(reference.runs) > 1 else ""
         notes.append(f"not of float's shape, so not compared{where}: {', '.join(resized)}")
+    each = {
+        name: np.array([one.sqnr(centred=True) for one in samples[name] if one.power > 0])
+        for name in floats
+        if len(samples[name]) > 1
+    }
     return Verification(
         compared={name: tally.sqnr(centred=True) for name, tally in floats.items()},
         note="; ".join(notes) or reference.note,
         ran=True,
         about_zero={name: tally.sqnr(centred=False) for name, tally in floats.items()},
+        median={name: float(np.median(own)) for name, own in each.items()},
+        lowest={name: float(own.min()) for name, own in each.items()},
+        largest_share={
+            name: max(one.noise for one in samples[name]) / floats[name].noise
+            for name in each
+            if floats[name].noise > 0
+        },
         agreement={name: Agreement(t.equal, t.values) for name, t in others.items()},
         samples=len(reference.runs),
         on=reference.on,
@@ -335,6 +370,19 @@ class Tally:
     values: int = 0
     equal: int = 0
     resized: int = 0
+
+    @classmethod
+    def sum(cls, tallies: Sequence[Self]) -> Self:
+        """Return the sums of several tallies."""
+        found = cls()
+        for one in tallies:
+            moved = one.near - found.near if found.count else 0.0
+            found.near = found.near if found.count else one.near
+            found.spread += one.spread + 2 * moved * one.total + one.count * moved**2
+            found.total += one.total + one.count * moved
+            for name in ("count", "power", "noise", "values", "equal", "resized"):
+                setattr(found, name, getattr(found, name) + getattr(one, name))
+        return found
 
     def add(self, expected: Any, actual: Any) -> None:
         """Take in one sample."""

@@ -67,7 +67,7 @@ class RecoverSettings:
     activation_ranges: Annotated[
         Switch,
         _recovery(
-            "Narrow the ranges of activations where the layers that read them lose less by that.",
+            "Choose the ranges of activations by the noise they leave at the outputs, for inputs not seen yet.",
             flag="--activation-ranges/--no-activation-ranges",
         ),
     ] = "auto"

@@ -5,16 +5,19 @@ The float model of a plan gets a switch at every place where the plan rounds:
     x' = If(on) then DequantizeLinear(QuantizeLinear(x)) else x         a tensor, for those that read it as integers
     y  = If(on) then node(x, rounded weight) else node(x, weight)       a node with a weight in 8 bits
 
+Scale and zero point of a tensor are inputs with a default, so that other ranges are tried in the same session.
+
 One run with some switches on costs little more than a float run, and tells what these roundings do together at every
 output; so a plan's noise is known before anything is emitted, and so is whose it is. Of many switches the noise is found
 by halves: neighbours in the graph are switched together, and only groups that matter are split.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import ceil
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -37,6 +40,9 @@ __all__ = ["Meter"]
 
 Feeds = Sequence[Mapping[str, NDArray[Any]]]
 Noise = dict[str, float]
+Numbers = Mapping[str, tuple[float, int]]
+"""Scale and zero point by tensor."""
+_AS_PLANNED: Numbers = MappingProxyType({})
 
 _RUNS = 48  # in which the noise of single places is found
 _FIRST_GROUPS = 8
@@ -69,7 +75,14 @@ class Meter:
     """Measures the noise at the outputs of a model of which some places are rounded."""
 
     def __init__(
-        self, model: ir.Model, view: View, plan: Plan, solved: SolvedIntegers, feeds: Feeds
+        self,
+        model: ir.Model,
+        view: View,
+        plan: Plan,
+        solved: SolvedIntegers,
+        feeds: Feeds,
+        *,
+        most: int = _MORE_SAMPLES,
     ) -> None:
         """Load the float model with a switch at every place where a plan rounds, and run it without rounding.
 
@@ -79,32 +92,66 @@ class Meter:
             plan: What was decided.
             solved: Integers of weights, and biases, where they were solved for.
             feeds: Samples.
+            most: How many of them are run.
 
         Raises:
             An exception in `quantkit.runtime.session.RUNTIME_ERRORS`: onnxruntime does not load or run it.
         """
         writer = _Switches(model, view, plan, solved)
         self.places = writer.places
+        self.adjustable = {p.tensor: i for i, p in enumerate(writer.places) if i in writer.inputs}
+        self._types = {t: p.dtype.name for t, p in plan.activation.items()}
         self._session = make_session(writer.proto.SerializeToString(), spinning=False)
         outputs = self._session.get_outputs()
         floats = [o.name for o in outputs if o.type.startswith(("tensor(float", "tensor(double"))]
         # Labels tell where there is nothing else: they say nothing until they change.
         self.by_labels = not floats
         self._names = floats or [o.name for o in outputs if o.type.startswith("tensor(")]
-        self._feeds = feeds[:_MORE_SAMPLES]
+        self._feeds = feeds[:most]
         self._expected = [self._run(feed, frozenset()) for feed in self._feeds]
 
-    def _run(self, feed: Mapping[str, Any], on: Collection[int]) -> list[NDArray[Any]]:
-        switches = {_switch(i): np.array(i in on) for i in range(len(self.places))}
-        return list(self._session.run(self._names, {**feed, **switches}))
+    def _run(
+        self, feed: Mapping[str, Any], on: Collection[int], numbers: Numbers = _AS_PLANNED
+    ) -> list[NDArray[Any]]:
+        fed = {_switch(i): np.array(i in on) for i in range(len(self.places))}
+        for tensor, (scale, zero) in numbers.items():
+            place = self.adjustable[tensor]
+            fed[_scale(place)] = np.array(scale, np.float32)
+            fed[_zero(place)] = np.array(zero, self._types[tensor])
+        return list(self._session.run(self._names, {**feed, **fed}))
 
     def _noise(self, on: Collection[int], samples: int | None = None) -> Noise:
         """Return noise over signal of each float output with these switches on."""
+        return self._tallied(on, range(len(self._feeds))[:samples], _AS_PLANNED)
+
+    def _tallied(self, on: Collection[int], samples: Iterable[int], numbers: Numbers) -> Noise:
         tallies = {name: Tally() for name in self._names}
-        for feed, expected in zip(self._feeds[:samples], self._expected, strict=False):
-            for name, array, was in zip(self._names, self._run(feed, on), expected, strict=True):
+        for sample in samples:
+            outputs = self._run(self._feeds[sample], on, numbers)
+            for name, array, was in zip(self._names, outputs, self._expected[sample], strict=True):
                 tallies[name].add(was, array)
         return {name: tally.lost for name, tally in tallies.items()}
+
+    def noise_alone(self, tensor: str, sample: int, scale: float, zero_point: int) -> float:
+        """Return noise over signal, summed over outputs, of one sample when only one tensor is rounded.
+
+        Args:
+            tensor: One of `adjustable`.
+            sample: Which of the samples.
+            scale: By which the tensor is rounded.
+            zero_point: Likewise.
+        """
+        numbers = {tensor: (scale, zero_point)}
+        return sum(self._tallied({self.adjustable[tensor]}, [sample], numbers).values())
+
+    def noise_with(self, numbers: Numbers, samples: Iterable[int]) -> Noise:
+        """Return noise over signal of each output with all switches on and other scales.
+
+        Args:
+            numbers: Of tensors that are not rounded as planned.
+            samples: Which of the samples.
+        """
+        return self._tallied(range(len(self.places)), samples, numbers)
 
     def noise_of(self, plan: Plan, *, static: bool = True) -> Noise:
         """Return noise over signal of each float output of a plan, as far as it rounds where the meter's own does.
@@ -170,6 +217,14 @@ def _switch(number: int) -> str:
     return f"quantkit/switch/{number}"
 
 
+def _scale(number: int) -> str:
+    return f"quantkit/scale/{number}"
+
+
+def _zero(number: int) -> str:
+    return f"quantkit/zero/{number}"
+
+
 class _Switches:
     """Writes the switches into a message of the model."""
 
@@ -177,6 +232,7 @@ class _Switches:
         self.plan = plan
         self.solved = solved
         self.places: list[_Place] = []
+        self.inputs: set[int] = set()  # places whose scale and zero point are inputs
         self.nodes = {node.name: node for node in view.nodes}
         self.constants = {n: v for g in model.graphs() for n, v in g.initializers.items()}
         self.weighted = sum(weight.size for weight in view.weights.values()) <= _WEIGHTS
@@ -244,11 +300,17 @@ class _Switches:
     ) -> onnx.NodeProto:
         number = self._place(_Place(tensor=tensor))
         own = self.plan.activation[tensor]
-        scale, zero = f"quantkit/scale/{number}", f"quantkit/zero/{number}"
+        scale, zero = _scale(number), _zero(number)
         kind = onnx.TensorProto.DataType.Value(own.dtype.name.upper())
         zero_point = onnx.TensorProto(name=zero, data_type=kind, int32_data=[own.zero_point])
         graph.initializer.append(numpy_helper.from_array(np.array(own.scale, np.float32), scale))
         graph.initializer.append(zero_point)
+        if graph is self.proto.graph:  # only the main graph has inputs that can be left out
+            self.inputs.add(number)
+            for name, elements in ((scale, onnx.TensorProto.FLOAT), (zero, kind)):
+                value = graph.input.add(name=name)
+                value.type.tensor_type.elem_type = elements
+                value.type.tensor_type.shape.SetInParent()
         on, off = "quantkit/on", "quantkit/off"
         integers = _node("QuantizeLinear", [source, scale, zero], ["quantkit/integers"])
         back = _node("DequantizeLinear", ["quantkit/integers", scale, zero], [on])

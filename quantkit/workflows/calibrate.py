@@ -225,6 +225,18 @@ class OpenedData:
             raise self.error
         return self.samples
 
+    def at(self, loaded: LoadedModel, places: Sequence[int]) -> list[dict[str, Any]]:
+        """Return the samples at some places in the order of calibration; none of data that cannot be read again."""
+        samples = self.require()
+        if not isinstance(samples, Samples):
+            return []
+        numbers = self._order(len(samples))[list(places)].tolist()
+        return _feeds(samples, numbers, len(numbers), inputs_of(loaded))
+
+    def _order(self, samples: int) -> NDArray[Any]:
+        chosen = self.settings
+        return order(samples, limit=chosen.limit, shuffle=chosen.shuffle, seed=chosen.seed)
+
     def judged(
         self, loaded: LoadedModel, count: int | None = None
     ) -> tuple[list[dict[str, Any]], str]:
@@ -244,9 +256,7 @@ class OpenedData:
         found = _feeds(samples, self.unseen, count, inputs)
         if found:
             return found, HELD_OUT
-        chosen = self.settings
-        seen = order(len(samples), limit=chosen.limit, shuffle=chosen.shuffle, seed=chosen.seed)
-        return _feeds(samples, seen.tolist(), count, inputs), CALIBRATED
+        return _feeds(samples, self._order(len(samples)).tolist(), count, inputs), CALIBRATED
 
 
 def opened_for(

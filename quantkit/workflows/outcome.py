@@ -45,6 +45,11 @@ __all__ = [
 
 _SHOWN = 3  # names in a message
 TINY = 64 << 10  # bytes
+_FEW_SAMPLES = 4  # from which on one sample can stand out
+_LOUD_DB, _APART_DB = (
+    30.0,
+    10.0,
+)  # a sample below the first, and by the second below all, is worth a warning
 _ENOUGH = 8  # values without which a share of equal ones says nothing
 _HALF, _FEW_DIFFER = 0.5, 0.9  # of the values equal: below, noise; below, worth a word
 
@@ -390,6 +395,15 @@ def _doubts(checked: Verification) -> Iterator[str]:
         yield (
             f"{noise(checked)} Evaluate it before you ship it (`quantkit evaluate` names the layers that lose most)."
         )
+    for name, share in checked.largest_share.items():
+        lowest, apart = checked.lowest[name], checked.compared[name] - checked.lowest[name]
+        if checked.samples < _FEW_SAMPLES or lowest > _LOUD_DB:
+            continue
+        if share > _HALF or apart > _APART_DB:
+            yield (
+                f"One of {checked.judged_on} has {share:.0%} of the error of output '{name}' ({lowest:.1f} dB, median "
+                f"{checked.median[name]:.1f}): other inputs may get far less than the figure above."
+            )
     for name, found in checked.agreement.items():
         if found.values >= _ENOUGH and found.share < _FEW_DIFFER and not is_noise(checked):
             yield f"Of output '{name}' {1 - found.share:.1%} of the values are others than float's."

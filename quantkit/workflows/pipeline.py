@@ -4,8 +4,9 @@ Each function is read top to bottom; what a stage does stands in its own package
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from calibrators import MeanSquaredError
 from quantkit.emit import Format, emit_dynamic
 from quantkit.errors import ModelError, VerifyError
 from quantkit.files import scratch
@@ -28,13 +30,28 @@ from quantkit.plan.model import SolvedIntegers
 from quantkit.plan.packing import PACKED_OPSET, same_bits, with_bits
 from quantkit.provenance import Provenance
 from quantkit.rewrite.simplify.subexpressions import tie_weights
-from quantkit.runtime.check_result import LARGE, Reference, Verification, compare, run_float
+from quantkit.runtime.check_result import (
+    CALIBRATED,
+    IN_TURNS,
+    LARGE,
+    Reference,
+    Verification,
+    compare,
+    run_float,
+)
 from quantkit.runtime.session import RUNTIME_ERRORS, load_model
 from quantkit.settings import DynamicSettings
 from quantkit.settings.record import dynamic_record
 from quantkit.solve.blocks import BlockSettings, CodesFolder, solve_blind
 from quantkit.solve.losses import Meter
-from quantkit.solve.ranges import narrowed_ranges
+from quantkit.solve.ranges import (
+    Observed,
+    clip_weights,
+    fit_ranges,
+    is_open,
+    loudest_samples,
+    noise_in_turns,
+)
 from quantkit.targets import cores
 from quantkit.workflows.bits import RECORD, loading_noted, packed_bits, spread_of, wanted_bytes
 from quantkit.workflows.calibrate import CalibrateOptions
@@ -62,9 +79,12 @@ __all__ = ["QuantizeResult", "dynamic", "plan_model", "prepare_model", "static",
 Progress = Callable[[str], None]
 
 _BYTE = 8
-_NARROWED_ON = 32  # samples, of which every fourth judges what the others led to
-_FEWEST = 4
-_QUIETER = 0.1  # by which noise must fall, so that ranges are narrowed: about half a dB
+_FEWEST = 4  # samples that ranges are fitted to
+_CHECKED_ON = 8  # samples that check fitted ranges
+_LOUDER = (
+    2.0  # times the noise of plain ranges on samples that set them, at most: headroom costs some
+)
+_MOST_IN_TURNS = 40  # samples that are left out of calibration in turn
 
 
 def static(  # noqa: PLR0913 - one parameter per question
@@ -109,7 +129,7 @@ def static(  # noqa: PLR0913 - one parameter per question
             moments="often" if job.options.packs else "once",
         )
         if plan is None:
-            prepared = with_narrowed_ranges(prepared, monitor)
+            prepared = with_fitted_ranges(prepared, monitor)
         monitor.stage("Planning")
         result = realize(
             prepared,
@@ -124,49 +144,71 @@ def static(  # noqa: PLR0913 - one parameter per question
     return replace(result, seconds=time.perf_counter() - started)
 
 
-def with_narrowed_ranges(prepared: Prepared, monitor: Monitor) -> Prepared:
-    """Return a preparation in which activations have narrower ranges where those who read them lose less by that.
+def with_fitted_ranges(prepared: Prepared, monitor: Monitor) -> Prepared:
+    """Return a preparation whose activation ranges have the least expected noise on inputs that were not seen.
 
-    That is decided on some of the samples, and kept only if less noise comes out on others. A range whose method was chosen
-    stays as it is.
-
-    Args:
-        prepared: What was observed.
-        monitor: Told what is done.
+    A range whose method the user chose stays as it is. Where no samples are held out, the samples are left out in turn to find
+    how much noise other inputs have.
     """
     job, ready, data = prepared.job, prepared.ready, prepared.data
-    asked = job.recover.activation_ranges is not False and not job.options.covers_all
+    wanted = job.recover.activation_ranges is not False and not job.options.covers_all
     by_default = job.calibrate.method == CalibrateOptions().method and not job.calibrate.minmax_only
-    if not (asked and by_default) or data is None or ready.nbytes >= LARGE:
+    if not (wanted and by_default) or data is None or ready.nbytes >= LARGE:
         return prepared
     if job.options.activation.bits != _BYTE:
         return prepared
-    samples, _ = replace(data, unseen=()).judged(prepared.source, _NARROWED_ON)
-    if len(samples) < _FEWEST:
+    plan = plan_of(prepared)
+    observed = {
+        tensor: found
+        for tensor in plan.activation
+        if is_open(tensor, ready.view, plan) and (found := prepared.observed(tensor))
+    }
+    loudest = data.at(prepared.source, loudest_samples(prepared.seen.holders(observed)))
+    if not loudest or not observed:
         return prepared
-    monitor.stage("Narrowing ranges")
-    others, some = samples[::_FEWEST], [s for i, s in enumerate(samples) if i % _FEWEST]
+    monitor.stage("Fitting ranges")
+    floats = replace(plan, weights=())  # the noise of weights is another matter
     try:
-        plan = plan_of(prepared)
-        found = narrowed_ranges(
-            ready.model, ready.view, plan, ready.products, some, workers=cores()
-        )
-        narrow = replace(prepared, narrowed=found)
-        if not found or not _is_quieter(narrow, plan, others):
+        meter = Meter(ready.model, ready.view, floats, SolvedIntegers(), loudest)
+        if meter.by_labels:
             return prepared
+        weights = clip_weights(meter, ready.model, plan, observed, loudest)
+        fitted = replace(prepared, fitted=fit_ranges(observed, weights))
+        return _checked(prepared, fitted, weights)
     except RUNTIME_ERRORS:  # a model that does not run with more outputs than its own
         return prepared
-    return narrow
 
 
-def _is_quieter(narrow: Prepared, plan: Plan, feeds: Sequence[Mapping[str, NDArray[Any]]]) -> bool:
-    """Say whether less noise comes out of narrowed ranges than of a plan; weights are float in both."""
-    ready = narrow.ready
-    noise = []
-    for one in (plan, plan_of(narrow)):
-        meter = Meter(ready.model, ready.view, replace(one, weights=()), SolvedIntegers(), feeds)
-        noise.append(max(meter.noise_of(one).values(), default=0.0))
-    return noise[1] < (1 - _QUIETER) * noise[0]
+def _checked(plain: Prepared, fitted: Prepared, weights: Mapping[str, float]) -> Prepared:
+    """Return the fitted ranges unless they are noisier; measure what samples that set none of them would get."""
+    ready, data = plain.ready, plain.data
+    assert data is not None  # noqa: S101 - ranges were fitted to it
+    samples, _ = replace(data, unseen=()).judged(plain.source, _MOST_IN_TURNS)
+    if len(samples) < _FEWEST:
+        return fitted
+    few = len(plain.seen.seen.samples) <= _MOST_IN_TURNS
+    tried = []
+    for one, fit in ((plain, _plain_ranges), (fitted, partial(fit_ranges, weights=weights))):
+        plan = replace(plan_of(one), weights=())
+        meter = Meter(ready.model, ready.view, plan, SolvedIntegers(), samples, most=len(samples))
+        if not few:
+            noise = meter.noise_with({}, range(min(len(samples), _CHECKED_ON)))
+            tried.append((max(noise.values(), default=0.0), one))
+            continue
+        inside, outside = noise_in_turns(meter, ready.model, plan, fit, samples, fitted.fitted)
+        excess = {k: max(1.0, outside[k] / v) for k, v in inside.items() if v > 0}
+        in_turns = replace(one, on=IN_TURNS, excess=excess) if one.on == CALIBRATED else one
+        tried.append((max(outside.values(), default=0.0), in_turns))
+    # Ranges that leave room for other samples are noisier on those that set them.
+    (noise_of_plain, plain), (noise_of_fitted, fitted) = tried
+    worse = noise_of_fitted > (1.0 if few else _LOUDER) * noise_of_plain
+    return plain if worse else fitted
+
+
+def _plain_ranges(observed: Observed) -> dict[str, tuple[float, float]]:
+    method = MeanSquaredError()
+    found = {tensor: method(sketch) for tensor, (sketch, _) in observed.items()}
+    return {tensor: (float(one.low[0]), float(one.high[0])) for tensor, one in found.items()}
 
 
 def write_float(
@@ -223,7 +265,7 @@ def prepare_model(
     source.require_weights()
     with source.watched():
         prepared = prepare(source, job, monitor or Silent(), moments=moments)
-        prepared = with_narrowed_ranges(prepared, monitor or Silent())
+        prepared = with_fitted_ranges(prepared, monitor or Silent())
         if moments == "often":
             # Now, so that planning runs nothing, and what is saved has it.
             decide(prepared, job.output_format or Format.QDQ, monitor)

@@ -51,7 +51,7 @@ def with_choices(prepared: Prepared, job: StaticJob) -> Prepared:
     method = job.calibrate.method
     if method == was.calibrate.method:
         return replace(prepared, job=job)
-    return replace(prepared, job=job, seen=prepared.seen.by(method), narrowed={})
+    return replace(prepared, job=job, seen=prepared.seen.by(method), fitted={}, excess={})
 
 
 def plan_of(
@@ -82,9 +82,9 @@ def planner_of(
         output_format: How plans are to be written down.
     """
     ready, job = prepared.ready, prepared.job
-    # How narrow a range should be depends on how many steps it has.
-    narrowed = prepared.narrowed if job.options.activation.bits == _BYTE else {}
-    ranges = ranges_of(prepared.seen, ready, job.methods, narrowed)
+    # The best range depends on how many steps it has.
+    fitted = prepared.fitted if job.options.activation.bits == _BYTE else {}
+    ranges = ranges_of(prepared.seen, ready, job.methods, fitted)
     powers = _powers(prepared.seen, ready.view)
     options = replace(job.options, format=output_format.value)  # one of its two
 

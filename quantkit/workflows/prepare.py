@@ -16,7 +16,7 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from calibrators import ChannelExtremes, ChannelMoments
+from calibrators import ChannelExtremes, ChannelMoments, Peaks, Sketch
 from quantkit.errors import ModelError, UsageError
 from quantkit.files import scratch
 from quantkit.graph.channel_factors import Divisors
@@ -34,7 +34,7 @@ from quantkit.observe.calibration import Calibration
 from quantkit.observe.collect import collect
 from quantkit.observe.monitor import Monitor
 from quantkit.observe.points import points_of
-from quantkit.observe.requests import CalibratorOf, Request
+from quantkit.observe.requests import CalibratorOf, PeaksOf, Request
 from quantkit.ops.float_ops import PRODUCTS
 from quantkit.ops.view import View
 from quantkit.plan import (
@@ -169,8 +169,8 @@ class Prepared:
         on: What these are.
         samples: Some that it was calibrated with, for empirical bias correction.
         data: The data; None where a calibration was given.
-        narrowed: Ranges of activations of 8 bits that are to be narrower than what was observed says, because who reads
-            them loses less by that.
+        fitted: Ranges of activations of 8 bits with the least expected noise, instead of those of the range method.
+        excess: By output, how much more noise samples have that do not set the ranges; where all samples set them.
         costs: What its nodes take here, by the types that they were measured with, or why nobody knows; filled when
             somebody asks (`quantkit.workflows.measure`).
     """
@@ -185,13 +185,21 @@ class Prepared:
     on: str = MADE_UP
     samples: Feeds = ()
     data: OpenedData | None = None
-    narrowed: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    fitted: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    excess: Mapping[str, float] = field(default_factory=dict)
     costs: dict[str, Costs | str] = field(default_factory=dict)
 
     @property
     def settings(self) -> DataSettings:
         """How samples are chosen and ordered, and the limit of the memory."""
         return self.job.settings if self.data is None else self.data.settings
+
+    def observed(self, tensor: str) -> tuple[Sketch, Peaks] | None:
+        """Return the values and the peaks of a tensor; None if they were not observed."""
+        if tensor not in self.seen.seen.answers:
+            return None
+        sketch, peaks = self.seen.sketch(tensor), self.seen.answer(tensor, PeaksOf)
+        return (sketch, peaks) if sketch is not None and isinstance(peaks, Peaks) else None
 
     @property
     def input_ranges(self) -> dict[str, tuple[float, float]]:
@@ -410,10 +418,12 @@ def _observed(  # noqa: PLR0913 - one parameter per question
 ) -> Calibration:
     """Run the prepared float model on the data; `written`: the file that holds it, if there is one."""
     monitor.step(3, STEPS, "Observing ranges and moments" if requests else "Observing ranges")
+    needed = ranges_needed(ready.view, job.options)
+    if job.calibrate.method == CalibrateOptions().method:  # fitted ranges need them
+        requests = (*requests, *(Request(tensor=name, statistic=PeaksOf()) for name in needed))
     asked = replace(job.calibrate, requests=(*job.calibrate.requests, *requests), compare=False)
     monitor.stage("Reading the model")
     written = written or files.enter_context(runnable(ready))
-    needed = ranges_needed(ready.view, job.options)
     return _run(written, data, asked, data.settings, monitor, needed)
 
 
@@ -510,7 +520,7 @@ def ranges_of(
     seen: Calibration,
     ready: FloatModel,
     methods: Mapping[str, str],
-    narrowed: Mapping[str, tuple[float, float]] = MappingProxyType({}),
+    fitted: Mapping[str, tuple[float, float]] = MappingProxyType({}),
 ) -> dict[str, tuple[float, float]]:
     """Return each tensor's range, by its own method where one is asked for.
 
@@ -518,12 +528,12 @@ def ranges_of(
         seen: What was observed.
         ready: The model.
         methods: Of single tensors, by name or pattern.
-        narrowed: Ranges that are to be narrower, unless a method is asked for.
+        fitted: Ranges that replace those of the default method.
 
     Raises:
         UsageError: A rule matches no tensor, or there is no such method.
     """
-    found = {**seen.ranges(), **narrowed}
+    found = {**seen.ranges(), **fitted}
     names = frozenset(found)
     for rule, method in methods.items():
         try:

@@ -545,13 +545,14 @@ def _float_outputs(prepared: Prepared, monitor: Monitor) -> Reference:
     """Run the float model as it was given, on the samples that results are judged on."""
     monitor.stage("Running the float model")
     judged = prepared.judged
-    return run_float(
+    reference = run_float(
         prepared.source,
         next(iter(judged), None),
         prepared.input_ranges,
         more=judged[1:],
         on=prepared.on,
     )
+    return replace(reference, excess=prepared.excess)
 
 
 def _values(model: ir.Model) -> Iterator[ir.Value]:

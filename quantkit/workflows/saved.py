@@ -103,7 +103,8 @@ def _write(prepared: Prepared, folder: Path) -> None:
         "ready": _ready_record(prepared.ready),
         "warnings": list(prepared.warnings),
         "on": prepared.on,
-        "narrowed": {name: list(ends) for name, ends in prepared.narrowed.items()},
+        "fitted": {name: list(ends) for name, ends in prepared.fitted.items()},
+        "excess": dict(prepared.excess),
         "costs": msgspec.to_builtins(prepared.costs),
     }
     text = json.dumps({**index, "seal": json_digest(index)}, indent=1, sort_keys=True)
@@ -201,7 +202,10 @@ def _read(folder: Path, index: Mapping[str, Any], path: str | Path) -> Prepared:
         judged=samples["judged"],
         on=index["on"],
         samples=samples["samples"],
-        narrowed=msgspec.convert(index.get("narrowed", {}), dict[str, tuple[float, float]]),
+        fitted=msgspec.convert(
+            index.get("fitted", index.get("narrowed", {})), dict[str, tuple[float, float]]
+        ),
+        excess=msgspec.convert(index.get("excess", {}), dict[str, float]),
         costs=msgspec.convert(index.get("costs", {}), dict[str, Costs | str]),
     )
 
