@@ -38,7 +38,7 @@ class LoadedModel:
         files: Every file the model consists of.
         missing: External data files that are not there, or too short.
         nbytes: Size of all files, or of the serialized ModelProto.
-        maps: The open files.
+        maps: The files, as they were when it was opened.
         complaint: What onnx's checker has against it; "" if nothing. A runtime may load it all the same.
     """
 
@@ -93,11 +93,6 @@ class LoadedModel:
         except Exception:
             self.require_unchanged()
             raise
-
-    def release(self) -> None:
-        """Give memory used for reading weights back to the system."""
-        for mapped in self.maps:
-            mapped.release()
 
 
 def load(source: str | Path | onnx.ModelProto) -> LoadedModel:

@@ -60,7 +60,7 @@ class ByteRanges:
 
 
 _HASHED_FROM = 256  # bytes; smaller tensors that are equal are not worth a line
-_BLOCK = 16 << 20  # bytes read before pages are given back
+_BLOCK = 16 << 20  # bytes read at a time
 # Tensors in external data start at a multiple of 4 KB, or of 64 KB, to be memory-mapped.
 _ALIGNMENT = 64 << 10
 
@@ -171,8 +171,6 @@ class _Files:
         self.inside = ByteRanges(len(self.model))
         self.external: dict[Path, ByteRanges] = {}
         self._resolved: dict[str, ByteRanges | None] = {}
-        self._maps: dict[Path, MappedFile] = {}
-        self._views: dict[Path, memoryview] = {}
 
     def place(self, tensor: MapTensor) -> tuple[ByteRanges, list[Span]]:
         """Return which bytes hold the tensor; none if its file is not there."""
@@ -207,21 +205,13 @@ class _Files:
     def digest(self, ranges: ByteRanges, spans: list[Span]) -> bytes:
         """Return a hash of the bytes; memory does not grow with their number."""
         hashed = blake2b(digest_size=16)
-        mapped = self._mapped(ranges)
-        view = self._views[mapped.path] if mapped else self.model
+        path = next((p for p, c in self.external.items() if c is ranges), self.path)
+        file = MappedFile(path) if path else None
         for start, end in spans:
             for at in range(start, end, _BLOCK):
-                hashed.update(view[at : min(at + _BLOCK, end)])
-                if mapped and end - start >= _BLOCK:
-                    mapped.release()
+                stop = min(at + _BLOCK, end)
+                hashed.update(file.read(stop - at, at) if file else self.model[at:stop])
         return hashed.digest()
-
-    def _mapped(self, ranges: ByteRanges) -> MappedFile | None:
-        path = next((p for p, c in self.external.items() if c is ranges), self.path)
-        if path is not None and path not in self._maps:
-            self._maps[path] = MappedFile(path)
-            self._views[path] = self._maps[path].view()
-        return self._maps[path] if path is not None else None
 
     def rest(self, notes: Iterable[Span]) -> dict[str, int]:
         """Return what is no tensor. Call it when every tensor has taken its bytes."""
