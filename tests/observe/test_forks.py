@@ -156,7 +156,12 @@ def test_nothing_is_forked_on_systems_other_than_linux(
     assert not can_fork()
     assert forked_map(lambda i: i * i, range(9), 2) == [i * i for i in range(9)]
     assert ranges(workers=2) == ranges(workers=1)
-    with make_crew(lambda i, say: say(i) or i * i, 2) as crew:
+
+    def square(item: int, say: Callable[[int], None]) -> int:
+        say(item)
+        return item * item
+
+    with make_crew(square, 2) as crew:
         heard: list[int] = []
         found = [result for result in crew.work(range(9), heard.append) if result is not None]
     assert (sorted(found), sorted(heard)) == ([i * i for i in range(9)], list(range(9)))

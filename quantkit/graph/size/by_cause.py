@@ -210,7 +210,7 @@ class _Files:
         for start, end in spans:
             for at in range(start, end, _BLOCK):
                 stop = min(at + _BLOCK, end)
-                hashed.update(file.read(stop - at, at) if file else self.model[at:stop])
+                hashed.update(file.read(stop - at, at).data if file else self.model[at:stop])
         return hashed.digest()
 
     def rest(self, notes: Iterable[Span]) -> dict[str, int]:
