@@ -444,7 +444,18 @@ def test_external_data_that_is_too_short_is_remembered(kept: int, tmp_path: Path
         loaded.require_weights()
 
 
-@pytest.mark.parametrize("location", ["../outside.bin", "sub/../../outside.bin", "/etc/hostname"])
+@pytest.mark.parametrize(
+    "location",
+    [
+        "../outside.bin",
+        "sub/../../outside.bin",
+        "/etc/hostname",
+        "..\\outside.bin",
+        "C:\\outside.bin",
+        "C:outside.bin",
+        "\\\\host\\share\\outside.bin",
+    ],
+)
 def test_external_data_outside_the_folder_is_refused(location: str, tmp_path: Path) -> None:
     (tmp_path / "outside.bin").write_bytes(bytes(9000))
     folder = tmp_path / "model"

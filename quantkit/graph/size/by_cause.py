@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from math import prod
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import onnx
 import onnx_ir as ir
@@ -19,6 +19,7 @@ from quantkit.errors import ModelError, as_os_error
 from quantkit.graph._wire import Buffer, WireError
 from quantkit.graph.load import LoadedModel
 from quantkit.graph.mapping import MappedFile
+from quantkit.graph.messages import leads_out
 from quantkit.graph.size.causes import DEAD, causes_of
 from quantkit.graph.size.file_map import MapTensor, Span, read_map
 from quantkit.result import Part
@@ -191,10 +192,9 @@ class _Files:
         return self._resolved[location]
 
     def _ranges_of(self, location: str) -> ByteRanges | None:
-        relative = PurePosixPath(location)
-        if self.path is None or not location or relative.is_absolute() or ".." in relative.parts:
+        if self.path is None or not location or leads_out(location):
             return None
-        path = self.path.parent / relative
+        path = self.path.parent / location
         if not path.is_file():
             return None
         if path.samefile(self.path):
