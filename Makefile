@@ -5,15 +5,21 @@ STAMP := .venv/.installed
 
 BROWSER := $(firstword $(foreach name,chromium chromium-browser google-chrome,$(shell command -v $(name) 2>/dev/null)))
 
-.PHONY: demo test check test-export fuzz lint browser bench reports docs clean
+.PHONY: demo test check portable test-export fuzz lint browser bench reports docs clean
 
 demo: .venv/.core  ## install quantkit and run it on an embedded model
 	$(BIN)/quantkit demo
 
 test: check  ## everything that CI runs
 
-check: lint browser  ## style, types, architecture, tests
+check: lint browser portable  ## style, types, architecture, tests
 	$(BIN)/pytest
+
+CORE := $(addprefix tests/,portable test_files.py $(addprefix cli/test_,cli.py quantize_static.py quantize_float16.py verify_command.py))
+
+portable: $(STAMP)  ## core tests on a simulated Windows and macOS: no POSIX names, no fork, files in use stay
+	$(BIN)/pytest --portable windows $(CORE)
+	$(BIN)/pytest --portable macos tests/portable -k "not external"
 
 # An exact version takes the CPU build where an index or a folder of wheels has one; a plain "torch" is CUDA on Linux.
 TORCH ?= torch==2.13.0

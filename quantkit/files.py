@@ -212,8 +212,9 @@ def put(made: Path, path: Path) -> None:
     except FileNotFoundError:
         made.chmod(0o666 & ~_umask())
     else:
-        with suppress(PermissionError):  # only root gives files away
-            os.chown(made, before.st_uid, before.st_gid)
+        if hasattr(os, "chown"):  # files have no such owner on Windows
+            with suppress(PermissionError):  # only root gives files away
+                os.chown(made, before.st_uid, before.st_gid)
         made.chmod(stat.S_IMODE(before.st_mode))
     made.replace(path)
 
@@ -271,11 +272,11 @@ def sweep(folder: Path) -> None:
 
 
 def _is_left(found: re.Match[str], entry: os.DirEntry[str]) -> bool:
-    """Say whether the process that made something is gone. Of another machine's only the time can tell."""
+    """Say whether the process that made something is gone. Of another machine's, and on Windows, only the time can tell."""
     about = entry.stat(follow_symlinks=False)
     if hasattr(os, "getuid") and about.st_uid != os.getuid():
         return False
-    if found["host"] != _host():
+    if found["host"] != _host() or os.name == "nt":  # Windows does not say who has a number now
         return time.time() - about.st_mtime > _WEEK
     return _start_of(int(found["pid"])) != found["start"]
 

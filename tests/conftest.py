@@ -1,9 +1,12 @@
 """What holds for all tests."""
 
+import importlib
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -44,7 +47,40 @@ _FLAGS = [
 ]
 
 
+_PORTABLE = Path(__file__).with_name("portable")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    text = "let quantkit see another system: no POSIX names, no fork, and files in use cannot be replaced"
+    parser.addoption("--portable", choices=["windows", "macos"], help=text)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--portable"):
+        sys.path.insert(0, str(_PORTABLE))
+        importlib.import_module("simulated").simulate(config.getoption("--portable"))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out the tests of simulated systems where none is simulated."""
+    return True if collection_path == _PORTABLE and not config.getoption("--portable") else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Fail a test in which quantkit did what Windows does not permit, even if it ignored the error."""
+    found = []
+    if item.config.getoption("--portable"):
+        found = importlib.import_module("simulated").VIOLATIONS
+        found.clear()
+    yield
+    if found:
+        pytest.fail("\n".join(found), pytrace=False)
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.config.getoption("--portable") and item.get_closest_marker("linux"):
+        pytest.skip("about what other systems do not have")
     if _OWN:
         every = item.get_closest_marker("all_cores") is not None
         os.sched_setaffinity(0, set(_CORES) if every else _OWN)

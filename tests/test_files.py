@@ -225,6 +225,7 @@ def _killed(parent: str) -> Path:
     return folder
 
 
+@pytest.mark.linux
 def test_what_a_killed_process_left_goes_with_the_next_run(tmp_path: Path) -> None:
     _file(Path("f"))
     folder = _killed(str(tmp_path))
@@ -235,6 +236,7 @@ def test_what_a_killed_process_left_goes_with_the_next_run(tmp_path: Path) -> No
     assert Path("f").read_text() == "mine"
 
 
+@pytest.mark.linux
 def test_so_does_what_it_left_in_the_systems_place(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,6 +265,7 @@ def test_nothing_else_is_ever_swept_away(name: str, tmp_path: Path) -> None:
         assert Path(name).exists()
 
 
+@pytest.mark.linux
 def test_a_link_that_is_named_like_a_leftover_is_not_followed(tmp_path: Path) -> None:
     made = make_scratch(tmp_path)
     name = made.name.replace(f"-{os.getpid()}-", "-999999999-")
@@ -274,3 +277,11 @@ def test_a_link_that_is_named_like_a_leftover_is_not_followed(tmp_path: Path) ->
         pass
     assert Path("precious/f").exists()
     assert not os.path.lexists(name)
+
+
+def test_files_are_replaced_where_the_system_knows_no_owners(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr("os.chown")
+    replace_text(_file(Path("f")), "new")
+    assert Path("f").read_text() == "new"

@@ -14,6 +14,8 @@ from typing import Any, TextIO, cast
 __all__ = ["main"]
 
 _INTERRUPTED = 130
+# What writing to a pipe without a reader fails with.
+_GONE = {errno.EPIPE} | ({errno.EINVAL} if os.name == "nt" else set())
 _SIGNALS = 128  # what shells add to the number of a signal that ended a process
 # What these commands print is all that they do; the others write files, or answer by their exit code.
 _PRINTING = frozenset({"inspect", "plan", "diff", "targets"})
@@ -49,7 +51,7 @@ class _Stream:
             self._give_up(e)
 
     def _give_up(self, error: OSError) -> None:
-        if error.errno != errno.EPIPE:
+        if error.errno not in _GONE:
             self.lost = self.lost or error.strerror or str(error)
         # What is still in the stream's own memory must go somewhere, or the interpreter fails when it ends.
         with suppress(OSError):
@@ -91,7 +93,11 @@ def _ended_by() -> list[int]:
         else:  # it is ignored in the background of a shell
             raise KeyboardInterrupt
 
-    for name in ("SIGTERM", "SIGHUP"):
+    for name in (
+        "SIGTERM",
+        "SIGHUP",
+        "SIGBREAK",
+    ):  # Windows has no SIGHUP; Ctrl-Break sends SIGBREAK
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, end)

@@ -56,7 +56,7 @@ class _Files:
         self._found = found
         self._columns = columns
         self._lock = Lock()
-        self._dataset: Any = None
+        self._opened: list[Any] = []  # the dataset; a list, so that `_remove` can let go of it
 
     def __reduce__(self) -> tuple[type["_Files"], tuple[Found, tuple[str, ...] | None]]:
         return _Files, (self._found, self._columns)
@@ -64,21 +64,19 @@ class _Files:
     @property
     def dataset(self) -> Any:
         with self._lock:
-            if self._dataset is None:
+            if not self._opened:
                 cache = str(make_scratch())
-                weakref.finalize(self, _remove, cache, os.getpid())
+                weakref.finalize(self, _remove, cache, os.getpid(), self._opened)
                 loaded = _load(self._found, cache)
-                self._dataset = _narrowed(loaded, self._columns) if self._columns else loaded
-                if (
-                    os.name == "posix"
-                ):  # what is mapped stays, and nothing is left however this ends
-                    _remove(cache, os.getpid())
-            return self._dataset
+                self._opened[:] = [_narrowed(loaded, self._columns) if self._columns else loaded]
+                if os.name != "nt":  # what is mapped stays, and nothing is left however this ends
+                    _remove(cache, os.getpid(), [])
+            return self._opened[0]
 
     def select(self, columns: Sequence[str]) -> "_Source":
         narrowed = _narrowed(self.dataset, columns)
         with self._lock:
-            self._columns, self._dataset = tuple(columns), narrowed
+            self._columns, self._opened[:] = tuple(columns), [narrowed]
         return self
 
     def row(self, index: int) -> dict[str, Any]:
@@ -123,7 +121,9 @@ def _narrowed(dataset: Any, columns: Sequence[str]) -> Any:
     return narrowed
 
 
-def _remove(folder: str, process: int) -> None:
+def _remove(folder: str, process: int, opened: list[Any]) -> None:
+    """Remove a folder, after letting go of the dataset that maps its files: Windows removes no mapped file."""
+    opened.clear()
     if os.getpid() == process:  # a forked worker must not remove what its parent reads
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import onnx
 import onnx_ir as ir
@@ -19,7 +19,14 @@ from quantkit.errors import ModelError, UsageError, as_os_error
 from quantkit.graph._wire import LIMIT, MARK, WireError, split
 from quantkit.graph.intake import DamageError, complaint_of, mend, validate
 from quantkit.graph.mapping import MappedFile
-from quantkit.graph.messages import location_of, proto_graphs, root_cause, tensors_of, to_ir
+from quantkit.graph.messages import (
+    leads_out,
+    location_of,
+    proto_graphs,
+    root_cause,
+    tensors_of,
+    to_ir,
+)
 from quantkit.graph.normalize import inline_functions, normalize
 
 __all__ = ["LoadedModel", "external_files", "load", "model_files", "read_structure"]
@@ -38,7 +45,7 @@ class LoadedModel:
         files: Every file the model consists of.
         missing: External data files that are not there, or too short.
         nbytes: Size of all files, or of the serialized ModelProto.
-        maps: The open files.
+        maps: The files, as they were when it was opened.
         complaint: What onnx's checker has against it; "" if nothing. A runtime may load it all the same.
     """
 
@@ -93,11 +100,6 @@ class LoadedModel:
         except Exception:
             self.require_unchanged()
             raise
-
-    def release(self) -> None:
-        """Give memory used for reading weights back to the system."""
-        for mapped in self.maps:
-            mapped.release()
 
 
 def load(source: str | Path | onnx.ModelProto) -> LoadedModel:
@@ -273,12 +275,11 @@ class _Externals:
                 f"Tensor '{tensor}' of the given ModelProto is in the external file '{location}'; "
                 "pass the model's path, or load its external data first."
             )
-        relative = PurePosixPath(location)
-        if relative.is_absolute() or ".." in relative.parts:
+        if leads_out(location):
             raise ModelError(
                 f"Tensor '{tensor}' points outside the model's folder ('{location}'); refused."
             )
-        path = self.folder / relative
+        path = self.folder / location
         try:
             self._refuse_link(path, tensor)
             if not path.is_file() or path.stat().st_size == 0:

@@ -8,7 +8,6 @@ the structure (an IR version that is too new) can be changed without touching th
 
 import mmap
 import os
-import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from quantkit.errors import ModelError
+from quantkit.errors import ModelError, as_os_error
 from quantkit.graph._wire import MARK, split
 from quantkit.graph.messages import tensors_of
 
@@ -34,68 +33,80 @@ _AT_ONCE = 1 << 30  # bytes: the system reads no more than 2 GB at a time
 
 
 class MappedFile:
-    """One read-only file; hands out tensors that are read when they are asked for.
+    """One file that is only read; its tensors are read each time their contents are needed.
 
-    Tensors are read, not mapped: where somebody cuts a mapped file short, the process is killed without a word.
+    Tensors are read, not mapped: where somebody cuts a mapped file short, the process is killed without a word. The file
+    is open only while it is read: Windows neither replaces nor removes a file that is open or mapped.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with path.open("rb") as file:
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            self._file = os.dup(file.fileno())
-        self._identity = _identity(os.fstat(self._file))
-        weakref.finalize(self, os.close, self._file)
+        self._place = path.absolute()  # another working folder is no change of the file
+        with self._place.open("rb") as file:
+            found = os.fstat(file.fileno())
+        self._size, self._identity = found.st_size, _identity(found)
 
     @property
     def has_changed(self) -> bool:
         """Whether the path no longer leads to the file that was opened, or somebody wrote into it."""
         try:
-            return _identity(self.path.stat()) != self._identity
+            return _identity(self._place.stat()) != self._identity
         except OSError:
             return True
 
     def __len__(self) -> int:
-        return len(self._map)
+        return self._size
 
     def view(self) -> memoryview:
-        """The whole file; mapped if it is large."""
-        return self._read(len(self), 0).data if len(self) < SMALL else memoryview(self._map)
-
-    def release(self) -> None:
-        """Give the pages read so far back to the system."""
-        if hasattr(self._map, "madvise"):
-            self._map.madvise(mmap.MADV_DONTNEED)
+        """Return the whole file: read if it is small, else mapped until the view is released."""
+        if len(self) < SMALL:
+            return self.read(len(self), 0).data
+        with self._place.open("rb") as file:
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
     def tensor(self, entry: ir.ExternalTensor, offset: int) -> ir.LazyTensor:
         """Return a tensor that reads `entry`'s contents at `offset` whenever it is asked for them."""
         dtype, shape, nbytes = entry.dtype, tuple(entry.shape.numpy()), entry.nbytes
 
         def read() -> NDArray[Any]:
-            content = self._read(nbytes, offset)
+            content = self.read(nbytes, offset)
             if dtype.bitwidth < _BYTE:
                 return ir.PackedTensor(content, dtype, shape=shape).numpy()
             return content.view(dtype.numpy()).reshape(shape)
 
         return lazy(read, dtype, shape, entry.name)
 
-    def _read(self, nbytes: int, offset: int) -> NDArray[np.uint8]:
+    def read(self, nbytes: int, offset: int) -> NDArray[np.uint8]:
         """Return bytes of the file.
 
         Raises:
-            ModelError: It has become shorter.
+            ModelError: It has become shorter, or is another file now.
         """
         content = np.empty(nbytes, np.uint8)
         view, done = memoryview(content.data), 0
-        while done < nbytes:
-            count = os.preadv(self._file, [view[done : done + _AT_ONCE]], offset + done)
-            if not count:
-                raise ModelError(
-                    f"'{self.path}' was cut short while it was read; nothing was written."
-                )
-            done += count
+        try:
+            with self._place.open("rb", buffering=0) as file:
+                if _identity(os.fstat(file.fileno())) != self._identity:
+                    raise _changed(self.path)
+                file.seek(offset)
+                while done < nbytes:
+                    count = file.readinto(view[done : done + _AT_ONCE])
+                    if not count:
+                        raise _changed(self.path)
+                    done += count
+        except FileNotFoundError as e:
+            raise as_os_error(_changed(self.path), e) from e
+        except OSError as e:
+            said = f"'{self.path}' cannot be read: {e.strerror or e}."
+            raise as_os_error(ModelError(said), e) from e
         content.flags.writeable = False
         return content
+
+
+def _changed(path: Path) -> ModelError:
+    return ModelError(
+        f"'{path}' was changed while it was being read; nothing was written. Run it again when nobody writes to it."
+    )
 
 
 def _identity(found: os.stat_result) -> tuple[int, ...]:

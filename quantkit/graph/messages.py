@@ -7,6 +7,7 @@ Small readers of protobuf messages, for the few places that must look before onn
 """
 
 from collections.abc import Iterator
+from pathlib import PurePosixPath, PureWindowsPath
 
 import onnx
 import onnx_ir as ir
@@ -14,6 +15,7 @@ import onnx_ir as ir
 __all__ = [
     "Part",
     "described_values",
+    "leads_out",
     "location_of",
     "parts_of",
     "proto_graphs",
@@ -70,6 +72,12 @@ def tensors_of(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
 def location_of(tensor: onnx.TensorProto) -> str:
     """Return the file that holds the tensor's contents; "" if it holds them itself."""
     return next((e.value for e in tensor.external_data if e.key == "location"), "")
+
+
+def leads_out(location: str) -> bool:
+    """Return whether external data lies outside the model's folder, as POSIX or Windows reads its location."""
+    readings = (PurePosixPath(location), PureWindowsPath(location))
+    return any(path.drive or path.root or ".." in path.parts for path in readings)
 
 
 def root_cause(error: BaseException) -> str:

@@ -1,6 +1,8 @@
-"""Forked processes: they share everything that was made before with their parent, and start at once.
+"""Workers of this machine: forked processes where that is safe, else threads. Callers need not know which.
 
-Forking a process that runs other threads is not safe: one of them may hold a lock that a child waits for.
+Forked processes share everything that was made before with their parent, and start at once. Forking a process that runs other
+threads is not safe: one of them may hold a lock that a child waits for. On macOS it never is, since system libraries keep
+threads of their own, and Windows cannot fork.
 """
 
 import ctypes
@@ -11,18 +13,28 @@ import pickle
 import signal
 import sys
 import threading
-import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from itertools import product
+from concurrent import futures
+from contextlib import ExitStack, contextmanager
+from itertools import islice, product
+from math import inf
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from quantkit.errors import QuantkitError
 
-__all__ = ["Crew", "can_fork", "forked_map", "one_thread_each"]
+__all__ = [
+    "Crew",
+    "Threads",
+    "can_fork",
+    "forked_map",
+    "make_crew",
+    "one_thread_each",
+    "shared_locks",
+]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -30,6 +42,9 @@ Result = TypeVar("Result")
 # A thread that holds no lock a worker could wait for: `datasets` starts it to look at progress bars.
 _HARMLESS = {"tqdm_monitor"}
 _GLANCE = 0.1  # seconds for which nobody hears from the workers, at most
+_AHEAD = (
+    2  # items a thread is given at a time, so that it never waits for whoever takes the results
+)
 _SIGNAL_OF_PARENT = 1  # prctl's PR_SET_PDEATHSIG
 _WORD, _RESULT, _ERROR = range(3)
 
@@ -74,9 +89,17 @@ def _function(library: ctypes.CDLL, verb: str) -> Callable[..., int] | None:
 
 
 def can_fork() -> bool:
-    """Say whether this process may fork now."""
+    """Return whether this process may fork now: on Linux, where it runs no other threads."""
+    if sys.platform != "linux":
+        return False
     others = {t.name for t in threading.enumerate() if t is not threading.current_thread()}
-    return "fork" in multiprocessing.get_all_start_methods() and not others - _HARMLESS
+    return not others - _HARMLESS
+
+
+def shared_locks(count: int) -> list[Any]:
+    """Return locks that hold among all workers that are started later, processes or threads."""
+    make = multiprocessing.get_context("fork").Lock if sys.platform == "linux" else threading.Lock
+    return [make() for _ in range(count)]
 
 
 class Crew:
@@ -87,7 +110,12 @@ class Crew:
     ignore Ctrl-C, which is the parent's business, and end with their parent, however it ends.
 
     Where the system gives fewer processes than asked for, `size` says how many there are; it may be none.
+
+    Attributes:
+        patience: Seconds that workers have to finish when the user wants to stop; those that take longer are ended.
     """
+
+    patience = 1.5
 
     def __init__(self, function: Callable[[Any, Callable[[Any], None]], Any], workers: int) -> None:
         self._processes: dict[Connection, Any] = {}
@@ -169,6 +197,58 @@ class Crew:
                 yield value
 
 
+class Threads:
+    """Threads that work on items as a `Crew` does. They cannot be ended, so leaving waits for what they are doing."""
+
+    patience = inf
+
+    def __init__(self, function: Callable[[Any, Callable[[Any], None]], Any], workers: int) -> None:
+        self._function = function
+        self.size = workers
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._stack.enter_context(one_thread_each())
+        self._pool = futures.ThreadPoolExecutor(self.size, "quantkit")
+        self._stack.callback(self._pool.shutdown, cancel_futures=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def work(
+        self, items: Iterable[Any], hear: Callable[[Any], None] = lambda _: None
+    ) -> Iterator[Any]:
+        """Yield results as they come, and None whenever nothing came for a moment; see `Crew.work`."""
+        left = iter(items)
+        said: deque[Any] = deque()
+        pending: dict[futures.Future[Any], None] = {}  # in the order of their items
+        while True:
+            for item in islice(left, self.size * _AHEAD - len(pending)):
+                pending[self._pool.submit(self._function, item, said.append)] = None
+            if not pending:
+                return
+            done = futures.wait(pending, _GLANCE, futures.FIRST_COMPLETED).done
+            while said:
+                hear(said.popleft())
+            if not done:
+                yield None
+            for future in [f for f in pending if f in done]:  # by the order of their items
+                del pending[future]
+                yield future.result()
+
+
+def make_crew(
+    function: Callable[[Any, Callable[[Any], None]], Any], workers: int
+) -> Crew | Threads:
+    """Return processes, or threads where processes cannot be forked or one worker is enough."""
+    if workers > 1 and can_fork():
+        crew = Crew(function, workers)
+        if crew.size:
+            return crew
+    return Threads(function, workers)
+
+
 def _lost() -> QuantkitError:
     return QuantkitError(
         "A worker process died, most likely for want of memory: the same command continues "
@@ -219,7 +299,7 @@ def _work_for(line: Connection, function: Callable[[Any, Callable[[Any], None]],
 
 def _give_back() -> None:
     """Return memory that is free but not yet the system's again: between thousands of arrays much of it lies idle."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
@@ -236,18 +316,9 @@ def _portable(error: Exception) -> Exception:
 
 def _leave_with(parent: int) -> None:
     """End this process when its parent has ended, however that ended: nobody else would."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_SIGNAL_OF_PARENT, signal.SIGKILL)
-    else:
-        threading.Thread(target=_look_for, args=(parent,), daemon=True).start()
+    ctypes.CDLL(None).prctl(_SIGNAL_OF_PARENT, signal.SIGKILL)
     if os.getppid() != parent:  # it has ended already
         os._exit(1)
-
-
-def _look_for(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)
 
 
 def forked_map(

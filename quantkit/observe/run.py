@@ -14,7 +14,6 @@ result every few seconds; `kill -9` loses no more than that. One of another job 
 """
 
 import mmap
-import multiprocessing
 import signal
 import threading
 import time
@@ -34,6 +33,7 @@ from calibrators import PatchMoments
 from quantkit.data import Sample
 from quantkit.errors import DataError
 from quantkit.observe.container import read_container, write_container
+from quantkit.observe.forks import shared_locks
 from quantkit.observe.job import Job, Shard, ShardResult
 from quantkit.observe.local import run_locally
 from quantkit.observe.observations import Observations
@@ -291,9 +291,9 @@ def _asked(
 
 
 def _reserve(requests: Sequence[Request], rest: Observations) -> dict[Request, PatchMoments]:
-    """Put the moments that are asked for into memory that forked processes share; there they are kept once."""
+    """Put the moments that are asked for into memory that all workers share; there they are kept once."""
     shared: dict[Request, PatchMoments] = {}
-    locks = _locks()
+    locks = shared_locks(_LOCKS)
     for r in requests:
         ask = r.statistic
         if isinstance(ask, PatchesOf) and ask.inputs and ask in rest.answers[r.tensor]:
@@ -302,12 +302,6 @@ def _reserve(requests: Sequence[Request], rest: Observations) -> dict[Request, P
             shared[r] = PatchMoments.sharing(ask.window, ask.rows, ask.inputs, sums, lock)
             rest.answers[r.tensor][ask] = shared[r]
     return shared
-
-
-def _locks() -> list[Any]:
-    if "fork" in multiprocessing.get_all_start_methods():
-        return [multiprocessing.get_context("fork").Lock() for _ in range(_LOCKS)]
-    return [threading.Lock() for _ in range(_LOCKS)]
 
 
 def _samples(job: Job, schedule: Schedule) -> int:

@@ -4,6 +4,7 @@ deployment.json names every file of a package with its digest. A folder is writt
 unchanged: whatever a user put or changed there stays.
 """
 
+import gc
 import hashlib
 import json
 import shutil
@@ -99,6 +100,7 @@ def put_folder(made: Path, folder: Path) -> None:
     for place in (made, *made.rglob("*")):
         runs = place == made / SCRIPT
         place.chmod(_FOLDER if place.is_dir() else _EXECUTABLE if runs else _PLAIN)
+    gc.collect()  # a session that waits to be collected maps the weights, and Windows renames no mapped file
     real = folder.resolve()
     aside = make_scratch(real.parent)
     try:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from hashlib import sha256
 from itertools import chain
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 import onnx
@@ -21,7 +21,7 @@ import onnx
 from quantkit.errors import ModelError
 from quantkit.graph._wire import MARK
 from quantkit.graph.load import LoadedModel, read_structure
-from quantkit.graph.messages import proto_graphs
+from quantkit.graph.messages import leads_out, proto_graphs
 from quantkit.settings.record import PROVENANCE
 
 __all__ = ["KEY", "content_digest", "model_digest"]
@@ -118,9 +118,8 @@ class _Files:
 
     def _file(self, location: str) -> BinaryIO:
         if location not in self._open:
-            relative = PurePosixPath(location)
-            if relative.is_absolute() or ".." in relative.parts:
+            if leads_out(location):
                 raise ValueError("it lies outside the model's folder")
-            path = self._model if location == MARK else self._model.parent / relative
+            path = self._model if location == MARK else self._model.parent / location
             self._open[location] = self._stack.enter_context(path.open("rb", buffering=0))
         return self._open[location]

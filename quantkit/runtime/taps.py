@@ -132,7 +132,6 @@ class TappedSession:
             arena: The same.
         """
         wanted = tuple(dict.fromkeys(tensors))
-        source.release()  # what was read of its weights, before the session takes room for its own
         try:
             tapped = _tapped(source, wanted, only_ends)
             session = make_session(

@@ -95,17 +95,24 @@ def serve(model: Path, recipe: Recipe) -> int:
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """End with 0 on a SIGTERM that comes while the model is loaded: the first process of a container ignores it otherwise."""
+    """End with 0 on a signal to stop that comes while the model is loaded: the first process of a container ignores it otherwise."""
 
     def end(number: int, frame: FrameType | None) -> None:
         del number, frame
         raise SystemExit(0)
 
-    before = signal.signal(signal.SIGTERM, end)
+    # No process of Windows is sent a SIGTERM: Ctrl-Break takes its place.
+    names = ("SIGTERM", "SIGBREAK")
+    before = {
+        number: signal.signal(number, end)
+        for name in names
+        if (number := getattr(signal, name, None))
+    }
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _listening(settings: ServeSettings) -> socket.socket:
@@ -113,7 +120,9 @@ def _listening(settings: ServeSettings) -> socket.socket:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     # The protocol is named: asyncio sends without delay only where it is, and answers would take 40 ms more.
     found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # On Windows SO_REUSEADDR would let a second server take an address that is in use, and answer its callers.
+    exclusive = getattr(socket, "SO_EXCLUSIVEADDRUSE", None)
+    found.setsockopt(socket.SOL_SOCKET, exclusive or socket.SO_REUSEADDR, 1)
     try:
         found.bind((settings.host, settings.port))
     except OSError as e:

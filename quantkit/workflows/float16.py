@@ -277,7 +277,6 @@ def _ranges(seen: Calibration) -> Ranges:
 
 def _reference(loaded: LoadedModel, data: OpenedData | None) -> Reference:
     """Run the float model on samples, or on inputs that are made up."""
-    loaded.release()  # onnxruntime maps the same file
     feeds, _ = ([], "") if data is None else data.judged(loaded)
     if not feeds:
         return run_float(loaded)

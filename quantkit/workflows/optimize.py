@@ -162,7 +162,6 @@ def optimize_model(  # noqa: PLR0913 - one parameter per question
         reference = None
         if verify:
             progress("Running the model")
-            loaded.release()  # onnxruntime maps the same file
             reference = run_float(loaded, sample)
         progress("Simplifying")
         model = raise_opset(loaded.model, opset)

@@ -326,7 +326,6 @@ def dynamic(  # noqa: PLR0913 - one parameter per question
         reference = None
         if verify:
             progress("Running the float model")
-            loaded.release()  # onnxruntime maps the same file
             reference = run_float(loaded, sample)
         progress("Quantizing")
         nbytes, checked = _written(stage, draft, reference, origin)

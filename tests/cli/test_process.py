@@ -98,9 +98,18 @@ def test_letters_that_a_terminal_does_not_have_are_written_out() -> None:
     assert b"q\\u2713.onnx" in done.stdout
 
 
+# Ctrl-Break of Windows, which has no such number here.
+BREAK = "import signal\nsignal.SIGBREAK = signal.SIGUSR1\n"
+
+
 @pytest.mark.parametrize(
     ("number", "code"),
-    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
+    [
+        (signal.SIGINT, 130),
+        (signal.SIGTERM, 143),
+        pytest.param(signal.SIGHUP, 129, marks=pytest.mark.linux),
+        (signal.SIGUSR1, 138),
+    ],
     ids=lambda v: v.name if isinstance(v, signal.Signals) else "",
 )
 @pytest.mark.parametrize("background", [False, True], ids=["", "background"])
@@ -110,9 +119,11 @@ def test_a_request_to_end_leaves_nothing_behind(
     if background and number is signal.SIGINT:
         pytest.skip("a shell's background ignores it")
     before = Path("m.onnx").read_bytes()
-    program = f"import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n{WAITING}"
+    program = (
+        f"{BREAK}{'signal.signal(signal.SIGINT, signal.SIG_IGN)' if background else ''}\n{WAITING}"
+    )
     process = subprocess.Popen(
-        [sys.executable, "-c", program if background else WAITING, *DYNAMIC],
+        [sys.executable, "-c", program, *DYNAMIC],
         stderr=subprocess.PIPE,
         text=True,
     )

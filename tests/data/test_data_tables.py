@@ -1,15 +1,18 @@
 import json
+import os
 import pickle
+import shutil
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from data.makers import IMAGE, TEXT, TEXTS, VECTOR, picture, spec, tokenizer
 
-from quantkit.data import batches, collate, open_data
+from quantkit.data import batches, collate, open_data, tables
 from quantkit.errors import DataError, UsageError
 from quantkit.settings import DataSettings, TextSettings
 
@@ -334,6 +337,7 @@ def test_image_columns(tmp_path: Path) -> None:
         found[1]
 
 
+@pytest.mark.linux
 def test_no_temporary_file_outlives_the_opening(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -344,6 +348,31 @@ def test_no_temporary_file_outlives_the_opening(
     found: Any = open_data(tmp_path / "a.csv", [spec("x", None)])
     assert not list(cache.iterdir())
     assert found[0].feeds["x"].tolist() == [1]
+
+
+def test_temporary_files_go_after_the_dataset_that_maps_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on Windows, which removes no mapped file: it goes with the samples, when nothing maps it any more."""
+    cache = tmp_path / "tmp"
+    cache.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(cache))
+    monkeypatch.setattr(tables, "os", SimpleNamespace(name="nt", getpid=os.getpid))
+    mapped: list[str] = []
+
+    def remove(folder: str, *, ignore_errors: bool) -> None:
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8")
+        mapped.extend(line for line in maps.splitlines() if folder in line)
+        shutil.rmtree(folder, ignore_errors=ignore_errors)
+
+    monkeypatch.setattr(tables, "shutil", SimpleNamespace(rmtree=remove))
+    (tmp_path / "a.csv").write_text("x\n1\n")
+    found: Any = open_data(tmp_path / "a.csv", [spec("x", None)])
+    assert found[0].feeds["x"].tolist() == [1]
+    assert list(cache.iterdir())
+    del found
+    assert not list(cache.iterdir())
+    assert not mapped
 
 
 def test_progress_bars_are_as_before(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from quantkit import QuantkitError, quantize_dynamic
 from quantkit.errors import ModelError, UsageError
+from quantkit.graph import mapping
 from quantkit.graph.load import LoadedModel, load
 
 
@@ -79,14 +80,6 @@ def test_loading_does_not_read_the_weights(external: bool, tmp_path: Path) -> No
     assert initializer(loaded, "w").numpy().shape == (4096, 4096)
     assert anonymous_memory() - before < 8 << 20
     assert loaded.nbytes > 64 << 20
-
-
-def test_released_weights_are_read_again(tmp_path: Path) -> None:
-    loaded = load(save(plain(), tmp_path / "m.onnx"))
-    view = initializer(loaded, "w").numpy()
-    loaded.release()
-    np.testing.assert_array_equal(view, weight(*BIG))
-    np.testing.assert_array_equal(initializer(loaded, "w").numpy(), weight(*BIG))
 
 
 @pytest.mark.parametrize("build", MODELS.values(), ids=MODELS)
@@ -451,7 +444,18 @@ def test_external_data_that_is_too_short_is_remembered(kept: int, tmp_path: Path
         loaded.require_weights()
 
 
-@pytest.mark.parametrize("location", ["../outside.bin", "sub/../../outside.bin", "/etc/hostname"])
+@pytest.mark.parametrize(
+    "location",
+    [
+        "../outside.bin",
+        "sub/../../outside.bin",
+        "/etc/hostname",
+        "..\\outside.bin",
+        "C:\\outside.bin",
+        "C:outside.bin",
+        "\\\\host\\share\\outside.bin",
+    ],
+)
 def test_external_data_outside_the_folder_is_refused(location: str, tmp_path: Path) -> None:
     (tmp_path / "outside.bin").write_bytes(bytes(9000))
     folder = tmp_path / "model"
@@ -580,3 +584,34 @@ def test_a_negative_extent_is_a_dynamic_one(extent: int, tmp_path: Path) -> None
             assert value.shape is not None
             assert value.shape[0] == ir.SymbolicDim(None)
     assert proto.SerializeToString() == before
+
+
+def test_a_loaded_model_keeps_none_of_its_files_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mapping, "SMALL", 0)  # every file is mapped while its structure is read
+    loaded = load(with_external_data(plain(), tmp_path / "m.onnx"))
+    assert initializer(loaded, "w").numpy().shape == BIG
+    opened = [str(p.readlink()) for p in Path("/proc/self/fd").iterdir() if p.is_symlink()]
+    mapped = Path("/proc/self/maps").read_text(encoding="utf-8")
+    assert not [path for path in opened if path.startswith(str(tmp_path))]
+    assert str(tmp_path) not in mapped
+
+
+def test_models_are_read_where_the_system_has_no_preadv(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("os.preadv")
+    loaded = load(save(plain(), tmp_path / "m.onnx"))
+    np.testing.assert_array_equal(initializer(loaded, "w").numpy(), weight(*BIG))
+
+
+def test_weights_are_read_from_another_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(plain(), tmp_path / "m.onnx")
+    monkeypatch.chdir(tmp_path)
+    loaded = load("m.onnx")
+    monkeypatch.chdir(tmp_path.parent)
+    np.testing.assert_array_equal(initializer(loaded, "w").numpy(), weight(*BIG))
+    assert not loaded.has_changed

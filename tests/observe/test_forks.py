@@ -16,7 +16,7 @@ from builders import graph, model, node, rng, weight
 
 import quantkit
 from quantkit.errors import QuantkitError
-from quantkit.observe.forks import Crew, can_fork, forked_map
+from quantkit.observe.forks import Crew, Threads, can_fork, forked_map, make_crew
 
 pytestmark = pytest.mark.all_cores
 
@@ -142,6 +142,41 @@ def test_a_map_does_with_the_processes_that_there_are(count: int) -> None:
 @pytest.mark.parametrize("count", [0, 1])
 def test_observing_does_with_the_processes_that_there_are(count: int) -> None:
     assert few_forks(count, "t.ranges(workers=2)") == str(ranges(workers=1))
+
+
+@pytest.mark.parametrize("system", ["darwin", "win32"])
+def test_nothing_is_forked_on_systems_other_than_linux(
+    system: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> int:
+        pytest.fail("forked")
+
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(os, "fork", refuse)
+    assert not can_fork()
+    assert forked_map(lambda i: i * i, range(9), 2) == [i * i for i in range(9)]
+    assert ranges(workers=2) == ranges(workers=1)
+
+    def square(item: int, say: Callable[[int], None]) -> int:
+        say(item)
+        return item * item
+
+    with make_crew(square, 2) as crew:
+        heard: list[int] = []
+        found = [result for result in crew.work(range(9), heard.append) if result is not None]
+    assert (sorted(found), sorted(heard)) == ([i * i for i in range(9)], list(range(9)))
+
+
+def test_a_thread_that_fails_ends_the_others_items() -> None:
+    done: list[int] = []
+
+    def fail(item: int, _: object) -> None:
+        done.append(item)
+        assert item != 2
+
+    with pytest.raises(AssertionError), Threads(fail, 1) as crew:
+        list(crew.work(range(100)))
+    assert done in ([0, 1, 2], [0, 1, 2, 3])
 
 
 class UnluckyError(Exception):

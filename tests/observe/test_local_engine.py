@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent import futures
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -141,12 +142,12 @@ def test_one_worker_gives_its_results_in_order(monkeypatch: pytest.MonkeyPatch) 
     shards = [Shard(group=0, segment=0, first=i, last=i + 1) for i in range(20)]
     real = futures.wait
 
-    def late(pending: set[Any], *_: Any) -> tuple[list[Any], set[Any]]:
+    def late(pending: Any, *_: Any) -> Any:
         """Look when both are done; a set has no order, so take the one that matters."""
         done = real(pending).done
-        return sorted(done, key=lambda f: -f.result().shard.first), set()
+        return SimpleNamespace(done=sorted(done, key=lambda f: -f.result().shard.first))
 
-    monkeypatch.setattr(engine, "wait", late)
+    monkeypatch.setattr(futures, "wait", late)
     running = engine.run_locally(job, iter(shards), 1, tick=lambda _: None, stopped=lambda: False)
     assert [result.shard.first for result in running] == list(range(20))
 

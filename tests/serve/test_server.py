@@ -37,7 +37,7 @@ from serve_cases import (
     wait_for,
 )
 
-from quantkit.serve.main import _listening, _stamp, _Watch
+from quantkit.serve.main import _listening, _stamp, _stoppable, _Watch
 from quantkit.serve.protocol import DTYPES
 from quantkit.settings import ServeSettings
 
@@ -629,6 +629,23 @@ def test_answers_are_sent_without_delay() -> None:
     """Where a socket's protocol is not named, asyncio leaves out TCP_NODELAY, and each answer takes 40 ms more."""
     with _listening(ServeSettings(port=0)) as listener:
         assert listener.proto == socket.IPPROTO_TCP
+
+
+def test_an_address_in_use_is_not_shared_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SO_REUSEADDR would let two servers listen there; its opposite stands in as another option of this system."""
+    monkeypatch.setattr(socket, "SO_EXCLUSIVEADDRUSE", socket.SO_KEEPALIVE, raising=False)
+    with _listening(ServeSettings(port=0)) as listener:
+        assert listener.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert listener.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR) == 0
+
+
+def test_ctrl_break_ends_a_server_that_still_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signal, "SIGBREAK", signal.SIGUSR1, raising=False)
+    before = signal.getsignal(signal.SIGUSR1)
+    with pytest.raises(SystemExit) as ended, _stoppable():
+        signal.raise_signal(signal.SIGUSR1)
+    assert ended.value.code == 0
+    assert signal.getsignal(signal.SIGUSR1) is before
 
 
 def test_a_server_imports_little(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from math import prod
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import onnx
 import onnx_ir as ir
@@ -19,6 +19,7 @@ from quantkit.errors import ModelError, as_os_error
 from quantkit.graph._wire import Buffer, WireError
 from quantkit.graph.load import LoadedModel
 from quantkit.graph.mapping import MappedFile
+from quantkit.graph.messages import leads_out
 from quantkit.graph.size.causes import DEAD, causes_of
 from quantkit.graph.size.file_map import MapTensor, Span, read_map
 from quantkit.result import Part
@@ -60,7 +61,7 @@ class ByteRanges:
 
 
 _HASHED_FROM = 256  # bytes; smaller tensors that are equal are not worth a line
-_BLOCK = 16 << 20  # bytes read before pages are given back
+_BLOCK = 16 << 20  # bytes read at a time
 # Tensors in external data start at a multiple of 4 KB, or of 64 KB, to be memory-mapped.
 _ALIGNMENT = 64 << 10
 
@@ -171,8 +172,6 @@ class _Files:
         self.inside = ByteRanges(len(self.model))
         self.external: dict[Path, ByteRanges] = {}
         self._resolved: dict[str, ByteRanges | None] = {}
-        self._maps: dict[Path, MappedFile] = {}
-        self._views: dict[Path, memoryview] = {}
 
     def place(self, tensor: MapTensor) -> tuple[ByteRanges, list[Span]]:
         """Return which bytes hold the tensor; none if its file is not there."""
@@ -193,10 +192,9 @@ class _Files:
         return self._resolved[location]
 
     def _ranges_of(self, location: str) -> ByteRanges | None:
-        relative = PurePosixPath(location)
-        if self.path is None or not location or relative.is_absolute() or ".." in relative.parts:
+        if self.path is None or not location or leads_out(location):
             return None
-        path = self.path.parent / relative
+        path = self.path.parent / location
         if not path.is_file():
             return None
         if path.samefile(self.path):
@@ -207,21 +205,13 @@ class _Files:
     def digest(self, ranges: ByteRanges, spans: list[Span]) -> bytes:
         """Return a hash of the bytes; memory does not grow with their number."""
         hashed = blake2b(digest_size=16)
-        mapped = self._mapped(ranges)
-        view = self._views[mapped.path] if mapped else self.model
+        path = next((p for p, c in self.external.items() if c is ranges), self.path)
+        file = MappedFile(path) if path else None
         for start, end in spans:
             for at in range(start, end, _BLOCK):
-                hashed.update(view[at : min(at + _BLOCK, end)])
-                if mapped and end - start >= _BLOCK:
-                    mapped.release()
+                stop = min(at + _BLOCK, end)
+                hashed.update(file.read(stop - at, at).data if file else self.model[at:stop])
         return hashed.digest()
-
-    def _mapped(self, ranges: ByteRanges) -> MappedFile | None:
-        path = next((p for p, c in self.external.items() if c is ranges), self.path)
-        if path is not None and path not in self._maps:
-            self._maps[path] = MappedFile(path)
-            self._views[path] = self._maps[path].view()
-        return self._maps[path] if path is not None else None
 
     def rest(self, notes: Iterable[Span]) -> dict[str, int]:
         """Return what is no tensor. Call it when every tensor has taken its bytes."""
