@@ -11,7 +11,7 @@ import socket
 import stat
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from hashlib import blake2b
@@ -23,6 +23,7 @@ from quantkit.errors import OutputError, QuantkitError, UsageError, as_os_error
 __all__ = [
     "check_folder",
     "check_outputs",
+    "check_unasked",
     "destination",
     "human",
     "make_scratch",
@@ -110,10 +111,43 @@ def _refuse_overwriting(path: Path, real: Path, source: Path) -> None:
 
 def _is_own(path: Path) -> bool:
     """Say whether a file looks like one that quantkit wrote: a plan or a result may stand beside the data."""
-    if path.suffix.lower() in _OWN_SUFFIXES:
-        return True
+    return path.suffix.lower() in _OWN_SUFFIXES or _names_quantkit(path)
+
+
+def _names_quantkit(path: Path) -> bool:
     with path.open("rb") as file:
         return b"quantkit" in file.read(_HEAD)
+
+
+def check_unasked(
+    outputs: Iterable[Path], folder: Path, is_own: Callable[[Path], bool] = _names_quantkit
+) -> None:
+    """Refuse outputs whose path the user did not type, if they lie outside `folder` or would replace a foreign file.
+
+    A quantkit.toml and links next to it may come with a cloned repository: they must not choose what is overwritten.
+
+    Args:
+        outputs: Files, and folders with all that is in them.
+        folder: Where quantkit.toml is, or would be.
+        is_own: Tells whether quantkit wrote an existing file.
+
+    Raises:
+        UsageError: An output is not in the folder, or quantkit did not write the file that it would replace.
+    """
+    home = Path(os.path.realpath(folder))
+    for output in outputs:
+        inner = output.rglob("*") if output.is_dir() else ()
+        for path in (output, *(place for place in inner if place.is_symlink())):
+            real = Path(os.path.realpath(path))
+            if not real.is_relative_to(home):
+                raise UsageError(
+                    f"Writing '{path}' would write '{real}', outside of '{home}', and only a path that you type may do so: "
+                    f"give -o, or change output in quantkit.toml."
+                )
+        if output.is_file() and not is_own(output):
+            raise UsageError(
+                f"'{output}' was not written by quantkit, and only a path that you type may replace it: give -o, or move the file."
+            )
 
 
 def check_folder(folder: Path, names: Sequence[str], inputs: Iterable[Path | None]) -> None:

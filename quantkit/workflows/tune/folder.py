@@ -27,7 +27,16 @@ from quantkit.result import Interval
 from quantkit.settings import RECIPE_NAME
 from quantkit.workflows.tune.search import Choice
 
-__all__ = ["CANDIDATE", "MODEL", "PLAN", "Candidate", "Family", "TuneFolder", "digest_of"]
+__all__ = [
+    "CANDIDATE",
+    "MODEL",
+    "PLAN",
+    "Candidate",
+    "Family",
+    "TuneFolder",
+    "digest_of",
+    "places_in",
+]
 
 MODEL, PLAN, CANDIDATE = "model.onnx", "plan.json", "candidate.json"
 _INDEX, _CANDIDATES, _WORK = "tune.json", "candidates", "work"
@@ -258,6 +267,11 @@ class TuneFolder:
     def _write(self, more: Mapping[str, Any]) -> None:
         index = {**(self._read() or {}), "format": _FORMAT, "identity": self.identity, **more}
         replace_text(self.path / _INDEX, json.dumps(index, indent=1) + "\n")
+
+
+def places_in(folder: Path) -> tuple[Path, ...]:
+    """Return the files and folders that a search writes in its folder."""
+    return tuple(folder / name for name in (_INDEX, _CANDIDATES, _WORK, *_OWN))
 
 
 def _copy(source: Path, target: Path) -> None:
