@@ -22,7 +22,7 @@ from typing import Any, Self, TypeVar
 
 from quantkit.errors import QuantkitError
 
-__all__ = ["Crew", "can_fork", "forked_map", "one_thread_each"]
+__all__ = ["Crew", "WorkerDiedError", "can_fork", "forked_map", "one_thread_each"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -30,8 +30,17 @@ Result = TypeVar("Result")
 # A thread that holds no lock a worker could wait for: `datasets` starts it to look at progress bars.
 _HARMLESS = {"tqdm_monitor"}
 _GLANCE = 0.1  # seconds for which nobody hears from the workers, at most
+_GRACE = 5.0  # seconds until a worker whose pipe is closed has ended
 _SIGNAL_OF_PARENT = 1  # prctl's PR_SET_PDEATHSIG
 _WORD, _RESULT, _ERROR = range(3)
+
+
+class WorkerDiedError(QuantkitError):
+    """A worker ended before its item was done; `exitcode` is the negative number of the signal that ended it."""
+
+    def __init__(self, message: str, exitcode: int | None) -> None:
+        super().__init__(message)
+        self.exitcode = exitcode
 
 
 @contextmanager
@@ -137,7 +146,7 @@ class Crew:
         An item is taken when a worker is free for it. `hear` is called with what workers say.
 
         Raises:
-            QuantkitError: A worker was killed.
+            WorkerDiedError: A worker was killed, or crashed.
         """
         left = iter(items)
         busy: list[Connection] = []  # in the order in which they were given their items
@@ -158,7 +167,7 @@ class Crew:
                 try:
                     kind, value = line.recv()
                 except (EOFError, OSError) as e:
-                    raise _lost() from e
+                    raise _lost(self._processes[line]) from e
                 if kind == _WORD:
                     hear(value)
                     continue
@@ -169,10 +178,12 @@ class Crew:
                 yield value
 
 
-def _lost() -> QuantkitError:
-    return QuantkitError(
+def _lost(process: Any) -> WorkerDiedError:
+    process.join(_GRACE)
+    return WorkerDiedError(
         "A worker process died, most likely for want of memory: the same command continues "
-        "where it stopped; use fewer --workers, a smaller --batch or a --memory limit."
+        "where it stopped; use fewer --workers, a smaller --batch or a --memory limit.",
+        process.exitcode,
     )
 
 

@@ -40,6 +40,7 @@ __all__ = [
     "Tally",
     "Verification",
     "compare",
+    "fed",
     "run_float",
 ]
 
@@ -273,9 +274,8 @@ def compare(candidate: Path, reference: Reference, *, nbytes: int) -> Verificati
         return _run_unseen(session, reference)
     tallies = {output.name: Tally() for output in session.get_outputs()}
     for feeds, expected in reference.runs:
-        given = {n: halved(x, np.float16) if n in reference.halved else x for n, x in feeds.items()}
         try:
-            outputs = run_session(session, given)
+            outputs = run_session(session, fed(reference, feeds))
         except RUNTIME_ERRORS as e:
             raise VerifyError(f"The result loads but does not run: {first_line(e)}") from e
         outputs |= {n: y.astype(np.float32) for n, y in outputs.items() if n in reference.halved}
@@ -283,6 +283,11 @@ def compare(candidate: Path, reference: Reference, *, nbytes: int) -> Verificati
             _check_form(output, expected[output.name], outputs[output.name])
             tallies[output.name].add(expected[output.name], outputs[output.name])
     return _verification(tallies, reference)
+
+
+def fed(reference: Reference, feeds: Feeds) -> dict[str, Any]:
+    """Return a sample as the candidate takes it: some of its inputs may be float16."""
+    return {n: halved(x, np.float16) if n in reference.halved else x for n, x in feeds.items()}
 
 
 def _verification(tallies: Mapping[str, "Tally"], reference: Reference) -> Verification:

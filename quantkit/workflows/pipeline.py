@@ -28,7 +28,7 @@ from quantkit.plan.model import SolvedIntegers
 from quantkit.plan.packing import PACKED_OPSET, same_bits, with_bits
 from quantkit.provenance import Provenance
 from quantkit.rewrite.simplify.subexpressions import tie_weights
-from quantkit.runtime.check_result import LARGE, Reference, Verification, compare, run_float
+from quantkit.runtime.check_result import LARGE, Reference, Verification, run_float
 from quantkit.runtime.session import RUNTIME_ERRORS, load_model
 from quantkit.settings import DynamicSettings
 from quantkit.settings.record import dynamic_record
@@ -36,6 +36,7 @@ from quantkit.solve.blocks import BlockSettings, CodesFolder, solve_blind
 from quantkit.solve.losses import Meter
 from quantkit.solve.ranges import narrowed_ranges
 from quantkit.targets import cores
+from quantkit.workflows.apart import compare_apart
 from quantkit.workflows.bits import RECORD, loading_noted, packed_bits, spread_of, wanted_bytes
 from quantkit.workflows.calibrate import CalibrateOptions
 from quantkit.workflows.measure import decide
@@ -191,7 +192,7 @@ def write_float(
     with loaded.watched(), staged(output) as stage:
         reference = run_float(loaded)
         nbytes = stage.write(copy_of(loaded.model), external=external_data)
-        checked = compare(stage.model_path, reference, nbytes=nbytes)
+        checked = compare_apart(stage.model_path, reference, nbytes=nbytes)
         loaded.require_unchanged()
         external = stage.commit() is not None
     return QuantizeResult(

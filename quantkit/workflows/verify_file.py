@@ -23,11 +23,12 @@ from quantkit.provenance import (
     software,
     source_of,
 )
-from quantkit.runtime.check_result import Reference, Verification, compare, run_float
+from quantkit.runtime.check_result import Reference, Verification, run_float
 from quantkit.runtime.session import load_model
 from quantkit.settings import DataSettings
 from quantkit.settings.record import data_settings_of
 from quantkit.text import printable
+from quantkit.workflows.apart import compare_apart
 from quantkit.workflows.calibrate import opened_for
 from quantkit.workflows.outcome import hides_noise, is_noise, noise
 
@@ -269,7 +270,7 @@ def _runs(case: _Case, float_check: Check, data_check: Check) -> Check:
         except QuantkitError as e:
             reference = replace(reference, note=f"not compared with float: {e}")
     try:
-        found = compare(case.path, reference, nbytes=case.loaded.nbytes)
+        found = compare_apart(case.path, reference, nbytes=case.loaded.nbytes)
     except QuantkitError as e:
         return Check("runs", "wrong", str(e))
     return _judged(found)
