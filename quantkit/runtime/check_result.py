@@ -49,6 +49,7 @@ __all__ = [
 LARGE = 1 << 30
 # Below this the output is more noise than signal, whatever the model is for.
 NOISE_DB = 5.0
+_ENOUGH, _HALF = 8, 0.5  # fewer values say nothing; if fewer of them are equal, they are noise
 
 # An error of a tenth: what every output keeps of a model whose plan is made here, if any plan does. Of what varies in an
 # output half of that will do: a score that hardly moves would else have to be exact to its last digit.
@@ -132,7 +133,7 @@ class Verification:
     def __str__(self) -> str:
         done = "valid, loads and runs in onnxruntime" if self.ran else "valid, loads in onnxruntime"
         found = self.figures(_SHOWN)
-        return f"verified: {done}" + (
+        return f"{self.heading}: {done}" + (
             f"; SQNR against float on {self.judged_on}: {found}" if found else ""
         )
 
@@ -146,6 +147,13 @@ class Verification:
         shown = found[:most]
         more = f" and {len(found) - len(shown)} more" if len(found) > len(shown) else ""
         return ", ".join(shown) + more
+
+    @property
+    def heading(self) -> str:
+        """Return "verified", or "noise" where an output, or all that varies in it, has nothing to do with float's."""
+        unlike = (a.values >= _ENOUGH and a.share < _HALF for a in self.agreement.values())
+        poor = any(unlike) if self.worst is None else self.worst < NOISE_DB
+        return "noise" if poor else "verified"
 
     @property
     def judged_on(self) -> str:
