@@ -17,6 +17,7 @@ from quantkit.files import (
     check_outputs,
     destination,
     make_scratch,
+    only_run,
     replace_text,
     scratch,
 )
@@ -274,3 +275,46 @@ def test_a_link_that_is_named_like_a_leftover_is_not_followed(tmp_path: Path) ->
         pass
     assert Path("precious/f").exists()
     assert not os.path.lexists(name)
+
+
+# ------------------------------------------------------------------------------------ one run per output
+
+HOLDS = """
+import sys
+from pathlib import Path
+from quantkit.files import only_run
+with only_run(Path("o.onnx")):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_another_process_that_writes_the_same_output_is_named(tmp_path: Path) -> None:
+    link = _link(Path("link.onnx"), "o.onnx")
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDS], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        for path in (Path("o.onnx"), tmp_path / "o.onnx", link):
+            with pytest.raises(UsageError, match="Another run is writing"), only_run(path):
+                pass
+        with only_run(Path("p.onnx")):
+            pass
+        other.kill()
+    with only_run(Path("o.onnx")):
+        pass
+    assert [p.name for p in tmp_path.iterdir()] == ["link.onnx"]
+
+
+def test_a_lock_does_not_follow_links_and_needs_no_fcntl(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _link(Path(".o.onnx.lock"), "elsewhere")
+    with pytest.raises(OutputError), only_run(Path("o.onnx")):
+        pass
+    Path(".o.onnx.lock").unlink()
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    with only_run(Path("o.onnx")):
+        pass
+    assert not [*tmp_path.iterdir()]
