@@ -1,9 +1,11 @@
 """Does a model come from where it says it does, and is it still what was written?"""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
+
+import onnx_ir as ir
 
 from quantkit.data import Samples, open_data
 from quantkit.errors import DataError, ModelError, QuantkitError
@@ -267,6 +269,7 @@ def _runs(case: _Case, float_check: Check, data_check: Check) -> Check:
     if case.float_model is not None and float_check.outcome == "ok":
         try:
             reference = _reference(case, case.float_model, known=data_check.outcome == "ok")
+            reference = replace(reference, halved=_halved(case, case.float_model))
         except QuantkitError as e:
             reference = replace(reference, note=f"not compared with float: {e}")
     try:
@@ -295,6 +298,25 @@ def _reference(case: _Case, float_model: LoadedModel, *, known: bool) -> Referen
         )
     named = on if fitted and known else "samples of the given data"
     return run_float(float_model, feeds[0], more=feeds[1:], on=named)
+
+
+def _halved(case: _Case, float_model: LoadedModel) -> frozenset[str]:
+    """Return the inputs and outputs that are float16 in the model and float32 in the float model, as the record says."""
+    asked = case.says.options.get("float16", {})
+    ends = {"half_inputs": _types(case.loaded.model.graph.inputs)}
+    ends |= {"half_outputs": _types(case.loaded.model.graph.outputs)}
+    graph = float_model.model.graph
+    before = _types([*graph.inputs, *graph.outputs])
+    return frozenset(
+        name
+        for key, types in ends.items()
+        for name, kind in types.items()
+        if asked.get(key) and (before.get(name), kind) == (ir.DataType.FLOAT, ir.DataType.FLOAT16)
+    )
+
+
+def _types(values: Iterable[ir.Value]) -> dict[str, ir.DataType | None]:
+    return {value.name or "": value.dtype for value in values}
 
 
 def _judged(found: Verification) -> Check:
