@@ -10,6 +10,7 @@ import shutil
 import socket
 import stat
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -47,6 +48,7 @@ _PATIENCE, _GLANCE = (
 )  # seconds in which the workers of a killed run end, and between two looks
 _WEEK = 7 * 24 * 3600  # seconds; no run of another machine lasts so long
 _KILO = 1000
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def human(nbytes: float) -> str:
@@ -250,7 +252,7 @@ def put(made: Path, path: Path) -> None:
     try:
         before = path.stat()
     except FileNotFoundError:
-        made.chmod(0o666 & ~_umask())
+        made.chmod(_new_mode(path.parent))
     else:
         with suppress(PermissionError):  # only root gives files away
             os.chown(made, before.st_uid, before.st_gid)
@@ -258,10 +260,19 @@ def put(made: Path, path: Path) -> None:
     made.replace(path)
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _new_mode(folder: Path) -> int:
+    """Return the permissions of a new file in a folder.
+
+    A file is made to see them: reading the process's umask changes it for a moment, and files of other threads would be
+    open to everyone.
+    """
+    path = folder / f".{_signature()}-{threading.get_ident()}"
+    number = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+    try:
+        return stat.S_IMODE(os.fstat(number).st_mode)
+    finally:
+        os.close(number)
+        path.unlink()
 
 
 @contextmanager
@@ -406,23 +417,39 @@ def _signature() -> str:
 
 @cache
 def _host() -> str:
-    """Return what tells machines apart that share a folder, and containers that count processes on their own."""
+    """Return what tells machines apart that share a folder, and containers that count processes on their own.
+
+    Names of hosts and of process namespaces are often the same on two machines; what a kernel drew when it started is not. So
+    what a process left before a restart counts as another machine's.
+    """
     space = ""
     with suppress(OSError):
         space = os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - what it says is no path
-    return _short(f"{socket.gethostname()}{space}")
+    kernel = _boot()
+    if not kernel:
+        import uuid
+
+        kernel = str(uuid.getnode())
+    return _short(f"{socket.gethostname()}{space}{kernel}")
+
+
+def _boot() -> str:
+    """Return what the kernel drew when it started; "" if it tells nothing."""
+    try:
+        return _BOOT.read_text(encoding="ascii")
+    except OSError:
+        return ""
 
 
 def _start_of(pid: int) -> str:
     """Return what tells a process from others that had or will have its number; "" if there is none now."""
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return "" if Path("/proc/self/stat").exists() else _running(pid)
     after_name = fields.rpartition(")")[2].split()  # a name may hold anything
     gone = after_name[0] in {"Z", "X"}
-    return "" if gone else _short(f"{boot}{after_name[19]}")
+    return "" if gone else _short(f"{_boot()}{after_name[19]}")
 
 
 def _running(pid: int) -> str:

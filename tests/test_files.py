@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from quantkit import files
 from quantkit.errors import OutputError, QuantkitError, UsageError
 from quantkit.files import (
     check_folder,
@@ -318,3 +319,30 @@ def test_a_lock_does_not_follow_links_and_needs_no_fcntl(
     with only_run(Path("o.onnx")):
         pass
     assert not [*tmp_path.iterdir()]
+
+
+# --------------------------------------------------------------------------- machines and threads that share
+
+
+def test_machines_with_one_name_do_not_sweep_what_the_other_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boot = _file(tmp_path / "boot_id", "another kernel")
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "_BOOT", boot)
+        files._host.cache_clear()
+        theirs = make_scratch(tmp_path)
+    files._host.cache_clear()
+    with scratch(tmp_path):
+        assert theirs.exists()
+
+
+def test_permissions_are_found_without_changing_them_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def changed(mask: int) -> int:
+        raise AssertionError(mask)
+
+    monkeypatch.setattr(os, "umask", changed)
+    replace_text(tmp_path / "new", "text")
+    assert [p.name for p in tmp_path.iterdir()] == ["new"]
