@@ -151,9 +151,12 @@ def attest(
     progress("Hashing")
     unchanged, sources = (_content(case), _record(text)), (_float(case), _data(case))
     progress("Running")
+    runs = _runs(case, *sources)
+    for loaded in (case.loaded, case.float_model):  # digests and runs belong to one version of each
+        if loaded is not None:
+            loaded.require_unchanged()
     return Attestation(
-        provenance=says,
-        checks=(*unchanged, *sources, _runs(case, *sources), _software(says), _cpu(says)),
+        provenance=says, checks=(*unchanged, *sources, runs, _software(says), _cpu(says))
     )
 
 
