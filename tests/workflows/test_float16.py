@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -162,7 +163,7 @@ def test_ends_in_float16_are_verified_too(tmp_path: Path, *, compute: bool) -> N
 )
 @pytest.mark.parametrize("given", [False, True])
 def test_ends_in_float16_are_verified_again_as_recorded(
-    ends: dict[str, bool], tmp_path: Path, *, given: bool
+    ends: dict[str, Any], tmp_path: Path, *, given: bool
 ) -> None:
     source, out, data = save(tokens(), tmp_path / "m.onnx"), tmp_path / "o.onnx", tmp_path / "x.npy"
     np.save(data, rows())
