@@ -10,8 +10,9 @@ import shutil
 import socket
 import stat
 import tempfile
+import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from hashlib import blake2b
@@ -23,13 +24,16 @@ from quantkit.errors import OutputError, QuantkitError, UsageError, as_os_error
 __all__ = [
     "check_folder",
     "check_outputs",
+    "check_unasked",
     "destination",
     "human",
     "make_scratch",
+    "only_run",
     "put",
     "replace_text",
     "replacing",
     "scratch",
+    "sweep",
 ]
 
 # Kinds of files that quantkit writes and no data is made of.
@@ -38,8 +42,13 @@ _OWN_SUFFIXES = frozenset(
 )
 _HEAD = 4096  # bytes in which files of ours without such a suffix name quantkit
 _LEFT = re.compile(r"\.quantkit-(?P<host>[0-9a-f]{8})-(?P<pid>\d+)-(?P<start>[0-9a-f]{8})-")
+_PATIENCE, _GLANCE = (
+    1.0,
+    0.05,
+)  # seconds in which the workers of a killed run end, and between two looks
 _WEEK = 7 * 24 * 3600  # seconds; no run of another machine lasts so long
 _KILO = 1000
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def human(nbytes: float) -> str:
@@ -110,10 +119,43 @@ def _refuse_overwriting(path: Path, real: Path, source: Path) -> None:
 
 def _is_own(path: Path) -> bool:
     """Say whether a file looks like one that quantkit wrote: a plan or a result may stand beside the data."""
-    if path.suffix.lower() in _OWN_SUFFIXES:
-        return True
+    return path.suffix.lower() in _OWN_SUFFIXES or _names_quantkit(path)
+
+
+def _names_quantkit(path: Path) -> bool:
     with path.open("rb") as file:
         return b"quantkit" in file.read(_HEAD)
+
+
+def check_unasked(
+    outputs: Iterable[Path], folder: Path, is_own: Callable[[Path], bool] = _names_quantkit
+) -> None:
+    """Refuse outputs whose path the user did not type, if they lie outside `folder` or would replace a foreign file.
+
+    A quantkit.toml and links next to it may come with a cloned repository: they must not choose what is overwritten.
+
+    Args:
+        outputs: Files, and folders with all that is in them.
+        folder: Where quantkit.toml is, or would be.
+        is_own: Tells whether quantkit wrote an existing file.
+
+    Raises:
+        UsageError: An output is not in the folder, or quantkit did not write the file that it would replace.
+    """
+    home = Path(os.path.realpath(folder))
+    for output in outputs:
+        inner = output.rglob("*") if output.is_dir() else ()
+        for path in (output, *(place for place in inner if place.is_symlink())):
+            real = Path(os.path.realpath(path))
+            if not real.is_relative_to(home):
+                raise UsageError(
+                    f"Writing '{path}' would write '{real}', outside of '{home}', and only a path that you type may do so: "
+                    f"give -o, or change output in quantkit.toml."
+                )
+        if output.is_file() and not is_own(output):
+            raise UsageError(
+                f"'{output}' was not written by quantkit, and only a path that you type may replace it: give -o, or move the file."
+            )
 
 
 def check_folder(folder: Path, names: Sequence[str], inputs: Iterable[Path | None]) -> None:
@@ -210,7 +252,7 @@ def put(made: Path, path: Path) -> None:
     try:
         before = path.stat()
     except FileNotFoundError:
-        made.chmod(0o666 & ~_umask())
+        made.chmod(_new_mode(path.parent))
     else:
         if hasattr(os, "chown"):  # files have no such owner on Windows
             with suppress(PermissionError):  # only root gives files away
@@ -219,10 +261,19 @@ def put(made: Path, path: Path) -> None:
     made.replace(path)
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _new_mode(folder: Path) -> int:
+    """Return the permissions of a new file in a folder.
+
+    A file is made to see them: reading the process's umask changes it for a moment, and files of other threads would be
+    open to everyone.
+    """
+    path = folder / f".{_signature()}-{threading.get_ident()}"
+    number = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+    try:
+        return stat.S_IMODE(os.fstat(number).st_mode)
+    finally:
+        os.close(number)
+        path.unlink()
 
 
 @contextmanager
@@ -258,6 +309,85 @@ def make_scratch(parent: Path | None = None) -> Path:
         raise as_os_error(OutputError(said), e) from e
 
 
+@contextmanager
+def only_run(output: Path) -> Iterator[None]:
+    """Keep other runs from writing the same output until the block ends.
+
+    The lock is a file next to the output. The system releases it when the process ends, however it ends; where the system has no
+    locks, none is held.
+
+    Raises:
+        UsageError: Another run is writing it.
+        OutputError: No file can be made there.
+    """
+    real = Path(os.path.realpath(output))
+    path = real.with_name(f".{real.name}.lock")
+    try:
+        file = _hold(path)
+    except OSError as e:
+        said = f"Cannot write '{path}': {e.strerror or e}; nothing was run."
+        raise as_os_error(OutputError(said), e) from e
+    if file is None:
+        raise UsageError(
+            f"Another run is writing '{output}': wait until it has ended, or choose another output."
+        )
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            path.unlink()
+        file.close()
+        if os.name == "nt":  # where an open file cannot be removed
+            with suppress(OSError):
+                path.unlink()
+
+
+def _hold(path: Path) -> BinaryIO | None:
+    """Return a file that this process has locked; None if another one keeps it."""
+    until = time.monotonic() + _PATIENCE
+    while True:
+        # Not through a link, which may have come with a cloned repository.
+        number = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
+        file = os.fdopen(number, "rb+")
+        if _lock(file):
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(number), path.stat()):
+                    return file
+            file.close()  # it is no longer there: the run that made it has just ended
+            continue
+        file.close()
+        if time.monotonic() > until:
+            return None
+        time.sleep(_GLANCE)
+
+
+def _lock(file: BinaryIO) -> bool:
+    """Lock a file until it is closed; return whether that was possible."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return _lock_bytes(file)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        return True
+    return True
+
+
+def _lock_bytes(file: BinaryIO) -> bool:
+    try:
+        import msvcrt
+    except ImportError:
+        return True
+    try:
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
+    except OSError:
+        return False
+    return True
+
+
 def sweep(folder: Path) -> None:
     """Remove what quantkit's processes left in a folder when they were killed."""
     with suppress(OSError), os.scandir(folder) as entries:
@@ -288,23 +418,39 @@ def _signature() -> str:
 
 @cache
 def _host() -> str:
-    """Return what tells machines apart that share a folder, and containers that count processes on their own."""
+    """Return what tells machines apart that share a folder, and containers that count processes on their own.
+
+    Names of hosts and of process namespaces are often the same on two machines; what a kernel drew when it started is not. So
+    what a process left before a restart counts as another machine's.
+    """
     space = ""
     with suppress(OSError):
         space = os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - what it says is no path
-    return _short(f"{socket.gethostname()}{space}")
+    kernel = _boot()
+    if not kernel:
+        import uuid
+
+        kernel = str(uuid.getnode())
+    return _short(f"{socket.gethostname()}{space}{kernel}")
+
+
+def _boot() -> str:
+    """Return what the kernel drew when it started; "" if it tells nothing."""
+    try:
+        return _BOOT.read_text(encoding="ascii")
+    except OSError:
+        return ""
 
 
 def _start_of(pid: int) -> str:
     """Return what tells a process from others that had or will have its number; "" if there is none now."""
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return "" if Path("/proc/self/stat").exists() else _running(pid)
     after_name = fields.rpartition(")")[2].split()  # a name may hold anything
     gone = after_name[0] in {"Z", "X"}
-    return "" if gone else _short(f"{boot}{after_name[19]}")
+    return "" if gone else _short(f"{_boot()}{after_name[19]}")
 
 
 def _running(pid: int) -> str:

@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
+from quantkit import files
 from quantkit.errors import OutputError, QuantkitError, UsageError
 from quantkit.files import (
     check_folder,
     check_outputs,
     destination,
     make_scratch,
+    only_run,
     replace_text,
     scratch,
 )
@@ -285,3 +287,71 @@ def test_files_are_replaced_where_the_system_knows_no_owners(
     monkeypatch.delattr("os.chown")
     replace_text(_file(Path("f")), "new")
     assert Path("f").read_text() == "new"
+# ------------------------------------------------------------------------------------ one run per output
+
+HOLDS = """
+import sys
+from pathlib import Path
+from quantkit.files import only_run
+with only_run(Path("o.onnx")):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_another_process_that_writes_the_same_output_is_named(tmp_path: Path) -> None:
+    link = _link(Path("link.onnx"), "o.onnx")
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDS], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        for path in (Path("o.onnx"), tmp_path / "o.onnx", link):
+            with pytest.raises(UsageError, match="Another run is writing"), only_run(path):
+                pass
+        with only_run(Path("p.onnx")):
+            pass
+        other.kill()
+    with only_run(Path("o.onnx")):
+        pass
+    assert [p.name for p in tmp_path.iterdir()] == ["link.onnx"]
+
+
+def test_a_lock_does_not_follow_links_and_needs_no_fcntl(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _link(Path(".o.onnx.lock"), "elsewhere")
+    with pytest.raises(OutputError), only_run(Path("o.onnx")):
+        pass
+    Path(".o.onnx.lock").unlink()
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    with only_run(Path("o.onnx")):
+        pass
+    assert not [*tmp_path.iterdir()]
+
+
+# --------------------------------------------------------------------------- machines and threads that share
+
+
+def test_machines_with_one_name_do_not_sweep_what_the_other_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boot = _file(tmp_path / "boot_id", "another kernel")
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "_BOOT", boot)
+        files._host.cache_clear()
+        theirs = make_scratch(tmp_path)
+    files._host.cache_clear()
+    with scratch(tmp_path):
+        assert theirs.exists()
+
+
+def test_permissions_are_found_without_changing_them_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def changed(mask: int) -> int:
+        raise AssertionError(mask)
+
+    monkeypatch.setattr(os, "umask", changed)
+    replace_text(tmp_path / "new", "text")
+    assert [p.name for p in tmp_path.iterdir()] == ["new"]

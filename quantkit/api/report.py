@@ -5,7 +5,7 @@ from pathlib import Path
 
 from quantkit.api.arguments import as_path, checked_kinds, read_result
 from quantkit.errors import UsageError
-from quantkit.files import check_folder, check_outputs, replace_text
+from quantkit.files import check_folder, check_outputs, check_unasked, replace_text
 from quantkit.report import picture_svg, write_html, write_markdown
 from quantkit.result import Result
 
@@ -71,6 +71,8 @@ def write_report(
     names = {"html": ["report.html"], "md": ["report.md"]}.get(form, ["report.html", "report.md"])
     check_folder(folder, names, [file])
     check_outputs([drawn, *(folder / name for name in names if folder.is_dir())], [file])
+    if output is None:
+        check_unasked([folder / name for name in names], folder)
     page = write_html(found, folder) if form != "md" else None
     text = write_markdown(found, folder) if form != "html" else None
     if drawn is not None:

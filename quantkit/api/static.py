@@ -88,8 +88,8 @@ def quantize_static(  # noqa: PLR0913 - one parameter per question
         data_or_calibration: What `quantkit.calibrate` takes as data, or the `Calibration` that it returned, or
             the path of one that was saved. With data, weights are rounded by what they multiply; with a
             calibration they are rounded without it.
-        target: What will run the result: see ``quantkit targets``. None is the plan's, or "cpu", which gives the same
-            integers on every CPU.
+        target: What will run the result: see ``quantkit targets``. None is the plan's, or "cpu", whose layers
+            give the same integers on every CPU.
         quant_format: "qdq", or "qoperator" for QLinear operators; None is the plan's, or "qdq".
         coverage: "gain" (None), what runs faster in integers; or "all", every operator that the target has and every
             tensor between them, as NPUs want it.

@@ -85,7 +85,8 @@ def calibrate(  # noqa: PLR0913 - one parameter a flag
 
     Interrupted? The same command continues where it stopped. Formats: docs/calibrate.md.
     """
-    from quantkit.files import check_outputs
+    from quantkit.files import check_outputs, check_unasked
+    from quantkit.observe.container import is_container
 
     if show is not None:
         check_outputs([export], [show])
@@ -122,6 +123,8 @@ def calibrate(  # noqa: PLR0913 - one parameter a flag
         scheduler=scheduler,
         threads=threads,
     )
+    if "output" not in run.given:
+        check_unasked([target], recipe.folder, is_container)
     check_outputs([target, export], [*read_by(settings, source), recipe.file])
     try:
         with watching(quiet=as_json) as monitor:

@@ -108,7 +108,7 @@ def measured(asked: Asked, recipe: Recipe, *, as_json: bool, quiet: bool = False
     """
     from quantkit.cli.evaluation_view import present
     from quantkit.evaluate.outputs import AccuracyOptions
-    from quantkit.files import check_folder
+    from quantkit.files import check_folder, check_unasked
     from quantkit.gate import rules_of
     from quantkit.workflows import evaluate as work
 
@@ -124,6 +124,8 @@ def measured(asked: Asked, recipe: Recipe, *, as_json: bool, quiet: bool = False
     folder = asked.folder or wanted.output or Path("evaluation")
     contenders = work.named(models)
     read = read_by(settings, *(model.path for model in contenders))
+    if asked.folder is None and "output" not in flags.given:
+        check_unasked([folder / name for name in work.written(contenders)], recipe.folder)
     check_folder(folder, work.written(contenders), [*read, recipe.file])
     # A limit would draw the very samples that calibration with a limit drew.
     split = flags.hold_out is None and settings.limit is not None

@@ -74,7 +74,8 @@ def print_verified(checked: "Verification", how: str, figures: str) -> None:
     """
     ran = " and runs" if checked.ran else ""
     compared = escape(f"; {how}: {figures}") if figures else ""
-    marked(f"[green]verified[/]: valid, loads{ran} in onnxruntime{compared}")
+    colour = "green" if checked.heading == "verified" else "bold red"
+    marked(f"[{colour}]{checked.heading}[/]: valid, loads{ran} in onnxruntime{compared}")
 
 
 def _fused(fusion: "Fusion") -> list[str]:

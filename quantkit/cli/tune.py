@@ -90,9 +90,10 @@ def tune(  # noqa: PLR0913 - one parameter a flag
     """
     from quantkit.cli.evaluate import refuse_code
     from quantkit.evaluate.outputs import AccuracyOptions
-    from quantkit.files import check_folder
+    from quantkit.files import check_folder, check_unasked
     from quantkit.workflows.tune import TuneJob
     from quantkit.workflows.tune import tune as work
+    from quantkit.workflows.tune.folder import places_in
 
     recipe = load_recipe()
     source = model or recipe.model
@@ -104,6 +105,8 @@ def tune(  # noqa: PLR0913 - one parameter a flag
     refuse_code(recipe, measured.given.get("metric"))
     wanted, judged = budget.over(recipe.tune), measured.over(recipe.evaluate)
     folder = wanted.output or Path("tuned")
+    if "output" not in budget.given:
+        check_unasked(places_in(folder), recipe.folder, lambda _: True)  # TuneFolder knows its own
     check_folder(folder, (), [*read_by(settings, source), recipe.file])
     job = TuneJob(
         source=source,

@@ -1,4 +1,4 @@
-"""Weights of few bits in the file, put together again by nodes that runtimes compute once, at load.
+"""Weights of few bits in the file, put together again by nodes that onnxruntime computes once, at load. Others may not: OpenVINO 2026.4 computed other values.
 
 Codes of b bits stand in the file as planes of 4, 2 and 1 bits (`quantkit.numerics.packing`), and
 

@@ -263,7 +263,10 @@ def _sentence(products: int, unsafe: int, worst: _Worst) -> str:
     if not products:
         return "No Conv, Gemm or MatMul with constant int8 weights: nothing can saturate."
     if not unsafe:
-        return "The same integers on AVX2, VNNI and ARM: no layer can saturate."
+        return (
+            "Layers give the same integers on AVX2, VNNI and ARM, as none can saturate; Add and Mul in integers may differ by one "
+            "step on ARM."
+        )
     count = f"{unsafe} of {products} layers can saturate on x86 without VNNI"
     if not worst.computed:
         why = worst.note or "what they read was not to be seen"

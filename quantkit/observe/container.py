@@ -20,7 +20,7 @@ from quantkit.errors import DataError, as_os_error
 from quantkit.files import replacing
 from quantkit.settings import memory_of, memory_text
 
-__all__ = ["is_calibration", "read_container", "write_container"]
+__all__ = ["is_calibration", "is_container", "read_container", "write_container"]
 
 _HEADER = "header.json"
 # What reading a file that is something else, or cut off, or has a flipped bit may raise.
@@ -42,9 +42,12 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def is_calibration(path: Path) -> bool:
-    """Say whether a file is one of these, or is named like one; an .npz of samples is a zip as well."""
-    if path.suffix == ".calibration":
-        return True
+    """Say whether a file is one of these, or is named like one."""
+    return path.suffix == ".calibration" or is_container(path)
+
+
+def is_container(path: Path) -> bool:
+    """Say whether a file has the contents of one of these; an .npz of samples is a zip as well."""
     try:
         if not path.is_file() or not zipfile.is_zipfile(path):
             return False

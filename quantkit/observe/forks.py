@@ -29,6 +29,7 @@ from quantkit.errors import QuantkitError
 __all__ = [
     "Crew",
     "Threads",
+    "WorkerDiedError",
     "can_fork",
     "forked_map",
     "make_crew",
@@ -45,8 +46,17 @@ _GLANCE = 0.1  # seconds for which nobody hears from the workers, at most
 _AHEAD = (
     2  # items a thread is given at a time, so that it never waits for whoever takes the results
 )
+_GRACE = 5.0  # seconds until a worker whose pipe is closed has ended
 _SIGNAL_OF_PARENT = 1  # prctl's PR_SET_PDEATHSIG
 _WORD, _RESULT, _ERROR = range(3)
+
+
+class WorkerDiedError(QuantkitError):
+    """A worker ended before its item was done; `exitcode` is the negative number of the signal that ended it."""
+
+    def __init__(self, message: str, exitcode: int | None) -> None:
+        super().__init__(message)
+        self.exitcode = exitcode
 
 
 @contextmanager
@@ -165,7 +175,7 @@ class Crew:
         An item is taken when a worker is free for it. `hear` is called with what workers say.
 
         Raises:
-            QuantkitError: A worker was killed.
+            WorkerDiedError: A worker was killed, or crashed.
         """
         left = iter(items)
         busy: list[Connection] = []  # in the order in which they were given their items
@@ -186,7 +196,7 @@ class Crew:
                 try:
                     kind, value = line.recv()
                 except (EOFError, OSError) as e:
-                    raise _lost() from e
+                    raise _lost(self._processes[line]) from e
                 if kind == _WORD:
                     hear(value)
                     continue
@@ -249,10 +259,12 @@ def make_crew(
     return Threads(function, workers)
 
 
-def _lost() -> QuantkitError:
-    return QuantkitError(
+def _lost(process: Any) -> WorkerDiedError:
+    process.join(_GRACE)
+    return WorkerDiedError(
         "A worker process died, most likely for want of memory: the same command continues "
-        "where it stopped; use fewer --workers, a smaller --batch or a --memory limit."
+        "where it stopped; use fewer --workers, a smaller --batch or a --memory limit.",
+        process.exitcode,
     )
 
 

@@ -228,6 +228,8 @@ def check_settings(options: StaticSettings, output_format: Format) -> None:
         raise UsageError(
             f"{target.name} does not read the format {output_format.value}: use the format {taken}."
         )
+    if options.packs and options.weight_bits != _BYTE:
+        _check_unpacks(target)
     types = {"Activations have the type": options.activation}
     types |= {"Weights have the type": options.weight}
     types |= {f"The rule for '{o.tensor}' says": o.int_type for o in options.tensors if o.int_type}
@@ -245,6 +247,15 @@ def check_settings(options: StaticSettings, output_format: Format) -> None:
         )
     if output_format is Format.QOPERATOR:
         _check_qlinear_types(types, options)
+
+
+def _check_unpacks(target: Target) -> None:
+    """Refuse packed weights where onnxruntime's CPU provider does not unpack them: OpenVINO computed other values of them."""
+    if not target.has_qlinear:
+        raise UsageError(
+            f"Weights of fewer than 8 bits in the file are for onnxruntime's CPU provider, which unpacks them at load; {target.name} "
+            f"({target.runtime}) may compute other values of them: leave out --weight-bits and --target-size, or the target."
+        )
 
 
 def _check_gain(types: Mapping[str, IntType], options: StaticSettings) -> None:
@@ -310,6 +321,8 @@ def check_target_of(plan: Plan, target: Target) -> None:
             f"The plan was made for {plan.target}, and {target.name} is asked for: make one with --target {target.name}, or "
             "leave the target away (--target, target in quantkit.toml)."
         )
+    if any(weight.blocks is not None for weight in plan.weights):
+        _check_unpacks(target)
     types = {f"The plan gives '{a.tensor}' the type": a.dtype for a in plan.activations}
     types |= {f"The plan gives weight '{w.tensor}' the type": w.spec.dtype for w in plan.weights}
     _check_types(types, target)

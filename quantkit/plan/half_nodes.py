@@ -162,6 +162,8 @@ class _Obstacles:
         slots = self.half.slots.get(node.name)
         if slots is None or node.name in self.excluded:
             return self._unable(node)
+        if _moves_batch(node):
+            return "onnxruntime crashes where it fuses this Transpose with a MatMul in float16"
         read = [node.inputs[slot] for slot in sorted(slots.inputs)]
         made = [node.outputs[slot] for slot in sorted(slots.outputs)]
         found = (*self._of_values(read, made), self._inside(node, slots))
@@ -207,6 +209,18 @@ class _Obstacles:
         if 0 < least < LEAST_NORMAL:
             return f"float16 may turn what it reads into 0: values from {least:.3g}"
         return ""
+
+
+def _moves_batch(node: Node) -> bool:
+    """Tell whether a node is a Transpose that moves the first of several batch axes.
+
+    onnxruntime 1.31 fuses it with the MatMul behind it. If a float16 weight is multiplied, its inference of shapes then
+    reads memory that is not there (SIGSEGV at load). A Cast between the two keeps them apart.
+    """
+    perm = node.attributes.get("perm", ())
+    return (
+        node.op_type == "Transpose" and isinstance(perm, tuple) and perm[2:] != () and perm[0] != 0
+    )
 
 
 class _Groups:

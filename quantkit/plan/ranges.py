@@ -7,7 +7,7 @@ as by a Concat, all have one scale, for the hull of their ranges (`Sharing`).
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from math import inf, isfinite, log10
+from math import inf, isfinite, log10, sqrt
 
 import numpy as np
 
@@ -37,6 +37,7 @@ _ROUNDING = 1e-3  # of a step, by which float32 may miss the end of a range
 # Of what a formula bounds, observed values that stay below this share have a range of their own: each half of it
 # would cost a bit. A Softmax over many values is far below 1.
 _FAR_BELOW = 0.5
+_NO_WRAP = 2.0  # 255 / 148 and some room: what was observed is a sample
 # Steps of a shared scale that a tensor must at least extend over, beside others that extend over more: five bits.
 FEWEST_STEPS = 32
 
@@ -166,9 +167,20 @@ class Ranges:
         free = maker.op_type not in self._target.fixed_outputs
         if free and self.options.covers_all and maker.op_type != "Softmax" and seen is not bounds:
             return None  # what was observed, as it is asked for
-        if free and 0 < seen[1] < _FAR_BELOW * bounds[1]:
-            return KnownRange(bounds[0], seen[1], "observed")
+        wraps = maker.op_type == "Softmax" and self._target.has_qlinear
+        least = self._least_end(tensor, seen) if wraps else 0.0
+        if free and 0 < seen[1] < _FAR_BELOW * bounds[1] and least < bounds[1]:
+            why = "observed" if least <= seen[1] else "its kernel overflows below"
+            return KnownRange(bounds[0], max(seen[1], least), why)
         return KnownRange(*bounds, f"{maker.op_type} cannot leave it")
+
+    def _least_end(self, tensor: str, seen: tuple[float, float]) -> float:
+        """Return the upper end that the range of a Softmax must have at least, for onnxruntime's integer kernel.
+
+        Over n values it multiplies 2^32 / (n e^5) by 1 / scale in 32 bits, and if the product wraps, 0 comes out. So 255 / end
+        must be below 148 n. The values add up to 1: n is at least 1 / rms, and at least 1 / max.
+        """
+        return _NO_WRAP * (sqrt(self.powers[tensor]) if tensor in self.powers else seen[1])
 
     def _seen(self, maker: Node | None, low: float, high: float) -> KnownRange | None:
         """Return what was observed, within the bounds of a Clip; None if NaN or infinity was."""

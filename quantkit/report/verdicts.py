@@ -332,4 +332,4 @@ def _portable(models: Sequence[Evaluated]) -> str:
     if not checked:
         return ""
     names = [m.name for m in checked if m.fidelity and not m.fidelity.portable]
-    return f"not on every CPU: {_names_text(names)}" if names else "the same on every CPU"
+    return f"not on every CPU: {_names_text(names)}" if names else "layers the same on every CPU"

@@ -170,7 +170,7 @@ class Fidelity:
         unsafe: Names of those whose pair sums could saturate on x86 without VNNI.
         saturated_db: SQNR of what the worst of them makes, saturated against exact, on real samples; None: no difference.
         this_cpu: What this CPU is, and whether it saturates.
-        portable: Whether AVX2, VNNI and ARM give the same integers.
+        portable: Whether layers give the same integers on AVX2, VNNI and ARM.
         sentence: All that for people.
     """
 

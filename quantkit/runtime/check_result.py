@@ -41,6 +41,7 @@ __all__ = [
     "Tally",
     "Verification",
     "compare",
+    "fed",
     "run_float",
 ]
 
@@ -49,6 +50,7 @@ __all__ = [
 LARGE = 1 << 30
 # Below this the output is more noise than signal, whatever the model is for.
 NOISE_DB = 5.0
+_ENOUGH, _HALF = 8, 0.5  # fewer values say nothing; if fewer of them are equal, they are noise
 
 # An error of a tenth: what every output keeps of a model whose plan is made here, if any plan does. Of what varies in an
 # output half of that will do: a score that hardly moves would else have to be exact to its last digit.
@@ -141,9 +143,8 @@ class Verification:
     def __str__(self) -> str:
         done = "valid, loads and runs in onnxruntime" if self.ran else "valid, loads in onnxruntime"
         found = self.figures(_SHOWN)
-        head = "checked" if self.on == CALIBRATED or (self.worst or 0.0) < 0 else "verified"
         inside = " (in-sample: other inputs may get less)" if self.on == CALIBRATED else ""
-        return f"{head}: {done}" + (
+        return f"{self.heading}: {done}" + (
             f"; SQNR against float on {self.judged_on}{inside}: {found}" if found else ""
         )
 
@@ -162,6 +163,16 @@ class Verification:
         if name not in self.median or not isfinite(self.lowest[name]):
             return ""
         return f" (median {self.median[name]:.1f}, worst sample {self.lowest[name]:.1f})"
+
+    @property
+    def heading(self) -> str:
+        """Return "verified", or "noise" where an output, or all that varies in it, has nothing to do with float's.
+
+        On the samples that set the ranges nothing is verified: "checked".
+        """
+        unlike = (a.values >= _ENOUGH and a.share < _HALF for a in self.agreement.values())
+        poor = any(unlike) if self.worst is None else self.worst < NOISE_DB
+        return "noise" if poor else "checked" if self.on == CALIBRATED else "verified"
 
     @property
     def judged_on(self) -> str:
@@ -292,9 +303,8 @@ def compare(candidate: Path, reference: Reference, *, nbytes: int) -> Verificati
         return _run_unseen(session, reference)
     tallies: dict[str, list[Tally]] = {output.name: [] for output in session.get_outputs()}
     for feeds, expected in reference.runs:
-        given = {n: halved(x, np.float16) if n in reference.halved else x for n, x in feeds.items()}
         try:
-            outputs = run_session(session, given)
+            outputs = run_session(session, fed(reference, feeds))
         except RUNTIME_ERRORS as e:
             raise VerifyError(f"The result loads but does not run: {first_line(e)}") from e
         outputs |= {n: y.astype(np.float32) for n, y in outputs.items() if n in reference.halved}
@@ -305,6 +315,11 @@ def compare(candidate: Path, reference: Reference, *, nbytes: int) -> Verificati
             tally.noise *= reference.excess.get(output.name, 1.0)
             tallies[output.name].append(tally)
     return _verification(tallies, reference)
+
+
+def fed(reference: Reference, feeds: Feeds) -> dict[str, Any]:
+    """Return a sample as the candidate takes it: some of its inputs may be float16."""
+    return {n: halved(x, np.float16) if n in reference.halved else x for n, x in feeds.items()}
 
 
 def _verification(samples: Mapping[str, Sequence["Tally"]], reference: Reference) -> Verification:

@@ -1,4 +1,4 @@
-"""Proof, from a quantized file alone, that its integers are the same on every CPU.
+"""Proof, from a quantized file alone, that its layers give the same integers on every CPU.
 
 x86 without VNNI adds two neighbouring uint8 x int8 products in a saturating int16. A weight is safe from that if no
 pair of neighbours, in the order in which the kernel sums, is too large together (`quantkit.numerics.pairs`).

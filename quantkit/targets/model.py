@@ -122,6 +122,11 @@ class Target:
         return self.needs_output >= self.products
 
     @property
+    def has_qlinear(self) -> bool:
+        """Whether onnxruntime's own QLinear kernels run the file, and so all else that it computes of constants at load."""
+        return "qoperator" in self.formats
+
+    @property
     def operators(self) -> frozenset[str]:
         """All that can run in integers."""
         return self.products | self.computes | self.moves

@@ -31,7 +31,7 @@ from quantkit.graph.shapes import infer_types
 from quantkit.graph.view import view_of
 from quantkit.observe.calibration import Calibration
 from quantkit.observe.collect import CalibrateOptions, collect
-from quantkit.observe.container import is_calibration
+from quantkit.observe.container import is_container
 from quantkit.observe.monitor import Monitor, Silent
 from quantkit.observe.points import Points, points_of
 from quantkit.observe.prepare import batch_for, inputs_of, with_model_folder
@@ -138,9 +138,10 @@ def _check_output(output: Path | None, loaded: LoadedModel, data: object) -> Non
     if output is not None:
         read = [Path(data)] if isinstance(data, str | Path) else []
         check_outputs([output, _partial(output)], [*loaded.files, *read])
-        if _partial(output).exists() and not is_calibration(_partial(output)):
+        partial = _partial(output)
+        if partial.is_symlink() or (partial.exists() and not is_container(partial)):
             raise UsageError(
-                f"'{_partial(output)}' is in the way of what is kept while calibrating, and not quantkit's: move it, or "
+                f"'{partial}' is in the way of what is kept while calibrating, and not quantkit's: move it, or "
                 "choose another output."
             )
 

@@ -113,8 +113,9 @@ def evaluate(
     if len(models) < 2:  # noqa: PLR2004 - float and a candidate
         raise UsageError("There is no candidate: quantkit evaluate FLOAT CANDIDATE... --data DIR.")
     monitor.stage("Reading the models")
-    for model in models:
-        load_model(model.path).require_weights()
+    opened = [load_model(model.path) for model in models]
+    for loaded in opened:
+        loaded.require_weights()
     answered = measure_outputs(models, data, settings, options.accuracy, monitor)
     timed = Timed()
     if "latency" not in options.skip:
@@ -129,6 +130,8 @@ def evaluate(
         _evaluated(m, models[0], answered, timed, _Look(options=options, monitor=monitor))
         for m in models
     ]
+    for loaded in opened:  # what was measured and the digests belong to one version of each file
+        loaded.require_unchanged()
     result = Result(
         title=options.title or models[0].path.stem,
         data=answered.data,

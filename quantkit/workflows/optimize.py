@@ -28,9 +28,10 @@ from quantkit.rewrite.simplify import (
     simplify,
     with_pass,
 )
-from quantkit.runtime.check_result import LARGE, Reference, Verification, compare, run_float
+from quantkit.runtime.check_result import LARGE, Reference, Verification, run_float
 from quantkit.runtime.session import load_model, make_session, readable_ir_version, run_session
 from quantkit.settings.record import to_record
+from quantkit.workflows.apart import compare_apart
 from quantkit.workflows.outcome import require_same
 
 __all__ = ["OptimizeResult", "check_pass", "optimize_model"]
@@ -250,7 +251,7 @@ def _write(stage: Stage, model: ir.Model, origin: Provenance) -> int:
 
 def _verify(stage: Stage, reference: Reference, nbytes: int, hint: str) -> Verification:
     """Load and run the result as users will, then measure it as the reference was: not optimized."""
-    checked = compare(stage.model_path, reference, nbytes=nbytes)
+    checked = compare_apart(stage.model_path, reference, nbytes=nbytes)
     if not reference.outputs or nbytes >= LARGE // 4:  # not in memory twice
         _require_close(checked.about_zero, hint)
         return checked

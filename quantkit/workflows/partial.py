@@ -1,16 +1,15 @@
 """What a long run leaves for the next one to go on with, should it be killed: a folder beside the output."""
 
 import json
-import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from quantkit.errors import OutputError, QuantkitError, UsageError, as_os_error
-from quantkit.files import replace_text, scratch
+from quantkit.files import only_run, replace_text, scratch, sweep
 
 __all__ = ["Partial", "partial_folder"]
 
@@ -41,29 +40,56 @@ def partial_folder(output: Path | None, job: Mapping[str, Any]) -> Iterator[Part
         job: All that its results depend on; plain data.
 
     Raises:
-        UsageError: There is something of that name that is not quantkit's.
+        UsageError: There is something of that name that is not quantkit's, or another run is writing the output.
     """
     if output is None:
         with scratch() as folder:
             yield Partial(folder, False)
         return
     folder = output.with_name(f"{output.name}.partial")
-    key = sha256(json.dumps(job, sort_keys=True).encode()).hexdigest()
+    with only_run(output):
+        yield from _kept_folder(
+            folder, sha256(json.dumps(job, sort_keys=True).encode()).hexdigest()
+        )
+
+
+def _kept_folder(folder: Path, key: str) -> Iterator[Partial]:
     resumed = _key_of(folder) == key
     if not resumed:
-        _make_room(folder)
-        folder.mkdir()
-        replace_text(folder / _HEAD, json.dumps({"quantkit": "partial", "key": key}))
+        _make(folder, key)
     try:
         yield Partial(folder, resumed)
     except QuantkitError:
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
         raise
     except OSError as e:
-        shutil.rmtree(folder, ignore_errors=True)
-        said = f"Cannot write into '{folder}': {e.strerror or e}; nothing was written."
-        raise as_os_error(OutputError(said), e) from e
-    shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
+        raise _unwritable(folder, e) from e
+    _remove(folder)
+
+
+def _make(folder: Path, key: str) -> None:
+    """Make a folder in the place of what another job has left; it has its name when it is known as quantkit's."""
+    _make_room(folder)
+    try:
+        with scratch(folder.parent) as place:
+            whole = place / "whole"
+            whole.mkdir()
+            replace_text(whole / _HEAD, json.dumps({"quantkit": "partial", "key": key}))
+            whole.rename(folder)
+    except OSError as e:
+        raise _unwritable(folder, e) from e
+
+
+def _unwritable(folder: Path, error: OSError) -> QuantkitError:
+    said = f"Cannot write into '{folder}': {error.strerror or error}; nothing was written."
+    return as_os_error(OutputError(said), error)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder under another name: half of it, should the process be killed, would not be known as quantkit's."""
+    with suppress(OSError), scratch(folder.parent) as place:
+        folder.rename(place / "old")
 
 
 def _key_of(folder: Path) -> str | None:
@@ -78,13 +104,11 @@ def _key_of(folder: Path) -> str | None:
 def _make_room(folder: Path) -> None:
     if not folder.exists() and not folder.is_symlink():
         return
-    if (
-        folder.is_dir()
-        and not folder.is_symlink()
-        and (_key_of(folder) or not any(folder.iterdir()))
-    ):
-        shutil.rmtree(folder)
-        return
+    if folder.is_dir() and not folder.is_symlink():
+        sweep(folder)  # of versions that could be killed before the folder was known as quantkit's
+        if _key_of(folder) or not any(folder.iterdir()):
+            _remove(folder)
+            return
     raise UsageError(
         f"'{folder}' is in the way of what is kept while weights are solved for, and not quantkit's: move it, or choose another output."
     )

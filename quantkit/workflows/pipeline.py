@@ -36,7 +36,6 @@ from quantkit.runtime.check_result import (
     LARGE,
     Reference,
     Verification,
-    compare,
     run_float,
 )
 from quantkit.runtime.session import RUNTIME_ERRORS, load_model
@@ -53,6 +52,7 @@ from quantkit.solve.ranges import (
     noise_in_turns,
 )
 from quantkit.targets import cores
+from quantkit.workflows.apart import compare_apart
 from quantkit.workflows.bits import RECORD, loading_noted, packed_bits, spread_of, wanted_bytes
 from quantkit.workflows.calibrate import CalibrateOptions
 from quantkit.workflows.measure import decide
@@ -233,7 +233,7 @@ def write_float(
     with loaded.watched(), staged(output) as stage:
         reference = run_float(loaded)
         nbytes = stage.write(copy_of(loaded.model), external=external_data)
-        checked = compare(stage.model_path, reference, nbytes=nbytes)
+        checked = compare_apart(stage.model_path, reference, nbytes=nbytes)
         loaded.require_unchanged()
         external = stage.commit() is not None
     return QuantizeResult(

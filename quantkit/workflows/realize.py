@@ -31,7 +31,6 @@ from quantkit.runtime.check_result import (
     MADE_UP,
     Reference,
     Verification,
-    compare,
     run_float,
 )
 from quantkit.runtime.kernels import fusion_of
@@ -42,6 +41,7 @@ from quantkit.solve.empirical_bias import correct_biases
 from quantkit.solve.rounding import Rounding
 from quantkit.solve.weights import is_static, moment_request, solve
 from quantkit.targets import cores
+from quantkit.workflows.apart import compare_apart
 from quantkit.workflows.bits import (
     loading_noted,
     packed_bits,
@@ -584,7 +584,7 @@ def write_checked(
         raise VerifyError(f"The quantized model is not valid ONNX: {reason}") from e
     if reference is None:
         return nbytes, None
-    return nbytes, compare(stage.model_path, reference, nbytes=nbytes)
+    return nbytes, compare_apart(stage.model_path, reference, nbytes=nbytes)
 
 
 def _require_signal(found: _Attempt, reference: Reference | None) -> None:

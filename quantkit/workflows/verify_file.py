@@ -1,9 +1,11 @@
 """Does a model come from where it says it does, and is it still what was written?"""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
+
+import onnx_ir as ir
 
 from quantkit.data import Samples, open_data
 from quantkit.errors import DataError, ModelError, QuantkitError
@@ -23,11 +25,12 @@ from quantkit.provenance import (
     software,
     source_of,
 )
-from quantkit.runtime.check_result import Reference, Verification, compare, run_float
+from quantkit.runtime.check_result import Reference, Verification, run_float
 from quantkit.runtime.session import load_model
 from quantkit.settings import DataSettings
 from quantkit.settings.record import data_settings_of
 from quantkit.text import printable
+from quantkit.workflows.apart import compare_apart
 from quantkit.workflows.calibrate import opened_for
 from quantkit.workflows.outcome import hides_noise, is_noise, noise
 
@@ -148,9 +151,12 @@ def attest(
     progress("Hashing")
     unchanged, sources = (_content(case), _record(text)), (_float(case), _data(case))
     progress("Running")
+    runs = _runs(case, *sources)
+    for loaded in (case.loaded, case.float_model):  # digests and runs belong to one version of each
+        if loaded is not None:
+            loaded.require_unchanged()
     return Attestation(
-        provenance=says,
-        checks=(*unchanged, *sources, _runs(case, *sources), _software(says), _cpu(says)),
+        provenance=says, checks=(*unchanged, *sources, runs, _software(says), _cpu(says))
     )
 
 
@@ -266,10 +272,11 @@ def _runs(case: _Case, float_check: Check, data_check: Check) -> Check:
     if case.float_model is not None and float_check.outcome == "ok":
         try:
             reference = _reference(case, case.float_model, known=data_check.outcome == "ok")
+            reference = replace(reference, halved=_halved(case, case.float_model))
         except QuantkitError as e:
             reference = replace(reference, note=f"not compared with float: {e}")
     try:
-        found = compare(case.path, reference, nbytes=case.loaded.nbytes)
+        found = compare_apart(case.path, reference, nbytes=case.loaded.nbytes)
     except QuantkitError as e:
         return Check("runs", "wrong", str(e))
     return _judged(found)
@@ -294,6 +301,25 @@ def _reference(case: _Case, float_model: LoadedModel, *, known: bool) -> Referen
         )
     named = on if fitted and known else "samples of the given data"
     return run_float(float_model, feeds[0], more=feeds[1:], on=named)
+
+
+def _halved(case: _Case, float_model: LoadedModel) -> frozenset[str]:
+    """Return the inputs and outputs that are float16 in the model and float32 in the float model, as the record says."""
+    asked = case.says.options.get("float16", {})
+    ends = {"half_inputs": _types(case.loaded.model.graph.inputs)}
+    ends |= {"half_outputs": _types(case.loaded.model.graph.outputs)}
+    graph = float_model.model.graph
+    before = _types([*graph.inputs, *graph.outputs])
+    return frozenset(
+        name
+        for key, types in ends.items()
+        for name, kind in types.items()
+        if asked.get(key) and (before.get(name), kind) == (ir.DataType.FLOAT, ir.DataType.FLOAT16)
+    )
+
+
+def _types(values: Iterable[ir.Value]) -> dict[str, ir.DataType | None]:
+    return {value.name or "": value.dtype for value in values}
 
 
 def _judged(found: Verification) -> Check:

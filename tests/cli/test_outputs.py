@@ -172,3 +172,73 @@ def test_a_file_that_is_named_like_a_checkpoint_and_is_none_stays(
     assert run(["calibrate", "m.onnx", *_DATA, "-o", "c"]) == 2
     assert "'c.partial' is in the way" in capsys.readouterr().err
     assert (work / "c.partial").read_text() == "a download that goes on"
+
+
+# What a cloned repository may hold, and the command that its owner hopes for.
+_UNASKED: dict[str, tuple[str, list[tuple[str, str]], str]] = {
+    "calibrate-outside": ("[calibrate]\noutput = '../home/bashrc'", [], "calibrate"),
+    "calibrate-new": ("[calibrate]\noutput = '../home/new'", [], "calibrate"),
+    "calibrate-absolute": ("[calibrate]\noutput = '{home}/bashrc'", [], "calibrate"),
+    "calibrate-link": ("[calibrate]\noutput = 'c'", [("c", "bashrc")], "calibrate"),
+    "calibrate-dangling": ("[calibrate]\noutput = 'c'", [("c", "new")], "calibrate"),
+    "calibrate-folder": ("[calibrate]\noutput = 'l/bashrc'", [("l", "")], "calibrate"),
+    "calibrate-partial": ("[calibrate]\noutput = 'c'", [("c.partial", "new")], "calibrate"),
+    "calibrate-default": ("", [("m.calibration", "bashrc")], "calibrate"),
+    "calibrate-foreign": ("[calibrate]\noutput = 'mine.txt'", [], "calibrate"),
+    "evaluate-outside": ("[evaluate]\noutput = '../home'", [], "evaluate"),
+    "evaluate-link": ("[evaluate]\noutput = 'e'", [("e", "")], "evaluate"),
+    "evaluate-default": ("", [("evaluation", "")], "evaluate"),
+    "evaluate-inner": ("", [("evaluation/report.md", "bashrc")], "evaluate"),
+    "evaluate-foreign": ("[evaluate]\noutput = 'mine'", [], "evaluate"),
+    "tune-outside": ("[tune]\noutput = '../home/new'", [], "tune"),
+    "tune-inner": ("", [("tuned/candidates", "")], "tune"),
+    "tune-deep": ("", [("tuned/work/prepared", "")], "tune"),
+    "report-link": ("", [("report.html", "bashrc")], "report"),
+}
+
+
+@pytest.mark.parametrize("name", _UNASKED)
+def test_a_cloned_folder_does_not_choose_what_is_overwritten(
+    name: str, work: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe, links, command = _UNASKED[name]
+    home, cloned = work / "home", work / "cloned"
+    (home / "prepared").mkdir(parents=True)
+    (home / "bashrc").write_text("mine")
+    cloned.mkdir()
+    for one in ("m.onnx", "w.bin", "q.onnx", "d", "result.json"):
+        (work / one).rename(cloned / one)
+    monkeypatch.chdir(cloned)
+    (cloned / "m.calibration").unlink(missing_ok=True)
+    Path("mine.txt").write_text("mine")
+    Path("mine").mkdir()
+    Path("mine/report.md").write_text("mine")
+    Path("quantkit.toml").write_text(recipe.format(home=home))
+    for link, target in links:
+        Path(link).parent.mkdir(parents=True, exist_ok=True)
+        Path(link).symlink_to(home / target)
+    before = contents(work)
+    commands = {
+        "calibrate": ["calibrate", "m.onnx", *_DATA],
+        "evaluate": ["evaluate", "m.onnx", "q.onnx", *_DATA],
+        "tune": ["tune", "m.onnx", *_DATA, "--max-drop", "1%"],
+        "report": ["report", "result.json"],
+    }
+    capsys.readouterr()
+    assert run(commands[command]) == 2
+    said = capsys.readouterr()
+    assert said.err.count("\n") == 1
+    assert any(t in said.err for t in ("outside of", "not written by", "not quantkit's")), said.err
+    assert contents(work) == before
+
+
+def test_what_quantkit_wrote_inside_the_folder_is_written_again(work: Path) -> None:
+    (work / "quantkit.toml").write_text(
+        "[calibrate]\noutput = 'c.bin'\n[evaluate]\noutput = 'e/deep'"
+    )
+    for _ in range(2):
+        assert run(["calibrate", "m.onnx", *_DATA]) == 0
+        assert run(["evaluate", "m.onnx", "q.onnx", *_DATA, "--skip", "latency"]) == 0
+    (work / "elsewhere").mkdir()
+    (work / "e2").symlink_to(work / "elsewhere")
+    assert run(["evaluate", "m.onnx", "q.onnx", *_DATA, "--skip", "latency", "-o", "e2"]) == 0

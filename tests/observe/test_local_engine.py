@@ -99,7 +99,7 @@ class Deadly:
 def test_a_killed_worker_is_one_clear_error(tmp_path: Path) -> None:
     said = in_a_process_of_its_own("file_of(t.Path('c'), t.Deadly(), workers=2)", tmp_path)
     last = said.splitlines()[-1]
-    assert last.startswith("quantkit.errors.QuantkitError: A worker process died")
+    assert last.startswith("quantkit.observe.forks.WorkerDiedError: A worker process died")
     assert "continues" in last
     assert not (tmp_path / "c").exists()
 

@@ -189,7 +189,9 @@ def test_what_lies_far_below_a_fixed_range_has_its_own_but_where_the_target_fixe
     op: str,
 ) -> None:
     proto = chain(node(op, ["a"], ["b"], "op"))
-    assert planned(proto, None, b=(0.0, 0.1)).activation["b"].high == pytest.approx(0.1)
+    # Finer steps overflow the kernel of a Softmax over 10 values, the fewest that lie below 0.1.
+    end = 0.2 if op == "Softmax" else 0.1
+    assert planned(proto, None, b=(0.0, 0.1)).activation["b"].high == pytest.approx(end)
     assert planned(proto, None, b=(0.0, 0.6)).activation["b"].high == pytest.approx(255 / 256)
     fixed = planned(proto, StaticSettings(target="qnn"), b=(0.0, 0.1))
     assert fixed.activation["b"].high == pytest.approx(255 / 256)

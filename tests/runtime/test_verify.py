@@ -17,7 +17,7 @@ from quantkit import QuantizeResult, quantize_dynamic
 from quantkit.errors import ModelError, RuntimeSupportError, VerifyError
 from quantkit.graph.load import load
 from quantkit.runtime import check_result as verify
-from quantkit.runtime.check_result import Agreement, Reference, compare, run_float
+from quantkit.runtime.check_result import Agreement, Reference, Verification, compare, run_float
 from quantkit.runtime.session import (
     RUNTIME_ERRORS,
     readable_ir_version,
@@ -453,7 +453,7 @@ def test_a_candidate_that_fails_is_not_written(
     def failed(*_: Any, **__: Any) -> None:
         raise VerifyError("not good enough")
 
-    monkeypatch.setattr("quantkit.workflows.realize.compare", failed)
+    monkeypatch.setattr("quantkit.workflows.realize.compare_apart", failed)
     (tmp_path / "q.onnx").write_bytes(b"old")
     with pytest.raises(VerifyError, match="not good enough"):
         quantized(matmul_model(), tmp_path)
@@ -624,3 +624,18 @@ def test_an_input_of_an_absurd_size_is_not_made_up(tmp_path: Path) -> None:
     result = quantized(proto, tmp_path)
     assert result.verification is not None
     assert "no value can be made up for input 'x'" in result.verification.note
+
+
+@pytest.mark.parametrize(
+    ("found", "heading"),
+    [
+        ({"compared": {"y": 33.0}}, "verified"),
+        ({"compared": {"y": -17.6, "z": 40.0}}, "noise"),
+        ({"compared": {"y": 1.0}, "about_zero": {"y": 30.0}}, "noise"),
+        ({"compared": {}, "agreement": {"y": Agreement(3, 20)}}, "noise"),
+        ({"compared": {}, "agreement": {"y": Agreement(19, 20)}}, "verified"),
+        ({"compared": {}}, "verified"),
+    ],
+)
+def test_noise_is_not_called_verified(found: dict[str, Any], heading: str) -> None:
+    assert str(Verification(note="", ran=True, **found)).startswith(f"{heading}: valid")

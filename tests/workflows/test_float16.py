@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -154,6 +155,23 @@ def test_ends_in_float16_are_verified_too(tmp_path: Path, *, compute: bool) -> N
     assert result.verification is not None
     assert result.verification.compared["y"] > 55
     assert run(out, {"x": rows().astype(np.float16)})[0].dtype == np.float16
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [{"half_outputs": True}, {"half_inputs": True}, {"half_inputs": True, "half_outputs": True}],
+)
+@pytest.mark.parametrize("given", [False, True])
+def test_ends_in_float16_are_verified_again_as_recorded(
+    ends: dict[str, Any], tmp_path: Path, *, given: bool
+) -> None:
+    source, out, data = save(tokens(), tmp_path / "m.onnx"), tmp_path / "o.onnx", tmp_path / "x.npy"
+    np.save(data, rows())
+    quantize_float16(source, out, data if given else None, compute=given, **ends)
+    found = attest(out, float_model=source, data=data if given else None)
+    checks = {check.name: check for check in found.checks}
+    assert checks["runs"].outcome == "ok", checks["runs"]
+    assert "against float" in checks["runs"].sentence
 
 
 def test_equal_weights_and_transposed_ones_are_stored_once(tmp_path: Path) -> None:

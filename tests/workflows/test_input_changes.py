@@ -13,9 +13,11 @@ from quantkit.errors import ModelError
 from quantkit.observe.monitor import Silent
 from quantkit.settings import DataSettings, DynamicSettings
 from quantkit.workflows.calibrate import CalibrateOptions, calibrate_model
+from quantkit.workflows.evaluate import PARTS, EvaluateOptions, evaluate, named
 from quantkit.workflows.optimize import optimize_model
 from quantkit.workflows.pipeline import dynamic, static
 from quantkit.workflows.record import StaticJob
+from quantkit.workflows.verify_file import attest
 
 K = 256
 DATA = rng(1).standard_normal((48, K)).astype(np.float32)
@@ -111,3 +113,26 @@ def test_a_model_that_is_only_touched_by_its_reader_is_no_change(tmp_path: Path)
     (tmp_path / "link.onnx").symlink_to(path)
     dynamic(tmp_path / "link.onnx", out, DynamicSettings(), progress=lambda _: path.chmod(0o444))
     assert out.exists()
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_an_evaluation_and_its_digests_belong_to_one_version(which: int, tmp_path: Path) -> None:
+    paths = [tmp_path / "m.onnx", tmp_path / "q.onnx"]
+    for path in paths:
+        path.write_bytes(build(0))
+    # The third stage: answers and times are there, digests are not.
+    changing = Changing(paths[which], 3, CHANGES["replaced"])
+    options = EvaluateOptions(skip=frozenset(PARTS) - {"runtime"})
+    with pytest.raises(ModelError, match="changed while it was being read"):
+        evaluate(named(paths), DATA, DataSettings(), options, changing)
+    assert changing.left <= 0
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_what_verify_hashes_and_runs_is_one_version(which: int, tmp_path: Path) -> None:
+    paths = [tmp_path / "m.onnx", tmp_path / "q.onnx"]
+    paths[0].write_bytes(build(0))
+    dynamic(paths[0], paths[1], DynamicSettings())
+    changing = Changing(paths[which], 2, CHANGES["replaced"])
+    with pytest.raises(ModelError, match="changed while it was being read"):
+        attest(paths[1], float_model=paths[0], progress=changing)

@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,10 @@ from builders import Array, fused_ops, rng, run, save, sqnr
 
 from quantkit.cli.app import run as quantkit_command
 from quantkit.errors import UsageError
-from quantkit.plan import Plan
+from quantkit.plan import Plan, check_target_of
 from quantkit.provenance import read_provenance
 from quantkit.settings import DynamicSettings, StaticSettings
+from quantkit.targets import target
 from quantkit.workflows.outcome import QuantizeResult
 from quantkit.workflows.pipeline import dynamic, static
 from quantkit.workflows.record import StaticJob
@@ -173,6 +174,27 @@ def test_a_size_out_of_reach_is_one_clear_error(quantize: Any, tmp_path: Path) -
     with pytest.raises(UsageError, match="out of reach"):
         quantize(source, data, tmp_path / "o.onnx", target_size=0.02)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["m.onnx", "x.npy"]
+
+
+@pytest.mark.parametrize("flags", [("--weight-bits", "4"), ("--target-size", "20%")])
+@pytest.mark.parametrize("name", ["openvino", "tensorrt", "qnn"])
+def test_other_runtimes_get_no_packed_weights(
+    name: str, flags: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, data = sources("layers", tmp_path)
+    line = ("quantize", "static", source, tmp_path / "o.onnx", "--data", data, *flags)
+    assert call(*line, "--target", name) == 2
+    said = capsys.readouterr().err
+    assert f"{name} (" in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "o.onnx").exists()
+
+
+def test_a_plan_with_packed_weights_is_refused_for_another_runtime(made: Made) -> None:
+    plan = replace(made.results["4 bits"].plan, target=None)
+    check_target_of(plan, target("cpu"))
+    with pytest.raises(UsageError, match="openvino"):
+        check_target_of(plan, target("openvino"))
 
 
 @pytest.mark.parametrize("kind", [StaticSettings, DynamicSettings])

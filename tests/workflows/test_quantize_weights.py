@@ -18,6 +18,7 @@ from builders import Array, graph, initializers, model, node, op_types, run, sav
 
 import quantkit
 from quantkit import quantize_weights
+from quantkit.cli.app import run as quantkit_command
 from quantkit.errors import (
     DataError,
     ModelError,
@@ -450,7 +451,7 @@ def work(killed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_killed_run_goes_on_where_it_was(work: Path, solved: list[str]) -> None:
-    assert names(work) == ["m.onnx", "o.onnx.partial", "x.npy"]
+    assert names(work) == [".o.onnx.lock", "m.onnx", "o.onnx.partial", "x.npy"]
     assert len(list((work / "o.onnx.partial").glob("*.npz"))) == 2
     quantize_weights("m.onnx", "o.onnx", "x.npy")
     assert solved == ["w2"]
@@ -494,6 +495,80 @@ def test_what_is_damaged_of_a_killed_run_is_solved_again(
     assert solved == [*left]
     quantize_weights("m.onnx", "w.onnx", "x.npy")
     assert (work / "o.onnx").read_bytes() == (work / "w.onnx").read_bytes()
+
+
+# Ends itself at one of the calls that change the disk: mkdir, open for writing, rename, remove.
+KILLED_ANYWHERE = """
+import os, signal, sys
+from quantkit import quantize_weights
+count, limit = 0, int(sys.argv[1])
+def heard(event, arguments):
+    global count
+    changes = event in {"os.mkdir", "os.rename", "os.remove", "os.rmdir"} or (
+        event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR)
+    )
+    if changes:
+        count += 1
+        if count == limit:
+            os.kill(os.getpid(), signal.SIGKILL)
+sys.addaudithook(heard)
+quantize_weights("m.onnx", "o.onnx", "x.npy")
+print(count)
+"""
+
+
+@pytest.mark.parametrize("share", [i / 8 for i in range(9)])
+def test_a_run_killed_anywhere_does_not_block_the_next(share: float, folder: Path) -> None:
+    def run_and_kill(at: int) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", KILLED_ANYWHERE, str(at)],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    whole = run_and_kill(10**9)
+    (folder / "o.onnx").rename(folder / "whole.onnx")
+    done = run_and_kill(max(1, round(share * int(whole.stdout))))
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    quantize_weights(folder / "m.onnx", folder / "o.onnx", folder / "x.npy")
+    assert names(folder) == ["m.onnx", "o.onnx", "whole.onnx", "x.npy"]
+
+
+@pytest.mark.parametrize("left", [[], [".quantkit-00000000-1-00000000-abc"]])
+def test_what_older_versions_left_when_they_were_killed_is_removed(
+    left: list[str], folder: Path
+) -> None:
+    partial = folder / "o.onnx.partial"
+    partial.mkdir()
+    for name in left:
+        (partial / name).write_text("")
+        os.utime(partial / name, (0, 0))
+    quantize_weights(folder / "m.onnx", folder / "o.onnx", folder / "x.npy")
+    assert names(folder) == ["m.onnx", "o.onnx", "x.npy"]
+
+
+def test_two_runs_do_not_write_one_output(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    noted, said = CodesFolder.__setitem__, list[str]()
+    line = [str(folder / "m.onnx"), str(folder / "o.onnx"), "--data", str(folder / "x.npy")]
+
+    def meanwhile(self: CodesFolder, tensor: str, codes: BlockCodes) -> None:
+        noted(self, tensor, codes)
+        if not said:
+            assert quantkit_command(["quantize", "weights", *line, "--block", "16"]) == 2
+            said.append(capsys.readouterr().err)
+
+    monkeypatch.setattr(CodesFolder, "__setitem__", meanwhile)
+    quantize_weights(folder / "m.onnx", folder / "o.onnx", folder / "x.npy")
+    assert "Another run is writing" in said[0]
+    assert said[0].count("\n") == 1
+    monkeypatch.undo()
+    quantize_weights(folder / "m.onnx", folder / "alone.onnx", folder / "x.npy")
+    assert (folder / "o.onnx").read_bytes() == (folder / "alone.onnx").read_bytes()
+    assert names(folder) == ["alone.onnx", "m.onnx", "o.onnx", "x.npy"]
 
 
 def test_a_folder_of_that_name_that_is_not_ours_is_refused_and_kept(folder: Path) -> None:

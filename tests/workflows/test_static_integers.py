@@ -201,3 +201,28 @@ def test_without_care_the_same_weights_would_overflow() -> None:
     y = Output(scale=5000.0, zero_point=0, dtype=UINT8)
     exact, clipped = (qlinear_matmul(a, w, y, saturate=s) for s in (False, True))
     assert (exact != clipped).all()
+
+
+@pytest.mark.parametrize("form", [Format.QDQ, Format.QOPERATOR])
+@pytest.mark.parametrize("values", [2, 3, 10, 40, 300])
+@pytest.mark.parametrize("spread", [0.01, 1.0])
+def test_the_kernel_of_softmax_never_wraps(
+    values: int, spread: float, form: Format, tmp_path: Path
+) -> None:
+    # Nearly equal values lie far below 1, and steps as fine as these overflow the kernel's 32 bits.
+    nodes = [node("MatMul", ["x", "w"], ["m"]), node("Softmax", ["m"], ["y"], axis=-1)]
+    held = {"w": spread * weight(8, values)}
+    proto = model(graph(nodes, {"x": ["N", 8]}, {"y": ["N", values]}, held))
+    samples = rng().standard_normal((64, 8)).astype(np.float32)
+    quantize_static(
+        proto,
+        tmp_path / "q.onnx",
+        [{"x": x[None]} for x in samples],
+        coverage="all",
+        quant_format=form.value,
+    )
+    assert "Softmax" in {
+        n.op_type.removeprefix("QLinear") for n in onnx.load(tmp_path / "q.onnx").graph.node
+    }
+    expected, made = run(proto, {"x": samples})[0], run(tmp_path / "q.onnx", {"x": samples})[0]
+    assert np.abs(made - expected).max() < 0.2 * expected.max()

@@ -21,6 +21,7 @@ import quantkit
 from quantkit.cli.app import run as command
 from quantkit.errors import DataError, QuantkitError, UsageError
 from quantkit.evaluate.accuracy.figures import Mean
+from quantkit.files import only_run
 from quantkit.result import load_result
 from quantkit.settings import (
     DataSettings,
@@ -181,6 +182,46 @@ def test_a_killed_search_goes_on_and_comes_to_the_same_answer(work: Path) -> Non
     assert (work / "killed/candidates/01/candidate.json").stat().st_mtime_ns == before
     assert contents(work / "killed") == contents(work / "whole")
     assert not list((work / "killed").glob(".quantkit-*"))
+
+
+@pytest.mark.parametrize(("call", "name"), [("mkdir", "candidates"), ("unlink", "plan.json")])
+def test_a_search_killed_while_its_folder_is_made_or_cleared_can_be_begun_again(
+    call: str, name: str, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class KilledError(BaseException):
+        """Stands for SIGKILL: nothing is tidied up."""
+
+    honest = getattr(Path, call)
+
+    def killed(self: Path, *given: Any, **named: Any) -> Any:
+        if self.name == name:
+            raise KilledError
+        return honest(self, *given, **named)
+
+    line = ("m.onnx", "d.npz", "out")
+    if call == "unlink":
+        quantkit.tune(*line, max_drop="30%")
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, call, killed)
+        with pytest.raises(KilledError):
+            quantkit.tune(*line, max_drop="30%", again=True)
+    quantkit.tune(*line, max_drop="30%", again=True)
+    assert (work / "out/model.onnx").exists()
+
+
+def test_two_searches_do_not_share_a_folder(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with only_run(work / "out"):
+        assert command(["tune", "m.onnx", "--data", "d.npz", "--max-drop", "30%", "-o", "out"]) == 2
+    assert "Another run is writing 'out'" in capsys.readouterr().err
+    assert not (work / "out").exists()
+
+
+def test_a_foreign_index_is_not_removed_even_with_again(work: Path) -> None:
+    (work / "out").mkdir()
+    (work / "out/tune.json").write_text('{"piano": 440}')
+    with pytest.raises(UsageError, match="not written by a search"):
+        quantkit.tune("m.onnx", "d.npz", "out", max_drop="30%", again=True)
+    assert (work / "out/tune.json").read_text() == '{"piano": 440}'
 
 
 def test_a_search_that_is_over_makes_nothing_again(work: Path) -> None:

@@ -15,7 +15,7 @@ from quantkit.graph.size.by_cause import account
 from quantkit.result import Memory, Size
 from quantkit.runtime.synthetic_inputs import Feeds
 
-__all__ = ["compressed_size", "measure_memory", "size_of"]
+__all__ = ["compressed_size", "measure_memory", "run_alone", "size_of"]
 
 _PROBE = "quantkit.evaluate.cost.memory_probe"
 _PATIENCE = 600  # seconds
@@ -27,6 +27,12 @@ def measure_memory(path: Path, feeds: Feeds) -> Memory | None:
     Returns:
         None where this cannot be seen (no such figures on the system), or the process failed.
     """
+    done = run_alone(path, feeds)
+    return None if done is None or done.returncode else _answer(done.stdout)
+
+
+def run_alone(path: Path, feeds: Feeds) -> subprocess.CompletedProcess[str] | None:
+    """Load and run a model once in a fresh interpreter, which prints what memory it took; None if there is none."""
     if not sys.executable:
         return None
     with scratch() as folder:
@@ -35,7 +41,7 @@ def measure_memory(path: Path, feeds: Feeds) -> Memory | None:
         job = {"model": str(path.resolve()), "sample": str(sample), "names": list(feeds)}
         try:
             # -P: modules are not looked for in the user's folder.
-            done = subprocess.run(  # noqa: S603 - this interpreter, this package
+            return subprocess.run(  # noqa: S603 - this interpreter, this package
                 [sys.executable, "-P", "-m", _PROBE, json.dumps(job)],
                 capture_output=True,
                 text=True,
@@ -45,7 +51,6 @@ def measure_memory(path: Path, feeds: Feeds) -> Memory | None:
             )
         except (OSError, subprocess.TimeoutExpired):
             return None
-    return _answer(done.stdout) if done.returncode == 0 else None
 
 
 def _where_quantkit_is() -> str:

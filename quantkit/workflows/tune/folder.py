@@ -27,7 +27,16 @@ from quantkit.result import Interval
 from quantkit.settings import RECIPE_NAME
 from quantkit.workflows.tune.search import Choice
 
-__all__ = ["CANDIDATE", "MODEL", "PLAN", "Candidate", "Family", "TuneFolder", "digest_of"]
+__all__ = [
+    "CANDIDATE",
+    "MODEL",
+    "PLAN",
+    "Candidate",
+    "Family",
+    "TuneFolder",
+    "digest_of",
+    "places_in",
+]
 
 MODEL, PLAN, CANDIDATE = "model.onnx", "plan.json", "candidate.json"
 _INDEX, _CANDIDATES, _WORK = "tune.json", "candidates", "work"
@@ -137,13 +146,14 @@ class TuneFolder:
 
     def _refuse_foreign(self, *, again: bool) -> None:
         """Refuse a folder with files that would be overwritten and that no search wrote."""
-        if (self.path / _INDEX).exists():
+        index = self.path / _INDEX
+        if index.is_file() and b"quantkit.tune" in index.read_bytes():
             if not again:
                 raise UsageError(
-                    f"'{self.path / _INDEX}' cannot be read, or is another version's: give another -o, or --again to start anew there."
+                    f"'{index}' cannot be read, or is another version's: give another -o, or --again to start anew there."
                 )
             return
-        for name in (_CANDIDATES, *_OWN):
+        for name in (_INDEX, _CANDIDATES, *_OWN):
             if (self.path / name).exists():
                 raise UsageError(
                     f"'{self.path / name}' was not written by a search, and would be overwritten: give another -o."
@@ -155,18 +165,20 @@ class TuneFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             if again:
                 self.clear()
+            # First what tells that a search wrote the rest: a run may be killed at any point.
+            if self._read() is None:
+                self._write({})
             (self.path / _CANDIDATES).mkdir(exist_ok=True)
         except OSError as e:
             said = f"Cannot write into '{self.path}': {e.strerror or e}."
             raise as_os_error(OutputError(said), e) from e
-        if self._read() is None:
-            self._write({})
 
     def clear(self) -> None:
-        """Remove what a search wrote."""
+        """Remove what a search wrote; last what tells that a search wrote it."""
         for name in (_CANDIDATES, _WORK):
             shutil.rmtree(self.path / name, ignore_errors=True)
-        for file in (*(self.path / n for n in (_INDEX, *_OWN)), *self.path.glob(f"{MODEL}.*.data")):
+        own = (self.path / name for name in (*_OWN, _INDEX))
+        for file in (*self.path.glob(f"{MODEL}.*.data"), *own):
             file.unlink(missing_ok=True)
 
     def give_up(self, *, made: bool) -> None:
@@ -258,6 +270,11 @@ class TuneFolder:
     def _write(self, more: Mapping[str, Any]) -> None:
         index = {**(self._read() or {}), "format": _FORMAT, "identity": self.identity, **more}
         replace_text(self.path / _INDEX, json.dumps(index, indent=1) + "\n")
+
+
+def places_in(folder: Path) -> tuple[Path, ...]:
+    """Return the files and folders that a search writes in its folder."""
+    return tuple(folder / name for name in (_INDEX, _CANDIDATES, _WORK, *_OWN))
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -21,7 +21,7 @@ import msgspec
 from quantkit.errors import QuantkitError, UsageError
 from quantkit.evaluate.cost.latency import Lab, measure_latency
 from quantkit.evaluate.outputs import AccuracyOptions, NamedModel
-from quantkit.files import check_folder
+from quantkit.files import check_folder, only_run
 from quantkit.gate import judge, rules_of, with_verdicts
 from quantkit.graph.load import LoadedModel
 from quantkit.observe.distributed import cluster, run_each, workers_of
@@ -208,12 +208,14 @@ def tune(job: TuneJob, monitor: Monitor | None = None) -> Tuned:
         watch=_Watch(monitor, started + 60 * job.budget.minutes),
     )
     was_there = job.output.exists()
-    try:
-        return search.run()
-    except QuantkitError:
-        if job.output.exists():
-            folder.give_up(made=not was_there)
-        raise
+    job.output.parent.mkdir(parents=True, exist_ok=True)
+    with only_run(job.output):
+        try:
+            return search.run()
+        except QuantkitError:
+            if job.output.exists():
+                folder.give_up(made=not was_there)
+            raise
 
 
 def _samples(job: TuneJob) -> DataSettings:

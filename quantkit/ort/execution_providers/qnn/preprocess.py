@@ -15,8 +15,9 @@ from quantkit.ort.missing import missing
 from quantkit.ort.onnx_model import ONNXModel
 from quantkit.rewrite.fuse import gelu, layer_normalization, lp_normalization, space_to_depth
 from quantkit.rewrite.simplify import simplify
-from quantkit.runtime.check_result import compare, run_float
+from quantkit.runtime.check_result import run_float
 from quantkit.runtime.session import load_model
+from quantkit.workflows.apart import compare_apart
 
 __all__ = ["qnn_preprocess_model"]
 __path__: list[str] = []  # so that what is missing is said; see quantkit.ort.missing
@@ -163,7 +164,7 @@ def _fused(loaded: LoadedModel, *, layers: bool) -> onnx.ModelProto | None:
             nbytes = stage.write(model)
         except onnx.checker.ValidationError as e:
             raise VerifyError(f"The result is not valid ONNX: {root_cause(e)}") from e
-        found = compare(stage.model_path, reference, nbytes=nbytes)
+        found = compare_apart(stage.model_path, reference, nbytes=nbytes)
     worst = min(found.compared, key=lambda name: found.compared[name], default=None)
     if worst is not None and found.compared[worst] < _WRONG_DB:
         raise VerifyError(

@@ -1,0 +1,125 @@
+"""A crash of onnxruntime ends a child process: one line, nothing written, and the caller goes on."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from builders import graph, model, node, save, weight
+
+from quantkit.cli.app import run
+from quantkit.errors import VerifyError
+from quantkit.runtime.check_result import compare, run_float
+from quantkit.runtime.session import load_model
+from quantkit.workflows.apart import compare_apart
+
+
+def product() -> onnx.ModelProto:
+    return model(
+        graph(
+            [node("MatMul", ["x", "w"], ["y"])],
+            {"x": [4, 64]},
+            {"y": [4, 64]},
+            {"w": weight(64, 64)},
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("number", "named"),
+    [
+        (signal.SIGSEGV, "onnxruntime crashes (SIGSEGV)"),
+        (signal.SIGABRT, "onnxruntime crashes (SIGABRT)"),
+        (signal.SIGILL, "onnxruntime crashes (SIGILL)"),
+        (signal.SIGKILL, "for want of memory"),
+    ],
+)
+def test_a_crash_is_one_line_and_leaves_nothing(
+    number: signal.Signals,
+    named: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    save(product(), tmp_path / "m.onnx")
+    parent = os.getpid()
+
+    def dying(*given: Any, **named: Any) -> Any:
+        if os.getpid() != parent:
+            os.kill(os.getpid(), number)
+        return compare(*given, **named)
+
+    monkeypatch.setattr("quantkit.workflows.apart.compare", dying)
+    monkeypatch.setattr("quantkit.workflows.apart.can_fork", lambda: True)
+    (tmp_path / "q.onnx").write_bytes(b"old")
+    arguments = ["quantize", "float16", str(tmp_path / "m.onnx"), str(tmp_path / "q.onnx")]
+    assert run(arguments) == 2
+    said = capsys.readouterr().err
+    assert named in said
+    assert said.count("\n") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx", "q.onnx"]
+    assert (tmp_path / "q.onnx").read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("returncode", [-signal.SIGSEGV, 0xC0000005])
+def test_where_forking_is_not_safe_a_fresh_interpreter_crashes(
+    returncode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save(product(), tmp_path / "m.onnx")
+    reference = run_float(load_model(path))
+    monkeypatch.setattr("quantkit.workflows.apart.can_fork", lambda: False)
+    assert compare_apart(path, reference, nbytes=1000).ran
+    crashed = subprocess.CompletedProcess([], returncode, "", "")
+    monkeypatch.setattr("quantkit.evaluate.cost.size.subprocess.run", lambda *_, **__: crashed)
+    with pytest.raises(VerifyError, match="onnxruntime crashes"):
+        compare_apart(path, reference, nbytes=1000)
+
+
+def test_without_processes_the_caller_compares(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any, **__: Any) -> None:
+        raise OSError("no process left")
+
+    path = save(product(), tmp_path / "m.onnx")
+    reference = run_float(load_model(path))
+    monkeypatch.setattr("quantkit.workflows.apart.can_fork", lambda: True)
+    monkeypatch.setattr("quantkit.observe.forks.Crew.size", 0)
+    monkeypatch.setattr("quantkit.evaluate.cost.size.subprocess.run", refused)
+    assert compare_apart(path, reference, nbytes=1000).compared["y"] > 100
+
+
+@pytest.mark.parametrize("perm", [[1, 0, 2], [1, 2, 0]])
+def test_a_transpose_of_the_batch_does_not_crash_in_float16(
+    perm: list[int], tmp_path: Path
+) -> None:
+    shape = [0, 0, 0]
+    for axis, extent in zip(perm, (5, 3, 64), strict=True):
+        shape[axis] = extent
+    nodes = [
+        node("Transpose", ["x"], ["t"], "turn", perm=perm),
+        node("Identity", ["t"], ["i"]),
+        node("MatMul", ["i", "w"], ["m"]),
+        node("MatMul", ["m", "v"], ["y"]),
+    ]
+    held = {"w": weight(64, 64), "v": weight(64, 64, seed=1)}
+    save(model(graph(nodes, {"x": shape}, {"y": [5, 3, 64]}, held)), tmp_path / "m.onnx")
+    np.savez(tmp_path / "x.npz", x=np.ones(shape, np.float32))
+    # A process of its own: if it crashes, the other tests go on.
+    command = ["quantize", "float16", "m.onnx", "q.onnx", "--compute"]
+    done = subprocess.run(
+        [sys.executable, "-m", "quantkit", *command],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "onnxruntime crashes where it fuses this Transpose" in done.stdout
+    made = {n.op_type for n in onnx.load(tmp_path / "q.onnx").graph.node}
+    assert {"Cast", "Transpose", "MatMul"} <= made
