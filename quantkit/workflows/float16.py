@@ -134,7 +134,7 @@ def float16(
         output_bytes=made.nbytes,
         external_data=external,
         verification=made.checked,
-        warnings=(*said, *warnings_of(loaded, made.nbytes, made.checked)),
+        warnings=(*said, *warnings_of(made.plan, loaded, made.nbytes, made.checked)),
         seconds=time.perf_counter() - started,
         notes=draft.notes,
         half=kernels,

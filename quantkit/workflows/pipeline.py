@@ -314,7 +314,7 @@ def dynamic(  # noqa: PLR0913 - one parameter per question
         warnings=(
             *draft.warnings,
             *unheeded(draft.plan, options),
-            *warnings_of(loaded, nbytes, checked),
+            *warnings_of(draft.plan, loaded, nbytes, checked),
         ),
         seconds=time.perf_counter() - started,
     )

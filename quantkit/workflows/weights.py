@@ -559,7 +559,7 @@ def _written(
         output_bytes=nbytes,
         external_data=False,
         verification=checked,
-        warnings=tuple(warnings_of(source, nbytes, checked)),
+        warnings=tuple(warnings_of(decided.plan, source, nbytes, checked)),
         seconds=0.0,
         fusion=fusion_of(stage.model_path) if small and reference is not None else None,
         notes=tuple(notes),
