@@ -137,6 +137,21 @@ def test_rows_that_do_not_depend_on_others_are_samples(
     assert len(collate([found[0], found[1]])) == 1
 
 
+def test_integers_that_name_the_row_are_no_sign_of_dependence(tmp_path: Path) -> None:
+    """A detector's boxes with the number of the image that each is of."""
+    nodes = [
+        node("MatMul", ["x", "w"], ["y"]),
+        node("Shape", ["x"], ["s"], end=1),
+        node("Squeeze", ["s"], ["n"]),
+        node("Range", ["zero", "n", "one"], ["image"]),
+    ]
+    weights = {"w": weight(4, 3), "zero": np.asarray(0), "one": np.asarray(1)}
+    outputs: dict[str, Shape] = {"y": [None, 3], "image": [None]}
+    built = graph(nodes, {"x": [None, 4]}, outputs, weights, types={"image": INT64})
+    found = opened(model(built), saved(tmp_path / "d", {"x": normal(6, 4)}))
+    assert len(found) == 6
+
+
 def test_a_declared_batch_is_not_tried() -> None:
     def never(*_: object) -> bool:
         raise AssertionError
