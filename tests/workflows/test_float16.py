@@ -86,7 +86,7 @@ def test_a_scatter_that_adds_up_stays_float32(tmp_path: Path) -> None:
         node("ScatterElements", ["zero", "places", "a"], ["s"], "scatter", reduction="add"),
         node("MatMul", ["s", "v"], ["y"], "end"),
     ]
-    held = {
+    held: dict[str, Array] = {
         "w": weight(64, 64),
         "v": weight(64, 64, seed=1),
         "zero": np.zeros((4, 64), np.float32),
