@@ -127,6 +127,8 @@ class Watch:
 
 def _print_description(found: "Description") -> None:
     count = "samples" if found.samples is None else f"{found.samples} samples"
+    if found.division:
+        count = f"{count} ({found.division})"
     rows = [("data", f"{found.location}: {found.kind}, {count}, labels: {found.labels}")]
     rows += [("input", line) for line in found.inputs]
     rows += [("prepared", line) for line in found.preprocessing]

@@ -4,6 +4,7 @@ Of a table what counts least is left out first, then names are shortened where t
 """
 
 import json
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,6 +31,11 @@ __all__ += ["escape", "fitted_table", "float_reasons", "grouped", "human", "line
 __all__ += ["new_table", "output", "plan_table", "print_notes", "progress", "shortened"]
 __all__ += ["static_plan_table"]
 __all__ += ["write_json", "write_json_text"]
+
+_SHORT, _SILENCE = (
+    3,
+    15,
+)  # seconds: of a run without lines about its progress, and between two lines of one stage
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 VerifyOption = Annotated[
@@ -114,17 +120,28 @@ def write_json_text(text: str) -> None:
 
 @contextmanager
 def progress() -> Iterator["Callable[[str], None]"]:
-    """Show the stage that is running, with the time it takes, on a terminal; nothing elsewhere."""
+    """Show the stage that is running, with the time it takes; what takes long is also printed where there is no terminal.
+
+    A text may have a part behind a colon that counts: of it a line comes now and then.
+    """
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     console = errors()
     live = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
     task = live.add_task("Starting", total=None)
+    started = last = time.monotonic()
+    shown = ""
 
     def show(text: str) -> None:
+        nonlocal last, shown
         live.start()  # not before: what is printed until then stays above it
         live.update(task, description=printable(text))
+        now, stage = time.monotonic(), text.partition(":")[0]
+        due = now - last >= _SILENCE or (stage != shown and now - started >= _SHORT)
+        if due and not console.is_terminal:
+            console.print(f"[{now - started:.0f} s] {text}", markup=False, highlight=False)
+            last, shown = now, stage
 
     try:
         yield show

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from quantkit.data import detect
 from quantkit.data.batch import batches, collate, fixed_batch, order
+from quantkit.data.blocks import Trial
 from quantkit.data.model import (
     Boxes,
     Description,
@@ -32,6 +33,7 @@ __all__ = [
     "Sample",
     "Samples",
     "Stream",
+    "Trial",
     "batches",
     "collate",
     "fixed_batch",
@@ -41,7 +43,10 @@ __all__ = [
 
 
 def open_data(
-    source: object, inputs: Sequence[InputSpec], settings: DataSettings | None = None
+    source: object,
+    inputs: Sequence[InputSpec],
+    settings: DataSettings | None = None,
+    trial: Trial | None = None,
 ) -> Samples | Stream:
     """Open data for a model.
 
@@ -52,6 +57,8 @@ def open_data(
         inputs: The model's inputs.
         settings: How samples are prepared. `path`, `batch`, `limit`, `shuffle` and `seed` are the
             caller's business.
+        trial: Runs the model on rows, where its inputs do not tell whether rows are samples (`quantkit.data.blocks`);
+            None: what they tell must do.
 
     Returns:
         `Samples` where there is random access, else a `Stream`.
@@ -63,7 +70,7 @@ def open_data(
     settings = settings or DataSettings()
     if not inputs:
         raise UsageError("The model has no inputs: there is nothing to feed data to.")
-    samples = _open(source, tuple(inputs), settings)
+    samples = _open(source, tuple(inputs), settings, trial)
     if unused := _unused(samples.description, settings):
         found = samples.description
         samples.description = replace(found, warnings=(*found.warnings, *unused))
@@ -71,17 +78,17 @@ def open_data(
 
 
 def _open(
-    source: object, inputs: tuple[InputSpec, ...], settings: DataSettings
+    source: object, inputs: tuple[InputSpec, ...], settings: DataSettings, trial: Trial | None
 ) -> Samples | Stream:
     if isinstance(source, str | Path):
-        return _open_path(Path(source), inputs, settings)
+        return _open_path(Path(source), inputs, settings, trial)
     if _is_dataset(source):
         from quantkit.data.tables import open_dataset
 
         return open_dataset(source, inputs, settings)
     from quantkit.data.objects import open_object
 
-    return open_object(source, inputs, settings)
+    return open_object(source, inputs, settings, trial)
 
 
 def _unused(found: Description, settings: DataSettings) -> list[str]:
@@ -102,22 +109,24 @@ def _unused(found: Description, settings: DataSettings) -> list[str]:
     return words
 
 
-def _open_path(path: Path, inputs: tuple[InputSpec, ...], settings: DataSettings) -> Samples:
+def _open_path(
+    path: Path, inputs: tuple[InputSpec, ...], settings: DataSettings, trial: Trial | None
+) -> Samples:
     """Open files by their kind. Each reader is imported when it is needed: some are heavy."""
     found = detect.detect(path)
     match found.kind:
         case detect.TEST_SETS:
             from quantkit.data.batch import open_test_sets
 
-            return open_test_sets(found, inputs)
+            return open_test_sets(found, inputs, trial)
         case detect.NPZ:
             from quantkit.data.arrays import open_npz
 
-            return open_npz(found, inputs, settings)
+            return open_npz(found, inputs, settings, trial)
         case detect.NPY:
             from quantkit.data.arrays import open_npy
 
-            return open_npy(found, inputs, settings)
+            return open_npy(found, inputs, settings, trial)
         case detect.IMAGES:
             from quantkit.data.images import open_images
 

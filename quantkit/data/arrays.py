@@ -6,25 +6,24 @@ A model with one input takes every file as more rows, in the order of their name
 several takes one file for each input, named like it. `label.npy` (or labels, y, ...) holds one
 label for each sample.
 
-`.npz` files: each holds rows, or one sample, under the names of the model's inputs.
+`.npz` files: each holds rows, or one sample (`quantkit.data.blocks` decides), under the names of the model's inputs.
 
 Headers are read when the data is opened, values when a row is asked for (`quantkit.data.stored`).
 """
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Protocol
 
+from quantkit.data.blocks import Block, Trial, block_of, divide, whole_block
 from quantkit.data.detect import Found
 from quantkit.data.model import Array, Description, InputSpec, Sample, file_fingerprint
 from quantkit.data.rows import (
     LABEL_NAMES,
-    Block,
     array_labels_line,
-    block_of,
     check_names,
     check_unknown,
     conform,
@@ -93,29 +92,54 @@ class ArraySamples:
         source: ArraySource,
         *,
         blocks: Sequence[Block],
-        labels: Sequence[Array | None],
         inputs: Sequence[InputSpec],
         description: Description,
+        trial: Trial | None = None,
     ) -> None:
-        """Open the samples.
+        """Open the samples; labels come later (`label`).
 
         Args:
             source: Where the arrays are.
-            blocks: How each block is cut into samples.
-            labels: One a sample for each block, or None for a block without.
+            blocks: Each block, cut into rows; where rows are no samples, each is taken as one.
             inputs: What the model wants.
             description: What was found.
+            trial: Runs rows, where the model does not tell whether they are samples.
         """
         self._source = source
-        self._blocks = tuple(blocks)
-        self._starts = tuple(accumulate((b.samples for b in blocks), initial=0))
-        self._labels = tuple(labels)
         self._inputs = tuple(inputs)
+        self._labels: tuple[Array | None, ...] = (None,) * len(blocks)
+        self.blocks = tuple(blocks)
+        found = divide(blocks, inputs, lambda number, row: self._read(number, row).feeds, trial)
+        if not found.rows:
+            self.blocks = tuple(whole_block(block.name, block.keys) for block in blocks)
+        self._starts = tuple(accumulate((b.samples for b in self.blocks), initial=0))
         if not len(self):
             raise DataError(f"'{description.location}' holds no rows: there is nothing to read.")
-        self.description = description
         self.description = replace(
-            description, samples=len(self), inputs=input_lines(first_good(self))
+            description,
+            samples=len(self),
+            division=found.text(self.blocks),
+            inputs=input_lines(first_good(self)),
+            warnings=(*description.warnings, *filter(None, [found.warning])),
+        )
+
+    def label(
+        self, labels: Sequence[Array | None], line: str, wrong: str, warnings: Iterable[str]
+    ) -> None:
+        """Take the labels of each block, one per sample, or None for a block without.
+
+        Args:
+            labels: Those of each block.
+            line: What they are, for the description.
+            wrong: That there are more or fewer than samples; else "".
+            warnings: What may be wrong about them.
+        """
+        self._labels = tuple(labels)
+        self.description = replace(
+            self.description,
+            labels=line,
+            mislabelled=wrong,
+            warnings=(*self.description.warnings, *warnings),
         )
 
     def __len__(self) -> int:
@@ -125,8 +149,10 @@ class ArraySamples:
         if not 0 <= index < len(self):
             raise IndexError(index)
         number = bisect_right(self._starts, index) - 1
-        block, row = self._blocks[number], index - self._starts[number]
-        labels = self._labels[number]
+        return self._read(number, index - self._starts[number])
+
+    def _read(self, number: int, row: int) -> Sample:
+        block, labels = self.blocks[number], self._labels[number]
         sample = Sample(
             feeds={
                 name: self._source.rows(number, key, block.part(name, row))
@@ -134,6 +160,7 @@ class ArraySamples:
             },
             name=block.name if block.samples == 1 else f"{block.name} row {row}",
             label=None if labels is None else plain_label(labels[row]),
+            whole=block.whole,
         )
         return conform(sample, self._inputs)
 
@@ -142,7 +169,9 @@ class ArraySamples:
         return self._source.fingerprint()
 
 
-def open_npy(found: Found, inputs: Sequence[InputSpec], settings: DataSettings) -> ArraySamples:
+def open_npy(
+    found: Found, inputs: Sequence[InputSpec], settings: DataSettings, trial: Trial | None
+) -> ArraySamples:
     """Open the npy files of a directory, or one.
 
     Args:
@@ -150,6 +179,7 @@ def open_npy(found: Found, inputs: Sequence[InputSpec], settings: DataSettings) 
         inputs: What the model wants.
         settings: `label` is the stem of the file with the labels (None: one of the usual names),
             `memory` the limit.
+        trial: Runs rows, where the model does not tell whether they are samples.
     """
     # Three layouts: one input, and every file holds samples of it; several inputs, and each file is all samples of
     # the one that it is named after; either with a file of labels beside it. Only headers are read here; the labels
@@ -165,32 +195,33 @@ def open_npy(found: Found, inputs: Sequence[InputSpec], settings: DataSettings) 
         headers = {name: array.header for name, array in stored.items()}
         arrays.append(stored)
         blocks.append(block_of(name, headers, {n: n for n in group}, inputs))
-    starts = list(accumulate((block.samples for block in blocks), initial=0))
-    labels: list[Array | None] = [None] * len(blocks)
-    warnings: tuple[str, ...] = ()
-    wrong = ""
+    key = ("npy", label_file.name if label_file else None)
+    samples = ArraySamples(
+        FileSource(blocks=arrays, found=found, settings=key, reader=reader),
+        blocks=blocks,
+        inputs=inputs,
+        description=_description(found),
+        trial=trial,
+    )
     if label_file is not None:
         values = reader.whole(npy_array(label_file))
         own = labels_of(values)
-        wrong = mislabelled(values, starts[-1], label_file.name)
-        if own is None or len(own) != starts[-1]:
-            warnings = (
-                f"{label_file.name} is not one label for each of {starts[-1]} samples: not used.",
+        wrong = mislabelled(values, len(samples), label_file.name)
+        if own is None or len(own) != len(samples):
+            said = (
+                f"{label_file.name} is not one label for each of {len(samples)} samples: not used."
             )
+            samples.label([None] * len(blocks), "none", wrong, [said])
         else:
+            starts = accumulate((block.samples for block in samples.blocks), initial=0)
             labels = [own[start:stop] for start, stop in pairwise(starts)]
-    description = Description(
-        kind=found.kind,
-        location=found.location,
-        samples=starts[-1],
-        labels=array_labels_line(labels, label_file.name) if label_file else "none",
-        mislabelled=wrong,
-        warnings=(*found.warnings, *warnings),
-    )
-    key = ("npy", label_file.name if label_file else None)
-    source = FileSource(blocks=arrays, found=found, settings=key, reader=reader)
-    return ArraySamples(
-        source, blocks=blocks, labels=labels, inputs=inputs, description=description
+            samples.label(labels, array_labels_line(labels, label_file.name), wrong, ())
+    return samples
+
+
+def _description(found: Found) -> Description:
+    return Description(
+        kind=found.kind, location=found.location, samples=None, warnings=found.warnings
     )
 
 
@@ -217,50 +248,52 @@ def _groups(
     return [group]
 
 
-def open_npz(found: Found, inputs: Sequence[InputSpec], settings: DataSettings) -> ArraySamples:
+def open_npz(
+    found: Found, inputs: Sequence[InputSpec], settings: DataSettings, trial: Trial | None
+) -> ArraySamples:
     """Open the npz files of a directory, or one.
 
     Args:
         found: The files.
         inputs: What the model wants.
         settings: `label` is the key of the labels (None: one of the usual names), `memory` the limit.
+        trial: Runs rows, where the model does not tell whether they are samples.
     """
     reader = ArrayFiles(settings.memory_limit)
     arrays: list[dict[str, StoredArray]] = []
     blocks: list[Block] = []
-    labels: list[Array | None] = []
+    labelled: list[tuple[str | None, StoredArray | None]] = []
     notes: dict[str, None] = {}
-    label_key, wrong = None, ""
     for file in found.files:
         stored = npz_arrays(file)
         label_key = _label_key(stored, inputs, settings.label, file)
         keys = _keys({k for k in stored if k != label_key}, inputs, file.name, notes)
-        block = block_of(file.name, {k: a.header for k, a in stored.items()}, keys, inputs)
-        blocks.append(block)
+        blocks.append(block_of(file.name, {k: a.header for k, a in stored.items()}, keys, inputs))
         arrays.append({key: stored[key] for key in keys.values()})
+        labelled.append((label_key, stored[label_key] if label_key else None))
+    samples = ArraySamples(
+        FileSource(blocks=arrays, found=found, settings=("npz", settings.label), reader=reader),
+        blocks=blocks,
+        inputs=inputs,
+        description=_description(found),
+        trial=trial,
+    )
+    labels: list[Array | None] = []
+    wrong = ""
+    for block, (label_key, array) in zip(samples.blocks, labelled, strict=True):
         own = None
-        if label_key:
-            values = reader.whole(stored[label_key])
+        if array is not None:
+            values = reader.whole(array)
             own = labels_of(values)
             if own is None or len(own) != block.samples:
-                where = f"'{label_key}' of {file.name}"
+                where = f"'{label_key}' of {block.name}"
                 wrong = wrong or mislabelled(values, block.samples, where)
                 notes[f"{where} is not one label per sample: not used."] = None
                 own = None
         labels.append(own)
-    description = Description(
-        kind=found.kind,
-        location=found.location,
-        samples=None,
-        labels=array_labels_line(labels, f"'{label_key}'"),
-        mislabelled=wrong,
-        warnings=(*found.warnings, *notes),
-    )
-    key = ("npz", settings.label)
-    source = FileSource(blocks=arrays, found=found, settings=key, reader=reader)
-    return ArraySamples(
-        source, blocks=blocks, labels=labels, inputs=inputs, description=description
-    )
+    line = array_labels_line(labels, f"'{labelled[-1][0]}'")
+    samples.label(labels, line, wrong, notes)
+    return samples
 
 
 def _label_key(

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from quantkit.data.blocks import Trial, joins
 from quantkit.data.detect import Found, natural
 from quantkit.data.model import (
     Array,
@@ -33,8 +34,11 @@ class _TestSetSamples:
 
     __test__ = False  # no class of tests, whatever pytest thinks of the name
 
-    def __init__(self, found: Found, inputs: Sequence[InputSpec]) -> None:
+    def __init__(
+        self, found: Found, inputs: Sequence[InputSpec], trial: Trial | None = None
+    ) -> None:
         self._found = found
+        self._whole = False
         self._inputs = tuple(inputs)
         groups: dict[Path, list[Path]] = {}
         for file in found.files:
@@ -48,7 +52,9 @@ class _TestSetSamples:
             samples=len(self._groups),
             warnings=found.warnings,
         )
-        self.description = replace(self.description, inputs=input_lines(self[0]))
+        first = [self[i] for i in range(min(3, len(self)))]
+        self._whole = not joins(inputs, [sample.feeds for sample in first], trial)
+        self.description = replace(self.description, inputs=input_lines(first[0]))
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -64,16 +70,18 @@ class _TestSetSamples:
         for file, (tensor, array) in zip(files, tensors, strict=True):
             if tensor not in known:
                 feeds[next(free, tensor or file.name)] = array
-        return conform(Sample(feeds=feeds, name=name), self._inputs)
+        return conform(Sample(feeds=feeds, name=name, whole=self._whole), self._inputs)
 
     def fingerprint(self) -> str:
         """Return the digest of the files."""
         return file_fingerprint(self._found.files, self._found.root, self._found.kind)
 
 
-def open_test_sets(found: Found, inputs: Sequence[InputSpec]) -> _TestSetSamples:
+def open_test_sets(
+    found: Found, inputs: Sequence[InputSpec], trial: Trial | None = None
+) -> _TestSetSamples:
     """Open test sets and read the first."""
-    return _TestSetSamples(found, inputs)
+    return _TestSetSamples(found, inputs, trial)
 
 
 def _read_tensor(file: Path) -> tuple[str, Array]:
@@ -182,20 +190,19 @@ def collate(samples: Sequence[Sample]) -> list[dict[str, Array]]:
     """Return the feeds of one run after the other that hold all samples, in order.
 
     Neighbours whose extents agree in all but the leading axis are concatenated; a sample of
-    another shape starts a new feed, so row i of all feeds together is row i of the samples. Text is
-    first padded to the longest sample.
+    another shape starts a new feed, so row i of all feeds together is row i of the samples. A whole
+    sample is a feed of its own. Text is first padded to the longest sample.
     """
-    feeds = _padded(samples)
     groups: list[list[Mapping[str, Array]]] = []
     shape: object = None
-    for feed in feeds:
+    for sample, feed in zip(samples, _padded(samples), strict=True):
         own = {name: (array.dtype, array.shape[1:]) for name, array in feed.items()}
-        joins = all(array.ndim for array in feed.values())  # a scalar input has no batch
-        if joins and own == shape:
+        joinable = not sample.whole and all(a.ndim for a in feed.values())  # a scalar has no batch
+        if joinable and own == shape:
             groups[-1].append(feed)
         else:
             groups.append([feed])
-        shape = own if joins else None
+        shape = own if joinable else None
     return [_concatenated(group) for group in groups]
 
 

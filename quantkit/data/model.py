@@ -262,11 +262,15 @@ def shape_text(dtype: np.dtype[Any], shape: Sequence[int | None]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputSpec:
-    """One input of the model. A free dimension is None."""
+    """One input of the model. A free dimension is None.
+
+    `axis` is the name that the model gives to its first axis; "" where that is fixed or has no name.
+    """
 
     name: str
     dtype: np.dtype[Any]
     shape: tuple[int | None, ...]
+    axis: str = ""
 
     def __str__(self) -> str:
         return f"{self.name} {shape_text(self.dtype, self.shape)}"
@@ -295,6 +299,7 @@ class Sample:
         label: Its label, where there is one.
         padding: Set for text, whose length differs.
         advice: What to try if the model does not run on it: "; set ...", or nothing.
+        whole: Its first axes do not count samples (nodes of a graph, steps of time): it runs alone and is not divided.
     """
 
     feeds: Mapping[str, Array]
@@ -302,6 +307,7 @@ class Sample:
     label: Label = None
     padding: Padding | None = None
     advice: str = ""
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,6 +318,7 @@ class Description:
         kind: "image folder", "onnx test sets", "npz", "npy", "csv", "Python iterable", ...
         location: The path, or the Python type.
         samples: How many; None if only reading them tells.
+        division: What one sample is of files that may hold several: "one per file", "rows of axis 0 'batch'"; else "".
         inputs: Each input as the first sample has it: "input float32[1, 3, 224, 224]".
         preprocessing: What is done to a sample, one step per line.
         settings: What tells two preparations of the same files apart, by name; empty where nothing is prepared.
@@ -324,6 +331,7 @@ class Description:
     kind: str
     location: str
     samples: int | None
+    division: str = ""
     inputs: tuple[str, ...] = ()
     preprocessing: tuple[str, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)

@@ -6,12 +6,14 @@ element is a whole feed, as `InferenceSession.run` takes it, or one sample witho
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
 
 from quantkit.data.arrays import ArraySamples
+from quantkit.data.blocks import Header, Trial, block_of, joins
 from quantkit.data.model import (
     Array,
     Description,
@@ -24,9 +26,7 @@ from quantkit.data.model import (
 )
 from quantkit.data.rows import (
     LABEL_NAMES,
-    Header,
     array_labels_line,
-    block_of,
     conform,
     input_lines,
     labels_of,
@@ -52,6 +52,7 @@ class _Elements:
 
     inputs: tuple[InputSpec, ...]
     label: str | None
+    whole: bool = False
 
     def sample(self, element: object, index: int) -> Sample:
         name = f"sample {index}"
@@ -69,7 +70,13 @@ class _Elements:
             values = labels_of(np.asarray(element[key]))
             one = values is not None and len(values) == 1
             label = plain_label(values[0]) if one and values is not None else None
-        return conform(Sample(feeds=feeds, name=name, label=label), self.inputs)
+        sample = Sample(feeds=feeds, name=name, label=label, whole=self.whole)
+        return conform(sample, self.inputs)
+
+    def tried(self, first: Sequence[object], trial: Trial | None) -> "_Elements":
+        """Return them with samples that run alone, if the first ones must."""
+        feeds = [self.sample(element, i).feeds for i, element in enumerate(first)]
+        return replace(self, whole=not joins(self.inputs, feeds, trial))
 
 
 def _label_key(
@@ -83,13 +90,13 @@ def _label_key(
 class SequenceSamples:
     """Random access to a Python sequence of feeds."""
 
-    def __init__(self, source: _Indexed, elements: _Elements) -> None:
+    def __init__(self, source: _Indexed, elements: _Elements, trial: Trial | None) -> None:
         self._source = source
-        self._elements = elements
         if not len(source):
             raise DataError(
                 f"The data '{type(source).__name__}' holds no samples: nothing to read."
             )
+        self._elements = elements.tried([source[i] for i in range(min(3, len(source)))], trial)
         first = self[0]
         self.description = Description(
             kind="Python sequence",
@@ -130,9 +137,9 @@ class ObjectStream:
         restart: Callable[[], Iterator[object]] | None,
         elements: _Elements,
         description: Description,
+        trial: Trial | None,
     ) -> None:
         self._restart = restart
-        self._elements = elements
         try:
             first = next(feeds)
         except StopIteration as e:
@@ -141,7 +148,8 @@ class ObjectStream:
                 f"The data '{description.location}' gave no samples: nothing to read{again}."
             ) from e
         self._first_pass: Iterator[object] | None = chain([first], feeds)
-        sample = elements.sample(first, 0)
+        self._elements = elements.tried([first], trial)
+        sample = self._elements.sample(first, 0)
         self.description = replace(
             description,
             inputs=input_lines(sample),
@@ -161,7 +169,7 @@ class ObjectStream:
 
 
 def open_object(
-    source: object, inputs: Sequence[InputSpec], settings: DataSettings
+    source: object, inputs: Sequence[InputSpec], settings: DataSettings, trial: Trial | None
 ) -> Samples | Stream:
     """Open a Python object and read its first sample.
 
@@ -169,6 +177,7 @@ def open_object(
         source: Arrays by name, a sequence or iterable of samples, or an object with get_next().
         inputs: What the model takes.
         settings: How samples are prepared and which column is the label.
+        trial: Runs rows, where the model does not tell whether they are samples.
     """
     check_data(source)
     elements = _Elements(inputs=tuple(inputs), label=settings.label)
@@ -180,15 +189,16 @@ def open_object(
                 f"'{type(source).__name__}' holds the splits {quoted([str(k) for k in source])}: "
                 "give one of them."
             )
-        return _rows(source, inputs, settings.label)
+        return _rows(source, inputs, settings.label, trial)
+    opened = partial(_stream, elements=elements, source=source, trial=trial)
     if hasattr(source, "get_next"):
-        return _stream(_until_none(source.get_next), None, elements, source, "data reader")
+        return opened(_until_none(source.get_next), None, kind="data reader")
     if hasattr(source, "__len__") and hasattr(source, "__getitem__"):
-        return SequenceSamples(source, elements)
+        return SequenceSamples(source, elements, trial)
     assert isinstance(source, Iterable)  # noqa: S101 - what else may be given stands above
     feeds = iter(source)
     restart = None if feeds is source else source.__iter__
-    return _stream(feeds, restart, elements, source, "Python iterable")
+    return opened(feeds, restart, kind="Python iterable")
 
 
 def check_data(source: object) -> None:
@@ -210,12 +220,16 @@ def check_data(source: object) -> None:
 def _stream(
     feeds: Iterator[object],
     restart: Callable[[], Iterator[object]] | None,
+    *,
     elements: _Elements,
     source: object,
     kind: str,
+    trial: Trial | None,
 ) -> ObjectStream:
     description = Description(kind=kind, location=type(source).__name__, samples=_length(source))
-    return ObjectStream(feeds, restart=restart, elements=elements, description=description)
+    return ObjectStream(
+        feeds, restart=restart, elements=elements, description=description, trial=trial
+    )
 
 
 def _length(source: object) -> int | None:
@@ -248,28 +262,24 @@ class _Memory:
 
 
 def _rows(
-    source: Mapping[str, Any], inputs: Sequence[InputSpec], label: str | None
+    source: Mapping[str, Any], inputs: Sequence[InputSpec], label: str | None, trial: Trial | None
 ) -> ArraySamples:
-    """Return the rows of arrays in memory, by the rule of npz files."""
+    """Return the samples of arrays in memory, by the rule of npz files."""
     arrays = {str(name): np.asarray(value) for name, value in source.items()}
     key = _label_key(arrays, inputs, label)
     headers = {n: Header(dtype=a.dtype, shape=a.shape) for n, a in arrays.items()}
-    block = block_of("arrays", headers, {n: n for n in arrays if n != key}, inputs)
-    labels = labels_of(arrays[key]) if key else None
-    unused = key is not None and (labels is None or len(labels) != block.samples)
-    wrong = mislabelled(arrays[key], block.samples, f"'{key}'") if key else ""
-    labels = None if unused else labels
-    return ArraySamples(
+    samples = ArraySamples(
         _Memory(columns=arrays),
-        blocks=[block],
-        labels=[labels],
+        blocks=[block_of("arrays", headers, {n: n for n in arrays if n != key}, inputs)],
         inputs=inputs,
-        description=Description(
-            kind="Python arrays",
-            location=type(source).__name__,
-            samples=block.samples,
-            labels=array_labels_line([labels], f"'{key}'"),
-            mislabelled=wrong,
-            warnings=(f"'{key}' is not one label per sample: not used.",) if unused else (),
-        ),
+        description=Description(kind="Python arrays", location=type(source).__name__, samples=None),
+        trial=trial,
     )
+    if key is not None:
+        labels = labels_of(arrays[key])
+        unused = labels is None or len(labels) != len(samples)
+        used = [None if unused else labels]
+        wrong = mislabelled(arrays[key], len(samples), f"'{key}'")
+        said = [f"'{key}' is not one label per sample: not used."] if unused else []
+        samples.label(used, array_labels_line(used, f"'{key}'"), wrong, said)
+    return samples

@@ -1,17 +1,4 @@
-"""Arrays whose leading axis counts samples: npz and npy files, and arrays in memory.
-
-A `Block` is what one file holds (or several .npy files that belong together). Its rule, for an
-array and an input of the model:
-
-1. The same rank: the leading axis counts rows. A free leading extent, or 1, takes one row at a
-   time; a fixed extent B takes B rows.
-2. One axis less: one sample without the batch axis.
-3. A whole input of a fixed extent above 1 (anchors, a state) or without axes (a sampling rate),
-   where other inputs have many rows: given to every sample.
-4. One row of an input whose extent is fixed at 1 (a state), where inputs with a free extent have many: the model takes
-   no batches, the free axis is something else (steps of time), and the file is one sample.
-
-Everything else is an error that names both shapes.
+"""Samples as the model takes them: names, shapes and types are checked, labels are read.
 
 Every sample passes `conform`, so that the runtime never has to say no. Values are changed only by casts that lose
 nothing a model could need: between floats (weights are float32 anyway), and between integers where every value fits.
@@ -20,8 +7,7 @@ complaint and give ranges that are wrong 255-fold.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import prod
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,10 +18,7 @@ from quantkit.settings import closest
 
 __all__ = [
     "LABEL_NAMES",
-    "Block",
-    "Header",
     "array_labels_line",
-    "block_of",
     "check_names",
     "check_unknown",
     "conform",
@@ -147,6 +130,8 @@ def input_lines(sample: Sample) -> tuple[str, ...]:
 def _fit(array: Array, spec: InputSpec, where: str) -> Array:
     if array.ndim == len(spec.shape) - 1:
         array = array[np.newaxis]
+    elif not spec.shape and array.shape == (1,):
+        array = array.reshape(())
     fits = array.ndim == len(spec.shape) and all(
         want in {None, have} for want, have in zip(spec.shape, array.shape, strict=True)
     )
@@ -211,109 +196,6 @@ def _cast_advice(have: np.dtype[Any], want: np.dtype[Any]) -> str:
             f"(for example x.astype(np.{want}) / 255) and save them again"
         )
     return f"convert it first, for example x.astype(np.{want})"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Header:
-    """An array's type, known without reading its values."""
-
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-
-    @property
-    def nbytes(self) -> int:
-        """How many bytes the array's values take."""
-        return prod(self.shape) * self.dtype.itemsize
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
-    """Samples that are stored together.
-
-    Attributes:
-        name: The file.
-        samples: How many.
-        keys: Input -> the array's name in the file.
-        rows: Input -> rows in one sample; 0: the whole array goes to every sample.
-    """
-
-    name: str
-    samples: int
-    keys: Mapping[str, str]
-    rows: Mapping[str, int]
-
-    def part(self, name: str, sample: int) -> slice | None:
-        """Return the rows that a sample has of an input; None: the whole array."""
-        rows = self.rows[name]
-        return slice(sample * rows, (sample + 1) * rows) if rows else None
-
-
-def block_of(
-    name: str, headers: Mapping[str, Header], keys: Mapping[str, str], inputs: Sequence[InputSpec]
-) -> Block:
-    """Return how the arrays of one file are cut into samples.
-
-    Args:
-        name: The file, for messages.
-        headers: The arrays in it.
-        keys: Input -> the array's name.
-        inputs: What the model wants.
-    """
-    check_names(tuple(keys), inputs, name)
-    check_unknown(tuple(keys), inputs, name)
-    rows, counts = {}, {}
-    for spec in inputs:
-        header = headers[keys[spec.name]]
-        rows[spec.name] = _rows(name, header, spec)
-        counts[spec.name] = header.shape[0] // rows[spec.name] if rows[spec.name] else 1
-    samples = max(counts.values(), default=0)
-    if _is_one_sample(counts, samples, inputs):
-        return Block(name=name, samples=1, keys=dict(keys), rows=dict.fromkeys(rows, 0))
-    for spec in inputs:
-        if counts[spec.name] == samples:
-            continue
-        if counts[spec.name] == 1 and (not spec.shape or (spec.shape[0] or 1) > 1):
-            rows[spec.name] = 0
-            continue
-        most = max(counts, key=lambda k: counts[k])
-        raise DataError(
-            f"'{name}' has {counts[spec.name]} samples for the input '{spec.name}' and {samples} "
-            f"for '{most}': give all arrays the same number of rows."
-        )
-    return Block(name=name, samples=samples, keys=dict(keys), rows=rows)
-
-
-def _is_one_sample(counts: Mapping[str, int], samples: int, inputs: Sequence[InputSpec]) -> bool:
-    """Say whether a file with different numbers of rows is a whole sample (4 above)."""
-    single = [spec for spec in inputs if spec.shape and spec.shape[0] == 1]
-    free = [spec for spec in inputs if spec.shape and spec.shape[0] is None]
-    return (
-        samples > 1
-        and any(counts[spec.name] == 1 for spec in single)
-        and any(counts[spec.name] > 1 for spec in free)
-        and all(counts[spec.name] == 1 for spec in inputs if spec not in free)
-    )
-
-
-def _rows(name: str, header: Header, spec: InputSpec) -> int:
-    """Return how many rows one sample takes; 0 for an array that is one sample."""
-    rank, shape = len(spec.shape), header.shape
-    if len(shape) == rank - 1 or (rank == 0 and not shape):
-        return 0
-    if len(shape) != rank:
-        raise DataError(
-            f"'{name}' does not fit the input '{spec.name}': the model wants "
-            f"{shape_text(spec.dtype, spec.shape)} and the data has "
-            f"{shape_text(header.dtype, header.shape)}; give it {rank} axes, rows first, "
-            f"or {rank - 1} for one sample."
-        )
-    extent = spec.shape[0] or 1
-    if shape[0] % extent:
-        raise DataError(
-            f"'{name}' has {shape[0]} rows for the input '{spec.name}', which takes "
-            f"{extent} at a time: give a multiple of {extent} rows."
-        )
-    return extent
 
 
 def labels_of(labels: Array) -> Array | None:

@@ -25,8 +25,8 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 import numpy as np
 from numpy.lib import format as npy_format
 
+from quantkit.data.blocks import Header
 from quantkit.data.model import Array
-from quantkit.data.rows import Header
 from quantkit.errors import DataError
 from quantkit.settings import memory_text
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Literal
@@ -12,7 +13,8 @@ from quantkit.errors import DataError, UsageError, as_os_error
 from quantkit.observe.prepare import inputs_of, with_model_folder
 from quantkit.plan.plan_file import FORMAT
 from quantkit.result import SCHEMA
-from quantkit.runtime.session import load_model
+from quantkit.runtime.rows import row_trial
+from quantkit.runtime.session import float_session, load_model
 from quantkit.runtime.synthetic_inputs import Feeds
 from quantkit.settings import DataSettings
 
@@ -45,7 +47,7 @@ def read_samples(
     loaded = load_model(model)
     inputs = inputs_of(loaded)
     settings = with_model_folder(settings, loaded)
-    found = open_data(data, inputs, settings)
+    found = open_data(data, inputs, settings, row_trial(partial(float_session, loaded)))
     described(found.description)
     size = fixed_batch(inputs) or settings.batch or 1
     settings = replace(settings, limit=settings.limit or SAMPLES * size)

@@ -115,10 +115,11 @@ def _before(canvas: Canvas, node: ir.Node, slot: int) -> None:
 
 def _behind(canvas: Canvas, node: ir.Node) -> None:
     result = node.outputs[0]
+    inside = owner_of(node) is not canvas.model.graph
     apart = [
         use
         for use in result.uses()
-        if use.node.op_type == "QuantizeLinear" or _is_fused_early(node, use.node)
+        if use.node.op_type == "QuantizeLinear" or _is_fused_early(node, use.node, inside=inside)
     ]
     _apart(canvas, result, apart)
 
@@ -134,12 +135,12 @@ def _apart(canvas: Canvas, value: ir.Value, readers: Iterable[tuple[ir.Node, int
         node.replace_input_with(slot, copied)
 
 
-def _is_fused_early(node: ir.Node, reader: ir.Node) -> bool:
+def _is_fused_early(node: ir.Node, reader: ir.Node, *, inside: bool) -> bool:
     """Say whether onnxruntime 1.31 makes one float node of a product and its only reader, or takes no kernel for both."""
     # Fusions that run before Q/DQ patterns are matched, and so leave a float node where an integer one was planned:
     # MatMul with Add becomes Gemm, Gemm with Relu one float kernel. MatMul with Relu is none of them: for the two
     # together there is no integer kernel unless a QuantizeLinear follows. What onnxruntime needs to know before it
-    # fuses (rank, extents) is asked here as it asks it: where it would not fuse, no node is added.
+    # fuses (rank, extents) is asked here as it asks it: where it would not fuse, no node is added. `inside`: they stand in a subgraph.
     if node.op_type == "MatMul" and reader.op_type in CLIPS:
         return bool(reader.outputs[0].uses())  # as a result of the model it does no harm
     if _only_reader(node) is not reader or reader.domain:
@@ -147,10 +148,11 @@ def _is_fused_early(node: ir.Node, reader: ir.Node) -> bool:
     if node.op_type == "Gemm":
         return reader.op_type in CLIPS
     shape = node.inputs[0].shape if node.inputs[0] is not None else None
-    if reader.op_type != "Add" or shape is None:
+    if reader.op_type != "Add":
         return False
-    if len(shape) == _MATRIX:
-        return True
+    # Of what a Loop hands to its body onnxruntime may know more than the file says.
+    if shape is None or len(shape) == _MATRIX:
+        return inside or shape is not None
     # Of more axes, all must be known, and what is added be a vector.
     added = next((v for v in reader.inputs if v is not None and v is not node.outputs[0]), None)
     vector = added is not None and added.shape is not None and len(added.shape) == 1

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from numpy.typing import NDArray
 
-from quantkit.data import InputSpec
+from quantkit.data import InputSpec, Trial
 from quantkit.errors import DataError, ModelError, UsageError
 from quantkit.evaluate.accuracy.choice import Wanted
 from quantkit.evaluate.accuracy.chunks import Runner
@@ -36,6 +36,7 @@ from quantkit.graph.load import read_structure
 from quantkit.observe.monitor import Monitor
 from quantkit.observe.origin import known_share, typical_values
 from quantkit.result import DataSource, Drift, Metric
+from quantkit.runtime.rows import row_trial
 from quantkit.settings import METRICS, DataSettings, EvaluateSettings, ImageSettings, closest
 from quantkit.settings.record import carried_by
 
@@ -80,6 +81,7 @@ class MeasuredOutputs:
         drift: Of each candidate.
         data: What the models were run on.
         feeds: What the first runs were fed, for other measurements: one sample each, unless the model's batch is fixed.
+        whole: Each sample runs alone: its first axes do not count samples.
         notes: What a reader should know.
         calibrated: How many of the samples each candidate was calibrated with, where its own record tells.
     """
@@ -88,6 +90,7 @@ class MeasuredOutputs:
     drift: Mapping[str, Drift]
     data: DataSource
     feeds: tuple[Mapping[str, NDArray[Any]], ...]
+    whole: bool
     notes: tuple[str, ...]
     calibrated: Mapping[str, int]
 
@@ -125,7 +128,8 @@ def measure_outputs(
     search = (*settings.text.search, models[0].path.parent)
     settings = replace(settings, text=replace(settings.text, search=search))
     rows = single_rows(inputs, opened[0].outputs)
-    source, told = _opened(data, rows, settings, options, models)
+    trial = row_trial(lambda: opened[0].session)
+    source, told = _opened(data, rows, settings, options, models, trial)
     source = replace(source, only=options.only)
     known = _calibrated(models, source)
     if options.hold_out:
@@ -150,6 +154,7 @@ def measure_outputs(
         },
         data=_data_source(source, runner),
         feeds=tuple(runner.feeds),
+        whole=runner.whole,
         notes=tuple(
             dict.fromkeys((*told, *notes_of(source, runner, measuring, metrics[opened[0].name])))
         ),
@@ -194,9 +199,12 @@ def _opened(
     settings: DataSettings,
     options: AccuracyOptions,
     models: Sequence[NamedModel],
+    trial: Trial,
 ) -> tuple[Source, tuple[str, ...]]:
     """Open the data; images, where the user does not say how, prepared as the models say, which is noted."""
-    opening = partial(open_source, data, inputs, pairs=options.pairs, skip_bad=options.skip_bad)
+    opening = partial(
+        open_source, data, inputs, trial=trial, pairs=options.pairs, skip_bad=options.skip_bad
+    )
     # Of files alone: what a Python object gives cannot be asked for twice.
     unsaid = settings.image == ImageSettings() and isinstance(data, str | Path)
     told = _told_images(models) if unsaid else {}

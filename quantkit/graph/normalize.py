@@ -2,7 +2,8 @@
 
 1. Model-local functions are inlined (graph traversal does not visit them).
 2. Large `Constant` nodes are initializers.
-3. ``Identity(initializer)`` is that initializer: exporters write shared weights this way.
+3. ``Identity(initializer)`` is that initializer: exporters write shared weights this way. So is a state that a Loop or Scan begins with
+   and only hands on (`quantkit.graph.carries`).
 4. Node names are unique and not empty; no value has the name of another, in any graph.
 5. Weights that are assembled from constants are initializers (`fold_weights`).
 6. Initializers are not graph inputs if the IR version is below 4, where they had to be listed
@@ -28,6 +29,7 @@ from numpy.typing import NDArray
 from onnx_ir.passes.common import InlinePass
 
 from quantkit.graph._wire import LIMIT
+from quantkit.graph.carries import read_carried_constants
 from quantkit.graph.edit import Names, add_initializer, constant, discard, is_op, nodes_of, owner_of
 from quantkit.graph.mapping import lazy
 from quantkit.ops.float_ops import PRODUCTS
@@ -254,6 +256,9 @@ def normalize(model: ir.Model) -> None:
     _unlist_initializers(model)
     for node in nodes_of(model):
         _lift_constant(node) or _drop_identity(node)
+    if read_carried_constants(model):
+        for node in nodes_of(model):
+            _drop_identity(node)
     _name_nodes(model)
     names = _name_values(model)
     fold_weights(model, names.renew)

@@ -10,7 +10,7 @@ an earlier model beside it goes on reading its own until the moment when it is r
 """
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from copy import copy
 from hashlib import blake2b
@@ -130,6 +130,7 @@ class Stage:
         folder: Where the result is until then.
         model_path: The model in there.
         data_path: Its external data in there; None if it has none.
+        wrote: Told how many weights of how many are written: what is quantized is computed then.
     """
 
     def __init__(self, target: Path, folder: Path) -> None:
@@ -137,6 +138,7 @@ class Stage:
         self.folder = folder
         self.model_path = folder / target.name
         self.data_path: Path | None = None
+        self.wrote: Callable[[int, int], None] = lambda _done, _of: None
 
     def write(self, model: ir.Model, *, external: bool = False) -> int:
         """Write the model into the staging folder; return its size in bytes, external data included.
@@ -163,6 +165,7 @@ class Stage:
             for piece in join(proto.SerializeToString(deterministic=True)):
                 if isinstance(piece, Payload):
                     file.write(_contents(tensors[piece.index]))
+                    self.wrote(piece.index + 1, len(tensors))
                 else:
                     file.write(piece)
 
@@ -184,6 +187,7 @@ class Stage:
                 file.write(gap)
                 offsets.append(file.tell())
                 file.write(contents)
+                self.wrote(len(offsets), len(tensors))
         self.data_path = self.folder / f"{self.target.name}.{digest.hexdigest()}.data"
         unnamed.rename(self.data_path)
         for graph in proto_graphs(proto.graph):

@@ -57,7 +57,9 @@ def inputs_of(source: LoadedModel, *, open_shapes: bool = False) -> tuple[InputS
         shape = tuple(n if isinstance(n, int) else None for n in value.shape or ())
         strings = value.dtype is ir.DataType.STRING
         dtype = np.dtype(object if strings else value.dtype.numpy())
-        found.append(InputSpec(name=value.name or "", dtype=dtype, shape=shape))
+        first = value.shape[0] if value.shape else None
+        axis = (first.value or "") if isinstance(first, ir.SymbolicDim) else ""
+        found.append(InputSpec(name=value.name or "", dtype=dtype, shape=shape, axis=axis))
     return tuple(found)
 
 
@@ -75,6 +77,8 @@ def batch_for(inputs: Sequence[InputSpec], sample: Sample, wanted: int) -> int:
     fixed = fixed_batch(inputs)
     if fixed is None:
         return wanted
+    if sample.whole:
+        return 1
     rows = min((a.shape[0] for a in sample.feeds.values() if a.ndim), default=1) or 1
     if fixed % rows:
         raise DataError(

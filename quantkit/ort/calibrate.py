@@ -36,6 +36,7 @@ from quantkit.ort.tensors import (
     plain,
     save_tensors_data,
 )
+from quantkit.runtime.rows import row_trial
 from quantkit.runtime.session import (
     RUNTIME_ERRORS,
     available_providers,
@@ -314,7 +315,7 @@ class CalibraterBase:
         session = self._ready()
         inputs = inputs_of(self._source)
         settings = with_model_folder(DataSettings(), self._source)
-        samples = iter(open_data(data, inputs, settings))
+        samples = iter(open_data(data, inputs, settings, row_trial(lambda: session)))
         first = next(samples)
         together = batch_for(inputs, first, 1)
         samples = chain([first], samples)

@@ -26,7 +26,7 @@ from quantkit.observe.collect import collect
 from quantkit.observe.monitor import Silent
 from quantkit.observe.observations import Observations
 from quantkit.observe.points import Points
-from quantkit.observe.prepare import inputs_of, with_model_folder
+from quantkit.observe.prepare import with_model_folder
 from quantkit.observe.requests import MinMaxOf, RunningMinMax
 from quantkit.ort.quant_utils import CalibrationMethod
 from quantkit.provenance import model_digest
@@ -442,7 +442,7 @@ def _learned(
     values = (*(v for v in graph.inputs if not v.is_initializer()), *made)
     names = [v.name or "" for v in values if v.dtype in {ir.DataType.FLOAT, ir.DataType.FLOAT16}]
     settings = with_model_folder(DataSettings(), loaded)
-    samples = open_samples(data, inputs_of(loaded), settings, options)
+    samples = open_samples(loaded, data, settings, options)
     points = Points(tensors=tuple(names))
     asked = replace(options, compare=False)  # nobody reads an audit here
     found = collect(loaded, samples, points, asked, settings, Silent())

@@ -21,10 +21,11 @@ from quantkit.runtime.session import (
     float_session,
     make_session,
     readable_ir_version,
+    run_made_up,
     run_session,
     why_not_loaded,
 )
-from quantkit.runtime.synthetic_inputs import Feeds, made_up_feeds, strange_input
+from quantkit.runtime.synthetic_inputs import Feeds, strange_input
 
 __all__ = [
     "CALIBRATED",
@@ -253,18 +254,11 @@ def run_float(
     if strange is not None:
         why = f"no value can be made up for input '{strange.name}' of type {strange.type}"
         return Reference(feeds={}, outputs={}, note=f"not run: {why}; pass a sample")
-    reason = ""
-    for feeds in made_up_feeds(session.get_inputs(), ranges):
-        try:
-            return Reference(feeds=feeds, outputs=run_session(session, feeds), note=wide)
-        except RUNTIME_ERRORS as e:
-            reason = first_line(e)
-    return Reference(
-        feeds={},
-        outputs={},
-        note=f"not run: the float model accepts none of the inputs made up for it ({reason}); "
-        "pass a sample",
-    )
+    found = run_made_up(session, ranges)
+    if found.feeds:
+        return Reference(feeds=found.feeds, outputs=found.outputs, note=wide)
+    why = f"the float model accepts none of the inputs made up for it ({found.reason})"
+    return Reference(feeds={}, outputs={}, note=f"not run: {why}; pass a sample")
 
 
 def _run_samples(session: Any, sample: Feeds, more: Sequence[Feeds], on: str) -> Reference:
@@ -463,11 +457,7 @@ def _check_form(output: Any, expected: Any, actual: Any) -> None:
 
 def _run_unseen(session: Any, reference: Reference) -> Verification:
     """Run a result that cannot be compared, on the first made-up inputs that it takes."""
-    for feeds in made_up_feeds(session.get_inputs()):
-        try:
-            run_session(session, feeds)
-        except RUNTIME_ERRORS:
-            continue
+    if run_made_up(session).feeds:
         return Verification(compared={}, note=reference.note, ran=True)
     note = reference.note if "not run" in reference.note else f"{reference.note}; not run"
     return Verification(compared={}, note=note, ran=False)

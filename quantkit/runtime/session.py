@@ -4,10 +4,14 @@ The one place where sessions are made.
 """
 
 import os
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import inf
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,7 +25,9 @@ from quantkit.errors import RuntimeSupportError
 from quantkit.graph.load import LoadedModel, load
 from quantkit.graph.mapping import mapped_model
 from quantkit.graph.save import unchecked
+from quantkit.runtime.synthetic_inputs import Feeds, made_up_feeds
 from quantkit.runtime.widened import HalfPorts, has_half_ports, widened_file
+from quantkit.settings.memory import memory_of, memory_text, resident
 
 if os.environ.get("ORT_DISABLE_TELEMETRY") == "1":
     ort.disable_telemetry_events()  # it may have been imported before quantkit
@@ -36,11 +42,15 @@ __all__ = [
     "load_model",
     "make_session",
     "readable_ir_version",
+    "run_made_up",
     "run_session",
     "runtime_limits",
     "runtime_version",
     "why_not_loaded",
 ]
+
+_MADE_UP_SECONDS = 20
+_LOOKED_EVERY = 0.05  # seconds
 
 # onnxruntime 1.20, the oldest that quantkit installs with, reads IR version 10.
 _IR_READ_BY_ALL = 10
@@ -164,10 +174,84 @@ def make_session(  # noqa: PLR0913 - one parameter per question
     return HalfPorts(session, ort.OrtValue) if has_half_ports(session) else session
 
 
-def run_session(session: Any, feeds: Mapping[str, Any]) -> dict[str, Any]:
+def run_session(session: Any, feeds: Mapping[str, Any], options: Any = None) -> dict[str, Any]:
     """Run a model; return its outputs by name, as arrays where they are maps or sequences (`as_array`)."""
     names = [output.name for output in session.get_outputs()]
-    return {n: as_array(v) for n, v in zip(names, session.run(names, dict(feeds)), strict=True)}
+    found = session.run(names, dict(feeds), options)
+    return {n: as_array(v) for n, v in zip(names, found, strict=True)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeUpRun:
+    """Made-up inputs that a model ran on, and its outputs; none of both if there are none, with the reason."""
+
+    feeds: Feeds
+    outputs: Mapping[str, Any]
+    reason: str = ""
+
+
+def run_made_up(
+    session: Any, ranges: Mapping[str, tuple[float, float]] = MappingProxyType({})
+) -> MadeUpRun:
+    """Run a model on the first made-up inputs that it takes.
+
+    A model that makes its own length of what it reads (speech of text) may run for minutes, and take all memory, on
+    values that nobody would give it: a run beyond some CPU time or memory is stopped, and only less is tried after it.
+
+    Args:
+        session: The model.
+        ranges: Between which values inputs lie, where that is known.
+    """
+    reason, most = "no input can be made up", inf
+    for feeds in made_up_feeds(session.get_inputs(), ranges):
+        size = sum(array.size for array in feeds.values())
+        if size >= most:
+            continue
+        try:
+            return MadeUpRun(feeds=feeds, outputs=_run_bounded(session, feeds))
+        except _TooMuchError as e:
+            reason, most = str(e), size
+        except RUNTIME_ERRORS as e:
+            reason = reason if most < inf else first_line(e)
+    return MadeUpRun(feeds={}, outputs={}, reason=reason)
+
+
+class _TooMuchError(Exception):
+    """A run was stopped."""
+
+
+def _run_bounded(session: Any, feeds: Feeds) -> dict[str, Any]:
+    """Run a model, and stop it between two of its nodes when it takes too much.
+
+    Raises:
+        _TooMuchError: It took too much.
+    """
+    options, done = ort.RunOptions(), threading.Event()
+    seconds, memory = time.process_time() + _MADE_UP_SECONDS, memory_of(None)
+    most = resident(mapped=False) + memory
+    taken: list[str] = []
+
+    def watch() -> None:
+        while not done.wait(_LOOKED_EVERY):
+            if time.process_time() > seconds:
+                taken.append(f"more than {_MADE_UP_SECONDS} CPU seconds")
+            elif resident(mapped=False) > most:
+                taken.append(f"more than {memory_text(memory)} of memory")
+            if taken:
+                options.terminate = True
+                return
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        return run_session(session, feeds, options)
+    except RUNTIME_ERRORS as e:
+        if taken:
+            raise _TooMuchError(f"a run takes {taken[0]}") from e
+        raise
+    finally:
+        done.set()
+        watcher.join()
 
 
 def as_array(output: Any) -> Any:

@@ -85,18 +85,22 @@ class HalfPorts:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._session, name)
 
-    def run(self, names: Sequence[str] | None, feeds: Mapping[str, NDArray[Any]]) -> list[Any]:
+    def run(
+        self, names: Sequence[str] | None, feeds: Mapping[str, NDArray[Any]], options: Any = None
+    ) -> list[Any]:
         """Run it as `InferenceSession.run` does."""
         given = {n: _fitted(x, self._halves.get(n)) for n, x in feeds.items()}
         if self._plain:
-            found: list[Any] = self._session.run(names, given)
+            found: list[Any] = self._session.run(names, given, options)
             return found
         # Values point into arrays, which must outlive the run.
         bits = {n: x.view(np.uint16) for n, x in given.items() if x.dtype == _KINDS[_BFLOAT16]}
         values = {n: self._value.ortvalue_from_numpy(x) for n, x in given.items() if n not in bits}
         for name, array in bits.items():
             values[name] = self._value.ortvalue_from_numpy_with_onnx_type(array, _ONNX_TYPE)
-        return [_array(found) for found in self._session.run_with_ort_values(names, values)]
+        return [
+            _array(found) for found in self._session.run_with_ort_values(names, values, options)
+        ]
 
 
 def has_half_ports(session: Any) -> bool:

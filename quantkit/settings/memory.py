@@ -63,11 +63,11 @@ def _usual() -> int:
     return max(_LEAST, min(MOST, (_left() or 4 * MOST) // 4))
 
 
-def resident() -> int:
-    """Return the memory that this process has now; 0 where the system does not say."""
+def resident(*, mapped: bool = True) -> int:
+    """Return the memory that this process has now, with or without files that it maps; 0 where the system does not say."""
     try:
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE")
+        _, pages, shared = Path("/proc/self/statm").read_text(encoding="ascii").split()[:3]
+        return (int(pages) - (0 if mapped else int(shared))) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):
         return 0
 

@@ -5,6 +5,7 @@ The data of one quantization is opened once (`opened_for`): what it is calibrate
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,8 @@ from quantkit.plan import ranges_needed
 from quantkit.rewrite.simplify import simplify
 from quantkit.rewrite.split import split_fused
 from quantkit.runtime.check_result import CALIBRATED, HELD_OUT
-from quantkit.runtime.session import load_model
+from quantkit.runtime.rows import row_trial
+from quantkit.runtime.session import float_session, load_model
 from quantkit.settings import DataSettings, StaticSettings
 from quantkit.targets import DEFAULT, registered
 
@@ -80,7 +82,7 @@ def calibrate_model(
     # A file of ranges serves whatever target is chosen later.
     points = find_points(loaded, needed_by_any(loaded.model) if options.ranges else ())
     monitor.stage("Looking at the data")
-    samples = open_samples(data, inputs_of(loaded), with_model_folder(settings, loaded), options)
+    samples = open_samples(loaded, data, with_model_folder(settings, loaded), options)
     # Data in memory has no name that tells a changed sample; only files are taken up again.
     partial_file = _partial(output) if output and isinstance(data, str | Path) else None
     found = collect(loaded, samples, points, options, settings, monitor, partial_file=partial_file)
@@ -113,23 +115,24 @@ def needed_by_any(model: ir.Model) -> tuple[str, ...]:
 
 
 def open_samples(
+    loaded: LoadedModel,
     data: object,
-    inputs: tuple[InputSpec, ...],
     settings: DataSettings,
     options: CalibrateOptions,
 ) -> Samples | Stream:
     """Open data that workers may have to open again, under the name that the user gave it.
 
     Args:
+        loaded: The model that it is for.
         data: A path or a Python object.
-        inputs: The inputs of the model that it is for.
         settings: How samples are prepared.
         options: Who works: workers of a cluster may have another working directory.
     """
+    inputs, trial = inputs_of(loaded), row_trial(partial(float_session, loaded))
     if not isinstance(data, str | Path):
-        return open_data(data, inputs, settings)
+        return open_data(data, inputs, settings, trial)
     elsewhere = options.scheduler is not None
-    samples = open_data(Path(data).absolute() if elsewhere else data, inputs, settings)
+    samples = open_data(Path(data).absolute() if elsewhere else data, inputs, settings, trial)
     samples.description = replace(samples.description, location=str(data))
     return samples
 
@@ -279,7 +282,7 @@ def opened_for(
     """
     settings = with_model_folder(settings, loaded)
     try:
-        samples = open_samples(data, inputs_of(loaded), settings, options or CalibrateOptions())
+        samples = open_samples(loaded, data, settings, options or CalibrateOptions())
     except QuantkitError as e:
         return OpenedData(samples=None, error=e, settings=settings)
     if not isinstance(samples, Samples):

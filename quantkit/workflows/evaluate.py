@@ -124,6 +124,7 @@ def evaluate(
             answered.feeds,
             batches=options.batches,
             threads=options.threads,
+            whole=answered.whole,
             progress=monitor.stage,
         )
     found = [

@@ -106,7 +106,7 @@ def float16(
     with loaded.watched():
         draft = _draft(loaded.model, options)
         _require_halves(plan_half(draft.half, options), loaded, options)
-        data = _opened(loaded, job)
+        data = _opened(loaded, job, monitor)
         seen = None
         if options.compute and data is not None:
             seen = _observed(loaded, draft.half, data, monitor, skip_bad=job.skip_bad)
@@ -134,7 +134,7 @@ def float16(
         output_bytes=made.nbytes,
         external_data=external,
         verification=made.checked,
-        warnings=(*said, *warnings_of(loaded, made.nbytes, made.checked)),
+        warnings=(*said, *warnings_of(made.plan, loaded, made.nbytes, made.checked)),
         seconds=time.perf_counter() - started,
         notes=draft.notes,
         half=kernels,
@@ -178,7 +178,7 @@ def plan_float16(job: Float16Job, monitor: Monitor | None = None) -> Plan:
     loaded.require_weights()
     with loaded.watched():
         draft = _draft(loaded.model, options)
-        data = _opened(loaded, job)
+        data = _opened(loaded, job, monitor)
         if not options.compute or data is None:
             return plan_half(draft.half, options)
         seen = _observed(loaded, draft.half, data, monitor, skip_bad=job.skip_bad)
@@ -219,7 +219,7 @@ def _require_halves(plan: Plan, loaded: LoadedModel, options: Float16Settings) -
     )
 
 
-def _opened(loaded: LoadedModel, job: Float16Job) -> OpenedData | None:
+def _opened(loaded: LoadedModel, job: Float16Job, monitor: Monitor) -> OpenedData | None:
     """Open the samples, if there are any.
 
     Raises:
@@ -234,7 +234,7 @@ def _opened(loaded: LoadedModel, job: Float16Job) -> OpenedData | None:
         )
     reading = CalibrateOptions(skip_bad=job.skip_bad)
     data = opened_for(loaded, job.data, job.settings, reading)
-    data.require()
+    monitor.data_found(data.require().description)
     return data
 
 

@@ -32,8 +32,7 @@ from quantkit.runtime.profile import (
     time_models,
     with_dynamic,
 )
-from quantkit.runtime.session import RUNTIME_ERRORS, first_line, make_session
-from quantkit.runtime.synthetic_inputs import made_up_feeds
+from quantkit.runtime.session import RUNTIME_ERRORS, first_line, make_session, run_made_up
 from quantkit.targets import integer_time, this_machine
 from quantkit.workflows.plan_prepared import plan_of
 from quantkit.workflows.prepare import Prepared
@@ -197,13 +196,8 @@ def _feeds(prepared: Prepared, source: Path) -> Feeds:
     if by_shape:
         return list(by_shape.values())[-_SAMPLES:]
     session = make_session(str(source), threads=1)
-    for feed in made_up_feeds(session.get_inputs(), prepared.input_ranges):
-        try:
-            session.run(None, dict(feed))
-        except RUNTIME_ERRORS:
-            continue
-        return [feed]
-    return []
+    found = run_made_up(session, prepared.input_ranges)
+    return [found.feeds] if found.feeds else []
 
 
 @dataclass(frozen=True, slots=True)

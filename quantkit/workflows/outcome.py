@@ -14,6 +14,7 @@ from quantkit.files import check_outputs, human
 from quantkit.graph.load import LoadedModel
 from quantkit.graph.save import copy_of
 from quantkit.graph.unpack import unpack
+from quantkit.ops import Kernel, fact_of
 from quantkit.ops.integer_ops import quantized_among
 from quantkit.ops.view import View
 from quantkit.plan import Mode, NodePlan, Plan
@@ -46,10 +47,10 @@ __all__ = [
 _SHOWN = 3  # names in a message
 TINY = 64 << 10  # bytes
 _FEW_SAMPLES = 4  # from which on one sample can stand out
-_LOUD_DB, _APART_DB = (
-    30.0,
-    10.0,
-)  # a sample below the first, and by the second below all, is worth a warning
+_LOUD_DB = 30.0  # below which a sample that stands out is worth a warning
+_APART_DB = 10.0  # below the figure of all samples
+_LITTLE = 0.1  # of the file: less is not worth a file of its own
+_NOT_RUN = frozenset({Mode.FLOAT, Mode.STORED, Mode.ABSORBED})
 _ENOUGH = 8  # values without which a share of equal ones says nothing
 _HALF, _FEW_DIFFER = 0.5, 0.9  # of the values equal: below, noise; below, worth a word
 
@@ -183,11 +184,29 @@ def require_smaller(loaded: LoadedModel, nbytes: int) -> None:
 
 
 def _why_not(plan: Plan, loaded: LoadedModel) -> str:
-    """Return the most frequent reasons why nodes stay float; "" if there is no node that could be quantized."""
+    """Return the most frequent reasons why nodes stay float, those of layers first; "" if there is no node that could be quantized."""
     if quantized := quantized_among(n.op_type for n in loaded.model.graph.all_nodes()):
         return f"it is quantized already ({', '.join(quantized)})"
-    reasons = Counter(f"{n.op_type}: {n.why}" for n in plan.nodes).most_common(2)
-    return "; ".join(f"{count} {reason}" for reason, count in reasons)
+    counted = Counter((n.op_type, n.why) for n in plan.nodes if n.mode in _NOT_RUN)
+    # What a Gather of an index does not gain explains nothing; sorting keeps the order of equals.
+    reasons = sorted(counted.most_common(), key=lambda one: not _holds_weights(one[0][0]))[:2]
+    return "; ".join(f"{count} {op_type}: {why}" for (op_type, why), count in reasons)
+
+
+def _holds_weights(op_type: str) -> bool:
+    """Say whether an operator is a layer: it has weights, which it does not only look up."""
+    fact = fact_of("", op_type)
+    return fact is not None and fact.kernel is not Kernel.LOOKUP
+
+
+def _gains_little(plan: Plan, loaded: LoadedModel, nbytes: int) -> str:
+    """Say that neither the size nor the arithmetic of a result is worth it, and why; "" if one is."""
+    runs = any(n.mode not in _NOT_RUN and _holds_weights(n.op_type) for n in plan.nodes)
+    share = 1 - nbytes / max(1, loaded.nbytes)
+    if runs or loaded.nbytes < TINY or not 0 < share < _LITTLE:
+        return ""
+    left = _why_not(plan, loaded) or "what it holds weights in is a small part of the file"
+    return f"Next to nothing is gained: the file is {share:.1%} smaller, and no layer computes with fewer bits ({left})."
 
 
 def require_pair_safe(model: ir.Model, target: Target, own: Collection[str]) -> list[str]:
@@ -357,15 +376,18 @@ def noise(checked: Verification | None) -> str:
     )
 
 
-def warnings_of(loaded: LoadedModel, nbytes: int, checked: Verification | None) -> list[str]:
+def warnings_of(
+    plan: Plan, loaded: LoadedModel, nbytes: int, checked: Verification | None
+) -> list[str]:
     """Return what the user should know about a result.
 
     Args:
+        plan: What was decided.
         loaded: The float model.
         nbytes: Of the result and its external data.
         checked: What the comparison with float found; None: switched off.
     """
-    found = []
+    found = [little] if (little := _gains_little(plan, loaded, nbytes)) else []
     if nbytes >= loaded.nbytes:
         found.append(
             f"The result is not smaller than the float model: {loaded.nbytes} -> {nbytes} bytes. In a model this small "

@@ -227,9 +227,7 @@ def write_float(
         external_data: Write weights to a ``.data`` file beside the model.
     """
     started, output = time.perf_counter(), Path(output)
-    loaded = load_model(source)
-    check_output_path(output, loaded)
-    loaded.require_weights()
+    loaded = _read(source, output)
     with loaded.watched(), staged(output) as stage:
         reference = run_float(loaded)
         nbytes = stage.write(copy_of(loaded.model), external=external_data)
@@ -307,12 +305,10 @@ def dynamic(  # noqa: PLR0913 - one parameter per question
         otherwise: What to do instead where the options gain nothing; None: nothing else.
         progress: Called with what is being done.
     """
-    started = time.perf_counter()
-    output = Path(output)
+    started, output = time.perf_counter(), Path(output)
     progress("Reading")
-    loaded = load_model(source)
-    check_output_path(output, loaded)
-    loaded.require_weights()
+    loaded = _read(source, output)
+    progress("Planning")
     draft = _draft(loaded, options)
     if otherwise is not None and not _runs_integers(draft.plan):
         other = _draft(loaded, otherwise)
@@ -324,6 +320,9 @@ def dynamic(  # noqa: PLR0913 - one parameter per question
     origin = dynamic_origin(loaded, options, how)
     with loaded.watched(), staged(output) as stage:
         reference = None
+        stage.wrote = lambda done, of: progress(
+            f"Quantizing: {done} of {of} weights" if done < of or not verify else "Verifying"
+        )
         if verify:
             progress("Running the float model")
             reference = run_float(loaded, sample)
@@ -355,10 +354,18 @@ def dynamic(  # noqa: PLR0913 - one parameter per question
         warnings=(
             *draft.warnings,
             *unheeded(draft.plan, options),
-            *warnings_of(loaded, nbytes, checked),
+            *warnings_of(draft.plan, loaded, nbytes, checked),
         ),
         seconds=time.perf_counter() - started,
     )
+
+
+def _read(source: str | Path | onnx.ModelProto, output: Path) -> LoadedModel:
+    """Load a model whose weights are all there, and that the output does not overwrite."""
+    loaded = load_model(source)
+    check_output_path(output, loaded)
+    loaded.require_weights()
+    return loaded
 
 
 def _runs_integers(plan: Plan, but: str = "") -> bool:

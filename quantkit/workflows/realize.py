@@ -487,7 +487,7 @@ def realize(  # noqa: PLR0913 - one parameter per question
             *uncalibrated,
             *(found.given_up if found.is_poor else ()),
             *unsafe,
-            *warnings_of(source, found.nbytes, found.checked),
+            *warnings_of(found.plan, source, found.nbytes, found.checked),
             *unfused(found.plan, fusion, job.options.runs_on),
             *unheeded(found.plan, job.options, prepared.ready.view),
             *_limit_exceeded(source, job.settings.memory),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,7 +27,8 @@ from quantkit.provenance import (
     source_of,
 )
 from quantkit.runtime.check_result import Reference, Verification, run_float
-from quantkit.runtime.session import load_model
+from quantkit.runtime.rows import row_trial
+from quantkit.runtime.session import float_session, load_model
 from quantkit.settings import DataSettings
 from quantkit.settings.record import data_settings_of
 from quantkit.text import printable
@@ -252,8 +254,9 @@ def _calibration(says: Provenance, given: Calibration) -> Check:
 def _fingerprint(case: _Case, settings: DataSettings) -> str:
     """Return what names the given data; "" for data that cannot be prepared in this way."""
     settings = _searching(case, settings)
+    trial = row_trial(partial(float_session, case.float_model or case.loaded))
     try:
-        samples = open_data(case.data, inputs_of(case.loaded), settings)
+        samples = open_data(case.data, inputs_of(case.loaded), settings, trial)
     except DataError:
         raise
     except QuantkitError:

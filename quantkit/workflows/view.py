@@ -21,8 +21,13 @@ from quantkit.result import Evaluated, Layer, NodeRuns, Result, Runtime
 from quantkit.runtime.kernels import runtime_of
 from quantkit.runtime.kernels.truth import optimized_nodes
 from quantkit.runtime.profile import node_seconds, profile_models
-from quantkit.runtime.session import RUNTIME_ERRORS, first_line, load_model, make_session
-from quantkit.runtime.synthetic_inputs import made_up_feeds
+from quantkit.runtime.session import (
+    RUNTIME_ERRORS,
+    first_line,
+    load_model,
+    make_session,
+    run_made_up,
+)
 from quantkit.view.collect import Known, boxes_of
 from quantkit.view.compare import described, float_names, pair_boxes, with_fates
 from quantkit.view.facts import Box, Drawing, Page
@@ -213,12 +218,8 @@ def _seconds(path: Path, model: ir.Model) -> Mapping[str, float]:
     Raises:
         UsageError: None could be made up that the model takes.
     """
-    session = make_session(str(path), threads=1)
-    for feeds in made_up_feeds(session.get_inputs()):
-        with suppress(*RUNTIME_ERRORS):
-            session.run(None, dict(feeds))
-            break
-    else:
+    feeds = run_made_up(make_session(str(path), threads=1)).feeds
+    if not feeds:
         raise UsageError(
             f"No input could be made up that '{path}' runs on: view it without --time."
         )

@@ -201,7 +201,7 @@ def quantize_weights(
     check_output_path(output, source, job.data)
     source.require_weights()
     with source.watched(), scratch() as lab:
-        ready = _ready(source, job, lab)
+        ready = _ready(source, job, lab, monitor)
         origin = _origin(ready, job)
         how: dict[str, Any] = {"verify": verify, "external_data": external_data}
         how["plan"] = None if plan is None else json_digest(plan.to_json())
@@ -232,7 +232,7 @@ def plan_weights(job: WeightsJob, monitor: Monitor | None = None) -> Plan:
     source = load_model(job.source)
     source.require_weights()
     with source.watched(), scratch() as lab:
-        ready = _ready(source, job, lab)
+        ready = _ready(source, job, lab, monitor)
         origin = partial(_origin, ready, job)
         return _decided(ready, job, None, Partial(lab, False), origin, monitor).plan
 
@@ -248,7 +248,7 @@ def _key(origin: Provenance) -> dict[str, Any]:
     }
 
 
-def _ready(source: LoadedModel, job: WeightsJob, lab: Path) -> _Ready:
+def _ready(source: LoadedModel, job: WeightsJob, lab: Path, monitor: Monitor) -> _Ready:
     """Compute in float32, store once what is there twice, raise the opset as far as the format needs, open the data."""
     options, model, notes = job.options, copy_of(source.model), []
     if fixed := fix_defaults(model, keep=options.keep_inputs):
@@ -269,6 +269,7 @@ def _ready(source: LoadedModel, job: WeightsJob, lab: Path) -> _Ready:
     if job.data is None:
         return ready
     data = _opened(source, job)
+    monitor.data_found(data.require().description)
     ready = replace(ready, data=data, floats=_file_of(model, lab), skip_bad=job.skip_bad)
     scales = options.rounding is False if options.awq == "auto" else options.awq
     return _with_scaled_inputs(ready, options) if scales else ready
@@ -558,7 +559,7 @@ def _written(
         output_bytes=nbytes,
         external_data=False,
         verification=checked,
-        warnings=tuple(warnings_of(source, nbytes, checked)),
+        warnings=tuple(warnings_of(decided.plan, source, nbytes, checked)),
         seconds=0.0,
         fusion=fusion_of(stage.model_path) if small and reference is not None else None,
         notes=tuple(notes),

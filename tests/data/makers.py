@@ -15,8 +15,8 @@ TEXTS = ("the cat sat", "a dog", "the dog sat on the mat", "cat")
 VOCABULARY = ("[PAD]", "[UNK]", "the", "cat", "sat", "a", "dog", "on", "mat")
 
 
-def spec(name: str, *shape: int | None, dtype: str = "float32") -> InputSpec:
-    return InputSpec(name=name, dtype=np.dtype(dtype), shape=shape)
+def spec(name: str, *shape: int | None, dtype: str = "float32", axis: str = "") -> InputSpec:
+    return InputSpec(name=name, dtype=np.dtype(dtype), shape=shape, axis=axis)
 
 
 IMAGE = (spec("input", None, 3, 8, 8),)

@@ -195,6 +195,12 @@ def test_samples_without_a_common_leading_axis_are_timed_one_by_one() -> None:
     assert batch_of(state, 1)["h"].shape == (2, 1, 8)
 
 
+def test_whole_samples_are_timed_one_by_one_and_not_cut() -> None:
+    graphs: list[Feeds] = [{"x": np.zeros((9, 4)), "edges": np.zeros((9,))}]
+    assert batches_of(graphs, (1, 8), [], whole=True)[0] == (1,)
+    assert batch_of(graphs, 1)["x"].shape == (9, 4)
+
+
 def test_real_sessions_are_timed(tmp_path: Path) -> None:
     path = save(matmul_model(), tmp_path / "m.onnx")
     real = [{"x": np.ones((1, 128), np.float32)}]

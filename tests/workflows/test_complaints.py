@@ -27,7 +27,7 @@ from builders import (
 )
 from onnx import TensorProto, helper, numpy_helper
 
-from quantkit import QInt8, QUInt8, quantize_dynamic
+from quantkit import QInt8, QUInt8, quantize_dynamic, quantize_weights
 from quantkit.errors import QuantkitError
 from quantkit.graph import save as saving
 
@@ -317,3 +317,40 @@ def test_24_subgraphs_need_no_option(tmp_path: Path) -> None:
     assert {n.mode.value for n in result.plan.nodes} == {"integer"}
     stored = [t for t in onnx.load(tmp_path / "q.onnx").graph.initializer if len(t.dims) == 2]
     assert len(stored) == 1  # one weight for both branches
+
+
+@pytest.mark.parametrize("form", ["dynamic", "weights"])
+def test_a_result_that_gains_next_to_nothing_says_so_and_why(form: str, tmp_path: Path) -> None:
+    """A weight that changes from step to step fills the file; a small Conv alone is stored in fewer bits."""
+    step = graph(
+        [
+            node("MatMul", ["h_in", "w_in"], ["h_out"], "product"),
+            node("Mul", ["w_in", "half"], ["w_out"]),
+            node("Identity", ["go"], ["go_out"]),
+        ],
+        {"i": [], "go": [], "h_in": [1, 256], "w_in": [256, 256]},
+        {"go_out": [], "h_out": [1, 256], "w_out": [256, 256]},
+        types={"i": TensorProto.INT64, "go": TensorProto.BOOL, "go_out": TensorProto.BOOL},
+        name="body",
+    )
+    nodes = [
+        node("Conv", ["x", "k"], ["c"], "conv"),
+        node("Reshape", ["c", "shape"], ["h"]),
+        node("Loop", ["n", "yes", "h", "w"], ["y", "last"], "loop", body=step),
+    ]
+    weights = {
+        "k": weight(16, 16, 3, 3),
+        "w": weight(256, 256, scale=0.05),
+        "shape": np.asarray([1, 256]),
+        "n": np.asarray(2),
+        "yes": np.asarray(True),
+        "half": np.asarray(0.5, np.float32),
+    }
+    source = save(
+        model(graph(nodes, {"x": [1, 16, 6, 6]}, {"y": [1, 256]}, weights)), tmp_path / "m.onnx"
+    )
+    quantize: Any = quantize_dynamic if form == "dynamic" else quantize_weights
+    result = quantize(source, tmp_path / "q.onnx")
+    (said,) = [text for text in result.warnings if "Next to nothing is gained" in text]
+    assert "% smaller, and no layer computes with fewer bits" in said
+    assert "MatMul: has no constant float32 weight" in said

@@ -80,6 +80,26 @@ def test_arithmetic_says_what_onnxruntime_makes_of_it(tmp_path: Path) -> None:
     assert not any("Ranges are unknown" in text for text in result.warnings)
 
 
+def test_a_scatter_that_adds_up_stays_float32(tmp_path: Path) -> None:
+    """Messages between the nodes of a graph: onnxruntime loads such a Scatter in float16, and fails when it runs it."""
+    nodes = [
+        node("MatMul", ["x", "w"], ["a"], "mm"),
+        node("ScatterElements", ["zero", "places", "a"], ["s"], "scatter", reduction="add"),
+        node("MatMul", ["s", "v"], ["y"], "end"),
+    ]
+    held: dict[str, Array] = {
+        "w": weight(64, 64),
+        "v": weight(64, 64, seed=1),
+        "zero": np.zeros((4, 64), np.float32),
+        "places": np.zeros((4, 64), np.int64),
+    }
+    proto = model(graph(nodes, {"x": [4, 64]}, {"y": [4, 64]}, held))
+    data = [{"x": rng(i).standard_normal((4, 64)).astype(np.float32)} for i in range(4)]
+    result = quantize_float16(proto, tmp_path / "o.onnx", data, compute=True)
+    assert result.plan.node["scatter"].mode is not Mode.HALF
+    assert result.plan.node["mm"].mode is Mode.HALF
+
+
 def test_without_samples_it_says_that_ranges_are_unknown(tmp_path: Path) -> None:
     result = quantize_float16(tokens(), tmp_path / "o.onnx", compute=True)
     assert any("Ranges are unknown" in text for text in result.warnings)

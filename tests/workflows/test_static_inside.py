@@ -161,6 +161,20 @@ def test_the_body_of_a_loop_is_calibrated(kind: str, tmp_path: Path) -> None:
     assert ranges["h"].scale * 255 <= 2.05  # tanh
 
 
+def test_a_product_in_a_loop_is_not_fused_with_the_sum_behind_it(tmp_path: Path) -> None:
+    """onnxruntime knows the shapes in the body, the file does not: as one Gemm it would run in float."""
+    proto = body_of("Loop")
+    data = [{"x": rng(i).standard_normal((5, 1, 32)).astype(np.float32)} for i in range(8)]
+    step = proto.graph.node[0].attribute[0].g
+    (recurrent,) = [one for one in step.node if one.name == "recurrent"]
+    recurrent.op_type = "Mul"  # so that a Gemm is made of the other product and the sum
+    recurrent.input[1] = "half"
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(0.5, "f4"), "half"))
+    _, result = quantized(proto, data, tmp_path)
+    assert modes(result)["input"] is Mode.STATIC
+    assert not any("in float that were to be integers" in text for text in result.warnings)
+
+
 def test_a_loop_whose_tensors_change_their_shape_is_calibrated(tmp_path: Path) -> None:
     # What was made so far grows with each turn, and is empty before the first.
     step = [

@@ -84,6 +84,7 @@ class Runner:
         samples: How many were run, so far.
         left_over: How many at the end did not fill a batch of the model.
         feeds: What the first runs were fed, a sample each unless the model's batch is fixed.
+        whole: Samples run alone: their first axes do not count samples.
         digests: What names each sample's inputs.
         values: How the values of each input of real numbers are distributed, in the first samples.
     """
@@ -96,6 +97,7 @@ class Runner:
         self.batch = source.settings.batch or 1
         self.samples = 0
         self.left_over = 0
+        self.whole = False
         self.feeds: list[Feeds] = []
         self.digests: list[int] = []
         self.values = {spec.name: Sketch() for spec in inputs if spec.dtype.kind == "f"}
@@ -169,6 +171,7 @@ class Runner:
     def _keep(self, feeds: Feeds, samples: Sequence[Sample]) -> None:
         found = [feeds] if self._whole else [sample.feeds for sample in samples]
         self.feeds.extend(found[: _KEPT - len(self.feeds)])
+        self.whole = self.whole or any(sample.whole for sample in samples)
         for sample in samples:
             if len(self.digests) < _LOOKED_AT:
                 for name, sketch in self.values.items():
@@ -199,7 +202,7 @@ class Runner:
         divisible = all(a.ndim and a.shape[0] == sum(extents) for a in values)
         spans, start = [], 0
         for sample, extent in zip(samples, extents, strict=True):
-            single = extent > 1 and sample.label is None and divisible
+            single = extent > 1 and sample.label is None and divisible and not sample.whole
             step = 1 if single else extent
             for number in range(0, extent, step):
                 name = f"{sample.name} [{number}]" if single else sample.name

@@ -17,6 +17,7 @@ from quantkit.data import (
     Sample,
     Samples,
     Stream,
+    Trial,
     fixed_batch,
     open_data,
     order,
@@ -147,6 +148,7 @@ def open_source(
     inputs: Sequence[InputSpec],
     settings: DataSettings,
     *,
+    trial: Trial,
     pairs: bool,
     skip_bad: bool,
 ) -> Source:
@@ -156,6 +158,7 @@ def open_source(
         data: A path, or a Python object that `open_data` takes.
         inputs: What the models take.
         settings: Which samples, and how they are prepared.
+        trial: Runs rows, where the model does not tell whether they are samples.
         pairs: Two text columns make one sample.
         skip_bad: Leave out samples that cannot be read.
 
@@ -175,7 +178,7 @@ def open_source(
             replace(settings, text=replace(settings.text, column=(column,)))
             for column in settings.text.column
         ]
-    parts = tuple(open_data(data, inputs, one) for one in chosen)
+    parts = tuple(open_data(data, inputs, one, trial) for one in chosen)
     if wrong := parts[0].description.mislabelled:
         raise DataError(f"{wrong}: give one label per sample, or none.")
     if pairs and parts[0].description.preprocessing == parts[1].description.preprocessing:
@@ -300,7 +303,9 @@ def single_rows(
     if batch is None or batch == 1 or not rows <= {batch, None}:
         return tuple(inputs)
     shapes = [(None, *spec.shape[1:]) if spec.shape else () for spec in inputs]
-    return tuple(replace(spec, shape=shape) for spec, shape in zip(inputs, shapes, strict=True))
+    return tuple(
+        replace(spec, shape=shape, axis="batch") for spec, shape in zip(inputs, shapes, strict=True)
+    )
 
 
 def _check_names(models: Sequence[NamedModel]) -> None:

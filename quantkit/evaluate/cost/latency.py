@@ -43,20 +43,25 @@ __all__ = [
 
 
 def batches_of(
-    feeds: Sequence[Feeds], asked: Sequence[int], inputs: Sequence[Signature]
+    feeds: Sequence[Feeds],
+    asked: Sequence[int],
+    inputs: Sequence[Signature],
+    *,
+    whole: bool = False,
 ) -> tuple[tuple[int, ...], str]:
     """Return which batches can be timed, and a note if they are not the ones asked for.
 
     That is the one that the model is built for if its batch is fixed; and one sample if its inputs have no
-    leading extent in common, so that samples cannot be put together.
+    leading extent in common, or one that does not count samples, so that samples cannot be put together.
 
     Args:
         feeds: Some samples.
         asked: The batches that the user wants.
         inputs: What the model takes: name, type, shape.
+        whole: The first axes of samples do not count samples.
     """
     able = tuple(dict.fromkeys(asked))
-    if _extent(feeds[0]) is None:
+    if whole or _extent(feeds[0]) is None:
         only = 1
     else:
         leading = [i.shape[0] for i in inputs if i.shape]
@@ -69,14 +74,14 @@ def batches_of(
 
 
 def batch_of(feeds: Sequence[Feeds], batch: int) -> dict[str, Any]:
-    """Return one feed with so many rows.
+    """Return one feed with so many rows; a sample that has as many or more by itself is not cut.
 
     It is made of different samples of one shape, the shape that most samples have, and of the same ones over again
     if there are too few.
     """
     alike = _commonest(feeds)
     own = _extent(alike[0])
-    if own is None or own == batch:
+    if own is None or own >= batch:
         return dict(alike[0])
     used = list(islice(cycle(alike), -(-batch // own)))
     return {name: np.concatenate([feed[name] for feed in used])[:batch] for name in used[0]}
@@ -226,12 +231,13 @@ class Lab:
     pace: Pace = field(default_factory=lambda: Pace(seconds=_SECONDS))
 
 
-def measure_latency(
+def measure_latency(  # noqa: PLR0913 - one parameter per question
     models: Sequence[tuple[str, Path]],
     feeds: Sequence[Feeds],
     *,
     batches: Sequence[int] = (1,),
     threads: Sequence[int] = (0,),
+    whole: bool = False,
     progress: Callable[[str], None] = lambda _: None,
     lab: Lab | None = None,
 ) -> Timed:
@@ -242,6 +248,7 @@ def measure_latency(
         feeds: Real samples, one each; batches are made of them.
         batches: Samples in a run.
         threads: For one operator; 0 is onnxruntime's choice.
+        whole: Samples cannot be put together: their first axes count something else.
         progress: Is told what is timed.
         lab: Clock, sessions and patience.
     """
@@ -253,7 +260,7 @@ def measure_latency(
         sessions = _sessions(models, count, lab, notes)
         if reference not in sessions:
             continue
-        able, note = batches_of(feeds, batches, sessions[reference].get_inputs())
+        able, note = batches_of(feeds, batches, sessions[reference].get_inputs(), whole=whole)
         notes += [note] if note else []
         for batch in able:
             progress(f"Timing {len(sessions)} models, {_setup_text(batch, count)}")

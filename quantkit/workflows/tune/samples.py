@@ -17,6 +17,7 @@ from quantkit.evaluate.outputs import AccuracyOptions
 from quantkit.graph.load import LoadedModel
 from quantkit.observe.job import sample_digest
 from quantkit.observe.prepare import inputs_of, with_model_folder
+from quantkit.runtime.rows import row_trial
 from quantkit.runtime.session import make_session
 from quantkit.settings import DataSettings
 
@@ -122,12 +123,22 @@ def divide(
         QuantkitError: The data cannot be read, can be read only once, or is too little.
     """
     settings = with_model_folder(settings, loaded)
-    outputs = make_session(str(loaded.path)).get_outputs()
+    session = make_session(str(loaded.path))
     rows = single_rows(
         inputs_of(loaded),
-        [OutputSpec(name=o.name, type=o.type, shape=_extents(o.shape)) for o in outputs],
+        [
+            OutputSpec(name=o.name, type=o.type, shape=_extents(o.shape))
+            for o in session.get_outputs()
+        ],
     )
-    source = open_source(data, rows, settings, pairs=accuracy.pairs, skip_bad=accuracy.skip_bad)
+    source = open_source(
+        data,
+        rows,
+        settings,
+        trial=row_trial(lambda: session),
+        pairs=accuracy.pairs,
+        skip_bad=accuracy.skip_bad,
+    )
     parts = [part for part in source.parts if isinstance(part, Samples)]
     if len(parts) < len(source.parts):
         raise UsageError(
