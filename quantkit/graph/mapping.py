@@ -24,11 +24,12 @@ from quantkit.errors import ModelError
 from quantkit.graph._wire import MARK, split
 from quantkit.graph.messages import tensors_of
 
-__all__ = ["SMALL", "MappedFile", "MappedModel", "lazy", "mapped_model"]
+__all__ = ["SMALL", "MappedFile", "MappedModel", "ends_of", "lazy", "mapped_model"]
 
 SMALL = 32 << 20  # bytes of a file that is read whole rather than mapped
 
 _BYTE = 8  # bits
+_ENDS = "quantkit.ends"  # under which a tensor in a file has what reads its first and last value
 _TAKEN_IN = 1 << 10  # bytes of a tensor that need no file of their own
 _AT_ONCE = 1 << 30  # bytes: the system reads no more than 2 GB at a time
 
@@ -77,7 +78,14 @@ class MappedFile:
                 return ir.PackedTensor(content, dtype, shape=shape).numpy()
             return content.view(dtype.numpy()).reshape(shape)
 
-        return lazy(read, dtype, shape, entry.name)
+        def ends() -> bytes:
+            size = dtype.bitwidth // _BYTE
+            return b"".join(self._read(size, at) for at in (offset, offset + nbytes - size))
+
+        tensor = lazy(read, dtype, shape, entry.name)
+        if dtype.bitwidth >= _BYTE and nbytes:
+            tensor.meta[_ENDS] = ends
+        return tensor
 
     def _read(self, nbytes: int, offset: int) -> NDArray[np.uint8]:
         """Return bytes of the file.
@@ -122,6 +130,12 @@ def lazy(
         shape=ir.Shape(shape),
         name=name,
     )
+
+
+def ends_of(tensor: ir.TensorProtocol) -> bytes:
+    """Return the bytes of the first and the last value of a tensor, which its transpose has too; of a file no more is read."""
+    read = tensor.meta.get(_ENDS)
+    return read() if read else tensor.numpy().reshape(-1)[[0, -1]].tobytes() if tensor.size else b""
 
 
 @dataclass(frozen=True, slots=True)
