@@ -8,6 +8,7 @@ the structure (an IR version that is too new) can be changed without touching th
 
 import mmap
 import os
+import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -31,6 +32,7 @@ SMALL = 32 << 20  # bytes of a file that is read whole rather than mapped
 _BYTE = 8  # bits
 _ENDS = "quantkit.ends"  # under which a tensor in a file has what reads its first and last value
 _TAKEN_IN = 1 << 10  # bytes of a tensor that need no file of their own
+_TICK = 2_000_000_000  # nanoseconds: the coarsest clock of a file system
 _AT_ONCE = 1 << 30  # bytes: the system reads no more than 2 GB at a time
 
 
@@ -45,7 +47,11 @@ class MappedFile:
         with path.open("rb") as file:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             self._file = os.dup(file.fileno())
-        self._identity = _identity(os.fstat(self._file))
+        found = os.fstat(self._file)
+        self._identity = _identity(found)
+        # None: changed so shortly before that clocks may not tell a second change from the first. Windows has no such time.
+        at_rest = os.name == "posix" and found.st_ctime_ns < time.time_ns() - _TICK
+        self._changed_at = found.st_ctime_ns if at_rest else None
         weakref.finalize(self, os.close, self._file)
 
     @property
@@ -55,6 +61,14 @@ class MappedFile:
             return _identity(self.path.stat()) != self._identity
         except OSError:
             return True
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether nobody can have written into the file since it was opened; if not, only its contents can tell."""
+        try:
+            return not self.has_changed and self.path.stat().st_ctime_ns == self._changed_at
+        except OSError:
+            return False
 
     def __len__(self) -> int:
         return len(self._map)

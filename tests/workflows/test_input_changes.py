@@ -10,8 +10,10 @@ import pytest
 from builders import graph, model, node, rng, weight
 
 from quantkit.errors import ModelError
+from quantkit.graph import mapping
 from quantkit.observe.monitor import Silent
 from quantkit.settings import DataSettings, DynamicSettings
+from quantkit.workflows import outcome
 from quantkit.workflows.calibrate import CalibrateOptions, calibrate_model
 from quantkit.workflows.optimize import optimize_model
 from quantkit.workflows.pipeline import dynamic, static
@@ -111,3 +113,40 @@ def test_a_model_that_is_only_touched_by_its_reader_is_no_change(tmp_path: Path)
     (tmp_path / "link.onnx").symlink_to(path)
     dynamic(tmp_path / "link.onnx", out, DynamicSettings(), progress=lambda _: path.chmod(0o444))
     assert out.exists()
+
+
+def _overwrite_keeping_times(path: Path) -> None:
+    found = path.stat()
+    content = bytearray(path.read_bytes())
+    content[-2000] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
+@pytest.mark.parametrize("tick", [0, 2_000_000_000])
+def test_a_change_that_hides_its_time_is_seen(
+    tick: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mapping, "_TICK", tick)
+    path, out = tmp_path / "m.onnx", tmp_path / "q.onnx"
+    path.write_bytes(build(0))
+    changing = Changing(path, 3, _overwrite_keeping_times)
+    with pytest.raises(ModelError, match="was changed while it was being read"):
+        dynamic(path, out, DynamicSettings(), progress=changing)
+    assert not out.exists()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="no time of the last change of any kind")
+def test_a_file_that_lay_still_is_digested_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, out = tmp_path / "m.onnx", tmp_path / "q.onnx"
+    path.write_bytes(build(0))
+    again = []
+    plain = outcome.model_digest
+    monkeypatch.setattr(outcome, "model_digest", lambda m: again.append(m) or plain(m))
+    dynamic(path, out, DynamicSettings())
+    assert len(again) == 1  # written just now: clocks may hide another write
+    monkeypatch.setattr(mapping, "_TICK", 0)
+    dynamic(path, out, DynamicSettings())
+    assert len(again) == 1
