@@ -85,7 +85,7 @@ class Meter:
         """
         writer = _Switches(model, view, plan, solved)
         self.places = writer.places
-        self._session = make_session(writer.proto.SerializeToString(), spinning=False)
+        self._session = make_session(writer.proto.SerializeToString())
         outputs = self._session.get_outputs()
         floats = [o.name for o in outputs if o.type.startswith(("tensor(float", "tensor(double"))]
         # Labels tell where there is nothing else: they say nothing until they change.
