@@ -94,7 +94,8 @@ class MappedFile:
 
         def ends() -> bytes:
             size = dtype.bitwidth // _BYTE
-            return b"".join(self._read(size, at) for at in (offset, offset + nbytes - size))
+            places = (offset, offset + nbytes - size)
+            return b"".join(self._read(size, at).tobytes() for at in places)
 
         tensor = lazy(read, dtype, shape, entry.name)
         if dtype.bitwidth >= _BYTE and nbytes:

@@ -104,9 +104,10 @@ class Meter:
     def _signals_of(self, expected: Sequence[NDArray[Any]]) -> list[Signal | None]:
         """Return the sums over each float output of a sample, which all measurements share."""
         first = self._signals[0] if self._signals else [None] * len(expected)
+        near = [None if known is None else known.near for known in first]
         return [
-            Signal.of(array, known and known.near) if array.dtype.kind == "f" else None
-            for known, array in zip(first, expected, strict=True)
+            Signal.of(array, about) if array.dtype.kind == "f" else None
+            for about, array in zip(near, expected, strict=True)
         ]
 
     def _noise(

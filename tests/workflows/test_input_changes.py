@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,9 @@ from builders import graph, model, node, rng, weight
 
 from quantkit.errors import ModelError
 from quantkit.graph import mapping
+from quantkit.graph.load import LoadedModel
 from quantkit.observe.monitor import Silent
+from quantkit.provenance.digests import model_digest
 from quantkit.settings import DataSettings, DynamicSettings
 from quantkit.workflows import outcome
 from quantkit.workflows.calibrate import CalibrateOptions, calibrate_model
@@ -142,9 +145,13 @@ def test_a_file_that_lay_still_is_digested_once(
 ) -> None:
     path, out = tmp_path / "m.onnx", tmp_path / "q.onnx"
     path.write_bytes(build(0))
-    again = []
-    plain = outcome.model_digest
-    monkeypatch.setattr(outcome, "model_digest", lambda m: again.append(m) or plain(m))
+    again = list[LoadedModel]()
+
+    def counted(loaded: LoadedModel) -> dict[str, Any]:
+        again.append(loaded)
+        return model_digest(loaded)
+
+    monkeypatch.setattr(outcome, "model_digest", counted)
     dynamic(path, out, DynamicSettings())
     assert len(again) == 1  # written just now: clocks may hide another write
     monkeypatch.setattr(mapping, "_TICK", 0)
