@@ -80,7 +80,7 @@ def plain(models: Sequence[Any], data: Cifar) -> None:
     from quantkit.observe.prepare import inputs_of
     from quantkit.runtime.session import make_session
 
-    sessions = [make_session(str(model.path), spinning=False) for model in models]
+    sessions = [make_session(str(model.path)) for model in models]
     samples: Any = open_data(data, inputs_of(load(models[0].path)))
     for index in range(len(samples)):
         feeds = dict(samples[index].feeds)

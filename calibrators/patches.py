@@ -8,7 +8,7 @@ From these two follow the output error of any change of W, and the bias that tak
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from itertools import product
+from functools import lru_cache
 from math import prod
 from typing import Any, ClassVar, Self
 
@@ -82,9 +82,10 @@ class Window:
         if not self.kernel:
             rows = array.reshape(-1, array.shape[-1])
             return rows[_spread(len(rows), most * len(array))][np.newaxis]
-        padded = np.pad(array, ((0, 0), (0, 0), *self.padding(array.shape[2:])))
-        places = _places(self, padded.shape[2:], most)
-        flat = padded.reshape(*padded.shape[:2], -1)[:, :, places]  # N, C, positions, taps
+        places, inside = _places(self, array.shape[2:], most)
+        flat = array.reshape(*array.shape[:2], -1)[:, :, places]  # N, C, positions, taps
+        if not inside.all():
+            flat[:, :, ~inside] = 0
         n, channels, positions, taps = flat.shape
         cut = flat.reshape(n, self.group, channels // self.group, positions, taps)
         return np.ascontiguousarray(cut.transpose(1, 0, 3, 4, 2)).reshape(
@@ -350,19 +351,25 @@ def _spread(length: int, most: int) -> NDArray[np.intp]:
     return (np.arange(count) * length) // max(1, count)
 
 
-def _places(window: Window, extents: tuple[int, ...], most: int) -> NDArray[np.intp]:
-    """Return flat indices into a padded image, (positions, taps)."""
+@lru_cache(maxsize=1024)
+def _places(
+    window: Window, extents: tuple[int, ...], most: int
+) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+    """Return flat indices into an image, (positions, taps), and which of them lie inside; the others are padding."""
+    padding = window.padding(extents)
+    reaches = [(k - 1) * d + 1 for k, d in zip(window.kernel, window.dilations, strict=True)]
     counts = [
-        (n - (k - 1) * d - 1) // s + 1
-        for n, k, s, d in zip(extents, window.kernel, window.strides, window.dilations, strict=True)
+        (n + sum(pad) - reach) // s + 1
+        for n, pad, reach, s in zip(extents, padding, reaches, window.strides, strict=True)
     ]
     chosen = np.unravel_index(_spread(prod(counts), most), counts)
-    weights = [prod(extents[i + 1 :]) for i in range(len(extents))]
-    start = sum(
-        np.asarray(c) * s * w for c, s, w in zip(chosen, window.strides, weights, strict=True)
-    )
-    taps = [
-        sum(t * d * w for t, d, w in zip(tap, window.dilations, weights, strict=True))
-        for tap in product(*(range(k) for k in window.kernel))
-    ]
-    return np.asarray(start)[:, np.newaxis] + np.asarray(taps, np.intp)
+    taps = np.indices(window.kernel).reshape(len(window.kernel), -1)
+    places, inside = np.zeros((), np.intp), np.ones((), np.bool_)
+    for axis, extent in enumerate(extents):
+        first = chosen[axis] * window.strides[axis] - padding[axis][0]
+        at = first[:, np.newaxis] + taps[axis] * window.dilations[axis]
+        inside = inside & (at >= 0) & (at < extent)
+        places = places * extent + at
+    places = np.where(inside, places, 0)
+    places.flags.writeable = inside.flags.writeable = False
+    return places, inside

@@ -133,11 +133,9 @@ def _note(output: str, found: _Sums) -> str:
 def _session(path: Path, level: int) -> Any:
     """Make a session; two of them take turns in this process, so threads do not spin."""
     if path.stat().st_size < _LARGE:
-        return make_session(str(path), level=level, spinning=False)
+        return make_session(str(path), level=level)
     mapped = mapped_model(path, readable_ir_version)
-    return make_session(
-        mapped.structure, folder=mapped.folder, level=level, prepack=False, spinning=False
-    )
+    return make_session(mapped.structure, folder=mapped.folder, level=level, prepack=False)
 
 
 _MOST = 8  # products that are computed by the reference

@@ -84,6 +84,11 @@ class LoadedModel:
         """Whether one of its files was written, replaced or removed since it was opened."""
         return any(mapped.has_changed for mapped in self.maps)
 
+    @property
+    def is_untouched(self) -> bool:
+        """Whether nobody can have written into its files since they were opened; if not, only their contents can tell."""
+        return all(mapped.is_untouched for mapped in self.maps)
+
     def require_unchanged(self) -> None:
         """Raise if one of its files has changed: what was read of it may belong to two models."""
         if self.has_changed:

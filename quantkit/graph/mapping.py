@@ -8,6 +8,7 @@ the structure (an IR version that is too new) can be changed without touching th
 
 import mmap
 import os
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,12 +24,14 @@ from quantkit.errors import ModelError, as_os_error
 from quantkit.graph._wire import MARK, split
 from quantkit.graph.messages import tensors_of
 
-__all__ = ["SMALL", "MappedFile", "MappedModel", "lazy", "mapped_model"]
+__all__ = ["SMALL", "MappedFile", "MappedModel", "ends_of", "lazy", "mapped_model"]
 
 SMALL = 32 << 20  # bytes of a file that is read whole rather than mapped
 
 _BYTE = 8  # bits
+_ENDS = "quantkit.ends"  # under which a tensor in a file has what reads its first and last value
 _TAKEN_IN = 1 << 10  # bytes of a tensor that need no file of their own
+_TICK = 2_000_000_000  # nanoseconds: the coarsest clock of a file system
 _AT_ONCE = 1 << 30  # bytes: the system reads no more than 2 GB at a time
 
 
@@ -45,6 +48,9 @@ class MappedFile:
         with self._place.open("rb") as file:
             found = os.fstat(file.fileno())
         self._size, self._identity = found.st_size, _identity(found)
+        # None: changed so shortly before that clocks may not tell a second change from the first. Windows has no such time.
+        at_rest = os.name == "posix" and found.st_ctime_ns < time.time_ns() - _TICK
+        self._changed_at = found.st_ctime_ns if at_rest else None
 
     @property
     def has_changed(self) -> bool:
@@ -53,6 +59,14 @@ class MappedFile:
             return _identity(self._place.stat()) != self._identity
         except OSError:
             return True
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether nobody can have written into the file since it was opened; if not, only its contents can tell."""
+        try:
+            return not self.has_changed and self._place.stat().st_ctime_ns == self._changed_at
+        except OSError:
+            return False
 
     def __len__(self) -> int:
         return self._size
@@ -74,7 +88,15 @@ class MappedFile:
                 return ir.PackedTensor(content, dtype, shape=shape).numpy()
             return content.view(dtype.numpy()).reshape(shape)
 
-        return lazy(read, dtype, shape, entry.name)
+        def ends() -> bytes:
+            size = dtype.bitwidth // _BYTE
+            places = (offset, offset + nbytes - size)
+            return b"".join(self.read(size, at).tobytes() for at in places)
+
+        tensor = lazy(read, dtype, shape, entry.name)
+        if dtype.bitwidth >= _BYTE and nbytes:
+            tensor.meta[_ENDS] = ends
+        return tensor
 
     def read(self, nbytes: int, offset: int) -> NDArray[np.uint8]:
         """Return bytes of the file.
@@ -133,6 +155,12 @@ def lazy(
         shape=ir.Shape(shape),
         name=name,
     )
+
+
+def ends_of(tensor: ir.TensorProtocol) -> bytes:
+    """Return the bytes of the first and the last value of a tensor, which its transpose has too; of a file no more is read."""
+    read = tensor.meta.get(_ENDS)
+    return read() if read else tensor.numpy().reshape(-1)[[0, -1]].tobytes() if tensor.size else b""
 
 
 @dataclass(frozen=True, slots=True)

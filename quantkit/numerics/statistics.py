@@ -12,7 +12,6 @@ from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import bdtr, stdtrit
 
 from quantkit.numerics.rates import wilson
 
@@ -116,6 +115,8 @@ def bootstrap_mean(
         seed: The same gives the same interval.
         confidence: 0.95 for example.
     """
+    from scipy.special import stdtrit
+
     column = np.asarray(values, np.float64)
     n = len(column)
     if n < 2:  # noqa: PLR2004
@@ -220,6 +221,8 @@ def mcnemar_exact(gained: int, lost: int) -> float:
 
     Two-sided and exact: ``min(1, 2 P(X <= min(gained, lost)))`` for X binomial of ``gained + lost`` tosses. 1 without flips.
     """
+    from scipy.special import bdtr
+
     flips = gained + lost
     return min(1.0, 2 * float(bdtr(min(gained, lost), flips, 0.5))) if flips else 1.0
 
@@ -244,6 +247,8 @@ def median_interval(values: ArrayLike, confidence: float = 0.95) -> Bounds | Non
     ``[x_(k), x_(n+1-k)]`` with the largest k for which ``P(Binomial(n, 1/2) < k) <= (1 - confidence) / 2``: it covers
     with at least the confidence, whatever the distribution.
     """
+    from scipy.special import bdtr
+
     ordered = np.sort(np.asarray(values, np.float64))
     n, tail = len(ordered), _tails(confidence)[0]
     k = int(np.searchsorted(bdtr(np.arange(n // 2 + 1), n, 0.5), tail, side="right"))

@@ -5,7 +5,7 @@ The data is run once; which method turns a sketch into a range may be chosen aga
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,10 @@ class Calibration:
     seen: Observations
     method: CalibratorOf
     header: Mapping[str, Any]
+    # Found when they are first asked for, which every plan does.
+    _ranges: dict[str, tuple[float, float]] = field(
+        init=False, default_factory=dict, compare=False, repr=False
+    )
 
     def __str__(self) -> str:
         """Say what counts, in a few lines."""
@@ -154,8 +158,13 @@ class Calibration:
 
     def ranges(self, method: Method | str | None = None) -> dict[str, tuple[float, float]]:
         """Return lower and upper end by tensor."""
+        if method is None and self._ranges:
+            return dict(self._ranges)
         found = {tensor: self.range(tensor, method) for tensor in self.tensors}
-        return {t: (float(r.low[0]), float(r.high[0])) for t, r in found.items()}
+        ends = {t: (float(r.low[0]), float(r.high[0])) for t, r in found.items()}
+        if method is None:
+            self._ranges.update(ends)
+        return ends
 
     def save(self, path: str | Path) -> None:
         """Write the file, whole or not at all."""

@@ -393,31 +393,35 @@ class Tally:
                 setattr(found, name, getattr(found, name) + getattr(one, name))
         return found
 
-    def add(self, expected: Any, actual: Any) -> None:
-        """Take in one sample."""
+    def add(self, expected: Any, actual: Any, signal: "Signal | None" = None) -> None:
+        """Take in one sample.
+
+        Args:
+            expected: What the float model computes.
+            actual: What is held against it.
+            signal: Of what is expected, for a caller who needs it again; None: found here.
+        """
         if not isinstance(expected, np.ndarray):
             return
         if expected.shape != actual.shape:
             self.resized += 1
         elif expected.dtype.kind == "f":
-            finite = np.isfinite(expected)
-            self._add_floats(expected[finite].astype(np.float64), actual[finite])
+            signal = signal or Signal.of(expected, self.near if self.count else None)
+            self.add_signal(signal)
+            if signal.finite is not None:
+                expected, actual = expected[signal.finite], actual[signal.finite]
+            self.noise += _squares(np.subtract(expected, actual, dtype=np.float64))
         else:
             self.values += expected.size
             self.equal += int(np.count_nonzero(expected == actual))
 
-    def _add_floats(self, expected: NDArray[np.float64], actual: NDArray[Any]) -> None:
-        if not expected.size:
-            return
-        if not self.count:
-            self.near = float(expected.mean())
-        distance = expected - self.near
-        self.count += expected.size
-        self.total += float(distance.sum())
-        self.spread += float(np.vdot(distance, distance))
-        self.power += float(np.vdot(expected, expected))
-        difference = expected - actual
-        self.noise += float(np.vdot(difference, difference))
+    def add_signal(self, signal: "Signal") -> None:
+        """Take in what float computes of one sample."""
+        self.near = self.near if self.count else signal.near
+        self.count += signal.count
+        self.total += signal.total
+        self.spread += signal.spread
+        self.power += signal.power
 
     @property
     def lost(self) -> float:
@@ -433,6 +437,45 @@ class Tally:
         about_mean = self.spread - self.total**2 / max(1, self.count)
         signal = about_mean if centred and about_mean > _NEGLIGIBLE * self.power else self.power
         return 10 * log10(signal / self.noise) if self.noise > 0 else inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signal:
+    """Sums over the floats of one output on one sample that are finite, as in `Tally`.
+
+    Attributes:
+        finite: Which these are; None: all.
+    """
+
+    finite: NDArray[np.bool_] | None
+    near: float
+    count: int
+    total: float
+    spread: float
+    power: float
+
+    @classmethod
+    def of(cls, expected: NDArray[Any], near: float | None = None) -> "Signal":
+        """Return the sums of an output; about a value near its mean, or about that of the first sample."""
+        finite = np.isfinite(expected)
+        whole = bool(finite.all())
+        values = np.asarray(expected if whole else expected[finite], np.float64)
+        if near is None:
+            near = float(values.mean()) if values.size else 0.0
+        distance = values - near
+        return cls(
+            finite=None if whole else finite,
+            near=near,
+            count=values.size,
+            total=float(distance.sum()),
+            spread=_squares(distance),
+            power=_squares(values),
+        )
+
+
+def _squares(values: NDArray[np.float64]) -> float:
+    """Return the sum of squares. Not by BLAS, whose threads wait for each other busily and split the sum as they like."""
+    return float(np.square(values).sum())
 
 
 def _check_form(output: Any, expected: Any, actual: Any) -> None:

@@ -265,9 +265,7 @@ def part_of(
     proto = onnx.ModelProto(ir_version=model.proto.ir_version, graph=graph)
     proto.opset_import.extend(model.proto.opset_import)
     # Parts take turns in one process.
-    session = make_session(
-        proto.SerializeToString(), folder=model.folder, level=level, spinning=False
-    )
+    session = make_session(proto.SerializeToString(), folder=model.folder, level=level)
     entries = {i.name: i.name for i in inputs} | {_fed(name): name for name in used}
     return Part(session, entries, tuple(outputs))
 

@@ -120,7 +120,6 @@ def make_session(  # noqa: PLR0913 - one parameter per question
     level: int = 99,
     prepack: bool = True,
     threads: int = 0,
-    spinning: bool = True,
     arena: bool = True,
     optimized_path: Path | None = None,
     profile_prefix: Path | None = None,
@@ -135,8 +134,6 @@ def make_session(  # noqa: PLR0913 - one parameter per question
         level: How far onnxruntime optimizes: 0 not at all, 99 as users run it.
         prepack: Let kernels keep their own copy of weights: faster, more memory.
         threads: For one operator; 0 is onnxruntime's choice.
-        spinning: Threads wait busily for work, as users run it; off where sessions take turns in one process and
-            would spin on each other's cores.
         arena: Keep the memory of a run for the next one: faster, and more of it than a run needs.
         optimized_path: Where to save the graph that onnxruntime runs; its weights go to a file
             beside it, so that the size has no limit and the graph is read without them.
@@ -155,8 +152,8 @@ def make_session(  # noqa: PLR0913 - one parameter per question
         settings.add_session_config_entry(_FOLDER, str(folder))
     if not prepack:
         settings.add_session_config_entry("session.disable_prepacking", "1")
-    if not spinning:
-        settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    # Threads that wait busily take the cores from other sessions, and up to twice the CPU time for the same run.
+    settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if optimized_path is not None:
         settings.optimized_model_filepath = str(optimized_path)
         settings.add_session_config_entry(_OPTIMIZED_WEIGHTS, f"{optimized_path.name}.data")

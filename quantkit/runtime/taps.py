@@ -67,7 +67,6 @@ def read_tensors(
             folder=folder,
             level=99 if optimized else 0,
             prepack=optimized,
-            spinning=optimized,
         )
     for sample in samples:
         found = {name: sample[name] for name in fed}

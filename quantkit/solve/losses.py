@@ -14,9 +14,9 @@ by halves: neighbours in the graph are switched together, and only groups that m
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
-from math import ceil
+from math import ceil, inf
 from types import MappingProxyType
 from typing import Any
 
@@ -33,7 +33,7 @@ from quantkit.ops.view import Node, View
 from quantkit.plan import Mode, Plan
 from quantkit.plan.measured import Losses
 from quantkit.plan.model import ActivationPlan, SolvedIntegers
-from quantkit.runtime.check_result import Tally
+from quantkit.runtime.check_result import Signal, Tally
 from quantkit.runtime.session import make_session, readable_ir_version
 
 __all__ = ["Meter"]
@@ -101,7 +101,7 @@ class Meter:
         self.places = writer.places
         self.adjustable = {p.tensor: i for i, p in enumerate(writer.places) if i in writer.inputs}
         self._types = {t: p.dtype.name for t, p in plan.activation.items()}
-        self._session = make_session(writer.proto.SerializeToString(), spinning=False)
+        self._session = make_session(writer.proto.SerializeToString())
         outputs = self._session.get_outputs()
         floats = [o.name for o in outputs if o.type.startswith(("tensor(float", "tensor(double"))]
         # Labels tell where there is nothing else: they say nothing until they change.
@@ -109,6 +109,9 @@ class Meter:
         self._names = floats or [o.name for o in outputs if o.type.startswith("tensor(")]
         self._feeds = feeds[:most]
         self._expected = [self._run(feed, frozenset()) for feed in self._feeds]
+        self._signals: list[list[Signal | None]] = []
+        for expected in self._expected:
+            self._signals.append(self._signals_of(expected))
 
     def _run(
         self, feed: Mapping[str, Any], on: Collection[int], numbers: Numbers = _AS_PLANNED
@@ -120,16 +123,13 @@ class Meter:
             fed[_zero(place)] = np.array(zero, self._types[tensor])
         return list(self._session.run(self._names, {**feed, **fed}))
 
-    def _noise(self, on: Collection[int], samples: int | None = None) -> Noise:
-        """Return noise over signal of each float output with these switches on."""
-        return self._tallied(on, range(len(self._feeds))[:samples], _AS_PLANNED)
-
     def _tallied(self, on: Collection[int], samples: Iterable[int], numbers: Numbers) -> Noise:
         tallies = {name: Tally() for name in self._names}
         for sample in samples:
             outputs = self._run(self._feeds[sample], on, numbers)
-            for name, array, was in zip(self._names, outputs, self._expected[sample], strict=True):
-                tallies[name].add(was, array)
+            arrays = zip(self._expected[sample], outputs, self._signals[sample], strict=True)
+            for tally, (was, array, signal) in zip(tallies.values(), arrays, strict=True):
+                tally.add(was, array, signal)
         return {name: tally.lost for name, tally in tallies.items()}
 
     def noise_alone(self, tensor: str, sample: int, scale: float, zero_point: int) -> float:
@@ -153,20 +153,47 @@ class Meter:
         """
         return self._tallied(range(len(self.places)), samples, numbers)
 
-    def noise_of(self, plan: Plan, *, static: bool = True) -> Noise:
+    def _signals_of(self, expected: Sequence[NDArray[Any]]) -> list[Signal | None]:
+        """Return the sums over each float output of a sample, which all measurements share."""
+        first = self._signals[0] if self._signals else [None] * len(expected)
+        near = [None if known is None else known.near for known in first]
+        return [
+            Signal.of(array, about) if array.dtype.kind == "f" else None
+            for about, array in zip(near, expected, strict=True)
+        ]
+
+    def _noise(
+        self, on: Collection[int], samples: int = _MORE_SAMPLES, enough: float = inf
+    ) -> Noise:
+        """Return noise over signal of each float output with these switches on.
+
+        Where the first samples have more than is enough for all of them, it is what these have: others add to it.
+        """
+        tallies, noise = [Tally() for _ in self._names], [0.0] * len(self._names)
+        for i, feed in enumerate(self._feeds[:samples]):
+            arrays = zip(self._expected[i], self._run(feed, on), self._signals[i], strict=True)
+            for tally, (was, array, signal) in zip(tallies, arrays, strict=True):
+                tally.add(was, array, signal)
+            rest = self._signals[i + 1 : samples]
+            noise = [_at_least(tally, [row[k] for row in rest]) for k, tally in enumerate(tallies)]
+            if max(noise, default=0.0) > enough:
+                break
+        return dict(zip(self._names, noise, strict=True))
+
+    def noise_of(self, plan: Plan, *, static: bool = True, enough: float = inf) -> Noise:
         """Return noise over signal of each float output of a plan, as far as it rounds where the meter's own does.
 
         Args:
             plan: The meter's plan with less in integers.
             static: With what runs in calibrated integers; without, only other weights are rounded.
+            enough: More noise than this need not be measured to the end.
         """
-        return self._noise(
-            {
-                i
-                for i, place in enumerate(self.places)
-                if place.is_in(plan) and (static or not (place.tensor or place.mode is Mode.STATIC))
-            }
-        )
+        on = {
+            i
+            for i, place in enumerate(self.places)
+            if place.is_in(plan) and (static or not (place.tensor or place.mode is Mode.STATIC))
+        }
+        return self._noise(on, enough=enough)
 
     def losses(self, allowed: float) -> Losses:
         """Find what each place alone adds to each output.
@@ -204,6 +231,16 @@ class Meter:
             else:
                 nodes[place.node] = figures
         return Losses(outputs=outputs, nodes=nodes, tensors=tensors)
+
+
+def _at_least(tally: Tally, rest: Sequence[Signal | None]) -> float:
+    """Return noise over signal of an output if samples of these signals added no noise."""
+    whole = replace(tally)
+    for signal in rest:
+        if signal is None:  # labels: how many of the others differ is not known
+            return 0.0
+        whole.add_signal(signal)
+    return whole.lost
 
 
 def _cut(group: range, parts: int) -> Iterator[range]:

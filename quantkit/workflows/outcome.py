@@ -233,7 +233,9 @@ def require_pair_safe(model: ir.Model, target: Target, own: Collection[str]) -> 
 def require_same(loaded: LoadedModel, origin: Provenance) -> None:
     """Refuse to write what was made from a file that has changed meanwhile: it would be of two models."""
     loaded.require_unchanged()
-    if loaded.path is not None and model_digest(loaded)["sha256"] != origin.float.sha256:
+    if loaded.path is None or loaded.is_untouched:
+        return
+    if model_digest(loaded)["sha256"] != origin.float.sha256:
         raise ModelError(f"{loaded.name} was changed while it was being read; nothing was written.")
 
 

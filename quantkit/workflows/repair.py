@@ -122,7 +122,8 @@ class _Search:
         floor = 10 ** (-(FLOOR_DB + _SURE_DB) / 10)
         lost = max(stored.values(), default=0.0) > floor
         self.kept = {**kept, **(_float_weights(plan, self.losses, floor) if lost else {})}
-        self.planned = planner_of(prepared, plan.output_format or Format.QDQ)
+        self._planner = planner_of(prepared, plan.output_format or Format.QDQ)
+        self._plans: dict[frozenset[tuple[str, Kept]], Plan] = {}
         self.nodes = {node.name: node for node in prepared.ready.view.nodes}
         self.forced = resolve_names(prepared.job.options.forced, prepared.ready.view.names)
         self.tried: dict[frozenset[str], float] = {}
@@ -184,6 +185,13 @@ class _Search:
         found = [self.losses.tensors.get(t, ()) for t in (*node.inputs, *node.outputs)]
         return max(max(f, default=0.0) for f in (*found, self.losses.nodes.get(name, ())))
 
+    def planned(self, kept: Mapping[str, Kept]) -> Plan:
+        """Return the plan that leaves these out; made once."""
+        key = frozenset(kept.items())
+        if key not in self._plans:
+            self._plans[key] = self._planner(kept)
+        return self._plans[key]
+
     def _seconds(self, kept: Mapping[str, Kept]) -> float:
         return predict(self.prepared.ready.view, self.planned(kept), self.costs)
 
@@ -197,7 +205,8 @@ class _Search:
         """Say whether every output has enough with these left out; measured."""
         key = frozenset(kept)
         if key not in self.tried:
-            self.tried[key] = max(self.meter.noise_of(self.planned(kept)).values(), default=0.0)
+            noise = self.meter.noise_of(self.planned(kept), enough=self.allowed)
+            self.tried[key] = max(noise.values(), default=0.0)
         return self.tried[key] <= self.allowed
 
 

@@ -4,14 +4,19 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from builders import graph, model, node, rng, weight
 
 from quantkit.errors import ModelError
+from quantkit.graph import mapping
+from quantkit.graph.load import LoadedModel
 from quantkit.observe.monitor import Silent
+from quantkit.provenance.digests import model_digest
 from quantkit.settings import DataSettings, DynamicSettings
+from quantkit.workflows import outcome
 from quantkit.workflows.calibrate import CalibrateOptions, calibrate_model
 from quantkit.workflows.evaluate import PARTS, EvaluateOptions, evaluate, named
 from quantkit.workflows.optimize import optimize_model
@@ -136,3 +141,42 @@ def test_what_verify_hashes_and_runs_is_one_version(which: int, tmp_path: Path) 
     changing = Changing(paths[which], 2, CHANGES["replaced"])
     with pytest.raises(ModelError, match="changed while it was being read"):
         attest(paths[1], float_model=paths[0], progress=changing)
+def _overwrite_keeping_times(path: Path) -> None:
+    found = path.stat()
+    content = bytearray(path.read_bytes())
+    content[-2000] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
+@pytest.mark.parametrize("tick", [0, 2_000_000_000])
+def test_a_change_that_hides_its_time_is_seen(
+    tick: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mapping, "_TICK", tick)
+    path, out = tmp_path / "m.onnx", tmp_path / "q.onnx"
+    path.write_bytes(build(0))
+    changing = Changing(path, 3, _overwrite_keeping_times)
+    with pytest.raises(ModelError, match="was changed while it was being read"):
+        dynamic(path, out, DynamicSettings(), progress=changing)
+    assert not out.exists()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="no time of the last change of any kind")
+def test_a_file_that_lay_still_is_digested_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, out = tmp_path / "m.onnx", tmp_path / "q.onnx"
+    path.write_bytes(build(0))
+    again = list[LoadedModel]()
+
+    def counted(loaded: LoadedModel) -> dict[str, Any]:
+        again.append(loaded)
+        return model_digest(loaded)
+
+    monkeypatch.setattr(outcome, "model_digest", counted)
+    dynamic(path, out, DynamicSettings())
+    assert len(again) == 1  # written just now: clocks may hide another write
+    monkeypatch.setattr(mapping, "_TICK", 0)
+    dynamic(path, out, DynamicSettings())
+    assert len(again) == 1

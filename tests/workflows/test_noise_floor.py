@@ -1,7 +1,9 @@
 """A result keeps 20 dB at every output and is no larger than float, or says why not; what loses most is left out first."""
 
 from collections import Counter
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,6 +13,7 @@ from builders import Array, graph, model, node, rng, run, save, sqnr, weight
 import quantkit
 from quantkit import QuantizeResult, quantize_dynamic, quantize_static
 from quantkit.errors import NothingToQuantizeError
+from quantkit.observe import Calibration
 from quantkit.observe.monitor import Silent
 from quantkit.plan import Mode
 from quantkit.runtime.check_result import FLOOR_DB
@@ -142,6 +145,33 @@ def test_the_meter_tells_what_comes_of_a_plan_before_it_is_emitted(tmp_path: Pat
     assert sum(found[at] for found in losses.tensors.values()) == pytest.approx(
         expected["z"], rel=0.5
     )
+
+
+def test_a_plan_that_is_too_noisy_is_not_run_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared = quantkit.prepare_static(loud_branch(), images(96, 1))
+    plan, ready = plan_of(prepared), prepared.ready
+    meter = Meter(ready.model, ready.view, plan, _solved(prepared, plan, Silent()), prepared.judged)
+    whole = max(meter.noise_of(plan).values())
+    runs = list[object]()
+    plain = Meter._run
+
+    def counted(self: Meter, feed: Mapping[str, Any], on: Collection[int]) -> list[Array]:
+        runs.append(feed)
+        return plain(self, feed, on)
+
+    monkeypatch.setattr(Meter, "_run", counted)
+    assert whole / 1000 < max(meter.noise_of(plan, enough=whole / 1000).values()) < whole
+    assert len(runs) == 1
+    # One that keeps to what is allowed is measured on all, with the same figure.
+    assert max(meter.noise_of(plan, enough=whole).values()) == whole
+    assert len(runs) == 1 + len(prepared.judged[:8])
+
+
+def test_ranges_are_found_once_for_all_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared = quantkit.prepare_static(loud_branch(), images(96, 1))
+    plan = plan_of(prepared)
+    monkeypatch.setattr(Calibration, "range", None)
+    assert plan_of(prepared) == plan
 
 
 def many_small(count: int, width: int = 8) -> onnx.ModelProto:

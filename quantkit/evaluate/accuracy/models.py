@@ -320,7 +320,7 @@ def _check_names(models: Sequence[NamedModel]) -> None:
 def _open(model: NamedModel) -> OpenModel:
     try:
         # Several sessions take turns: none may spin on the cores of the others.
-        session = make_session(str(model.path), spinning=False)
+        session = make_session(str(model.path))
     except RUNTIME_ERRORS as e:
         # A file that is damaged or not there is told by `load`, in better words.
         raise RuntimeSupportError(why_not_loaded(load_model(model.path), str(e))) from e

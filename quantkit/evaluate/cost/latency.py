@@ -217,8 +217,7 @@ class Timed:
 
 
 def _open(path: Path, threads: int) -> Session:
-    # Threads that wait busily would take the cores of the model whose turn it is.
-    session: Session = make_session(str(path), threads=threads, spinning=False)
+    session: Session = make_session(str(path), threads=threads)
     return session
 
 

@@ -19,7 +19,6 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
-from onnx.reference import ReferenceEvaluator
 
 from quantkit.graph._wire import LIMIT
 from quantkit.graph.edit import (
@@ -251,6 +250,8 @@ def _is_tied(node: ir.Node, tensors: list[ir.TensorProtocol]) -> bool:
 
 def _run(node: ir.Node, opset: int) -> Array:
     """Compute one node, in a model of its own: a node alone would be read as of the newest opset."""
+    from onnx.reference import ReferenceEvaluator
+
     proto = onnx.ModelProto(ir_version=onnx.IR_VERSION)
     proto.opset_import.add(domain="", version=opset)
     proto.graph.node.append(ir.serde.serialize_node(node))

@@ -3,13 +3,13 @@
 Two nodes that compute the same from the same become one. The same: operator, attributes, inputs, and which outputs are asked for; within one graph. Operators that draw
 random numbers, that hold subgraphs, or whose domain is not ONNX's own are left alone.
 
-Constants that are there twice are stored once. Contents are read only where dtype and shape agree, and compared by a hash of 128 bits. An initializer that is
+Constants that are there twice are stored once. Contents are read only where dtype, shape, first and last value agree, once each, and compared by a hash of 128 bits. An initializer that is
 an input is a default, not a constant, and one that is an output has a name to keep: both stay. So is a matrix that is another one's transpose, as the head of a
 language model is its embedding's: products read it through a Transpose, which runtimes compute once, at load.
 """
 
 from collections import defaultdict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator, Mapping
 from hashlib import blake2b
 
 import numpy as np
@@ -24,6 +24,7 @@ from quantkit.graph.edit import (
     redirect,
     value_names,
 )
+from quantkit.graph.mapping import ends_of
 from quantkit.rewrite.simplify.constants import LEAST_TIED
 
 __all__ = ["initializers", "subexpressions", "tie_weights"]
@@ -74,7 +75,7 @@ def tie_weights(model: ir.Model) -> int:
 
 
 def _merge_constants(graph: ir.Graph, least: int = 0) -> int:
-    alike = defaultdict[tuple[ir.DataType, tuple[int, ...]], list[ir.Value]](list)
+    alike = defaultdict[Hashable, list[ir.Value]](list)
     for value in graph.initializers.values():
         tensor = constant(value)
         if tensor is None or tensor.dtype is ir.DataType.STRING or value.is_graph_output():
@@ -82,13 +83,23 @@ def _merge_constants(graph: ir.Graph, least: int = 0) -> int:
         if tensor.size < least:
             continue
         alike[tensor.dtype, tuple(tensor.shape.numpy())].append(value)
-    return sum(_merge_alike(graph, values) for values in alike.values() if len(values) > 1)
+    return sum(_merge_alike(graph, values) for values in _suspects(alike))
+
+
+def _suspects(alike: Mapping[Hashable, list[ir.Value]]) -> Iterator[list[ir.Value]]:
+    """Yield the constants of one kind that begin and end with the same values: all others need not be read."""
+    for values in alike.values():
+        if len(values) > 1:
+            same = defaultdict[bytes, list[ir.Value]](list)
+            for value in values:
+                same[ends_of(_tensor(value))].append(value)
+            yield from (some for some in same.values() if len(some) > 1)
 
 
 def _merge_alike(graph: ir.Graph, values: list[ir.Value]) -> int:
     count, first = 0, dict[bytes, ir.Value]()
     for value in values:
-        kept = first.setdefault(_digest(value), value)
+        kept = first.setdefault(_digest(_tensor(value)), value)
         if kept is not value:
             value.replace_all_uses_with(kept)
             del graph.initializers[value.name or ""]
@@ -96,9 +107,13 @@ def _merge_alike(graph: ir.Graph, values: list[ir.Value]) -> int:
     return count
 
 
-def _digest(value: ir.Value) -> bytes:
+def _tensor(value: ir.Value) -> ir.TensorProtocol:
     tensor = constant(value)
     assert tensor is not None  # noqa: S101 - only constants are compared
+    return tensor
+
+
+def _digest(tensor: ir.TensorProtocol) -> bytes:
     array = tensor.numpy()
     plain = array.dtype.isbuiltin == 1
     contents = (
@@ -110,12 +125,12 @@ def _digest(value: ir.Value) -> bytes:
 _MATRIX = 2
 # Bytes. Of more, runtimes do not fold the Transpose at load, but compute it in every run.
 _MOST_TIED = 1 << 30
-_CORNER = 64  # rows and columns that are compared before all are
+_BLOCK = 1 << 18  # values of a matrix that are turned at once
 
 
 def _tie_transposed(model: ir.Model) -> int:
     """Let products read the transpose of a matrix that is there already, in the main graph."""
-    alike = defaultdict[tuple[ir.DataType, tuple[int, ...]], list[ir.Value]](list)
+    alike = defaultdict[Hashable, list[ir.Value]](list)
     for value in model.graph.initializers.values():
         tensor = constant(value)
         if tensor is None or len(tensor.shape) != _MATRIX or value.is_graph_output():
@@ -123,14 +138,16 @@ def _tie_transposed(model: ir.Model) -> int:
         if tensor.size >= LEAST_TIED and tensor.nbytes < _MOST_TIED:
             alike[tensor.dtype, tuple(sorted(tensor.shape.numpy()))].append(value)
     names, count = None, 0
-    for values in alike.values():
-        for value in [v for v in values if _is_product_only(v)] if len(values) > 1 else ():
-            kept = next((v for v in values if v is not value and _is_transpose(value, v)), None)
-            if kept is None:
+    for values in _suspects(alike):
+        digests = {v: _turned_digest(v, turned=False) for v in values}
+        stored = {digest: v for v, digest in digests.items()}
+        for value in filter(_is_product_only, values):
+            kept = stored.get(_turned_digest(value, turned=True), value)
+            if kept is value:  # there is none, or it is symmetric
                 continue
             names = names or value_names(model)
             _read_transposed(model.graph, value, kept, names)
-            values.remove(value)
+            del stored[digests[value]]
             count += 1
     return count
 
@@ -142,20 +159,14 @@ def _is_product_only(value: ir.Value) -> bool:
     )
 
 
-def _is_transpose(value: ir.Value, other: ir.Value) -> bool:
-    ours, theirs = constant(value), constant(other)
-    if ours is None or theirs is None or tuple(ours.shape) != tuple(theirs.shape)[::-1]:
-        return False
-    a, b = ours.numpy(), theirs.numpy()
-    corner = a[:_CORNER, :_CORNER]
-    # Bit for bit: NaN is itself, and 0 is not -0.
-    if corner.tobytes() != np.ascontiguousarray(b[:_CORNER, :_CORNER].T).tobytes():
-        return False
-    rows = max(1, LEAST_TIED * _CORNER // a.shape[1])
-    return all(
-        a[i : i + rows].tobytes() == np.ascontiguousarray(b[:, i : i + rows].T).tobytes()
-        for i in range(0, a.shape[0], rows)
-    )
+def _turned_digest(value: ir.Value, *, turned: bool) -> Hashable:
+    """Return shape and digest of a matrix, or of its transpose. Bit for bit: NaN is itself, and 0 is not -0."""
+    array = _tensor(value).numpy()
+    array = array.T if turned else array
+    digest, rows = blake2b(digest_size=16), max(1, _BLOCK // array.shape[1])
+    for i in range(0, len(array), rows):
+        digest.update(array[i : i + rows].tobytes())
+    return array.shape, digest.digest()
 
 
 def _read_transposed(graph: ir.Graph, value: ir.Value, kept: ir.Value, names: Names) -> None:

@@ -1,9 +1,12 @@
 """What is stored twice is stored once; what nobody needs goes."""
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
 from builders import graph, initializers, model, node, op_types, weight
+from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 from rewrite.simplify.simplify_cases import (
     OPSETS,
@@ -13,6 +16,10 @@ from rewrite.simplify.simplify_cases import (
     if_graph,
     simplified,
 )
+
+from quantkit.graph.load import load
+from quantkit.graph.mapping import MappedFile
+from quantkit.rewrite.simplify.subexpressions import tie_weights
 
 
 @pytest.mark.parametrize("opset", OPSETS)
@@ -125,10 +132,37 @@ def test_another_matrix_of_the_same_extents_stays() -> None:
     assert {"table", "head"} <= set(initializers(result))
 
 
-def test_what_differs_in_a_single_bit_is_no_transpose() -> None:
+@pytest.mark.parametrize("place", [(-1, -1), (3, 5)])
+def test_what_differs_in_a_single_bit_is_no_transpose(place: tuple[int, int]) -> None:
     proto = _language_model()
     head = np.array(initializers(proto)["head"])
-    head[-1, -1] = np.nextafter(head[-1, -1], 9)
+    head[place] = np.nextafter(head[place], 9)
     proto.graph.initializer[1].CopyFrom(numpy_helper.from_array(head, "head"))
     result, _ = simplified(proto, "initializers")
     assert "head" in initializers(result)
+
+
+@pytest.mark.parametrize("alike", [False, True])
+def test_weights_of_one_shape_are_not_read_for_every_pair(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, alike: bool
+) -> None:
+    """Not at all where their first and last values differ, else each a few times at most, however many there are."""
+    count, extent = 24, 64
+    held = {f"w{i}": weight(extent, extent, seed=i) for i in range(count)}
+    if alike:
+        for matrix in held.values():
+            matrix[0, 0] = matrix[-1, -1] = 1.0
+    nodes = [node("MatMul", [f"h{i}", f"w{i}"], [f"h{i + 1}"], f"m{i}") for i in range(count)]
+    proto = graph(nodes, {"h0": [1, extent]}, {f"h{count}": [1, extent]}, held)
+    onnx.save(build(proto), tmp_path / "m.onnx")
+    loaded, read = load(tmp_path / "m.onnx"), list[int]()
+    plain = MappedFile._read
+
+    def counted(self: MappedFile, nbytes: int, offset: int) -> NDArray[np.uint8]:
+        read.append(nbytes)
+        return plain(self, nbytes, offset)
+
+    monkeypatch.setattr(MappedFile, "_read", counted)
+    assert tie_weights(loaded.model) == 0
+    one = 4 * extent * extent
+    assert sum(read) <= (4 * count * one if alike else one)
