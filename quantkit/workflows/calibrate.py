@@ -82,7 +82,8 @@ def calibrate_model(
     # A file of ranges serves whatever target is chosen later.
     points = find_points(loaded, needed_by_any(loaded.model) if options.ranges else ())
     monitor.stage("Looking at the data")
-    samples = open_samples(loaded, data, with_model_folder(settings, loaded), options)
+    with loaded.watched():  # how arrays are cut into samples may be found by running it
+        samples = open_samples(loaded, data, with_model_folder(settings, loaded), options)
     # Data in memory has no name that tells a changed sample; only files are taken up again.
     partial_file = _partial(output) if output and isinstance(data, str | Path) else None
     found = collect(loaded, samples, points, options, settings, monitor, partial_file=partial_file)
