@@ -480,11 +480,12 @@ def costs_of(
     first, second = _sums(view, floats), _sums(view, static)
     fused = _fused(view, floats)
     after = _shared(second)
-    before = _apart(_shared(first), after, fused, plan)
     elements = {**first.elements, **second.elements}
     quantize, dequantize = (_seen_at(view, plan, s) for s in (second.quantize, second.dequantize))
     line = _fitted([(elements.get(t, 0), s) for t, s in (*quantize.items(), *dequantize.items())])
     usual = {t: line(size) for t, size in elements.items() if size}
+    before = _apart(_shared(first), after, fused, plan)
+    before, fused = _sums_apart(view, plan, before, fused, usual)
     slower = _share_excess(view, plan, before, after)
     return Costs(
         floats=before,
@@ -516,6 +517,35 @@ def _apart(
                 left -= found[name]
         found[static[0] if static else names[-1]] = left
     return found
+
+
+def _sums_apart(
+    view: View,
+    plan: Plan,
+    before: Mapping[str, float],
+    fused: Iterable[Sequence[str]],
+    usual: Mapping[str, float],
+) -> tuple[dict[str, float], tuple[tuple[str, ...], ...]]:
+    """Return the seconds of float nodes and the fused ones, with an Add of its own where one kernel does Conv and Add.
+
+    Integer kernels are two: next to an integer Conv, a float Add takes about what a conversion takes.
+    """
+    found, left = dict(before), []
+    nodes = {node.name: node for node in view.nodes}
+    for names in fused:
+        sums = [n for n in names if nodes[n].op_type == "Add" and nodes[n].outputs[0] in usual]
+        products = [n for n in names if nodes[n].op_type in PRODUCTS]
+        others = [n for n in names if n not in sums]
+        modes = [plan.node[n].mode for n in (*sums, *products) if n in plan.node]
+        if len(sums) == len(products) == 1 and modes == [Mode.STATIC, Mode.STATIC]:
+            whole = sum(found.pop(n, 0.0) for n in names)
+            found[sums[0]] = min(whole / 2, usual[nodes[sums[0]].outputs[0]])
+            found[products[0]] = whole - found[sums[0]]
+        else:
+            others = list(names)
+        if len(others) > 1:
+            left.append(tuple(others))
+    return found, tuple(left)
 
 
 def with_dynamic(view: View, costs: Costs, products: Collection[str], profile: Profile) -> Costs:

@@ -38,7 +38,7 @@ from quantkit.targets import integer_time, this_machine
 from quantkit.workflows.plan_prepared import plan_of
 from quantkit.workflows.prepare import Prepared
 
-__all__ = ["SWITCH", "Decision", "decide", "file_of"]
+__all__ = ["SWITCH", "Decision", "decide", "file_of", "write_draft"]
 
 SWITCH = "QUANTKIT_MEASURE"  # "0": unless it is asked for, nothing is measured
 _SHORTEST = 100e-6  # seconds; of less than that, calling the runtime is the larger part
@@ -224,8 +224,8 @@ def _profiled(prepared: Prepared, rules: Plan, source: Path, lab: _Lab) -> Costs
     view = prepared.ready.view
     paths = [
         source,
-        _written(prepared, None, lab.folder / "float.onnx"),
-        _written(prepared, rules, lab.folder / "static.onnx"),
+        write_draft(prepared, None, lab.folder / "float.onnx"),
+        write_draft(prepared, rules, lab.folder / "static.onnx"),
     ]
     given, floats, static = profile_models(paths, lab.feeds, lab.folder, seconds=lab.seconds)
     costs = costs_of(view, rules, floats, static, total=given.total)
@@ -240,7 +240,7 @@ def _profiled(prepared: Prepared, rules: Plan, source: Path, lab: _Lab) -> Costs
     products = [name for name in products if plan.node[name].mode is Mode.INTEGER]
     if not products:
         return costs
-    path = _written(prepared, plan, lab.folder / "dynamic.onnx")
+    path = write_draft(prepared, plan, lab.folder / "dynamic.onnx")
     (dynamic,) = profile_models([path], lab.feeds, lab.folder, seconds=lab.seconds)
     return with_dynamic(view, costs, products, dynamic)
 
@@ -254,15 +254,21 @@ def _confirmed(prepared: Prepared, rules: Plan, costs: Costs, lab: _Lab) -> Cost
         if not kept:
             return found
         plan = plan_of(prepared, Format.QDQ, kept)
-        chosen = _written(prepared, plan, lab.folder / f"chosen{number}.onnx")
+        chosen = write_draft(prepared, plan, lab.folder / f"chosen{number}.onnx")
         was, now = time_models([before, chosen], lab.feeds, seconds=lab.seconds)
         if now < (1 - _GAIN / 2) * was:
             return found
     return replace(costs, noise=_UNSURE)
 
 
-def _written(prepared: Prepared, plan: Plan | None, path: Path) -> Path:
-    """Write the float model, or what a plan makes of it with weights rounded to nearest."""
+def write_draft(prepared: Prepared, plan: Plan | None, path: Path) -> Path:
+    """Write the float model, or what a plan makes of it with weights rounded to nearest, into a folder named as the file.
+
+    Args:
+        prepared: The model.
+        plan: The plan; None: the float model.
+        path: Names the file and its folder.
+    """
     model = copy_of(prepared.ready.model)
     if plan is not None:
         emit_static(model, plan, SolvedIntegers(), Format.QDQ)

@@ -1,5 +1,6 @@
 """Plans by what was measured: what runs, what is kept with a preparation, what stands in the record."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from quantkit.files import scratch
 from quantkit.plan import Mode, Plan
 from quantkit.plan.measured import Costs, predict
 from quantkit.provenance import read_provenance
+from quantkit.runtime import profile
 from quantkit.runtime.profile import costs_of, profile_models
 from quantkit.targets import Machine, machine
 from quantkit.workflows import measure, realize
@@ -173,8 +175,8 @@ def test_nodes_and_conversions_sum_up_to_what_a_run_takes(source: Path, data: Pa
     plan, view = plan_of(prepared), prepared.ready.view
     with scratch() as folder:
         paths = [
-            measure._written(prepared, None, folder / "float.onnx"),
-            measure._written(prepared, plan, folder / "static.onnx"),
+            measure.write_draft(prepared, None, folder / "float.onnx"),
+            measure.write_draft(prepared, plan, folder / "static.onnx"),
         ]
         floats, static = profile_models(paths, [{"x": images()[:1]}], folder, seconds=0.1)
         costs = costs_of(view, plan, floats, static)
@@ -201,8 +203,8 @@ def test_what_is_fused_in_float_costs_nothing_beside_integers(tmp_path: Path) ->
     plan, view = plan_of(prepared), prepared.ready.view
     with scratch() as folder:
         paths = [
-            measure._written(prepared, None, folder / "float.onnx"),
-            measure._written(prepared, plan, folder / "static.onnx"),
+            measure.write_draft(prepared, None, folder / "float.onnx"),
+            measure.write_draft(prepared, plan, folder / "static.onnx"),
         ]
         floats, static = profile_models(paths, [{"x": x[0]}], folder, seconds=0.2)
         costs = costs_of(view, plan, floats, static)
@@ -210,6 +212,43 @@ def test_what_is_fused_in_float_costs_nothing_beside_integers(tmp_path: Path) ->
     assert ("conv", "leaky") in costs.fused
     assert costs.floats["conv"] > costs.floats["leaky"]
     assert predict(view, plan, costs) == pytest.approx(static.total, rel=0.1)
+
+
+def test_an_add_that_a_float_conv_computes_has_a_time_of_its_own(tmp_path: Path) -> None:
+    # In float one kernel does both, in integers two: the Add may be float although the Conv is not.
+    nodes = [
+        node("Conv", ["x", "w", "b"], ["c"], "conv", pads=[1] * 4),
+        node("Relu", ["c"], ["r"], "relu"),
+        node("Conv", ["r", "w2", "b"], ["d"], "conv2", pads=[1] * 4),
+        node("Add", ["d", "r"], ["a"], "add"),
+        node("Conv", ["a", "w", "b"], ["y"], "conv3", pads=[1] * 4),
+    ]
+    weights = {"w": weight(32, 32, 3, 3), "w2": weight(32, 32, 3, 3, seed=1), "b": weight(32)}
+    proto = model(graph(nodes, {"x": [1, 32, 24, 24]}, {"y": None}, weights))
+    x = rng(1).standard_normal((8, 1, 32, 24, 24)).astype(np.float32)
+    prepared = quantkit.prepare_static(save(proto, tmp_path / "m.onnx"), list(x))
+    plan, view = plan_of(prepared), prepared.ready.view
+    assert plan.node["add"].mode is Mode.STATIC
+    with scratch() as folder:
+        paths = [
+            measure.write_draft(prepared, None, folder / "float.onnx"),
+            measure.write_draft(prepared, plan, folder / "static.onnx"),
+        ]
+        floats, static = profile_models(paths, [{"x": x[0]}], folder, seconds=0.2)
+        costs = costs_of(view, plan, floats, static)
+    assert not any("add" in names for names in costs.fused)
+    assert costs.floats["add"] < costs.floats["conv2"] / 2
+    floats_only = replace(plan, nodes=(), activations=())
+    assert predict(view, floats_only, costs) == pytest.approx(floats.total)
+
+
+@pytest.mark.skipif(profile.CLOCK is time.perf_counter, reason="no clock of a thread's CPU time")
+def test_time_that_other_programs_take_does_not_count() -> None:
+    class Interrupted:
+        def run(self, *_: object) -> None:
+            time.sleep(0.05)
+
+    assert profile._timed(Interrupted(), {}) < 0.01
 
 
 def test_figures_that_do_not_come_true_leave_the_plan_to_the_rules(
