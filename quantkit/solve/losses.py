@@ -121,11 +121,13 @@ class Meter:
             }
         )
 
-    def losses(self, allowed: float) -> Losses:
+    def losses(self, allowed: float, samples: int = _SAMPLES, most: int = _RUNS) -> Losses:
         """Find what each place alone adds to each output.
 
         Args:
             allowed: Noise over signal that an output may have: what is far below it is not told apart.
+            samples: On how many samples.
+            most: How many sets of places are switched on at most: fewer tell fewer places apart.
         """
         single: dict[int, Noise] = {}
         heap: list[tuple[float, int, range]] = []
@@ -135,14 +137,14 @@ class Meter:
         def measure(group: range) -> None:
             nonlocal runs
             runs += 1
-            found[group] = self._noise(group, _SAMPLES)
+            found[group] = self._noise(group, samples)
             heappush(heap, (-max(found[group].values(), default=0.0), group.start, group))
 
         for group in _cut(range(len(self.places)), _FIRST_GROUPS):
             measure(group)
         while heap:
             noise, _, group = heappop(heap)
-            if len(group) > 1 and -noise > allowed * _NEGLIGIBLE and runs < _RUNS:
+            if len(group) > 1 and -noise > allowed * _NEGLIGIBLE and runs < most:
                 for half in _cut(group, 2):
                     measure(half)
                 continue

@@ -40,7 +40,7 @@ from quantkit.settings import memory_text
 from quantkit.solve.blocks import BlockSettings, solve_blind
 from quantkit.solve.empirical_bias import correct_biases
 from quantkit.solve.rounding import Rounding
-from quantkit.solve.weights import is_static, moment_request, solve
+from quantkit.solve.weights import is_static, moment_request, solve, still_static
 from quantkit.targets import cores
 from quantkit.workflows.bits import (
     loading_noted,
@@ -86,6 +86,7 @@ from quantkit.workflows.repair import (
     stored_only,
     without_small_weights,
 )
+from quantkit.workflows.trade import trade_time_for_noise
 
 __all__ = ["realize", "write_checked"]
 
@@ -178,7 +179,10 @@ class _Writer:
             kept: What it leaves out already.
             costs: What each node takes; None: not known.
         """
-        found = best = self.write(plan, solved, kept)
+        trade = trade_time_for_noise(self.prepared, plan, solved, costs, kept, self.monitor)
+        left = still_static(self.prepared.ready.products, trade.plan, solved)
+        found = self.write(trade.plan, left, trade.kept)
+        found = best = replace(found, notes=trade.notes)
         options, names = self.prepared.job.options, self.prepared.ready.view.names
         forced = resolve_names(options.forced, names)
         margin = margin_db(0 if best.checked is None else best.checked.samples)
@@ -204,9 +208,9 @@ class _Writer:
             if self._faults(found) <= self._faults(best):
                 best = found
         if best is not found:  # what is in the staging folder is the last one
-            left = _still_static(self.prepared, best.plan, solved)
+            left = still_static(self.prepared.ready.products, best.plan, solved)
             again = self.write(best.plan, left, best.kept)
-            best = replace(again, given_up=best.given_up, is_noise=best.is_noise)
+            best = replace(again, given_up=best.given_up, is_noise=best.is_noise, notes=best.notes)
         best = self._no_slower(best, solved, costs, forced)
         if not is_noise(best.checked):
             require_smaller(self.prepared.source, best.nbytes)
@@ -230,7 +234,7 @@ class _Writer:
         blocks = dict(few.blocks)
         how = BlockSettings(workers=cores(), keep_sums=True)
         solve_blind(ready.model, plan, blocks, how, self.monitor)
-        left = _still_static(prepared, plan, solved)
+        left = still_static(ready.products, plan, solved)
         whole = {name: w for name, w in left.weights.items() if name not in blocks}
         both = SolvedIntegers(weights=whole, biases={**left.biases, **few.biases}, blocks=blocks)
         again = self.write(plan, both, found.kept, bits)
@@ -277,7 +281,7 @@ class _Writer:
     ) -> _Attempt:
         """Write another plan after one that did not keep what is promised."""
         self.monitor.stage("Trying again with fewer integers")
-        again = self.write(plan, _still_static(self.prepared, plan, solved), kept)
+        again = self.write(plan, still_static(self.prepared.ready.products, plan, solved), kept)
         return replace(again, given_up=(*found.given_up, why), is_noise=found.is_poor)
 
     def _no_slower(
@@ -333,7 +337,7 @@ class _Writer:
         return quieter(
             self.prepared,
             found.plan,
-            _still_static(self.prepared, found.plan, solved),
+            still_static(self.prepared.ready.products, found.plan, solved),
             costs,
             kept=found.kept,
             aim=aim,
@@ -648,16 +652,6 @@ def _solved(
             seen = None
             moments.give_up()
     return solved
-
-
-def _still_static(prepared: Prepared, plan: Plan, solved: SolvedIntegers) -> SolvedIntegers:
-    """Return what was solved for products that another plan leaves in integers, as they were."""
-    left = [p for p in prepared.ready.products if is_static(p, plan)]
-    found = {p.weight: solved.weights[p.weight] for p in left if p.weight in solved.weights}
-    return SolvedIntegers(
-        weights={n: w for n, w in found.items() if w.qparams.spec == plan.weight[n].spec},
-        biases={p.node: solved.biases[p.node] for p in left if p.node in solved.biases},
-    )
 
 
 def _limit_exceeded(source: LoadedModel, limit: int | None) -> list[str]:
