@@ -7,6 +7,7 @@ own cost, the calls) is shared over all kernels: the nodes of a model sum up to 
 """
 
 import gc
+import os
 import re
 import time
 from collections import defaultdict
@@ -31,8 +32,7 @@ from quantkit.plan.measured import Costs
 from quantkit.runtime.session import make_session
 
 __all__ = ["CLOCK", "Kernel", "Profile", "costs_of", "node_seconds", "profile_models"]
-__all__ += ["run_seconds"]
-__all__ += ["time_models", "with_dynamic"]
+__all__ += ["is_plausible", "load_text", "run_seconds", "time_models", "with_dynamic"]
 
 Feeds = Sequence[Mapping[str, NDArray[Any]]]
 _Round = TypeVar("_Round")
@@ -50,6 +50,11 @@ _EVENTS = 30_000  # of a profile, to read it in a moment
 _RUN_EVENT, _NODE_EVENT, _SUFFIX = "model_run", "Node", "_kernel_time"
 _MICRO = 1e-6
 _CALL = 2e-6  # seconds between two kernels, at most
+_IMPLAUSIBLE = 100.0  # times as long as another model's run
+_STEADY = (
+    1.3  # times as long may the first half of the runs take as the second, or the other way round
+)
+_HALVES = 8  # runs from which halves can be compared
 _QUANTIZED = frozenset({Mode.STATIC, Mode.ABSORBED})
 
 
@@ -76,11 +81,26 @@ class Profile:
         given: The nodes of the file.
         kernels: What runs instead, in order.
         total: Seconds of one run, without profiling; the kernels sum up to it.
+        steady: Whether the first runs took about as long as the last.
     """
 
     given: tuple[onnx.NodeProto, ...]
     kernels: tuple[Kernel, ...]
     total: float
+    steady: bool = True
+
+
+def is_plausible(ratio: float) -> bool:
+    """Return whether a model can take this share of another one's time; else something else took it."""
+    return 1 / _IMPLAUSIBLE < ratio < _IMPLAUSIBLE
+
+
+def load_text() -> str:
+    """Return "load average 3.2 on 2 CPUs", or "load unknown": how busy the machine is that times are measured on."""
+    if not hasattr(os, "getloadavg"):  # Windows has none
+        return "load unknown"
+    cpus = os.cpu_count() or 1
+    return f"load average {os.getloadavg()[0]:.1f} on {cpus} {'CPU' if cpus == 1 else 'CPUs'}"
 
 
 def run_seconds(model: str | bytes, feeds: Feeds, runs: int = 5) -> float:
@@ -229,7 +249,17 @@ def _profile(
             for n in known
         ),
         total=total,
+        steady=_is_steady(timed),
     )
+
+
+def _is_steady(timed: Sequence[Sequence[float]]) -> bool:
+    """Return whether both halves of some rounds, by sample, took about as long."""
+    if len(timed) < _HALVES:
+        return True
+    half = len(timed) // 2
+    first, last = _one_run(timed[:half]), _one_run(timed[half:])
+    return max(first, last) <= _STEADY * min(first, last)
 
 
 def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:

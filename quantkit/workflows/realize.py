@@ -35,6 +35,7 @@ from quantkit.runtime.check_result import (
     run_float,
 )
 from quantkit.runtime.kernels import fusion_of
+from quantkit.runtime.profile import load_text
 from quantkit.runtime.session import readable_ir_version
 from quantkit.settings import memory_text
 from quantkit.solve.blocks import BlockSettings, solve_blind
@@ -49,7 +50,7 @@ from quantkit.workflows.bits import (
     spread_of,
     wanted_bytes,
 )
-from quantkit.workflows.measure import Decision, decide
+from quantkit.workflows.measure import Decision, decide, timing_notes
 from quantkit.workflows.outcome import (
     TINY,
     QuantizeResult,
@@ -114,6 +115,7 @@ class _Attempt:
         given_up: What was given up, and why.
         is_noise: An earlier attempt gave noise.
         notes: What else was done.
+        ratio: Its time as a share of float's, measured in turns; None if it was not.
     """
 
     plan: Plan
@@ -124,6 +126,7 @@ class _Attempt:
     given_up: tuple[str, ...] = ()
     is_noise: bool = False
     notes: tuple[str, ...] = ()
+    ratio: float | None = None
 
     @property
     def is_poor(self) -> bool:
@@ -303,6 +306,10 @@ class _Writer:
                 break
             self.monitor.stage("Timing it beside float")
             ratio = ratio_to_float(self.prepared.source, self.stage.model_path, feeds)
+            if ratio is None:
+                note = f"Not compared with float's time: timings are unstable ({load_text()})."
+                return replace(found, notes=(*found.notes, note))
+            found = replace(found, ratio=ratio)
             if ratio <= _SLOWEST:
                 break
             kept = (
@@ -313,7 +320,7 @@ class _Writer:
             kept = {n: one for n, one in {**kept, **found.kept}.items() if n not in forced}
             fewer = plan_of(self.prepared, self.output_format, kept)
             if kept != found.kept and fewer.changes:
-                why = f"The quantized model took {ratio:.2f} of float's time: float instead are {_named(found, kept)}."
+                why = f"The quantized model took {ratio:.2f}x float's time; kept in float: {_named(found, kept)}."
                 found = self._again(found, fewer, solved, kept, why)
         return found
 
@@ -500,7 +507,7 @@ def realize(  # noqa: PLR0913 - one parameter per question
         fusion=fusion,
         notes=(
             *prepared.ready.notes,
-            *decision.notes,
+            *timing_notes(decision, prepared.ready.view, found.plan, found.ratio),
             *_groups_noted(prepared),
             *found.notes,
             *(() if found.is_poor else found.given_up),

@@ -15,7 +15,7 @@ from quantkit.plan.model import SolvedIntegers
 from quantkit.plan.selection import resolve_names
 from quantkit.result import Interval
 from quantkit.runtime.check_result import FLOOR_DB, MADE_UP, NOISE_DB, Verification
-from quantkit.runtime.profile import CLOCK
+from quantkit.runtime.profile import CLOCK, is_plausible
 from quantkit.runtime.session import RUNTIME_ERRORS
 from quantkit.solve.losses import Meter
 from quantkit.workflows.measure import file_of
@@ -31,6 +31,7 @@ _SURE_DB = 0.5  # more than is wanted, of a result that may stay as it is
 _NOISY_DB = 1.0  # that noise lacks at least, whatever its figure is
 
 _SECONDS = 1.0  # for which each of two models is timed
+_TRIES = 2  # to measure a ratio that is plausible
 _LABELS = 0.1  # of the values of outputs without floats that may differ
 _STEPS = 12  # plans that are tried to find how much noise is worth
 _FINER = 4  # of them between one that is too noisy and one that is not
@@ -287,8 +288,10 @@ def faster(prepared: Prepared, plan: Plan, costs: Costs, ratio: float) -> dict[s
     return choose(view, plan, dearer)
 
 
-def ratio_to_float(source: LoadedModel, candidate: Path, feeds: Feeds) -> float:
+def ratio_to_float(source: LoadedModel, candidate: Path, feeds: Feeds) -> float | None:
     """Return what a file takes of float's time, the two taking turns; at most 1 where the interval holds 1.
+
+    A ratio that cannot be, or has an interval as wide as itself, is measured again; None: it is not known even then.
 
     Args:
         source: The float model.
@@ -296,10 +299,13 @@ def ratio_to_float(source: LoadedModel, candidate: Path, feeds: Feeds) -> float:
         feeds: Samples to time.
     """
     with scratch() as folder:
-        ((ratio, interval),) = time_ratios([file_of(source, folder), candidate], feeds)
-    if interval is None:
-        return 1.0
-    return ratio if interval.low > 1 else min(ratio, 1.0)
+        for _ in range(_TRIES):
+            ((ratio, interval),) = time_ratios([file_of(source, folder), candidate], feeds)
+            if interval is None:
+                return 1.0
+            if is_plausible(ratio) and interval.high <= 2 * interval.low:
+                return ratio if interval.low > 1 else min(ratio, 1.0)
+    return None
 
 
 def time_ratios(

@@ -1,9 +1,11 @@
 """Plans by what was measured: what runs, what is kept with a preparation, what stands in the record."""
 
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -17,10 +19,11 @@ from quantkit.files import scratch
 from quantkit.plan import Mode, Plan
 from quantkit.plan.measured import Costs, predict
 from quantkit.provenance import read_provenance
+from quantkit.result import Interval
 from quantkit.runtime import profile
 from quantkit.runtime.profile import costs_of, profile_models
 from quantkit.targets import Machine, machine
-from quantkit.workflows import measure, realize
+from quantkit.workflows import measure, realize, repair
 from quantkit.workflows.plan_prepared import plan_of
 from quantkit.workflows.reproduce import reproduce
 
@@ -86,8 +89,8 @@ def test_a_model_is_run_and_the_result_says_what_that_showed(
     source: Path, data: Path, tmp_path: Path
 ) -> None:
     result = quantkit.quantize_static(source, tmp_path / "q.onnx", data, measure=True)
-    (said,) = (note for note in result.notes if note.startswith("Measured here: float"))
-    assert "ms" in said
+    (said,) = (note for note in result.notes if note.startswith("timing: float"))
+    assert re.search(r"int8 \S+ ms.* \(load average", said)
 
 
 def test_what_is_slower_in_integers_stays_out_with_the_figures(
@@ -167,7 +170,7 @@ def test_a_calibration_without_data_is_measured_on_inputs_that_are_made_up(
 ) -> None:
     calibration = quantkit.calibrate(source, data)
     result = quantkit.quantize_static(source, tmp_path / "q.onnx", calibration, measure=True)
-    assert any(note.startswith("Measured here") for note in result.notes)
+    assert any(note.startswith("timing: ") for note in result.notes)
 
 
 def test_nodes_and_conversions_sum_up_to_what_a_run_takes(source: Path, data: Path) -> None:
@@ -308,7 +311,77 @@ def test_a_result_that_turns_out_slower_than_float_is_computed_in_float_at_last(
     result = quantkit.quantize_static(source, tmp_path / "q.onnx", data, measure=True)
     assert measured
     assert not any(n.mode in {Mode.STATIC, Mode.INTEGER} for n in result.plan.nodes)
-    assert any("took 1.50 of float's time" in said for said in result.notes)
+    assert any("took 1.50x float's time" in said for said in result.notes)
+    (timing,) = (note for note in result.notes if note.startswith("timing: "))
+    assert re.search(r"float \S+ ms; \d+ of \d+ nodes stay out of int8", timing)
+
+
+def test_the_times_are_those_of_the_plan_that_is_written(
+    source: Path,
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    costs: list[Costs] = []
+
+    def found(prepared: Prepared, _: Plan) -> Costs:
+        costs.append(slow(prepared, {"conv2": 0.98}))  # too little to leave it out
+        return costs[0]
+
+    ratios = iter([1.05, 0.75])
+    monkeypatch.setattr(measure, "_measured", found)
+    monkeypatch.setattr(realize, "ratio_to_float", lambda *_: next(ratios))
+    result = quantkit.quantize_static(source, tmp_path / "q.onnx", data, measure=True)
+    assert result.plan.node["conv2"].why.startswith("slower in int8")
+    (timing,) = (note for note in result.notes if note.startswith("timing: "))
+    assert f"int8 {0.75e3 * costs[0].total:.3g} ms" in timing
+    assert "no node is slower" not in timing
+
+
+@pytest.mark.parametrize("wrong", [{"steady": False}, {"total": 58102.0}])
+def test_times_that_cannot_be_are_measured_again_and_then_left_to_the_rules(
+    wrong: dict[str, Any],
+    source: Path,
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+
+    def profiled(*args: Any, **options: Any) -> list[profile.Profile]:
+        asked.append(args)
+        *others, static = profile_models(*args, **options)
+        return [*others, replace(static, **wrong)]
+
+    monkeypatch.setattr(measure, "profile_models", profiled)
+    result = quantkit.quantize_static(source, tmp_path / "q.onnx", data, measure=True)
+    assert len(asked) == 2
+    assert any(
+        note.startswith("Planned by rules: timings are unstable (load") for note in result.notes
+    )
+    assert result.plan.node["conv2"].mode is Mode.STATIC
+
+
+def test_a_ratio_that_cannot_be_decides_nothing(
+    source: Path,
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    measured: list[Prepared],
+) -> None:
+    asked = []
+
+    def ratios(*_: Any, **__: Any) -> list[tuple[float, Interval]]:
+        asked.append(1)
+        return [(58102.0, Interval(low=58000.0, high=58200.0))]
+
+    monkeypatch.setattr(repair, "time_ratios", ratios)
+    result = quantkit.quantize_static(source, tmp_path / "q.onnx", data, measure=True)
+    assert measured
+    assert len(asked) == 2
+    assert result.plan.node["conv1"].mode is Mode.STATIC
+    assert any("timings are unstable (load" in note for note in result.notes)
+    assert not any("58102" in text for text in (*result.notes, *result.warnings))
 
 
 def test_a_result_that_is_as_fast_as_was_expected_stays(
