@@ -69,7 +69,13 @@ class Meter:
     """Measures the noise at the outputs of a model of which some places are rounded."""
 
     def __init__(
-        self, model: ir.Model, view: View, plan: Plan, solved: SolvedIntegers, feeds: Feeds
+        self,
+        model: ir.Model,
+        view: View,
+        plan: Plan,
+        solved: SolvedIntegers,
+        feeds: Feeds,
+        most: int = _MORE_SAMPLES,
     ) -> None:
         """Load the float model with a switch at every place where a plan rounds, and run it without rounding.
 
@@ -79,6 +85,7 @@ class Meter:
             plan: What was decided.
             solved: Integers of weights, and biases, where they were solved for.
             feeds: Samples.
+            most: How many of them are used.
 
         Raises:
             An exception in `quantkit.runtime.session.RUNTIME_ERRORS`: onnxruntime does not load or run it.
@@ -91,7 +98,7 @@ class Meter:
         # Labels tell where there is nothing else: they say nothing until they change.
         self.by_labels = not floats
         self._names = floats or [o.name for o in outputs if o.type.startswith("tensor(")]
-        self._feeds = feeds[:_MORE_SAMPLES]
+        self._feeds = feeds[:most]
         self._expected = [self._run(feed, frozenset()) for feed in self._feeds]
 
     def _run(self, feed: Mapping[str, Any], on: Collection[int]) -> list[NDArray[Any]]:

@@ -30,12 +30,13 @@ from quantkit.workflows.repair import time_ratios
 __all__ = ["Trade", "trade_time_for_noise"]
 
 _MORE_TIME, _FOR_DB = 0.02, 0.5  # at most this share of the time, for at least so many dB
-_MORE_BYTES, _FOR_FREE_DB = 0.01, 0.1  # the same of the bytes of all weights
+_MORE_BYTES, _FOR_FREE_DB = 0.01, 0.05  # the same of the bytes of all weights
 _UNSURE = 0.03  # a ratio whose interval reaches further above `_MORE_TIME` is not known well enough
-_SAMPLES = 16  # half of them choose, half of them judge
+_SAMPLES = 32  # of which every fourth chooses, and the others judge: single samples differ by more than a dB
 _FEWEST = 4
 _CHOOSE = 2  # samples on which single roundings are measured
 _SECONDS, _RUNS = 3.0, (12, 48)  # for that, about; and in how many runs
+_FEWER = 12  # samples, of a model of which a run takes longer than a thirtieth of a second
 _LOUDEST = 16  # roundings that are tried
 _QUIET = 1 / 64  # of the noise: what adds less is not worth a try
 _TIMED = (1, 2)  # predictions are rough: plans of up to twice the allowed time are timed
@@ -85,18 +86,22 @@ def trade_time_for_noise(
     if costs is None or costs.source != "measured" or costs.noise >= 1 or prepared.data is None:
         return same
     # Samples that verify the result neither choose nor judge here.
-    samples, _ = replace(prepared.data, unseen=()).judged(prepared.source, _SAMPLES)
+    count = _SAMPLES if costs.total < 1 / _SAMPLES else _FEWER
+    samples, _ = replace(prepared.data, unseen=()).judged(prepared.source, count)
     if len(samples) < _FEWEST:
         return same
     monitor.stage("Looking for what is nearly free in float")
     try:
-        meter = Meter(prepared.ready.model, prepared.ready.view, plan, solved, samples[::2])
+        others = samples[::4]
+        meter = Meter(prepared.ready.model, prepared.ready.view, plan, solved, others)
         if meter.by_labels:
             return same
         runs = min(_RUNS[1], max(_RUNS[0], int(_SECONDS / (_CHOOSE * max(costs.total, 1e-6)))))
         losses = meter.losses(_worst(meter, plan), _CHOOSE, runs)
         search = _Search(prepared, plan, costs, kept, losses)
-        return _traded(search, _Judge(prepared, solved, samples[1::2]))
+        return _traded(
+            search, _Judge(prepared, solved, [s for i, s in enumerate(samples) if i % 4])
+        )
     except RUNTIME_ERRORS:  # a model that does not run with switches in it
         return same
 
@@ -134,7 +139,8 @@ class _Judge:
         if id(plan) not in self.known:
             ready = self.prepared.ready
             solved = still_static(ready.products, plan, self.solved)
-            meter = Meter(ready.model, ready.view, plan, solved, self.samples)
+            feeds = self.samples
+            meter = Meter(ready.model, ready.view, plan, solved, feeds, most=len(feeds))
             self.known[id(plan)] = _worst(meter, plan)
         return self.known[id(plan)]
 
