@@ -138,7 +138,8 @@ def timing_notes(
     left = len(planned) - len(static)
     rest = f"{left} of {len(planned)} nodes stay out of int8" if left else _NONE_SLOWER
     seconds = predict(view, plan, costs) if ratio is None else ratio * costs.total
-    int8 = f", int8 {_ms(seconds)}{' predicted' if ratio is None else ''}" if static else ""
+    runs = static or any(n.mode is Mode.INTEGER for n in plan.nodes)
+    int8 = f", int8 {_ms(seconds)}{' predicted' if ratio is None else ''}" if runs else ""
     busy = f" ({costs.load})" if costs.load else ""
     where = "" if costs.source == "measured" else f", converted for {plan.target}"
     return (f"timing: float {_ms(costs.total)}{int8}{where}; {rest}{busy}",)

@@ -182,10 +182,9 @@ class _Writer:
             kept: What it leaves out already.
             costs: What each node takes; None: not known.
         """
-        trade = trade_time_for_noise(self.prepared, plan, solved, costs, kept, self.monitor)
-        left = still_static(self.prepared.ready.products, trade.plan, solved)
-        found = self.write(trade.plan, left, trade.kept)
-        found = best = replace(found, notes=trade.notes)
+        found = best = self.write(plan, solved, kept)
+        if not self._faults(best):  # what has to be repaired gets the margin of a repair instead
+            found = best = self._traded(best, solved, costs)
         options, names = self.prepared.job.options, self.prepared.ready.view.names
         forced = resolve_names(options.forced, names)
         margin = margin_db(0 if best.checked is None else best.checked.samples)
@@ -218,6 +217,17 @@ class _Writer:
         if not is_noise(best.checked):
             require_smaller(self.prepared.source, best.nbytes)
         return best
+
+    def _traded(self, found: _Attempt, solved: SolvedIntegers, costs: Costs | None) -> _Attempt:
+        """Write what is nearly free in float as float, if the result is as good as promised with it too."""
+        trade = trade_time_for_noise(
+            self.prepared, found.plan, solved, costs, found.kept, self.monitor
+        )
+        if not trade.notes:
+            return found
+        left = still_static(self.prepared.ready.products, trade.plan, solved)
+        again = replace(self.write(trade.plan, left, trade.kept), notes=trade.notes)
+        return self.write(found.plan, solved, found.kept) if self._faults(again) else again
 
     def pack(self, found: _Attempt, solved: SolvedIntegers) -> _Attempt:
         """Write what was found once more, with weights of fewer bits in the file.
