@@ -48,7 +48,7 @@ def print_result(result: "QuantizeResult", target: Path, promise: str = "") -> N
     sizes = f"{human(result.input_bytes)} -> {human(result.output_bytes)}"
     marked(f"{larger}[bold]{sizes}[/] ({share:.1%} of float) in {result.seconds:.2f} s")
     for note in result.notes:
-        line(f"preparation: {note}")
+        line(note)
     checked = result.verification
     if checked is not None:
         print_verified(checked, f"SQNR against float on {checked.judged_on}", checked.figures())
@@ -89,8 +89,12 @@ def _fused(fusion: "Fusion") -> list[str]:
     if fusion.float:
         lines.append(f"computed in float: {_counted(fusion.float)}")
     if fusion.conversions:
-        lines.append(f"conversions between float and int8 left: {_counted(fusion.conversions)}")
+        lines.append(f"remaining float/int8 conversions: {_conversions(fusion.conversions)}")
     return lines
+
+
+def _conversions(kernels: "Mapping[str, int]") -> str:
+    return ", ".join(f"{count} {name}" for name, count in sorted(kernels.items()))
 
 
 def _counted(kernels: "Mapping[str, int]") -> str:

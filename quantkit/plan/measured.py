@@ -48,6 +48,7 @@ class Costs:
         total: Of the model as the user gave it, measured; 0 if it was not.
         noise: By how much of itself a figure may be wrong: smaller differences decide nothing.
         source: Where the figures come from: "measured" here, or "table".
+        load: How busy the machine was meanwhile; "": not known.
     """
 
     floats: Mapping[str, float]
@@ -59,6 +60,7 @@ class Costs:
     total: float = 0.0
     noise: float = 0.03
     source: str = "measured"
+    load: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ own cost, the calls) is shared over all kernels: the nodes of a model sum up to 
 """
 
 import gc
+import os
 import re
 import time
 from collections import defaultdict
@@ -30,17 +31,30 @@ from quantkit.plan import Mode, Plan
 from quantkit.plan.measured import Costs
 from quantkit.runtime.session import make_session
 
-__all__ = ["Kernel", "Profile", "costs_of", "node_seconds", "profile_models", "run_seconds"]
-__all__ += ["time_models", "with_dynamic"]
+__all__ = ["CLOCK", "Kernel", "Profile", "costs_of", "node_seconds", "profile_models"]
+__all__ += ["is_plausible", "load_text", "run_seconds", "time_models", "with_dynamic"]
 
 Feeds = Sequence[Mapping[str, NDArray[Any]]]
 _Round = TypeVar("_Round")
+
+# Seconds of a run with one thread, which is the caller's own: what the CPU spends on it. On a busy machine other programs
+# stretch the time on the wall many times, and differently for each model. Windows counts these seconds in 16 ms.
+CLOCK = (
+    time.thread_time
+    if time.get_clock_info("thread_time").resolution < 1e-6  # noqa: PLR2004 - a microsecond
+    else time.perf_counter
+)
 
 _LEAST, _MOST = 6, 200  # rounds
 _EVENTS = 30_000  # of a profile, to read it in a moment
 _RUN_EVENT, _NODE_EVENT, _SUFFIX = "model_run", "Node", "_kernel_time"
 _MICRO = 1e-6
 _CALL = 2e-6  # seconds between two kernels, at most
+_IMPLAUSIBLE = 100.0  # times as long as another model's run
+_STEADY = (
+    1.3  # times as long may the first half of the runs take as the second, or the other way round
+)
+_HALVES = 8  # runs from which halves can be compared
 _QUANTIZED = frozenset({Mode.STATIC, Mode.ABSORBED})
 
 
@@ -67,11 +81,26 @@ class Profile:
         given: The nodes of the file.
         kernels: What runs instead, in order.
         total: Seconds of one run, without profiling; the kernels sum up to it.
+        steady: Whether the first runs took about as long as the last.
     """
 
     given: tuple[onnx.NodeProto, ...]
     kernels: tuple[Kernel, ...]
     total: float
+    steady: bool = True
+
+
+def is_plausible(ratio: float) -> bool:
+    """Return whether a model can take this share of another one's time; else something else took it."""
+    return 1 / _IMPLAUSIBLE < ratio < _IMPLAUSIBLE
+
+
+def load_text() -> str:
+    """Return "load average 3.2 on 2 CPUs", or "load unknown": how busy the machine is that times are measured on."""
+    if not hasattr(os, "getloadavg"):  # Windows has none
+        return "load unknown"
+    cpus = os.cpu_count() or 1
+    return f"load average {os.getloadavg()[0]:.1f} on {cpus} {'CPU' if cpus == 1 else 'CPUs'}"
 
 
 def run_seconds(model: str | bytes, feeds: Feeds, runs: int = 5) -> float:
@@ -167,9 +196,9 @@ def _rounds(run: Callable[[], _Round], seconds: float, most: int = _MOST) -> lis
 
 
 def _timed(session: Any, feed: Mapping[str, Any]) -> float:
-    start = time.perf_counter()
+    start = CLOCK()
     session.run(None, dict(feed))
-    return time.perf_counter() - start
+    return CLOCK() - start
 
 
 class _no_garbage_collection:  # noqa: N801 - a context
@@ -220,7 +249,17 @@ def _profile(
             for n in known
         ),
         total=total,
+        steady=_is_steady(timed),
     )
+
+
+def _is_steady(timed: Sequence[Sequence[float]]) -> bool:
+    """Return whether both halves of some rounds, by sample, took about as long."""
+    if len(timed) < _HALVES:
+        return True
+    half = len(timed) // 2
+    first, last = _one_run(timed[:half]), _one_run(timed[half:])
+    return max(first, last) <= _STEADY * min(first, last)
 
 
 def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
@@ -471,11 +510,12 @@ def costs_of(
     first, second = _sums(view, floats), _sums(view, static)
     fused = _fused(view, floats)
     after = _shared(second)
-    before = _apart(_shared(first), after, fused, plan)
     elements = {**first.elements, **second.elements}
     quantize, dequantize = (_seen_at(view, plan, s) for s in (second.quantize, second.dequantize))
     line = _fitted([(elements.get(t, 0), s) for t, s in (*quantize.items(), *dequantize.items())])
     usual = {t: line(size) for t, size in elements.items() if size}
+    before = _apart(_shared(first), after, fused, plan)
+    before, fused = _sums_apart(view, plan, before, fused, usual)
     slower = _share_excess(view, plan, before, after)
     return Costs(
         floats=before,
@@ -507,6 +547,35 @@ def _apart(
                 left -= found[name]
         found[static[0] if static else names[-1]] = left
     return found
+
+
+def _sums_apart(
+    view: View,
+    plan: Plan,
+    before: Mapping[str, float],
+    fused: Iterable[Sequence[str]],
+    usual: Mapping[str, float],
+) -> tuple[dict[str, float], tuple[tuple[str, ...], ...]]:
+    """Return the seconds of float nodes and the fused ones, with an Add of its own where one kernel does Conv and Add.
+
+    Integer kernels are two: next to an integer Conv, a float Add takes about what a conversion takes.
+    """
+    found, left = dict(before), []
+    nodes = {node.name: node for node in view.nodes}
+    for names in fused:
+        sums = [n for n in names if nodes[n].op_type == "Add" and nodes[n].outputs[0] in usual]
+        products = [n for n in names if nodes[n].op_type in PRODUCTS]
+        others = [n for n in names if n not in sums]
+        modes = [plan.node[n].mode for n in (*sums, *products) if n in plan.node]
+        if len(sums) == len(products) == 1 and modes == [Mode.STATIC, Mode.STATIC]:
+            whole = sum(found.pop(n, 0.0) for n in names)
+            found[sums[0]] = min(whole / 2, usual[nodes[sums[0]].outputs[0]])
+            found[products[0]] = whole - found[sums[0]]
+        else:
+            others = list(names)
+        if len(others) > 1:
+            left.append(tuple(others))
+    return found, tuple(left)
 
 
 def with_dynamic(view: View, costs: Costs, products: Collection[str], profile: Profile) -> Costs:

@@ -81,7 +81,6 @@ class Meter:
         plan: Plan,
         solved: SolvedIntegers,
         feeds: Feeds,
-        *,
         most: int = _MORE_SAMPLES,
     ) -> None:
         """Load the float model with a switch at every place where a plan rounds, and run it without rounding.
@@ -92,7 +91,7 @@ class Meter:
             plan: What was decided.
             solved: Integers of weights, and biases, where they were solved for.
             feeds: Samples.
-            most: How many of them are run.
+            most: How many of them are used.
 
         Raises:
             An exception in `quantkit.runtime.session.RUNTIME_ERRORS`: onnxruntime does not load or run it.
@@ -162,9 +161,7 @@ class Meter:
             for about, array in zip(near, expected, strict=True)
         ]
 
-    def _noise(
-        self, on: Collection[int], samples: int = _MORE_SAMPLES, enough: float = inf
-    ) -> Noise:
+    def _noise(self, on: Collection[int], samples: int | None = None, enough: float = inf) -> Noise:
         """Return noise over signal of each float output with these switches on.
 
         Where the first samples have more than is enough for all of them, it is what these have: others add to it.
@@ -195,11 +192,13 @@ class Meter:
         }
         return self._noise(on, enough=enough)
 
-    def losses(self, allowed: float) -> Losses:
+    def losses(self, allowed: float, samples: int = _SAMPLES, most: int = _RUNS) -> Losses:
         """Find what each place alone adds to each output.
 
         Args:
             allowed: Noise over signal that an output may have: what is far below it is not told apart.
+            samples: On how many samples.
+            most: How many sets of places are switched on at most: fewer tell fewer places apart.
         """
         single: dict[int, Noise] = {}
         heap: list[tuple[float, int, range]] = []
@@ -209,14 +208,14 @@ class Meter:
         def measure(group: range) -> None:
             nonlocal runs
             runs += 1
-            found[group] = self._noise(group, _SAMPLES)
+            found[group] = self._noise(group, samples)
             heappush(heap, (-max(found[group].values(), default=0.0), group.start, group))
 
         for group in _cut(range(len(self.places)), _FIRST_GROUPS):
             measure(group)
         while heap:
             noise, _, group = heappop(heap)
-            if len(group) > 1 and -noise > allowed * _NEGLIGIBLE and runs < _RUNS:
+            if len(group) > 1 and -noise > allowed * _NEGLIGIBLE and runs < most:
                 for half in _cut(group, 2):
                     measure(half)
                 continue

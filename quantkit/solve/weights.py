@@ -22,7 +22,7 @@ from quantkit.plan.model import SolvedIntegers, SolvedWeight
 from quantkit.solve.rounding import Rounding, solve_packed, solve_weight, solving_bytes
 from quantkit.spec import PerAxis, PerBlock, PerTensor, QuantSpec
 
-__all__ = ["in_groups", "is_static", "moment_request", "moment_requests", "solve"]
+__all__ = ["in_groups", "is_static", "moment_request", "moment_requests", "solve", "still_static"]
 
 # Without having seen what it multiplies, a weight larger than this is rounded while it is written instead:
 # solving holds all integers at once.
@@ -182,6 +182,16 @@ def is_static(product: Product, plan: Plan) -> bool:
     """Say whether a plan lets a product run in calibrated integers."""
     decided = plan.node.get(product.node)
     return decided is not None and decided.mode is Mode.STATIC and product.weight in plan.weight
+
+
+def still_static(products: Iterable[Product], plan: Plan, solved: SolvedIntegers) -> SolvedIntegers:
+    """Return what was solved for products that another plan leaves in integers, as they were."""
+    left = [p for p in products if is_static(p, plan)]
+    found = {p.weight: solved.weights[p.weight] for p in left if p.weight in solved.weights}
+    return SolvedIntegers(
+        weights={n: w for n, w in found.items() if w.qparams.spec == plan.weight[n].spec},
+        biases={p.node: solved.biases[p.node] for p in left if p.node in solved.biases},
+    )
 
 
 def _moments(product: Product, calibration: Calibration | None) -> PatchMoments | None:

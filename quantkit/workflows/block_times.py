@@ -16,12 +16,14 @@ from quantkit.ops.view import View
 from quantkit.plan import Kept, Mode, NodePlan, Plan, WeightPlan
 from quantkit.plan.model import SolvedIntegers
 from quantkit.runtime.check_result import Reference, Tally
-from quantkit.runtime.profile import time_models
+from quantkit.runtime.profile import is_plausible, time_models
 from quantkit.runtime.session import RUNTIME_ERRORS, make_session, run_session
 
-__all__ = ["LayerTimes", "rounding_noted", "slower_in_blocks", "time_layers"]
+__all__ = ["LayerTimes", "kept_out_of_blocks", "rounding_noted", "time_layers"]
+__all__ += ["times_in_blocks"]
 
 _SECONDS = 0.08  # for each file and number of rows
+_TRIES = 2  # to measure a ratio that is plausible
 _SLOWER = 1.05  # of float's time
 _LARGEST = 1 << 26  # values of a layer that is made up to be timed: 256 MB in float
 _OPSET = 17
@@ -50,6 +52,11 @@ class LayerTimes:
         """Whether it is faster than float for some number of rows, and slower for none by much."""
         return min(self.ratios.values(), default=0.0) < _SLOWER
 
+    @property
+    def mean(self) -> float:
+        """The mean ratio to float's time over all numbers of rows."""
+        return sum(self.ratios.values()) / max(1, len(self.ratios))
+
     def __str__(self) -> str:
         found = (f"{ratio:.2f} at {_counted(rows)}" for rows, ratio in self.ratios.items())
         return f"{self.inputs}x{self.outputs} in blocks takes {', '.join(found)} of float's time"
@@ -59,10 +66,8 @@ def _counted(rows: int) -> str:
     return "1 row" if rows == 1 else f"{rows} rows"
 
 
-def slower_in_blocks(
-    plan: Plan, view: View, rows: Sequence[int]
-) -> tuple[dict[str, Kept], tuple[str, ...]]:
-    """Time every size of layer that a plan has in blocks; return the nodes that are slower, and what was found.
+def times_in_blocks(plan: Plan, view: View, rows: Sequence[int]) -> dict[str, LayerTimes]:
+    """Time every size of layer that a plan has in blocks; return the times by node.
 
     Args:
         plan: What was decided by rules.
@@ -81,17 +86,18 @@ def slower_in_blocks(
         size = _Size(shape[0] * shape[1] // own, own, weight.blocks, decided.accuracy_level)
         sizes.setdefault(size, []).append(node.name)
     times = time_layers(sizes, rows)
-    slow = {
-        name: Kept(f"measured to be slower: {times[size]}", Mode.STORED)
-        for size, names in sizes.items()
-        if size in times and not times[size].gains
-        for name in names
+    return {name: times[size] for size, names in sizes.items() if size in times for name in names}
+
+
+def kept_out_of_blocks(slow: Mapping[str, LayerTimes]) -> dict[str, Kept]:
+    """Return nodes whose weights become float at load instead, with what they take in blocks."""
+    return {
+        name: Kept(f"measured to be slower: {found}", Mode.STORED) for name, found in slow.items()
     }
-    return slow, tuple(str(found) for found in times.values())
 
 
 def time_layers(sizes: Iterable[_Size], rows: Sequence[int]) -> dict[_Size, LayerTimes]:
-    """Make a float layer and one in blocks of each size, and time the two in turn; what does not run is left out."""
+    """Time a float layer and one in blocks of each size in turn, without those that do not run or whose times cannot be."""
     found = {}
     for size in sizes:
         if size.inputs * size.rows > _LARGEST:
@@ -102,9 +108,14 @@ def time_layers(sizes: Iterable[_Size], rows: Sequence[int]) -> dict[_Size, Laye
                 ratios = {}
                 for count in rows:
                     x = np.random.default_rng(count).standard_normal((count, size.inputs))
-                    own = time_models(files, [{"x": x.astype(np.float32)}], seconds=_SECONDS)
-                    ratios[count] = own[1] / own[0]
+                    for _ in range(_TRIES):
+                        own = time_models(files, [{"x": x.astype(np.float32)}], seconds=_SECONDS)
+                        if is_plausible(own[1] / own[0]):
+                            ratios[count] = own[1] / own[0]
+                            break
         except RUNTIME_ERRORS:
+            continue
+        if not ratios:
             continue
         found[size] = LayerTimes(inputs=size.inputs, outputs=size.rows, ratios=ratios)
     return found

@@ -1,4 +1,4 @@
-"""What a prepared model takes here, node by node, and which of its nodes therefore stay out of calibrated integers.
+"""Profile a prepared model and choose the nodes to keep out of int8.
 
     the rules' plan -> emit it, rounded to nearest -> profile it beside the float model -> costs -> the nodes that lose time
 
@@ -20,6 +20,7 @@ from quantkit.graph.load import LoadedModel
 from quantkit.graph.save import Stage, copy_of
 from quantkit.observe.monitor import Monitor, Silent
 from quantkit.ops.float_ops import MATRIX_PRODUCTS, PRODUCTS
+from quantkit.ops.view import View
 from quantkit.plan import Kept, Mode, Plan
 from quantkit.plan.measured import Costs, choose, predict
 from quantkit.plan.model import SolvedIntegers
@@ -27,6 +28,8 @@ from quantkit.plan.selection import resolve_names
 from quantkit.runtime.check_result import LARGE
 from quantkit.runtime.profile import (
     costs_of,
+    is_plausible,
+    load_text,
     profile_models,
     run_seconds,
     time_models,
@@ -37,7 +40,7 @@ from quantkit.targets import integer_time, this_machine
 from quantkit.workflows.plan_prepared import plan_of
 from quantkit.workflows.prepare import Prepared
 
-__all__ = ["SWITCH", "Decision", "decide", "file_of"]
+__all__ = ["SWITCH", "Decision", "decide", "file_of", "timing_notes", "write_draft"]
 
 SWITCH = "QUANTKIT_MEASURE"  # "0": unless it is asked for, nothing is measured
 _SHORTEST = 100e-6  # seconds; of less than that, calling the runtime is the larger part
@@ -49,6 +52,8 @@ _COARSER, _UNSURE = (
 _FOREIGN = 0.5  # the same, of a CPU that is not this one
 _LONG = 30e-3  # seconds; one sample of a run as long as that is enough
 _LITTLE = 0.05  # of the time: products that take less are not tried in a third way
+_TRIES = 2  # to measure times that are plausible and steady
+_NONE_SLOWER = "no node is slower in int8"
 _GAIN = 0.02  # of the time: less is not worth another plan than that of the rules
 
 Feeds = Sequence[Mapping[str, NDArray[Any]]]
@@ -61,11 +66,13 @@ class Decision:
     Attributes:
         kept: The nodes that are not to run in calibrated integers, and how instead.
         costs: What was measured; None: nothing was.
-        notes: What a user is told about it.
+        rules: The plan without what was measured; None: nothing was.
+        notes: Why nothing was measured.
     """
 
     kept: Mapping[str, Kept] = field(default_factory=lambda: MappingProxyType({}))
     costs: Costs | None = None
+    rules: Plan | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -99,8 +106,8 @@ def decide(
     plan = plan_of(prepared, output_format, kept) if kept else rules
     before, after = (predict(prepared.ready.view, p, found) for p in (rules, plan))
     if after > (1 - _GAIN) * before:
-        kept, plan, after = {}, rules, before
-    return Decision(kept=kept, costs=found, notes=(_line(found, rules, plan, before, after),))
+        kept = {}
+    return Decision(kept=kept, costs=found, rules=rules)
 
 
 def _slower(prepared: Prepared, rules: Plan, costs: Costs) -> dict[str, Kept]:
@@ -110,21 +117,31 @@ def _slower(prepared: Prepared, rules: Plan, costs: Costs) -> dict[str, Kept]:
     return {n: one for n, one in choose(view, rules, costs).items() if n not in forced}
 
 
-def _line(costs: Costs, rules: Plan, plan: Plan, before: float, after: float) -> str:
-    """Say what was measured, and what follows from it."""
-    planned = sum(n.mode in {Mode.STATIC, Mode.ABSORBED} for n in rules.nodes)
-    left = planned - sum(n.mode in {Mode.STATIC, Mode.ABSORBED} for n in plan.nodes)
-    where = "here" if costs.source == "measured" else f"here, and converted for {plan.target}"
-    said = (
-        f"Measured {where}: float {_ms(costs.total)}, all that int8 has kernels for {_ms(before)}"
+def timing_notes(
+    decision: Decision, view: View, plan: Plan, ratio: float | None = None
+) -> tuple[str, ...]:
+    """Return what was measured, and what it says of a plan; or why nothing was measured.
+
+    Args:
+        decision: What was measured.
+        view: The graph.
+        plan: The plan that is written in the end.
+        ratio: Its time as a share of float's, measured in turns; None: it is predicted.
+    """
+    costs, rules = decision.costs, decision.rules
+    if costs is None or rules is None:
+        return decision.notes
+    planned, static = (
+        [n.node for n in p.nodes if n.mode in {Mode.STATIC, Mode.ABSORBED}] for p in (rules, plan)
     )
-    if not left:
-        return f"{said}; no node is slower in int8."
-    stay = "stays" if left == 1 else "stay"
-    return (
-        f"{said}; {left} of {planned} nodes {stay} out of int8, which is slower there: predicted "
-        f"{_ms(after)}."
-    )
+    left = len(planned) - len(static)
+    rest = f"{left} of {len(planned)} nodes stay out of int8" if left else _NONE_SLOWER
+    seconds = predict(view, plan, costs) if ratio is None else ratio * costs.total
+    runs = static or any(n.mode is Mode.INTEGER for n in plan.nodes)
+    int8 = f", int8 {_ms(seconds)}{' predicted' if ratio is None else ''}" if runs else ""
+    busy = f" ({costs.load})" if costs.load else ""
+    where = "" if costs.source == "measured" else f", converted for {plan.target}"
+    return (f"timing: float {_ms(costs.total)}{int8}{where}; {rest}{busy}",)
 
 
 def _ms(seconds: float) -> str:
@@ -155,8 +172,12 @@ def _measured(prepared: Prepared, rules: Plan) -> Costs | str:
             if prepared.job.options.measure is None and seconds < _SHORTEST:
                 return f"Nothing was measured: a run takes {1e6 * seconds:.0f} us, of which too much is the call itself."
             lab = _Lab(feeds[: 1 if seconds > _LONG else None], folder, _patience(seconds))
-            costs = _profiled(prepared, rules, source, lab)
-            costs = _confirmed(prepared, rules, costs, lab)
+            for _ in range(_TRIES):
+                if (costs := _profiled(prepared, rules, source, lab)) is not None:
+                    break
+            else:
+                return f"Planned by rules: timings are unstable ({load_text()})."
+            costs = replace(_confirmed(prepared, rules, costs, lab), load=load_text())
             return _elsewhere(costs, rules, prepared.job.options.runs_on.name)
         except RUNTIME_ERRORS as e:
             return f"Nothing was measured: {first_line(e)}"
@@ -214,14 +235,19 @@ def _patience(run: float) -> float:
     return min(1.0, max(0.3, 100 * run))
 
 
-def _profiled(prepared: Prepared, rules: Plan, source: Path, lab: _Lab) -> Costs:
+def _profiled(prepared: Prepared, rules: Plan, source: Path, lab: _Lab) -> Costs | None:
+    """Return what each node takes; None if runs take too different times for that."""
     view = prepared.ready.view
     paths = [
         source,
-        _written(prepared, None, lab.folder / "float.onnx"),
-        _written(prepared, rules, lab.folder / "static.onnx"),
+        write_draft(prepared, None, lab.folder / "float.onnx"),
+        write_draft(prepared, rules, lab.folder / "static.onnx"),
     ]
-    given, floats, static = profile_models(paths, lab.feeds, lab.folder, seconds=lab.seconds)
+    found = profile_models(paths, lab.feeds, lab.folder, seconds=lab.seconds)
+    given, floats, static = found
+    ratios = (floats.total / given.total, static.total / given.total)
+    if not all(map(is_plausible, ratios)) or not all(one.steady for one in found):
+        return None
     costs = costs_of(view, rules, floats, static, total=given.total)
     products = [
         n.node for n in rules.nodes if n.mode is Mode.STATIC and n.op_type in MATRIX_PRODUCTS
@@ -234,7 +260,7 @@ def _profiled(prepared: Prepared, rules: Plan, source: Path, lab: _Lab) -> Costs
     products = [name for name in products if plan.node[name].mode is Mode.INTEGER]
     if not products:
         return costs
-    path = _written(prepared, plan, lab.folder / "dynamic.onnx")
+    path = write_draft(prepared, plan, lab.folder / "dynamic.onnx")
     (dynamic,) = profile_models([path], lab.feeds, lab.folder, seconds=lab.seconds)
     return with_dynamic(view, costs, products, dynamic)
 
@@ -248,20 +274,26 @@ def _confirmed(prepared: Prepared, rules: Plan, costs: Costs, lab: _Lab) -> Cost
         if not kept:
             return found
         plan = plan_of(prepared, Format.QDQ, kept)
-        chosen = _written(prepared, plan, lab.folder / f"chosen{number}.onnx")
+        chosen = write_draft(prepared, plan, lab.folder / f"chosen{number}.onnx")
         was, now = time_models([before, chosen], lab.feeds, seconds=lab.seconds)
         if now < (1 - _GAIN / 2) * was:
             return found
     return replace(costs, noise=_UNSURE)
 
 
-def _written(prepared: Prepared, plan: Plan | None, path: Path) -> Path:
-    """Write the float model, or what a plan makes of it with weights rounded to nearest."""
+def write_draft(prepared: Prepared, plan: Plan | None, path: Path) -> Path:
+    """Write the float model, or what a plan makes of it with weights rounded to nearest, into a folder named as the file.
+
+    Args:
+        prepared: The model.
+        plan: The plan; None: the float model.
+        path: Names the file and its folder.
+    """
     model = copy_of(prepared.ready.model)
     if plan is not None:
         emit_static(model, plan, SolvedIntegers(), Format.QDQ)
     folder = path.with_suffix("")
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     stage = Stage(folder / path.name, folder)
     stage.write(model)
     return stage.model_path

@@ -55,7 +55,7 @@ from quantkit.targets import cores
 from quantkit.workflows.apart import compare_apart
 from quantkit.workflows.bits import RECORD, loading_noted, packed_bits, spread_of, wanted_bytes
 from quantkit.workflows.calibrate import CalibrateOptions
-from quantkit.workflows.measure import decide
+from quantkit.workflows.measure import decide, timing_notes
 from quantkit.workflows.outcome import (
     TINY,
     QuantizeResult,
@@ -277,9 +277,10 @@ def plan_model(job: StaticJob, monitor: Monitor | None = None) -> Plan:
     monitor.stage("Planning")
     output_format = job.output_format or Format.QDQ
     decision = decide(prepared, output_format, monitor)
-    for note in decision.notes:
+    plan = plan_of(prepared, output_format, decision.kept)
+    for note in timing_notes(decision, prepared.ready.view, plan):
         monitor.stage(note)
-    return plan_of(prepared, output_format, decision.kept)
+    return plan
 
 
 def dynamic(  # noqa: PLR0913 - one parameter per question

@@ -376,7 +376,7 @@ def _equalized(
             digest.update(tensor.encode() + array.tobytes())
     channels = {r.tensor: _answer(seen, r, ChannelMoments) for r in moments}
     if done := smooth(ready.model, smooths, channels):
-        notes.append(f"Smoothed {len(done)} activations.")
+        notes.append(f"Smoothed {len(done)} {'activation' if len(done) == 1 else 'activations'}.")
         for one in done:
             digest.update(one.tensor.encode() + one.scale.tobytes())
     if not notes:

@@ -34,12 +34,13 @@ from quantkit.runtime.check_result import (
     run_float,
 )
 from quantkit.runtime.kernels import fusion_of
+from quantkit.runtime.profile import load_text
 from quantkit.runtime.session import readable_ir_version
 from quantkit.settings import memory_text
 from quantkit.solve.blocks import BlockSettings, solve_blind
 from quantkit.solve.empirical_bias import correct_biases
 from quantkit.solve.rounding import Rounding
-from quantkit.solve.weights import is_static, moment_request, solve
+from quantkit.solve.weights import is_static, moment_request, solve, still_static
 from quantkit.targets import cores
 from quantkit.workflows.apart import compare_apart
 from quantkit.workflows.bits import (
@@ -49,7 +50,7 @@ from quantkit.workflows.bits import (
     spread_of,
     wanted_bytes,
 )
-from quantkit.workflows.measure import Decision, decide
+from quantkit.workflows.measure import Decision, decide, timing_notes
 from quantkit.workflows.outcome import (
     TINY,
     QuantizeResult,
@@ -86,6 +87,7 @@ from quantkit.workflows.repair import (
     stored_only,
     without_small_weights,
 )
+from quantkit.workflows.trade import trade_time_for_noise
 
 __all__ = ["realize", "write_checked"]
 
@@ -113,6 +115,7 @@ class _Attempt:
         given_up: What was given up, and why.
         is_noise: An earlier attempt gave noise.
         notes: What else was done.
+        ratio: Its time as a share of float's, measured in turns; None if it was not.
     """
 
     plan: Plan
@@ -123,6 +126,7 @@ class _Attempt:
     given_up: tuple[str, ...] = ()
     is_noise: bool = False
     notes: tuple[str, ...] = ()
+    ratio: float | None = None
 
     @property
     def is_poor(self) -> bool:
@@ -179,6 +183,8 @@ class _Writer:
             costs: What each node takes; None: not known.
         """
         found = best = self.write(plan, solved, kept)
+        if not self._faults(best):  # what has to be repaired gets the margin of a repair instead
+            found = best = self._traded(best, solved, costs)
         options, names = self.prepared.job.options, self.prepared.ready.view.names
         forced = resolve_names(options.forced, names)
         margin = margin_db(0 if best.checked is None else best.checked.samples)
@@ -204,13 +210,24 @@ class _Writer:
             if self._faults(found) <= self._faults(best):
                 best = found
         if best is not found:  # what is in the staging folder is the last one
-            left = _still_static(self.prepared, best.plan, solved)
+            left = still_static(self.prepared.ready.products, best.plan, solved)
             again = self.write(best.plan, left, best.kept)
-            best = replace(again, given_up=best.given_up, is_noise=best.is_noise)
+            best = replace(again, given_up=best.given_up, is_noise=best.is_noise, notes=best.notes)
         best = self._no_slower(best, solved, costs, forced)
         if not is_noise(best.checked):
             require_smaller(self.prepared.source, best.nbytes)
         return best
+
+    def _traded(self, found: _Attempt, solved: SolvedIntegers, costs: Costs | None) -> _Attempt:
+        """Write what is nearly free in float as float, if the result is as good as promised with it too."""
+        trade = trade_time_for_noise(
+            self.prepared, found.plan, solved, costs, found.kept, self.monitor
+        )
+        if not trade.notes:
+            return found
+        left = still_static(self.prepared.ready.products, trade.plan, solved)
+        again = replace(self.write(trade.plan, left, trade.kept), notes=trade.notes)
+        return self.write(found.plan, solved, found.kept) if self._faults(again) else again
 
     def pack(self, found: _Attempt, solved: SolvedIntegers) -> _Attempt:
         """Write what was found once more, with weights of fewer bits in the file.
@@ -230,7 +247,7 @@ class _Writer:
         blocks = dict(few.blocks)
         how = BlockSettings(workers=cores(), keep_sums=True)
         solve_blind(ready.model, plan, blocks, how, self.monitor)
-        left = _still_static(prepared, plan, solved)
+        left = still_static(ready.products, plan, solved)
         whole = {name: w for name, w in left.weights.items() if name not in blocks}
         both = SolvedIntegers(weights=whole, biases={**left.biases, **few.biases}, blocks=blocks)
         again = self.write(plan, both, found.kept, bits)
@@ -277,7 +294,7 @@ class _Writer:
     ) -> _Attempt:
         """Write another plan after one that did not keep what is promised."""
         self.monitor.stage("Trying again with fewer integers")
-        again = self.write(plan, _still_static(self.prepared, plan, solved), kept)
+        again = self.write(plan, still_static(self.prepared.ready.products, plan, solved), kept)
         return replace(again, given_up=(*found.given_up, why), is_noise=found.is_poor)
 
     def _no_slower(
@@ -299,6 +316,10 @@ class _Writer:
                 break
             self.monitor.stage("Timing it beside float")
             ratio = ratio_to_float(self.prepared.source, self.stage.model_path, feeds)
+            if ratio is None:
+                note = f"Not compared with float's time: timings are unstable ({load_text()})."
+                return replace(found, notes=(*found.notes, note))
+            found = replace(found, ratio=ratio)
             if ratio <= _SLOWEST:
                 break
             kept = (
@@ -309,7 +330,7 @@ class _Writer:
             kept = {n: one for n, one in {**kept, **found.kept}.items() if n not in forced}
             fewer = plan_of(self.prepared, self.output_format, kept)
             if kept != found.kept and fewer.changes:
-                why = f"The quantized model took {ratio:.2f} of float's time: float instead are {_named(found, kept)}."
+                why = f"The quantized model took {ratio:.2f}x float's time; kept in float: {_named(found, kept)}."
                 found = self._again(found, fewer, solved, kept, why)
         return found
 
@@ -333,7 +354,7 @@ class _Writer:
         return quieter(
             self.prepared,
             found.plan,
-            _still_static(self.prepared, found.plan, solved),
+            still_static(self.prepared.ready.products, found.plan, solved),
             costs,
             kept=found.kept,
             aim=aim,
@@ -496,7 +517,7 @@ def realize(  # noqa: PLR0913 - one parameter per question
         fusion=fusion,
         notes=(
             *prepared.ready.notes,
-            *decision.notes,
+            *timing_notes(decision, prepared.ready.view, found.plan, found.ratio),
             *_groups_noted(prepared),
             *found.notes,
             *(() if found.is_poor else found.given_up),
@@ -649,16 +670,6 @@ def _solved(
             seen = None
             moments.give_up()
     return solved
-
-
-def _still_static(prepared: Prepared, plan: Plan, solved: SolvedIntegers) -> SolvedIntegers:
-    """Return what was solved for products that another plan leaves in integers, as they were."""
-    left = [p for p in prepared.ready.products if is_static(p, plan)]
-    found = {p.weight: solved.weights[p.weight] for p in left if p.weight in solved.weights}
-    return SolvedIntegers(
-        weights={n: w for n, w in found.items() if w.qparams.spec == plan.weight[n].spec},
-        biases={p.node: solved.biases[p.node] for p in left if p.node in solved.biases},
-    )
 
 
 def _limit_exceeded(source: LoadedModel, limit: int | None) -> list[str]:

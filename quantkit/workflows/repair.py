@@ -1,6 +1,6 @@
 """What to leave out of integers where a result is too noisy or too large: found on the float model, before anything is emitted."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import sqrt
 from pathlib import Path
@@ -13,7 +13,9 @@ from quantkit.plan import Format, Kept, Mode, Plan
 from quantkit.plan.measured import Costs, Losses, choose, predict
 from quantkit.plan.model import SolvedIntegers
 from quantkit.plan.selection import resolve_names
+from quantkit.result import Interval
 from quantkit.runtime.check_result import FLOOR_DB, MADE_UP, NOISE_DB, Verification
+from quantkit.runtime.profile import CLOCK, is_plausible
 from quantkit.runtime.session import RUNTIME_ERRORS
 from quantkit.solve.losses import Meter
 from quantkit.workflows.measure import file_of
@@ -22,12 +24,14 @@ from quantkit.workflows.plan_prepared import planner_of
 from quantkit.workflows.prepare import Feeds, Prepared
 
 __all__ = ["SMALL", "assumed_costs", "faster", "margin_db", "quieter", "ratio_to_float"]
-__all__ += ["short_of_floor", "small_weights", "stored_only", "without_small_weights"]
+__all__ += ["short_of_floor", "small_weights", "stored_only", "time_ratios"]
+__all__ += ["without_small_weights"]
 
 _SURE_DB = 0.5  # more than is wanted, of a result that may stay as it is
 _NOISY_DB = 1.0  # that noise lacks at least, whatever its figure is
 
 _SECONDS = 1.0  # for which each of two models is timed
+_TRIES = 2  # to measure a ratio that is plausible
 _LABELS = 0.1  # of the values of outputs without floats that may differ
 _STEPS = 12  # plans that are tried to find how much noise is worth
 _FINER = 4  # of them between one that is too noisy and one that is not
@@ -293,8 +297,10 @@ def faster(prepared: Prepared, plan: Plan, costs: Costs, ratio: float) -> dict[s
     return choose(view, plan, dearer)
 
 
-def ratio_to_float(source: LoadedModel, candidate: Path, feeds: Feeds) -> float:
+def ratio_to_float(source: LoadedModel, candidate: Path, feeds: Feeds) -> float | None:
     """Return what a file takes of float's time, the two taking turns; at most 1 where the interval holds 1.
+
+    A ratio that cannot be, or has an interval as wide as itself, is measured again; None: it is not known even then.
 
     Args:
         source: The float model.
@@ -302,10 +308,27 @@ def ratio_to_float(source: LoadedModel, candidate: Path, feeds: Feeds) -> float:
         feeds: Samples to time.
     """
     with scratch() as folder:
-        lab = Lab(pace=Pace(seconds=_SECONDS))
-        models = [("float", file_of(source, folder)), ("quantized", candidate)]
-        found = measure_latency(models, feeds, threads=(1,), lab=lab).latency["quantized"]
-    if not found or found[0].ratio_interval is None:
-        return 1.0
-    ratio = found[0].ratio
-    return ratio if found[0].ratio_interval.low > 1 else min(ratio, 1.0)
+        for _ in range(_TRIES):
+            ((ratio, interval),) = time_ratios([file_of(source, folder), candidate], feeds)
+            if interval is None:
+                return 1.0
+            if is_plausible(ratio) and interval.high <= 2 * interval.low:
+                return ratio if interval.low > 1 else min(ratio, 1.0)
+    return None
+
+
+def time_ratios(
+    models: Sequence[Path], feeds: Feeds, width: float = 0.02
+) -> list[tuple[float, Interval | None]]:
+    """Return what each file but the first takes of the first one's time, and its interval; None where it does not run.
+
+    Args:
+        models: Files, which take turns.
+        feeds: Samples to time.
+        width: Half the width of an interval, relative to the ratio, at which timing may end early.
+    """
+    lab = Lab(clock=CLOCK, pace=Pace(seconds=_SECONDS, width=width))
+    named = [(str(number), path) for number, path in enumerate(models)]
+    latency = measure_latency(named, feeds, threads=(1,), lab=lab).latency
+    found = [latency[name][:1] for name, _ in named[1:]]
+    return [(own[0].ratio, own[0].ratio_interval) if own else (1.0, None) for own in found]

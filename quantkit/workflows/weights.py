@@ -46,6 +46,7 @@ from quantkit.rewrite.simplify.subexpressions import tie_weights
 from quantkit.rewrite.smooth import smoothable
 from quantkit.runtime.check_result import LARGE, MADE_UP, Reference, run_float
 from quantkit.runtime.kernels import fusion_of
+from quantkit.runtime.profile import load_text
 from quantkit.runtime.session import RUNTIME_ERRORS, first_line, load_model
 from quantkit.runtime.taps import read_tensors
 from quantkit.settings import DataSettings, WeightsSettings
@@ -62,7 +63,12 @@ from quantkit.workflows.bits import (
     spread_of,
     wanted_bytes,
 )
-from quantkit.workflows.block_times import rounding_noted, slower_in_blocks
+from quantkit.workflows.block_times import (
+    LayerTimes,
+    kept_out_of_blocks,
+    rounding_noted,
+    times_in_blocks,
+)
 from quantkit.workflows.calibrate import OneShotData, OpenedData, opened_for
 from quantkit.workflows.measure import SWITCH
 from quantkit.workflows.outcome import (
@@ -79,6 +85,7 @@ from quantkit.workflows.outcome import (
 from quantkit.workflows.partial import Partial, partial_folder
 from quantkit.workflows.realize import write_checked
 from quantkit.workflows.record import kept_of, kept_record
+from quantkit.workflows.repair import ratio_to_float
 
 __all__ = ["WeightsJob", "plan_weights", "quantize_weights"]
 
@@ -86,6 +93,7 @@ Feeds = Mapping[str, NDArray[Any]]
 _STEPS = 4  # read, decide, solve, write
 _PROBES = 4  # samples on which single weights are tried
 _LOOKED_AT = 32  # samples that tell how large inputs are
+_SLOWEST = 1.02  # of float's time
 _DECIDED = "decided.json"
 
 
@@ -214,7 +222,22 @@ def quantize_weights(
             monitor.step(4, _STEPS, "Writing and verifying")
             reference = _float_outputs(ready) if verify else None
             with staged(output) as stage:
-                result = _written(ready, decided, store, stage, reference, origin)
+                write = partial(
+                    _written,
+                    ready,
+                    store=store,
+                    stage=stage,
+                    reference=reference,
+                    origin=origin,
+                )
+                result = write(decided)
+                timed = plan is None and job.kept is None and _measures(job.options)
+                if timed and reference is not None:
+                    monitor.stage("Timing it next to float")
+                    feeds = [feeds for feeds, _ in reference.runs]
+                    ratio = partial(ratio_to_float, source, stage.model_path, feeds)
+                    if feeds and result.output_bytes < LARGE:
+                        decided, result = _no_slower(ready, job, decided, result, write, ratio)
                 require_same(source, origin)
                 external = stage.commit() is not None
     return replace(
@@ -359,12 +382,14 @@ class _Decided:
         kept: Nodes that were measured to be slower in blocks.
         bits: Of weights, where a target is to be met.
         notes: What a user is told.
+        times: Of layers in blocks, by node, where they were measured.
     """
 
     plan: Plan
     kept: Mapping[str, Kept] = field(default_factory=dict)
     bits: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    times: Mapping[str, LayerTimes] = field(default_factory=dict)
 
     @property
     def record(self) -> dict[str, Any]:
@@ -420,11 +445,13 @@ def _made(
 ) -> _Decided:
     """Plan by rules, take back what is slower here, and give bits by what is measured where there is a target."""
     options, kept, notes = job.options, job.kept or {}, tuple[str, ...]()
+    times: Mapping[str, LayerTimes] = {}
     planned = partial(plan_blocks, ready.view, options)
     if job.kept is None and _measures(options):
         monitor.stage("Timing layers")
-        kept, found = slower_in_blocks(planned(), ready.view, options.rows)
-        notes = tuple(f"Measured: {text}." for text in found)
+        times = times_in_blocks(planned(), ready.view, options.rows)
+        kept = kept_out_of_blocks({n: found for n, found in times.items() if not found.gains})
+        notes = tuple(f"Measured: {text}." for text in dict.fromkeys(map(str, times.values())))
     bits = dict(job.bits or {})
     if options.has_target and job.bits is None:
         bits = _bits(ready, job, kept, origin, monitor)
@@ -432,7 +459,7 @@ def _made(
     if options.has_target:
         notes += (spread_of(plan, ready.view),)
     notes += loading_noted(plan, ready.view)
-    return _Decided(plan=plan, kept=kept, bits=bits, notes=notes)
+    return _Decided(plan=plan, kept=kept, bits=bits, notes=notes, times=times)
 
 
 def _measures(options: WeightsSettings) -> bool:
@@ -527,6 +554,36 @@ def _float_outputs(ready: _Ready) -> Reference:
         return run_float(ready.source)
     judged, on = ready.data.judged(ready.source)
     return run_float(ready.source, next(iter(judged), None), more=judged[1:], on=on)
+
+
+def _no_slower(
+    ready: _Ready,
+    job: WeightsJob,
+    decided: _Decided,
+    result: QuantizeResult,
+    write: Callable[[_Decided], QuantizeResult],
+    ratio_of: Callable[[], float | None],
+) -> tuple[_Decided, QuantizeResult]:
+    """Time a result in turns with float; where it is slower, write it again without the layers that lose time in blocks.
+
+    Layers that gain with one row and lose with many stay: which of the two counts is not known. A result that is slower
+    even then has a warning.
+    """
+    ratio = ratio_of()
+    slow = {n: t for n, t in decided.times.items() if t.mean > 1 and n not in decided.kept}
+    if ratio is not None and ratio > _SLOWEST and slow:
+        kept = {**decided.kept, **kept_out_of_blocks(slow)}
+        plan = plan_blocks(ready.view, job.options, bits=decided.bits, kept=kept)
+        said = f"In blocks the model took {ratio:.2f}x float's time: {len(slow)} layers that lose time become float at load."
+        decided = replace(decided, plan=plan, kept=kept, notes=(*decided.notes, said))
+        result, ratio = write(decided), ratio_of()
+    if ratio is None:
+        said = f"Not compared with float's time: timings are unstable ({load_text()})."
+        return decided, replace(result, warnings=(*result.warnings, said))
+    if ratio > _SLOWEST:
+        said = f"The result takes {ratio:.2f}x float's time; --exclude leaves layers in float, --rows times layers with as many rows as you use."
+        return decided, replace(result, warnings=(*result.warnings, said))
+    return decided, result
 
 
 def _written(

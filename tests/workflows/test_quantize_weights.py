@@ -33,10 +33,13 @@ from quantkit.provenance import read_provenance
 from quantkit.settings import WeightsSettings
 from quantkit.settings.record import weights_settings_of
 from quantkit.solve.blocks import CodesFolder
+from quantkit.workflows import block_times
+from quantkit.workflows import weights as workflow
 from quantkit.workflows.reproduce import reproduce
 from quantkit.workflows.verify_file import attest
 
 LAYERS = ("w0", "w1", "w2")
+TIMED = WeightsSettings(measure=True)
 
 
 def filled(folder: Path) -> Path:
@@ -610,3 +613,46 @@ def test_bits_of_weights_inside_branches_follow_from_their_own_errors(tmp_path: 
     result = quantize_weights(branches(), tmp_path / "o.onnx", data, target_bits=6.5)
     assert result.verification is not None
     assert {w.blocks.bits for w in result.plan.weights if w.blocks is not None} <= set(range(2, 9))
+
+
+def timed_as(
+    monkeypatch: pytest.MonkeyPatch, ratios: list[float | None], layers: tuple[float, float]
+) -> None:
+    """Let whole results take these shares of float's time, one after the other, and layers these with 1 row and with 128."""
+    left, rows = iter(ratios), iter(layers * 100)
+    monkeypatch.setattr(workflow, "ratio_to_float", lambda *_: next(left))
+    monkeypatch.setattr(block_times, "time_models", lambda *_, **__: [1.0, next(rows)])
+
+
+def modes_of(plan: Plan) -> set[Mode]:
+    return {n.mode for n in plan.nodes if n.op_type == "MatMul"}
+
+
+def test_a_result_that_is_slower_than_float_is_written_without_its_slow_layers(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed_as(monkeypatch, [1.12, 1.0], (1.0, 1.2))
+    result = quantize_weights(folder / "m.onnx", folder / "q.onnx", weights=TIMED)
+    assert modes_of(result.plan) == {Mode.STORED}
+    assert "MatMulNBits" not in op_types(onnx.load(folder / "q.onnx"))
+    assert any("took 1.12x float's time" in note for note in result.notes)
+    assert not any("float's time" in warning for warning in result.warnings)
+    check = reproduce(folder / "q.onnx", folder / "m.onnx")
+    assert (check.outcome, "same bytes" in check.sentence) == ("ok", True)
+
+
+def test_a_result_that_stays_slower_than_float_has_a_warning(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed_as(monkeypatch, [1.12], (0.3, 1.2))  # with one row they gain: they stay in blocks
+    result = quantize_weights(folder / "m.onnx", folder / "q.onnx", weights=TIMED)
+    assert modes_of(result.plan) == {Mode.BLOCKS}
+    assert any("takes 1.12x float's time" in warning for warning in result.warnings)
+
+
+def test_times_that_cannot_be_decide_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    timed_as(monkeypatch, [None], (58102.0, 58102.0))
+    result = quantize_weights(folder / "m.onnx", folder / "q.onnx", weights=TIMED)
+    assert modes_of(result.plan) == {Mode.BLOCKS}
+    assert not any("58102" in text for text in (*result.notes, *result.warnings))
+    assert any("timings are unstable" in warning for warning in result.warnings)
