@@ -58,6 +58,7 @@ _OP_TYPE = 0x22  # the tag of a node's operator in a file of ONNX: field 4, a te
 _WARM_UPS = 3
 _ROUNDING = 0.02  # of the largest value: what a run of two rows may differ from two runs of one
 _STEPS = (-1.0, 4.0, 0.25)  # what a neighbour is multiplied with
+_WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 _CPU = "CPUExecutionProvider"
 _SUFFIX = "ExecutionProvider"
 
@@ -133,7 +134,8 @@ def load_engine(path: Path, *, provider: str = "cpu", threads: int = 1) -> Engin
         UsageError: There is no such provider.
     """
     provider, said = _provider(provider)
-    session = _session(path, provider, threads)
+    content = _content(path)
+    session = _session(path, content, provider, threads)
     actual = session.get_providers()[0]
     if actual != provider:
         said = (*said, f"onnxruntime computes with {_short(actual)} instead of {_short(provider)}.")
@@ -141,7 +143,7 @@ def load_engine(path: Path, *, provider: str = "cpu", threads: int = 1) -> Engin
     engine = Engine(
         session=session,
         path=path,
-        digest=_digest(path),
+        digest=hashlib.sha256(content).hexdigest(),
         inputs=_ports(session.get_inputs(), path),
         outputs=outputs,
         metadata=dict(session.get_modelmeta().custom_metadata_map),
@@ -172,22 +174,32 @@ def _short(provider: str) -> str:
     return provider.removesuffix(_SUFFIX).lower()
 
 
-def _session(path: Path, provider: str, threads: int) -> Any:
-    if os.environ.get("ORT_DISABLE_TELEMETRY") == "1":
-        ort.disable_telemetry_events()  # it may have been imported before quantkit
+def _content(path: Path) -> bytes:
+    """Return the model file, read once: it may be replaced at any time, and digest and session must agree."""
     if not path.is_file():
         said = f"There is no model '{path}': give the path of an ONNX file."
         raise as_os_error(ModelError(said), FileNotFoundError)
+    try:
+        return path.read_bytes()
+    except OSError as e:
+        raise as_os_error(ModelError(f"Cannot read '{path}': {e.strerror or e}."), e) from e
+
+
+def _session(path: Path, content: bytes, provider: str, threads: int) -> Any:
+    if os.environ.get("ORT_DISABLE_TELEMETRY") == "1":
+        ort.disable_telemetry_events()  # it may have been imported before quantkit
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = threads
     options.enable_cpu_mem_arena = False
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    # Weights in files of their own are looked for next to the model.
+    options.add_session_config_entry(_WEIGHTS_FOLDER, str(path.absolute().parent))
     wanted = [provider] if provider == _CPU else [provider, _CPU]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what it says of providers is compared and told
-            return ort.InferenceSession(str(path), options, providers=wanted)
+            return ort.InferenceSession(content, options, providers=wanted)
     except RUN_ERRORS as e:
         raise ModelError(f"onnxruntime {ort.__version__} does not load '{path}': {_said(e)}") from e
 
@@ -210,11 +222,6 @@ def _ports(signature: Sequence[Any], path: Path) -> tuple[Port, ...]:
         shape = tuple(n if isinstance(n, int) and n >= 0 else None for n in one.shape)
         found.append(Port(name=one.name, datatype=datatype, shape=shape))
     return tuple(found)
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _warmed_up(engine: Engine, said: tuple[str, ...]) -> Engine:

@@ -1,8 +1,11 @@
 """What is found out about a model before it answers: who computes, and whether requests may share a run."""
 
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
+import onnx
+import onnxruntime as ort
 import pytest
 from builders import graph, model, node, save, weight
 from onnx import TensorProto
@@ -85,6 +88,42 @@ def test_what_is_no_model_is_refused_in_one_line(tmp_path: Path) -> None:
         with pytest.raises(ModelError) as refused:
             load_engine(tmp_path / name)
         assert "\n" not in str(refused.value)
+
+
+def test_digest_and_session_come_from_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, other = linear(tmp_path), linear(tmp_path, "other", seed=1)
+    before = path.read_bytes()
+    make = ort.InferenceSession
+
+    def replaced_meanwhile(*arguments: object, **named: object) -> object:
+        path.write_bytes(other.read_bytes())
+        return make(*arguments, **named)
+
+    expected = load_engine(path).run({"x": np.ones((1, 8), np.float32)})["logits"]
+    monkeypatch.setattr(ort, "InferenceSession", replaced_meanwhile)
+    engine = load_engine(path)
+    assert engine.digest == sha256(before).hexdigest()
+    assert np.array_equal(engine.run({"x": np.ones((1, 8), np.float32)})["logits"], expected)
+
+
+def test_weights_beside_the_model_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = linear(tmp_path)
+    expected = load_engine(path).run({"x": np.ones((1, 8), np.float32)})["logits"]
+    (tmp_path / "out").mkdir()
+    onnx.save(
+        onnx.load(path),
+        tmp_path / "out/m.onnx",
+        save_as_external_data=True,
+        location="m.data",
+        size_threshold=0,
+    )
+    monkeypatch.chdir(tmp_path)
+    found = load_engine(Path("out/m.onnx")).run({"x": np.ones((1, 8), np.float32)})["logits"]
+    assert np.array_equal(found, expected)
 
 
 def test_a_model_with_other_classes_does_not_answer_in_its_place(tmp_path: Path) -> None:
