@@ -16,11 +16,12 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from quantkit.errors import ModelError, UsageError, as_os_error
-from quantkit.graph._wire import LIMIT, MARK, WireError, split
+from quantkit.graph._wire import LIMIT, MARK, split
 from quantkit.graph.intake import DamageError, complaint_of, mend, validate
 from quantkit.graph.mapping import MappedFile
 from quantkit.graph.messages import location_of, proto_graphs, root_cause, tensors_of, to_ir
 from quantkit.graph.normalize import inline_functions, normalize
+from quantkit.graph.protobuf import WireError
 
 __all__ = ["LoadedModel", "external_files", "load", "model_files", "read_structure"]
 

@@ -177,9 +177,14 @@ def load(
         data: What quantkit.toml says of samples.
         labels: Names of the classes.
     """
-    engine = load_engine(path, provider=settings.provider, threads=settings.threads)
+    engine = _engine(settings, path)
     memory = settings.limits.memory_mb * _MEGABYTE
     return Loaded(engine=engine, predictor=predictor(engine, data, labels, memory))
+
+
+def _engine(settings: ServeSettings, path: Path) -> Engine:
+    batch = settings.batches.batch > 1
+    return load_engine(path, provider=settings.provider, threads=settings.threads, batch=batch)
 
 
 def start_service(path: Path, settings: ServeSettings, recipe: Recipe) -> Service:
@@ -232,8 +237,7 @@ def _second(service: Service, recipe: Recipe) -> Comparison | None:
             "A canary needs a rule that it must keep: add --max-flips 2%, --min-sqnr-db 20 or --max-latency-ratio 1.2, or "
             "such a line under [gate] in quantkit.toml."
         )
-    settings = service.settings
-    engine = load_engine(path, provider=settings.provider, threads=settings.threads)
+    engine = _engine(service.settings, path)
     if not engine.fits(service.loaded.engine):
         raise UsageError(
             f"'{path}' cannot be compared with '{service.loaded.engine.path}': it takes or gives other tensors."
