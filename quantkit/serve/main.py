@@ -128,8 +128,24 @@ def _http(calls: Any) -> Any:
     try:
         from quantkit.serve.wire import Connection
     except ImportError:
-        return "h11"
+        return _plain_http()
     return partial(Connection, calls)
+
+
+def _plain_http() -> Any:
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class Plain(H11Protocol):
+        """uvicorn's own, which also answers callers that have stopped sending."""
+
+        def eof_received(self) -> bool:  # type: ignore[override]
+            cycle = self.cycle
+            if cycle is None or cycle.response_complete or cycle.more_body:
+                return False
+            cycle.keep_alive = False
+            return True
+
+    return Plain
 
 
 def _say_started(service: Any, listener: socket.socket) -> None:
