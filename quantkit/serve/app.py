@@ -34,7 +34,7 @@ from quantkit.serve.calls import (
     header_length,
     unexpected,
 )
-from quantkit.serve.predict import Sent, answer, parts_of
+from quantkit.serve.predict import Feeds, Sent, answer, parts_of
 from quantkit.serve.protocol import RequestError
 from quantkit.serve.service import Service
 
@@ -138,9 +138,12 @@ class _Handlers:
         top, softmax = _top(request), _switch(request, "softmax")
         loaded = self.service.loaded
         body = await self._body(request)
-        sent = _sent(request, body)
+
+        def read() -> Feeds:
+            return loaded.predictor.feeds(_sent(request, body))
+
         with _watching(request) as call:
-            feeds = await self.calls.aside(call, partial(loaded.predictor.feeds, sent))
+            feeds = await self.calls.aside(call, read)
             found = await self.calls.run(call, loaded, feeds)
         head = {"model_name": self.service.name, "model_version": MODEL_VERSION}
 

@@ -9,6 +9,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from quantkit.data.model import InputSpec
@@ -23,16 +24,19 @@ from quantkit.serve.protocol import (
     Port,
     RequestError,
     checked,
+    from_json,
     plain_values,
     read_json,
 )
 from quantkit.settings import DataSettings, ImageSettings
 from quantkit.settings.record import carried_by
 
-__all__ = ["Predictor", "Sent", "answer", "parts_of", "predictor", "read_labels"]
+__all__ = ["Feeds", "Predictor", "Sent", "answer", "parts_of", "predictor", "read_labels"]
 
 # Characters of a text: tokenizers read all of it before they cut it, at some megabytes a second or less.
 _LONGEST = 1 << 18
+_MOST_COLONS = 1 << 16
+_MOST_PARTS, _LONGEST_HEAD = 64, 1 << 14  # of a form; bytes of a part's headers
 _SCORES = 2  # axes of an output that scores classes
 _TOP, _MOST_CLASSES = 5, 1000  # in an answer
 _JSON, _BYTES = "application/json", "application/octet-stream"
@@ -86,7 +90,7 @@ class Predictor:
         if text:
             return self._of_text(_utf8(sent.content))
         if sent.kind == _JSON:
-            return self._of_json(read_json(sent.content))
+            return self._of_json(sent.content)
         raise RequestError(
             f"'{sent.kind}' is no content type of /predict: send image/..., text/plain, application/json or a form "
             "with a file.",
@@ -115,20 +119,37 @@ class Predictor:
         except (DataError, ValueError) as e:
             raise RequestError(f"The text cannot be used: {_line(e)}.") from e
 
-    def _of_json(self, plain: Any) -> Feeds:
+    def _of_json(self, content: bytes) -> Feeds:
         """Read {"text": ...}, {"input": [...]}, or {"inputs": {name: [...]}}."""
-        if isinstance(plain, dict) and isinstance(plain.get("text"), str):
-            return self._of_text(plain["text"])
-        if isinstance(plain, dict) and "input" in plain and len(self.inputs) == 1:
-            return {self.inputs[0].name: _row(self.inputs[0], plain["input"])}
-        named = plain.get("inputs") if isinstance(plain, dict) else None
-        if isinstance(named, dict) and set(named) == {port.name for port in self.inputs}:
-            return {port.name: _row(port, named[port.name]) for port in self.inputs}
+        asked: _Asked = read_json(content, _ASKED)
+        text, single, named = (bytes(raw) for raw in (asked.text, asked.input, asked.inputs))
+        if text:
+            return self._of_text(read_json(text, _TEXT))
+        if single and len(self.inputs) == 1:
+            return {self.inputs[0].name: _row(self.inputs[0], single)}
+        # Their names are few; a colon may also stand in a text.
+        if named[:1] == b"{" and named.count(b":") <= _MOST_COLONS:
+            given = read_json(named, _NAMED)
+            if set(given) == {port.name for port in self.inputs}:
+                return {port.name: _row(port, bytes(given[port.name])) for port in self.inputs}
         takes = "; ".join(str(port) for port in self.inputs)
         raise RequestError(
             'Send {"text": "..."}, {"input": [...]} or {"inputs": {"name": [...]}}; the model takes '
             f"{takes}."
         )
+
+
+class _Asked(msgspec.Struct):
+    """A request of JSON; the parts are read when it is known which of them is meant."""
+
+    text: msgspec.Raw = msgspec.Raw()
+    input: msgspec.Raw = msgspec.Raw()
+    inputs: msgspec.Raw = msgspec.Raw()
+
+
+_ASKED = msgspec.json.Decoder(_Asked)
+_NAMED = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_TEXT = msgspec.json.Decoder(str)
 
 
 def _line(error: Exception) -> str:
@@ -142,26 +163,9 @@ def _utf8(content: bytes) -> str:
         raise RequestError("The text is no UTF-8.") from e
 
 
-def _row(port: Port, values: Any) -> Array:
+def _row(port: Port, raw: bytes) -> Array:
     """Return a row, or several, as the model takes them: the batch axis may be left out."""
-    dtype = DTYPES[port.datatype]
-    try:
-        given = np.array(values, object if dtype.kind == "O" else None)
-    except (ValueError, OverflowError) as e:
-        raise RequestError(f"The rows of '{port.name}' are not all of one length.") from e
-    numeric = given.dtype.kind in "biuf" and (given.dtype.kind != "f" or dtype.kind == "f")
-    texts = dtype.kind == "O" and all(isinstance(v, str) for v in given.ravel())
-    if not texts and (not numeric or dtype.kind == "O"):
-        raise RequestError(f"The values of '{port.name}' must be {port.datatype}.")
-    if given.size == 0:
-        raise RequestError(f"The input '{port.name}' is empty.")
-    with np.errstate(all="ignore"):
-        array = given.astype(dtype)
-    exact = dtype.kind == "O" or (
-        np.isfinite(array).all() if dtype.kind == "f" else (array == given).all()
-    )
-    if not exact:
-        raise RequestError(f"A value of '{port.name}' is out of the range of {port.datatype}.")
+    array = from_json(raw, port)
     return checked(port, array[np.newaxis] if array.ndim == len(port.shape) - 1 else array)
 
 
@@ -284,11 +288,13 @@ def parts_of(content: bytes, boundary: bytes) -> Sent:
     Raises:
         RequestError: It is no such form, or an empty one.
     """
-    pieces = (b"\r\n" + content).split(b"\r\n--" + boundary)
+    pieces = (b"\r\n" + content).split(b"\r\n--" + boundary, _MOST_PARTS + 2)
+    if len(pieces) > _MOST_PARTS + 2:
+        raise RequestError(f"The form has more than {_MOST_PARTS} parts: send one with the file.")
     found = []
     for piece in pieces[1:-1]:
         head, blank, body = piece.partition(b"\r\n\r\n")
-        if not blank:
+        if not blank or len(head) > _LONGEST_HEAD:
             raise RequestError("The form is damaged: a part has no empty line behind its headers.")
         headers = {
             key.strip().lower(): value.strip()

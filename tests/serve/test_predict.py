@@ -215,6 +215,15 @@ def test_a_file_comes_out_of_a_form_as_it_went_in(content: bytes) -> None:
     assert sent == Sent(kind="image/png", content=content) or b"\r\n--zz" in content
 
 
+def test_parts_and_headers_of_a_form_are_bounded() -> None:
+    part = b"--zz\r\n\r\nx\r\n"
+    assert parts_of(part * 64 + b"--zz--", b"zz").content == b"x"
+    with pytest.raises(RequestError, match="more than 64 parts"):
+        parts_of(part * 65 + b"--zz--", b"zz")
+    with pytest.raises(RequestError, match="damaged"):
+        parts_of(b"--zz\r\n" + b"a\n" * 10_000 + b"\r\n\r\nx\r\n--zz--", b"zz")
+
+
 def test_a_file_of_no_said_type_is_what_the_model_takes(tmp_path: Path) -> None:
     """As many clients send it: a part with a file's name and no type."""
     head = b'--zz\r\nContent-Disposition: form-data; name="f"; filename="a.png"\r\n\r\n'

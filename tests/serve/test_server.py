@@ -12,6 +12,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event, Thread
@@ -232,6 +233,37 @@ def test_a_body_without_a_length_is_counted_while_it_comes(server: Server) -> No
         while b"}" not in answer and (part := sock.recv(4096)):
             answer += part
     assert answer.startswith(b"HTTP/1.1 413")
+
+
+def heavy() -> dict[str, tuple[str, bytes, dict[str, str]]]:
+    """Return requests of 8 MB that take long to read, with their addresses and headers."""
+    size, infer = 8_000_000, "/v2/models/linear/infer"
+    start = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[%d,1],"data":['
+    nested = start % (size // 4) + b"[1]," * (size // 4 - 1) + b"[1]]}]}"
+    lists = start % 1 + b'1]}],"parameters":{"a":[' + b"[]," * (size // 3) + b"[]]}}"
+    whole = {"Content-Type": "application/octet-stream"}
+    form = {"Content-Type": "multipart/form-data; boundary=x"}
+    return {
+        "form": ("/predict", b"--x\r\n\r\n\r\n" * (size // 9) + b"--x--", form),
+        "nested": (infer, nested, whole | {"Inference-Header-Content-Length": str(len(nested))}),
+        "lists": (infer, lists, whole | {"Inference-Header-Content-Length": str(len(lists))}),
+        "rows": ("/predict", b'{"input":[' + b"[]," * (size // 3) + b"[]]}", JSON),
+    }
+
+
+@pytest.mark.parametrize("kind", ["form", "nested", "lists", "rows"])
+def test_others_are_answered_while_a_large_request_is_read(tmp_path: Path, kind: str) -> None:
+    path, body, headers = heavy()[kind]
+    with serving(linear(tmp_path)) as server:
+        asking = Thread(target=server.ask, args=("POST", path, body, headers))
+        asking.start()
+        longest = 0.0
+        while asking.is_alive():
+            started = time.perf_counter()
+            assert server.ask("GET", "/v2/health/live")[0] == 200
+            longest = max(longest, time.perf_counter() - started)
+        asking.join()
+    assert longest < 1.0
 
 
 def test_headers_without_end_are_cut_off(server: Server) -> None:
