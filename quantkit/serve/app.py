@@ -5,7 +5,7 @@ A handler takes a request apart, lets the line run it, and puts the answer toget
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -35,7 +35,7 @@ from quantkit.serve.calls import (
     unexpected,
 )
 from quantkit.serve.predict import Feeds, Sent, answer, parts_of
-from quantkit.serve.protocol import RequestError
+from quantkit.serve.protocol import Port, RequestError
 from quantkit.serve.service import Service
 
 __all__ = ["make_app"]
@@ -59,7 +59,7 @@ class _Handlers:
 
     async def server(self, _: Request) -> Response:
         """Say who is there."""
-        extensions = ["binary_tensor_data"]
+        extensions = ["binary_tensor_data", "model_configuration"]
         return _json({"name": "quantkit", "version": __version__, "extensions": extensions})
 
     async def live(self, _: Request) -> Response:
@@ -99,6 +99,36 @@ class _Handlers:
         self._check_name(request)
         wanted = not self.service.stopping
         return _json({"name": self.service.name, "ready": wanted}, 200 if wanted else 503)
+
+    async def config(self, request: Request) -> Response:
+        """Return the model's configuration, as Triton writes it; a free dimension is -1."""
+        self._check_name(request)
+        engine = self.service.loaded.engine
+
+        def plain(ports: Sequence[Port]) -> list[dict[str, object]]:
+            kinds = ("STRING" if port.datatype == "BYTES" else port.datatype for port in ports)
+            return [
+                {"name": port.name, "data_type": f"TYPE_{kind}", "dims": port.plain()["shape"]}
+                for port, kind in zip(ports, kinds, strict=True)
+            ]
+
+        return _json(
+            {
+                "name": self.service.name,
+                "platform": "onnxruntime_onnx",
+                "backend": "onnxruntime",
+                "max_batch_size": 0,  # dimensions include the batch
+                "input": plain(engine.inputs),
+                "output": plain(engine.outputs),
+            }
+        )
+
+    async def stats(self, request: Request) -> Response:
+        """Refuse: the counts of this extension are not kept."""
+        self._check_name(request)
+        raise RequestError(
+            "Statistics are at /metrics, for Prometheus; this address has none.", 501
+        )
 
     def _check_name(self, request: Request) -> None:
         name = request.path_params["name"]
@@ -305,7 +335,11 @@ def refusal(error: RequestError, more: Mapping[str, str] | None = None) -> Respo
 async def _refused(request: Request, error: Exception) -> Response:
     headers = error.headers if isinstance(error, HTTPException) else None  # Allow, with 405
     if isinstance(error, HTTPException):
-        words = {404: "There is nothing at this address: see /docs.", 405: "Not with this method."}
+        allowed = " or ".join(m for m in ("GET", "POST") if m in (headers or {}).get("Allow", ""))
+        words = {
+            404: "There is nothing at this address: see /docs.",
+            405: f"Method not allowed; use {allowed}.",
+        }
         error = RequestError(words.get(error.status_code, error.detail), error.status_code)
     elif not isinstance(error, RequestError):
         error = unexpected(error)
@@ -322,6 +356,7 @@ def make_app(calls: Calls) -> Guard:
     routes = [post(f"{where}/infer", of.infer) for where in (model, model + "/versions/{version}")]
     for where in (model, model + "/versions/{version}"):
         routes += [get(where, of.model), get(f"{where}/ready", of.model_ready)]
+        routes += [get(f"{where}/config", of.config), get(f"{where}/stats", of.stats)]
     routes += [
         post("/predict", of.predict),
         post("/v1/predict", of.predict),

@@ -59,7 +59,10 @@ def expected(path: Path, x: Any = X) -> Any:
 
 
 def test_the_server_says_who_it_is(server: Server) -> None:
-    assert server.json("GET", "/v2")[1]["extensions"] == ["binary_tensor_data"]
+    assert server.json("GET", "/v2")[1]["extensions"] == [
+        "binary_tensor_data",
+        "model_configuration",
+    ]
     assert server.json("GET", "/v2/health/live") == (200, {"live": True})
     assert server.json("GET", "/v2/health/ready") == (200, {"ready": True})
     for path in ("/v2/models/linear", "/v2/models/linear/versions/1"):
@@ -73,6 +76,24 @@ def test_the_server_says_who_it_is(server: Server) -> None:
     assert b"<script" not in page
     assert b"http://127.0.0.1" in page
     assert b"quantkit_requests_total" in server.ask("GET", "/metrics")[1]
+
+
+def test_the_configuration_is_tritons_and_statistics_are_refused(server: Server) -> None:
+    for path in ("/v2/models/linear", "/v2/models/linear/versions/1"):
+        status, said = server.json("GET", f"{path}/config")
+        assert status == 200
+        assert said["input"] == [{"name": "x", "data_type": "TYPE_FP32", "dims": [-1, 8]}]
+        assert (said["name"], said["max_batch_size"]) == ("linear", 0)
+        status, said = server.json("GET", f"{path}/stats")
+        assert status == 501
+        assert "/metrics" in said["error"]
+    assert server.ask("GET", "/v2/models/other/config")[0] == 404
+
+
+def test_a_wrong_method_is_told_the_right_one(server: Server) -> None:
+    for method, path, use in (("GET", "/predict", "POST"), ("POST", "/metrics", "GET")):
+        status, said = server.json(method, path)
+        assert (status, said["error"]) == (405, f"Method not allowed; use {use}.")
 
 
 def rounded(values: Any) -> tuple[float, ...]:
