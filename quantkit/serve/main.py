@@ -57,13 +57,14 @@ def serve(model: Path, recipe: Recipe) -> int:
 
         from quantkit.serve.app import make_app
         from quantkit.serve.calls import MOST_HEADERS, Calls
-        from quantkit.serve.service import Log, Said, start_service
+        from quantkit.serve.log import ForwardedWarnings, Log
+        from quantkit.serve.service import start_service
     except ImportError as e:
         raise UsageError(_EXTRA.format(e.name)) from e
     # A secret that comes from a file ends with a line break.
     told = os.environ.get("QUANTKIT_TOKEN", "").strip()
     settings = replace(recipe.serve, token=recipe.serve.token or told or None)
-    logging.getLogger().addHandler(Said(Log(level=settings.log_level)))
+    logging.getLogger().addHandler(ForwardedWarnings(Log(level=settings.log_level)))
     logging.captureWarnings(capture=True)
     sys.setswitchinterval(_SWITCH)
     before = _stamp(model)  # a file that changes while it is loaded has changed
@@ -158,7 +159,9 @@ def _say_started(service: Any, listener: socket.socket) -> None:
         "provider": engine.provider,
         "workers": service.line.rules.workers,
         "batch": 1 if engine.unbatched else service.line.rules.rows,
-        "token": "needed" if settings.token else "none: whoever reaches the address may ask",
+        "token": "needed"
+        if settings.token
+        else "none: anyone who can reach this address can send requests",
         "preprocessing": service.loaded.predictor.lines,
     }
     service.log("info", "started", facts)

@@ -1,66 +1,25 @@
 """What a running server knows: the model that answers, the line of requests, and whether it wants more."""
 
-import logging
-import sys
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from quantkit.errors import ModelError, QuantkitError, UsageError
 from quantkit.gate.judge import rules_of
 from quantkit.serve.batch import Line, Rules
 from quantkit.serve.drift import Comparison
 from quantkit.serve.engine import Engine, load_engine
+from quantkit.serve.log import Log
 from quantkit.serve.metrics import Metrics
 from quantkit.serve.predict import Predictor, predictor, read_labels
 from quantkit.serve.protocol import RequestError
 from quantkit.settings import DataSettings, Recipe, ServeSettings
 from quantkit.settings.gate import LIVE_RULES
 
-__all__ = ["Loaded", "Log", "Said", "Service", "start_service"]
+__all__ = ["Loaded", "Service", "start_service"]
 
 _MEGABYTE = 1 << 20
 _PREPARING = 2  # threads that decode images and large bodies
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Log:
-    """Lines of JSON on standard error. `level` says which requests have one; start, stop and the like always have."""
-
-    level: str
-
-    def __call__(self, level: str, event: str, facts: Mapping[str, Any]) -> None:
-        """Write a line."""
-        time = datetime.now(UTC).isoformat(timespec="milliseconds")
-        line = msgspec.json.encode({"time": time, "level": level, "event": event, **facts})
-        with suppress(OSError):  # nobody reads it any more
-            sys.stderr.write(line.decode() + "\n")
-            sys.stderr.flush()
-
-    def wants(self, *, failed: bool) -> bool:
-        """Say whether a request has a line."""
-        return self.level == "info" or (self.level == "warning" and failed)
-
-
-class Said(logging.Handler):
-    """What other packages warn of, as lines of JSON as well."""
-
-    def __init__(self, log: Log) -> None:
-        super().__init__(logging.WARNING)
-        self._log = log
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write a line."""
-        facts = {"by": record.name, "note": record.getMessage().strip()}
-        if record.exc_info is not None:
-            facts["error"] = repr(record.exc_info[1])
-        self._log(record.levelname.lower(), "note", facts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
 from types import SimpleNamespace
@@ -94,6 +95,32 @@ def test_a_wrong_method_is_told_the_right_one(server: Server) -> None:
     for method, path, use in (("GET", "/predict", "POST"), ("POST", "/metrics", "GET")):
         status, said = server.json(method, path)
         assert (status, said["error"]) == (405, f"Method not allowed; use {use}.")
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="there are no terminals here")
+def test_lines_on_a_terminal_are_for_people(tmp_path: Path) -> None:
+    ours, theirs = os.openpty()
+    port, path = free_port(), linear(tmp_path)
+    command = [sys.executable, "-m", "quantkit.serve", str(path), "--port", str(port)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen([*command, "--drain-s", "0"], stderr=theirs, env=environment)
+    os.close(theirs)
+    server = Server(process=process, port=port, name="linear", log=tmp_path)
+    wait_for(lambda: is_ready(server))
+    assert server.infer(X)[0] == 200
+    assert server.ask("GET", "/%1b[31mred")[0] == 404
+    assert server.stop() == 0
+    found = b""
+    with suppress(OSError):  # Linux, when the other side is closed
+        while more := os.read(ours, 1 << 16):
+            found += more
+    os.close(ours)
+    lines = found.decode().splitlines()
+    assert re.search(rf"serving 'linear' on http://127.0.0.1:{port} .*token none: anyone", lines[0])
+    asked = next(line for line in lines if "infer" in line)
+    assert re.search(r"POST /v2/models/linear/infer 200 \([\d.]+ ms, run [\d.]+, wait", asked)
+    assert any("GET /?[31mred 404 (" in line and "nothing at this" in line for line in lines)
+    assert not any(line.startswith("{") or "\x1b" in line for line in lines)
 
 
 def rounded(values: Any) -> tuple[float, ...]:
