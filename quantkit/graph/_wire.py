@@ -15,7 +15,7 @@ from enum import Enum
 
 import onnx
 
-from quantkit.graph.protobuf import Buffer, Field, WireError, fields_of, varint
+from quantkit.protobuf import Buffer, Field, WireError, fields_of, varint
 
 __all__ = ["LIMIT", "MARK", "Payload", "join", "split"]
 

@@ -21,7 +21,7 @@ from quantkit.graph.intake import DamageError, complaint_of, mend, validate
 from quantkit.graph.mapping import MappedFile
 from quantkit.graph.messages import location_of, proto_graphs, root_cause, tensors_of, to_ir
 from quantkit.graph.normalize import inline_functions, normalize
-from quantkit.graph.protobuf import WireError
+from quantkit.protobuf import WireError
 
 __all__ = ["LoadedModel", "external_files", "load", "model_files", "read_structure"]
 

@@ -6,7 +6,7 @@ The trial in `engine` runs made-up rows; what a file declares also holds for the
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from quantkit.graph.protobuf import Buffer, WireError, fields_of, varint
+from quantkit.protobuf import Buffer, WireError, fields_of, varint
 
 __all__ = ["mixing_operator"]
 
