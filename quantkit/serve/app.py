@@ -34,7 +34,8 @@ from quantkit.serve.calls import (
     header_length,
     unexpected,
 )
-from quantkit.serve.predict import Feeds, Sent, answer, parts_of
+from quantkit.serve.embed import POOLINGS
+from quantkit.serve.predict import Feeds, Sent, Wanted, parts_of
 from quantkit.serve.protocol import Port, RequestError
 from quantkit.serve.service import Service
 
@@ -165,23 +166,28 @@ class _Handlers:
 
     async def predict(self, request: Request) -> Response:
         """Answer for an image, a text or a row."""
-        top, softmax = _top(request), _switch(request, "softmax")
+        wanted = Wanted(
+            top=_top(request),
+            softmax=_switch(request, "softmax"),
+            pooling=_choice(request, "pooling", POOLINGS),
+            normalize=_switch(request, "normalize", "true"),
+        )
         loaded = self.service.loaded
         body = await self._body(request)
 
-        def read() -> Feeds:
-            return loaded.predictor.feeds(_sent(request, body))
+        def read() -> list[Feeds]:
+            return loaded.predictor.runs(_sent(request, body))
 
         with _watching(request) as call:
-            feeds = await self.calls.aside(call, read)
-            found = await self.calls.run(call, loaded, feeds)
+            asked = await self.calls.aside(call, read)
+            # One after the other: many texts leave the other workers to other callers.
+            runs = [(feeds, await self.calls.run(call, loaded, feeds)) for feeds in asked]
         head = {"model_name": self.service.name, "model_version": MODEL_VERSION}
 
         def write() -> Response:
-            said = answer(found, loaded.predictor.labels, top=top, softmax=softmax)
-            return _json({**head, **said})
+            return _json({**head, **loaded.predictor.reply(runs, wanted)})
 
-        large = sum(array.nbytes for array in found.values()) > LARGE
+        large = sum(array.nbytes for _, found in runs for array in found.values()) > LARGE
         written: Response = await self.calls.aside(call, write) if large else write()
         return written
 
@@ -277,8 +283,15 @@ def _top(request: Request) -> int | None:
     return int(given)
 
 
-def _switch(request: Request, key: str) -> bool:
-    given = request.query_params.get(key, "false").lower()
+def _choice(request: Request, key: str, known: Sequence[str]) -> str | None:
+    given = request.query_params.get(key)
+    if given is not None and given not in known:
+        raise RequestError(f"{key} is one of {', '.join(known)}, not '{given[:20]}'.")
+    return given
+
+
+def _switch(request: Request, key: str, usual: str = "false") -> bool:
+    given = request.query_params.get(key, usual).lower()
     if given not in {"true", "false", "1", "0"}:
         raise RequestError(f"{key} is true or false, not '{given[:20]}'.")
     return given in {"true", "1"}

@@ -56,7 +56,11 @@ def _paths(name: str) -> dict[str, tuple[str, str, dict[str, Any] | None]]:
     }
     infer = {"application/json": {"schema": _INFER}, "application/octet-stream": _BYTES}
     return {
-        "/predict": ("post", "Ask with an image, a text or a row; ?top_k=5&softmax=true", predict),
+        "/predict": (
+            "post",
+            "Ask with an image, one or several texts, or a row; ?top_k=5&softmax=true, ?pooling=mean&normalize=true",
+            predict,
+        ),
         f"{model}/infer": ("post", "Open Inference Protocol, JSON or binary tensors", infer),
         model: ("get", "Inputs, outputs, provider, notes", None),
         f"{model}/config": ("get", "Configuration, as Triton writes it", None),

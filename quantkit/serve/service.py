@@ -138,7 +138,8 @@ def load(
     """
     engine = _engine(settings, path)
     memory = settings.limits.memory_mb * _MEGABYTE
-    return Loaded(engine=engine, predictor=predictor(engine, data, labels, memory))
+    found = predictor(engine, data, labels, memory, settings.pooling)
+    return Loaded(engine=engine, predictor=found)
 
 
 def _engine(settings: ServeSettings, path: Path) -> Engine:

@@ -162,6 +162,14 @@ class ServeSettings:
     labels: Annotated[
         Path | None, Setting("Names of the classes, one per line, for /predict.", "FILE")
     ] = None
+    pooling: Annotated[
+        Literal["mean", "cls", "none"] | None,
+        Setting(
+            "How /predict makes one vector of a text encoder's tokens. Default: as 1_Pooling/config.json next to the "
+            "model says, else mean.",
+            "MODE",
+        ),
+    ] = None
     reload: Annotated[bool, Setting("Load the model again when its file changes (default).")] = True
     log_level: Annotated[
         Literal["info", "warning", "quiet"],
