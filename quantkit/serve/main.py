@@ -64,6 +64,8 @@ def serve(model: Path, recipe: Recipe) -> int:
     # A secret that comes from a file ends with a line break.
     told = os.environ.get("QUANTKIT_TOKEN", "").strip()
     settings = replace(recipe.serve, token=recipe.serve.token or told or None)
+    if settings.require_token and settings.token is None:
+        raise UsageError("A token is required and none is set: set QUANTKIT_TOKEN.")
     logging.getLogger().addHandler(ForwardedWarnings(Log(level=settings.log_level)))
     logging.captureWarnings(capture=True)
     sys.setswitchinterval(_SWITCH)

@@ -149,6 +149,9 @@ class ServeSettings:
             "TEXT",
         ),
     ] = None
+    require_token: Annotated[
+        bool, Setting("Refuse to start without a token; in a package, to be deployed without one.")
+    ] = False
     provider: Annotated[
         str, Setting("Who computes: cpu, cuda, openvino, ...; cpu where it is absent.", "NAME")
     ] = "cpu"

@@ -615,6 +615,7 @@ def test_what_cannot_be_served_ends_with_2_and_a_line(tmp_path: Path) -> None:
             ([good, "--port", port], "Cannot listen"),
             ([good, "--port", "99999"], "too large"),
             ([good, "--provider", "cdua"], "unknown"),
+            ([good, "--require-token"], "set QUANTKIT_TOKEN"),
             ([good, "--share", "200%", "--shadow", good], "out of range"),
         ):
             ways = (["quantkit.serve"], ["quantkit", "serve"])
