@@ -368,8 +368,8 @@ def test_of_callers_that_stop_sending_those_that_have_gone_are_found(tmp_path: P
         body = infer_body(np.repeat(X, 64, 0))
         sent = request(body).replace(b"/linear/", b"/slow/")
         with connected(server) as waiting:
-            gone = [connected(server) for _ in range(12)]
-            for sock in (*gone[:6], waiting, *gone[6:]):
+            gone = [connected(server) for _ in range(120)]
+            for sock in (*gone[:60], waiting, *gone[60:]):
                 sock.sendall(sent)
                 sock.shutdown(socket.SHUT_WR)
             for sock in gone:
@@ -378,7 +378,7 @@ def test_of_callers_that_stop_sending_those_that_have_gone_are_found(tmp_path: P
             final = found[found.rindex(b"HTTP/1.1 ") :]
             assert final.startswith(b"HTTP/1.1 200 ")
             assert found[: -len(final)].replace(b"HTTP/1.1 100 Continue\r\n\r\n", b"") == b""
-        wait_for(lambda: len([one for one in server.lines() if "status" in one]) >= 13)
+        wait_for(lambda: len([one for one in server.lines() if "status" in one]) >= 121)
         assert any(one.get("status") == 499 for one in server.lines())
 
 
