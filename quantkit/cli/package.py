@@ -66,9 +66,9 @@ def package(  # noqa: PLR0913 - one parameter per group of flags
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Put a model into a folder that an image is built from: Dockerfile, manifests, settings, lock, SBOM and a smoke test.
+    """Write a container build folder for a model: Dockerfile, manifests, settings, lock, SBOM and a smoke test.
 
-    The image serves it as `quantkit serve` does, as a user without rights, on a read-only root.
+    The image serves it as `quantkit serve` does, as an unprivileged user, on a read-only root.
     """
     from quantkit import package_model
 

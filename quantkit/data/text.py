@@ -78,9 +78,20 @@ class TextEncoder:
     padding: Padding | None
     lines: tuple[str, ...]
 
-    def feeds(self, texts: Sequence[str]) -> dict[str, Array]:
-        """Return the arrays for a text or a pair of texts, each of shape [1, length]."""
-        encoding = self.tokenizer.encode(*texts)
+    def feeds(self, texts: Sequence[str], *, threads: bool = False) -> dict[str, Array]:
+        """Return the arrays for a text or a pair of texts, each of shape [1, length].
+
+        Args:
+            texts: One, or a pair.
+            threads: Let other threads run meanwhile. tokenizers keeps Python's lock but for batches, after which it
+                complains of processes that fork.
+        """
+        if threads:
+            encoding = self.tokenizer.encode_batch([texts[0] if len(texts) == 1 else tuple(texts)])[
+                0
+            ]
+        else:
+            encoding = self.tokenizer.encode(*texts)
         if not encoding.ids:
             raise DataError("the text has no tokens")
         return {

@@ -6,36 +6,29 @@ structure and its weights are memory-mapped. `join` does the reverse and yields 
 file in order, so that a model is written without ever being in memory as a whole.
 
 Only the nesting matters here (model > graph > node > attribute > tensor or graph); every other
-field is copied as it is. Protobuf wire format: a field is ``varint(number << 3 | wire type)``
-followed by a varint (0), 8 bytes (1), ``varint(length)`` and that many bytes (2), or 4 bytes (5).
+field is copied as it is.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
 
 import onnx
 
-__all__ = ["LIMIT", "MARK", "Buffer", "Field", "Payload", "WireError", "fields_of", "join", "split"]
-__all__ += ["varint"]
+from quantkit.protobuf import Buffer, Field, WireError, fields_of, varint
+
+__all__ = ["LIMIT", "MARK", "Payload", "join", "split"]
 
 LIMIT = 1024  # bytes; smaller tensors stay inline
 MARK = "quantkit:tensor"  # the external-data location that stands for "taken out by quantkit"
 _MARK_BYTES = MARK.encode()
 _BYTES = 2
-_VARINT_END = 64
 _DEEPEST = 100  # nested messages that protobuf itself reads
 _RAW_DATA, _EXTERNAL_DATA, _DATA_LOCATION, _DATA_TYPE = 9, 13, 14, 2
 _T = onnx.TensorProto
 # Types whose raw bytes are one numpy element each; packed 2- and 4-bit types stay inline.
 _PLAIN_TYPES = frozenset({_T.FLOAT, _T.FLOAT16, _T.BFLOAT16, _T.DOUBLE, _T.INT8, _T.UINT8})
 _PLAIN_TYPES |= {_T.INT16, _T.UINT16, _T.INT32, _T.UINT32, _T.INT64, _T.UINT64}
-
-
-class WireError(ValueError):
-    """The bytes are not a protobuf message, or end too early."""
 
 
 class _Kind(Enum):
@@ -65,17 +58,6 @@ class Payload:
 
 
 Piece = bytes | Payload
-Buffer = bytes | memoryview
-
-
-class Field(NamedTuple):
-    """One field of a message: its number, its wire type, and where its bytes are."""
-
-    number: int
-    wire: int
-    start: int  # of the tag
-    value: int  # first byte of the value
-    end: int
 
 
 def split(buffer: Buffer) -> bytes:
@@ -174,56 +156,6 @@ def _put_in(tensor: bytes) -> list[Piece]:
     proto.ClearField("data_location")
     payload = Payload(int(note["offset"]), int(note["length"]))
     return [proto.SerializeToString(), _header(_RAW_DATA, payload.nbytes), payload]
-
-
-def fields_of(buffer: Buffer, position: int, end: int) -> Iterator[Field]:
-    """Yield the fields of the message that lies between `position` and `end`.
-
-    Args:
-        buffer: The file.
-        position: Of the message's first byte.
-        end: The byte behind its last.
-
-    Raises:
-        WireError: It is cut off, or no protobuf.
-    """
-    while position < end:
-        start = position
-        tag, position = varint(buffer, position, end)
-        wire = tag & 7
-        if wire == _BYTES:
-            length, value = varint(buffer, position, end)
-            position = value + length
-        elif wire == 0:
-            value = position
-            _, position = varint(buffer, position, end)
-        elif wire in {1, 5}:
-            value = position
-            position += 8 if wire == 1 else 4
-        else:
-            raise WireError(f"unknown wire type {wire} at byte {start}")
-        if position > end:
-            raise WireError(f"the field at byte {start} ends {position - end} bytes too late")
-        yield Field(tag >> 3, wire, start, value, position)
-
-
-def varint(buffer: Buffer, position: int, end: int) -> tuple[int, int]:
-    """Read a number of variable length; return it and where it ends.
-
-    Args:
-        buffer: The file.
-        position: Of the number's first byte.
-        end: The byte behind the message that holds it.
-    """
-    result = shift = 0
-    while position < end and shift < _VARINT_END:
-        byte = buffer[position]
-        position += 1
-        result |= (byte & 0x7F) << shift
-        if byte < 0x80:  # noqa: PLR2004 - the continuation bit
-            return result, position
-        shift += 7
-    raise WireError(f"a number at byte {position} does not end")
 
 
 def _header(number: int, length: int) -> bytes:

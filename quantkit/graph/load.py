@@ -16,7 +16,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from quantkit.errors import ModelError, UsageError, as_os_error
-from quantkit.graph._wire import LIMIT, MARK, WireError, split
+from quantkit.graph._wire import LIMIT, MARK, split
 from quantkit.graph.intake import DamageError, complaint_of, mend, validate
 from quantkit.graph.mapping import MappedFile
 from quantkit.graph.messages import (
@@ -28,6 +28,7 @@ from quantkit.graph.messages import (
     to_ir,
 )
 from quantkit.graph.normalize import inline_functions, normalize
+from quantkit.protobuf import WireError
 
 __all__ = ["LoadedModel", "external_files", "load", "model_files", "read_structure"]
 

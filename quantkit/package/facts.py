@@ -43,6 +43,8 @@ class Facts:
         slug: What image and manifests are called.
         tag: Of the image: the first digits of a digest of what is in it.
         form: docker, kserve or triton.
+        name: What the image is called, with its registry and perhaps a tag; "": as `slug`.
+        arch: amd64 or arm64, which its packages are for; "": any.
         base: The image to build on.
         python: The version of Python that packages are for, as "3.13".
         serve: How the model is served; with a name and a number of workers.
@@ -57,6 +59,8 @@ class Facts:
     slug: str
     tag: str
     form: str
+    name: str
+    arch: str
     base: str
     python: str
     serve: ServeSettings
@@ -70,7 +74,8 @@ class Facts:
     @property
     def image(self) -> str:
         """The image's name and tag."""
-        return f"{self.slug}:{self.tag}"
+        name = self.name or self.slug
+        return name if ":" in name.rpartition("/")[2] else f"{name}:{self.tag}"
 
     @property
     def hashed(self) -> bool:

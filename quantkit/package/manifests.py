@@ -50,6 +50,7 @@ def _scalar(value: Any) -> str:
 def compose(facts: Facts) -> str:
     """Return compose.yaml."""
     port = facts.serve.port
+    missing = "?set QUANTKIT_TOKEN" if facts.serve.require_token else "-"
     service = {
         "build": {"context": "."},
         "image": facts.image,
@@ -59,7 +60,7 @@ def compose(facts: Facts) -> str:
         "cap_drop": ["ALL"],
         "security_opt": ["no-new-privileges:true"],
         "ports": [f"127.0.0.1:{port}:{port}"],
-        "environment": {"QUANTKIT_TOKEN": "${QUANTKIT_TOKEN:-}"},
+        "environment": {"QUANTKIT_TOKEN": f"${{QUANTKIT_TOKEN:{missing}}}"},
         "healthcheck": {
             "test": ["CMD", *health(port)],
             "interval": "10s",
@@ -92,7 +93,8 @@ def _pod(facts: Facts) -> dict[str, Any]:
         }
 
     memory = {"requests": f"{facts.idle_mb}Mi", "limits": f"{facts.memory_mb}Mi"}
-    token = {"name": f"{facts.slug}-token", "key": "token", "optional": True}
+    needed = facts.serve.require_token
+    token = {"name": f"{facts.slug}-token", "key": "token", "optional": not needed}
     container = {
         "name": "kserve-container" if kserve else "server",
         "image": facts.image,
@@ -102,7 +104,7 @@ def _pod(facts: Facts) -> dict[str, Any]:
         ],
         "env": [{"name": "QUANTKIT_TOKEN", "valueFrom": {"secretKeyRef": token}}],
         "startupProbe": asked("/v2/health/ready", 2, 60),
-        "readinessProbe": asked("/v2/health/ready", 2, 1),
+        "readinessProbe": asked("/v2/health/ready", 2, 3),
         "livenessProbe": asked("/v2/health/live", 10, 3),
         "resources": {
             "requests": {"cpu": str(facts.cpus), "memory": memory["requests"]},
@@ -117,6 +119,7 @@ def _pod(facts: Facts) -> dict[str, Any]:
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],  # noqa: S108 - the container's
     }
     return {
+        **({"nodeSelector": {"kubernetes.io/arch": facts.arch}} if facts.arch else {}),
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": facts.grace_s,
         "securityContext": {

@@ -5,23 +5,27 @@ from quantkit.package.facts import Facts
 
 __all__ = ["commands", "readme"]
 
+_NO_REGISTRY = "Push the image and write its address there; --image REGISTRY/NAME does it for you."
 _TRITON = "nvcr.io/nvidia/tritonserver:YY.MM-py3"
 
 
 def commands(facts: Facts) -> tuple[str, ...]:
-    """Return the four commands from the folder to a server that answers."""
+    """Return the commands from the folder to a server that answers; the image is pushed where its registry is known."""
     port = facts.serve.port
     smoke = "./smoke" if port == 8000 else f"./smoke http://127.0.0.1:{port}"  # noqa: PLR2004 - its default
     if facts.form == "triton":
         run = f'docker run --rm -p 127.0.0.1:{port}:8000 -v "$PWD/models:/models:ro" {_TRITON}'
         return f"{run} tritonserver --model-repository=/models", smoke
-    build = f"docker build -t {facts.image} ."
+    platform = f"--platform linux/{facts.arch} " if facts.arch else ""
+    build = f"docker build {platform}-t {facts.image} ."
+    token = "-e QUANTKIT_TOKEN " if facts.serve.require_token else ""
     run = (
         f"docker run --rm --read-only --tmpfs /tmp --cap-drop ALL --security-opt no-new-privileges "
-        f"-p 127.0.0.1:{port}:{port} {facts.image}"
+        f"{token}-p 127.0.0.1:{port}:{port} {facts.image}"
     )
+    push = (f"docker push {facts.image}",) if facts.name else ()
     last = "inferenceservice.yaml" if facts.form == "kserve" else "k8s.yaml"
-    return build, run, smoke, f"kubectl apply -f {last}"
+    return build, run, smoke, *push, f"kubectl apply -f {last}"
 
 
 def readme(facts: Facts) -> str:
@@ -58,9 +62,15 @@ Triton takes tensors: what `config/quantkit.toml` says of images or texts is the
 
 def _image(facts: Facts) -> str:
     manifest = (
-        "- `inferenceservice.yaml`: for KServe, with the same image as predictor. Push the image and write its address there.\n"
+        "- `inferenceservice.yaml`: for KServe, with the same image as predictor."
         if facts.form == "kserve"
-        else "- `k8s.yaml`: Deployment and Service. Push the image and write its address there.\n"
+        else "- `k8s.yaml`: Deployment and Service."
+    )
+    manifest += " Push the image before.\n" if facts.name else f" {_NO_REGISTRY}\n"
+    open_port = (
+        "it does not start without one"
+        if facts.serve.require_token
+        else "without it anyone who can reach the port can send requests"
     )
     hashes = "with hashes" if facts.hashed else "without hashes"
     wheels = (
@@ -74,7 +84,7 @@ def _image(facts: Facts) -> str:
     return f"""\
 The server runs as user {USER}, with a read-only root and {facts.memory_mb} MB of memory at most, and listens on port {facts.serve.port}.
 Set QUANTKIT_TOKEN (in Kubernetes: the key `token` of the secret `{facts.slug}-token`) and callers must send it as
-`Authorization: Bearer ...`; without it whoever reaches the port may ask. SIGTERM stops it within {facts.grace_s} s; whoever asks
+`Authorization: Bearer ...`; {open_port}. SIGTERM stops it within {facts.grace_s} s; a balancer that asks
 `/v2/health/ready`, as the probes do, loses no request. The base image is `{facts.base}`: {base}
 
 - `Dockerfile`, `requirements.lock`: exact versions, {hashes}{wheels}.

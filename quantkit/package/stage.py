@@ -14,6 +14,7 @@ from quantkit.graph.load import LoadedModel
 from quantkit.observe.prepare import inputs_of
 from quantkit.package.facts import slug
 from quantkit.package.folder import sha256_of
+from quantkit.serve.embed import stored_pooling
 from quantkit.serve.predict import read_labels
 from quantkit.settings import (
     DataSettings,
@@ -80,6 +81,7 @@ def stage_models(stage: Path, loaded: Mapping[str, LoadedModel], recipe: Recipe)
         host="0.0.0.0",  # noqa: S104 - of the container, whose ports are published one by one
         token=None,
         labels=_write_labels(config, recipe, carried),
+        pooling=recipe.serve.pooling or stored_pooling(model.path),  # its file stays behind
         reload=False,
         workers=recipe.serve.workers or _WORKERS,
         second=replace(recipe.serve.second, **second),

@@ -5,7 +5,7 @@ A handler takes a request apart, lets the line run it, and puts the answer toget
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -34,8 +34,9 @@ from quantkit.serve.calls import (
     header_length,
     unexpected,
 )
-from quantkit.serve.predict import Sent, answer, parts_of
-from quantkit.serve.protocol import RequestError
+from quantkit.serve.embed import POOLINGS
+from quantkit.serve.predict import Feeds, Sent, Wanted, parts_of
+from quantkit.serve.protocol import Port, RequestError
 from quantkit.serve.service import Service
 
 __all__ = ["make_app"]
@@ -59,7 +60,7 @@ class _Handlers:
 
     async def server(self, _: Request) -> Response:
         """Say who is there."""
-        extensions = ["binary_tensor_data"]
+        extensions = ["binary_tensor_data", "model_configuration"]
         return _json({"name": "quantkit", "version": __version__, "extensions": extensions})
 
     async def live(self, _: Request) -> Response:
@@ -100,6 +101,36 @@ class _Handlers:
         wanted = not self.service.stopping
         return _json({"name": self.service.name, "ready": wanted}, 200 if wanted else 503)
 
+    async def config(self, request: Request) -> Response:
+        """Return the model's configuration, as Triton writes it; a free dimension is -1."""
+        self._check_name(request)
+        engine = self.service.loaded.engine
+
+        def plain(ports: Sequence[Port]) -> list[dict[str, object]]:
+            kinds = ("STRING" if port.datatype == "BYTES" else port.datatype for port in ports)
+            return [
+                {"name": port.name, "data_type": f"TYPE_{kind}", "dims": port.plain()["shape"]}
+                for port, kind in zip(ports, kinds, strict=True)
+            ]
+
+        return _json(
+            {
+                "name": self.service.name,
+                "platform": "onnxruntime_onnx",
+                "backend": "onnxruntime",
+                "max_batch_size": 0,  # dimensions include the batch
+                "input": plain(engine.inputs),
+                "output": plain(engine.outputs),
+            }
+        )
+
+    async def stats(self, request: Request) -> Response:
+        """Refuse: the counts of this extension are not kept."""
+        self._check_name(request)
+        raise RequestError(
+            "Statistics are at /metrics, for Prometheus; this address has none.", 501
+        )
+
     def _check_name(self, request: Request) -> None:
         name = request.path_params["name"]
         if name != self.service.name:
@@ -135,20 +166,28 @@ class _Handlers:
 
     async def predict(self, request: Request) -> Response:
         """Answer for an image, a text or a row."""
-        top, softmax = _top(request), _switch(request, "softmax")
+        wanted = Wanted(
+            top=_top(request),
+            softmax=_switch(request, "softmax"),
+            pooling=_choice(request, "pooling", POOLINGS),
+            normalize=_switch(request, "normalize", "true"),
+        )
         loaded = self.service.loaded
         body = await self._body(request)
-        sent = _sent(request, body)
+
+        def read() -> list[Feeds]:
+            return loaded.predictor.runs(_sent(request, body))
+
         with _watching(request) as call:
-            feeds = await self.calls.aside(call, partial(loaded.predictor.feeds, sent))
-            found = await self.calls.run(call, loaded, feeds)
+            asked = await self.calls.aside(call, read)
+            # One after the other: many texts leave the other workers to other callers.
+            runs = [(feeds, await self.calls.run(call, loaded, feeds)) for feeds in asked]
         head = {"model_name": self.service.name, "model_version": MODEL_VERSION}
 
         def write() -> Response:
-            said = answer(found, loaded.predictor.labels, top=top, softmax=softmax)
-            return _json({**head, **said})
+            return _json({**head, **loaded.predictor.reply(runs, wanted)})
 
-        large = sum(array.nbytes for array in found.values()) > LARGE
+        large = sum(array.nbytes for _, found in runs for array in found.values()) > LARGE
         written: Response = await self.calls.aside(call, write) if large else write()
         return written
 
@@ -244,8 +283,15 @@ def _top(request: Request) -> int | None:
     return int(given)
 
 
-def _switch(request: Request, key: str) -> bool:
-    given = request.query_params.get(key, "false").lower()
+def _choice(request: Request, key: str, known: Sequence[str]) -> str | None:
+    given = request.query_params.get(key)
+    if given is not None and given not in known:
+        raise RequestError(f"{key} is one of {', '.join(known)}, not '{given[:20]}'.")
+    return given
+
+
+def _switch(request: Request, key: str, usual: str = "false") -> bool:
+    given = request.query_params.get(key, usual).lower()
     if given not in {"true", "false", "1", "0"}:
         raise RequestError(f"{key} is true or false, not '{given[:20]}'.")
     return given in {"true", "1"}
@@ -302,7 +348,11 @@ def refusal(error: RequestError, more: Mapping[str, str] | None = None) -> Respo
 async def _refused(request: Request, error: Exception) -> Response:
     headers = error.headers if isinstance(error, HTTPException) else None  # Allow, with 405
     if isinstance(error, HTTPException):
-        words = {404: "There is nothing at this address: see /docs.", 405: "Not with this method."}
+        allowed = " or ".join(m for m in ("GET", "POST") if m in (headers or {}).get("Allow", ""))
+        words = {
+            404: "There is nothing at this address: see /docs.",
+            405: f"Method not allowed; use {allowed}.",
+        }
         error = RequestError(words.get(error.status_code, error.detail), error.status_code)
     elif not isinstance(error, RequestError):
         error = unexpected(error)
@@ -319,6 +369,7 @@ def make_app(calls: Calls) -> Guard:
     routes = [post(f"{where}/infer", of.infer) for where in (model, model + "/versions/{version}")]
     for where in (model, model + "/versions/{version}"):
         routes += [get(where, of.model), get(f"{where}/ready", of.model_ready)]
+        routes += [get(f"{where}/config", of.config), get(f"{where}/stats", of.stats)]
     routes += [
         post("/predict", of.predict),
         post("/v1/predict", of.predict),

@@ -112,7 +112,7 @@ class Calls:
         loaded = self.service.loaded
         engine = loaded.engine
         read = partial(decoded, body, header, engine.inputs, engine.outputs)
-        asked = await self.aside(call, read) if header is None and len(body) > LARGE else read()
+        asked = await self.aside(call, read) if _takes_long(body, header, engine) else read()
         found = await self.run(call, loaded, asked.feeds)
         head = {"model_name": self.service.name, "model_version": MODEL_VERSION}
         if asked.id:
@@ -222,6 +222,12 @@ class _Outbox:
             job, found = self._answers.popleft()
             if not job.waiter.done():
                 job.waiter.set_result(found)
+
+
+def _takes_long(body: bytes | memoryview, header: int | None, engine: Engine) -> bool:
+    """Say whether a request takes long to read: by its JSON, and by texts; other tensors are only looked at."""
+    texts = any(port.datatype == "BYTES" for port in engine.inputs)
+    return (len(body) if header is None or texts else header) > LARGE
 
 
 def header_length(given: str | None) -> int | None:

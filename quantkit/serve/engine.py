@@ -5,10 +5,10 @@ here. Threads do not spin while they wait.
 """
 
 import hashlib
-import mmap
 import os
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
@@ -20,6 +20,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 
 from quantkit.errors import ModelError, UsageError, as_os_error
 from quantkit.runtime.synthetic_inputs import Feeds, made_up_feeds
+from quantkit.serve.mixing import mixing_operator
 from quantkit.serve.protocol import Array, Port
 from quantkit.settings import closest
 
@@ -47,17 +48,14 @@ _DATATYPES = {
     "tensor(double)": "FP64",
     "tensor(string)": "BYTES",
 }
-# Operators that give all rows of a run one range.
-_SHARING = (
-    "DynamicQuantizeLinear",
-    "DynamicQuantizeMatMul",
-    "DynamicQuantizeLSTM",
-    "QAttention",
-)
-_OP_TYPE = 0x22  # the tag of a node's operator in a file of ONNX: field 4, a text
 _WARM_UPS = 3
-_ROUNDING = 0.02  # of the largest value: what a run of two rows may differ from two runs of one
-_STEPS = (-1.0, 4.0, 0.25)  # what a neighbour is multiplied with
+_ROUNDING = 0.02  # of the largest value: what a run of several rows may differ from runs of one
+# Factors of the rows of a trial. Their number is a prime: a model that groups its rows does not run on them.
+_STEPS = (1.0, -1.0, 4.0, 0.25, -2.0)
+_HALVED = (1, 2)  # those of them whose whole numbers are smaller
+_TURNS = (1, 2)  # how far neighbours are moved on
+_SEQUENCES = ("seq", "time", "frame", "step", "token", "length")  # in the name of an axis
+_WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 _CPU = "CPUExecutionProvider"
 _SUFFIX = "ExecutionProvider"
 
@@ -120,20 +118,24 @@ def _alike(one: Port, other: Port) -> bool:
     )
 
 
-def load_engine(path: Path, *, provider: str = "cpu", threads: int = 1) -> Engine:
+def load_engine(
+    path: Path, *, provider: str = "cpu", threads: int = 1, batch: bool = True
+) -> Engine:
     """Load a model, run it a few times, and find out whether requests may share a run.
 
     Args:
         path: The model.
         provider: Who computes, by a name such as cpu or cuda.
         threads: For one run.
+        batch: Find out whether requests may share a run; else `unbatched` says that they do not.
 
     Raises:
         ModelError: It cannot be read, or takes or gives what cannot be sent.
         UsageError: There is no such provider.
     """
     provider, said = _provider(provider)
-    session = _session(path, provider, threads)
+    content = _content(path)
+    session = _session(path, content, provider, threads)
     actual = session.get_providers()[0]
     if actual != provider:
         said = (*said, f"onnxruntime computes with {_short(actual)} instead of {_short(provider)}.")
@@ -141,14 +143,20 @@ def load_engine(path: Path, *, provider: str = "cpu", threads: int = 1) -> Engin
     engine = Engine(
         session=session,
         path=path,
-        digest=_digest(path),
+        digest=hashlib.sha256(content).hexdigest(),
         inputs=_ports(session.get_inputs(), path),
         outputs=outputs,
         metadata=dict(session.get_modelmeta().custom_metadata_map),
         provider=actual,
         names=tuple(port.name for port in outputs),
     )
-    return _warmed_up(engine, said)
+    feeds, reason = _runnable(engine)
+    if feeds is None:
+        why = f"its batching could not be tried ({reason})"
+        said = (*said, f"The model was not warmed up: {reason}.")
+        return replace(engine, notes=said, unbatched=why)
+    alone = _unshared(engine, feeds, content) if batch else "batching is off"
+    return replace(engine, notes=said, seconds=_seconds(engine, feeds), unbatched=alone)
 
 
 def _provider(name: str) -> tuple[str, tuple[str, ...]]:
@@ -172,22 +180,32 @@ def _short(provider: str) -> str:
     return provider.removesuffix(_SUFFIX).lower()
 
 
-def _session(path: Path, provider: str, threads: int) -> Any:
-    if os.environ.get("ORT_DISABLE_TELEMETRY") == "1":
-        ort.disable_telemetry_events()  # it may have been imported before quantkit
+def _content(path: Path) -> bytes:
+    """Return the model file, read once: it may be replaced at any time, and digest and session must agree."""
     if not path.is_file():
         said = f"There is no model '{path}': give the path of an ONNX file."
         raise as_os_error(ModelError(said), FileNotFoundError)
+    try:
+        return path.read_bytes()
+    except OSError as e:
+        raise as_os_error(ModelError(f"Cannot read '{path}': {e.strerror or e}."), e) from e
+
+
+def _session(path: Path, content: bytes, provider: str, threads: int) -> Any:
+    if os.environ.get("ORT_DISABLE_TELEMETRY") == "1":
+        ort.disable_telemetry_events()  # it may have been imported before quantkit
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = threads
     options.enable_cpu_mem_arena = False
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    # Weights in files of their own are looked for next to the model.
+    options.add_session_config_entry(_WEIGHTS_FOLDER, str(path.absolute().parent))
     wanted = [provider] if provider == _CPU else [provider, _CPU]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what it says of providers is compared and told
-            return ort.InferenceSession(str(path), options, providers=wanted)
+            return ort.InferenceSession(content, options, providers=wanted)
     except RUN_ERRORS as e:
         raise ModelError(f"onnxruntime {ort.__version__} does not load '{path}': {_said(e)}") from e
 
@@ -212,29 +230,14 @@ def _ports(signature: Sequence[Any], path: Path) -> tuple[Port, ...]:
     return tuple(found)
 
 
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _warmed_up(engine: Engine, said: tuple[str, ...]) -> Engine:
-    """Run the model on made-up inputs; look for what keeps requests from sharing a run."""
-    feeds, reason = _runnable(engine)
-    if feeds is None:
-        why = f"its batching could not be tried ({reason})"
-        said = (*said, f"The model was not warmed up: {reason}.")
-        return replace(engine, notes=said, unbatched=why)
+def _seconds(engine: Engine, feeds: Feeds) -> float:
+    """Return the seconds of the fastest of a few runs."""
     times = []
     for _ in range(_WARM_UPS):
         start = perf_counter()
         engine.run(feeds)
         times.append(perf_counter() - start)
-    return replace(
-        engine,
-        notes=said,
-        seconds=min(times),
-        unbatched=_shared(engine.path) or _tried(engine, feeds),
-    )
+    return min(times)
 
 
 def _runnable(engine: Engine) -> tuple[Feeds | None, str]:
@@ -250,50 +253,86 @@ def _runnable(engine: Engine) -> tuple[Feeds | None, str]:
     return None, reason
 
 
-def _shared(path: Path) -> str:
-    """Say which operator of a file gives all rows of a run one range; "" if there is none."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        for op in _SHARING:
-            if content.find(bytes([_OP_TYPE, len(op)]) + op.encode()) >= 0:
-                return f"{op} gives all rows of a run one range, so that an answer would depend on who else is asking"
-    return ""
+def _unshared(engine: Engine, feeds: Feeds, content: bytes) -> str:
+    """Return why requests must not share a run; "" if neither the file nor a trial speaks against it."""
+    for signature, port in zip(engine.session.get_inputs(), engine.inputs, strict=True):
+        if not port.shape or port.shape[0] is not None:
+            return f"the first axis of the input '{port}' is fixed"
+        axis = str(signature.shape[0] or "")
+        if any(word in axis.lower() for word in _SEQUENCES) and "batch" not in axis.lower():
+            return f"the first axis of the input '{port.name}' is called '{axis}'"
+    return mixing_operator(content, {port.name for port in engine.inputs}) or _tried(engine, feeds)
 
 
 def _tried(engine: Engine, feeds: Feeds) -> str:
-    """Say why requests must not share a run, by running two rows together; "" if nothing speaks against it.
+    """Return why requests must not share a run, by running rows together; "" if nothing speaks against it.
 
-    A row beside itself and beside others: runs of the same size, in which its answer must not differ by a bit.
+    The first, the middle and the last row each keep their place while all others change: runs of the same size, in which
+    an answer must not differ by a bit. A model may be causal along its first axis: then its first row alone shows nothing.
     """
-    if not all(port.shape and port.shape[0] is None for port in engine.inputs):
-        fixed = next(
-            str(port) for port in engine.inputs if not port.shape or port.shape[0] is not None
-        )
-        return f"the first axis of the input '{fixed}' is fixed"
-    alone = engine.run(feeds)
-    row = {name: array[:1] for name, array in feeds.items()}
+    rows = [_variant(feeds, k) for k in range(len(_STEPS))]
+    places = (0, len(rows) // 2, len(rows) - 1)
     try:
-        expected = engine.run(_beside(row, row))
-        others = [engine.run(_beside(row, _other(row, step))) for step in _STEPS]
+        expected = engine.run(_together(rows))
+        alone = {place: engine.run(rows[place]) for place in places}
+        for place, single in alone.items():
+            for turn in _TURNS:
+                others = [*rows[turn:], *rows[:turn]]
+                others[place] = rows[place]
+                if why := _difference(expected, engine.run(_together(others)), single, place):
+                    return why
     except RUN_ERRORS as e:
-        return f"two rows do not run together: {_said(e).rstrip('.')}"
-    for name, array in expected.items():
-        if array.shape[:1] != (2,) or array.shape[1:] != alone[name].shape[1:]:
-            return f"the output '{name}' has no row for each row of the input"
-        if not all(_same(array[0], other[name][0]) for other in others):
-            return f"a row's output '{name}' depends on the rows beside it"
-        if not _close(array[0], alone[name][0]):
-            return f"a row's output '{name}' depends on how many rows there are"
+        return f"{len(rows)} rows do not run together: {_said(e).rstrip('.')}"
+    for place, single in alone.items():
+        others = [_not_numbers(row) for row in rows]
+        others[place] = rows[place]
+        with suppress(*RUN_ERRORS):  # a model may refuse them
+            if why := _difference(expected, engine.run(_together(others)), single, place):
+                return why
     return ""
 
 
-def _beside(row: Feeds, other: Feeds) -> dict[str, Array]:
-    return {name: np.concatenate([array, other[name]]) for name, array in row.items()}
+def _difference(
+    expected: Mapping[str, Array],
+    found: Mapping[str, Array],
+    alone: Mapping[str, Array],
+    place: int,
+) -> str:
+    """Return how the answer to a row differs when its neighbours change, or are absent; "" if it does not."""
+    for name, array in expected.items():
+        other, single = found[name], alone[name]
+        if array.shape != (len(_STEPS), *single.shape[1:]) or array.shape != other.shape:
+            return f"the output '{name}' has no row for each row of the input"
+        if not _same(array[place], other[place]):
+            return f"a row's output '{name}' depends on the rows beside it"
+        if not _close(array[place], single[0]):
+            return f"a row's output '{name}' depends on how many rows there are, or on its place"
+    return ""
 
 
-def _other(row: Feeds, step: float) -> dict[str, Array]:
-    """Return another row of the same shape: floats in another range, integers in another order, masks as they are."""
+def _together(rows: Sequence[Feeds]) -> dict[str, Array]:
+    return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+
+
+def _variant(feeds: Feeds, k: int) -> dict[str, Array]:
+    """Return another row of the same shape: floats in another range, whole numbers and masks partly smaller."""
+    found = {}
+    for name, array in feeds.items():
+        row = np.roll(array[:1], k, axis=-1) if array.ndim > 1 else array[:1].copy()
+        if row.dtype.kind == "f":
+            row = row * row.dtype.type(_STEPS[k])
+        elif k in _HALVED:
+            # Smaller numbers are valid wherever larger ones are: as an index, a length or a mask.
+            half = row.shape[-1] // 2
+            row[..., half:] = row[..., half:] // 2 if row.dtype.kind in "iu" else False
+        found[name] = row
+    return found
+
+
+def _not_numbers(row: Feeds) -> dict[str, Array]:
+    """Return a row of NaN, which shows in every value that is computed with it, however small its part is."""
     return {
-        name: array * array.dtype.type(step) if array.dtype.kind == "f" else np.flip(array)
+        name: np.full_like(array, np.nan) if array.dtype.kind == "f" else array
         for name, array in row.items()
     }
 

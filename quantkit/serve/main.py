@@ -57,13 +57,16 @@ def serve(model: Path, recipe: Recipe) -> int:
 
         from quantkit.serve.app import make_app
         from quantkit.serve.calls import MOST_HEADERS, Calls
-        from quantkit.serve.service import Log, Said, start_service
+        from quantkit.serve.log import ForwardedWarnings, Log
+        from quantkit.serve.service import start_service
     except ImportError as e:
         raise UsageError(_EXTRA.format(e.name)) from e
     # A secret that comes from a file ends with a line break.
     told = os.environ.get("QUANTKIT_TOKEN", "").strip()
     settings = replace(recipe.serve, token=recipe.serve.token or told or None)
-    logging.getLogger().addHandler(Said(Log(level=settings.log_level)))
+    if settings.require_token and settings.token is None:
+        raise UsageError("A token is required and none is set: set QUANTKIT_TOKEN.")
+    logging.getLogger().addHandler(ForwardedWarnings(Log(level=settings.log_level)))
     logging.captureWarnings(capture=True)
     sys.setswitchinterval(_SWITCH)
     before = _stamp(model)  # a file that changes while it is loaded has changed
@@ -137,8 +140,24 @@ def _http(calls: Any) -> Any:
     try:
         from quantkit.serve.wire import Connection
     except ImportError:
-        return "h11"
+        return _plain_http()
     return partial(Connection, calls)
+
+
+def _plain_http() -> Any:
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class Plain(H11Protocol):
+        """uvicorn's own, which also answers callers that have stopped sending."""
+
+        def eof_received(self) -> bool:  # type: ignore[override]
+            cycle = self.cycle
+            if cycle is None or cycle.response_complete or cycle.more_body:
+                return False
+            cycle.keep_alive = False
+            return True
+
+    return Plain
 
 
 def _say_started(service: Any, listener: socket.socket) -> None:
@@ -151,7 +170,9 @@ def _say_started(service: Any, listener: socket.socket) -> None:
         "provider": engine.provider,
         "workers": service.line.rules.workers,
         "batch": 1 if engine.unbatched else service.line.rules.rows,
-        "token": "needed" if settings.token else "none: whoever reaches the address may ask",
+        "token": "needed"
+        if settings.token
+        else "none: anyone who can reach this address can send requests",
         "preprocessing": service.loaded.predictor.lines,
     }
     service.log("info", "started", facts)

@@ -56,13 +56,18 @@ def _paths(name: str) -> dict[str, tuple[str, str, dict[str, Any] | None]]:
     }
     infer = {"application/json": {"schema": _INFER}, "application/octet-stream": _BYTES}
     return {
-        "/predict": ("post", "Ask with an image, a text or a row; ?top_k=5&softmax=true", predict),
+        "/predict": (
+            "post",
+            "Ask with an image, one or several texts, or a row; ?top_k=5&softmax=true, ?pooling=mean&normalize=true",
+            predict,
+        ),
         f"{model}/infer": ("post", "Open Inference Protocol, JSON or binary tensors", infer),
         model: ("get", "Inputs, outputs, provider, notes", None),
-        f"{model}/ready": ("get", "Are requests wanted?", None),
+        f"{model}/config": ("get", "Configuration, as Triton writes it", None),
+        f"{model}/ready": ("get", "Readiness probe", None),
         "/v2": ("get", "Name, version, extensions", None),
-        "/v2/health/live": ("get", "Does the process answer?", None),
-        "/v2/health/ready": ("get", "Are requests wanted?", None),
+        "/v2/health/live": ("get", "Liveness probe", None),
+        "/v2/health/ready": ("get", "Readiness probe", None),
         "/drift": ("get", "How far two models are apart on live requests", None),
         "/metrics": ("get", "For Prometheus", None),
         "/openapi.json": ("get", "This description for tools", None),

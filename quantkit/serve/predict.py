@@ -4,11 +4,12 @@ Prepared by the code that calibration and evaluation run, with the settings that
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from quantkit.data.model import InputSpec
@@ -16,6 +17,7 @@ from quantkit.data.pixels import ImageSizeError, read_image
 from quantkit.data.preprocessing import Preprocessing, image_input, preprocessing
 from quantkit.data.text import looks_like_text, text_encoder
 from quantkit.errors import DataError, QuantkitError, UsageError
+from quantkit.serve.embed import Pooling, choose_pooling, embedded
 from quantkit.serve.engine import Engine
 from quantkit.serve.protocol import (
     DTYPES,
@@ -23,16 +25,20 @@ from quantkit.serve.protocol import (
     Port,
     RequestError,
     checked,
+    from_json,
     plain_values,
     read_json,
 )
 from quantkit.settings import DataSettings, ImageSettings
 from quantkit.settings.record import carried_by
 
-__all__ = ["Predictor", "Sent", "answer", "parts_of", "predictor", "read_labels"]
+__all__ = ["Feeds", "Predictor", "Sent", "Wanted", "answer", "parts_of", "predictor", "read_labels"]
 
 # Characters of a text: tokenizers read all of it before they cut it, at some megabytes a second or less.
 _LONGEST = 1 << 18
+_MOST_TEXTS = 256  # in one request
+_MOST_COLONS = 1 << 16
+_MOST_PARTS, _LONGEST_HEAD = 64, 1 << 14  # of a form; bytes of a part's headers
 _SCORES = 2  # axes of an output that scores classes
 _TOP, _MOST_CLASSES = 5, 1000  # in an answer
 _JSON, _BYTES = "application/json", "application/octet-stream"
@@ -50,6 +56,23 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a caller asks of an answer.
+
+    Attributes:
+        top: How many classes; None: not asked.
+        softmax: Make probabilities of scores.
+        pooling: One of `POOLINGS`; None: as the server is set up.
+        normalize: Divide embeddings by their length.
+    """
+
+    top: int | None = None
+    softmax: bool = False
+    pooling: str | None = None
+    normalize: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Predictor:
     """How a model is asked and what its answers mean.
 
@@ -62,6 +85,7 @@ class Predictor:
         labels: Names of the classes; empty: not known.
         lines: How inputs are prepared, for people.
         notes: What may be wrong with that.
+        pooling: How vectors of tokens become one.
     """
 
     inputs: tuple[Port, ...]
@@ -72,6 +96,46 @@ class Predictor:
     labels: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    pooling: Pooling = field(default_factory=Pooling)
+
+    def runs(self, sent: Sent) -> list[Feeds]:
+        """Return the inputs of each run: one for each text of a list, else one.
+
+        A text is answered as if it came alone: other texts change neither its length nor its ranges.
+
+        Raises:
+            RequestError: As `feeds`, or there are too many texts.
+        """
+        raw = bytes(read_json(sent.content, _ASKED).text) if sent.kind == _JSON else b""
+        if raw[:1] != b"[":
+            return [self.feeds(sent)]
+        texts = from_json(raw, Port(name="text", datatype="BYTES", shape=(None,)))
+        if texts.ndim != 1 or len(texts) > _MOST_TEXTS:
+            raise RequestError(f"text is one text, or a list of up to {_MOST_TEXTS}.", 413)
+        self._check_length(sum(map(len, texts)))
+        return [self._of_text(text) for text in texts]
+
+    def reply(
+        self, runs: Sequence[tuple[Feeds, Mapping[str, Array]]], wanted: "Wanted"
+    ) -> dict[str, Any]:
+        """Return what the outputs of runs mean; raises `RequestError` if they cannot mean what is wanted.
+
+        Args:
+            runs: Inputs and outputs of each.
+            wanted: What the caller asked for.
+        """
+        mode = wanted.pooling or self.pooling.mode
+        classes = wanted.softmax or wanted.top is not None
+        if mode != "none" and not classes:
+            return embedded(runs, replace(self.pooling, mode=mode), unit=wanted.normalize)
+        results = [outputs for _, outputs in runs]
+        found = [answer(one, self.labels, wanted.top, softmax=wanted.softmax) for one in results]
+        if len(found) == 1:
+            return found[0]
+        if all("predictions" in one for one in found):
+            rows = [row for one in found for row in one["predictions"]]
+            return {**found[0], "predictions": rows}
+        return {"results": found}
 
     def feeds(self, sent: Sent) -> Feeds:
         """Return the model's inputs.
@@ -86,7 +150,7 @@ class Predictor:
         if text:
             return self._of_text(_utf8(sent.content))
         if sent.kind == _JSON:
-            return self._of_json(read_json(sent.content))
+            return self._of_json(sent.content)
         raise RequestError(
             f"'{sent.kind}' is no content type of /predict: send image/..., text/plain, application/json or a form "
             "with a file.",
@@ -106,29 +170,49 @@ class Predictor:
     def _of_text(self, text: str) -> Feeds:
         if self.text is None:
             raise RequestError(f"Texts are not taken: {self.no_text}.", 415)
-        if len(text) > _LONGEST:
-            raise RequestError(
-                f"The text has {len(text)} characters; up to {_LONGEST} are taken.", 413
-            )
+        self._check_length(len(text))
         try:
             return self.text(text)
         except (DataError, ValueError) as e:
             raise RequestError(f"The text cannot be used: {_line(e)}.") from e
 
-    def _of_json(self, plain: Any) -> Feeds:
+    def _check_length(self, characters: int) -> None:
+        if characters > _LONGEST:
+            raise RequestError(
+                f"The text has {characters} characters; up to {_LONGEST} are taken.", 413
+            )
+
+    def _of_json(self, content: bytes) -> Feeds:
         """Read {"text": ...}, {"input": [...]}, or {"inputs": {name: [...]}}."""
-        if isinstance(plain, dict) and isinstance(plain.get("text"), str):
-            return self._of_text(plain["text"])
-        if isinstance(plain, dict) and "input" in plain and len(self.inputs) == 1:
-            return {self.inputs[0].name: _row(self.inputs[0], plain["input"])}
-        named = plain.get("inputs") if isinstance(plain, dict) else None
-        if isinstance(named, dict) and set(named) == {port.name for port in self.inputs}:
-            return {port.name: _row(port, named[port.name]) for port in self.inputs}
+        asked: _Asked = read_json(content, _ASKED)
+        text, single, named = (bytes(raw) for raw in (asked.text, asked.input, asked.inputs))
+        if text:
+            return self._of_text(read_json(text, _TEXT))
+        if single and len(self.inputs) == 1:
+            return {self.inputs[0].name: _row(self.inputs[0], single)}
+        # Their names are few; a colon may also stand in a text.
+        if named[:1] == b"{" and named.count(b":") <= _MOST_COLONS:
+            given = read_json(named, _NAMED)
+            if set(given) == {port.name for port in self.inputs}:
+                return {port.name: _row(port, bytes(given[port.name])) for port in self.inputs}
         takes = "; ".join(str(port) for port in self.inputs)
         raise RequestError(
-            'Send {"text": "..."}, {"input": [...]} or {"inputs": {"name": [...]}}; the model takes '
+            'Send {"text": "..."}, {"text": ["...", "..."]}, {"input": [...]} or {"inputs": {"name": [...]}}; the model takes '
             f"{takes}."
         )
+
+
+class _Asked(msgspec.Struct):
+    """A request of JSON; the parts are read when it is known which of them is meant."""
+
+    text: msgspec.Raw = msgspec.Raw()
+    input: msgspec.Raw = msgspec.Raw()
+    inputs: msgspec.Raw = msgspec.Raw()
+
+
+_ASKED = msgspec.json.Decoder(_Asked)
+_NAMED = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_TEXT = msgspec.json.Decoder(str)
 
 
 def _line(error: Exception) -> str:
@@ -142,26 +226,9 @@ def _utf8(content: bytes) -> str:
         raise RequestError("The text is no UTF-8.") from e
 
 
-def _row(port: Port, values: Any) -> Array:
+def _row(port: Port, raw: bytes) -> Array:
     """Return a row, or several, as the model takes them: the batch axis may be left out."""
-    dtype = DTYPES[port.datatype]
-    try:
-        given = np.array(values, object if dtype.kind == "O" else None)
-    except (ValueError, OverflowError) as e:
-        raise RequestError(f"The rows of '{port.name}' are not all of one length.") from e
-    numeric = given.dtype.kind in "biuf" and (given.dtype.kind != "f" or dtype.kind == "f")
-    texts = dtype.kind == "O" and all(isinstance(v, str) for v in given.ravel())
-    if not texts and (not numeric or dtype.kind == "O"):
-        raise RequestError(f"The values of '{port.name}' must be {port.datatype}.")
-    if given.size == 0:
-        raise RequestError(f"The input '{port.name}' is empty.")
-    with np.errstate(all="ignore"):
-        array = given.astype(dtype)
-    exact = dtype.kind == "O" or (
-        np.isfinite(array).all() if dtype.kind == "f" else (array == given).all()
-    )
-    if not exact:
-        raise RequestError(f"A value of '{port.name}' is out of the range of {port.datatype}.")
+    array = from_json(raw, port)
     return checked(port, array[np.newaxis] if array.ndim == len(port.shape) - 1 else array)
 
 
@@ -184,7 +251,13 @@ def read_labels(file: Path | None) -> tuple[str, ...]:
     return found
 
 
-def predictor(engine: Engine, data: DataSettings, labels: Sequence[str], memory: int) -> Predictor:
+def predictor(
+    engine: Engine,
+    data: DataSettings,
+    labels: Sequence[str],
+    memory: int,
+    pooling: str | None = None,
+) -> Predictor:
     """Return how a model is asked.
 
     Args:
@@ -192,6 +265,7 @@ def predictor(engine: Engine, data: DataSettings, labels: Sequence[str], memory:
         data: What quantkit.toml says of samples.
         labels: Names of the classes, over those in the model.
         memory: Bytes that a decoded image may take.
+        pooling: How vectors of tokens become one; None: as the model's folder says, else by the names of outputs.
 
     Raises:
         UsageError: quantkit.toml prepares inputs otherwise than the model says.
@@ -210,7 +284,7 @@ def predictor(engine: Engine, data: DataSettings, labels: Sequence[str], memory:
             tokenizer=data.text.tokenizer,
             search=(engine.path.parent, *data.text.search),
         )
-        return _for_text(found, replace(data, text=text), specs)
+        return _for_text(found, replace(data, text=text), specs, engine, pooling)
     image = carried.data.image if carried else ImageSettings()
     # A model that was calibrated on arrays carries settings that say nothing of images.
     return _for_images(
@@ -267,14 +341,27 @@ def _check_same(carried: Preprocessing, told: Preprocessing) -> None:
     )
 
 
-def _for_text(found: Predictor, data: DataSettings, specs: Sequence[InputSpec]) -> Predictor:
+def _for_text(
+    found: Predictor,
+    data: DataSettings,
+    specs: Sequence[InputSpec],
+    engine: Engine,
+    pooling: str | None,
+) -> Predictor:
     takes = "the model takes texts"
     try:
         encoder = text_encoder(data.text, specs, None)
     except QuantkitError as e:
         return replace(found, no_image=takes, no_text=_line(e))
+    mask = next((n for n, field in encoder.fields.items() if field == "attention_mask"), "")
+    how = choose_pooling(pooling, engine.path, engine.outputs, mask)
+    said = f"embeddings: {how.mode} of '{how.output}', length 1" if how.mode != "none" else ""
     return replace(
-        found, text=lambda text: encoder.feeds([text]), no_image=takes, lines=encoder.lines
+        found,
+        text=lambda text: encoder.feeds([text], threads=True),
+        no_image=takes,
+        lines=(*encoder.lines, *([said] if said else [])),
+        pooling=how,
     )
 
 
@@ -284,11 +371,13 @@ def parts_of(content: bytes, boundary: bytes) -> Sent:
     Raises:
         RequestError: It is no such form, or an empty one.
     """
-    pieces = (b"\r\n" + content).split(b"\r\n--" + boundary)
+    pieces = (b"\r\n" + content).split(b"\r\n--" + boundary, _MOST_PARTS + 2)
+    if len(pieces) > _MOST_PARTS + 2:
+        raise RequestError(f"The form has more than {_MOST_PARTS} parts: send one with the file.")
     found = []
     for piece in pieces[1:-1]:
         head, blank, body = piece.partition(b"\r\n\r\n")
-        if not blank:
+        if not blank or len(head) > _LONGEST_HEAD:
             raise RequestError("The form is damaged: a part has no empty line behind its headers.")
         headers = {
             key.strip().lower(): value.strip()
@@ -307,7 +396,7 @@ def parts_of(content: bytes, boundary: bytes) -> Sent:
 
 
 def answer(
-    outputs: Mapping[str, Array], labels: Sequence[str], *, top: int | None, softmax: bool
+    outputs: Mapping[str, Array], labels: Sequence[str], top: int | None, *, softmax: bool
 ) -> dict[str, Any]:
     """Return what the outputs mean: the best classes of each row, where there are scores of classes; else the values.
 

@@ -8,9 +8,11 @@ Pure: knows no session and no server. Whatever the bytes are, `decoded` returns 
 raises a `RequestError` that says what is wrong in one sentence.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -21,7 +23,7 @@ from numpy.typing import NDArray
 from quantkit.errors import QuantkitError
 
 __all__ = ["DTYPES", "Array", "Inference", "Port", "RequestError", "Wanted", "checked", "decoded"]
-__all__ += ["encoded", "plain_values", "read_json"]
+__all__ += ["encoded", "from_json", "plain_values", "read_json"]
 
 Array = NDArray[Any]
 
@@ -45,6 +47,11 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
 _LENGTH = 4  # bytes before a text
 _SHOWN = 120  # of what a caller sent, in a message
 _MOST_AXES = 32
+_LARGEST = 1 << 40  # extent of an axis
+_MOST_TEXTS = 1 << 16  # in a tensor: each is an object, in Python and in onnxruntime
+_LISTED = 1 << 14  # bytes of a shape, of parameters or of a list of outputs
+# Bytes of JSON that are read at once: meanwhile nobody else runs, whichever thread reads it.
+_AT_ONCE = 1 << 14
 _SIZE = "binary_data_size"
 
 
@@ -103,29 +110,33 @@ class Inference:
     outputs: tuple[Wanted, ...]
 
 
-# What may be left out may be null as well: many clients write all of their fields.
-class _Input(msgspec.Struct):
+# What may be left out may be null as well: many clients write all of their fields. Raw: what a caller may make as long as
+# the body is read when its length is known.
+class _Input(msgspec.Struct, gc=False):
     name: str
     datatype: str
-    shape: list[int]
+    shape: msgspec.Raw
     data: msgspec.Raw = msgspec.Raw()
-    parameters: dict[str, Any] | None = None
+    parameters: msgspec.Raw = msgspec.Raw()
 
 
-class _Output(msgspec.Struct):
+class _Output(msgspec.Struct, gc=False):
     name: str
-    parameters: dict[str, Any] | None = None
+    parameters: msgspec.Raw = msgspec.Raw()
 
 
 class _Body(msgspec.Struct):
     inputs: list[_Input]
     id: str | None = None
-    outputs: list[_Output] | None = None
-    parameters: dict[str, Any] | None = None
+    outputs: msgspec.Raw = msgspec.Raw()
+    parameters: msgspec.Raw = msgspec.Raw()
 
 
 _BODY = msgspec.json.Decoder(_Body)
 _ANY = msgspec.json.Decoder()
+_SHAPE = msgspec.json.Decoder(list[int])
+_OUTPUTS = msgspec.json.Decoder(list[_Output] | None)
+_PARAMETERS = msgspec.json.Decoder(dict[str, Any] | None)
 # By the kind of numpy's type: what JSON must hold, and how it is called.
 _LISTS: Mapping[str, tuple[Any, str]] = {
     "b": (list[bool], "true or false"),
@@ -135,6 +146,7 @@ _LISTS: Mapping[str, tuple[Any, str]] = {
     "O": (list[str], "texts"),
 }
 _FLAT: Mapping[str, Any] = {kind: msgspec.json.Decoder(of) for kind, (of, _) in _LISTS.items()}
+_NO_STRUCTURE = bytes(set(range(256)) - set(b"[],"))
 
 
 def read_json(body: bytes | memoryview, decoder: Any = _ANY) -> Any:
@@ -149,6 +161,18 @@ def read_json(body: bytes | memoryview, decoder: Any = _ANY) -> Any:
         raise RequestError(f"The request is not as the protocol has it: {_cut(str(e))}.") from e
     except RecursionError as e:
         raise RequestError("The request is nested too deeply.") from e
+
+
+def _short(raw: msgspec.Raw, what: str, decoder: Any) -> Any:
+    """Return what a part of a request holds that is never long; None if it is absent."""
+    content = bytes(raw)
+    if len(content) > _LISTED:
+        raise RequestError(f"{what} takes more than {_LISTED} bytes.")
+    return read_json(content, decoder) if content else None
+
+
+def _parameters(raw: msgspec.Raw) -> Mapping[str, Any]:
+    return _short(raw, "A list of parameters", _PARAMETERS) or {}
 
 
 def decoded(
@@ -203,13 +227,14 @@ def _arrays(
             raise RequestError(
                 f"The input '{port.name}' is {port.datatype}, not '{_cut(tensor.datatype)}'."
             )
-        count = _count(tensor)
-        parameters = tensor.parameters or {}
+        shape = _shape(tensor)
+        count = prod(shape)
+        parameters = _parameters(tensor.parameters)
         if any(key.startswith("shared_memory") for key in parameters):
             raise RequestError("Shared memory is not offered: send the tensor itself.")
         size = parameters.get(_SIZE)
         if size is None:
-            flat = _from_json(tensor, port, count)
+            flat = _from_json(tensor, port, shape)
         else:
             if not isinstance(size, int) or isinstance(size, bool) or size < 0:
                 raise RequestError(f"{_SIZE} of the input '{port.name}' is no number of bytes.")
@@ -219,54 +244,137 @@ def _arrays(
                 )
             flat = _from_bytes(tail[start : start + size], port, count)
             start += size
-        yield tensor.name, flat.reshape(tensor.shape)
+        yield tensor.name, flat.reshape(shape)
     if start != len(tail):
         raise RequestError(f"{len(tail) - start} bytes behind the JSON belong to no input.")
 
 
-def _count(tensor: _Input) -> int:
-    """Return how many values a tensor has by its shape."""
-    if len(tensor.shape) > _MOST_AXES:
+def _shape(tensor: _Input) -> list[int]:
+    shape: list[int] = _short(tensor.shape, f"The shape of the input '{_cut(tensor.name)}'", _SHAPE)
+    if len(shape) > _MOST_AXES:
         raise RequestError(f"The input '{tensor.name}' has more than {_MOST_AXES} axes.")
-    if any(n < 1 for n in tensor.shape):
+    if not all(1 <= n <= _LARGEST for n in shape):
         raise RequestError(
-            f"The shape {_cut(str(tensor.shape))} of the input '{tensor.name}' has an extent below 1."
+            f"The shape {_cut(str(shape))} of the input '{tensor.name}' has an extent below 1 or above {_LARGEST}."
         )
-    return prod(tensor.shape)
+    return shape
 
 
-def _from_json(tensor: _Input, port: Port, count: int) -> Array:
-    kind = DTYPES[port.datatype].kind
+def _from_json(tensor: _Input, port: Port, shape: Sequence[int]) -> Array:
     raw = bytes(tensor.data)
     if not raw:
         raise RequestError(f"The input '{port.name}' has neither data nor {_SIZE}.")
-    try:
-        values = _FLAT[kind].decode(raw)
-    except msgspec.MsgspecError:
-        values = _nested(raw, port)
-    if len(values) != count:
+    array = from_json(raw, port)
+    said = _cut(str(list(shape)))
+    if array.size != prod(shape):
         raise RequestError(
-            f"The input '{port.name}' has {len(values)} values and its shape {_cut(str(tensor.shape))} {count}."
+            f"The input '{port.name}' has {array.size} values and its shape {said} {prod(shape)}."
         )
-    return _as_array(values, port)
+    # Flat, or nested as the shape says; axes of one may be left out.
+    if array.ndim > 1 and _long(array.shape) != _long(shape):
+        raise RequestError(
+            f"The data of the input '{port.name}' is nested as {list(array.shape)} and its shape is {said}."
+        )
+    return array
 
 
-def _nested(raw: bytes, port: Port) -> list[Any]:
-    """Return the values of lists of lists."""
-    kind, words = _LISTS[DTYPES[port.datatype].kind]
-    values = read_json(raw)
-    wrong = RequestError(
-        f"The data of the input '{port.name}' must be a list of {words}, for it is {port.datatype}."
-    )
-    while isinstance(values, list) and values and isinstance(values[0], list):
-        if not all(isinstance(v, list) for v in values):
-            raise wrong
-        values = [inner for outer in values for inner in outer]
+def _long(shape: Sequence[int]) -> list[int]:
+    return [n for n in shape if n > 1]
+
+
+def from_json(raw: bytes, port: Port) -> Array:
+    """Return the values of lists, nested as they are; of a single value, an array without axes.
+
+    Raises:
+        RequestError: They are not of the input's type, or lists of one level differ in length.
+    """
+    kind = DTYPES[port.datatype].kind
+    words = _LISTS[kind][1]
     try:
-        found: list[Any] = msgspec.convert(values, kind)
-    except msgspec.ValidationError as e:
-        raise wrong from e
-    return found
+        if kind == "O":
+            return _texts_of_json(raw, port)
+        if len(raw) <= _AT_ONCE and raw[:1] == b"[" and b"[" not in raw[1:]:
+            return _as_array(_FLAT[kind].decode(raw), port)
+        return _numbers(raw, port)
+    except msgspec.MsgspecError as e:
+        raise RequestError(
+            f"The data of the input '{port.name}' must be a list of {words}, for it is {port.datatype}."
+        ) from e
+
+
+def _numbers(raw: bytes, port: Port) -> Array:
+    """Return numbers, read piece by piece; lists are told by their brackets and commas alone."""
+    dtype = DTYPES[port.datatype]
+    shape = _nesting(raw.translate(None, _NO_STRUCTURE))
+    wrong = RequestError(f"The lists of the input '{port.name}' are not all of one length.")
+    if shape is None:
+        raise wrong
+    text = raw.translate(None, b"[]")
+    if not text.strip():
+        raise RequestError(f"The input '{port.name}' is empty.")
+    array = np.empty(prod(shape), dtype)
+    start = filled = 0
+    while start < len(text):
+        end = text.find(b",", start + _AT_ONCE)
+        end = len(text) if end < 0 else end
+        values = _as_array(_FLAT[dtype.kind].decode(b"[%b]" % text[start:end]), port)
+        if filled + len(values) > len(array):  # an empty list counts as one value by its brackets
+            raise wrong
+        array[filled : filled + len(values)] = values
+        filled += len(values)
+        start = end + 1
+    if filled < len(array):
+        raise wrong
+    return array.reshape(shape)
+
+
+def _nesting(lists: bytes) -> tuple[int, ...] | None:
+    """Return the extents of nested lists by their brackets and commas; None if they differ within a level."""
+    depth = len(lists) - len(lists.lstrip(b"["))
+    if depth > _MOST_AXES:
+        return None
+    extents: list[int] = []
+    expected = b""  # of one element, level by level from the innermost
+    for level in range(1, depth + 1):
+        # The first list of this level ends where, for the first time, so many end together.
+        inside = lists.find(b"]" * level) + 2 * level - depth - 2
+        extent, rest = divmod(inside + 1, len(expected) + 1)
+        if extent < 1 or rest:
+            return None
+        extents.append(extent)
+        expected = b"[%b%b]" % ((expected + b",") * (extent - 1), expected)
+    return tuple(reversed(extents)) if lists == expected else None
+
+
+def _texts_of_json(raw: bytes, port: Port) -> Array:
+    start = re.match(rb"[\[ \t\r\n]*", raw)
+    depth = start.group().count(b"[") if start else 0
+    # About how many there are, before an object is made of each.
+    _check_texts(max(raw.count(b"["), (raw.count(b'"') - raw.count(b'\\"')) // 2), port)
+    if depth > _MOST_AXES:
+        raise RequestError(f"The input '{port.name}' has more than {_MOST_AXES} axes.")
+    array = np.array(_text_lists(depth).decode(raw), object)
+    if not array.size:
+        raise RequestError(f"The input '{port.name}' is empty.")
+    if not all(isinstance(text, str) for text in array.flat):
+        raise RequestError(f"The lists of the input '{port.name}' are not all of one length.")
+    return array
+
+
+@cache
+def _text_lists(depth: int) -> Any:
+    """Return the decoder of texts in lists of lists."""
+    kind: Any = str
+    for _ in range(depth):
+        kind = list[kind]
+    return msgspec.json.Decoder(kind)
+
+
+def _check_texts(count: int, port: Port) -> None:
+    if count > _MOST_TEXTS:
+        raise RequestError(
+            f"The input '{port.name}' has {count} texts; up to {_MOST_TEXTS} are taken.", 413
+        )
 
 
 def _as_array(values: list[Any], port: Port) -> Array:
@@ -301,6 +409,7 @@ def _from_bytes(part: memoryview, port: Port, count: int) -> Array:
 
 
 def _texts(part: memoryview, port: Port, count: int) -> Array:
+    _check_texts(count, port)
     found: list[str] = []
     place = 0
     while place + _LENGTH <= len(part) and len(found) < count:
@@ -341,17 +450,18 @@ def checked(port: Port, array: Array) -> Array:
 
 
 def _wanted(asked: _Body, outputs: Sequence[Port]) -> tuple[Wanted, ...]:
-    usual = (asked.parameters or {}).get("binary_data_output") is True
-    if not asked.outputs:
+    usual = _parameters(asked.parameters).get("binary_data_output") is True
+    outputs_asked = _short(asked.outputs, "The list of outputs", _OUTPUTS)
+    if not outputs_asked:
         return tuple(Wanted(name=port.name, binary=usual) for port in outputs)
     known = [port.name for port in outputs]
     found = []
-    for one in asked.outputs:
+    for one in outputs_asked:
         if one.name not in known:
             raise RequestError(
                 f"The model has no output '{_cut(one.name)}': it gives {', '.join(known)}."
             )
-        parameters = one.parameters or {}
+        parameters = _parameters(one.parameters)
         if parameters.get("classification"):
             raise RequestError("classification is not offered here: ask /predict.")
         if any(key.startswith("shared_memory") for key in parameters):
@@ -385,10 +495,20 @@ def encoded(
             tail.append(_to_bytes(array, datatype))
             plain["parameters"] = {_SIZE: len(tail[-1])}
         else:
-            plain["data"] = plain_values(array.ravel())
+            plain["data"] = _flat_json(array.ravel())
         outputs.append(plain)
     text = msgspec.json.encode({**head, "outputs": outputs})
     return (b"".join([text, *tail]), len(text)) if tail else (text, None)
+
+
+def _flat_json(flat: Array) -> msgspec.Raw:
+    """Return a list of JSON, written piece by piece."""
+    step = _AT_ONCE // 4  # values
+    pieces = (
+        msgspec.json.encode(plain_values(flat[i : i + step]))[1:-1]
+        for i in range(0, len(flat), step)
+    )
+    return msgspec.Raw(b"[%b]" % b",".join(pieces))
 
 
 def plain_values(array: Array) -> Any:

@@ -1,66 +1,25 @@
 """What a running server knows: the model that answers, the line of requests, and whether it wants more."""
 
-import logging
-import sys
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from quantkit.errors import ModelError, QuantkitError, UsageError
 from quantkit.gate.judge import rules_of
 from quantkit.serve.batch import Line, Rules
 from quantkit.serve.drift import Comparison
 from quantkit.serve.engine import Engine, load_engine
+from quantkit.serve.log import Log
 from quantkit.serve.metrics import Metrics
 from quantkit.serve.predict import Predictor, predictor, read_labels
 from quantkit.serve.protocol import RequestError
 from quantkit.settings import DataSettings, Recipe, ServeSettings
 from quantkit.settings.gate import LIVE_RULES
 
-__all__ = ["Loaded", "Log", "Said", "Service", "start_service"]
+__all__ = ["Loaded", "Service", "start_service"]
 
 _MEGABYTE = 1 << 20
 _PREPARING = 2  # threads that decode images and large bodies
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Log:
-    """Lines of JSON on standard error. `level` says which requests have one; start, stop and the like always have."""
-
-    level: str
-
-    def __call__(self, level: str, event: str, facts: Mapping[str, Any]) -> None:
-        """Write a line."""
-        time = datetime.now(UTC).isoformat(timespec="milliseconds")
-        line = msgspec.json.encode({"time": time, "level": level, "event": event, **facts})
-        with suppress(OSError):  # nobody reads it any more
-            sys.stderr.write(line.decode() + "\n")
-            sys.stderr.flush()
-
-    def wants(self, *, failed: bool) -> bool:
-        """Say whether a request has a line."""
-        return self.level == "info" or (self.level == "warning" and failed)
-
-
-class Said(logging.Handler):
-    """What other packages warn of, as lines of JSON as well."""
-
-    def __init__(self, log: Log) -> None:
-        super().__init__(logging.WARNING)
-        self._log = log
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write a line."""
-        facts = {"by": record.name, "note": record.getMessage().strip()}
-        if record.exc_info is not None:
-            facts["error"] = repr(record.exc_info[1])
-        self._log(record.levelname.lower(), "note", facts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,9 +136,15 @@ def load(
         data: What quantkit.toml says of samples.
         labels: Names of the classes.
     """
-    engine = load_engine(path, provider=settings.provider, threads=settings.threads)
+    engine = _engine(settings, path)
     memory = settings.limits.memory_mb * _MEGABYTE
-    return Loaded(engine=engine, predictor=predictor(engine, data, labels, memory))
+    found = predictor(engine, data, labels, memory, settings.pooling)
+    return Loaded(engine=engine, predictor=found)
+
+
+def _engine(settings: ServeSettings, path: Path) -> Engine:
+    batch = settings.batches.batch > 1
+    return load_engine(path, provider=settings.provider, threads=settings.threads, batch=batch)
 
 
 def start_service(path: Path, settings: ServeSettings, recipe: Recipe) -> Service:
@@ -232,8 +197,7 @@ def _second(service: Service, recipe: Recipe) -> Comparison | None:
             "A canary needs a rule that it must keep: add --max-flips 2%, --min-sqnr-db 20 or --max-latency-ratio 1.2, or "
             "such a line under [gate] in quantkit.toml."
         )
-    settings = service.settings
-    engine = load_engine(path, provider=settings.provider, threads=settings.threads)
+    engine = _engine(service.settings, path)
     if not engine.fits(service.loaded.engine):
         raise UsageError(
             f"'{path}' cannot be compared with '{service.loaded.engine.path}': it takes or gives other tensors."

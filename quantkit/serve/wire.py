@@ -35,10 +35,11 @@ from quantkit.serve.protocol import RequestError
 __all__ = ["Connection", "infer_paths"]
 
 _PATIENCE = 20.0  # seconds: for headers, and for a caller that reads nothing of its answer
+_PROBE = 0.25  # seconds between looks for a caller that has stopped sending
 _MEGABYTE = 1 << 20
 _ALIGNED = 16  # bytes; what any type of number needs
 # One for all connections: what is read into it is parsed, and copied, before anything else is read.
-_SCRATCH = memoryview(bytearray(1 << 18))
+_SCRATCH = memoryview(bytearray(1 << 16))
 _UNUSUAL = frozenset((b"transfer-encoding", b"expect", b"content-encoding"))
 _LENGTH, _TYPE, _JSON_LENGTH = b"content-length", b"content-type", HEADER.encode()
 _SAFE = b"".join(b"%s: %s\r\n" % pair for pair in SECURITY)
@@ -135,6 +136,23 @@ class Wire(HttpToolsProtocol):
             # The parser has not seen the end of this body: another one reads what follows.
             self.parser = httptools.HttpRequestParser(self)
             self._start(reading)
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Answer what was asked before the caller stopped sending; return False to close at once."""
+        cut_off = self._in_headers or self._reading is not None
+        if cut_off or self._is_answered() or self.cycle.more_body:
+            return False
+        self.cycle.keep_alive = False
+        if self.parser.get_http_version() != "1.0":  # which knows no interim answers
+            self._timer = self.loop.call_later(_PROBE, self._look_for_caller)
+        return True
+
+    def _look_for_caller(self) -> None:
+        """Send an interim answer while a run takes long: one that has closed its side, not only stopped sending, refuses it."""
+        started = getattr(self._answering, "response_started", False)
+        if not (started or self._is_answered() or self.transport.is_closing()):
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self._timer = self.loop.call_later(_PROBE, self._look_for_caller)
 
     def data_received(self, data: bytes) -> None:
         """Read on. Who offers another protocol is answered in this one."""

@@ -42,9 +42,20 @@ class PackageSettings:
             "Image to build on, best with @sha256:...; Default: python, slim, as here.", "IMAGE"
         ),
     ] = None
+    image: Annotated[
+        str | None,
+        Setting(
+            "Name of the image with its registry: registry.example.com/team/cats. Default: the model's name; without a tag, "
+            "the digest of its content.",
+            "IMAGE",
+        ),
+    ] = None
     arch: Annotated[
         Literal["amd64", "arm64"] | None,
-        Setting("Whose packages are locked. Default: this machine's.", "ARCH"),
+        Setting(
+            "Architecture of the locked packages and of the nodes that run them. Default: this machine's.",
+            "ARCH",
+        ),
     ] = None
     lock: Annotated[
         Path | None,
@@ -77,7 +88,11 @@ class PackageSettings:
         check(self)
         if self.base is not None and not _IMAGE.fullmatch(self.base):
             raise UsageError(
-                f"base {self.base!r} is no image: write python:3.13-slim, or with @sha256: and 64 digits behind it."
+                f"base {self.base!r} is not an image reference; use python:3.13-slim or name@sha256:<digest>."
+            )
+        if self.image is not None and ("@" in self.image or not _IMAGE.fullmatch(self.image)):
+            raise UsageError(
+                f"image {self.image!r} is not a name to push to; use registry.example.com/team/cats, or with a :tag."
             )
         if not self.hashes and (self.lock is not None or self.wheels):
             given = "lock" if self.lock is not None else "wheels"

@@ -149,6 +149,9 @@ class ServeSettings:
             "TEXT",
         ),
     ] = None
+    require_token: Annotated[
+        bool, Setting("Refuse to start without a token; in a package, to be deployed without one.")
+    ] = False
     provider: Annotated[
         str, Setting("Who computes: cpu, cuda, openvino, ...; cpu where it is absent.", "NAME")
     ] = "cpu"
@@ -161,6 +164,14 @@ class ServeSettings:
     ] = 1
     labels: Annotated[
         Path | None, Setting("Names of the classes, one per line, for /predict.", "FILE")
+    ] = None
+    pooling: Annotated[
+        Literal["mean", "cls", "none"] | None,
+        Setting(
+            "How /predict makes one vector of a text encoder's tokens. Default: as 1_Pooling/config.json next to the "
+            "model says, else mean.",
+            "MODE",
+        ),
     ] = None
     reload: Annotated[bool, Setting("Load the model again when its file changes (default).")] = True
     log_level: Annotated[

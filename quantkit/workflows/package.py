@@ -199,6 +199,8 @@ def _served(staged: Staged, recipe: Recipe) -> "tuple[Sample, Facts, tuple[str, 
         slug=slug(name),
         tag="",
         form=settings.form,
+        name=settings.image or "",
+        arch=_arch(recipe),
         base=settings.base or docker.default_base(python),
         python=python,
         serve=served,
@@ -220,8 +222,21 @@ def _served(staged: Staged, recipe: Recipe) -> "tuple[Sample, Facts, tuple[str, 
     return sample, facts, notes
 
 
+def _arch(recipe: Recipe) -> str:
+    try:
+        return lock.machine(recipe.package.arch)
+    except UsageError:  # where nothing is locked, any machine will do
+        if recipe.package.hashes:
+            raise
+        return ""
+
+
 def _notes(facts: Facts, recipe: Recipe) -> list[str]:
     notes = []
+    if facts.packages and not facts.name:
+        notes.append(
+            f"The manifests name the image {facts.slug} without a registry: package with --image REGISTRY/NAME to push it."
+        )
     if recipe.serve.token is not None:
         notes.append("The token is not part of the package: set QUANTKIT_TOKEN in the container.")
     if recipe.package.sample is None:

@@ -127,6 +127,47 @@ def test_pods_are_hardened_and_found_by_the_service(folder: Path) -> None:
     assert service["spec"]["selector"].items() <= labels
 
 
+def test_pods_run_where_their_packages_do_and_are_given_time(tmp_path: Path) -> None:
+    made = packed(linear(tmp_path), tmp_path / "out", arch="arm64")
+    pod = documents(tmp_path / "out/k8s.yaml")[0]["spec"]["template"]["spec"]
+    assert pod["nodeSelector"] == {"kubernetes.io/arch": "arm64"}
+    assert pod["containers"][0]["readinessProbe"]["failureThreshold"] == 3
+    assert made.commands[0].startswith("docker build --platform linux/arm64 -t linear:")
+
+
+@pytest.mark.parametrize("name", ["registry.example.com:5000/team/cats", "team/cats:v1"])
+def test_an_image_with_a_registry_is_built_and_pushed_and_deployed(
+    tmp_path: Path, name: str
+) -> None:
+    made = packed(linear(tmp_path), tmp_path / "out", image=name)
+    tagged = name.endswith(":v1")
+    assert made.image == name if tagged else made.image.startswith(f"{name}:")
+    container = documents(tmp_path / "out/k8s.yaml")[0]["spec"]["template"]["spec"]["containers"][0]
+    assert container["image"] == made.image
+    assert [command.split()[:2] for command in made.commands] == [
+        ["docker", "build"],
+        ["docker", "run"],
+        ["./smoke"],
+        ["docker", "push"],
+        ["kubectl", "apply"],
+    ]
+    assert made.commands[3] == f"docker push {made.image}"
+    assert not any("registry" in note for note in made.notes)
+    assert any("--image" in note for note in packed(linear(tmp_path), tmp_path / "plain").notes)
+
+
+def test_a_required_token_cannot_be_forgotten(tmp_path: Path) -> None:
+    made = packed(linear(tmp_path), tmp_path / "out", serve=ServeSettings(require_token=True))
+    container = documents(tmp_path / "out/k8s.yaml")[0]["spec"]["template"]["spec"]["containers"][0]
+    secret = container["env"][0]["valueFrom"]["secretKeyRef"]
+    assert secret == {"name": "linear-token", "key": "token", "optional": False}
+    service = documents(tmp_path / "out/compose.yaml")[0]["services"]["linear"]
+    assert ":?set QUANTKIT_TOKEN}" in service["environment"]["QUANTKIT_TOKEN"]
+    assert "-e QUANTKIT_TOKEN " in made.commands[1]
+    assert "require_token = true" in (tmp_path / "out/config/quantkit.toml").read_text()
+    accepted("kubernetes-validate", "--strict", tmp_path / "out/k8s.yaml")
+
+
 def test_stopping_has_more_time_than_draining_takes(tmp_path: Path) -> None:
     limits = LimitSettings(drain_s=17.5, timeout_s=60)
     packed(linear(tmp_path), tmp_path / "out", serve=ServeSettings(limits=limits))

@@ -112,7 +112,7 @@ def test_a_hostile_name_of_the_model_is_text_alone(tmp_path: Path) -> None:
     ],
 )
 def test_a_base_that_is_no_image_is_refused(base: str) -> None:
-    with pytest.raises(UsageError, match="is no image"):
+    with pytest.raises(UsageError, match="is not an image reference"):
         PackageSettings(base=base)
 
 
@@ -153,3 +153,9 @@ def test_hostile_names_of_tensors_and_labels(tmp_path: Path) -> None:
     assert (found.input[0].name, found.output[0].name) == names
     assert found.output[0].label_filename == "labels.txt"
     assert len((tmp_path / "out/models/net/labels.txt").read_text().splitlines()) == 4
+
+
+@pytest.mark.parametrize("image", ["", "a b", "cats;id", "Cats", f"cats@sha256:{'0' * 64}"])
+def test_an_image_that_cannot_be_pushed_to_is_refused(image: str) -> None:
+    with pytest.raises(UsageError, match="is not a name to push to"):
+        PackageSettings(image=image)

@@ -93,7 +93,8 @@ def test_outputs_without_a_row_for_each_are_not_divided(tmp_path: Path) -> None:
     """How many rows come out depends on the values, and those tried at the start had all of them."""
     nodes = [
         node("ReduceSum", ["x", "axis"], ["sum"], keepdims=0),
-        node("Greater", ["sum", "low"], ["kept"]),
+        node("LessOrEqual", ["sum", "low"], ["small"]),
+        node("Not", ["small"], ["kept"]),
         node("Compress", ["x", "kept"], ["y"], axis=0),
     ]
     constants = {"axis": np.array([1]), "low": np.array(-1e9, np.float32)}

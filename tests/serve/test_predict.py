@@ -18,7 +18,7 @@ from serve_cases import Server, linear, serving
 from quantkit.data import InputSpec, open_data
 from quantkit.errors import UsageError
 from quantkit.serve.engine import load_engine
-from quantkit.serve.predict import Predictor, Sent, answer, parts_of, predictor
+from quantkit.serve.predict import Predictor, Sent, Wanted, answer, parts_of, predictor
 from quantkit.serve.protocol import RequestError
 from quantkit.settings import DataSettings, ImageSettings, TextSettings
 from quantkit.settings.record import CARRIED, Carried, carried_text
@@ -163,6 +163,80 @@ def test_a_text_goes_through_the_tokenizer_beside_the_model(tmp_path: Path) -> N
         predicts.feeds(Sent(kind="image/png", content=picture()))
 
 
+def encoder_model(folder: Path, output: str = "last_hidden_state") -> Path:
+    """Return a model that has a vector for each token, with a tokenizer of single letters beside it."""
+    tokenizers = pytest.importorskip("tokenizers", reason="tokenizers is not installed")
+    made = model(
+        graph(
+            [
+                node("Gather", ["table", "input_ids"], ["e"], axis=0),
+                node("Cast", ["attention_mask"], ["m"], to=TensorProto.FLOAT),
+                node("Unsqueeze", ["m", "last"], ["n"]),
+                node("Add", ["e", "n"], [output]),
+            ],
+            {"input_ids": ["batch", "length"], "attention_mask": ["batch", "length"]},
+            {output: ["batch", "length", 4]},
+            {"table": weight(200, 4), "last": np.array([2])},
+            types={"input_ids": TensorProto.INT64, "attention_mask": TensorProto.INT64},
+        )
+    )
+    vocabulary = {word: i for i, word in enumerate(["[UNK]", "a", "cat", "and", "dog"])}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="[UNK]"))  # noqa: S106 - of words
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return save(made, folder / "encoder.onnx")
+
+
+def test_texts_of_a_list_are_answered_one_by_one(tmp_path: Path) -> None:
+    predicts = made(encoder_model(tmp_path))
+    texts = ["a cat", "dog", "a cat and a dog"]
+    content = json.dumps({"text": texts}).encode()
+    found = predicts.runs(Sent(kind="application/json", content=content))
+    assert [feeds["input_ids"].tolist() for feeds in found] == [[[1, 2]], [[4]], [[1, 2, 3, 1, 4]]]
+    one = predicts.runs(Sent(kind="application/json", content=b'{"text": "dog"}'))
+    assert [feeds["input_ids"].tolist() for feeds in one] == [[[4]]]
+    for wrong in ([], ["a", 1], [["a"]], ["a"] * 257, ["a" * 200_000] * 2):
+        content = json.dumps({"text": wrong}).encode()
+        with pytest.raises(RequestError):
+            predicts.runs(Sent(kind="application/json", content=content))
+
+
+def test_an_encoder_gives_one_vector_of_length_1_for_each_text(tmp_path: Path) -> None:
+    path = encoder_model(tmp_path)
+    predicts, engine = made(path), load_engine(path)
+    assert predicts.lines[-1] == "embeddings: mean of 'last_hidden_state', length 1"
+    feeds = predicts.runs(Sent(kind="application/json", content=b'{"text": ["a cat", "dog"]}'))
+    runs = [(one, engine.run(one)) for one in feeds]
+    tokens = [outputs["last_hidden_state"][0] for _, outputs in runs]
+    means = np.stack([one.mean(axis=0) for one in tokens])
+    said = predicts.reply(runs, Wanted())
+    assert (said["pooling"], said["normalized"]) == ("mean", True)
+    lengths = np.linalg.norm(means, axis=1, keepdims=True)
+    assert np.allclose(said["embeddings"], means / lengths, atol=1e-6)
+    said = predicts.reply(runs, Wanted(pooling="cls", normalize=False))
+    assert np.allclose(said["embeddings"], [one[0] for one in tokens], atol=1e-6)
+    said = predicts.reply(runs, Wanted(pooling="none"))
+    assert [np.shape(one["outputs"]["last_hidden_state"]) for one in said["results"]] == [
+        (1, 2, 4),
+        (1, 1, 4),
+    ]
+    padded = {"input_ids": np.array([[1, 2, 0]]), "attention_mask": np.array([[1, 1, 0]])}
+    said = predicts.reply([(padded, engine.run(padded))], Wanted(normalize=False))
+    assert np.allclose(said["embeddings"], means[:1], atol=1e-6)  # padding does not count
+
+
+def test_pooling_is_as_the_folder_of_the_model_says(tmp_path: Path) -> None:
+    path = encoder_model(tmp_path, "tagged")
+    assert made(path).pooling.mode == "none"  # it may be a label for each token
+    (tmp_path / "1_Pooling").mkdir()
+    plain = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}
+    (tmp_path / "1_Pooling/config.json").write_text(json.dumps(plain))
+    assert made(path).pooling.mode == "cls"
+    linear_model = predictor(load_engine(linear(tmp_path)), DataSettings(), (), 1 << 20)
+    with pytest.raises(RequestError, match="no output has three axes"):
+        linear_model.reply([({}, {})], Wanted(pooling="mean"))
+
+
 def test_a_row_may_leave_out_the_batch_axis(tmp_path: Path) -> None:
     predicts = made(linear(tmp_path))
     for plain in ({"input": [0] * 8}, {"input": [[0] * 8]}, {"inputs": {"x": [0] * 8}}):
@@ -213,6 +287,15 @@ def test_a_file_comes_out_of_a_form_as_it_went_in(content: bytes) -> None:
     head = b'--zz\r\nContent-Disposition: form-data; name="f"; filename="a"\r\nContent-Type: image/png\r\n\r\n'
     sent = parts_of(head + content + b"\r\n--zz--\r\n", b"zz")
     assert sent == Sent(kind="image/png", content=content) or b"\r\n--zz" in content
+
+
+def test_parts_and_headers_of_a_form_are_bounded() -> None:
+    part = b"--zz\r\n\r\nx\r\n"
+    assert parts_of(part * 64 + b"--zz--", b"zz").content == b"x"
+    with pytest.raises(RequestError, match="more than 64 parts"):
+        parts_of(part * 65 + b"--zz--", b"zz")
+    with pytest.raises(RequestError, match="damaged"):
+        parts_of(b"--zz\r\n" + b"a\n" * 10_000 + b"\r\n\r\nx\r\n--zz--", b"zz")
 
 
 def test_a_file_of_no_said_type_is_what_the_model_takes(tmp_path: Path) -> None:

@@ -116,8 +116,18 @@ def test_any_tensor_is_read_or_refused(tensor: Any, tail: bytes, datatype: str) 
         ({"shape": [1, 3]}, "has 2 values and its shape"),
         ({"shape": [2]}, "does not fit the input"),
         ({"shape": [0, 2], "data": []}, "extent below 1"),
+        ({"shape": [10**300]}, "above 1099511627776"),
+        ({"shape": [10**300] * 32}, "above 1099511627776"),
+        ({"shape": [1] * 9000}, "more than 16384 bytes"),
+        ({"parameters": {"x": [0] * 9000}}, "more than 16384 bytes"),
+        ({"data": [[1, 2], [3]]}, "not all of one length"),
+        ({"data": [[1], [2, 3]]}, "not all of one length"),
+        ({"data": [[], [1]]}, "not all of one length|must be a list"),
+        ({"data": [[1], [[2]]]}, "not all of one length"),
+        ({"data": [[[1, 2]], [3, 4]]}, "not all of one length"),
+        ({"shape": [3, 2], "data": [[1, 2, 3], [4, 5, 6]]}, r"is nested as \[2, 3\]"),
         ({"data": ["a", "b"]}, "must be a list of numbers"),
-        ({"data": [[1], 2]}, "must be a list of numbers"),
+        ({"data": [[1], 2]}, "not all of one length"),
         ({"data": [1e300, 1]}, "out of the range"),
         ({"data": None}, "must be a list of numbers"),
         ({"parameters": {"binary_data_size": -1}}, "no number of bytes"),
@@ -129,6 +139,35 @@ def test_what_is_wrong_is_said(change: dict[str, Any], said: str) -> None:
     tensor = {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]} | change
     with pytest.raises(RequestError, match=said):
         decoded(msgspec.json.encode({"inputs": [tensor]}), None, [port()], [port()])
+
+
+@pytest.mark.parametrize("shape", [(40_000,), (2, 20_000), (20_000, 2), (20_000, 1, 2)])
+def test_long_lists_are_read_piece_by_piece(shape: tuple[int, ...]) -> None:
+    array = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    body, _ = request(array, "FP32", binary=False)
+    takes = [port(shape=(None,) * len(shape))]
+    assert np.array_equal(decoded(body, None, takes, [port()]).feeds["x"], array)
+    for damaged in (body.replace(b"]", b",]", 1), body.replace(b",", b",,", 9)):
+        with pytest.raises(RequestError):
+            decoded(damaged, None, takes, [port()])
+    content, _ = encoded({}, [Wanted(name="x", binary=False)], {"x": array})
+    assert msgspec.json.decode(content)["outputs"][0]["data"] == array.ravel().tolist()
+
+
+@pytest.mark.parametrize("binary", [True, False])
+def test_texts_are_bounded(*, binary: bool) -> None:
+    body, header = request(np.full(70_000, "", object), "BYTES", binary=binary)
+    with pytest.raises(RequestError, match="70000 texts; up to 65536") as refused:
+        decoded(body, header, [port("BYTES", (None,))], [port()])
+    assert refused.value.status == 413
+
+
+@pytest.mark.parametrize("data", [[["a"], ["b", "c"]], [["a"], "b"], [["a"], []]])
+def test_texts_in_lists_of_different_lengths_are_refused(data: Any) -> None:
+    body = request(np.full(3, "", object), "BYTES", binary=False)[0]
+    body = body.replace(b'["","",""]', msgspec.json.encode(data))
+    with pytest.raises(RequestError, match=r"not all of one length|must be a list of texts"):
+        decoded(body, None, [port("BYTES", (None,))], [port()])
 
 
 def test_nesting_without_end_is_refused() -> None:

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import uvicorn
 from builders import graph, model, node, save, weight
-from serve_cases import ROOT, WAIT, Server, infer_body, linear, serving, wait_for
+from serve_cases import ROOT, WAIT, Server, infer_body, linear, serving, slow, wait_for
 from starlette.responses import Response
 
 from quantkit.serve.calls import Calls
@@ -346,6 +346,40 @@ def test_a_caller_that_wants_the_end_gets_it(server: Server) -> None:
         status, headers, _ = answered(sock)
         assert (status, headers["connection"]) == (200, "close")
         assert sock.recv(1) == b""
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["short way", "long way"])
+def test_a_caller_that_stops_sending_is_answered(server: Server, *, chunked: bool) -> None:
+    with connected(server) as sock:
+        sock.sendall(request(GOOD, WHERE, chunked=chunked))
+        sock.shutdown(socket.SHUT_WR)
+        assert answered(sock)[0] == 200
+        assert sock.recv(1) == b""
+    with connected(server) as sock:  # in the middle of a request: there is nothing to answer
+        sock.sendall(request(GOOD, WHERE)[:-1])
+        sock.shutdown(socket.SHUT_WR)
+        assert sock.recv(1) == b""
+
+
+def test_of_callers_that_stop_sending_those_that_have_gone_are_found(tmp_path: Path) -> None:
+    """The last bytes of both are the same; only one that is still there takes an interim answer."""
+    flags = ("--workers", "1", "--timeout-s", "30", "--queue-s", "30")
+    with serving(slow(tmp_path, 1200), *flags) as server:
+        body = infer_body(np.repeat(X, 64, 0))
+        sent = request(body).replace(b"/linear/", b"/slow/")
+        with connected(server) as waiting:
+            gone = [connected(server) for _ in range(120)]
+            for sock in (*gone[:60], waiting, *gone[60:]):
+                sock.sendall(sent)
+                sock.shutdown(socket.SHUT_WR)
+            for sock in gone:
+                sock.close()
+            found = b"".join(iter(lambda: waiting.recv(1 << 16), b""))
+            final = found[found.rindex(b"HTTP/1.1 ") :]
+            assert final.startswith(b"HTTP/1.1 200 ")
+            assert found[: -len(final)].replace(b"HTTP/1.1 100 Continue\r\n\r\n", b"") == b""
+        wait_for(lambda: len([one for one in server.lines() if "status" in one]) >= 121)
+        assert any(one.get("status") == 499 for one in server.lines())
 
 
 def test_bodies_that_do_not_end_are_given_up(server: Server) -> None:

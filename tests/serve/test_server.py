@@ -12,7 +12,9 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
 from types import SimpleNamespace
@@ -58,7 +60,10 @@ def expected(path: Path, x: Any = X) -> Any:
 
 
 def test_the_server_says_who_it_is(server: Server) -> None:
-    assert server.json("GET", "/v2")[1]["extensions"] == ["binary_tensor_data"]
+    assert server.json("GET", "/v2")[1]["extensions"] == [
+        "binary_tensor_data",
+        "model_configuration",
+    ]
     assert server.json("GET", "/v2/health/live") == (200, {"live": True})
     assert server.json("GET", "/v2/health/ready") == (200, {"ready": True})
     for path in ("/v2/models/linear", "/v2/models/linear/versions/1"):
@@ -72,6 +77,50 @@ def test_the_server_says_who_it_is(server: Server) -> None:
     assert b"<script" not in page
     assert b"http://127.0.0.1" in page
     assert b"quantkit_requests_total" in server.ask("GET", "/metrics")[1]
+
+
+def test_the_configuration_is_tritons_and_statistics_are_refused(server: Server) -> None:
+    for path in ("/v2/models/linear", "/v2/models/linear/versions/1"):
+        status, said = server.json("GET", f"{path}/config")
+        assert status == 200
+        assert said["input"] == [{"name": "x", "data_type": "TYPE_FP32", "dims": [-1, 8]}]
+        assert (said["name"], said["max_batch_size"]) == ("linear", 0)
+        status, said = server.json("GET", f"{path}/stats")
+        assert status == 501
+        assert "/metrics" in said["error"]
+    assert server.ask("GET", "/v2/models/other/config")[0] == 404
+
+
+def test_a_wrong_method_is_told_the_right_one(server: Server) -> None:
+    for method, path, use in (("GET", "/predict", "POST"), ("POST", "/metrics", "GET")):
+        status, said = server.json(method, path)
+        assert (status, said["error"]) == (405, f"Method not allowed; use {use}.")
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="there are no terminals here")
+def test_lines_on_a_terminal_are_for_people(tmp_path: Path) -> None:
+    ours, theirs = os.openpty()
+    port, path = free_port(), linear(tmp_path)
+    command = [sys.executable, "-m", "quantkit.serve", str(path), "--port", str(port)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen([*command, "--drain-s", "0"], stderr=theirs, env=environment)
+    os.close(theirs)
+    server = Server(process=process, port=port, name="linear", log=tmp_path)
+    wait_for(lambda: is_ready(server))
+    assert server.infer(X)[0] == 200
+    assert server.ask("GET", "/%1b[31mred")[0] == 404
+    assert server.stop() == 0
+    found = b""
+    with suppress(OSError):  # Linux, when the other side is closed
+        while more := os.read(ours, 1 << 16):
+            found += more
+    os.close(ours)
+    lines = found.decode().splitlines()
+    assert re.search(rf"serving 'linear' on http://127.0.0.1:{port} .*token none: anyone", lines[0])
+    asked = next(line for line in lines if "infer" in line)
+    assert re.search(r"POST /v2/models/linear/infer 200 \([\d.]+ ms, run [\d.]+, wait", asked)
+    assert any("GET /?[31mred 404 (" in line and "nothing at this" in line for line in lines)
+    assert not any(line.startswith("{") or "\x1b" in line for line in lines)
 
 
 def rounded(values: Any) -> tuple[float, ...]:
@@ -232,6 +281,37 @@ def test_a_body_without_a_length_is_counted_while_it_comes(server: Server) -> No
         while b"}" not in answer and (part := sock.recv(4096)):
             answer += part
     assert answer.startswith(b"HTTP/1.1 413")
+
+
+def heavy() -> dict[str, tuple[str, bytes, dict[str, str]]]:
+    """Return requests of 8 MB that take long to read, with their addresses and headers."""
+    size, infer = 8_000_000, "/v2/models/linear/infer"
+    start = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[%d,1],"data":['
+    nested = start % (size // 4) + b"[1]," * (size // 4 - 1) + b"[1]]}]}"
+    lists = start % 1 + b'1]}],"parameters":{"a":[' + b"[]," * (size // 3) + b"[]]}}"
+    whole = {"Content-Type": "application/octet-stream"}
+    form = {"Content-Type": "multipart/form-data; boundary=x"}
+    return {
+        "form": ("/predict", b"--x\r\n\r\n\r\n" * (size // 9) + b"--x--", form),
+        "nested": (infer, nested, whole | {"Inference-Header-Content-Length": str(len(nested))}),
+        "lists": (infer, lists, whole | {"Inference-Header-Content-Length": str(len(lists))}),
+        "rows": ("/predict", b'{"input":[' + b"[]," * (size // 3) + b"[]]}", JSON),
+    }
+
+
+@pytest.mark.parametrize("kind", ["form", "nested", "lists", "rows"])
+def test_others_are_answered_while_a_large_request_is_read(tmp_path: Path, kind: str) -> None:
+    path, body, headers = heavy()[kind]
+    with serving(linear(tmp_path)) as server:
+        asking = Thread(target=server.ask, args=("POST", path, body, headers))
+        asking.start()
+        longest = 0.0
+        while asking.is_alive():
+            started = time.perf_counter()
+            assert server.ask("GET", "/v2/health/live")[0] == 200
+            longest = max(longest, time.perf_counter() - started)
+        asking.join()
+    assert longest < 1.0
 
 
 def test_headers_without_end_are_cut_off(server: Server) -> None:
@@ -535,6 +615,7 @@ def test_what_cannot_be_served_ends_with_2_and_a_line(tmp_path: Path) -> None:
             ([good, "--port", port], "Cannot listen"),
             ([good, "--port", "99999"], "too large"),
             ([good, "--provider", "cdua"], "unknown"),
+            ([good, "--require-token"], "set QUANTKIT_TOKEN"),
             ([good, "--share", "200%", "--shadow", good], "out of range"),
         ):
             ways = (["quantkit.serve"], ["quantkit", "serve"])

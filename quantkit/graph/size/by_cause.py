@@ -16,12 +16,12 @@ import onnx
 import onnx_ir as ir
 
 from quantkit.errors import ModelError, as_os_error
-from quantkit.graph._wire import Buffer, WireError
 from quantkit.graph.load import LoadedModel
 from quantkit.graph.mapping import MappedFile
 from quantkit.graph.messages import leads_out
 from quantkit.graph.size.causes import DEAD, causes_of
 from quantkit.graph.size.file_map import MapTensor, Span, read_map
+from quantkit.protobuf import Buffer, WireError
 from quantkit.result import Part
 
 __all__ = ["Accounts", "ByteRanges", "TensorBytes", "account", "account_of", "size_by_cause"]

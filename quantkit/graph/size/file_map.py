@@ -8,7 +8,7 @@ Everything found here is a range of bytes, and no two ranges share a byte.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from quantkit.graph._wire import Buffer, Field, WireError, fields_of, varint
+from quantkit.protobuf import Buffer, Field, WireError, fields_of, varint
 
 __all__ = ["FileMap", "MapGraph", "MapNode", "MapTensor", "Span", "read_map"]
 
