@@ -146,24 +146,32 @@ _REASONS = 5  # below a table of a static plan
 _OPERATORS = 3  # to a reason
 
 
-def plan_table(plan: "Plan") -> "Table":
-    """Show how many nodes of each operator run how, in a dynamic plan, and why not in integers."""
+def plan_table(plan: "Plan", how: str, more: str = "") -> "Table":
+    """Show how many nodes of each operator run in int8 and how many do not, and why.
+
+    Args:
+        plan: A dynamic or a static plan.
+        how: What the title calls it.
+        more: Where the reasons are that the table leaves out.
+    """
     from quantkit.plan import Mode
 
-    table = new_table("What runs how", ("operator",))
+    int8 = {Mode.INTEGER, Mode.STATIC, Mode.ABSORBED}
+    table = new_table(f"Execution plan ({how})", ("operator",))
     table.add_column("int8", justify="right", style="green")
     table.add_column("weights only", justify="right", style="cyan")
     table.add_column("float", justify="right")
     table.add_column("why not int8")
     for op_type, counts in sorted(plan.counts().items()):
         reasons = Counter(
-            grouped([n.why for n in plan.nodes if n.op_type == op_type and n.mode != Mode.INTEGER])
+            grouped([n.why for n in plan.nodes if n.op_type == op_type and n.mode not in int8])
         ).most_common()
         why = reasons[0][0] if reasons else ""
         if len(reasons) > 1:
-            why = f"{reasons[0][1]} x {why}; {sum(n for _, n in reasons[1:])} x for other reasons"
-        modes = (Mode.INTEGER, Mode.STORED, Mode.FLOAT)
-        table.add_row(escape(op_type), *(str(counts[m] or "-") for m in modes), escape(why))
+            others = sum(n for _, n in reasons[1:])
+            why = f"{reasons[0][1]}: {why}; {others} other{'s' * (others != 1)}{more}"
+        numbers = (sum(counts[m] for m in int8), counts[Mode.STORED], counts[Mode.FLOAT])
+        table.add_row(escape(op_type), *(str(n or "-") for n in numbers), escape(why))
     return table
 
 
@@ -171,7 +179,7 @@ def static_plan_table(plan: "Plan") -> "Table":
     """Show how many nodes of each operator run how, in a static plan: the modes that occur."""
     counts = plan.counts()
     seen = {mode.value for found in counts.values() for mode in found}
-    table = new_table("What runs how", ("operator",))
+    table = new_table("Execution plan", ("operator",))
     for mode, (name, style) in _COLUMNS.items():
         if mode in seen:
             table.add_column(name, justify="right", style=style)

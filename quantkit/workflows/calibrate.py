@@ -35,6 +35,7 @@ from quantkit.observe.container import is_calibration
 from quantkit.observe.monitor import Monitor, Silent
 from quantkit.observe.points import Points, points_of
 from quantkit.observe.prepare import batch_for, inputs_of, with_model_folder
+from quantkit.ops.view import View
 from quantkit.plan import ranges_needed
 from quantkit.rewrite.simplify import simplify
 from quantkit.rewrite.split import split_fused
@@ -44,7 +45,7 @@ from quantkit.settings import DataSettings, StaticSettings
 from quantkit.targets import DEFAULT, registered
 
 __all__ = ["CalibrateOptions", "OneShotData", "OpenedData", "calibrate_model", "find_points"]
-__all__ += ["needed_by_any", "open_samples", "opened_for", "points_in"]
+__all__ += ["needed_by_any", "open_samples", "opened_for", "points_in", "view_for_static"]
 
 # Of data that has enough samples, one in so many is not calibrated with, and judges the result; at most so many.
 _ENOUGH, _SHARE, _HELD_OUT = 40, 10, 16
@@ -93,23 +94,29 @@ def calibrate_model(
 
 
 def needed_by_any(model: ir.Model) -> tuple[str, ...]:
-    """Return the tensors of a float model whose ranges a plan needs, for whichever target it will be made.
+    """Return the tensors of a float model whose ranges a plan needs, for whichever target it will be made."""
+    view, renamed = view_for_static(model)
+    if view is None:  # then no plan can be made either
+        return ()
+    asked = (ranges_needed(view, StaticSettings(target=t.name)) for t in registered())
+    return tuple(dict.fromkeys(renamed.get(name, name) for names in asked for name in names))
 
-    Plans are made of the prepared model, so a copy is prepared here as `quantkit.workflows.prepare` does it; weights
-    are neither copied nor read.
+
+def view_for_static(model: ir.Model) -> tuple[View | None, dict[str, str]]:
+    """Return a view of a model as `quantkit.workflows.prepare` plans it, and the names of tensors that it widened.
+
+    Weights are neither copied nor read. The view is None where the opset cannot be raised.
     """
     copy = copy_of(model)
     fix_defaults(copy)
     renamed = widen(copy) if half_type(copy) else {}
     try:
         copy = raise_opset(copy, DEFAULT.min_opset)
-    except ModelError:  # then no plan can be made either
-        return ()
+    except ModelError:
+        return None, renamed
     split_fused(copy)
     simplify(copy)
-    view = view_of(copy, read_weights=False)
-    asked = (ranges_needed(view, StaticSettings(target=t.name)) for t in registered())
-    return tuple(dict.fromkeys(renamed.get(name, name) for names in asked for name in names))
+    return view_of(copy, read_weights=False), renamed
 
 
 def open_samples(
