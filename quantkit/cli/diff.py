@@ -85,7 +85,7 @@ def _models(a: Path, b: Path, flags: DataFlags, *, everything: bool, as_json: bo
 
     settings = _settings(flags)
     data = None if settings is None else settings.path
-    with watching(quiet=as_json) as monitor, progress() as show:
+    with watching(quiet=as_json, calibrates=False) as monitor, progress() as show:
         found = diff_models(
             a,
             b,

@@ -82,6 +82,8 @@ def calibrate_model(
     points = find_points(loaded, needed_by_any(loaded.model) if options.ranges else ())
     monitor.stage("Looking at the data")
     samples = open_samples(data, inputs_of(loaded), with_model_folder(settings, loaded), options)
+    settings = _limited(settings, samples, options)
+    monitor.chosen(settings.limit, samples.description.samples)
     # Data in memory has no name that tells a changed sample; only files are taken up again.
     partial_file = _partial(output) if output and isinstance(data, str | Path) else None
     found = collect(loaded, samples, points, options, settings, monitor, partial_file=partial_file)
@@ -274,10 +276,12 @@ def opened_for(
         options: How it is calibrated.
     """
     settings = with_model_folder(settings, loaded)
+    options = options or CalibrateOptions()
     try:
-        samples = open_samples(data, inputs_of(loaded), settings, options or CalibrateOptions())
+        samples = open_samples(data, inputs_of(loaded), settings, options)
     except QuantkitError as e:
         return OpenedData(samples=None, error=e, settings=settings)
+    settings = _limited(settings, samples, options)
     if not isinstance(samples, Samples):
         stream = samples if _is_reopenable(data) else OneShotData(samples)
         return OpenedData(samples=stream, settings=settings)
@@ -289,6 +293,25 @@ def opened_for(
     return OpenedData(
         samples=samples, settings=settings, unseen=tuple(mixed[used : used + _HELD_OUT])
     )
+
+
+def _limited(
+    settings: DataSettings, samples: Samples | Stream, options: CalibrateOptions
+) -> DataSettings:
+    """Return the settings with the default limit where they have none and there are more samples.
+
+    The limit of a shuffled order is a draw from all of them. Samples that must keep their order are all used: the first
+    ones may be of one class. Of a stream, whose end is not known, the first ones are used.
+    """
+    if settings.limit is not None or options.most is None:
+        return settings
+    limit = options.most
+    if isinstance(samples, Samples):
+        count = len(samples)
+        if count <= limit or not settings.shuffle:
+            return settings
+        limit = min(limit, count - min(_HELD_OUT, count // _SHARE))
+    return replace(settings, limit=limit)
 
 
 def _is_reopenable(data: object) -> bool:

@@ -28,11 +28,11 @@ from quantkit.runtime.session import load_model
 from quantkit.settings import DataSettings
 from quantkit.settings.record import data_settings_of
 from quantkit.text import printable
-from quantkit.workflows.calibrate import opened_for
+from quantkit.workflows.calibrate import CalibrateOptions, opened_for
 from quantkit.workflows.outcome import hides_noise, is_noise, noise
 
 __all__ = ["Attestation", "Check", "attest", "require_provenance", "version_changes"]
-__all__ += ["was_calibrated"]
+__all__ += ["samples_used", "was_calibrated"]
 
 Outcome = Literal["ok", "wrong", "unknown"]
 _SHOWN = 12  # digits of a hash that tell two apart
@@ -174,6 +174,12 @@ def was_calibrated(says: Provenance) -> bool:
     return says.kind == "static" or says.data is not None
 
 
+def samples_used(says: Provenance) -> int | None:
+    """Return how many samples a record says were used, at most; None: all."""
+    used = None if says.data is None else says.data.order.get("limit")
+    return used if isinstance(used, int) else None
+
+
 def _content(case: _Case) -> Check:
     try:
         found = content_digest(case.path)
@@ -287,7 +293,9 @@ def _reference(case: _Case, float_model: LoadedModel, *, known: bool) -> Referen
     fitted = case.says.data is not None
     recorded = fitted and case.settings is None
     settings = case.recorded() if recorded else case.settings or DataSettings(memory=case.memory)
-    feeds, on = opened_for(float_model, case.data, _searching(case, settings)).judged(float_model)
+    options = CalibrateOptions(most=samples_used(case.says))
+    opened = opened_for(float_model, case.data, _searching(case, settings), options)
+    feeds, on = opened.judged(float_model)
     if not feeds:
         return Reference(
             feeds={}, outputs={}, note="not compared with float: no sample is readable"

@@ -197,7 +197,7 @@ def tune(job: TuneJob, monitor: Monitor | None = None) -> Tuned:
         raise UsageError(f"'{job.output}' is what is read: choose another folder to write to.")
     check_folder(job.output, (MODEL, PLAN, RECIPE_NAME, "tune.json", *WRITTEN), read)
     monitor.stage("Looking at the samples")
-    divided, contents = divide(loaded, job.data, _samples(job), job.accuracy)
+    divided, contents = divide(loaded, job.data, _samples(job), job.accuracy, monitor)
     folder = TuneFolder(path=job.output, identity=_identity(job, loaded, contents))
     folder.check(again=job.again)
     search = _Search(
