@@ -1,6 +1,6 @@
 """What all commands share: consoles, lines, options, and tables that fit the terminal.
 
-Of a table what counts least is left out first, then names are shortened where they are all alike.
+A table leaves out the columns that may go, then shortens names where they are all alike.
 """
 
 import json
@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from os.path import commonprefix
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -225,7 +226,7 @@ def _reasons(plan: "Plan", modes: "Collection[str]", how: str) -> list[str]:
 
 
 _NAME = 32  # columns that a long name gets before others are left out
-_LEAST = 12
+_LEAST = 8
 _EDGE = 3
 _GAP = 2
 _HEADS = (0.4, 0.3, 0.5, 0.2, 0.6, 0.1, 0.7, 0.8, 0.9, 0.0)  # how much of a name's start is kept
@@ -299,7 +300,8 @@ def _kept(columns: Sequence[Column], widths: Sequence[int], room: int) -> list[i
 def shortened(names: Sequence[str], width: int) -> list[str]:
     """Return names of at most `width` characters, of which those that differ still do wherever that is possible.
 
-    First goes the start that all long names share (``/encoder/`` of ``/encoder/layer.3/...``), then the middle.
+    First goes the path that all long names share (``/encoder/`` of ``/encoder/layer.3/...``), then what is alike around
+    the part that differs, then the middle.
     """
     long = [name for name in names if len(name) > width]
     start = _shared(long) if len(long) > 1 else 0
@@ -307,11 +309,24 @@ def shortened(names: Sequence[str], width: int) -> list[str]:
     found: dict[str, str] = {}
     for name in dict.fromkeys(long):
         rest = f"…{name[start:]}" if start > 1 else name
-        tries = [rest] if len(rest) <= width else [_cut(rest, width, share) for share in _HEADS]
+        differing = [] if start > 1 else _differing(name, long, width)
+        cuts = (_cut(rest, width, share) for share in _HEADS)
+        tries = [rest] if len(rest) <= width else [*differing, *cuts]
         best = next((text for text in tries if not known[text]), tries[0])
         known[best] += 1
         found[name] = best
     return [found.get(name, name) for name in names]
+
+
+def _differing(name: str, names: Sequence[str], width: int) -> list[str]:
+    """Return a name cut on both sides of what only it has, after its first letters; nothing if that is too long."""
+    head = len(commonprefix(names))  # noqa: RUF071 - by letters is right
+    tail = len(commonprefix([other[head:][::-1] for other in names]))  # noqa: RUF071
+    own = name[head : len(name) - tail]
+    first = min(head, width - len(own) - 2)
+    if not own or first < 0:
+        return []
+    return [f"{name[:first]}{'…' * (first < head)}{own}{'…' * (tail > 0)}"]
 
 
 def _shared(names: Sequence[str]) -> int:

@@ -579,7 +579,21 @@ def test_calibration_and_evaluation_may_have_data_of_their_own(work: Path) -> No
 
 @pytest.mark.usefixtures("work")
 def test_holding_out_everything_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["calibrate", "float.onnx", "--data", "data.npz", "-o", "c.calibration", "--limit", "400"]) == 0
+    assert (
+        run(
+            [
+                "calibrate",
+                "float.onnx",
+                "--data",
+                "data.npz",
+                "-o",
+                "c.calibration",
+                "--limit",
+                "400",
+            ]
+        )
+        == 0
+    )
     made = ["quantize", "static", "float.onnx", "again.onnx", "--calibration", "c.calibration"]
     assert run(made) == 0
     capsys.readouterr()
