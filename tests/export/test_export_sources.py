@@ -134,7 +134,7 @@ def test_without_torch_one_line_says_how_to_get_it(
     ) as caught:
         export_model(tmp_path / "p.pt2", tmp_path / "out.onnx")
     assert "http" not in str(caught.value)
-    assert "quantkit-onnx[export]" in str(caught.value)
+    assert "[export]" in str(caught.value)
     code = tmp_path / "wants_torch.py"
     code.write_text("import torch\n")
     refused(f"{code}:model", "needs PyTorch, which is not installed", tmp_path)
