@@ -42,7 +42,7 @@ CALLS: dict[str, tuple[Callable[[Path, Path], Any], type[QuantkitError], type[OS
         lambda _, p: quantkit.quantize_dynamic(p, p / "out.onnx"),
         ModelError,
         IsADirectoryError,
-        "is a directory.",
+        "is a directory: did you mean",
     ),
     "data": (
         lambda m, p: quantkit.quantize_static(m, p / "out.onnx", str(p / "none")),

@@ -19,6 +19,7 @@ import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 
 from quantkit.errors import ModelError, UsageError, as_os_error
+from quantkit.files import model_in
 from quantkit.runtime.synthetic_inputs import Feeds, made_up_feeds
 from quantkit.serve.protocol import Array, Port
 from quantkit.settings import closest
@@ -176,7 +177,8 @@ def _session(path: Path, provider: str, threads: int) -> Any:
     if os.environ.get("ORT_DISABLE_TELEMETRY") == "1":
         ort.disable_telemetry_events()  # it may have been imported before quantkit
     if not path.is_file():
-        said = f"There is no model '{path}': give the path of an ONNX file."
+        where = model_in(path) if path.is_dir() else "give the path of an ONNX file."
+        said = f"There is no model '{path}': {where}"
         raise as_os_error(ModelError(said), FileNotFoundError)
     options = ort.SessionOptions()
     options.log_severity_level = 4
