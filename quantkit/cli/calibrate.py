@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quantkit.cli.calibration_view import present, watching
-from quantkit.cli.console import JsonOption
+from quantkit.cli.console import JsonOption, one_output
 from quantkit.cli.data_options import (
     DataFlags,
     MethodFlags,
@@ -37,6 +37,10 @@ def calibrate(  # noqa: PLR0913 - one parameter a flag
     *,
     model: Annotated[
         Path | None, typer.Argument(help="The float32 model; or in quantkit.toml.", metavar="MODEL")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Argument(help="Where to write. Default: <model>.calibration here.", metavar="OUT"),
     ] = None,
     samples: DataFlags,
     how: MethodFlags,
@@ -105,7 +109,8 @@ def calibrate(  # noqa: PLR0913 - one parameter a flag
         raise UsageError("Which data? Add --data DIR, or path under [data] in quantkit.toml.")
     wanted = run.over(recipe.calibrate)
     workers = wanted.workers
-    target = wanted.output or Path(f"{source.stem}.calibration")
+    named = one_output(out, run.given.get("output"))
+    target = named or wanted.output or Path(f"{source.stem}.calibration")
     chosen = chosen_calibrator(how, recipe.calibrate, "minmax" if minmax_only else None)
     if workers is not None and workers > 1 and chosen.ordered:
         raise UsageError(

@@ -10,10 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from os.path import commonprefix
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from quantkit.errors import UsageError
 from quantkit.files import human
 from quantkit.text import printable
 
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
 
     from quantkit.plan import Plan
 
-__all__ = ["Column", "ExternalDataOption", "JsonOption", "VerifyOption", "block_reasons", "errors"]
+__all__ = ["Column", "ExternalDataOption", "JsonOption", "OutputOption", "VerifyOption"]
+__all__ += ["block_reasons", "errors", "one_output"]
 __all__ += ["escape", "fitted_table", "float_reasons", "grouped", "human", "line", "marked"]
 __all__ += ["new_table", "output", "plan_table", "print_notes", "progress", "shortened"]
 __all__ += ["static_plan_table"]
@@ -39,6 +42,22 @@ VerifyOption = Annotated[
 ExternalDataOption = Annotated[
     bool, typer.Option("--external-data", help="Write weights to a .data file beside OUT.")
 ]
+
+
+OutputOption = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE", help="The same as OUT.")
+]
+
+
+def one_output(argument: Path | None, option: Path | None) -> Path | None:
+    """Return where to write, given as OUT or with -o; None if neither is.
+
+    Raises:
+        UsageError: Both are, and differ.
+    """
+    if argument is not None and option is not None and argument != option:
+        raise UsageError(f"Where to write: OUT says '{argument}' and -o '{option}'. Give one.")
+    return argument or option
 
 
 def output() -> "Console":

@@ -63,6 +63,7 @@ def tune(  # noqa: PLR0913 - one parameter a flag
     model: Annotated[
         Path | None, typer.Argument(help="The float32 model; or in quantkit.toml.", metavar="MODEL")
     ] = None,
+    extra: Annotated[Path | None, typer.Argument(hidden=True)] = None,
     samples: _Samples,
     budget: _Budget,
     measured: _Measured,
@@ -94,6 +95,10 @@ def tune(  # noqa: PLR0913 - one parameter a flag
     from quantkit.workflows.tune import TuneJob
     from quantkit.workflows.tune import tune as work
 
+    if extra is not None:
+        raise UsageError(
+            f"tune writes a folder with every candidate, not '{extra}': add -o DIR; the best one is DIR/model.onnx."
+        )
     recipe = load_recipe()
     source = model or recipe.model
     if source is None:
