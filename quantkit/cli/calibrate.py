@@ -87,7 +87,7 @@ def calibrate(  # noqa: PLR0913 - one parameter a flag
 ) -> None:
     """Learn activation ranges from a directory of real data.
 
-    Interrupted? The same command continues where it stopped. Formats: docs/calibrate.md.
+    Interrupted? Rerun the same command to resume. Formats: docs/calibrate.md.
     """
     from quantkit.files import check_outputs
 
@@ -142,9 +142,7 @@ def _kept(target: Path) -> str:
     partial = target.with_name(f"{target.name}.partial")
     if not partial.exists():
         return ""
-    return (
-        f"interrupted; '{partial}' keeps what was seen, and the same command continues from there"
-    )
+    return f"interrupted; '{partial}' keeps what was seen, and rerunning the same command resumes there"
 
 
 def _shown(path: Path, how: MethodFlags) -> "Calibration":

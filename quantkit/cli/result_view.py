@@ -51,7 +51,7 @@ def print_result(result: "QuantizeResult", target: Path, promise: str = "") -> N
         line(f"preparation: {note}")
     checked = result.verification
     if checked is not None:
-        print_verified(checked, f"SQNR against float on {checked.judged_on}", checked.figures())
+        print_verified(checked, f"SQNR vs float on {checked.judged_on}", checked.figures())
     print_written(target)
     print_notes(result.warnings)
 

@@ -61,7 +61,7 @@ def view(  # noqa: PLR0913 - one parameter per question
         typer.Option(metavar="PLAN", help="A plan: what becomes of each node, and why."),
     ] = None,
     timed: Annotated[
-        bool, typer.Option("--time", help="Measure what each layer takes here, on made-up inputs.")
+        bool, typer.Option("--time", help="Measure what each layer takes here, on random inputs.")
     ] = False,
     raw: Annotated[
         bool, typer.Option("--raw", help="Draw every node as a box of its own.")

@@ -183,7 +183,7 @@ def _layout(settings: ImageSettings, spec: InputSpec) -> Layout:
     if last and not first:
         return "NHWC"
     raise UsageError(
-        f"The layout of the input '{spec}' cannot be told from its shape: "
+        f"Cannot tell the layout of the input '{spec}' from its shape: "
         "set --layout NCHW or --layout NHWC."
     )
 

@@ -55,7 +55,8 @@ FLOOR_DB = 20.0
 VARYING_DB = 10.0
 
 # What a model was judged on.
-MADE_UP, GIVEN = "made-up inputs", "a given sample"
+_SAMPLE = "pass real ones with --sample FILE"
+MADE_UP, GIVEN = "random inputs", "a given sample"
 HELD_OUT = "samples that it was not calibrated with"
 CALIBRATED = "samples that it was calibrated with"
 
@@ -132,7 +133,7 @@ class Verification:
         done = "valid, loads and runs in onnxruntime" if self.ran else "valid, loads in onnxruntime"
         found = self.figures(_SHOWN)
         return f"verified: {done}" + (
-            f"; SQNR against float on {self.judged_on}: {found}" if found else ""
+            f"; SQNR vs float on {self.judged_on}: {found}" if found else ""
         )
 
     def figures(self, most: int | None = None) -> str:
@@ -145,6 +146,13 @@ class Verification:
         shown = found[:most]
         more = f" and {len(found) - len(shown)} more" if len(found) > len(shown) else ""
         return ", ".join(shown) + more
+
+    @property
+    def remark(self) -> str:
+        """The note as a sentence; "" if there is none."""
+        rest = self.note.removeprefix("not run: ")
+        said = f"Not verified: {rest}." if rest != self.note else f"Verification: {rest}."
+        return said if self.note else ""
 
     @property
     def judged_on(self) -> str:
@@ -222,7 +230,7 @@ def run_float(
     strange = strange_input(session.get_inputs())
     if strange is not None:
         why = f"no value can be made up for input '{strange.name}' of type {strange.type}"
-        return Reference(feeds={}, outputs={}, note=f"not run: {why}; pass a sample")
+        return Reference(feeds={}, outputs={}, note=f"not run: {why}; {_SAMPLE}")
     reason = ""
     for feeds in made_up_feeds(session.get_inputs(), ranges):
         try:
@@ -232,8 +240,7 @@ def run_float(
     return Reference(
         feeds={},
         outputs={},
-        note=f"not run: the float model accepts none of the inputs made up for it ({reason}); "
-        "pass a sample",
+        note=f"not run: the float model rejected our random inputs ({reason}); {_SAMPLE}",
     )
 
 

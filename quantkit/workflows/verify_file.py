@@ -82,9 +82,9 @@ class Attestation:
     def verdict(self) -> str:
         """All the answers in one line."""
         wrong = [check.name for check in self.checks if check.outcome == "wrong"]
-        found = f"wrong: {', '.join(wrong)}" if wrong else "nothing is wrong"
+        found = f"wrong: {', '.join(wrong)}" if wrong else "verified"
         unknown = sum(check.outcome == "unknown" for check in self.checks)
-        return found + (f"; {unknown} could not be checked" if unknown else "")
+        return found + (f"; {unknown} check{'s' * (unknown != 1)} skipped" if unknown else "")
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
@@ -208,7 +208,7 @@ def _float(case: _Case) -> Check:
     case.float_model.require_weights()
     found = model_digest(case.float_model)["sha256"]
     if found == wanted.sha256:
-        return Check("float", "ok", f"Made from this very model: {named}.")
+        return Check("float", "ok", f"Built from this model: {named}.")
     given = f"{case.float_model.name} has sha256 {found[:_SHOWN]}"
     return Check("float", "wrong", f"Made from {named}, and {given}.")
 
@@ -333,11 +333,11 @@ def _software(says: Provenance) -> Check:
     if changes:
         return Check("software", "unknown", f"Made with {'; '.join(changes)}.")
     listed = ", ".join(f"{name} {number}" for name, number in sorted(says.software.items()))
-    return Check("software", "ok", f"Made with what is installed here: {listed}.")
+    return Check("software", "ok", f"Built with the installed versions: {listed}.")
 
 
 def _cpu(says: Provenance) -> Check:
     here = cpu_name()
     if says.cpu == here:
-        return Check("cpu", "ok", f"Made on such a CPU: {here}.")
+        return Check("cpu", "ok", f"Built on the same kind of CPU: {here}.")
     return Check("cpu", "unknown", f"Made on another CPU: {says.cpu}.")

@@ -497,7 +497,7 @@ def test_pixels_are_prepared_as_the_model_says_unless_the_settings_do(
     assert "preprocessing" in _objections(tmp_path / "wrong", capsys)
     told, right = (result_of(tmp_path / name) for name in ("told", "right"))
     assert told.data.settings == right.data.settings
-    assert "Images are prepared as 'int8' says" in " ".join(told.notes)
+    assert "Preprocessing taken from 'int8'" in " ".join(told.notes)
     assert "Images are prepared" not in " ".join(right.notes)
     (found,) = result_of(tmp_path / "wrong").candidates
     assert found.calibration is not None

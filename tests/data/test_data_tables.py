@@ -171,7 +171,7 @@ def test_pairs(tmp_path: Path) -> None:
     with pytest.raises(DataError) as e:
         open_data(folder, inputs)
     assert str(e.value) == (
-        "Which column holds the text cannot be told: the text columns are 'a' and 'b'; "
+        "Cannot tell which column holds the text: the text columns are 'a' and 'b'; "
         "set --column NAME (twice for a pair)."
     )
 

@@ -8,6 +8,7 @@ from builders import graph, matmul_model, model, node, save, weight
 from onnx import numpy_helper
 
 from quantkit import inspect_model, quantize_dynamic
+from quantkit.plan import Mode
 from quantkit.samples import fashion_mnist
 
 
@@ -64,7 +65,7 @@ def test_plans_say_what_each_mode_would_do_and_why() -> None:
 def test_layers_that_static_and_dynamic_quantization_bring_to_int8_are_counted() -> None:
     found = inspect_model(fashion_mnist().model)
     modes = Counter(n.mode for n in found.plans["static"].nodes if n.op_type in {"Conv", "Gemm"})
-    assert found.int8["static"] == found.int8["layers"] == modes["static"]
+    assert found.int8["static"] == found.int8["layers"] == modes[Mode.STATIC]
     assert 0 < found.int8["dynamic"] < found.int8["static"]
     assert found.next_mode == "static"
     assert found.foreseen["static"] < found.nbytes / 3
