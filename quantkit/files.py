@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
@@ -28,6 +29,7 @@ __all__ = [
     "destination",
     "human",
     "make_scratch",
+    "model_in",
     "only_run",
     "put",
     "replace_text",
@@ -51,6 +53,12 @@ _KILO = 1000
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
+_VARIANT = re.compile(
+    r"(int8|uint8|quant|fp16|float16|half|q4|bnb|merged|with_past)", re.IGNORECASE
+)
+_DEPTH, _FOLDERS, _LISTED = 3, 200, 3  # levels and folders to look into, and models to list
+
+
 def human(nbytes: float) -> str:
     """Write a number of bytes for people: ``22.9 MB``."""
     for unit in ("bytes", "kB", "MB"):
@@ -58,6 +66,26 @@ def human(nbytes: float) -> str:
             return f"{nbytes:.0f} {unit}" if unit == "bytes" else f"{nbytes:.1f} {unit}"
         nbytes /= _KILO
     return f"{nbytes:.2f} GB"
+
+
+def model_in(folder: Path) -> str:
+    """Return which .onnx files a folder holds, the likely one first, as the end of a message about it.
+
+    Exports of one model keep their variants together (``onnx/model.onnx``, ``onnx/model_quantized.onnx``): the plain
+    name in the upper folder is the likely one. Hidden folders and those behind links are left out.
+    """
+    found: list[Path] = []
+    for at, folders, files in islice(os.walk(folder), _FOLDERS):
+        deep = len(Path(at).relative_to(folder).parts) >= _DEPTH
+        folders[:] = [] if deep else sorted(f for f in folders if not f.startswith("."))
+        found += [Path(at) / name for name in files if name.endswith(".onnx")]
+    if not found:
+        return "it holds no .onnx file; give the path of a model."
+    found.sort(key=lambda p: (bool(_VARIANT.search(p.stem)), p.stem != "model", len(p.parts), p))
+    first, *others = (str(path) for path in found)
+    more = len(others) - _LISTED
+    listed = ", ".join(others[:_LISTED]) + (f" and {more} more" if more > 0 else "")
+    return f"did you mean {first}?{f' It also holds {listed}.' if others else ''}"
 
 
 def _exists(path: Path) -> bool:

@@ -20,7 +20,11 @@ ABSENT = ("onnx", "onnx_ir", "scipy", "datasets", "typer", "rich", "jinja2")
 
 def packed(model: Path, output: Path, *, form: Any = "docker", **how: Any) -> Packaged:
     """Make a package without asking an index."""
-    own = {k: how.pop(k) for k in ("sample", "tolerance", "report", "base", "image", "arch") if k in how}
+    own = {
+        k: how.pop(k)
+        for k in ("sample", "tolerance", "report", "base", "image", "arch")
+        if k in how
+    }
     settings = replace(PackageSettings(form=form, hashes=False), **own)
     return package_model(model, output, settings=settings, **how)
 

@@ -1,8 +1,10 @@
 """Errors of one tree are also the builtins that callers catch."""
 
+import json
 import pickle
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,14 @@ from builders import matmul_model, save
 
 import quantkit
 from quantkit import ort
-from quantkit.errors import DataError, ModelError, OutputError, QuantkitError, UsageError
+from quantkit.errors import (
+    DataError,
+    ModelError,
+    OutputError,
+    QuantkitError,
+    UsageError,
+    install_command,
+)
 from quantkit.errors import as_os_error as also
 
 DATA = np.zeros((2, 128), np.float32)
@@ -33,7 +42,7 @@ CALLS: dict[str, tuple[Callable[[Path, Path], Any], type[QuantkitError], type[OS
         lambda _, p: quantkit.quantize_dynamic(p, p / "out.onnx"),
         ModelError,
         IsADirectoryError,
-        "is a directory.",
+        "is a directory: did you mean",
     ),
     "data": (
         lambda m, p: quantkit.quantize_static(m, p / "out.onnx", str(p / "none")),
@@ -107,3 +116,39 @@ def test_errors_of_two_kinds_of_one_kind_are_one_type() -> None:
     )
     assert type(first) is type(second)
     assert not isinstance(first, PermissionError)
+
+
+@pytest.mark.parametrize(
+    ("said", "command"),
+    [
+        (None, "pip install 'quantkit-onnx[serve]'"),
+        (
+            '{"url": "file:///src/kit", "dir_info": {"editable": true}}',
+            "pip install -e '/src/kit[serve]'",
+        ),
+        ('{"url": "file:///src/my%20kit", "dir_info": {}}', "pip install '/src/my kit[serve]'"),
+        ('{"url": "file:///k.whl", "archive_info": {}}', "pip install '/k.whl[serve]'"),
+        ('{"url": "https://host/k.git", "vcs_info": {}}', "pip install 'quantkit-onnx[serve]'"),
+    ],
+)
+def test_extras_are_installed_from_where_quantkit_is(
+    said: str | None, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Installed:
+        @staticmethod
+        def read_text(name: str) -> str | None:
+            return said if name == "direct_url.json" else None
+
+    monkeypatch.setattr("importlib.metadata.distribution", lambda _: Installed)
+    assert install_command("serve") == command
+
+
+def test_extras_of_a_clone_in_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = json.dumps({"url": Path.cwd().as_uri(), "dir_info": {"editable": True}})
+    monkeypatch.setattr(
+        "importlib.metadata.distribution", lambda _: SimpleNamespace(read_text=lambda _: text)
+    )
+    assert install_command("serve") == "pip install -e '.[serve]'"

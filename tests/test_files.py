@@ -18,6 +18,7 @@ from quantkit.files import (
     check_outputs,
     destination,
     make_scratch,
+    model_in,
     only_run,
     replace_text,
     scratch,
@@ -27,6 +28,21 @@ from quantkit.files import (
 @pytest.fixture(autouse=True)
 def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+
+
+def test_of_a_folder_the_likely_model_is_named_first(tmp_path: Path) -> None:
+    assert "no .onnx file" in model_in(tmp_path)
+    names = ("model_fp16", "model_quantized", "decoder_model", "model", "model_uint8")
+    (tmp_path / "onnx").mkdir()
+    (tmp_path / ".cache").mkdir()
+    for name in names:
+        (tmp_path / "onnx" / f"{name}.onnx").touch()
+    (tmp_path / ".cache" / "model.onnx").touch()
+    said = model_in(tmp_path)
+    assert said.startswith(f"did you mean {tmp_path / 'onnx' / 'model.onnx'}? It also holds ")
+    assert "decoder_model.onnx" in said
+    assert said.endswith("and 1 more.")
+    assert ".cache" not in said
 
 
 def _fifo(path: Path) -> Path:
@@ -287,6 +303,8 @@ def test_files_are_replaced_where_the_system_knows_no_owners(
     monkeypatch.delattr("os.chown")
     replace_text(_file(Path("f")), "new")
     assert Path("f").read_text() == "new"
+
+
 # ------------------------------------------------------------------------------------ one run per output
 
 HOLDS = """

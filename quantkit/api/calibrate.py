@@ -47,7 +47,7 @@ def calibrate(  # noqa: PLR0913 - one parameter per question
         method: "mse" (the default), "minmax", "percentile", "entropy", "moving_average", or a plug-in's name.
         percentile: Per cent of the values that the method "percentile" keeps.
         settings: How samples are prepared and ordered.
-        limit: Use so many samples; overrides the settings.
+        limit: Use so many samples; overrides the settings. None in both: at most 256 of shuffled data.
         memory: Bytes that may be held at once (or "500MB", "1GB"); overrides the settings.
         batch: Samples in one run; overrides the settings.
         minmax_only: Take only minima and maxima, inside the graph: fastest, no other method afterwards.

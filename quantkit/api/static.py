@@ -113,7 +113,7 @@ def quantize_static(  # noqa: PLR0913 - one parameter per question
         measure: Run the model to find out what is faster in integers here (None: where the target is this machine, and
             QUANTKIT_MEASURE is not 0), or decide by operators alone.
         settings: How samples are prepared and ordered.
-        limit: Use so many samples; overrides the settings.
+        limit: Use so many samples; overrides the settings. None in both: at most 256 of shuffled data.
         memory: Bytes that may be held at once (or "500MB", "1GB"); overrides the settings.
         skip_bad: Leave out samples that cannot be read, instead of failing.
         plan: A plan to apply, or the path of one that was saved and perhaps edited.

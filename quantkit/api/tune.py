@@ -105,4 +105,4 @@ def _drop(given: float | str | None) -> float | None:
             Percent(float(given.strip().removesuffix("%")) / 100) if "%" in given else float(given)
         )
     except ValueError:
-        raise UsageError(f"max_drop {given!r} is no number: write 0.005, or '0.5%'.") from None
+        raise UsageError(f"max_drop {given!r} is not a number: write 0.005, or '0.5%'.") from None

@@ -101,7 +101,8 @@ def run(arguments: list[str]) -> int:
         return _interrupted(str(e)) if stopped else _fail(e, str(e), debug=debug)
     except _USAGE_ERROR as e:
         message = e.format_message()  # empty if the help was shown for want of arguments
-        return _fail(e, f"{message.rstrip('.')}. Try --help.", debug=debug) if message else 2
+        stop = "" if message.endswith((".", "?")) else "."
+        return _fail(e, f"{message}{stop} Try --help.", debug=debug) if message else 2
     except (typer.Abort, KeyboardInterrupt):
         return _interrupted()
     except Exception as e:  # noqa: BLE001 - the last resort: no traceback unless asked for

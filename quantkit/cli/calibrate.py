@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quantkit.cli.calibration_view import present, watching
-from quantkit.cli.console import JsonOption
+from quantkit.cli.console import JsonOption, one_output
 from quantkit.cli.data_options import (
     DataFlags,
     MethodFlags,
@@ -37,6 +37,10 @@ def calibrate(  # noqa: PLR0913 - one parameter a flag
     *,
     model: Annotated[
         Path | None, typer.Argument(help="The float32 model; or in quantkit.toml.", metavar="MODEL")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Argument(help="Where to write. Default: <model>.calibration here.", metavar="OUT"),
     ] = None,
     samples: DataFlags,
     how: MethodFlags,
@@ -83,7 +87,7 @@ def calibrate(  # noqa: PLR0913 - one parameter a flag
 ) -> None:
     """Learn activation ranges from a directory of real data.
 
-    Interrupted? The same command continues where it stopped. Formats: docs/calibrate.md.
+    Interrupted? Rerun the same command to resume. Formats: docs/calibrate.md.
     """
     from quantkit.files import check_outputs, check_unasked
     from quantkit.observe.container import is_container
@@ -106,7 +110,8 @@ def calibrate(  # noqa: PLR0913 - one parameter a flag
         raise UsageError("Which data? Add --data DIR, or path under [data] in quantkit.toml.")
     wanted = run.over(recipe.calibrate)
     workers = wanted.workers
-    target = wanted.output or Path(f"{source.stem}.calibration")
+    named = one_output(out, run.given.get("output"))
+    target = named or wanted.output or Path(f"{source.stem}.calibration")
     chosen = chosen_calibrator(how, recipe.calibrate, "minmax" if minmax_only else None)
     if workers is not None and workers > 1 and chosen.ordered:
         raise UsageError(
@@ -140,9 +145,7 @@ def _kept(target: Path) -> str:
     partial = target.with_name(f"{target.name}.partial")
     if not partial.exists():
         return ""
-    return (
-        f"interrupted; '{partial}' keeps what was seen, and the same command continues from there"
-    )
+    return f"interrupted; '{partial}' keeps what was seen, and rerunning the same command resumes there"
 
 
 def _shown(path: Path, how: MethodFlags) -> "Calibration":

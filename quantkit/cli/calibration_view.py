@@ -17,6 +17,7 @@ from quantkit.cli.console import (
     print_notes,
     write_json,
 )
+from quantkit.errors import UsageError
 from quantkit.text import printable
 
 if TYPE_CHECKING:
@@ -28,13 +29,26 @@ if TYPE_CHECKING:
 
 __all__ = ["present", "watching"]
 
+_WHICH_PRESET = (
+    "How are these images prepared? A wrong guess spoils the ranges, so nothing was run. Add --preset imagenet (mean and "
+    "std of ImageNet), symmetric (-1..1), unit (0..1) or raw (0..255), or --mean and --std; in quantkit.toml under "
+    "[data.image]."
+)
 _ROWS = 12  # tensors in the table, unless all are asked for
 _METHODS = {"percentile": "perc.", "entropy": "entr.", "mse": "mse"}  # min-max clips nothing
 
 
 @contextmanager
-def watching(*, quiet: bool, doing: str = "Observing") -> Iterator["Watch"]:
-    """Show progress while the block runs, on a terminal; say what the data is unless `quiet`."""
+def watching(
+    *, quiet: bool, doing: str = "Observing", calibrates: bool = True
+) -> Iterator["Watch"]:
+    """Show progress while the block runs, on a terminal.
+
+    Args:
+        quiet: Do not print what the data is.
+        doing: What moves the bar.
+        calibrates: Refuse images whose preprocessing is not known before anything runs on them.
+    """
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -65,7 +79,7 @@ def watching(*, quiet: bool, doing: str = "Observing") -> Iterator["Watch"]:
         disable=not console.is_terminal,
     )
     try:
-        yield Watch(progress, quiet=quiet, doing=doing)
+        yield Watch(progress, quiet=quiet, doing=doing, calibrates=calibrates)
     finally:
         progress.stop()
 
@@ -73,9 +87,11 @@ def watching(*, quiet: bool, doing: str = "Observing") -> Iterator["Watch"]:
 class Watch:
     """A `Monitor`. The bar starts with the first samples: what is printed before stays above it."""
 
-    def __init__(self, progress: "Progress", *, quiet: bool, doing: str) -> None:
+    def __init__(self, progress: "Progress", *, quiet: bool, doing: str, calibrates: bool) -> None:
         self._progress = progress
         self._quiet = quiet
+        self._calibrates = calibrates
+        self._chosen = ""
         self._doing = doing
         self._step = ""
         self._what = "samples"
@@ -98,10 +114,27 @@ class Watch:
         self._progress.refresh()
 
     def data_found(self, found: "Description") -> None:
-        """Print what the data is, before it is run."""
+        """Print what the data is, before it is run.
+
+        Raises:
+            UsageError: Images would calibrate with a preprocessing that is a guess.
+        """
+        from quantkit.data.preprocessing import UNSET
+
+        if self._calibrates and any(w.startswith(UNSET) for w in found.warnings):
+            raise UsageError(_WHICH_PRESET)
         if not self._quiet:
-            _print_description(found)
+            _print_description(found, self._chosen)
         self._quiet = True  # data that is run twice is described once
+
+    def chosen(self, used: int | None, of: int | None) -> None:
+        """Note how many samples calibrate, to be printed with the data."""
+        if used is None or (of is not None and used >= of):
+            self._chosen = ""
+        elif of is None:
+            self._chosen = f"calibrating with at most {used} samples (--limit changes that)"
+        else:
+            self._chosen = f"calibrating with {used} of {of} samples (--limit changes that); {of - used} remain to judge with"
 
     def start(self, count: int | None, what: str = "samples") -> None:
         """Begin a bar of that length; data that is run twice has two."""
@@ -125,13 +158,14 @@ class Watch:
         self._progress.update(self._task, rate=rate, refresh=True)
 
 
-def _print_description(found: "Description") -> None:
+def _print_description(found: "Description", chosen: str) -> None:
     count = "samples" if found.samples is None else f"{found.samples} samples"
     if found.division:
         count = f"{count} ({found.division})"
     rows = [("data", f"{found.location}: {found.kind}, {count}, labels: {found.labels}")]
     rows += [("input", line) for line in found.inputs]
     rows += [("prepared", line) for line in found.preprocessing]
+    rows += [("used", chosen)] if chosen else []
     for name, text in rows:
         line(f"{name:9} {text}")
     print_notes(found.warnings)
@@ -178,8 +212,9 @@ def _facts(found: "Calibration") -> Iterator[str]:
         share = "" if counted == seen else f", {counted / seen:.0%} of them counted in histograms"
         yield f"observed {audit['samples']} samples, {seen:.3g} values{share}; min and max of all"
     if audit["outliers"]:
-        listed = ", ".join(f"{names.get(str(s), s)} ({n})" for s, n in audit["outliers"])
-        yield f"smallest or largest values come from (in so many tensors): {listed}"
+        outliers = ((names.get(str(s), s), n) for s, n in audit["outliers"])
+        listed = ", ".join(f"{name} ({n} tensor{'s' * (n != 1)})" for name, n in outliers)
+        yield f"samples that set the most extremes: {listed}"
     if audit["duplicates"]:
         first = [names.get(str(s), s) for s in audit["duplicates"][0]]
         yield f"copies   {len(audit['duplicates'])} groups of equal samples, the first: {first}"

@@ -1,6 +1,6 @@
 """What all commands share: consoles, lines, options, and tables that fit the terminal.
 
-Of a table what counts least is left out first, then names are shortened where they are all alike.
+A table leaves out the columns that may go, then shortens names where they are all alike.
 """
 
 import json
@@ -10,10 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from os.path import commonprefix
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from quantkit.errors import UsageError
 from quantkit.files import human
 from quantkit.text import printable
 
@@ -26,7 +29,8 @@ if TYPE_CHECKING:
 
     from quantkit.plan import Plan
 
-__all__ = ["Column", "ExternalDataOption", "JsonOption", "VerifyOption", "block_reasons", "errors"]
+__all__ = ["Column", "ExternalDataOption", "JsonOption", "OutputOption", "VerifyOption"]
+__all__ += ["block_reasons", "errors", "one_output"]
 __all__ += ["escape", "fitted_table", "float_reasons", "grouped", "human", "line", "marked"]
 __all__ += ["new_table", "output", "plan_table", "print_notes", "progress", "shortened"]
 __all__ += ["static_plan_table"]
@@ -44,6 +48,22 @@ VerifyOption = Annotated[
 ExternalDataOption = Annotated[
     bool, typer.Option("--external-data", help="Write weights to a .data file beside OUT.")
 ]
+
+
+OutputOption = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE", help="The same as OUT.")
+]
+
+
+def one_output(argument: Path | None, option: Path | None) -> Path | None:
+    """Return where to write, given as OUT or with -o; None if neither is.
+
+    Raises:
+        UsageError: Both are, and differ.
+    """
+    if argument is not None and option is not None and argument != option:
+        raise UsageError(f"Where to write: OUT says '{argument}' and -o '{option}'. Give one.")
+    return argument or option
 
 
 def output() -> "Console":
@@ -163,24 +183,32 @@ _REASONS = 5  # below a table of a static plan
 _OPERATORS = 3  # to a reason
 
 
-def plan_table(plan: "Plan") -> "Table":
-    """Show how many nodes of each operator run how, in a dynamic plan, and why not in integers."""
+def plan_table(plan: "Plan", how: str, more: str = "") -> "Table":
+    """Show how many nodes of each operator run in int8 and how many do not, and why.
+
+    Args:
+        plan: A dynamic or a static plan.
+        how: What the title calls it.
+        more: Where the reasons are that the table leaves out.
+    """
     from quantkit.plan import Mode
 
-    table = new_table("What runs how", ("operator",))
+    int8 = {Mode.INTEGER, Mode.STATIC, Mode.ABSORBED}
+    table = new_table(f"Execution plan ({how})", ("operator",))
     table.add_column("int8", justify="right", style="green")
     table.add_column("weights only", justify="right", style="cyan")
     table.add_column("float", justify="right")
     table.add_column("why not int8")
     for op_type, counts in sorted(plan.counts().items()):
         reasons = Counter(
-            grouped([n.why for n in plan.nodes if n.op_type == op_type and n.mode != Mode.INTEGER])
+            grouped([n.why for n in plan.nodes if n.op_type == op_type and n.mode not in int8])
         ).most_common()
         why = reasons[0][0] if reasons else ""
         if len(reasons) > 1:
-            why = f"{reasons[0][1]} x {why}; {sum(n for _, n in reasons[1:])} x for other reasons"
-        modes = (Mode.INTEGER, Mode.STORED, Mode.FLOAT)
-        table.add_row(escape(op_type), *(str(counts[m] or "-") for m in modes), escape(why))
+            others = sum(n for _, n in reasons[1:])
+            why = f"{reasons[0][1]}: {why}; {others} other{'s' * (others != 1)}{more}"
+        numbers = (sum(counts[m] for m in int8), counts[Mode.STORED], counts[Mode.FLOAT])
+        table.add_row(escape(op_type), *(str(n or "-") for n in numbers), escape(why))
     return table
 
 
@@ -188,7 +216,7 @@ def static_plan_table(plan: "Plan") -> "Table":
     """Show how many nodes of each operator run how, in a static plan: the modes that occur."""
     counts = plan.counts()
     seen = {mode.value for found in counts.values() for mode in found}
-    table = new_table("What runs how", ("operator",))
+    table = new_table("Execution plan", ("operator",))
     for mode, (name, style) in _COLUMNS.items():
         if mode in seen:
             table.add_column(name, justify="right", style=style)
@@ -234,7 +262,7 @@ def _reasons(plan: "Plan", modes: "Collection[str]", how: str) -> list[str]:
 
 
 _NAME = 32  # columns that a long name gets before others are left out
-_LEAST = 12
+_LEAST = 8
 _EDGE = 3
 _GAP = 2
 _HEADS = (0.4, 0.3, 0.5, 0.2, 0.6, 0.1, 0.7, 0.8, 0.9, 0.0)  # how much of a name's start is kept
@@ -308,7 +336,8 @@ def _kept(columns: Sequence[Column], widths: Sequence[int], room: int) -> list[i
 def shortened(names: Sequence[str], width: int) -> list[str]:
     """Return names of at most `width` characters, of which those that differ still do wherever that is possible.
 
-    First goes the start that all long names share (``/encoder/`` of ``/encoder/layer.3/...``), then the middle.
+    First goes the path that all long names share (``/encoder/`` of ``/encoder/layer.3/...``), then what is alike around
+    the part that differs, then the middle.
     """
     long = [name for name in names if len(name) > width]
     start = _shared(long) if len(long) > 1 else 0
@@ -316,11 +345,24 @@ def shortened(names: Sequence[str], width: int) -> list[str]:
     found: dict[str, str] = {}
     for name in dict.fromkeys(long):
         rest = f"…{name[start:]}" if start > 1 else name
-        tries = [rest] if len(rest) <= width else [_cut(rest, width, share) for share in _HEADS]
+        differing = [] if start > 1 else _differing(name, long, width)
+        cuts = (_cut(rest, width, share) for share in _HEADS)
+        tries = [rest] if len(rest) <= width else [*differing, *cuts]
         best = next((text for text in tries if not known[text]), tries[0])
         known[best] += 1
         found[name] = best
     return [found.get(name, name) for name in names]
+
+
+def _differing(name: str, names: Sequence[str], width: int) -> list[str]:
+    """Return a name cut on both sides of what only it has, after its first letters; nothing if that is too long."""
+    head = len(commonprefix(names))  # noqa: RUF071 - by letters is right
+    tail = len(commonprefix([other[head:][::-1] for other in names]))  # noqa: RUF071
+    own = name[head : len(name) - tail]
+    first = min(head, width - len(own) - 2)
+    if not own or first < 0:
+        return []
+    return [f"{name[:first]}{'…' * (first < head)}{own}{'…' * (tail > 0)}"]
 
 
 def _shared(names: Sequence[str]) -> int:

@@ -26,7 +26,7 @@ def demo(
     from quantkit.cli.evaluation_view import present
     from quantkit.workflows.demo import run_demo
 
-    with watching(quiet=True, doing="Running") as monitor:
+    with watching(quiet=True, doing="Running", calibrates=False) as monitor:
         done = run_demo(folder, monitor)
     present(done.result, done.files, as_json=as_json)
     if as_json:

@@ -35,7 +35,7 @@ _STYLES = {"better": "green", "worse": "bold red", "new": "cyan", "gone": "yello
 
 
 @expanded
-def diff(
+def diff(  # noqa: PLR0913 - one parameter a flag
     *,
     a: Annotated[
         Path,
@@ -48,6 +48,13 @@ def diff(
     ] = False,
     exit_code: Annotated[
         bool, typer.Option("--exit-code", help="Exit with 1 if they differ.")
+    ] = False,
+    fail_if_worse: Annotated[
+        bool,
+        typer.Option(
+            "--fail-if-worse",
+            help="Of two results: exit with 1 if a candidate got worse beyond noise, or fails the gate now.",
+        ),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -67,15 +74,20 @@ def diff(
         raise UsageError(
             f"{samples.used()} is for two models, which are run; these are {kinds[0]}s."
         )
+    if kinds[0] != "result" and fail_if_worse:
+        raise UsageError(
+            f"--fail-if-worse is for two results, which have figures; these are {kinds[0]}s."
+        )
     most = None if everything else _ROWS
+    worse = False
     match kinds[0]:
         case "model":
             same = _models(*paths, samples, everything=everything, as_json=as_json)
         case "result":
-            same = _results(*paths, most, as_json=as_json)
+            same, worse = _results(*paths, most, as_json=as_json)
         case _:
             same = _plans(*paths, most, as_json=as_json)
-    if exit_code and not same:
+    if (exit_code and not same) or (fail_if_worse and worse):
         raise typer.Exit(1)
 
 
@@ -85,7 +97,7 @@ def _models(a: Path, b: Path, flags: DataFlags, *, everything: bool, as_json: bo
 
     settings = _settings(flags)
     data = None if settings is None else settings.path
-    with watching(quiet=as_json) as monitor, progress() as show:
+    with watching(quiet=as_json, calibrates=False) as monitor, progress() as show:
         found = diff_models(
             a,
             b,
@@ -113,15 +125,23 @@ def _settings(flags: DataFlags) -> "DataSettings | None":
     return None
 
 
-def _results(a: Path, b: Path, most: int | None, *, as_json: bool) -> bool:
+def _results(a: Path, b: Path, most: int | None, *, as_json: bool) -> tuple[bool, bool]:
+    """Print what differs; return whether nothing does, and whether a candidate got worse."""
     from quantkit import diff_results
 
     found = diff_results(a, b)
+    if len(found.candidates) == 1:  # float alone
+        sides = (
+            f"'{path}' has {', '.join(n)}" for path, n in ((a, found.only_a), (b, found.only_b))
+        )
+        raise UsageError(
+            f"Nothing was compared: {' and '.join(sides)}. Evaluate them under the same names (NAME=PATH)."
+        )
     if as_json:
         write_json(found.to_json())
     else:
         _print_results(found, most)
-    return found.same
+    return found.same, found.is_worse
 
 
 def _plans(a: Path, b: Path, most: int | None, *, as_json: bool) -> bool:

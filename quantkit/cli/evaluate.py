@@ -147,7 +147,7 @@ def measured(asked: Asked, recipe: Recipe, *, as_json: bool, quiet: bool = False
         command=asked.command,
         recipe=recipe.text,
     )
-    with watching(quiet=as_json, doing="Running") as monitor:
+    with watching(quiet=as_json, doing="Running", calibrates=False) as monitor:
         result = work.evaluate(contenders, settings.path, settings, options, monitor)
     files = work.write_evaluation(result, folder, contenders)
     if not quiet:

@@ -27,6 +27,8 @@ __all__ = ["COLOURS", "evaluation_table", "objection_lines", "present"]
 COLOURS = {"pass": "green", "fail": "red", "undecided": "yellow", "invalid": "magenta"}
 """Of outcomes."""
 
+_DECIBELS = "SQNR in dB: output of float against its difference; 20 dB = 10 % error, 40 dB = 1 %; higher is better"
+
 
 def present(result: "Result", files: Sequence[Path], *, as_json: bool = False) -> None:
     """Print an evaluation, or its JSON."""
@@ -36,6 +38,7 @@ def present(result: "Result", files: Sequence[Path], *, as_json: bool = False) -
         write_json_text(result_text(result))
         return
     output().print(evaluation_table(result))
+    line(_DECIBELS)
     for text in _candidate_lines(result):
         marked(text)
     print_notes((*result.notes, *_warnings(result)))
@@ -93,22 +96,18 @@ def _warnings(result: "Result") -> list[str]:
 
 
 def evaluation_table(result: "Result") -> "Table":
-    """Return all models side by side, float first; it fits into 80 columns."""
+    """Return all models side by side, float first; names are cut before a column is left out."""
     data, metric = result.data, result.float_model.metric
     title = f"{result.title}: {data.samples} samples of {data.location}"
-    measured = [Column(title=metric.name), Column(title="drop")] if metric else []
-    measured += [Column(title="at most", drop=1)] if metric else []
-    rest = [Column(title="flips", drop=2), Column(title="SQNR")]
-    rest += [Column(title="time", drop=3), Column(title="int8", drop=4)]
+    heads = [metric.name.replace(" ", "\n"), "drop", "at\nmost"] if metric else []
+    heads = ["model", "size", *heads, "flips", "SQNR\ndB", "time", "int8"]
     rows = []
     for model in result.models:
         figures = [_value(model.metric), *_drop(model.metric)] if metric else []
         size = human(model.size.disk) if model.role == "float" else f"{model.size.ratio:.1%}"
         row = (size, *figures, _flips(model), _sqnr(model), _latency(model), _share(model))
         rows.append((model.name, *row))
-    return fitted_table(
-        title, [Column(title="model"), Column(title="size"), *measured, *rest], rows
-    )
+    return fitted_table(title, [Column(title=head) for head in heads], rows)
 
 
 def _value(metric: "Metric | None") -> str:
@@ -141,7 +140,7 @@ def _sqnr(model: "Evaluated") -> str:
         return "-"
     if worst.not_finite:
         return "not finite"
-    return "same" if worst.sqnr_db is None else f"{worst.sqnr_db:.1f} dB"
+    return "same" if worst.sqnr_db is None else f"{worst.sqnr_db:.1f}"
 
 
 def _latency(model: "Evaluated") -> str:

@@ -18,6 +18,7 @@ from quantkit.cli.console import (
     human,
     line,
     marked,
+    one_output,
     output,
     print_notes,
     progress,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = ["export"]
 
-_PANEL = "And on"
+_PANEL = "Next steps"
 
 
 class _ExportFlags(Flags):
@@ -91,11 +92,12 @@ def export(  # noqa: PLR0913 - one parameter a flag
             metavar="SOURCE",
         ),
     ],
-    target: Annotated[
+    out: Annotated[
         Path | None,
-        typer.Option(
-            "-o", "--out", metavar="FILE", help="Where to write. Default: <name>.onnx here."
-        ),
+        typer.Argument(help="Where to write. Default: <name>.onnx here.", metavar="OUT"),
+    ] = None,
+    target: Annotated[
+        Path | None, typer.Option("-o", "--out", metavar="FILE", help="The same as OUT.")
     ] = None,
     flags: _ExportFlags,
     on: _OnFlags,
@@ -110,12 +112,12 @@ def export(  # noqa: PLR0913 - one parameter a flag
     recipe = load_recipe()
     settings = flags.over(ExportSettings())
     data = data_settings(recipe.data, samples)
-    path = target or Path(f"{_stem(source)}.onnx")
+    path = one_output(out, target) or Path(f"{_stem(source)}.onnx")
     following = _following(on, path, has_data=data.path is not None)
     names = () if settings.classes is None else class_names(settings.classes)
     job = ExportJob(source=source, settings=settings, carried=carried_of(data, names))
     if ":" in source:
-        print_notes([f"{source} is Python code, which is run now."])
+        print_notes([f"importing {source.rpartition(':')[0]} runs its code"])
     with progress() as show:
         result = work(job, path, show)
     if not as_json:

@@ -172,7 +172,7 @@ def _part(value: str | float) -> float:
     try:
         return float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)
     except ValueError as e:
-        raise typer.BadParameter(f"'{value}' is no number: write 0.005, or 0.5%") from e
+        raise typer.BadParameter(f"'{value}' is not a number: write 0.005, or 0.5%") from e
 
 
 def _drop(value: str | float) -> float:

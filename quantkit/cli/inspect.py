@@ -1,5 +1,6 @@
 """`quantkit inspect MODEL`."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,7 +37,7 @@ def inspect(
         int, typer.Option(metavar="N", help="Analyze the N largest weights.", min=0)
     ] = 0,
     nodes: Annotated[
-        bool, typer.Option("--nodes", help="List every node that holds weights.")
+        bool, typer.Option("--nodes", help="List every node of both plans, with the reason.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -52,7 +53,9 @@ def inspect(
     console = output()
     _print_head(found)
     console.print(_size_table(found))
-    console.print(plan_table(found.plans["dynamic"]))
+    for mode, how in _MODES.items():
+        if mode in found.plans:
+            console.print(plan_table(found.plans[mode], how, " (--nodes lists them)"))
     if found.foreseen:
         console.print(_foreseen_table(found))
     for said, count in found.stored.items():
@@ -65,6 +68,8 @@ def inspect(
         marked(f"[yellow]warning:[/] {escape(warning)}")
     if not found.hazards:
         console.print("[green]no warnings[/]")
+    if found.next_mode:
+        _print_next(model, found)
 
 
 def _print_head(found: "Inspection") -> None:
@@ -80,6 +85,16 @@ def _print_head(found: "Inspection") -> None:
             console.print(f"  {kind:6} {_described(port)}", highlight=False)
     operators = ", ".join(f"{n} {op}" for op, n in found.operators.items())
     console.print(escape(f"operators: {operators}"), highlight=False)
+
+
+def _print_next(model: Path, found: "Inspection") -> None:
+    """Print the command to try first, and how many layers it can bring to int8."""
+    mode, count = found.next_mode, found.int8["layers"]
+    layers = f"{found.int8[mode]} of {count} layer{'s' * (count != 1)} can run in int8"
+    output_file = f"{model.stem}.int8.onnx"
+    data = " --data DIR" if mode == "static" else ""
+    files = shlex.join([str(model), output_file])
+    line(f"next: quantkit quantize {mode} {files}{data} ({layers})", "bold")
 
 
 def _described(port: "Port") -> str:
@@ -98,7 +113,9 @@ def _size_table(found: "Inspection") -> "Table":
     return table
 
 
+_MODES = {"static": "static, needs data", "dynamic": "dynamic, without data"}
 _FORMS = {
+    "static": "int8, ranges calibrated on data",
     "dynamic": "int8, computed in integers where that is faster",
     "weights": "4 bits in blocks, computed in float",
     "float16": "float16 in the file, computed in float",
@@ -107,7 +124,7 @@ _FORMS = {
 
 def _foreseen_table(found: "Inspection") -> "Table":
     """Return how large the file would be in each form, smallest last."""
-    table = new_table("What it would weigh", ("form", "command"), ("weights", "size", "share"))
+    table = new_table("Estimated size", ("form", "command"), ("weights", "size", "share"))
     forms = ((name, found.foreseen[name]) for name in _FORMS if name in found.foreseen)
     for name, size in sorted(forms, key=lambda form: -form[1]):
         plan = found.plans[name]
@@ -118,10 +135,11 @@ def _foreseen_table(found: "Inspection") -> "Table":
 
 
 def _print_nodes(found: "Inspection") -> None:
-    """Print a line a node, never folded: names are there to be copied."""
-    output().print("Nodes that hold weights: name, operator, mode, why")
-    for node in found.plans["dynamic"].nodes:
-        line(f"{node.node}  {node.op_type}  {node.mode.words}  {node.why}")
+    """Print a line per node, never folded: names are there to be copied."""
+    for mode in (mode for mode in _MODES if mode in found.plans):
+        line(f"Nodes, {mode} quantization: name, operator, mode, why")
+        for node in found.plans[mode].nodes:
+            line(f"{node.node}  {node.op_type}  {node.mode.words}  {node.why}")
 
 
 def _weight_table(found: "Inspection") -> "Table":

@@ -9,11 +9,13 @@ import typer
 from quantkit.cli.console import (
     ExternalDataOption,
     JsonOption,
+    OutputOption,
     VerifyOption,
     escape,
     human,
     marked,
     new_table,
+    one_output,
     output,
     print_notes,
     progress,
@@ -21,6 +23,7 @@ from quantkit.cli.console import (
 )
 from quantkit.cli.flags import expanded
 from quantkit.cli.result_view import print_verified, print_written
+from quantkit.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -47,7 +50,10 @@ def _show_passes(value: bool) -> None:  # noqa: FBT001 - typer's signature of a 
 @expanded
 def optimize(  # noqa: PLR0913 - one parameter a flag
     model: Annotated[Path, typer.Argument(help="The float32 model.", metavar="IN")],
-    target: Annotated[Path, typer.Argument(help="Where to write the result.", metavar="OUT")],
+    out: Annotated[
+        Path | None, typer.Argument(help="Where to write the result.", metavar="OUT")
+    ] = None,
+    named: OutputOption = None,
     only: Annotated[
         list[str] | None, typer.Option(metavar="PASS", help="Only this pass. May be repeated.")
     ] = None,
@@ -73,6 +79,9 @@ def optimize(  # noqa: PLR0913 - one parameter a flag
     """Simplify a model: fold constants and BatchNormalization, remove what does nothing. Stays float."""
     from quantkit.workflows.optimize import optimize_model
 
+    target = one_output(out, named)
+    if target is None:
+        raise UsageError("Where to write? quantkit optimize IN OUT.")
     with progress() as show:
         result = optimize_model(
             model,

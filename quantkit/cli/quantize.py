@@ -6,7 +6,15 @@ from typing import Annotated, Any
 
 import typer
 
-from quantkit.cli.console import ExternalDataOption, JsonOption, VerifyOption, progress, write_json
+from quantkit.cli.console import (
+    ExternalDataOption,
+    JsonOption,
+    OutputOption,
+    VerifyOption,
+    one_output,
+    progress,
+    write_json,
+)
 from quantkit.cli.flags import Command, Flags, Group, expanded
 from quantkit.cli.quantize_float16 import float16
 from quantkit.cli.quantize_static import static
@@ -72,7 +80,11 @@ def _group() -> None:
 def dynamic(  # noqa: PLR0913 - one parameter per flag
     *,
     model: Annotated[Path, typer.Argument(help="The float32 model.", metavar="IN")],
-    target: Annotated[Path, typer.Argument(help="Where to write the result.", metavar="OUT")],
+    output: Annotated[
+        Path | None,
+        typer.Argument(help="Where to write. Default: <model>.int8.onnx here.", metavar="OUT"),
+    ] = None,
+    named: OutputOption = None,
     flags: _DynamicFlags,
     external_data: ExternalDataOption = False,
     verify: VerifyOption = True,
@@ -88,6 +100,7 @@ def dynamic(  # noqa: PLR0913 - one parameter per flag
 
     if sample is not None and not verify:
         raise UsageError("--sample is what the result is verified with; leave out --no-verify.")
+    target = one_output(output, named) or Path(f"{model.stem}.int8.onnx")
     check_outputs([target], [sample])
     with progress() as show:
         result = pipeline(

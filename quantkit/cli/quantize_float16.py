@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quantkit.cli.calibration_view import watching
-from quantkit.cli.console import ExternalDataOption, JsonOption, VerifyOption, write_json
+from quantkit.cli.console import (
+    ExternalDataOption,
+    JsonOption,
+    OutputOption,
+    VerifyOption,
+    one_output,
+    write_json,
+)
 from quantkit.cli.data_options import DataFlags, data_settings, model_of, read_by
 from quantkit.cli.flags import Flags, expanded
 from quantkit.cli.result_view import print_result
@@ -61,6 +68,7 @@ def float16(  # noqa: PLR0913 - one parameter per flag
         Path | None,
         typer.Argument(help="Where to write. Default: <model>.float16.onnx here.", metavar="OUT"),
     ] = None,
+    named: OutputOption = None,
     flags: Float16Flags,
     samples: DataFlags,
     save_plan: Annotated[
@@ -80,7 +88,7 @@ def float16(  # noqa: PLR0913 - one parameter per flag
     recipe = load_recipe()
     job = float16_job(model, recipe, samples, flags)
     source = Path(str(job.source))
-    target = output or Path(f"{source.stem}.{job.options.dtype}.onnx")
+    target = one_output(output, named) or Path(f"{source.stem}.{job.options.dtype}.onnx")
     check_outputs([target, save_plan], [*read_by(job.settings, source), recipe.file])
     with watching(quiet=as_json) as monitor:
         result = line_of_float16(

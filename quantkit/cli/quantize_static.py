@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quantkit.cli.calibration_view import watching
-from quantkit.cli.console import ExternalDataOption, JsonOption, VerifyOption, write_json
+from quantkit.cli.console import (
+    ExternalDataOption,
+    JsonOption,
+    OutputOption,
+    VerifyOption,
+    one_output,
+    write_json,
+)
 from quantkit.cli.data_options import (
     DataFlags,
     MethodFlags,
@@ -174,6 +181,7 @@ def static(  # noqa: PLR0913 - one parameter a flag
         Path | None,
         typer.Argument(help="Where to write. Default: <model>.int8.onnx here.", metavar="OUT"),
     ] = None,
+    named: OutputOption = None,
     samples: DataFlags,
     how: MethodFlags,
     flags: StaticFlags,
@@ -201,7 +209,7 @@ def static(  # noqa: PLR0913 - one parameter a flag
     recipe = load_recipe()
     given = None if plan is None else read_plan(plan)
     job = job_of(model, recipe, samples, how, flags, plan=given)
-    target = output or Path(f"{Path(str(job.source)).stem}.int8.onnx")
+    target = one_output(output, named) or Path(f"{Path(str(job.source)).stem}.int8.onnx")
     read = read_by(job.settings, Path(str(job.source)))
     check_outputs([target, save_plan], [*read, plan, flags.calibration, recipe.file])
     with watching(quiet=as_json) as monitor:

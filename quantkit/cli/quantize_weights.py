@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quantkit.cli.calibration_view import watching
-from quantkit.cli.console import ExternalDataOption, JsonOption, VerifyOption, write_json
+from quantkit.cli.console import (
+    ExternalDataOption,
+    JsonOption,
+    OutputOption,
+    VerifyOption,
+    one_output,
+    write_json,
+)
 from quantkit.cli.data_options import DataFlags, data_settings, model_of, read_by
 from quantkit.cli.flags import Flags, expanded
 from quantkit.cli.result_view import print_result
@@ -62,6 +69,7 @@ def weights(  # noqa: PLR0913 - one parameter per flag
         Path | None,
         typer.Argument(help="Where to write. Default: <model>.int4.onnx here.", metavar="OUT"),
     ] = None,
+    named: OutputOption = None,
     flags: WeightsFlags,
     samples: DataFlags,
     plan: Annotated[
@@ -93,7 +101,7 @@ def weights(  # noqa: PLR0913 - one parameter per flag
         )
     job = weights_job(model, recipe, samples, flags)
     source = Path(str(job.source))
-    target = output or Path(f"{source.stem}.int{job.options.bits}.onnx")
+    target = one_output(output, named) or Path(f"{source.stem}.int{job.options.bits}.onnx")
     check_outputs([target, save_plan], [*read_by(job.settings, source), plan, recipe.file])
     with watching(quiet=as_json, doing="Solving") as monitor:
         result = quantize_weights(

@@ -58,7 +58,7 @@ def report(
         ),
     ] = False,
 ) -> None:
-    """Show a result: a page that opens from disk, and Markdown for a pull request. Reads nothing else."""
+    """Render result.json as an HTML page and Markdown."""
     from quantkit import write_report
 
     if view and form is Format.MD:

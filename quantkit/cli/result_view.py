@@ -36,7 +36,7 @@ def print_result(result: "QuantizeResult", target: Path, promise: str = "") -> N
     """
     modes = {n.mode.value for n in result.plan.nodes}
     wide = not modes.isdisjoint({"static", "blocks", "half"}) or bool(result.plan.halves)
-    output().print(static_plan_table(result.plan) if wide else plan_table(result.plan))
+    output().print(static_plan_table(result.plan) if wide else plan_table(result.plan, "dynamic"))
     lines = block_reasons(result.plan) + float_reasons(result.plan) if wide else []
     lines += [] if result.fusion is None else _fused(result.fusion)
     lines += [] if result.half is None else [str(result.half)]
@@ -51,7 +51,7 @@ def print_result(result: "QuantizeResult", target: Path, promise: str = "") -> N
         line(note)
     checked = result.verification
     if checked is not None:
-        print_verified(checked, f"SQNR against float on {checked.judged_on}", checked.figures())
+        print_verified(checked, f"SQNR vs float on {checked.judged_on}", checked.figures())
     print_written(target)
     print_notes(result.warnings)
 

@@ -63,6 +63,7 @@ def tune(  # noqa: PLR0913 - one parameter a flag
     model: Annotated[
         Path | None, typer.Argument(help="The float32 model; or in quantkit.toml.", metavar="MODEL")
     ] = None,
+    extra: Annotated[Path | None, typer.Argument(hidden=True)] = None,
     samples: _Samples,
     budget: _Budget,
     measured: _Measured,
@@ -83,9 +84,9 @@ def tune(  # noqa: PLR0913 - one parameter a flag
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Search for the fastest file that loses at most so much, on samples that are divided into choosing and judging ones.
+    """Find the fastest model within an accuracy budget, using separate data for selection and for the final check.
 
-    Writes the best so far at any time, and every candidate. Interrupted? The same command continues where it stopped.
+    Writes the best so far at any time, and every candidate. Interrupted? Rerun the same command to resume.
     Exits with 1 if the budget cannot be met: the best there is stands in the folder, with the reason.
     """
     from quantkit.cli.evaluate import refuse_code
@@ -95,6 +96,10 @@ def tune(  # noqa: PLR0913 - one parameter a flag
     from quantkit.workflows.tune import tune as work
     from quantkit.workflows.tune.folder import places_in
 
+    if extra is not None:
+        raise UsageError(
+            f"tune writes a folder with every candidate, not '{extra}': add -o DIR; the best one is DIR/model.onnx."
+        )
     recipe = load_recipe()
     source = model or recipe.model
     if source is None:
@@ -130,7 +135,7 @@ def tune(  # noqa: PLR0913 - one parameter a flag
         with watching(quiet=as_json, doing="Running") as monitor:
             found = work(job, monitor)
     except KeyboardInterrupt as e:
-        said = f"interrupted; '{folder}' keeps what was found, and the same command continues from there"
+        said = f"interrupted; '{folder}' keeps what was found, and rerunning the same command resumes there"
         raise InterruptedRunError(str(e) or (said if folder.exists() else "")) from None
     if as_json:
         write_json(_plain(found))

@@ -1,12 +1,17 @@
 """`quantkit view MODEL [OTHER]`."""
 
+import os
 import shlex
+import shutil
+import sys
+import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from quantkit.cli.console import line, print_notes, progress
+from quantkit.cli.console import line, output, print_notes, progress
 from quantkit.cli.flags import expanded
 from quantkit.errors import UsageError
 
@@ -24,7 +29,10 @@ def view(  # noqa: PLR0913 - one parameter per question
     page: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="HTML", help="Write quantkit's own page; it loads nothing."
+            "--output",
+            "-o",
+            metavar="HTML",
+            help="Where to write the page. Default: a temporary file, opened in a browser.",
         ),
     ] = None,
     float_model: Annotated[
@@ -53,7 +61,7 @@ def view(  # noqa: PLR0913 - one parameter per question
         typer.Option(metavar="PLAN", help="A plan: what becomes of each node, and why."),
     ] = None,
     timed: Annotated[
-        bool, typer.Option("--time", help="Measure what each layer takes here, on made-up inputs.")
+        bool, typer.Option("--time", help="Measure what each layer takes here, on random inputs.")
     ] = False,
     raw: Annotated[
         bool, typer.Option("--raw", help="Draw every node as a box of its own.")
@@ -64,23 +72,31 @@ def view(  # noqa: PLR0913 - one parameter per question
             "--model-explorer", metavar="DIR", help="Write the same for Google's Model Explorer."
         ),
     ] = None,
-    show: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    show: Annotated[
+        bool, typer.Option("--open", help="Open the page of -o in a browser, too.")
+    ] = False,
+    netron: Annotated[
+        bool, typer.Option("--netron", help="Open the model in Netron instead (extra 'view').")
+    ] = False,
 ) -> None:
-    """Show a model: with -o as a page with what is known of each layer, two models beside each other; without, in Netron."""
+    """Render a model (or two, side by side) as an HTML graph that makes no network requests."""
     if other is not None and float_model is not None:
         raise UsageError("OTHER and --float both name a second model: give one of them.")
-    if show and page is None:
-        raise UsageError("--open shows quantkit's own page: it needs -o graph.html.")
     first, last = (model, other) if other is not None else (float_model, model)
-    if page is None and explorer is None:
-        asked = (first, result, calibration, plan, timed or None, raw or None)
-        if any(one is not None for one in asked):
-            raise UsageError("Netron shows one model as it is; for all else add -o graph.html.")
+    if netron:
+        asked = (first, page, result, calibration, plan, explorer)
+        if timed or raw or show or any(one is not None for one in asked):
+            raise UsageError("Netron shows one model as it is: leave out --netron for all else.")
         _netron(model)
         return
     from quantkit import view_model
 
-    with progress() as tell:
+    temporary = page is None and explorer is None
+    with ExitStack() as failing, progress() as tell:
+        if temporary:
+            folder = tempfile.mkdtemp(prefix="quantkit-view-")
+            failing.callback(shutil.rmtree, folder)
+            page = Path(folder) / f"{last.stem}.html"
         files = view_model(
             last,
             page,
@@ -93,6 +109,7 @@ def view(  # noqa: PLR0913 - one parameter per question
             model_explorer=explorer,
             progress=tell,
         )
+        failing.pop_all()
     print_notes(files.notes)
     for path in (files.html, *files.explorer):
         if path is not None:
@@ -104,8 +121,14 @@ def view(  # noqa: PLR0913 - one parameter per question
         line(
             f"open it: model-explorer {shlex.join(map(str, graphs))} --node_data_paths={shlex.quote(named)}"
         )
-    if show and files.html is not None:
+    if files.html is not None and (show or (temporary and _has_screen())):
         typer.launch(str(files.html))
+
+
+def _has_screen() -> bool:
+    """Return whether somebody sits in front of it: a terminal, and on Linux a display."""
+    displayed = "DISPLAY" in os.environ or "WAYLAND_DISPLAY" in os.environ
+    return output().is_terminal and (displayed or not sys.platform.startswith("linux"))
 
 
 def _netron(model: Path) -> None:
@@ -114,7 +137,7 @@ def _netron(model: Path) -> None:
     with netron_server(model) as (address, wait):
         line(f"{model} in Netron at {address} (Ctrl-C ends it)")
         line(
-            "Netron's page contacts third parties; -o graph.html writes a page that contacts nobody",
+            "Netron's page contacts third parties; quantkit's own page, without --netron, contacts nobody",
             "yellow",
         )
         wait()

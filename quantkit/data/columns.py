@@ -223,7 +223,7 @@ def _text_columns(
         return (texts[0],)
     has = f"the text columns are {quoted(texts)}" if texts else f"there are {quoted(columns)}"
     raise DataError(
-        f"Which column holds the text cannot be told: {has}; set --column NAME (twice for a pair)."
+        f"Cannot tell which column holds the text: {has}; set --column NAME (twice for a pair)."
     )
 
 

@@ -17,7 +17,9 @@ from quantkit.data.model import InputSpec
 from quantkit.errors import DataError, UsageError
 from quantkit.settings import ImageSettings, Layout, Size
 
-__all__ = ["Preprocessing", "image_input", "preprocessing"]
+__all__ = ["UNSET", "Preprocessing", "image_input", "preprocessing"]
+
+UNSET = "No preprocessing is set"  # how the warning begins
 
 _IMAGE_RANK = 4
 _AS_STORED = "pixels as stored: EXIF is not looked at"
@@ -112,9 +114,10 @@ def preprocessing(settings: ImageSettings, spec: InputSpec) -> Preprocessing:
     # Resolved in the order in which one needs the other: 1. the layout, as all else reads its axes; 2. channels; 3.
     # sizes, where a letterbox replaces crop and resize (it does both); 4. values. A free channel axis is taken for
     # colour. The model's own size wins over a preset's, and contradicts what was set by hand with an error. The range
-    # of values is printed as well as checked: "gives -2.1 to 2.6" tells a user who knows the model that mean or std
+    # of values is printed as well as checked: "resulting range -2.1 to 2.6" tells a user who knows the model that mean or std
     # is wrong.
-    resolved = _for_dtype(settings, spec).resolved()
+    chosen = _for_dtype(settings, spec)
+    resolved = chosen.resolved()
     layout = _layout(settings, spec)
     channels, height, width = (
         spec.shape[a] for a in ((1, 2, 3) if layout == "NCHW" else (3, 1, 2))
@@ -152,19 +155,23 @@ def preprocessing(settings: ImageSettings, spec: InputSpec) -> Preprocessing:
         lines=(
             *([_AS_STORED] if resolved.exif is False else []),
             *_size_lines(resize, crop, letterbox),
-            f"{_value_line(settings, resolved)}; gives {low:.4g} to {high:.4g}",
+            f"{_value_line(settings, resolved)}; resulting range {low:.4g} to {high:.4g}",
             f"{colours}, {layout}",
         ),
-        warnings=_warnings(resolved, spec),
+        warnings=_warnings(chosen, resolved, spec),
     )
 
 
 def _for_dtype(settings: ImageSettings, spec: InputSpec) -> ImageSettings:
     """Return the settings; an integer input takes pixels as they are unless told otherwise."""
-    untold = all(v is None for v in (settings.preset, settings.pixels, settings.mean, settings.std))
-    if spec.dtype.kind not in "iu" or not untold:
+    if spec.dtype.kind not in "iu" or not _is_unset(settings):
         return settings
     return replace(settings, preset="raw")
+
+
+def _is_unset(settings: ImageSettings) -> bool:
+    """Return whether nothing says which values pixels become."""
+    return all(v is None for v in (settings.preset, settings.pixels, settings.mean, settings.std))
 
 
 def _layout(settings: ImageSettings, spec: InputSpec) -> Layout:
@@ -176,7 +183,7 @@ def _layout(settings: ImageSettings, spec: InputSpec) -> Layout:
     if last and not first:
         return "NHWC"
     raise UsageError(
-        f"The layout of the input '{spec}' cannot be told from its shape: "
+        f"Cannot tell the layout of the input '{spec}' from its shape: "
         "set --layout NCHW or --layout NHWC."
     )
 
@@ -294,20 +301,20 @@ def _size_lines(
 
 
 def _value_line(settings: ImageSettings, resolved: ImageSettings) -> str:
-    line = f"pixels {resolved.pixels}"
+    line = "scale to 0-1" if resolved.pixels == "0-1" else "pixels of 0-255"
     high = max((*(settings.mean or ()), *(settings.std or ())), default=0.0)
     if settings.pixels is None and high > 1:
-        line += f" (told from a mean or std of {high:g})"
-    for key, values in (("mean", resolved.mean), ("std", resolved.std)):
+        line += f" (because of a mean or std of {high:g})"
+    for verb, values in (("subtract mean", resolved.mean), ("divide by std", resolved.std)):
         if values is not None:
-            line += f", {key} {', '.join(f'{v:g}' for v in values)}"
+            line += f", {verb} {', '.join(f'{v:g}' for v in values)}"
     return line
 
 
-def _warnings(resolved: ImageSettings, spec: InputSpec) -> tuple[str, ...]:
-    if resolved.mean is None and resolved.std is None:
+def _warnings(settings: ImageSettings, resolved: ImageSettings, spec: InputSpec) -> tuple[str, ...]:
+    if _is_unset(settings):
         text = (
-            f"No preprocessing is set: the input '{spec.name}' gets pixels of {resolved.pixels}. "
+            f"{UNSET}: the input '{spec.name}' gets pixels of {resolved.pixels}. "
             "If the model was trained on anything else, the ranges will be wrong: "
             "set --mean and --std, or --preset; in quantkit.toml under [data.image]."
         )

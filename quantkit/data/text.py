@@ -17,7 +17,7 @@ import numpy as np
 
 from quantkit.data.model import Array, InputSpec, Padding
 from quantkit.data.rows import quoted
-from quantkit.errors import DataError, UsageError
+from quantkit.errors import DataError, UsageError, install_command
 from quantkit.settings import TextSettings
 
 __all__ = ["TextEncoder", "find_tokenizer", "looks_like_text", "text_encoder"]
@@ -191,9 +191,7 @@ def _load(file: Path) -> Any:
     try:
         from tokenizers import Tokenizer
     except ImportError as e:
-        raise DataError(
-            "Text needs the package 'tokenizers': pip install tokenizers, or 'quantkit-onnx[text]'."
-        ) from e
+        raise DataError(f"Text needs the package 'tokenizers': {install_command('text')}.") from e
     try:
         return Tokenizer.from_file(str(file))
     except Exception as e:  # tokenizers raises no narrower class

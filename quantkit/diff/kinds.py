@@ -10,6 +10,7 @@ from typing import Literal
 
 from quantkit.data import Description, batches, collate, fixed_batch, open_data
 from quantkit.errors import DataError, UsageError, as_os_error
+from quantkit.files import model_in
 from quantkit.observe.prepare import inputs_of, with_model_folder
 from quantkit.plan.plan_file import FORMAT
 from quantkit.result import SCHEMA
@@ -79,7 +80,7 @@ def located(path: Path) -> Path:
     """
     if path.is_dir():
         if not (path / _RESULT).is_file():
-            raise UsageError(f"'{path}' is a folder without {_RESULT}; give a file.")
+            raise UsageError(f"'{path}' is a folder without {_RESULT}: {model_in(path)}")
         return path / _RESULT
     if not path.is_file():
         raise as_os_error(UsageError(f"There is no file '{path}'."), FileNotFoundError)

@@ -121,10 +121,10 @@ class LayerChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateDiff:
-    """One candidate of the same name in both results.
+    """One candidate in both results.
 
     Attributes:
-        name: Its name; the float model is among them.
+        name: Its name, "old -> new" where that differs; the float model is among them.
         figures: Every figure of either.
         outcome: Its verdict, if that differs.
         rules: Rules whose limit or outcome differs.
@@ -187,6 +187,14 @@ class ResultDiff:
             (c.name, f) for c in self.candidates for f in c.figures if f.verdict == "worse"
         )
 
+    @property
+    def is_worse(self) -> bool:
+        """Whether a candidate has a worse figure, fails the gate that it passed, or is gone."""
+        candidates = self.candidates[1:]  # float is not what is released
+        broken = any(c.outcome.a == "pass" and c.outcome.b for c in candidates if c.outcome)
+        worse = any(f.verdict == "worse" for c in candidates for f in c.figures)
+        return broken or worse or bool(self.only_a)
+
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
         plain: dict[str, Any] = msgspec.json.decode(
@@ -196,20 +204,22 @@ class ResultDiff:
 
 
 def compare_results(a: Result, b: Result) -> ResultDiff:
-    """Compare two results; candidates are matched by name, the float models with each other."""
+    """Compare two results: candidates of the same name, or the only ones, and the float models with each other."""
     before, after = ({m.name: m for m in result.candidates} for result in (a, b))
     verdicts = [{v.candidate: v for v in result.verdicts} for result in (a, b)]
     same = (a.data.fingerprint, a.data.order) == (b.data.fingerprint, b.data.order)
+    pairs = {name: name for name in before if name in after}
+    if len(before) == len(after) == 1:
+        pairs = dict(zip(before, after, strict=True))
     both = (
         _candidate(
-            name,
-            before[name],
-            after[name],
-            [found.get(name) for found in verdicts],
+            old if old == new else f"{old} -> {new}",
+            before[old],
+            after[new],
+            [verdicts[0].get(old), verdicts[1].get(new)],
             same_samples=same,
         )
-        for name in before
-        if name in after
+        for old, new in pairs.items()
     )
     floats = _candidate("float", a.float_model, b.float_model, [None, None], same_samples=same)
     return ResultDiff(
@@ -217,8 +227,8 @@ def compare_results(a: Result, b: Result) -> ResultDiff:
         b=b.title,
         caveats=_caveats_of(a, b),
         candidates=(floats, *both),
-        only_a=tuple(n for n in before if n not in after),
-        only_b=tuple(n for n in after if n not in before),
+        only_a=tuple(n for n in before if n not in pairs),
+        only_b=tuple(n for n in after if n not in pairs.values()),
     )
 
 

@@ -212,7 +212,7 @@ def _opened(
         name, image = next(iter(told.items()))
         source = opening(replace(settings, image=image))
         if "pixels" in source.description.settings:
-            said = f"Images are prepared as '{name}' says; --preset, --mean and the like say otherwise."
+            said = f"Preprocessing taken from '{name}'. Override with --preset, --mean, ..."
             return source, (said,)
     return opening(settings), ()
 

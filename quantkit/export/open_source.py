@@ -59,12 +59,16 @@ def open_source(source: Any, settings: ExportSettings, progress: Callable[[str],
     if not isinstance(source, str | Path):
         own = type(source)
         named = f"{own.__module__}:{own.__qualname__}"
-        return _open_object(Loaded(value=source, name=named, file=None), settings)
+        loaded = Loaded(value=source, name=named, file=None)
+        return _open_object(loaded, settings, _given(settings))
     name = str(source)
     kind = kind_of(name)
     if kind == "object":
+        given = _given(settings)  # before code is run that may import a framework for seconds
+        if settings.weights is not None and not settings.weights.exists():
+            raise UsageError(f"The weights '{settings.weights}' do not exist.")
         progress(f"Running {name}")
-        return _open_object(load_object(name), settings)
+        return _open_object(load_object(name), settings, given)
     progress(f"Reading {name}")
     if settings.weights is not None:
         raise UsageError(
@@ -81,8 +85,7 @@ def _given(settings: ExportSettings) -> Inputs | None:
     return parse_inputs(settings.inputs, settings.sizes) if settings.inputs else None
 
 
-def _open_object(loaded: Loaded, settings: ExportSettings) -> Opened:
-    given = _given(settings)
+def _open_object(loaded: Loaded, settings: ExportSettings, given: Inputs | None) -> Opened:
     value = _made(loaded)
     if _is_of(value, "torch.nn.modules.module", "Module"):
         return _open_module(value, loaded, settings, given)
@@ -150,7 +153,7 @@ def _open_module(
     notes = [] if settings.weights is None else with_weights(module, settings.weights)
     if inputs is None:
         raise UsageError(
-            f"What does '{loaded.name}' take? Add {signature_hint(module)} or --example x.npz."
+            f"Missing input description of '{loaded.name}': add {signature_hint(module)} or --example x.npz."
         )
     ready = ready_module(module, inputs, settings.outputs, legacy=settings.legacy)
     return Opened(

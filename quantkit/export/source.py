@@ -14,7 +14,7 @@ from shutil import which
 from types import ModuleType
 from typing import Any, Literal
 
-from quantkit.errors import ModelError, QuantkitError, UsageError, as_os_error
+from quantkit.errors import ModelError, QuantkitError, UsageError, as_os_error, install_command
 from quantkit.export.blame import blamed
 from quantkit.settings import closest
 
@@ -23,8 +23,7 @@ __all__ += ["own_path", "user_code"]
 
 _TORCH = (
     "This source needs PyTorch, which is not installed: install its CPU build with the command that PyTorch's 'Get started' "
-    "page shows for compute platform CPU (a plain 'pip install torch' brings CUDA and 5 GB on Linux), and 'pip install "
-    "quantkit-onnx[export]'."
+    "page shows for compute platform CPU (a plain 'pip install torch' brings CUDA and 5 GB on Linux), and {}."
 )
 
 Kind = Literal["object", "program", "torchscript", "keras", "tflite", "saved model"]
@@ -208,7 +207,7 @@ def user_code(doing: str) -> Iterator[None]:
     except ModuleNotFoundError as e:
         missing = e.name or str(e)
         if missing.partition(".")[0] == "torch":
-            raise UsageError(_TORCH) from e
+            raise UsageError(_TORCH.format(install_command("export"))) from e
         raise UsageError(f"{doing} needs the module '{missing}': install it.") from e
     except (Exception, SystemExit) as e:
         raise ModelError(f"{doing} fails: {blamed(e)}.") from e
@@ -256,4 +255,4 @@ def need_torch() -> Any:
     Raises:
         UsageError: It is not installed; the message says how to get the build for CPUs.
     """
-    return quiet_import("torch", _TORCH)
+    return quiet_import("torch", _TORCH.format(install_command("export")))

@@ -242,7 +242,7 @@ def open_script(path: Path, given: Inputs | None, settings: ExportSettings) -> _
         raise ModelError(f"torch cannot read '{path}' as TorchScript: {said_by(e)}.") from e
     if given is None:
         raise UsageError(
-            f"What does '{path}' take? Add {signature_hint(module)} or --example x.npz."
+            f"Missing input description of '{path}': add {signature_hint(module)} or --example x.npz."
         )
     ready = ready_module(module, given, settings.outputs, legacy=True)
     return ready, ready.inputs

@@ -197,7 +197,7 @@ def ready_module(
             "the model does not run on made-up values: it was proved on rows of the example alone"
         )
     if was_training:
-        notes = ["the model came in training mode and was put into evaluation mode", *notes]
+        notes = ["switched the model from train() to eval()", *notes]
     return TorchModule(
         module=module,
         inputs=inputs,

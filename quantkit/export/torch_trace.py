@@ -18,7 +18,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, Self
 
-from quantkit.errors import ModelError
+from quantkit.errors import ModelError, install_command
 from quantkit.export.blame import Line, blamed, innermost, is_users, line_of, placed
 from quantkit.export.framework import Exported, Limit
 from quantkit.export.inputs import Inputs
@@ -123,9 +123,7 @@ def need_exporter() -> None:
     Raises:
         UsageError: It is not installed.
     """
-    quiet_import(
-        "onnxscript", "torch's exporter needs onnxscript: pip install 'quantkit-onnx[export]'."
-    )
+    quiet_import("onnxscript", f"torch's exporter needs onnxscript: {install_command('export')}.")
 
 
 def traced(job: Traced, folder: Path, opset: int, *, older: str = "") -> Exported:

@@ -16,6 +16,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from quantkit.errors import ModelError, UsageError, as_os_error
+from quantkit.files import model_in
 from quantkit.graph._wire import LIMIT, MARK, split
 from quantkit.graph.intake import DamageError, complaint_of, mend, validate
 from quantkit.graph.mapping import MappedFile
@@ -185,7 +186,8 @@ def _require_file(path: Path) -> None:
         raise as_os_error(ModelError(f"Model file '{path}' does not exist."), e) from e
     if not stat.S_ISREG(mode):
         if stat.S_ISDIR(mode):
-            raise as_os_error(ModelError(f"Model file '{path}' is a directory."), IsADirectoryError)
+            said = f"Model file '{path}' is a directory: {model_in(path)}"
+            raise as_os_error(ModelError(said), IsADirectoryError)
         raise ModelError(f"Model file '{path}' is no regular file.")
     if size == 0:
         raise ModelError(f"'{path}' is empty (0 bytes).")

@@ -234,8 +234,8 @@ def _verdict(
         return f"{enough} of your {samples} samples would have been enough"
     moving = _moving(tensors, len(prefixes) - 1)
     return (
-        f"not settled: from {prefixes[-1]} to {samples} samples {moving} of {len(tensors)} ranges "
-        f"changed by more than {MOVED:.0%} of their width: add data"
+        f"not converged: going from {prefixes[-1]} to {samples} samples still moved {moving} of {len(tensors)} ranges by "
+        f"more than {100 * MOVED:.0f} %. Add data."
     )
 
 

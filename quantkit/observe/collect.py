@@ -47,7 +47,9 @@ from quantkit.provenance import cpu_name, model_digest, software
 from quantkit.settings import DataSettings
 from quantkit.targets import cores
 
-__all__ = ["CalibrateOptions", "collect"]
+__all__ = ["MOST_SAMPLES", "CalibrateOptions", "collect"]
+
+MOST_SAMPLES = 256  # beyond, ranges hardly move, and the rest is worth more for judging
 
 _GLANCED_AT = 128  # tensors of an audit that only warns
 _PROGRAM = 200 << 20  # bytes that Python and its libraries take
@@ -75,6 +77,7 @@ class CalibrateOptions:
         scheduler: Address of a dask scheduler, whose workers are used instead.
         threads: For one operator; more than one only for models too large to run twice at a time.
         memory: Bytes of activations that may be held at once.
+        most: Samples to calibrate with where the settings give no limit and there are more; None: all.
     """
 
     method: CalibratorOf = DEFAULT
@@ -88,6 +91,7 @@ class CalibrateOptions:
     scheduler: str | None = None
     threads: int = 1
     memory: int = MEMORY
+    most: int | None = MOST_SAMPLES
 
 
 def collect(  # noqa: PLR0913 - one parameter per question

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
-from quantkit.errors import QuantkitError, UsageError
+from quantkit.errors import QuantkitError, UsageError, install_command
 from quantkit.observe.job import Job, Shard, ShardResult, observe_shard
 
 __all__ = ["cluster", "run_each", "run_on", "workers_of"]
@@ -42,9 +42,7 @@ def cluster(scheduler: str, say: Callable[[str], None] = lambda _: None) -> Iter
     try:
         from distributed import Client
     except ImportError as e:
-        raise UsageError(
-            "--scheduler needs dask: pip install distributed, or 'quantkit-onnx[distributed]'."
-        ) from e
+        raise UsageError(f"--scheduler needs dask: {install_command('distributed')}.") from e
     with _quiet():
         try:
             client = Client(scheduler, timeout="10s")

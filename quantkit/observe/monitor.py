@@ -28,6 +28,9 @@ class Monitor(Protocol):
     def data_found(self, found: Description) -> None:
         """Say what the data is, before it is run."""
 
+    def chosen(self, used: int | None, of: int | None) -> None:
+        """Say how many samples calibrate (None: all), of how many (None: not known)."""
+
     def start(self, count: int | None, what: str = "samples") -> None:
         """Say how many samples, or of what else, there will be; None if nobody knows."""
 
@@ -51,6 +54,9 @@ class Silent:
         """Say nothing."""
 
     def data_found(self, found: Description) -> None:
+        """Say nothing."""
+
+    def chosen(self, used: int | None, of: int | None) -> None:
         """Say nothing."""
 
     def start(self, count: int | None, what: str = "samples") -> None:

@@ -148,7 +148,8 @@ def quantize_static(  # noqa: PLR0913 - onnxruntime's signature
         )
     if data is None:
         raise UsageError("Give calibration_data_reader, or a calibration_cache_path that exists.")
-    options = CalibrateOptions() if ask is None else CalibrateOptions(method=ask)
+    options = CalibrateOptions(most=None)  # a reader is read to its end
+    options = options if ask is None else replace(options, method=ask)
     try:
         result = static(
             static_job(model_input, data, given, calibrate=options),

@@ -381,7 +381,8 @@ def cached(
     if data is None:
         said = f"There is no calibration '{path}' for this model yet, and no calibration_data_reader to make one."
         raise as_os_error(UsageError(said), FileNotFoundError)
-    options = CalibrateOptions() if ask is None else CalibrateOptions(method=ask)
+    options = CalibrateOptions(most=None)  # a reader is read to its end
+    options = options if ask is None else replace(options, method=ask)
     check_folder(path.parent, [path.name], ())
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == _FILE_OF_OURS:

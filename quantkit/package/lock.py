@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, cast
 
-from quantkit.errors import UsageError, as_os_error
+from quantkit.errors import UsageError, as_os_error, install_command
 from quantkit.provenance import runtime_package
 
 __all__ = ["IMAGES", "SERVER", "TEXTS", "Package", "download", "installed", "lock_text", "machine"]
@@ -94,7 +94,7 @@ def installed(names: Iterable[str]) -> tuple[Package, ...]:
         except metadata.PackageNotFoundError as e:
             raise UsageError(
                 f"The image gets the packages that are installed here, and '{name}' is not: "
-                "pip install 'quantkit-onnx[serve]', or give a file by --lock."
+                f"{install_command('serve')}, or give a file by --lock."
             ) from e
         needs = tuple(sorted(_needs(about)))
         found[name] = Package(

@@ -332,7 +332,10 @@ def read_provenance(source: str | Path | ir.Model) -> Provenance | None:
 
 
 _APART = 4.0  # times as wide: hardly two parts of one data set are, and most changes of the pixels' range
-_TOLD = re.compile(r" \(told from [^)]*\)")
+_GUESSED = re.compile(r" \((told from|because of) [^)]*\)")
+_FACTS = re.compile(
+    r"-?\d[\d.]*|[A-Z]{3,}"
+)  # sizes, values, channels and layout: versions word the rest differently
 
 
 def calibrated_of(
@@ -376,7 +379,7 @@ def _differences(data: DataOrigin, evaluated: DataSource) -> Iterator[str]:
     ]
     if not data.settings and data.kind == evaluated.kind == "image folder":  # of an older version
         before, now = ("; ".join(d.preprocessing) for d in (data, evaluated))
-        if _TOLD.sub("", before) != _TOLD.sub("", now):
+        if _FACTS.findall(_GUESSED.sub("", before)) != _FACTS.findall(_GUESSED.sub("", now)):
             found.append(("images", f"'{before}'", f"'{now}'"))
     for key, before, now in found:
         yield f"{key}: calibrated with {before}, evaluated with {now}"

@@ -59,7 +59,8 @@ FLOOR_DB = 20.0
 VARYING_DB = 10.0
 
 # What a model was judged on.
-MADE_UP, GIVEN = "made-up inputs", "a given sample"
+_SAMPLE = "pass real ones with --sample FILE"
+MADE_UP, GIVEN = "random inputs", "a given sample"
 HELD_OUT = "samples that it was not calibrated with"
 IN_TURNS = "samples, each left out of calibration in turn"
 CALIBRATED = "samples that it was calibrated with"
@@ -146,7 +147,7 @@ class Verification:
         found = self.figures(_SHOWN)
         inside = " (in-sample: other inputs may get less)" if self.on == CALIBRATED else ""
         return f"{self.heading}: {done}" + (
-            f"; SQNR against float on {self.judged_on}{inside}: {found}" if found else ""
+            f"; SQNR vs float on {self.judged_on}{inside}: {found}" if found else ""
         )
 
     def figures(self, most: int | None = None) -> str:
@@ -174,6 +175,13 @@ class Verification:
         unlike = (a.values >= _ENOUGH and a.share < _HALF for a in self.agreement.values())
         poor = any(unlike) if self.worst is None else self.worst < NOISE_DB
         return "noise" if poor else "checked" if self.on == CALIBRATED else "verified"
+
+    @property
+    def remark(self) -> str:
+        """The note as a sentence; "" if there is none."""
+        rest = self.note.removeprefix("not run: ")
+        said = f"Not verified: {rest}." if rest != self.note else f"Verification: {rest}."
+        return said if self.note else ""
 
     @property
     def judged_on(self) -> str:
@@ -253,12 +261,12 @@ def run_float(
     strange = strange_input(session.get_inputs())
     if strange is not None:
         why = f"no value can be made up for input '{strange.name}' of type {strange.type}"
-        return Reference(feeds={}, outputs={}, note=f"not run: {why}; pass a sample")
+        return Reference(feeds={}, outputs={}, note=f"not run: {why}; {_SAMPLE}")
     found = run_made_up(session, ranges)
     if found.feeds:
         return Reference(feeds=found.feeds, outputs=found.outputs, note=wide)
-    why = f"the float model accepts none of the inputs made up for it ({found.reason})"
-    return Reference(feeds={}, outputs={}, note=f"not run: {why}; pass a sample")
+    why = f"the float model rejected our random inputs ({found.reason})"
+    return Reference(feeds={}, outputs={}, note=f"not run: {why}; {_SAMPLE}")
 
 
 def _run_samples(session: Any, sample: Feeds, more: Sequence[Feeds], on: str) -> Reference:

@@ -19,6 +19,7 @@ import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 
 from quantkit.errors import ModelError, UsageError, as_os_error
+from quantkit.files import model_in
 from quantkit.runtime.synthetic_inputs import Feeds, made_up_feeds
 from quantkit.serve.mixing import mixing_operator
 from quantkit.serve.protocol import Array, Port
@@ -183,7 +184,8 @@ def _short(provider: str) -> str:
 def _content(path: Path) -> bytes:
     """Return the model file, read once: it may be replaced at any time, and digest and session must agree."""
     if not path.is_file():
-        said = f"There is no model '{path}': give the path of an ONNX file."
+        where = model_in(path) if path.is_dir() else "give the path of an ONNX file."
+        said = f"There is no model '{path}': {where}"
         raise as_os_error(ModelError(said), FileNotFoundError)
     try:
         return path.read_bytes()

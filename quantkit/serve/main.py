@@ -21,7 +21,7 @@ from threading import Event, Thread
 from types import FrameType
 from typing import Any, get_origin
 
-from quantkit.errors import OutputError, QuantkitError, UsageError, as_os_error
+from quantkit.errors import OutputError, QuantkitError, UsageError, as_os_error, install_command
 from quantkit.settings import GateSettings, Recipe, ServeSettings, load_recipe
 from quantkit.settings.declare import Declared, declared
 from quantkit.settings.gate import LIVE_RULES
@@ -39,7 +39,6 @@ _CONNECTIONS = 4096
 _SWITCH = 0.001
 # When a file changed, its size and its number; and of those beside it.
 _Stamp = tuple[tuple[int, int, int], ...]
-_EXTRA = "Serving needs more packages: pip install 'quantkit-onnx[serve]' (missing: {})."
 
 
 def serve(model: Path, recipe: Recipe) -> int:
@@ -60,7 +59,9 @@ def serve(model: Path, recipe: Recipe) -> int:
         from quantkit.serve.log import ForwardedWarnings, Log
         from quantkit.serve.service import start_service
     except ImportError as e:
-        raise UsageError(_EXTRA.format(e.name)) from e
+        raise UsageError(
+            f"Serving needs more packages: {install_command('serve')} (missing: {e.name})."
+        ) from e
     # A secret that comes from a file ends with a line break.
     told = os.environ.get("QUANTKIT_TOKEN", "").strip()
     settings = replace(recipe.serve, token=recipe.serve.token or told or None)

@@ -157,7 +157,10 @@ class DataSettings:
     batch: Annotated[
         int | None, Setting("Samples per run of the model (batch size).", "N", least=1)
     ] = None
-    limit: Annotated[int | None, Setting("Use at most N samples.", "N", least=1)] = None
+    limit: Annotated[
+        int | None,
+        Setting("Use at most N samples. Default: 256 to calibrate, all to evaluate.", "N", least=1),
+    ] = None
     shuffle: Annotated[bool, Setting("Draw samples in random order (default).")] = True
     seed: Annotated[int, Setting("Seed of the shuffle.", "N", least=0)] = 0
     label: Annotated[

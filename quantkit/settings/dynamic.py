@@ -40,7 +40,7 @@ class DynamicSettings:
     target_size: Annotated[
         FileSize | None,
         Setting(
-            "Size of the file, 15% of float's or 3.2MB: each weight gets as many bits as its own error asks for.",
+            "Size of the file, 15% of float's or 3.2MB: bits are assigned per weight by its quantization error.",
             "SIZE",
             range=Range(above=0),
         ),

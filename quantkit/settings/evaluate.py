@@ -48,11 +48,11 @@ class EvaluateSettings:
         ),
     ] = None
     pairs: Annotated[
-        bool, _measured("Two --column are two texts to embed; the label is their similarity.")
+        bool, _measured("Embed both --column texts and score their similarity against the label.")
     ] = False
     answer: Annotated[
         str | None,
-        _measured("The output that is judged, of several. Default: the first that fits.", "OUTPUT"),
+        _measured("Which output to score. Default: the first that fits.", "OUTPUT"),
     ] = None
     confidence: Annotated[
         Share,

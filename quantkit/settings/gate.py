@@ -40,7 +40,7 @@ class GateSettings:
     max_drop: Annotated[
         Drop | None,
         _rule(
-            "How much worse the metric may be: 0.01 in its units; 1% is one point, of mse and the like 1% of float's.",
+            "Largest allowed drop. 1% = one percentage point (top-k, F1, mAP), or 1 % of the float value (MSE and similar).",
             range=Range(least=0),
         ),
     ] = None
@@ -87,7 +87,7 @@ class GateSettings:
     allow: Annotated[
         Names,
         Setting(
-            "Let an evaluation count despite an objection: preprocessing, calibrated, ... May be repeated.",
+            "Ignore this validity check: preprocessing, calibrated, ... May be repeated.",
             "OBJECTION",
             panel=_PANEL,
             choices=objections,

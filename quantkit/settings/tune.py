@@ -30,7 +30,7 @@ class TuneSettings:
     max_drop: Annotated[
         Drop | None,
         _budget(
-            "How much worse the metric may be: 0.5% is half a point, of mse and the like 0.5% of float's.",
+            "Largest allowed metric drop: 0.5% is half a point (for errors such as MSE, 0.5% of the float value).",
             range=Range(least=0),
         ),
     ] = None

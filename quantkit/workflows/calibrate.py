@@ -36,6 +36,7 @@ from quantkit.observe.container import is_container
 from quantkit.observe.monitor import Monitor, Silent
 from quantkit.observe.points import Points, points_of
 from quantkit.observe.prepare import batch_for, inputs_of, with_model_folder
+from quantkit.ops.view import View
 from quantkit.plan import ranges_needed
 from quantkit.rewrite.simplify import simplify
 from quantkit.rewrite.split import split_fused
@@ -46,7 +47,7 @@ from quantkit.settings import DataSettings, StaticSettings
 from quantkit.targets import DEFAULT, registered
 
 __all__ = ["CalibrateOptions", "OneShotData", "OpenedData", "calibrate_model", "find_points"]
-__all__ += ["needed_by_any", "open_samples", "opened_for", "points_in"]
+__all__ += ["needed_by_any", "open_samples", "opened_for", "points_in", "view_for_static"]
 
 # Of data that has enough samples, one in so many is not calibrated with, and judges the result; at most so many.
 _ENOUGH, _SHARE, _HELD_OUT = 40, 10, 16
@@ -84,6 +85,8 @@ def calibrate_model(
     monitor.stage("Looking at the data")
     with loaded.watched():  # how arrays are cut into samples may be found by running it
         samples = open_samples(loaded, data, with_model_folder(settings, loaded), options)
+    settings = _limited(settings, samples, options)
+    monitor.chosen(settings.limit, samples.description.samples)
     # Data in memory has no name that tells a changed sample; only files are taken up again.
     partial_file = _partial(output) if output and isinstance(data, str | Path) else None
     found = collect(loaded, samples, points, options, settings, monitor, partial_file=partial_file)
@@ -96,23 +99,29 @@ def calibrate_model(
 
 
 def needed_by_any(model: ir.Model) -> tuple[str, ...]:
-    """Return the tensors of a float model whose ranges a plan needs, for whichever target it will be made.
+    """Return the tensors of a float model whose ranges a plan needs, for whichever target it will be made."""
+    view, renamed = view_for_static(model)
+    if view is None:  # then no plan can be made either
+        return ()
+    asked = (ranges_needed(view, StaticSettings(target=t.name)) for t in registered())
+    return tuple(dict.fromkeys(renamed.get(name, name) for names in asked for name in names))
 
-    Plans are made of the prepared model, so a copy is prepared here as `quantkit.workflows.prepare` does it; weights
-    are neither copied nor read.
+
+def view_for_static(model: ir.Model) -> tuple[View | None, dict[str, str]]:
+    """Return a view of a model as `quantkit.workflows.prepare` plans it, and the names of tensors that it widened.
+
+    Weights are neither copied nor read. The view is None where the opset cannot be raised.
     """
     copy = copy_of(model)
     fix_defaults(copy)
     renamed = widen(copy) if half_type(copy) else {}
     try:
         copy = raise_opset(copy, DEFAULT.min_opset)
-    except ModelError:  # then no plan can be made either
-        return ()
+    except ModelError:
+        return None, renamed
     split_fused(copy)
     simplify(copy)
-    view = view_of(copy, read_weights=False)
-    asked = (ranges_needed(view, StaticSettings(target=t.name)) for t in registered())
-    return tuple(dict.fromkeys(renamed.get(name, name) for names in asked for name in names))
+    return view_of(copy, read_weights=False), renamed
 
 
 def open_samples(
@@ -282,10 +291,12 @@ def opened_for(
         options: How it is calibrated.
     """
     settings = with_model_folder(settings, loaded)
+    options = options or CalibrateOptions()
     try:
-        samples = open_samples(loaded, data, settings, options or CalibrateOptions())
+        samples = open_samples(loaded, data, settings, options)
     except QuantkitError as e:
         return OpenedData(samples=None, error=e, settings=settings)
+    settings = _limited(settings, samples, options)
     if not isinstance(samples, Samples):
         stream = samples if _is_reopenable(data) else OneShotData(samples)
         return OpenedData(samples=stream, settings=settings)
@@ -297,6 +308,25 @@ def opened_for(
     return OpenedData(
         samples=samples, settings=settings, unseen=tuple(mixed[used : used + _HELD_OUT])
     )
+
+
+def _limited(
+    settings: DataSettings, samples: Samples | Stream, options: CalibrateOptions
+) -> DataSettings:
+    """Return the settings with the default limit where they have none and there are more samples.
+
+    The limit of a shuffled order is a draw from all of them. Samples that must keep their order are all used: the first
+    ones may be of one class. Of a stream, whose end is not known, the first ones are used.
+    """
+    if settings.limit is not None or options.most is None:
+        return settings
+    limit = options.most
+    if isinstance(samples, Samples):
+        count = len(samples)
+        if count <= limit or not settings.shuffle:
+            return settings
+        limit = min(limit, count - min(_HELD_OUT, count // _SHARE))
+    return replace(settings, limit=limit)
 
 
 def _is_reopenable(data: object) -> bool:

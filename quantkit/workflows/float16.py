@@ -232,7 +232,7 @@ def _opened(loaded: LoadedModel, job: Float16Job, monitor: Monitor) -> OpenedDat
         raise UsageError(
             "A calibration holds the ranges of some tensors, and float16 asks for all: give the samples themselves."
         )
-    reading = CalibrateOptions(skip_bad=job.skip_bad)
+    reading = CalibrateOptions(skip_bad=job.skip_bad, most=None)  # any sample may overflow
     data = opened_for(loaded, job.data, job.settings, reading)
     monitor.data_found(data.require().description)
     return data

@@ -20,16 +20,18 @@ from quantkit.graph.unpack import unpack
 from quantkit.graph.view import view_of
 from quantkit.numerics.blocks import BlockGrid
 from quantkit.numerics.weights import WeightAnalysis, analyze_weight
+from quantkit.ops.float_ops import FLOAT_PRODUCTS
 from quantkit.ops.integer_ops import quantized_among
 from quantkit.ops.view import View
-from quantkit.plan import Plan, plan_blocks, plan_dynamic
+from quantkit.plan import Mode, Plan, plan_blocks, plan_dynamic, plan_static, ranges_needed
 from quantkit.plan.blocks import packed_bytes, slow_path
 from quantkit.provenance import source_of
 from quantkit.result import Part
 from quantkit.rewrite.simplify.subexpressions import tie_weights
 from quantkit.runtime.session import load_model, runtime_limits, runtime_version
-from quantkit.settings import DynamicSettings
+from quantkit.settings import DynamicSettings, StaticSettings
 from quantkit.settings.record import to_record
+from quantkit.workflows.calibrate import view_for_static
 from quantkit.workflows.float16 import foreseen, held_bytes
 
 __all__ = ["Inspection", "Port", "WeightRow", "inspect_model"]
@@ -37,6 +39,7 @@ __all__ = ["Inspection", "Port", "WeightRow", "inspect_model"]
 _SHOWN = 5  # of a kind, when printed
 _FLOAT = 4  # bytes
 _SLOW = ", the slow path of its kernel"
+_INT8 = frozenset({Mode.STATIC, Mode.INTEGER})
 _LESS = 0.95  # of the size; what saves less is not worth telling
 
 
@@ -80,9 +83,13 @@ class Inspection:
         outputs: Its outputs.
         operators: How many nodes of each operator, subgraphs included.
         size: Bytes by cause; they add up to `nbytes`.
-        plans: What each mode would do, by the mode's name: "dynamic", "stored", "weights", "float16".
+        plans: What each mode would do, by the mode's name: "static", "dynamic", "stored", "weights", "float16". The
+            static plan assumes that calibration finds a range for every tensor.
         foreseen: About how large the file of a plan would be; what saves nothing is left out.
+        int8: How many layers (Conv, Gemm, MatMul with a weight, LSTM) could compute in int8, by "static" and "dynamic",
+            and under "layers" how many there are.
         stored: How weights of few bits stand in the file, with how many nodes read them so.
+        quantized: How it is quantized already; "" if it is not.
         source: The model of a framework that it was exported from; "" if it does not say.
         weights: Analyses of the largest weights, if asked for.
         hazards: Warnings: what may go wrong with it.
@@ -101,7 +108,9 @@ class Inspection:
     weights: tuple[WeightRow, ...]
     hazards: tuple[str, ...]
     foreseen: Mapping[str, int]
+    int8: Mapping[str, int]
     stored: Mapping[str, int]
+    quantized: str = ""
     source: str = ""
 
     def __str__(self) -> str:
@@ -115,6 +124,17 @@ class Inspection:
         lines += [f"{mode}: {plan}" for mode, plan in self.plans.items()]
         lines += [f"warning: {text}" for text in self.hazards[:_SHOWN]]
         return "\n".join(lines)
+
+    @property
+    def next_mode(self) -> str:
+        """The mode of `quantkit quantize` to try first; "" if none would gain anything.
+
+        Dynamic needs no data, so static has to compute more layers in int8.
+        """
+        static, dynamic = self.int8.get("static", 0), self.int8.get("dynamic", 0)
+        if self.quantized or not (static or dynamic or "dynamic" in self.foreseen):
+            return ""
+        return "static" if static > dynamic else "dynamic"
 
     def __repr__(self) -> str:
         return f"<Inspection: {self._head()}>"
@@ -171,7 +191,12 @@ def inspect_model(source: str | Path | onnx.ModelProto, *, weights: int = 0) -> 
         "weights": plan_blocks(view),
         "float16": float16,
     }
-    sizes = {name: accounts.nbytes - twice - _saved(plan, view) for name, plan in plans.items()}
+    views = dict.fromkeys(plans, view)
+    if not loaded.missing and (prepared := view_for_static(model)[0]):
+        views = {"static": prepared, **views}
+        plans = {"static": _static_plan(prepared), **plans}
+    saved = {name: _saved(plan, views[name]) for name, plan in plans.items()}
+    sizes = {name: accounts.nbytes - twice - saved[name] for name in plans}
     sizes["float16"] = float16_bytes
     return Inspection(
         name=loaded.name.strip("'"),
@@ -187,9 +212,29 @@ def inspect_model(source: str | Path | onnx.ModelProto, *, weights: int = 0) -> 
         weights=_analyses(model, view, weights) if not loaded.missing else (),
         hazards=tuple(_warnings(loaded, view, inputs, stored, half, wide=wide)),
         foreseen={n: size for n, size in sizes.items() if size < _LESS * accounts.nbytes},
+        int8=_int8_layers(plans, views),
         stored=stored,
+        quantized=_quantized_how(model),
         source=str(source_of(model.metadata_props) or ""),
     )
+
+
+def _static_plan(view: View) -> Plan:
+    """Return the static plan, as if calibration had found a range for every tensor that needs one."""
+    needed = ranges_needed(view, StaticSettings())
+    return plan_static(view, dict.fromkeys(needed, (-1.0, 1.0)))
+
+
+def _int8_layers(plans: Mapping[str, Plan], views: Mapping[str, View]) -> dict[str, int]:
+    """Count the layers that could compute in int8, by mode, and all of them."""
+    found: dict[str, int] = {}
+    for mode in ("dynamic", "static"):
+        if mode in plans:
+            nodes = views[mode].nodes
+            layers = [n.name for n in nodes if n.weights and n.op_type in FLOAT_PRODUCTS]
+            how = [plans[mode].node[name].mode for name in layers if name in plans[mode].node]
+            found |= {mode: sum(m in _INT8 for m in how), "layers": len(layers)}
+    return found
 
 
 def _saved(plan: Plan, view: View) -> int:
@@ -227,6 +272,15 @@ def _blocks_of(node: ir.Node) -> str:
         return said
     level = attribute("accuracy_level", 0)
     return f"{said}, accuracy level {level}" + (_SLOW if slow_path(bits, block, level) else "")
+
+
+def _quantized_how(model: ir.Model) -> str:
+    """Return how a model is quantized already; "" if it is not."""
+    operators = quantized_among(n.op_type for n in model.graph.all_nodes())
+    made = model.metadata_props.get("quantkit", "")
+    if not operators and (not made or made.endswith(" float16")):
+        return ""
+    return ", ".join(operators) or "weights in 8 bits"
 
 
 def _operator(node: ir.Node) -> str:
@@ -298,15 +352,12 @@ def _warnings(
         )
     if opset_of(model) > limits.opset:
         found.append(f"opset {opset_of(model)}: {version} supports up to {limits.opset}")
-    quantized = quantized_among(n.op_type for n in model.graph.all_nodes())
-    made = model.metadata_props.get("quantkit", "")
     found += [
         f"{count} {said}: 20 to 40 times slower than with accuracy level 4"
         for said, count in stored.items()
         if said.endswith(_SLOW)
     ]
-    if quantized or (made and not made.endswith(" float16")):
-        how = ", ".join(quantized) or "weights in 8 bits"
+    if how := _quantized_how(model):
         found.append(f"it is quantized already ({how})")
     found += [
         f"input '{port.name}' has a fixed batch of {port.shape[0]}"

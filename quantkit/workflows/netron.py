@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 
-from quantkit.errors import UsageError
+from quantkit.errors import UsageError, install_command
 from quantkit.graph.load import model_files
 
 __all__ = ["netron_server"]
@@ -30,7 +30,7 @@ def netron_server(model: Path, *, browse: bool = True) -> Iterator[tuple[str, Ca
         netron = import_module("netron")
     except ImportError as e:
         raise UsageError(
-            "Netron is not installed: pip install 'quantkit-onnx[view]', or add -o graph.html, which needs nothing."
+            f"Netron is not installed: {install_command('view')}, or leave out --netron: quantkit's own page needs nothing."
         ) from e
     model_files(model)
     with socket.socket() as free:

@@ -293,7 +293,7 @@ def _require_close(compared: Mapping[str, float], hint: str) -> None:
 def _warnings(checked: Verification | None) -> tuple[str, ...]:
     if checked is None:
         return ("Not verified: the result was neither loaded nor compared with the input.",)
-    return (f"Verification: {checked.note}.",) if checked.note else ()
+    return (checked.remark,) if checked.remark else ()
 
 
 def check_pass(run: ModelPass, models: Sequence[onnx.ModelProto | str | Path] = ()) -> None:

@@ -401,8 +401,8 @@ def warnings_of(
         found.append("Not verified: the result was neither loaded nor compared with float.")
         return found
     found += _doubts(checked)
-    if checked.note:
-        found.append(f"Verification: {checked.note}.")
+    if checked.remark:
+        found.append(checked.remark)
     return found
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quantkit._version import __version__
-from quantkit.errors import OutputError, QuantkitError, UsageError, as_os_error
+from quantkit.errors import OutputError, QuantkitError, UsageError, as_os_error, install_command
 from quantkit.files import human, scratch
 from quantkit.graph.load import LoadedModel, load
 from quantkit.package import docker, lock, manifests, smoke
@@ -180,7 +180,7 @@ def _served(staged: Staged, recipe: Recipe) -> "tuple[Sample, Facts, tuple[str, 
         from quantkit.serve.service import start_service
     except ImportError as e:
         raise UsageError(
-            f"Packaging needs what serving needs: pip install 'quantkit-onnx[serve]' (missing: {e.name})."
+            f"Packaging needs what serving needs: {install_command('serve')} (missing: {e.name})."
         ) from e
     settings, served = recipe.package, staged.recipe.serve
     triton, name = settings.form == "triton", served.name or ""

@@ -245,6 +245,8 @@ def prepare(
     if given is None and not points_of(ready.view, ranges_needed(ready.view, job.options)).tensors:
         require_static(plan_static(ready.view, {}, job.options), source, observed=True)
     data = opened_for(source, job.data, job.settings, job.calibrate)
+    if data.samples is not None:
+        monitor.chosen(data.settings.limit, data.samples.description.samples)
     with ExitStack() as files:
         looked_at, ready = _equalized(ready, data, job, files, monitor)
         groups = _moment_groups(ready, data, job.recover) if moments != "never" else ()

@@ -1,10 +1,9 @@
 """`reproduce`: quantize as a model's record says, and compare what comes out."""
 
 import filecmp
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -31,6 +30,7 @@ from quantkit.workflows.record import StaticJob, kept_of
 from quantkit.workflows.verify_file import (
     Check,
     require_provenance,
+    samples_used,
     version_changes,
     was_calibrated,
 )
@@ -149,16 +149,15 @@ def _make(
         )
     else:
         static(
-            _job(given, source, data, settings),
+            _job(says, source, data, settings),
             target,
             verify=verify,
             external_data=external,
         )
 
 
-def _job(
-    given: Mapping[str, Any], source: Path, data: Path | None, settings: DataSettings
-) -> StaticJob:
+def _job(says: Provenance, source: Path, data: Path | None, settings: DataSettings) -> StaticJob:
+    given = says.options
     calibrate = {**given["calibrate"]}
     method = msgspec.convert(calibrate.pop("method"), CalibratorOf)
     known = data is not None and is_calibration(data)
@@ -166,7 +165,7 @@ def _job(
         source=source,
         data=Calibration.load(str(data)).by(method) if known else data,
         options=static_settings_of(given),
-        calibrate=CalibrateOptions(method=method, **calibrate),
+        calibrate=CalibrateOptions(method=method, most=samples_used(says), **calibrate),
         settings=settings,
         kept=kept_of(given),
         bits=given.get("bits"),

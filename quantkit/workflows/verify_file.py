@@ -33,11 +33,11 @@ from quantkit.settings import DataSettings
 from quantkit.settings.record import data_settings_of
 from quantkit.text import printable
 from quantkit.workflows.apart import compare_apart
-from quantkit.workflows.calibrate import opened_for
+from quantkit.workflows.calibrate import CalibrateOptions, opened_for
 from quantkit.workflows.outcome import hides_noise, is_noise, noise
 
 __all__ = ["Attestation", "Check", "attest", "require_provenance", "version_changes"]
-__all__ += ["was_calibrated"]
+__all__ += ["samples_used", "was_calibrated"]
 
 Outcome = Literal["ok", "wrong", "unknown"]
 _SHOWN = 12  # digits of a hash that tell two apart
@@ -87,9 +87,9 @@ class Attestation:
     def verdict(self) -> str:
         """All the answers in one line."""
         wrong = [check.name for check in self.checks if check.outcome == "wrong"]
-        found = f"wrong: {', '.join(wrong)}" if wrong else "nothing is wrong"
+        found = f"wrong: {', '.join(wrong)}" if wrong else "verified"
         unknown = sum(check.outcome == "unknown" for check in self.checks)
-        return found + (f"; {unknown} could not be checked" if unknown else "")
+        return found + (f"; {unknown} check{'s' * (unknown != 1)} skipped" if unknown else "")
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
@@ -182,6 +182,12 @@ def was_calibrated(says: Provenance) -> bool:
     return says.kind == "static" or says.data is not None
 
 
+def samples_used(says: Provenance) -> int | None:
+    """Return how many samples a record says were used, at most; None: all."""
+    used = None if says.data is None else says.data.order.get("limit")
+    return used if isinstance(used, int) else None
+
+
 def _content(case: _Case) -> Check:
     try:
         found = content_digest(case.path)
@@ -210,7 +216,7 @@ def _float(case: _Case) -> Check:
     case.float_model.require_weights()
     found = model_digest(case.float_model)["sha256"]
     if found == wanted.sha256:
-        return Check("float", "ok", f"Made from this very model: {named}.")
+        return Check("float", "ok", f"Built from this model: {named}.")
     given = f"{case.float_model.name} has sha256 {found[:_SHOWN]}"
     return Check("float", "wrong", f"Made from {named}, and {given}.")
 
@@ -297,7 +303,9 @@ def _reference(case: _Case, float_model: LoadedModel, *, known: bool) -> Referen
     fitted = case.says.data is not None
     recorded = fitted and case.settings is None
     settings = case.recorded() if recorded else case.settings or DataSettings(memory=case.memory)
-    feeds, on = opened_for(float_model, case.data, _searching(case, settings)).judged(float_model)
+    options = CalibrateOptions(most=samples_used(case.says))
+    opened = opened_for(float_model, case.data, _searching(case, settings), options)
+    feeds, on = opened.judged(float_model)
     if not feeds:
         return Reference(
             feeds={}, outputs={}, note="not compared with float: no sample is readable"
@@ -354,11 +362,11 @@ def _software(says: Provenance) -> Check:
     if changes:
         return Check("software", "unknown", f"Made with {'; '.join(changes)}.")
     listed = ", ".join(f"{name} {number}" for name, number in sorted(says.software.items()))
-    return Check("software", "ok", f"Made with what is installed here: {listed}.")
+    return Check("software", "ok", f"Built with the installed versions: {listed}.")
 
 
 def _cpu(says: Provenance) -> Check:
     here = cpu_name()
     if says.cpu == here:
-        return Check("cpu", "ok", f"Made on such a CPU: {here}.")
+        return Check("cpu", "ok", f"Built on the same kind of CPU: {here}.")
     return Check("cpu", "unknown", f"Made on another CPU: {says.cpu}.")

@@ -69,7 +69,7 @@ from quantkit.workflows.block_times import (
     rounding_noted,
     times_in_blocks,
 )
-from quantkit.workflows.calibrate import OneShotData, OpenedData, opened_for
+from quantkit.workflows.calibrate import CalibrateOptions, OneShotData, OpenedData, opened_for
 from quantkit.workflows.measure import SWITCH
 from quantkit.workflows.outcome import (
     QuantizeResult,
@@ -304,12 +304,13 @@ def _opened(source: LoadedModel, job: WeightsJob) -> OpenedData:
     Raises:
         QuantkitError: They cannot be read, or do not fit the model.
     """
-    data = opened_for(source, job.data, job.settings)
+    everything = CalibrateOptions(most=None)
+    data = opened_for(source, job.data, job.settings, everything)
     samples = data.require()
     if not isinstance(samples, OneShotData):
         return data
     held = [*islice(samples, job.settings.limit), *samples.held_out]
-    return opened_for(source, [dict(sample.feeds) for sample in held], job.settings)
+    return opened_for(source, [dict(sample.feeds) for sample in held], job.settings, everything)
 
 
 def _file_of(model: ir.Model, lab: Path) -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from builders import graph, matmul_model, model, node, save, weight
+from builders import conv_model, graph, matmul_model, model, node, save, weight
 from onnx import TensorProto
 
 from quantkit import __version__
@@ -237,11 +237,26 @@ def test_inspect_prints_and_writes_json(
 ) -> None:
     assert call("inspect", float_model, "--nodes", "--weights", "1") == 0
     out = capsys.readouterr().out
-    for text in ("opset ai.onnx 17", "weights of MatMul", "What runs how", "mm", "needs"):
+    for text in ("opset ai.onnx 17", "weights of MatMul", "Execution plan (dynamic", "mm", "needs"):
         assert text in out
     assert call("inspect", float_model, "--json") == 0
     plain = json.loads(capsys.readouterr().out)
     assert plain["operators"] == {"MatMul": 1, "Add": 1}
+
+
+def test_inspect_ends_with_the_command_to_try_next(
+    float_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    images = save(conv_model(), tmp_path / "images.onnx")
+    assert call("inspect", images) == 0
+    shown = capsys.readouterr().out
+    assert "Execution plan (static" in shown
+    assert "Execution plan (dynamic" in shown
+    command = f"quantkit quantize static {images} images.int8.onnx --data DIR"
+    assert shown.splitlines()[-1] == f"next: {command} (2 of 2 layers can run in int8)"
+    assert call("inspect", float_model) == 0  # dynamic needs no data, and reaches as many layers
+    command = f"quantkit quantize dynamic {float_model} {float_model.stem}.int8.onnx"
+    assert capsys.readouterr().out.splitlines()[-1].startswith(f"next: {command} (1 of 1 layer")
 
 
 def test_inspect_shows_missing_external_data_as_a_warning(

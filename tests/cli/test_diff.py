@@ -89,6 +89,35 @@ def test_data_is_described_and_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert plain["errors"]["made_up"] is False
 
 
+def test_renamed_single_candidates_are_compared(
+    work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = example_result()
+    for file, name, drop in (("a", "v1", 0.003), ("b", "v2", 0.05)):
+        one = replace(candidate(name, drop=drop))
+        save_result(
+            replace(result, models=(result.models[0], one), verdicts=()), work / f"{file}.json"
+        )
+    assert call("a.json", "b.json") == 0
+    assert "v1 -> v2" in capsys.readouterr().out
+    assert call("a.json", "b.json", "--fail-if-worse") == 1
+    assert call("b.json", "a.json", "--fail-if-worse") == 0
+    assert call("a.json", "a.json", "--fail-if-worse") == 0
+
+
+def test_nothing_in_common_is_an_error(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = example_result()
+    both = tuple(replace(m, name=f"new {m.name}") for m in result.candidates)
+    others = replace(result, models=(result.models[0], *both), verdicts=())
+    save_result(others, work / "b.json")
+    capsys.readouterr()
+    assert call("old.json", "b.json") == 2
+    said = capsys.readouterr()
+    assert not said.out
+    assert "Nothing was compared: 'old.json' has static, ort default and 'b.json' has" in said.err
+    assert call("a.onnx", "b.onnx", "--fail-if-worse") == 2
+
+
 @pytest.mark.usefixtures("work")
 def test_two_results(capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()

@@ -497,7 +497,7 @@ def test_pixels_are_prepared_as_the_model_says_unless_the_settings_do(
     assert "preprocessing" in _objections(tmp_path / "wrong", capsys)
     told, right = (result_of(tmp_path / name) for name in ("told", "right"))
     assert told.data.settings == right.data.settings
-    assert "Images are prepared as 'int8' says" in " ".join(told.notes)
+    assert "Preprocessing taken from 'int8'" in " ".join(told.notes)
     assert "Images are prepared" not in " ".join(right.notes)
     (found,) = result_of(tmp_path / "wrong").candidates
     assert found.calibration is not None
@@ -579,7 +579,21 @@ def test_calibration_and_evaluation_may_have_data_of_their_own(work: Path) -> No
 
 @pytest.mark.usefixtures("work")
 def test_holding_out_everything_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["calibrate", "float.onnx", "--data", "data.npz", "-o", "c.calibration"]) == 0
+    assert (
+        run(
+            [
+                "calibrate",
+                "float.onnx",
+                "--data",
+                "data.npz",
+                "-o",
+                "c.calibration",
+                "--limit",
+                "400",
+            ]
+        )
+        == 0
+    )
     made = ["quantize", "static", "float.onnx", "again.onnx", "--calibration", "c.calibration"]
     assert run(made) == 0
     capsys.readouterr()
@@ -588,6 +602,39 @@ def test_holding_out_everything_is_said(capsys: pytest.CaptureFixture[str]) -> N
     assert "All 400 samples of 'data.npz' were calibrated with, and --hold-out leaves none" in (
         " ".join(capsys.readouterr().err.split())
     )
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["quantize", "static", "float.onnx", "out", "--data", "images"],
+        ["quantize", "static", "float.onnx", "out", "--data", "images", "--json"],
+        ["calibrate", "float.onnx", "-o", "out", "--data", "images"],
+        ["tune", "float.onnx", "-o", "out", "--data", "images", "--max-drop", "1%"],
+    ],
+)
+def test_an_unknown_preprocessing_is_asked_for_before_the_run(
+    command: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _colour_model(tmp_path / "float.onnx")
+    _colour_images(tmp_path / "images")
+    assert run(command) == 2
+    assert "How are these images prepared?" in capsys.readouterr().err
+    assert not Path("out").exists()
+
+
+@pytest.mark.usefixtures("work")
+def test_the_samples_that_remain_are_counted_before_the_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["calibrate", "float.onnx", "--data", "data.npz", "-o", "c.calibration"]) == 0
+    shown = capsys.readouterr().out
+    assert "calibrating with 256 of 400 samples (--limit changes that)" in shown
+    assert "144 remain to judge with" in shown
 
 
 def test_a_flag_over_quantkit_toml_is_said(

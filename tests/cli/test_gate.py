@@ -129,7 +129,7 @@ def _without_candidates() -> Result:
         (["quantkit.toml", "--max-drop", "1%"], "it is not JSON"),
         (["empty.json", "--max-drop", "1%"], "holds no candidate: evaluate one"),
         (["result.json"], "no rule to judge by: add --max-drop 0.01, or [gate] with a line"),
-        (["result.json", "--max-drop", "much"], "'much' is no number: write 0.005, or 0.5%"),
+        (["result.json", "--max-drop", "much"], "'much' is not a number: write 0.005, or 0.5%"),
         (["result.json", "--max-drop", "-1"], "max_drop '-1' is out of range"),
         (["result.json", "--max-flips", "100%"], "max_flips '1' is out of range"),
         (["result.json", "--confidence", "95"], "(0.95 is 95 %)"),

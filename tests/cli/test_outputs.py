@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from builders import graph, model, node, rng, weight
+from builders import graph, matmul_model, model, node, rng, save, weight
 from result_cases import example_result
 
 from quantkit.cli.app import run
@@ -25,6 +25,37 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.chdir(folder)
         _fill(folder)
     return folder
+
+
+def test_out_and_the_option_say_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    save(matmul_model(), tmp_path / "in.onnx")
+    for command in (
+        ["quantize", "dynamic"],
+        ["quantize", "weights"],
+        ["quantize", "float16"],
+        ["optimize"],
+    ):
+        assert run([*command, "in.onnx", "out.onnx"]) == 0
+        assert run([*command, "in.onnx", "-o", "out.onnx"]) == 0
+        assert run([*command, "in.onnx", "out.onnx", "-o", "other.onnx"]) == 2
+    assert not Path("other.onnx").exists()
+
+
+def test_calibrate_takes_its_output_as_others_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save(matmul_model(), tmp_path / "in.onnx")
+    np.save("x.npy", rng(0).standard_normal((20, 128)).astype(np.float32))
+    assert run(["calibrate", "in.onnx", "mine.calibration", "--data", "x.npy"]) == 0
+    assert Path("mine.calibration").exists()
+
+
+def test_tune_explains_that_it_writes_a_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["tune", "m.onnx", "out.onnx", "--data", "x.npy", "--max-drop", "1%"]) == 2
+    said = capsys.readouterr().err
+    assert "tune writes a folder with every candidate, not 'out.onnx': add -o DIR" in said
 
 
 def _fill(folder: Path) -> None:

@@ -39,7 +39,7 @@ def test_shows_what_would_be_done_and_writes_no_model(
 ) -> None:
     assert call("m.onnx", "--data", "x.npy") == 0
     out = capsys.readouterr().out
-    for text in ("What runs how", "static int8", "Conv", "Relu", "weights in 8 bits"):
+    for text in ("Execution plan", "static int8", "Conv", "Relu", "weights in 8 bits"):
         assert text in out
     assert "Nodes:" not in out
     assert sorted(p.name for p in work.iterdir()) == ["m.onnx", "x.npy"]

@@ -104,7 +104,7 @@ def test_a_calibration_takes_the_place_of_data(
 ) -> None:
     assert quantkit(["calibrate", "m.onnx", "--data", "data", "-o", "c"]) == 0
     assert call("m.onnx", "o.onnx", "--calibration", "c", "--method", "minmax") == 0
-    assert "made-up inputs: z" in capsys.readouterr().out
+    assert "random inputs: z" in capsys.readouterr().out
     assert (work / "o.onnx").exists()
 
 

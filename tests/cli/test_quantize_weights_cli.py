@@ -274,7 +274,7 @@ def test_verify_again(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = " ".join(capsys.readouterr().out.split())
     assert "weights, written by quantkit" in out
     assert "same bytes" in out
-    assert "nothing is wrong" in out
+    assert "verified" in out
     assert call(*line, "--again", "--json") == 0
     checks = {c["name"]: c["outcome"] for c in json.loads(capsys.readouterr().out)["checks"]}
     assert {checks[n] for n in ("content", "record", "float", "data", "runs", "again")} == {"ok"}

@@ -1,5 +1,6 @@
 """Tables fit the terminal: columns go first, then the part of a name that tells nothing."""
 
+from dataclasses import replace
 from io import StringIO
 
 import numpy as np
@@ -7,11 +8,13 @@ import pytest
 from builders import graph, model, node, weight
 from hypothesis import given
 from hypothesis import strategies as st
+from result_cases import example_result
 from rich.console import Console
 
 import quantkit
 from quantkit.cli.calibration_view import _table as calibration_table
 from quantkit.cli.console import Column, fitted_table, shortened
+from quantkit.cli.evaluation_view import evaluation_table
 
 LAYERS = [f"/encoder/layer.{i}/attention/self/{op}_output_0" for i in range(12) for op in ("MatMul", "MatMul_1", "Add")]  # fmt: skip
 
@@ -30,6 +33,30 @@ def test_what_tells_names_apart_stays() -> None:
     assert max(map(len, found)) <= 32
     assert found[0].startswith("…layer.0/")
     assert found[0].endswith("MatMul_output_0")
+
+
+def test_names_are_cut_around_what_differs() -> None:
+    names = [f"mobilenet_v2_{how}_calibrated_on_imagenet" for how in ("minmax", "entropy", "mse")]
+    found = shortened(names, 16)
+    assert max(map(len, found)) <= 16
+    for text, how in zip(found, ("minmax", "entropy", "mse"), strict=True):
+        assert how in text
+        assert text.startswith("mobil")
+
+
+def test_an_evaluation_shows_every_column_at_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    result = example_result()
+    long = (replace(m, name=f"mobilenet_v2_of_a_paper_{m.name}") for m in result.models)
+    console = Console(width=80, file=StringIO())
+    console.print(evaluation_table(replace(result, models=tuple(long))))
+    assert isinstance(console.file, StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    head = next(line for line in lines if "model" in line)
+    assert head.split() == ["model", "size", "top-1", "drop", "most", "flips", "dB", "time", "int8"]
+    for shown in result.models:
+        assert any(shown.name.split()[-1] in line for line in lines)
 
 
 def test_short_names_stay_as_they_are() -> None:

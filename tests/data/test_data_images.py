@@ -87,7 +87,7 @@ def test_a_mean_above_1_means_0_to_255_and_the_lines_say_so(tmp_path: Path) -> N
     assert found.description.preprocessing == (
         "smaller than 8x8: enlarged to cover it; over 1.5 times larger: reduced to 1.14 times",
         "centre crop 8x8",
-        "pixels 0-255 (told from a mean or std of 128), mean 127, std 128; gives -0.9922 to 1",
+        "pixels of 0-255 (because of a mean or std of 128), subtract mean 127, divide by std 128; resulting range -0.9922 to 1",
         "RGB, NCHW",
     )
 

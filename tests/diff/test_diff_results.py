@@ -245,12 +245,25 @@ def test_a_candidate_may_be_called_float() -> None:
 
 def test_results_without_a_candidate_in_common() -> None:
     base = example_result()
-    a = replace(base, models=(base.models[0], candidate("old")))
+    a = replace(base, models=(base.models[0], candidate("old"), candidate("older")))
     b = replace(base, models=(base.models[0], candidate("new")))
     found = compare_results(a, b)
-    assert (found.only_a, found.only_b) == (("old",), ("new",))
+    assert (found.only_a, found.only_b) == (("old", "older"), ("new",))
     assert not found.same
     assert not found.worse
+
+
+def test_the_only_candidates_are_compared_under_any_name() -> None:
+    base = example_result()
+    a, b = (
+        replace(base, models=(base.models[0], candidate(name, drop=drop)))
+        for name, drop in (("old", 0.003), ("new", 0.05))
+    )
+    found = compare_results(a, b)
+    assert (found.only_a, found.only_b) == ((), ())
+    assert found.candidates[1].name == "old -> new"
+    assert found.is_worse
+    assert not compare_results(b, a).is_worse
 
 
 def test_an_output_that_is_no_longer_finite_is_worse() -> None:

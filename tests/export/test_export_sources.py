@@ -124,6 +124,24 @@ def test_code_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert code.read_text().startswith("def model")
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"inputs": ["x:float33[1]"]}, "float33"),
+        ({"example": "none.npz"}, "does not exist"),
+        ({"inputs": ["x:float32[1]"], "weights": "none.safetensors"}, "do not exist"),
+    ],
+)
+def test_arguments_are_checked_before_code_is_run(
+    wrong: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    code = tmp_path / "slow_to_import.py"
+    code.write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\nmodel = None\n")
+    with pytest.raises(QuantkitError, match=said):
+        export_model(f"{code}:model", tmp_path / "out.onnx", **wrong)
+    assert not (tmp_path / "ran").exists()
+
+
 def test_without_torch_one_line_says_how_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,7 +152,7 @@ def test_without_torch_one_line_says_how_to_get_it(
     ) as caught:
         export_model(tmp_path / "p.pt2", tmp_path / "out.onnx")
     assert "http" not in str(caught.value)
-    assert "quantkit-onnx[export]" in str(caught.value)
+    assert "[export]" in str(caught.value)
     code = tmp_path / "wants_torch.py"
     code.write_text("import torch\n")
     refused(f"{code}:model", "needs PyTorch, which is not installed", tmp_path)

@@ -57,8 +57,8 @@ def test_a_range_that_grows_is_still_moving() -> None:
     rows = noise(256) * np.linspace(0.1, 10, 256, dtype=np.float32)[:, None]
     audit = calibrated(rows, method="minmax").header["audit"]
     assert audit["enough"] is None
-    assert audit["verdict"].startswith("not settled")
-    assert "add data" in audit["verdict"]
+    assert audit["verdict"].startswith("not converged")
+    assert "Add data" in audit["verdict"]
     assert all(t["moved"][-1] > 0.05 for t in audit["tensors"])
 
 

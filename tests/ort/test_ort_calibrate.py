@@ -37,6 +37,13 @@ class Reader(ort.CalibrationDataReader):
         return None if found is None else {"x": found}
 
 
+def test_a_reader_is_read_to_its_end(source: Path, tmp_path: Path) -> None:
+    reader = Reader()
+    reader.rest = iter(list(samples()) * 60)
+    ort.quantize_static(source, tmp_path / "out.onnx", reader)
+    assert reader.given == 60 * SAMPLES
+
+
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     return save(conv_model(), tmp_path / "in.onnx")

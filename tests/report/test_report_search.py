@@ -115,9 +115,9 @@ def test_the_page_shows_each_trial_and_what_was_chosen() -> None:
     for trial in ("static, thorough recovery", "dynamic int8", "weights only", "no file"):
         assert trial in page
     assert "03 was chosen." in page
-    assert "0.4 points more would buy 17 % of the time." in page
+    assert "Allowing 0.4 points more would save 17 % of the run time." in page
     assert "7 trials, as much as 4.1 runs" in page
-    assert "wrong at most once in 20 times" in page
+    assert "5 % error rate" in page
 
 
 def test_the_page_opens_with_the_choice_where_nothing_is_judged() -> None:

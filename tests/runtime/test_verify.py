@@ -299,8 +299,8 @@ def test_a_model_that_takes_no_made_up_input_is_written_and_says_so(tmp_path: Pa
     assert result.verification is not None
     assert result.verification.compared == {}
     assert result.verification.note.startswith("not run")
-    assert "pass a sample" in result.verification.note
-    assert any("pass a sample" in warning for warning in result.warnings)
+    assert "--sample FILE" in result.verification.note
+    assert any("--sample FILE" in warning for warning in result.warnings)
     assert (tmp_path / "q.onnx").exists()
 
 
@@ -327,7 +327,7 @@ def test_a_model_with_string_inputs_is_not_run_and_says_so(
     result = quantized(strings(), tmp_path, from_file=from_file)
     assert result.verification is not None
     assert result.verification.compared == {}
-    assert "pass a sample" in result.verification.note
+    assert "--sample FILE" in result.verification.note
 
 
 def test_the_note_on_string_inputs_says_what_cannot_be_made_up(tmp_path: Path) -> None:
@@ -474,7 +474,7 @@ def test_noise_on_made_up_inputs_is_a_warning(
     monkeypatch.setattr("quantkit.workflows.outcome.NOISE_DB", 1000.0)
     result = quantized(matmul_model(), tmp_path)
     assert any("switched off" in warning for warning in result.warnings)
-    assert any("made-up inputs" in warning for warning in result.warnings)
+    assert any("random inputs" in warning for warning in result.warnings)
     assert (tmp_path / "q.onnx").exists()
 
 

@@ -39,6 +39,7 @@ from serve_cases import (
     wait_for,
 )
 
+from quantkit.errors import install_command
 from quantkit.serve.main import _listening, _stamp, _stoppable, _Watch
 from quantkit.serve.protocol import DTYPES
 from quantkit.settings import ServeSettings
@@ -703,7 +704,7 @@ def test_a_missing_package_is_named(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 2
-    assert "pip install 'quantkit-onnx[serve]' (missing: starlette)" in done.stderr
+    assert f"{install_command('serve')} (missing: starlette)" in done.stderr
 
 
 def test_answers_are_sent_without_delay() -> None:

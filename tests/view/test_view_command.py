@@ -2,9 +2,11 @@
 
 import json
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
+import typer
 from builders import conv_model, graph, matmul_model, model, node, save, weight
 from report_cases import judged_result, with_layers
 from result_cases import candidate
@@ -71,10 +73,9 @@ def test_what_makes_no_sense_is_refused_in_one_line(
     base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = tmp_path / "g.html"
-    assert "-o graph.html" in refused(capsys, base, base)
+    assert "leave out --netron" in refused(capsys, base, base, "--netron")
     assert "give one of them" in refused(capsys, base, base, "--float", base, "-o", page)
     assert "overwrite" in refused(capsys, base, "-o", base)
-    assert "needs -o" in refused(capsys, base, "--open")
     refused(capsys, tmp_path / "none.onnx", "-o", page)
     refused(capsys, base, "-o", page, "--result", tmp_path)
     refused(capsys, base, "-o", page, "--calibration", base)
@@ -85,9 +86,28 @@ def test_without_netron_one_line_says_what_to_do(
     base: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "netron", None)
-    said = refused(capsys, base)
-    assert "quantkit-onnx[view]" in said
-    assert "-o graph.html" in said
+    said = refused(capsys, base, "--netron")
+    assert "[view]" in said
+    assert "leave out --netron" in said
+
+
+def test_without_an_output_a_temporary_page_is_written_and_named(
+    base: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(typer, "launch", opened.append)
+    assert call(base) == 0
+    (page,) = tmp_path.glob("quantkit-view-*/*.html")
+    assert f"wrote {page}" in capsys.readouterr().out
+    assert not opened  # there is no terminal in a test
+    assert call(base, "--open") == 0
+    assert len(opened) == 1
+    refused(capsys, tmp_path / "none.onnx")
+    assert len(list(tmp_path.glob("quantkit-view-*"))) == 2
 
 
 def test_netron_is_served_on_loopback_and_says_that_it_contacts_others(
@@ -109,7 +129,7 @@ def test_netron_is_served_on_loopback_and_says_that_it_contacts_others(
             calls.append(("stopped", address[0]))
 
     monkeypatch.setitem(sys.modules, "netron", Netron)
-    assert call(base) == 0
+    assert call(base, "--netron") == 0
     assert calls == [str(base), "127.0.0.1", True, ("stopped", "127.0.0.1")]
     assert "third parties" in capsys.readouterr().out
 

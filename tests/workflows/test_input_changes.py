@@ -141,6 +141,8 @@ def test_what_verify_hashes_and_runs_is_one_version(which: int, tmp_path: Path) 
     changing = Changing(paths[which], 2, CHANGES["replaced"])
     with pytest.raises(ModelError, match="changed while it was being read"):
         attest(paths[1], float_model=paths[0], progress=changing)
+
+
 def _overwrite_keeping_times(path: Path) -> None:
     found = path.stat()
     content = bytearray(path.read_bytes())

@@ -1,3 +1,4 @@
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -6,7 +7,8 @@ import pytest
 from builders import graph, matmul_model, model, node, save, weight
 from onnx import numpy_helper
 
-from quantkit import inspect_model
+from quantkit import inspect_model, quantize_dynamic
+from quantkit.plan import Mode
 from quantkit.samples import fashion_mnist
 
 
@@ -58,6 +60,23 @@ def test_plans_say_what_each_mode_would_do_and_why() -> None:
     assert found.plans["dynamic"].node["fc1"].mode == "integer"
     assert all(n.why for n in found.plans["dynamic"].nodes)
     assert {n.mode.value for n in found.plans["stored"].nodes} <= {"stored", "float"}
+
+
+def test_layers_that_static_and_dynamic_quantization_bring_to_int8_are_counted() -> None:
+    found = inspect_model(fashion_mnist().model)
+    modes = Counter(n.mode for n in found.plans["static"].nodes if n.op_type in {"Conv", "Gemm"})
+    assert found.int8["static"] == found.int8["layers"] == modes[Mode.STATIC]
+    assert 0 < found.int8["dynamic"] < found.int8["static"]
+    assert found.next_mode == "static"
+    assert found.foreseen["static"] < found.nbytes / 3
+
+
+def test_nothing_is_advised_for_a_model_that_is_quantized(tmp_path: Path) -> None:
+    made = quantize_dynamic(save(matmul_model(), tmp_path / "m.onnx"), tmp_path / "q.onnx")
+    assert made is not None
+    found = inspect_model(tmp_path / "q.onnx")
+    assert found.quantized
+    assert not found.next_mode
 
 
 def test_ports_show_dynamic_dimensions() -> None:

@@ -1,5 +1,6 @@
 """What static quantization says of its result is true, and noise is not written."""
 
+from itertools import count as numbers
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from quantkit.provenance import read_provenance
 from quantkit.runtime.check_result import CALIBRATED, HELD_OUT, Verification
 from quantkit.settings import DataSettings, RecoverSettings
 from quantkit.workflows.outcome import noise
+from quantkit.workflows.reproduce import reproduce
 from quantkit.workflows.verify_file import attest
 
 FAST = RecoverSettings(rounding=False, equalize=False, smooth=False)
@@ -110,7 +112,14 @@ PLAIN = chain(node("Relu", ["a"], ["b"], "relu"))
 
 @pytest.mark.parametrize(
     ("count", "limit", "used", "judged"),
-    [(100, None, 90, 10), (400, None, 384, 16), (100, 50, 50, 16), (20, None, 20, 16)],
+    [
+        (100, None, 90, 10),
+        (257, None, 241, 16),
+        (400, None, 256, 16),
+        (400, 350, 350, 16),
+        (100, 50, 50, 16),
+        (20, None, 20, 16),
+    ],
 )
 def test_samples_are_held_out_where_there_are_enough(
     count: int, limit: int | None, used: int, judged: int, tmp_path: Path
@@ -148,6 +157,26 @@ def test_data_in_its_own_order_is_calibrated_with_whole(tmp_path: Path) -> None:
         recover=FAST,
     )
     assert checked(result).on == CALIBRATED
+
+
+def test_a_file_of_many_samples_is_made_again_from_as_many(tmp_path: Path) -> None:
+    source, data, out = tmp_path / "m.onnx", images(tmp_path, 300), tmp_path / "q.onnx"
+    source.write_bytes(PLAIN.SerializeToString())
+    quantize_static(source, out, data, recover=FAST)
+    assert reproduce(out, source, data=data).outcome == "ok"
+    checks = {c.name: c for c in attest(out, float_model=source, data=data).checks}
+    assert "16 samples that it was not calibrated with" in checks["runs"].sentence
+
+
+def test_of_an_endless_iterator_only_the_first_samples_are_read(tmp_path: Path) -> None:
+    draw = rng(1)
+    stream = ({"x": draw.standard_normal((1, 8, 6, 6)).astype(np.float32)} for _ in numbers())
+    out = tmp_path / "q.onnx"
+    found = checked(quantize_static(PLAIN, out, stream, recover=FAST))
+    made = read_provenance(out)
+    assert made is not None
+    assert made.data is not None
+    assert (made.data.samples, found.on) == (256, HELD_OUT)
 
 
 @pytest.mark.parametrize(("count", "judged", "on"), [(30, 1, CALIBRATED), (100, 7, HELD_OUT)])

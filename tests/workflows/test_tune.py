@@ -135,7 +135,7 @@ def test_a_budget_that_the_fastest_plan_keeps_takes_one_static_file(work: Path) 
     result = load_result(work / "out")
     assert [m.name for m in result.candidates] == list(found.frontier)
     assert result.data.samples == len(found.split.judging)
-    assert "Nothing faster was found" in found.sentence
+    assert "No faster candidate was found" in found.sentence
 
 
 def test_a_tight_budget_is_searched_for_along_the_family(work: Path) -> None:
@@ -261,7 +261,7 @@ def test_another_search_in_the_same_folder_is_refused_unless_asked_for(
         (["m.onnx", "--data", "nowhere", "--max-drop", "1%"], "nowhere"),
         (["m.onnx", "--max-drop", "1%"], "Which data?"),
         (["m.onnx", "--data", "d.npz"], "Which budget?"),
-        (["m.onnx", "--data", "d.npz", "--max-drop", "much"], "is no number"),
+        (["m.onnx", "--data", "d.npz", "--max-drop", "much"], "is not a number"),
         (["m.onnx", "--data", "d.npz", "--max-drop", "-1%"], "out of range"),
         (["m.onnx", "--data", "d.npz", "--max-drop", "1%", "--limit", "2"], "3 are needed"),
         (["m.onnx", "--data", "d.npz", "--max-drop", "1%", "--metric", "best"], "unknown"),

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from quantkit.errors import DataError
+from quantkit.errors import DataError, install_command
 from quantkit.evaluate.accuracy.chunks import Array, Chunk, Unit
 from quantkit.evaluate.accuracy.figures import Figure, Floats, Indices, Ratio
 from quantkit.evaluate.accuracy.labels import Column
@@ -117,9 +117,7 @@ def _tokenizer(content: str, file: Path) -> Any:
     try:
         from tokenizers import Tokenizer
     except ImportError as e:
-        raise DataError(
-            f"'{file}' needs the package tokenizers: pip install 'quantkit-onnx[text]'."
-        ) from e
+        raise DataError(f"'{file}' needs the package tokenizers: {install_command('text')}.") from e
     try:
         return Tokenizer.from_str(content)
     except Exception as e:  # tokenizers raises Exception itself

@@ -197,7 +197,7 @@ def tune(job: TuneJob, monitor: Monitor | None = None) -> Tuned:
         raise UsageError(f"'{job.output}' is what is read: choose another folder to write to.")
     check_folder(job.output, (MODEL, PLAN, RECIPE_NAME, "tune.json", *WRITTEN), read)
     monitor.stage("Looking at the samples")
-    divided, contents = divide(loaded, job.data, _samples(job), job.accuracy)
+    divided, contents = divide(loaded, job.data, _samples(job), job.accuracy, monitor)
     folder = TuneFolder(path=job.output, identity=_identity(job, loaded, contents))
     folder.check(again=job.again)
     search = _Search(
@@ -613,9 +613,9 @@ class _Search:
             return f"By the samples that judge the budget is not kept: {broken}."
         found = limits(known, best, budget)
         if found is None:
-            return "Nothing faster was found, whatever it may lose: time limits it, not accuracy."
+            return "No faster candidate was found, even ignoring accuracy."
         more, share = found
-        return f"{measure.amount(more)} more would buy {share:.0%} of the time."
+        return f"Allowing {measure.amount(more)} more would save {share:.0%} of the run time."
 
     def _unmet(self, measure: "_Measure") -> str:
         """Say which limits no candidate keeps, and what the best there is reaches."""
@@ -654,7 +654,7 @@ class _Search:
             if one.note:
                 yield f"Candidate {one.name} ({one.choice}) could not be made: {one.note}"
         if self.stopped:
-            yield "Time was over before the border of the budget was found: more --minutes go on from here."
+            yield "Time limit reached; rerun with a larger --minutes to continue."
 
 
 _ALL = 1 - 1e-9  # of the decisions: a gate takes less than all of them

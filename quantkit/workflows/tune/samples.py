@@ -15,7 +15,9 @@ from quantkit.errors import DataError, UsageError
 from quantkit.evaluate.accuracy.models import OutputSpec, Source, open_source, single_rows
 from quantkit.evaluate.outputs import AccuracyOptions
 from quantkit.graph.load import LoadedModel
+from quantkit.observe.collect import MOST_SAMPLES
 from quantkit.observe.job import sample_digest
+from quantkit.observe.monitor import Monitor
 from quantkit.observe.prepare import inputs_of, with_model_folder
 from quantkit.runtime.rows import row_trial
 from quantkit.runtime.session import make_session
@@ -23,7 +25,6 @@ from quantkit.settings import DataSettings
 
 __all__ = ["Split", "divide", "split"]
 
-_MOST_CALIBRATED = 256
 _MOST_CHOOSING = 2000
 _POOL = 10_000  # samples, where nobody says how many
 _FEWEST = 3  # samples: one for each part
@@ -49,7 +50,10 @@ class Split:
     copies: int = 0
 
     def __str__(self) -> str:
-        parts = f"{len(self.calibration)} calibrate, {len(self.choosing)} choose, {len(self.judging)} judge"
+        parts = (
+            f"{len(self.calibration)} for calibration, {len(self.choosing)} for selection, "
+            f"{len(self.judging)} for the final check"
+        )
         copies = f"; {self.copies} copies of calibrated ones are left out" if self.copies else ""
         used = len(self.calibration) + len(self.choosing) + len(self.judging) + self.copies
         more = (
@@ -76,7 +80,7 @@ def split(mixed: Sequence[int], digests: Mapping[int, object], available: int, s
             f"There {'is 1 sample' if total == 1 else f'are {total} samples'}, and {_FEWEST} are needed at least: one to "
             "calibrate with, one to choose by, one to judge by."
         )
-    first = min(_MOST_CALIBRATED, max(1, total // 4))
+    first = min(MOST_SAMPLES, max(1, total // 4))
     calibration = tuple(mixed[:first])
     used = {digests[place] for place in calibration if place in digests}
     rest = [place for place in mixed[first:] if digests.get(place, place) not in used]
@@ -109,7 +113,11 @@ def split(mixed: Sequence[int], digests: Mapping[int, object], available: int, s
 
 
 def divide(
-    loaded: LoadedModel, data: object, settings: DataSettings, accuracy: AccuracyOptions
+    loaded: LoadedModel,
+    data: object,
+    settings: DataSettings,
+    accuracy: AccuracyOptions,
+    monitor: Monitor,
 ) -> tuple[Split, str]:
     """Read every sample that will be used, and divide them; return also what names their contents and labels.
 
@@ -118,6 +126,7 @@ def divide(
         data: A path, or a Python object that can be read more than once.
         settings: Which samples, and how they are prepared.
         accuracy: Whether samples are pairs of texts, and whether those that cannot be read are left out.
+        monitor: Told what the data is, before it is read.
 
     Raises:
         QuantkitError: The data cannot be read, can be read only once, or is too little.
@@ -144,6 +153,7 @@ def divide(
         raise UsageError(
             "These samples can be read only once, and a search reads them often: give a path, or a list of them."
         )
+    monitor.data_found(parts[0].description)
     mixed = order(
         len(parts[0]), limit=settings.limit or _POOL, shuffle=settings.shuffle, seed=settings.seed
     ).tolist()
