@@ -297,9 +297,13 @@ def passes(setting: Setting, n: int, fail: float, seed: int) -> bool:
     figure = setting.draw(rng, n, fail)
     if setting.best_of > 1:
         figure = _chosen(setting, rng, n, fail)
-    first = np.arange(n)
+    first = np.arange(figure.samples)
     if setting.copies != 1:
-        times = np.where(np.arange(n) % 2, 1, 2) if setting.copies == "half" else setting.copies
+        times = (
+            np.where(np.arange(n) % 2, 1, 2)
+            if setting.copies == "half"
+            else np.full(n, setting.copies)
+        )
         repeated = np.repeat(first, times)
         first = np.unique(repeated, return_index=True)[1]
         figure = figure.only(repeated)

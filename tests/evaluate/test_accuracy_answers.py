@@ -87,9 +87,12 @@ def test_metrics_of_classes(found: tuple[MeasuredOutputs, dict[str, Array], Arra
 
 
 def test_copies_are_no_evidence(tmp_path: Path) -> None:
-    nodes, shapes = [node("MatMul", ["x", "w"], ["y"])], ({"x": ["N", 16]}, {"y": ["N", 4]})
+    nodes = [node("MatMul", ["x", "w"], ["y"])]
     weights = (weight(16, 4), weight(16, 4) + 0.3 * weight(16, 4, seed=1))
-    models = contenders(tmp_path, *(model(graph(nodes, *shapes, {"w": w})) for w in weights))
+    models = contenders(
+        tmp_path,
+        *(model(graph(nodes, {"x": ["N", 16]}, {"y": ["N", 4]}, {"w": w})) for w in weights),
+    )
     x = rng(1).standard_normal((60, 16)).astype(np.float32)
     labels = rng(2).integers(0, 4, 60)
     once = evaluated(models, {"x": x, "label": labels})

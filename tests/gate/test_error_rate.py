@@ -24,7 +24,8 @@ def _setting(name: str) -> Setting:
 
 
 def _passed(name: str, n: int, fail: float, times: int = TIMES) -> int:
-    return sum(passes(_setting(name), n, fail, seed) for seed in range(times))
+    setting = _setting(name)
+    return sum(passes(setting, n, fail, seed) for seed in range(times))
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ class Runner:
         if not self.feeds:
             return False
         values = [a.astype(np.float64) for a in self.feeds[0].values() if a.dtype.kind in "fiub"]
-        fractions = sum(np.count_nonzero(a != np.rint(a)) for a in values)
+        fractions = sum(int(np.count_nonzero(a != np.rint(a))) for a in values)
         return fractions >= _FRACTIONS or sum(a.size for a in self.feeds[0].values()) >= _LARGE
 
     def distinct(self, together: int) -> int | None:
