@@ -167,12 +167,12 @@ def _print(found: "GateVerdict") -> None:
 def _table(verdict: "Verdict", model: "Evaluated") -> "Table":
     from quantkit.gate import bound_text, figure_text, room_text, unit_of
 
-    sure = any(j.rule.confidence is not None for j in verdict.rules)
+    sure = next((j.rule.confidence for j in verdict.rules if j.rule.confidence is not None), None)
     columns = (
         Column(title="rule"),
         Column(title="limit"),
         Column(title="estimate", drop=1 if sure else 0),
-        *([Column(title="worst end of\nthe interval")] if sure else []),
+        *([Column(title=f"{100 * sure:g} %\nbound")] if sure else []),
         Column(title="margin", drop=2),
         Column(title="outcome", left=True, colours=COLOURS),
     )

@@ -158,11 +158,9 @@ def _print(found: "Tuned") -> None:
     rows = [_row(one, found) for one in found.candidates]
     output().print(fitted_table(f"Losses: {found.measure}", columns, rows))
     print_notes(found.notes)
-    met = "keeps the budget" if found.met else "does not keep the budget"
+    met = "meets the budget" if found.met else "does not meet the budget"
     colour = "green" if found.outcome == "pass" else "yellow" if found.met else "red"
-    marked(
-        f"[{colour}]{found.outcome}[/] candidate {found.chosen} {met}, by samples that chose nothing"
-    )
+    marked(f"[{colour}]{found.outcome}[/]: candidate {found.chosen} {met} on held-out samples")
     line(found.sentence)
     for name in ("model.onnx", "plan.json", "quantkit.toml", "result.json", "report.html"):
         line(f"wrote {found.folder / name}")

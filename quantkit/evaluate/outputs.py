@@ -14,7 +14,7 @@ from quantkit.errors import DataError, ModelError, UsageError
 from quantkit.evaluate.accuracy.choice import Wanted
 from quantkit.evaluate.accuracy.chunks import Runner
 from quantkit.evaluate.accuracy.drift import output_drifts
-from quantkit.evaluate.accuracy.figures import Figure, metrics_of
+from quantkit.evaluate.accuracy.figures import Figure, Indices, metrics_of
 from quantkit.evaluate.accuracy.measuring import Measuring
 from quantkit.evaluate.accuracy.models import (
     NamedModel,
@@ -141,14 +141,18 @@ def measure_outputs(
     measuring = _measured(runner, source, options, monitor, enough)
     monitor.stage("Comparing")
     figures = () if measuring.scorer is None else measuring.scorer.figures()
+    together = 1 if measuring.scorer is None else measuring.scorer.together
+    # Equal inputs of a handful of columns are not copies, but as frequent as they are.
+    samples = measuring.distinct(together) if runner.large else None
+    units = measuring.distinct(1) if runner.large else None
     metrics = {
-        model.name: _metrics(measuring, figures, number, options)
+        model.name: _metrics(measuring, figures, number, options, samples)
         for number, model in enumerate(opened)
     }
     return MeasuredOutputs(
         metrics=metrics,
         drift={
-            model.name: _drift(measuring, figures, number, metrics[model.name], options)
+            model.name: _drift(measuring, figures, number, metrics[model.name], options, units)
             for number, model in enumerate(opened)
             if number
         },
@@ -264,12 +268,21 @@ def _measured(
 
 
 def _metrics(
-    measuring: Measuring, figures: Sequence[Figure], model: int, options: AccuracyOptions
+    measuring: Measuring,
+    figures: Sequence[Figure],
+    model: int,
+    options: AccuracyOptions,
+    distinct: Indices | None,
 ) -> tuple[Metric, ...]:
     if measuring.scorer is None:
         return ()
     return metrics_of(
-        figures, model, main=measuring.scorer.main, confidence=options.confidence, seed=options.seed
+        figures,
+        model,
+        main=measuring.scorer.main,
+        confidence=options.confidence,
+        seed=options.seed,
+        distinct=distinct,
     )
 
 
@@ -279,12 +292,16 @@ def _drift(
     model: int,
     metrics: Sequence[Metric],
     options: AccuracyOptions,
+    distinct: Indices | None,
 ) -> Drift:
     tally = measuring.candidates[model - 1]
     outputs = output_drifts(
-        tuple(tally.tallies.values()), confidence=options.confidence, seed=options.seed
+        tuple(tally.tallies.values()),
+        confidence=options.confidence,
+        seed=options.seed,
+        distinct=distinct,
     )
-    decision = measuring.decision(model, options.confidence, options.seed)
+    decision = measuring.decision(model, options.confidence, options.seed, distinct)
     main = next((m for m in metrics if m.main), None)
     if main is None:
         sentence = unlabelled_sentence(
@@ -315,7 +332,7 @@ def _data_source(source: Source, runner: Runner) -> DataSource:
         preprocessing=found.preprocessing,
         settings=dict(found.settings),
         values=typical_values(runner.values),
-        distinct=len(set(runner.digests)) if len(source.parts) == 1 and runner.large else None,
+        distinct=runner.distinct(len(source.parts)),
         batch=runner.batch,
         order=source.order,
     )

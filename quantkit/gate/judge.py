@@ -9,7 +9,7 @@ from math import isfinite
 
 from quantkit.errors import UsageError
 from quantkit.gate.figures import KEYS, Figure, Missing, bad_end, figure_of, is_ceiling
-from quantkit.gate.wording import more_samples, room, sentence
+from quantkit.gate.wording import sentence
 from quantkit.result import (
     SCHEMA,
     Evaluated,
@@ -136,8 +136,8 @@ def _calibrated(model: Evaluated, result: Result) -> Iterator[Objection]:
         yield Objection(
             kind="calibrated",
             title="Evaluated on calibration samples",
-            sentence=f"{seen} of the {result.data.samples} samples are those that '{model.name}' was calibrated with, and "
-            f"figures on them are too good: evaluate on other data{held}",
+            sentence=f"{seen} of {result.data.samples} samples were also used to calibrate '{model.name}', so the results are "
+            f"optimistic: evaluate on other data{held}",
         )
 
 
@@ -147,8 +147,7 @@ def _copies(result: Result) -> Iterator[Objection]:
         yield Objection(
             kind="copies",
             title="Samples are copies of each other",
-            sentence=f"only {data.distinct} of the {data.samples} samples are different, so that intervals are narrower than what is "
-            "known: evaluate each sample once",
+            sentence=f"only {data.distinct} of the {data.samples} samples are different: evaluate each sample once",
         )
 
 
@@ -319,26 +318,18 @@ def judge_rule(rule: Rule, figure: Figure | Missing) -> Judged:
             sentence=figure.advice,
         )
     bad = bad_end(figure, rule)
+    of_estimate = _margin(rule, figure.estimate)
     margin = None if bad is None else _margin(rule, bad)
-    outcome = _outcome(_margin(rule, figure.estimate), margin)
+    outcome = _outcome(of_estimate, margin)
+    room = of_estimate if outcome == "fail" or margin is None else margin
     return Judged(
         rule=rule,
         outcome=outcome,
         figure=bad,
         estimate=figure.estimate,
         margin=margin,
-        sentence=f"{sentence(figure, rule, bad)}: {_why(figure, rule, outcome, bad)}",
+        sentence=sentence(figure, rule, bad, outcome, room),
     )
-
-
-def _why(figure: Figure, rule: Rule, outcome: Outcome, bad: float | None) -> str:
-    if outcome == "fail":
-        even = "" if bad == figure.estimate else "even the estimate is "
-        return even + room(figure, rule, _margin(rule, figure.estimate))
-    gap = "" if bad is None else room(figure, rule, _margin(rule, bad))
-    if outcome == "pass":
-        return gap
-    return "; ".join(t for t in (gap, more_samples(figure, rule, bad)) if t)
 
 
 def _outcome(estimate_margin: float, margin: float | None) -> Outcome:

@@ -1,6 +1,6 @@
 """Rules on live requests: the figures of a `Live`, judged once as any evaluation is, or after every request.
 
-Once (`judge_live`): the worst end of an interval, as for a result. After every request (`alarms`): the level is shared by
+Once (`judge_live`): the 95 % bound, as for a result. After every request (`alarms`): the level is shared by
 all rules and holds for all looks together, so that a candidate that keeps its rules is sent back with at most that chance,
 however long it runs. For flips that is exact; for SQNR and latency in the limit of many requests.
 """
@@ -95,7 +95,7 @@ def alarms(live: Live, rules: Sequence[Rule], alpha: float = 0.05) -> Mapping[st
             and evidence(live.flips, live.decisions, rule.limit) >= 1 / share
         ):
             found[rule.key] = (
-                f"{live.flips} of {live.decisions} decisions differ, allowed {100 * rule.limit:g} %"
+                f"{live.flips} of {live.decisions} decisions differ (limit: {100 * rule.limit:g} %)"
             )
         elif rule.key == "min_sqnr_db" and (said := _noisy(live, rule.limit, share)):
             found[rule.key] = said
@@ -103,7 +103,7 @@ def alarms(live: Live, rules: Sequence[Rule], alpha: float = 0.05) -> Mapping[st
             live.ratios, (1, 0), log(rule.limit), share
         ):
             ratio = exp(live.ratios.mean(1, 0))
-            found[rule.key] = f"runs take {ratio:.2f} of the time before, allowed {rule.limit:g}"
+            found[rule.key] = f"runs take {ratio:.2f} of the time before (limit: {rule.limit:g})"
     return found
 
 
@@ -117,7 +117,7 @@ def _noisy(live: Live, limit: float, alpha: float) -> str:
     if not _above(worst.energies, (-1, 10 ** (limit / 10)), 0.0, alpha):
         return ""
     db = 10 * log10(worst.energies.a / worst.energies.b) if worst.energies.a else -float("inf")
-    return f"SQNR of '{worst.output}' is {db:.1f} dB, demanded {limit:g} dB"
+    return f"SQNR of '{worst.output}' is {db:.1f} dB (required: {limit:g} dB)"
 
 
 def _above(pairs: Pairs, weights: tuple[float, float], limit: float, alpha: float) -> bool:

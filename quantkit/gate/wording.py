@@ -3,9 +3,9 @@
 from math import ceil, floor, isinf, log10
 
 from quantkit.gate.figures import Figure, Unit, is_ceiling
-from quantkit.result import Rule
+from quantkit.result import Outcome, Rule
 
-__all__ = ["bound_text", "figure_text", "more_samples", "room", "room_text", "sentence"]
+__all__ = ["bound_text", "figure_text", "room_text", "sentence"]
 
 _SMALL = 0.1
 _HUGE = 1e6
@@ -14,57 +14,73 @@ _NAMED: tuple[Unit, ...] = ("percent", "dB")
 _PARTS: tuple[Unit, ...] = ("points", "percent")
 
 
-def sentence(figure: Figure, rule: Rule, bad: float | None) -> str:
-    """Say what was found and what is allowed.
+def sentence(figure: Figure, rule: Rule, bad: float | None, outcome: Outcome, margin: float) -> str:
+    """Return what was found, what is allowed, and the margin or what would settle it; without a full stop.
 
-    "drop of top-1 is 0.3 points (at most 0.7 points with 95 % confidence), allowed 0.6 points"
-
-    Args:
-        figure: What was found.
-        rule: What is allowed.
-        bad: The end of the interval that is judged; None: there is no interval.
-    """
-    found = f"{figure.what} is {figure_text(figure.estimate, figure.unit)}"
-    if rule.confidence is not None and not figure.exact and bad is not None:
-        end = "at most" if is_ceiling(rule) else "at least"
-        found += f" ({end} {figure_text(bad, figure.unit)} with {_confidence(rule)})"
-    bound = "allowed" if is_ceiling(rule) else "demanded"
-    return f"{found}, {bound} {figure_text(rule.limit, figure.unit)}"
-
-
-def room(figure: Figure, rule: Rule, margin: float) -> str:
-    """Say how much room is left, or how much is missing: "0.1 points too much".
-
-    Args:
-        figure: What was found.
-        rule: What is allowed.
-        margin: From the figure to the limit; below zero: missing.
-    """
-    lacking = "too much" if is_ceiling(rule) else "too little"
-    if isinf(margin):
-        return lacking if margin < 0 else "kept"
-    return f"{room_text(abs(margin), figure.unit)} {lacking if margin < 0 else 'to spare'}"
-
-
-def more_samples(figure: Figure, rule: Rule, bad: float | None) -> str:
-    """Say that the sample is too small, and about what size would bring the bad end to the limit.
-
-    Half-widths shrink with the root of the number of samples: ``n (half-width / room)^2``, rounded up to two
-    digits. (Of rare flips they shrink faster: fewer will do.)
+    "drop of top-1 is 0.3 points (at most 0.7 points with 95 % confidence; limit: 1 point): margin 0.3 points"
 
     Args:
         figure: What was found.
         rule: What is allowed.
         bad: The end of the interval that is judged; None: there is no interval.
+        outcome: Of the rule.
+        margin: From the judged figure to the limit, of a rule that fails from the estimate; below zero: missing.
     """
+    if outcome == "undecided":
+        return _undecided(figure, rule, bad)
+    sure = rule.confidence is not None and not figure.exact and bad is not None
+    end = "at most" if is_ceiling(rule) else "at least"
+    bound = (
+        f"{end} {figure_text(bad or 0.0, figure.unit)} with {_confidence(rule)}; " if sure else ""
+    )
+    found = f"{figure.what} is {figure_text(figure.estimate, figure.unit)} ({bound}{_limit(figure, rule)})"
+    return f"{found}: {_room(figure, rule, margin, sure=sure)}"
+
+
+def _limit(figure: Figure, rule: Rule) -> str:
+    word = "limit" if is_ceiling(rule) else "required"
+    return f"{word}: {figure_text(rule.limit, figure.unit)}"
+
+
+def _room(figure: Figure, rule: Rule, margin: float, *, sure: bool) -> str:
+    """Return the margin, or by how much the estimate misses the limit; `sure`: there is a bound besides the estimate."""
+    if margin >= 0:
+        return "met" if isinf(margin) else f"margin {room_text(margin, figure.unit)}"
+    gap = "" if isinf(margin) else room_text(-margin, figure.unit)
+    if is_ceiling(rule):
+        missed = f"exceeds the limit{f' by {gap}' if gap else ''}"
+    else:
+        missed = f"is {gap} short" if gap else "is too low"
+    if sure:
+        return f"the estimate alone {missed}"
+    return missed.removeprefix("is ")
+
+
+def _undecided(figure: Figure, rule: Rule, bad: float | None) -> str:
+    """Return how bad the figure could be, and about how many samples would settle it.
+
+    Half-widths shrink with the number of samples where rare failures make them, else with its root: from
+    ``n (half-width / room)`` to ``n (half-width / room)^2``, rounded up to two digits.
+    """
+    measured = f"Measured {figure.what}: {figure_text(figure.estimate, figure.unit)}"
     if bad is None:
-        return f"too few {figure.counted} for an interval with {_confidence(rule)}: evaluate more"
+        few = f"Too few {figure.counted} for an interval with {_confidence(rule)}: evaluate more"
+        return f"{measured} ({_limit(figure, rule)}). {few}"
+    worst = "high" if is_ceiling(rule) else "low"
+    known = f"With {figure.count:,} {figure.counted} it could be as {worst} as {figure_text(bad, figure.unit)}"
     half, space = abs(bad - figure.estimate), abs(rule.limit - figure.estimate)
     if half >= _HOPELESS * space:
-        return f"the estimate is all but the limit: more {figure.counted} would not decide"
-    needed = figure.count * (half / space) ** 2
-    step = 10 ** max(floor(log10(max(needed, 1))) - 1, 0)
-    return f"not enough {figure.counted} to decide: about {ceil(needed / step) * step:,} would"
+        settled = f"The estimate is nearly at the limit: more {figure.counted} would not settle it"
+    else:
+        few, many = (_rounded_up(figure.count * (half / space) ** power) for power in (1, 2))
+        needed = many if figure.counted == "runs" else f"{few} to {many}"
+        settled = f"About {needed} {figure.counted} would settle it"
+    return f"{measured}. {known} ({_limit(figure, rule)}). {settled}"
+
+
+def _rounded_up(count: float) -> str:
+    step = 10 ** max(floor(log10(max(count, 1))) - 1, 0)
+    return f"{ceil(count / step) * step:,}"
 
 
 def figure_text(value: float, unit: Unit, *, short: bool = False) -> str:

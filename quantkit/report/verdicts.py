@@ -75,12 +75,13 @@ def headline(result: Result) -> Headline:
         by[verdict.outcome].append(verdict.candidate)
     count = len(result.verdicts)
     if by["fail"]:
-        sentence = "The candidate breaks the gate."
+        sentence = "The candidate fails the gate."
         if count > 1:
-            broke = f"{len(by['fail'])} of {count} candidates {_verb(by['fail'], 'break')} the gate"
+            broke = f"{len(by['fail'])} of {count} candidates {_verb(by['fail'], 'fail')} the gate"
             sentence = f"{broke}: {_names_text(by['fail'])}."
         if by["pass"]:
-            sentence += f" {_names_text(by['pass'])} {_verb(by['pass'], 'keep')} every rule."
+            verb = "passes" if len(by["pass"]) == 1 else "pass"
+            sentence += f" {_names_text(by['pass'])} {verb} every rule."
         return Headline("fail", "Fail", sentence)
     if by["invalid"]:
         return _invalid(result, by["invalid"])
@@ -89,8 +90,8 @@ def headline(result: Result) -> Headline:
         whom = "It" if count == 1 else _names_text(by["undecided"])
         sentence = f"{whom} can neither be passed nor failed on this evidence."
         return Headline("undecided", word, sentence)
-    whom = "The candidate keeps" if count == 1 else f"All {count} candidates keep"
-    return Headline("pass", "Pass", f"{whom} every rule of the gate.")
+    whom = "All gate rules pass" if count == 1 else f"All {count} candidates pass every gate rule"
+    return Headline("pass", "Pass", f"{whom}.")
 
 
 def _unjudged(result: Result) -> Headline:
@@ -198,7 +199,7 @@ def _card(model: Evaluated, verdict: Verdict | None) -> Card:
     elif broken:
         why = _broken(rules)
     else:
-        why = "Every rule is kept." if len(rules) > 1 else "The rule is kept."
+        why = "All gate rules pass." if len(rules) > 1 else "The gate rule passes."
     return Card(
         name=model.name,
         state=verdict.outcome if verdict else "neutral",

@@ -33,7 +33,7 @@ class GateSettings:
 
     Limits are in the metric's units: a `max_drop` of 0.01 of top-1 is one point; a `Percent` of a metric that is no share
     of the samples (mse, perplexity) is one of float's own value. `max_latency_ratio` is judged at the worst batch size and
-    number of threads; `min_sqnr_db` needs neither labels nor decisions. Rules are judged by the worst end of the interval
+    number of threads; `min_sqnr_db` needs neither labels nor decisions. Rules are judged by the bound of the interval
     at `confidence`, or at 95 %; with `estimate` by what was measured, however few samples it was measured on.
     """
 
@@ -68,7 +68,7 @@ class GateSettings:
     confidence: Annotated[
         Share | None,
         Setting(
-            "Judge the worst end of each interval at this confidence. Default: 95%.",
+            "Judge the bound of each interval at this confidence. Default: 95%.",
             "C",
             range=Range(above=0.5, below=1),
         ),
@@ -76,7 +76,7 @@ class GateSettings:
     estimate: Annotated[
         bool,
         Setting(
-            "Judge the estimate, not the worst end of its 95% interval.",
+            "Judge the estimate, not its 95% bound.",
             flag="--estimate",
             panel=_PANEL,
         ),
@@ -97,7 +97,7 @@ class GateSettings:
     def __post_init__(self) -> None:
         if self.estimate and self.confidence is not None:
             raise UsageError(
-                "estimate judges what was measured, confidence the worst end of its interval: leave out one of the two."
+                "estimate judges what was measured, confidence the bound of its interval: leave out one of the two."
             )
         check(self)
 

@@ -32,7 +32,7 @@ _RECIPE = """\
 # What `quantkit evaluate` judges candidates by; `quantkit gate` does it again.
 [gate]
 max_drop = 0.01              # of top-1: one point,
-confidence = 0.95            # at the worst end of the interval
+confidence = 0.95            # judged at the 95 % bound
 min_size_reduction = 0.6
 max_flips = 0.03
 """

@@ -110,8 +110,8 @@ def test_one_changed_answer_moves_f1_by_no_more_than_a_few_answers_could(*, lost
     drop = figure.value(0) - figure.value(1)
     low, high = figure.drop_interval(1, 0.95, 0) or (0.0, 0.0)
     assert low < drop < high
-    # Of top-1 the same change is -2.8 to 5.7 answers; of F1 it was 43 on one side.
-    assert -6 * abs(drop) < low < high < 6 * abs(drop)
+    # Of top-1 the same change is -2.8 to 5.7 answers; of F1 it was 43 on one side. Unseen ones are of the rarest class.
+    assert -7 * abs(drop) < low < high < 7 * abs(drop)
 
 
 def test_f1_of_right_answers_is_not_sure() -> None:
@@ -189,15 +189,14 @@ def test_sentences() -> None:
     hits = np.ones((2, 200))
     hits[1, :1] = 0
     assert sentence(hits) == (
-        "A drop of 0.5 points of top-1 was measured; with 200 samples a drop under 2.8 points cannot be "
-        "ruled out."
+        "top-1 fell 0.5 points; with 200 samples, a drop of up to 2.8 points is still possible (95 % confidence)."
     )
     hits[1, :40] = 0
-    assert sentence(hits).startswith("top-1 drops by 20.0 points (15.")
-    assert "with 95% confidence, 200 samples" in sentence(hits)
-    assert sentence(hits[::-1]).startswith("top-1 is better by 20.0 points (15.")
+    assert sentence(hits).startswith("top-1 fell 20.0 points (15.")
+    assert "with 95 % confidence, 200 samples" in sentence(hits)
+    assert sentence(hits[::-1]).startswith("top-1 rose 20.0 points (15.")
     assert sentence(np.array([[1.5], [1.0]]), "own:score") == (
-        "A drop of 0.5 of own:score was measured; with 1 sample no more can be said."
+        "own:score fell 0.5; 1 sample: too few for an interval."
     )
 
 

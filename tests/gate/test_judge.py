@@ -62,12 +62,13 @@ def test_estimates_are_kept_or_broken(key: str, limit: float, figure: float, mar
     assert kept.outcome == "pass"
     assert kept.figure == kept.estimate == pytest.approx(figure)
     assert kept.margin == pytest.approx(margin)
-    assert kept.sentence.endswith("to spare")
+    assert "): margin " in kept.sentence
     tighter = limit - 2 * margin if key.startswith("max") else limit + 2 * margin
     broken = _one(candidate(), key, tighter)
     assert broken.outcome == "fail"
     assert broken.margin == pytest.approx(-margin)
-    assert broken.sentence.endswith("too much" if key.startswith("max") else "too little")
+    missed = "exceeds the limit by " if key.startswith("max") else " short"
+    assert missed in broken.sentence
 
 
 @pytest.mark.parametrize(
@@ -90,21 +91,23 @@ def test_sentence_of_what_is_undecided_names_the_samples_needed() -> None:
     assert found.figure == pytest.approx(0.011)
     assert found.margin == pytest.approx(-0.001)
     assert found.sentence == (
-        "drop of top-1 is 0.3 points (at most 1.1 points with 95 % confidence), "
-        "allowed 1 point: 0.1 points too much; not enough samples to decide: about 2,700 would"
-    )  # 2000 * (0.008 / 0.007)^2 = 2612
+        "Measured drop of top-1: 0.3 points. With 2,000 samples it could be as high as 1.1 points (limit: 1 point). "
+        "About 2,300 to 2,700 samples would settle it"
+    )  # 2000 * (0.008 / 0.007) = 2286, 2000 * (0.008 / 0.007)^2 = 2612
 
 
 def test_sentence_of_what_fails_with_confidence_is_about_the_estimate() -> None:
     found = _one(_dropping(0.05, 0.004), "max_drop", 0.01, 0.95)
     assert found.margin == pytest.approx(-0.044)
-    assert found.sentence.endswith("allowed 1 point: even the estimate is 4 points too much")
+    assert found.sentence.endswith(
+        "limit: 1 point): the estimate alone exceeds the limit by 4 points"
+    )
 
 
 def test_no_number_of_samples_decides_an_estimate_at_the_limit() -> None:
     found = _one(_dropping(0.01, 0.004), "max_drop", 0.01, 0.95)
     assert found.outcome == "undecided"
-    assert found.sentence.endswith("more samples would not decide")
+    assert found.sentence.endswith("more samples would not settle it")
 
 
 def test_limits_are_met_despite_rounding() -> None:
@@ -133,7 +136,7 @@ def test_unknown_interval_is_undecided_unless_the_estimate_fails() -> None:
     model = replace(candidate(), metrics=(Metric(name="mse", value=1.0, drop=0.2, main=True),))
     found = _one(model, "max_drop", 0.3, 0.95)
     assert (found.outcome, found.figure, found.estimate) == ("undecided", None, 0.2)
-    assert "too few samples for an interval" in found.sentence
+    assert "Too few samples for an interval" in found.sentence
     assert _one(model, "max_drop", 0.1, 0.95).outcome == "fail"
     assert _one(model, "max_drop", 0.3).outcome == "pass"
 
@@ -142,7 +145,7 @@ def test_metrics_in_their_own_units() -> None:
     found = _one(_dropping(0.25, 0.5, name="mse"), "max_drop", 1.5, 0.95)
     assert found.outcome == "pass"
     assert found.sentence == (
-        "drop of mse is 0.25 (at most 0.75 with 95 % confidence), allowed 1.5: 0.75 to spare"
+        "drop of mse is 0.25 (at most 0.75 with 95 % confidence; limit: 1.5): margin 0.75"
     )
 
 
@@ -181,7 +184,7 @@ def test_the_slowest_case_is_judged() -> None:
     assert sure.figure == pytest.approx(0.95)
     assert sure.outcome == "undecided"
     assert "at batch 8, 4 threads" in sure.sentence
-    assert sure.sentence.endswith("not enough runs to decide: about 360 would")
+    assert sure.sentence.endswith("About 360 runs would settle it")
     blind = replace(model, latency=(model.latency[0], replace(second, ratio_interval=None)))
     assert _one(blind, "max_latency_ratio", 0.9, 0.95).figure is None
 
@@ -288,11 +291,11 @@ def test_outputs_that_are_not_finite_fail_and_equal_ones_pass(confidence: float 
     )
     assert (lost.outcome, lost.figure) == ("fail", -inf)
     assert lost.sentence == (
-        "SQNR (40 values of 'y' are not finite) is -inf dB, demanded 20 dB: too little"
+        "SQNR (40 values of 'y' are not finite) is -inf dB (required: 20 dB): too low"
     )
     same = _one(_with_output(OutputDrift(output="y", sqnr_db=None)), "min_sqnr_db", 20, confidence)
     assert same.outcome == "pass"
-    assert same.sentence.endswith("demanded 20 dB: kept")
+    assert same.sentence.endswith("(required: 20 dB): met")
 
 
 @pytest.mark.parametrize("confidence", [None, 0.95])
@@ -316,7 +319,7 @@ def test_what_is_no_number_never_passes(confidence: float | None) -> None:
 def test_huge_figures_are_short() -> None:
     metric = Metric(name="mse", value=1e76, higher_is_better=False, drop=1e76, main=True)
     found = _one(replace(candidate(), metrics=(metric,)), "max_drop", 0.01)
-    assert found.sentence == "drop of mse is 1e+76, allowed 0.01: 1e+76 too much"
+    assert found.sentence == "drop of mse is 1e+76 (limit: 0.01): exceeds the limit by 1e+76"
 
 
 def test_a_percentage_is_points_of_a_share_and_a_part_of_any_other_metric() -> None:
@@ -336,7 +339,7 @@ def test_a_percentage_is_points_of_a_share_and_a_part_of_any_other_metric() -> N
     result = replace(example_result(), models=(reference, replace(candidate(), metrics=(metric,))))
     (kept,), (broken,) = judge(result, [points]), judge(result, [units])
     assert kept.rules[0].sentence == (
-        "drop of mse in parts of float's is 0.5 % (at most 0.75 % with 95 % confidence), allowed 1 %: 0.25 points to spare"
+        "drop of mse in parts of float's is 0.5 % (at most 0.75 % with 95 % confidence; limit: 1 %): margin 0.25 points"
     )
     assert (kept.outcome, broken.outcome) == ("pass", "fail")
 

@@ -146,10 +146,10 @@ def test_same_result_same_bytes_also_from_json() -> None:
     [
         (
             "judged",
-            ["Fail", "1 of 2 candidates breaks the gate: ort default.", "static keeps every"],
+            ["Fail", "1 of 2 candidates fails the gate: ort default.", "static passes every"],
         ),
         ("example", ["No gate set", "static is nearest to float of 2 candidates"]),
-        ("one", ["Pass", "The candidate keeps every rule"]),
+        ("one", ["Pass", "All gate rules pass"]),
         ("float alone", ["Only the float model was measured"]),
         ("unlabelled", ["identical", "Layers were not measured", "Latency was not measured"]),
         ("error", ["mse", "less is better", "0.00200 (0.00100 to 0.00300)"]),

@@ -36,7 +36,7 @@ def test_verdict_first_then_one_table() -> None:
     text = render_markdown(judged_result()).replace("\u00a0", " ")
     lines = text.splitlines()
     assert lines[0] == "## ❌ FAIL: Fashion-MNIST classifier"
-    assert "static keeps every rule" in lines[2]
+    assert "static passes every rule" in lines[2]
     table = rows(text)
     assert [c.strip() for c in table[3]] == [
         "✅ static",

@@ -104,7 +104,7 @@ def _without_choice() -> Result:
 def test_others_of_the_frontier_may_break_the_budget() -> None:
     found = judged()
     assert [v.candidate for v in found.verdicts] == ["03"]
-    assert "The candidate keeps every rule of the gate." in render_html(found)
+    assert "All gate rules pass." in render_html(found)
 
 
 # ---- page and Markdown ----

@@ -85,7 +85,8 @@ def test_flips_are_judged_by_the_interval_of_evaluations() -> None:
     assert judged.figure == pytest.approx(wilson(5, 1000)[1])
     assert judge_live(replace(EMPTY, decisions=50), [FLIPS]).outcome == "undecided"
     assert (
-        "not enough samples" in judge_live(replace(EMPTY, decisions=50), [FLIPS]).rules[0].sentence
+        "samples would settle it"
+        in judge_live(replace(EMPTY, decisions=50), [FLIPS]).rules[0].sentence
     )
     assert judge_live(replace(EMPTY, decisions=50, flips=9), [FLIPS]).outcome == "fail"
     assert judge_live(EMPTY, [FLIPS]).outcome == "undecided"

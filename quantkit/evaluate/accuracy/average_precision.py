@@ -18,11 +18,10 @@ from quantkit.data import Boxes
 from quantkit.evaluate.accuracy.figures import Floats, Indices
 from quantkit.numerics.statistics import (
     Bounds,
-    changes_interval,
     drop_interval,
-    hull,
     percentiles,
     redrawn_counts,
+    unseen_weights,
 )
 
 __all__ = ["LIMITS", "AveragePrecision", "Found", "Image", "matched", "overlaps"]
@@ -33,7 +32,6 @@ LIMITS = tuple(np.linspace(0.5, 0.95, 10).tolist())
 _LEVELS = np.linspace(0, 1, 101)
 _MOST = 100  # detections of a class on an image
 _DRAWS = 400
-_MANY = 30  # images whose hits differ, for redraws to see enough of them
 _TINY = 1e-10
 
 
@@ -95,55 +93,57 @@ class AveragePrecision:
         return None if self.images <= 1 else percentiles(self._redrawn(model, seed), confidence)
 
     def drop_interval(self, model: int, confidence: float, seed: int) -> Bounds | None:
-        """Return the percentiles of the drop over redrawn images, the same ones for both models.
+        """Return the interval of the drop with one image more, with a box of the rarest class that one model misses.
 
-        Where hits differ on few images, most redraws see none of them: then hulled with the interval of what these
-        images add. Never of zero width.
+        Of few images with other hits many redraws see none; of a rare class there may be nothing to see at all.
         """
-        changed = np.flatnonzero(self._changed_images(model))
-        if self.images <= 1:
-            return None if changed.size else drop_interval(np.zeros(1), confidence=confidence)
-        found = percentiles(self._redrawn(0, seed) - self._redrawn(model, seed), confidence)
-        if changed.size >= _MANY:
-            return found
-        added = np.zeros(self.images)
-        added[changed] = self._added(model, changed)
-        low, high = changes_interval(added, confidence)
-        shift = self.value(0) - self.value(model) - float(added.mean())
-        return hull(found, (low + shift, high + shift))
+        if self.images <= 1 or not any(one.wanted.size for one in self.found[0]):
+            none = np.zeros(self.images)
+            return drop_interval(none, confidence=confidence) if self._alike(model) else None
+        drops = self._drops_with_unseen(model, seed)
+        return percentiles(drops[0], confidence)[0], percentiles(drops[1], confidence)[1]
+
+    def _drops_with_unseen(self, model: int, seed: int) -> Floats:
+        """Return the drop of each draw if float alone, and if the candidate alone misses the box: (2, draws)."""
+        boxes = [one.wanted.size or np.inf for one in self.found[0]]
+        rarest = int(np.argmin(boxes))
+        pairs = [*zip(self.found[0], self.found[model], strict=True)]
+        a, b = pairs.pop(rarest)
+        with_box = [_with_box(x, self.images, hit=hit) for x in (a, b) for hit in (False, True)]
+        drops = []
+        for block in unseen_weights(np.ones(self.images), draws=_DRAWS, seed=seed):
+            for weights in block:
+                both = [[_precision(x, weights) for x in pair] for pair in pairs]
+                others = [
+                    before - now for before, now in both if before is not None and now is not None
+                ]
+                a0, a1, b0, b1 = (_precision(x, weights) or 0.0 for x in with_box)
+                rest, count = sum(others), len(others) + 1
+                drops.append(((a0 - b1 + rest) / count, (a1 - b0 + rest) / count))
+        return np.array(drops).T
 
     def contributions(self, model: int) -> Floats:
         """Return the drop less what it is without each image, so that the mean is the drop (the jackknife's values)."""
-        parts = self._added(model, np.arange(self.images))
-        return np.asarray(parts - parts.mean() + self.value(0) - self.value(model))
-
-    def _added(self, model: int, images: Indices) -> Floats:
-        """Return how much more the drop is with some images, each for itself, than without; times their number."""
         whole, n = self.value(0) - self.value(model), self.images
-        parts = np.empty(images.size)
-        for place, image in enumerate(images.tolist()):
+        parts = np.empty(n)
+        for image in range(n):
             weights = np.ones(n)
             weights[image] = 0.0
             without = self._weighed(0, weights) - self._weighed(model, weights)
-            parts[place] = (n - 1) * (whole - without)
-        return parts
+            parts[image] = (n - 1) * (whole - without)
+        return np.asarray(parts - parts.mean() + whole)
 
     def only(self, chosen: Indices) -> "AveragePrecision":
         """Return the same of some images."""
         found = tuple(tuple(_only(one, chosen) for one in classes) for classes in self.found)
         return replace(self, found=found, images=chosen.size, chance=None, _drawn={})
 
-    def _changed_images(self, model: int) -> NDArray[np.bool_]:
-        """Return on which images the models do not have as many hits and mistakes of every class."""
-        changed = np.zeros(self.images, np.bool_)
-        for a, b in zip(self.found[0], self.found[model], strict=True):
-            for kind in ("hit", "counts"):
-                sums = [
-                    np.stack([np.bincount(x.image, row, self.images) for row in getattr(x, kind)])
-                    for x in (a, b)
-                ]
-                changed |= (sums[0] != sums[1]).any(axis=0)
-        return changed
+    def _alike(self, model: int) -> bool:
+        """Return whether the detections of both models hit and miss alike."""
+        pairs = zip(self.found[0], self.found[model], strict=True)
+        return all(
+            np.array_equal(a.hit, b.hit) and np.array_equal(a.counts, b.counts) for a, b in pairs
+        )
 
     def _redrawn(self, model: int, seed: int) -> Floats:
         if (model, seed) not in self._drawn:
@@ -153,9 +153,22 @@ class AveragePrecision:
         return self._drawn[model, seed]
 
     def _weighed(self, model: int, weights: Floats) -> float:
-        precisions = (_precision(one, weights) for one in self.found[model])
-        found = [p for p in precisions if p is not None]
+        found = [p for one in self.found[model] if (p := _precision(one, weights)) is not None]
         return float(np.mean(found)) if found else 0.0
+
+
+def _with_box(found: Found, image: int, *, hit: bool) -> Found:
+    """Return the detections with a box on one more image, which is found at the best score or not at all."""
+    wanted = np.append(found.wanted, image)
+    if not hit:
+        return replace(found, wanted=wanted)
+    limits = len(found.hit)
+    return Found(
+        image=np.insert(found.image, 0, image),
+        hit=np.insert(found.hit, 0, np.ones(limits, np.bool_), axis=1),
+        counts=np.insert(found.counts, 0, np.ones(limits, np.bool_), axis=1),
+        wanted=wanted,
+    )
 
 
 def _only(found: Found, chosen: Indices) -> Found:

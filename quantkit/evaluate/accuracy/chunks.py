@@ -29,6 +29,7 @@ _BYTES = 32 << 20  # of the outputs of all models in a chunk; one sample may hav
 _KEPT = 16  # feeds that are kept for other measurements
 _LOOKED_AT = 256  # samples whose values are looked at
 _LARGE = 64  # values of a sample
+_FRACTIONS = 8  # of them that are not whole numbers
 _TEXT_RANK = 2
 
 
@@ -42,6 +43,7 @@ class Unit:
         length: Real tokens of a text; else the extent of axis 1 of the first input that has one.
         mask: The attention mask of a text.
         ids: The token ids of a text.
+        digest: What names its inputs: two units with the same are copies of each other.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Unit:
     length: int
     mask: Array | None = None
     ids: Array | None = None
+    digest: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -109,8 +112,21 @@ class Runner:
 
     @property
     def large(self) -> bool:
-        """Whether samples have so many values that two alike are one and the same: not a handful of columns."""
-        return bool(self.feeds) and sum(a.size for a in self.feeds[0].values()) >= _LARGE
+        """Whether two samples with equal inputs must be copies: not if inputs are a handful of whole numbers."""
+        if not self.feeds:
+            return False
+        values = [a.astype(np.float64) for a in self.feeds[0].values() if a.dtype.kind in "fiub"]
+        fractions = sum(int(np.count_nonzero(a != np.rint(a))) for a in values)
+        return fractions >= _FRACTIONS or sum(a.size for a in self.feeds[0].values()) >= _LARGE
+
+    def distinct(self, together: int) -> int | None:
+        """Return how many samples feed something of their own to the model; None if alike ones need not be copies.
+
+        Args:
+            together: Inputs that are one sample: 2 for pairs.
+        """
+        groups = zip(*[iter(self.digests)] * together, strict=True)
+        return len(set(groups)) if self.large else None
 
     def chunks(self) -> Iterator[Chunk]:
         """Yield chunks; the first holds as little as one run, so that errors come early.
@@ -201,25 +217,28 @@ class Runner:
         extents = [_extent(sample.feeds) for sample in samples]
         divisible = all(a.ndim and a.shape[0] == sum(extents) for a in values)
         spans, start = [], 0
-        for sample, extent in zip(samples, extents, strict=True):
+        digests = self.digests[-len(samples) :]
+        for sample, extent, digest in zip(samples, extents, digests, strict=True):
             single = extent > 1 and sample.label is None and divisible and not sample.whole
             step = 1 if single else extent
             for number in range(0, extent, step):
                 name = f"{sample.name} [{number}]" if single else sample.name
                 at = start + number
-                unit = self._unit(sample, name, number)
+                unit = self._unit(sample, name, number, hash((digest, number)))
                 spans.append(_Span(unit=unit, sample=sample, start=at, stop=at + step))
             start += extent
         return spans
 
-    def _unit(self, sample: Sample, name: str, row: int) -> Unit:
+    def _unit(self, sample: Sample, name: str, row: int, digest: int) -> Unit:
         ids = None if self._ids is None else sample.feeds[self._ids][row]
         if self._mask is not None:
             mask = sample.feeds[self._mask][row]
             length = int(np.count_nonzero(mask))
-            return Unit(name=name, label=sample.label, length=length, mask=mask, ids=ids)
+            return Unit(
+                name=name, label=sample.label, length=length, mask=mask, ids=ids, digest=digest
+            )
         lengths = (a.shape[1] for a in sample.feeds.values() if a.ndim >= _TEXT_RANK)
-        return Unit(name=name, label=sample.label, length=next(lengths, 0), ids=ids)
+        return Unit(name=name, label=sample.label, length=next(lengths, 0), ids=ids, digest=digest)
 
 
 def _is_ids(spec: InputSpec) -> bool:

@@ -106,7 +106,11 @@ class Decisions:
         return self._columns[model].values
 
     def compared(
-        self, model: int, labels: NDArray[np.int64] | None, confidence: float
+        self,
+        model: int,
+        labels: NDArray[np.int64] | None,
+        confidence: float,
+        distinct: NDArray[np.int64] | None = None,
     ) -> Decision | None:
         """Return how often a candidate decides differently from float, and with what gain; None if float never decides.
 
@@ -114,16 +118,22 @@ class Decisions:
             model: Its number; 0 is float.
             labels: The right classes, one per unit; None: not known.
             confidence: Of the intervals.
+            distinct: The units that are not copies of others, by which the interval is made; None: all.
         """
         before, now = self.of(0), self.of(model)
+        single = np.ones(before.size, np.bool_)
+        if distinct is not None:
+            single = np.isin(np.arange(before.size), distinct)
         if self.decider.scores:  # what float cannot decide, nobody can decide differently
             decided = before >= 0
-            before, now = before[decided], now[decided]
+            before, now, single = before[decided], now[decided], single[decided]
             labels = None if labels is None else labels[decided]
         if not before.size:
             return None
         flips = int(np.count_nonzero(before != now))
-        low, high = wilson(flips, before.size, confidence)
+        rate = flips / before.size
+        known = int(np.count_nonzero((before != now) & single)), int(np.count_nonzero(single))
+        low, high = wilson(*known, confidence) if known[1] else (0.0, 1.0)
         gained = lost = None
         if labels is not None:
             gained = int(np.count_nonzero((before != labels) & (now == labels)))
@@ -132,8 +142,8 @@ class Decisions:
             output=self.decider.output,
             samples=before.size,
             flips=flips,
-            flip_rate=flips / before.size,
-            interval=Interval(low=low, high=high, confidence=confidence),
+            flip_rate=rate,
+            interval=Interval(low=min(low, rate), high=max(high, rate), confidence=confidence),
             gained=gained,
             lost=lost,
             p_value=None if gained is None or lost is None else mcnemar_exact(gained, lost),

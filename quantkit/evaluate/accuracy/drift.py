@@ -174,7 +174,11 @@ def decibels(ratio: float) -> float:
 
 
 def output_drifts(
-    tallies: Sequence[OutputTally], *, confidence: float, seed: int
+    tallies: Sequence[OutputTally],
+    *,
+    confidence: float,
+    seed: int,
+    distinct: NDArray[np.int64] | None = None,
 ) -> tuple[OutputDrift, ...]:
     """Return the drift of each output; for the intervals all are redrawn together, samples as a whole.
 
@@ -182,12 +186,15 @@ def output_drifts(
         tallies: One per output, of the same samples.
         confidence: Of the intervals.
         seed: Of the redraws.
+        distinct: The units that are not copies of others, which are redrawn; None: all.
     """
     changed = [t for t in tallies if t.noise.values.any()]
     bounds: dict[str, Interval] = {}
     if changed and changed[0].noise.values.size > 1:
-        columns = [c.values for t in changed for c in (t.signal, t.noise)]
-        drawn = redrawn_means(np.column_stack(columns), seed=seed)
+        table = np.column_stack([c.values for t in changed for c in (t.signal, t.noise)])
+        if distinct is not None and distinct.size > 1 and not any(t.other_shapes for t in changed):
+            table = table[distinct]
+        drawn = redrawn_means(table, seed=seed)
         for place, tally in enumerate(changed):
             signal, noise = drawn[:, 2 * place], drawn[:, 2 * place + 1]
             ratios = np.full(noise.size, np.inf)  # a redraw without any error

@@ -84,12 +84,14 @@ class Mean:
         scores: (models, samples).
         higher_is_better: False for errors.
         chance: What answers score that do not look at the sample; None: not known.
+        reach: What a failed sample costs; None: all of a share, else as much as float's highest score.
     """
 
     name: str
     scores: Floats
     higher_is_better: bool = True
     chance: float | None = None
+    reach: float | None = None
 
     @property
     def samples(self) -> int:
@@ -106,11 +108,12 @@ class Mean:
 
     def drop_interval(self, model: int, confidence: float, seed: int) -> Bounds | None:
         """Return the interval of the mean difference."""
-        # How much one sample could lose: of a share all of it, else as much as any scored.
-        reach = float(np.abs(self.scores[0]).max(initial=0.0))
-        share = self.scores.min() >= 0 and self.scores.max() <= 1
+        reach = self.reach
+        if reach is None:
+            share = self.scores.min() >= 0 and self.scores.max() <= 1
+            reach = 1.0 if share else float(np.abs(self.scores[0]).max(initial=0.0))
         drops = self.contributions(model)
-        return drop_interval(drops, reach=1.0 if share else reach, seed=seed, confidence=confidence)
+        return drop_interval(drops, reach=reach, seed=seed, confidence=confidence)
 
     def contributions(self, model: int) -> Floats:
         """Return each sample's loss of score."""
@@ -161,7 +164,9 @@ class Ratio:
 
     def drop_interval(self, model: int, confidence: float, seed: int) -> Bounds | None:
         """Return the interval of the mean of what samples add to the drop."""
-        reach = float(self.wholes.max(initial=0.0)) / max(float(self.wholes.mean()), 1e-12)
+        reach = abs((self.chance or 0.0) - self.value(0))
+        if self.chance is None:
+            reach = float(self.wholes.max(initial=0.0)) / max(float(self.wholes.mean()), 1e-12)
         drops = self.contributions(model)
         return drop_interval(drops, reach=reach, seed=seed, confidence=confidence)
 
@@ -176,7 +181,13 @@ class Ratio:
 
 
 def metrics_of(
-    figures: Sequence[Figure], model: int, *, main: str, confidence: float, seed: int
+    figures: Sequence[Figure],
+    model: int,
+    *,
+    main: str,
+    confidence: float,
+    seed: int,
+    distinct: Indices | None = None,
 ) -> tuple[Metric, ...]:
     """Return all metrics of a model, the main one first.
 
@@ -186,33 +197,52 @@ def metrics_of(
         main: The name of the metric that comes first.
         confidence: Of all intervals.
         seed: Of all redraws.
+        distinct: The samples that are not copies of others, by which intervals are made; None: all.
     """
     ordered = sorted(figures, key=lambda figure: figure.name != main)
     return tuple(
-        _metric(figure, model, main=figure.name == main, confidence=confidence, seed=seed)
+        _metric(figure, model, main == figure.name, confidence, seed, distinct)
         for figure in ordered
     )
 
 
-def _metric(figure: Figure, model: int, *, main: bool, confidence: float, seed: int) -> Metric:
+def _metric(
+    figure: Figure,
+    model: int,
+    main: bool,  # noqa: FBT001
+    confidence: float,
+    seed: int,
+    distinct: Indices | None,
+) -> Metric:
+    # A copy adds no evidence: intervals are those of the distinct samples, widened to hold the value of all of them.
+    copies = distinct is not None and distinct.size < figure.samples
+    known = figure.only(distinct) if distinct is not None and copies else figure
+    value = figure.value(model)
     common: dict[str, Any] = {
         "name": figure.name,
-        "value": figure.value(model),
-        "interval": as_interval(figure.interval(model, confidence, seed), confidence),
+        "value": value,
+        "interval": as_interval(
+            _holding(known.interval(model, confidence, seed), value), confidence
+        ),
         "higher_is_better": figure.higher_is_better,
         "main": main,
         "chance": figure.chance,
     }
     if model == 0:
         return Metric(**common)
-    drop = figure.value(0) - figure.value(model)
-    bounds = figure.drop_interval(model, confidence, seed)
+    drop = figure.value(0) - value
+    drop = drop if figure.higher_is_better else -drop
+    bounds = _holding(known.drop_interval(model, confidence, seed), drop)
     return Metric(
         **common,
-        drop=drop if figure.higher_is_better else -drop,
+        drop=drop,
         drop_interval=as_interval(bounds, confidence),
         detectable=None if bounds is None else detectable_drop(*bounds),
     )
+
+
+def _holding(bounds: Bounds | None, value: float) -> Bounds | None:
+    return None if bounds is None else (min(bounds[0], value), max(bounds[1], value))
 
 
 def as_interval(bounds: Bounds | None, confidence: float) -> Interval | None:

@@ -136,6 +136,7 @@ class Measuring:
         self.text = first.units[0].mask is not None
         self._labelled = label is not None
         self._lengths = Column(np.int64)
+        self._digests: list[int] = []
 
     def observe(self, chunk: Chunk) -> None:
         """Take in a chunk.
@@ -154,6 +155,7 @@ class Measuring:
         for tally, own in zip(self.candidates, chunk.answers[1:], strict=True):
             tally.observe(chunk, expected, own)
         self._lengths.add(np.array([unit.length for unit in chunk.units], np.int64))
+        self._digests += [unit.digest for unit in chunk.units]
         self.units += len(chunk.units)
 
     def _note_strange(self, chunk: Chunk, expected: Mapping[str, Flat]) -> None:
@@ -170,6 +172,12 @@ class Measuring:
         """Return the length of each sample of the metric; of a pair, the longer one's."""
         longest = self._lengths.values.reshape(-1, together).max(axis=1)
         return np.asarray(longest, np.float64)
+
+    def distinct(self, together: int) -> NDArray[np.int64]:
+        """Return the places of the samples without the copies of earlier ones; of a pair both inputs are compared."""
+        groups = zip(*[iter(self._digests)] * together, strict=True)
+        first = {group: place for place, group in reversed(list(enumerate(groups)))}
+        return np.sort(np.fromiter(first.values(), np.int64))
 
     def labels(self) -> NDArray[np.int64] | None:
         """Return the classes to judge decisions by."""
@@ -193,16 +201,19 @@ class Measuring:
             return self.name(label)
         return None if label is None else str(label)
 
-    def decision(self, model: int, confidence: float, seed: int) -> Decision | None:
+    def decision(
+        self, model: int, confidence: float, seed: int, distinct: NDArray[np.int64] | None = None
+    ) -> Decision | None:
         """Return how the decisions of a candidate differ; the values of an only output count as such.
 
         Args:
             model: The candidate's number.
             confidence: Of the interval.
             seed: Of the redraws.
+            distinct: The units that are not copies of others, by which intervals are made; None: all.
         """
         if self.decisions is not None:
-            return self.decisions.compared(model, self.labels(), confidence)
+            return self.decisions.compared(model, self.labels(), confidence, distinct)
         agreements = self.candidates[model - 1].agreements
         if len(self._outputs) == 1 and agreements:
             return next(iter(agreements.values())).decision(confidence, seed)

@@ -22,7 +22,7 @@ from quantkit.evaluate.accuracy.measuring import Measuring
 from quantkit.evaluate.accuracy.models import OpenModel, Source
 from quantkit.numerics.statistics import holm, mcnemar_exact
 from quantkit.provenance import DataOrigin, read_provenance
-from quantkit.result import Decision, Interval, Metric, OutputDrift, Slice
+from quantkit.result import Decision, Metric, OutputDrift, Slice
 
 __all__ = [
     "calibrated_samples",
@@ -217,23 +217,24 @@ def _calibration_record(path: Path) -> DataOrigin | None:
 
 
 def sentence_of(metric: Metric, samples: int) -> str:
-    """Return what was found of the main metric, and what the sample is too small to tell."""
-    name, n, drop = metric.name, samples, metric.drop or 0.0
-    bounds = metric.drop_interval
-    found = f"{_amount(abs(drop), metric)} of {name}"
+    """Return what was found of the main metric, and what the sample is too small to exclude."""
+    name, drop, bounds = metric.name, metric.drop or 0.0, metric.drop_interval
+    worse, better, loss = "fell", "rose", "drop"
+    if not metric.higher_is_better:
+        worse, better, loss = "rose", "fell", "rise"
+    change = f"{name} {worse if drop > 0 else better} {_amount(abs(drop), metric)}"
     if bounds is None:
-        return f"A {_word(drop)} of {found} was measured; with {_samples(n)} no more can be said."
-    sure = f"{_span(bounds, metric)} with {bounds.confidence:.0%} confidence, {_samples(n)}"
-    if bounds.low > 0:
-        return f"{name} drops by {_amount(drop, metric)} ({sure})."
-    if bounds.high < 0:
-        back = Interval(low=-bounds.high, high=-bounds.low, confidence=bounds.confidence)
-        sure = f"{_span(back, metric)} with {bounds.confidence:.0%} confidence, {_samples(n)}"
-        return f"{name} is better by {_amount(-drop, metric)} ({sure})."
-    measured = (
-        f"A {_word(drop)} of {found} was measured" if drop else f"No drop of {name} was measured"
+        return f"{change}; {_samples(samples)}: too few for an interval."
+    sure = f"{100 * bounds.confidence:g} % confidence"
+    if bounds.low > 0 or bounds.high < 0:
+        ends = sorted(map(abs, (bounds.low, bounds.high)))
+        span = f"{_number(ends[0], metric)} to {_number(ends[1], metric)}"
+        return f"{change} ({span} with {sure}, {_samples(samples)})."
+    found = change if drop else f"{name} did not change"
+    return (
+        f"{found}; with {_samples(samples)}, a {loss} of up to {_amount(bounds.high, metric)} is still "
+        f"possible ({sure})."
     )
-    return f"{measured}; with {_samples(n)} a drop under {_amount(bounds.high, metric)} cannot be ruled out."
 
 
 def unlabelled_sentence(
@@ -270,12 +271,8 @@ def unlabelled_sentence(
     )
 
 
-def _word(drop: float) -> str:
-    return "drop" if drop >= 0 else "gain"
-
-
 def _samples(n: int) -> str:
-    return f"{n} sample{'' if n == 1 else 's'}"
+    return f"{n:,} sample{'' if n == 1 else 's'}"
 
 
 def _amount(value: float, metric: Metric) -> str:
@@ -290,10 +287,6 @@ def _hundredths(share: float) -> str:
     """Return a share in hundredths, to one decimal; to two digits where that would say 0.0."""
     found = 100 * share
     return f"{found:.1f}" if abs(found) >= 0.1 or found == 0 else f"{found:.2g}"  # noqa: PLR2004
-
-
-def _span(bounds: Interval, metric: Metric) -> str:
-    return f"{_number(bounds.low, metric)} to {_number(bounds.high, metric)}"
 
 
 _ENOUGH = 50  # samples to suspect labels with
@@ -317,6 +310,13 @@ def notes_of(
         yield (
             f"The last {runner.left_over} samples do not fill the model's batch of {runner.batch}: "
             "left out."
+        )
+    samples = runner.samples // len(source.parts)
+    distinct = runner.distinct(len(source.parts))
+    if distinct is not None and distinct < samples:
+        yield (
+            f"{samples - distinct} of {_samples(samples)} are copies of others: intervals count each "
+            "sample once."
         )
     if measuring.note:
         yield measuring.note

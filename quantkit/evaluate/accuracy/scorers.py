@@ -150,16 +150,23 @@ class NumberScorer(Scorer):
         """Return both. An answer that is not finite is as wrong as the worst, and ranks in the middle of its model's."""
         answers, labels = np.stack([c.values for c in self._answers]), self._labels.values
         known = np.isfinite(answers)
-        # Labels at both ends of their range: how wrong an answer can be that knows no more than the range.
-        squares = np.where(known, answers - labels, np.ptp(labels)) ** 2
-        squares[~known] = squares.max()
+        squares = np.where(known, answers - labels, 0.0) ** 2
+        # The worst is at least another sample's label, which is twice the variance away on average.
+        worst = max(float(squares.max()), 2 * float(np.var(labels)))
+        squares[~known] = worst
         middle = [
             np.median(row[found]) if found.any() else 0.0
             for row, found in zip(answers, known, strict=True)
         ]
         ranked = np.where(known, answers, np.array(middle)[:, None])
         return (
-            Mean(name="mse", scores=squares, higher_is_better=False, chance=float(np.var(labels))),
+            Mean(
+                name="mse",
+                scores=squares,
+                higher_is_better=False,
+                chance=float(np.var(labels)),
+                reach=worst,
+            ),
             Spearman(labels=labels, answers=ranked),
         )
 

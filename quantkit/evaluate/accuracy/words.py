@@ -33,6 +33,7 @@ _SPACES = ("|", "▁", "Ġ", "<space>")
 _SCORES = 3  # axes of [batch, time, tokens]
 _ROWS = 64  # times whose scores are turned into probabilities at once
 _COUNTED = 10  # occurrences of a token on average, for its frequency to be known
+_VOCABULARY = 50_000  # tokens, where the number is not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -392,7 +393,13 @@ class Perplexity:
 
     @property
     def _logs(self) -> Ratio:
-        return Ratio(name="", parts=self.parts, wholes=self.wholes, higher_is_better=False)
+        return Ratio(
+            name="",
+            parts=self.parts,
+            wholes=self.wholes,
+            higher_is_better=False,
+            chance=log(self.chance or _VOCABULARY),
+        )
 
     @property
     def samples(self) -> int:

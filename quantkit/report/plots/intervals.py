@@ -177,7 +177,7 @@ def _forest_row(model: Evaluated, metric: Metric, place: int) -> Row:
     tip += [f"drop: {numbers.drop(metric)} {numbers.drop_unit(metric)}"]
     if metric.detectable is not None:
         hidden = numbers.difference(metric.detectable, metric)
-        tip += [f"a drop under {hidden} cannot be ruled out"]
+        tip += [f"a drop of up to {hidden} is still possible"]
     return Row(
         name=model.name,
         look=look(place),

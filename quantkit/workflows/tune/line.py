@@ -153,7 +153,7 @@ class Tuned:
 
     def __str__(self) -> str:
         """Say what counts, in a few lines."""
-        met = "keeps the budget" if self.met else "does not keep the budget"
+        met = "meets the budget" if self.met else "does not meet the budget"
         first = f"candidate {self.chosen} {met} ({self.outcome})" if self.chosen else "no candidate"
         made = f"{len(self.candidates)} candidates in {self.seconds / 60:.1f} minutes"
         return "\n".join([f"{first}; {made}", str(self.split), self.sentence])
@@ -607,10 +607,10 @@ class _Search:
             return self._unmet(measure)
         if verdict.outcome == "invalid":
             doubts = "; ".join(o.sentence for o in verdict.objections if not o.allowed)
-            return f"The samples that judge prove nothing: {doubts}."
+            return f"The check on held-out samples is invalid: {doubts}."
         if verdict.outcome == "fail":
             broken = "; ".join(r.sentence for r in verdict.rules if r.outcome == "fail")
-            return f"By the samples that judge the budget is not kept: {broken}."
+            return f"The budget is not met on held-out samples: {broken}."
         found = limits(known, best, budget)
         if found is None:
             return "No faster candidate was found, even ignoring accuracy."
