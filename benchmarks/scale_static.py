@@ -59,6 +59,9 @@ class _Stopwatch:
     def start(self, count: int | None, what: str = "samples") -> None:
         """Nothing."""
 
+    def chosen(self, used: int | None, of: int | None) -> None:
+        """Nothing."""
+
     def resumed(self, samples: int) -> None:
         """Nothing."""
 

@@ -117,7 +117,7 @@ def unseen_range(
     """
     bins, count = sketch.histogram(), max(1, peaks.count)
     share = float(sketch.seen[0]) / (count * max(1, int(sketch.count[0])))  # values of a sample
-    weight = bins.count * share
+    weight: Floats = np.asarray(bins.count * share, np.float64)
     high, clipped_above = _side(bins.center, weight, peaks.high.astype(np.float64), count)
     low, clipped_below = _side(-bins.center, weight, -peaks.low.astype(np.float64), count)
     cost = _rounding(np.abs(bins.center), weight, (high[:, None] + low) / levels)
@@ -217,4 +217,4 @@ class _Tail:
         square = 2 * np.square(self.scale * left) / ((1 - self.shape) * (1 - 2 * self.shape))
         first, last = self.kappa
         fallen = np.minimum(past / max(self.top - self.start, 1e-30), 1.0)
-        return self.share * first * (last / first) ** fallen * chance * square  # type: ignore[no-any-return]
+        return self.share * first * (last / first) ** fallen * chance * square

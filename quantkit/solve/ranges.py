@@ -10,7 +10,7 @@ blocks of a ResNet it is above 100, so that a wide range costs nothing there and
 `calibrators.unseen_range` finds the range with the least expected noise. It is measured on the samples with the largest values.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -202,13 +202,14 @@ def noise_in_turns(
         for tensor, array in values.items():
             for statistic in parts[tensor][number % folds]:
                 statistic.observe(array)
-    inside, outside = Counter[str](), Counter[str]()
+    inside, outside = defaultdict[str, float](float), defaultdict[str, float](float)
     for fold in range(folds):
         samples = range(fold, len(feeds), folds)
         others = {t: _merged(own[:fold] + own[fold + 1 :]) for t, own in parts.items()}
         numbers = {t: _numbers(plan.activation[t], ends) for t, ends in fit(others).items()}
-        inside.update(meter.noise_with({}, samples))
-        outside.update(meter.noise_with(numbers, samples))
+        for sums, other in ((inside, {}), (outside, numbers)):
+            for name, noise in meter.noise_with(other, samples).items():
+                sums[name] += noise
     return inside, outside
 
 

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from quantkit.graph._wire import LIMIT, MARK, Payload, WireError, join, split
+from quantkit.graph._wire import LIMIT, MARK, Payload, join, split
+from quantkit.protobuf import WireError
 
 
 def notes(tensor: onnx.TensorProto) -> dict[str, str]:

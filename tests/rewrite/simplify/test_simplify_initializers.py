@@ -156,13 +156,13 @@ def test_weights_of_one_shape_are_not_read_for_every_pair(
     proto = graph(nodes, {"h0": [1, extent]}, {f"h{count}": [1, extent]}, held)
     onnx.save(build(proto), tmp_path / "m.onnx")
     loaded, read = load(tmp_path / "m.onnx"), list[int]()
-    plain = MappedFile._read
+    plain = MappedFile.read
 
     def counted(self: MappedFile, nbytes: int, offset: int) -> NDArray[np.uint8]:
         read.append(nbytes)
         return plain(self, nbytes, offset)
 
-    monkeypatch.setattr(MappedFile, "_read", counted)
+    monkeypatch.setattr(MappedFile, "read", counted)
     assert tie_weights(loaded.model) == 0
     one = 4 * extent * extent
     assert sum(read) <= (4 * count * one if alike else one)
