@@ -247,6 +247,12 @@ class OpenedData:
         numbers = self._order(len(samples))[list(places)].tolist()
         return _feeds(samples, numbers, len(numbers), inputs_of(loaded))
 
+    @property
+    def used(self) -> int:
+        """How many samples calibrate; 0 if that is not known, as of a stream."""
+        samples = self.require()
+        return len(self._order(len(samples))) if isinstance(samples, Samples) else 0
+
     def _order(self, samples: int) -> NDArray[Any]:
         chosen = self.settings
         return order(samples, limit=chosen.limit, shuffle=chosen.shuffle, seed=chosen.seed)

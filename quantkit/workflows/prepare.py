@@ -9,14 +9,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from math import inf, log10
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from calibrators import ChannelExtremes, ChannelMoments, Peaks, Sketch
+from calibrators import ChannelExtremes, ChannelMoments, MeanSquaredError, Peaks, Sketch
 from quantkit.errors import ModelError, UsageError
 from quantkit.files import scratch
 from quantkit.graph.channel_factors import Divisors
@@ -48,17 +50,20 @@ from quantkit.plan import (
     ranges_needed,
 )
 from quantkit.plan.measured import Costs
+from quantkit.plan.model import SolvedIntegers
 from quantkit.plan.selection import resolve_tensors
 from quantkit.provenance import model_digest
 from quantkit.rewrite.decompose import decompose
-from quantkit.rewrite.equalize import equalize, extreme_requests, groups_of
+from quantkit.rewrite.equalize import Group, equalize, extreme_requests, groups_of
 from quantkit.rewrite.simplify import simplify
-from quantkit.rewrite.smooth import smooth, smoothable, smoothing_requests
+from quantkit.rewrite.smooth import Smoothable, smooth, smoothable, smoothing_requests
 from quantkit.rewrite.split import split_fused
 from quantkit.runtime.check_result import LARGE, MADE_UP
-from quantkit.runtime.session import load_model
+from quantkit.runtime.session import RUNTIME_ERRORS, load_model
+from quantkit.runtime.taps import read_tensors
 from quantkit.settings import DataSettings, RecoverSettings, StaticSettings, resident
 from quantkit.solve.empirical_bias import SAMPLES
+from quantkit.solve.losses import Meter
 from quantkit.solve.weights import in_groups, moment_requests
 from quantkit.targets import Target, cores
 from quantkit.workflows.calibrate import CalibrateOptions, OpenedData, opened_for, points_in
@@ -90,6 +95,7 @@ _FLOAT = 4  # bytes
 _WORKERS = 320 << 20  # bytes that processes take beside what is asked
 _LEAST = 64 << 20  # bytes that moments have in any case
 _LOOKED_AT = 256  # samples that tell a channel's extremes well enough
+_JUDGES = 4  # samples, of a quarter at most, that decide whether rewriting channels helps
 
 Feeds = Sequence[Mapping[str, NDArray[Any]]]
 # Whether moments are observed for rounding, and whether they are kept for a second plan.
@@ -362,7 +368,10 @@ def _equalized(
     if not (groups or smooths) or data.once:
         return None, ready
     monitor.step(2, STEPS, "Observing channel extremes for equalization")
-    few = replace(data.settings, limit=min(data.settings.limit or _LOOKED_AT, _LOOKED_AT))
+    # The last samples set no factors: they decide whether factors help.
+    used = data.used
+    judges = min(_JUDGES, used // _JUDGES)
+    few = replace(data.settings, limit=min(used - judges, _LOOKED_AT) if used else _LOOKED_AT)
     extremes, moments = extreme_requests(groups), smoothing_requests(smooths)
     asked = CalibrateOptions(
         ranges=False, requests=(*extremes, *moments), skip_bad=job.calibrate.skip_bad
@@ -370,23 +379,88 @@ def _equalized(
     monitor.stage("Reading the model")
     written = files.enter_context(runnable(ready))
     seen = _run(written, data, _fitting(asked, ready), few, monitor)
-    notes, digest = [], blake2b(digest_size=8)
     largest = {r.tensor: _answer(seen, r, ChannelExtremes).largest for r in extremes}
-    if equalized := equalize(ready.model, groups, largest):
-        notes.append(f"Equalized the channels of {len(equalized)} groups of tensors.")
-        for tensor, array in largest.items():
-            digest.update(tensor.encode() + array.tobytes())
     channels = {r.tensor: _answer(seen, r, ChannelMoments) for r in moments}
-    if done := smooth(ready.model, smooths, channels):
-        notes.append(f"Smoothed {len(done)} {'activation' if len(done) == 1 else 'activations'}.")
+    models = [ready, *_rewritten(ready, (groups, largest), (smooths, channels))]
+    if len(models) == 1:
+        return written, ready
+    if judges:
+        monitor.stage("Measuring whether equalization and smoothing help")
+        learned = data.at(written, range(min(used - judges, 2 * _JUDGES)))
+        judged = data.at(written, range(used - judges, used))
+        models = _without_noisier(models, job, learned, judged)
+    if models[-1].model is ready.model:
+        return written, models[-1]
+    files.close()  # what was written is another model now
+    return None, models[-1]
+
+
+def _rewritten(
+    ready: FloatModel,
+    even: tuple[Sequence[Group], Mapping[str, NDArray[Any]]],
+    smoothing: tuple[Sequence[Smoothable], Mapping[str, ChannelMoments]],
+) -> Iterator[FloatModel]:
+    """Yield the model with equalized channels, and then with smoothed activations, as far as there are any."""
+    digest = blake2b(digest_size=8)
+    model = copy_of(ready.model)
+    if divided := equalize(model, *even):
+        for tensor, array in even[1].items():
+            digest.update(tensor.encode() + array.tobytes())
+        note = f"Equalized the channels of {len(divided)} groups of tensors."
+        again = float_model_from(model, (*ready.notes, note), ready.name, ready.known)
+        ready = replace(again, factors_id=digest.hexdigest(), divided=divided)
+        yield ready
+    model = copy_of(ready.model)
+    if done := smooth(model, *smoothing):
         for one in done:
             digest.update(one.tensor.encode() + one.scale.tobytes())
-    if not notes:
-        return written, ready
-    files.close()  # what was written is another model now
-    again = float_model_from(ready.model, (*ready.notes, *notes), ready.name, ready.known)
-    divided = (*equalized, *(one.divisors for one in done))
-    return None, replace(again, factors_id=digest.hexdigest(), divided=divided)
+        note = f"Smoothed {len(done)} {'activation' if len(done) == 1 else 'activations'}."
+        again = float_model_from(model, (*ready.notes, note), ready.name, ready.known)
+        divided = (*ready.divided, *(one.divisors for one in done))
+        yield replace(again, factors_id=digest.hexdigest(), divided=divided)
+
+
+def _without_noisier(
+    models: Sequence[FloatModel], job: StaticJob, learned: Feeds, judged: Feeds
+) -> list[FloatModel]:
+    """Return models up to the one with the least noise on samples that set no factors.
+
+    Args:
+        models: A float model, and the same with more and more rewritten.
+        job: The settings of the plan.
+        learned: Samples that ranges are found with.
+        judged: Samples on which noise is measured.
+    """
+    try:
+        noise = [_noise_of(model, job.options, learned, judged) for model in models]
+    except RUNTIME_ERRORS:  # a model that does not run with more outputs than its own
+        return list(models)
+    best = int(np.argmin(noise))
+    left = [note for note in models[-1].notes if note not in models[best].notes]
+    if not left:
+        return list(models)
+    why = "Not done, as it makes samples noisier that did not set the factors"
+    note = f"{why} ({_gain(noise[-1], noise[best])}): {' '.join(left)}"
+    return [*models[:best], replace(models[best], notes=(*models[best].notes, note))]
+
+
+def _gain(more: float, less: float) -> str:
+    return f"{10 * log10(more / less):.1f} dB" if 0 < less < inf and more < inf else "much"
+
+
+def _noise_of(ready: FloatModel, options: StaticSettings, learned: Feeds, judged: Feeds) -> float:
+    """Return noise over signal of the worst output when a model is quantized with ranges of a few samples."""
+    needed = ranges_needed(ready.view, options)
+    sketches = {name: Sketch() for name in needed}
+    for values in read_tensors(ready.model, needed, learned):
+        for name, array in values.items():
+            sketches[name].observe(array)
+    method = MeanSquaredError()
+    found = {name: method(sketch) for name, sketch in sketches.items() if not sketch.empty}
+    ranges = {name: (float(one.low[0]), float(one.high[0])) for name, one in found.items()}
+    plan = plan_static(ready.view, ranges, options)
+    meter = Meter(ready.model, ready.view, plan, SolvedIntegers(), judged)
+    return max(meter.noise_of(plan).values(), default=0.0)
 
 
 def _answer(seen: Calibration, request: Request, kind: type[_Answer]) -> _Answer:
