@@ -370,7 +370,7 @@ def _equalized(
     monitor.step(2, STEPS, "Observing channel extremes for equalization")
     # The last samples set no factors: they decide whether factors help.
     used = data.used
-    judges = min(_JUDGES, used // _JUDGES)
+    judges = min(_JUDGES, used // _JUDGES) if used >= 2 * _JUDGES else 0
     few = replace(data.settings, limit=min(used - judges, _LOOKED_AT) if used else _LOOKED_AT)
     extremes, moments = extreme_requests(groups), smoothing_requests(smooths)
     asked = CalibrateOptions(
