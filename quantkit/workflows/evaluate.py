@@ -130,7 +130,7 @@ def evaluate(
         for m in models
     ]
     result = Result(
-        title=options.title or models[0].path.stem,
+        title=options.title or models[0].path.name,
         data=answered.data,
         models=tuple(found),
         origin=_origin(options, time.perf_counter() - started),
