@@ -95,7 +95,7 @@ def _warnings(result: "Result") -> list[str]:
 def evaluation_table(result: "Result") -> "Table":
     """Return all models side by side, float first; it fits into 80 columns."""
     data, metric = result.data, result.float_model.metric
-    title = f"{result.title}: {data.samples} samples of {data.location}"
+    title = f"{result.title}: {data.samples:,} samples of {data.location}"
     measured = [Column(title=metric.name), Column(title="drop")] if metric else []
     measured += [Column(title="at most", drop=1)] if metric else []
     rest = [Column(title="flips", drop=2), Column(title="SQNR")]

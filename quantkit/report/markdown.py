@@ -141,13 +141,13 @@ def _search(result: Result) -> str:
                 _judged(result, trial),
                 numbers.ABSENT if trial.latency is None else numbers.ratio(trial.latency),
                 numbers.ABSENT if trial.size is None else numbers.percent(trial.size),
-                str(trial.samples),
+                numbers.integer(trial.samples),
                 ": ".join(_safe(said, _PROSE) for said in (trial.made, trial.note) if said),
             )
         )
     said = (
-        f"{len(tuning.trials)} files, as much as {tuning.evaluations:.1f} runs over the {tuning.choosing} samples that "
-        f"choose, {numbers.seconds(tuning.seconds)}; {tuning.judging} other samples judge."
+        f"{len(tuning.trials)} files, as much as {tuning.evaluations:.1f} runs over the {tuning.choosing:,} samples that "
+        f"choose, {numbers.seconds(tuning.seconds)}; {tuning.judging:,} other samples judge."
     )
     return "\n".join([f"{_begun(_prose(tuning.sentence))} {said}", "", *rows])
 
@@ -268,7 +268,7 @@ def _provenance(result: Result) -> str:
         for m in result.models
     ]
     lines += [
-        f"- data: {data.samples} samples of {_code(data.location)} ({_safe(data.kind)}), {_safe(data.order)}"
+        f"- data: {data.samples:,} samples of {_code(data.location)} ({_safe(data.kind)}), {_safe(data.order)}"
     ]
     lines += [f"- fingerprint {_code(data.fingerprint)}"] if data.fingerprint else []
     software = ", ".join(f"{name} {version}" for name, version in origin.software.items())

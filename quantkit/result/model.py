@@ -258,7 +258,7 @@ class Result:
     def _head(self) -> str:
         metric = self.float_model.metric
         value = f", float {metric.name} {metric.value:.4g}" if metric is not None else ""
-        return f"{self.title}: {self.data.samples} samples of {self.data.location}{value}"
+        return f"{self.title}: {self.data.samples:,} samples of {self.data.location}{value}"
 
     def _line(self, model: Evaluated) -> str:
         """Return outcome, size, metric, distance and time of one candidate."""

@@ -228,7 +228,7 @@ def _latency_row(model: Evaluated, found: Latency, place: int) -> Row:
         low=ends.low if ends else found.ratio,
         high=ends.high if ends else found.ratio,
         words=f"{numbers.ratio(found.ratio)}{spread}",
-        tip=f"{model.name}\n{numbers.significant(found.median_ms)} ms per run, 9 of 10 under "
+        tip=f"{model.name}\n{numbers.significant(found.median_ms)} ms per run, p90 "
         f"{numbers.significant(found.p90_ms)} ms\n{numbers.ratio(found.ratio)} of float{spread}\n"
-        f"{found.runs} runs",
+        f"{found.runs:,} runs",
     )
