@@ -236,11 +236,11 @@ def test_a_candidate_slower_than_float_is_told_wherever_one_looks() -> None:
 
 def test_what_would_help_stands_at_the_top_and_once() -> None:
     page = render_html(judged_result())
-    said = "Keeping &#39;/features/0/conv/Conv&#39; in float would bring +2.4 dB at the output"
+    said = "Keep /features/0/conv/Conv in float: +2.4 dB (measured)"
     assert page.index(said) < page.index('id="picture"')
     top = page[: page.index('id="picture"')]
     assert top.count(said) == 1
-    assert "costs about 6 % time and 1 % size" in top
+    assert "about 6 % slower, 1 % larger" in top
 
 
 def test_what_stands_between_backticks_is_code() -> None:
