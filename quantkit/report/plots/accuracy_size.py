@@ -95,7 +95,11 @@ def _marks(found: Points, frame: Frame) -> str:
         placed = _places(found, spots, home, frame)
         names = "".join(_name(p, at, frame) for p, at in zip(rows, placed, strict=True))
     top = home[1] - _radius(found.reference.time) - 8
-    float_name = text(home[0], top, shorten(found.reference.name, 120), "name", "middle")
+    name = found.reference.name
+    if frame.window.holds(found.reference):
+        float_name = text(home[0], top, shorten(name, 120), "name", "middle")
+    else:  # its whisker goes through the middle
+        float_name = text(home[0] + 6, top, shorten(name, 56), "name")
     return marks + names + float_name
 
 
