@@ -128,6 +128,7 @@ def test_every_candidate_is_made_again_byte_by_byte(
 def test_a_candidate_is_reported_with_one_time(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("QUANTKIT_MEASURE")
     found = quantkit.tune("m.onnx", "d.npz", work / "out", max_drop=0.3, candidates=2)
+    assert found.result is not None
     assert found.result.title == "m.onnx, tuned"
     tuning = found.result.tuning
     assert tuning is not None
