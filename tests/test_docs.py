@@ -159,6 +159,11 @@ def test_the_workflow_is_one_and_its_commands_are_too(parser: Any) -> None:
     workflow = yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))
     steps = workflow["jobs"]["gate"]["steps"]
     assert all(("run" in step) != ("uses" in step) for step in steps)
+    assert workflow["env"] == {"QUANTKIT_MEASURE": "0"}
+    assert not any(
+        "cache" in step.get("with", {}) for step in steps
+    )  # it needs a requirements file
+    assert "QUANTKIT_SOURCE:?" in next(s["run"] for s in steps if s.get("name") == "Install")
     commands = [c for step in steps for c in _commands(step.get("run", ""))]
     assert [c[0] for c in commands] == ["quantize", "evaluate", "gate"]
     for arguments in commands:

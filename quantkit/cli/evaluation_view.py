@@ -98,7 +98,7 @@ def _warnings(result: "Result") -> list[str]:
 def evaluation_table(result: "Result") -> "Table":
     """Return all models side by side, float first; names are cut before a column is left out."""
     data, metric = result.data, result.float_model.metric
-    title = f"{result.title}: {data.samples} samples of {data.location}"
+    title = f"{result.title}: {data.samples:,} samples of {data.location}"
     heads = [metric.name.replace(" ", "\n"), "drop", "at\nmost"] if metric else []
     heads = ["model", "size", *heads, "flips", "SQNR\ndB", "time", "int8"]
     rows = []

@@ -213,8 +213,10 @@ def saturates_here() -> bool:
 
 
 def _this_cpu() -> str:
-    does = "saturates sums of two products at 16 bits" if saturates_here() else "adds exactly"
-    return f"{this_machine()}: {does}, measured"
+    does = "saturates sums of two products at 16 bits"
+    if not saturates_here():
+        does = "accumulates without saturation"
+    return f"{this_machine()}: {does}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,9 +65,7 @@ _LAYER_COLUMNS = (
     _Column("local, dB", "num", "signal to noise of what it makes, fed with float's values"),
     _Column("accumulated, dB", "num", "signal to noise of what it makes in the quantized model"),
     _Column("weights, dB", "num", "signal to noise of what it makes, by its weights alone"),
-    _Column(
-        "input, dB", "num", "signal to noise of what it makes, by the quantization of what it reads"
-    ),
+    _Column("input, dB", "num", "output SQNR when only the inputs are quantized"),
     _Column("clipped, %", "num", "of the values that it reads"),
     _Column("what would help", "prose"),
 )

@@ -141,13 +141,13 @@ def _search(result: Result) -> str:
                 _judged(result, trial),
                 numbers.ABSENT if trial.latency is None else numbers.ratio(trial.latency),
                 numbers.ABSENT if trial.size is None else numbers.percent(trial.size),
-                str(trial.samples),
+                numbers.integer(trial.samples),
                 ": ".join(_safe(said, _PROSE) for said in (trial.made, trial.note) if said),
             )
         )
     said = (
-        f"{len(tuning.trials)} files, as much as {tuning.evaluations:.1f} runs over the {tuning.choosing} samples that "
-        f"choose, {numbers.seconds(tuning.seconds)}; {tuning.judging} other samples judge."
+        f"{len(tuning.trials)} files, as much as {tuning.evaluations:.1f} runs over the {tuning.choosing:,} samples that "
+        f"choose, {numbers.seconds(tuning.seconds)}; {tuning.judging:,} other samples judge."
     )
     return "\n".join([f"{_begun(_prose(tuning.sentence))} {said}", "", *rows])
 
@@ -192,12 +192,6 @@ def _titled_list(title: str, lines: list[str]) -> str:
 
 
 def _failing(result: Result) -> str:
-    lines = [
-        f"- {_SIGNS[rule.outcome]} **{_safe(verdict.candidate)}**: {_prose(rule.sentence)}"
-        for verdict in result.verdicts
-        for rule in verdict.rules
-        if rule.outcome != "pass"
-    ]
     proofless = [
         f"- {_SIGNS['invalid']} **{_safe(verdict.candidate)}**{' (allowed)' if o.allowed else ''}: "
         f"{_prose(o.sentence)}"
@@ -206,9 +200,28 @@ def _failing(result: Result) -> str:
     ]
     blocks = (
         _titled_list("Why these figures prove nothing", proofless),
-        _titled_list("Rules not kept, or not to be decided", lines),
+        _gate(result),
     )
     return "\n\n".join(b for b in blocks if b)
+
+
+def _gate(result: Result) -> str:
+    """Return every rule of the gate with its outcome, rules that do not pass first; "" without rules."""
+    rules = [(verdict, rule) for verdict in result.verdicts for rule in verdict.rules]
+    rows = [
+        _row(
+            f"{_SIGNS[rule.outcome]} {rule.outcome}",
+            _safe(verdict.candidate),
+            _code(f"{rule.rule.key} = {rule.rule.limit:g}", in_table=True),
+            _safe(rule.sentence, _PROSE),
+        )
+        for verdict, rule in sorted(rules, key=lambda pair: pair[1].outcome == "pass")
+    ]
+    if not rows:
+        return ""
+    rest = [_row(f"{len(rows) - _MANY} more", "", "", "")] if len(rows) > _MANY else []
+    heads = [_row("gate", "candidate", "rule", "result"), _row("---", "---", "---", "---")]
+    return "\n".join([*heads, *rows[:_MANY], *rest])
 
 
 def _advice(result: Result) -> str:
@@ -268,7 +281,7 @@ def _provenance(result: Result) -> str:
         for m in result.models
     ]
     lines += [
-        f"- data: {data.samples} samples of {_code(data.location)} ({_safe(data.kind)}), {_safe(data.order)}"
+        f"- data: {data.samples:,} samples of {_code(data.location)} ({_safe(data.kind)}), {_safe(data.order)}"
     ]
     lines += [f"- fingerprint {_code(data.fingerprint)}"] if data.fingerprint else []
     software = ", ".join(f"{name} {version}" for name, version in origin.software.items())

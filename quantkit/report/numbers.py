@@ -59,8 +59,8 @@ def significant(value: float | None, digits: int = 3) -> str:
 
 
 def integer(value: float) -> str:
-    """Write a count, thousands apart."""
-    return f"{value:,.0f}".replace(",", _NBSP).replace("-", MINUS)
+    """Write a count with commas between thousands, as all messages and pages do."""
+    return f"{value:,.0f}".replace("-", MINUS)
 
 
 def as_text(value: float | None, digits: int = 2) -> str:

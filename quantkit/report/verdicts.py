@@ -286,10 +286,12 @@ def gists(result: Result) -> dict[str, str]:
         "runtime": f"{' · '.join(shares)} layers" if 0 < len(shares) <= _NAMED else "",
         "fidelity": _portable(models),
         "calibration": " · ".join(
-            dict.fromkeys(f"{c.samples} samples, {c.method}" for c in calibrated)
+            dict.fromkeys(f"{c.samples:,} samples, {c.method}" for c in calibrated)
         ),
-        "changes": f"{changes.nodes_before} nodes became {_range(after, str)}" if changes else "",
-        "provenance": f"{len(result.models)} files · {result.data.samples} samples",
+        "changes": f"{changes.nodes_before:,} nodes became {_range(after, numbers.integer)}"
+        if changes
+        else "",
+        "provenance": f"{len(result.models)} files · {result.data.samples:,} samples",
     }
 
 

@@ -85,15 +85,16 @@ class Advice:
     @property
     def sentence(self) -> str:
         """What it brings and costs."""
-        shown = [f"'{node}'" for node in self.nodes]
+        shown = list(self.nodes)
         named = shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
         costs = [
             f"{100 * value:.0f} % {what}"
-            for value, what in ((self.slower, "time"), (self.larger, "size"))
+            for value, what in ((self.slower, "slower"), (self.larger, "larger"))
             if value >= _COSTS
         ]
-        cost = f"costs about {' and '.join(costs)}" if costs else "costs next to nothing"
-        return f"Keeping {named} in float would bring {self.brings} (tried; {cost})."
+        cost = f"about {', '.join(costs)}" if costs else "at next to no cost"
+        flag = f" Flag: {self.option}" if self.option else ""
+        return f"Keep {named} in float: {self.gain_db:+.1f} dB (measured), {cost}.{flag}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any, Literal
 
 from quantkit.result.accuracy import Drift, Metric, OutputDrift
@@ -220,6 +221,24 @@ class Origin:
     seconds: float = 0.0
 
 
+_HEADS = ("model", "size", "metric", "drop", "SQNR", "time", "gate")
+
+
+def _html_row(model: Evaluated, outcome: str) -> str:
+    metric, output, timed = model.metric, model.worst_output, model.typical_latency
+    noisy = output is not None and output.sqnr_db is not None
+    cells = (
+        model.name,
+        f"{model.size.ratio:.1%}",
+        "" if metric is None else f"{metric.name} {metric.value:.4g}",
+        "" if metric is None or metric.drop is None else f"{metric.drop:.4g}",
+        f"{output.sqnr_db:.1f} dB" if output is not None and noisy else "",
+        "" if timed is None else f"{timed.ratio:.2f} of float",
+        outcome,
+    )
+    return f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """One evaluation. `models[0]` is float.
@@ -255,10 +274,17 @@ class Result:
     def __repr__(self) -> str:
         return f"<Result: {self._head()}, {len(self.candidates)} candidates>"
 
+    def _repr_html_(self) -> str:
+        """Return a table of the models, for notebooks."""
+        outcomes = {verdict.candidate: verdict.outcome for verdict in self.verdicts}
+        rows = [_html_row(model, outcomes.get(model.name, "")) for model in self.models]
+        heads = "".join(f"<th>{head}</th>" for head in _HEADS)
+        return f"<p>{escape(self._head())}</p><table><tr>{heads}</tr>{''.join(rows)}</table>"
+
     def _head(self) -> str:
         metric = self.float_model.metric
         value = f", float {metric.name} {metric.value:.4g}" if metric is not None else ""
-        return f"{self.title}: {self.data.samples} samples of {self.data.location}{value}"
+        return f"{self.title}: {self.data.samples:,} samples of {self.data.location}{value}"
 
     def _line(self, model: Evaluated) -> str:
         """Return outcome, size, metric, distance and time of one candidate."""

@@ -21,7 +21,7 @@ class Trial:
         drop: How much it loses against float, positive is worse, in units of the measure; None: not known.
         drop_interval: Of it; wide where it was stopped early, because it was clear by then.
         size: As a share of float's file; None: not known.
-        latency: As a multiple of float's time; None: not timed.
+        latency: As a multiple of float's time, of a candidate of the result as measured there; None: not timed.
         latency_interval: Of it.
         samples: That it was run on.
         modes: How many nodes run in each mode.

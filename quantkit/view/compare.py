@@ -125,7 +125,7 @@ def _changes(a: Box, b: Box) -> Iterator[str]:
     if types[0] != types[1]:
         yield f"weights {_listed(types[0])} -> {_listed(types[1])}"
     if a.nbytes != b.nbytes:
-        yield f"{a.nbytes:,} bytes -> {b.nbytes:,} bytes".replace(",", "\u00a0")
+        yield f"{a.nbytes:,} bytes -> {b.nbytes:,} bytes"
     made = {tensor.name: tensor for tensor in a.makes}
     for tensor in b.makes:
         if tensor.integers and tensor.name in made and not made[tensor.name].integers:

@@ -134,7 +134,7 @@ def evaluate(
     for loaded in opened:  # what was measured and the digests belong to one version of each file
         loaded.require_unchanged()
     result = Result(
-        title=options.title or models[0].path.stem,
+        title=options.title or models[0].path.name,
         data=answered.data,
         models=tuple(found),
         origin=_origin(options, time.perf_counter() - started),

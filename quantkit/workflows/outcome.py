@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,10 @@ class QuantizeResult:
 
     def __repr__(self) -> str:
         return f"<QuantizeResult: {self._sizes()}>"
+
+    def _repr_html_(self) -> str:
+        """Return the summary for notebooks, line by line."""
+        return f"<pre>{escape(str(self))}</pre>"
 
     def _sizes(self) -> str:
         share = self.output_bytes / self.input_bytes

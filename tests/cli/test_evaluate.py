@@ -298,7 +298,7 @@ def test_the_terminal_shows_what_the_report_shows(capsys: pytest.CaptureFixture[
     assert "not finite" in out
     assert "0.65" in out
     assert "quantkit gate 'a b/result.json' --max-drop 1%" in out
-    assert "advice: Keeping '/features/0/conv/Conv' in float would bring +2.4 dB" in out
+    assert "advice: Keep /features/0/conv/Conv in float: +2.4 dB (measured)" in out
 
 
 def test_slower_than_float_is_said_in_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -243,7 +243,7 @@ def test_values_that_one_session_alone_has_finite_are_told() -> None:
 def test_the_probe_agrees_with_what_the_cpu_says_of_itself() -> None:
     known = this_machine().saturates
     assert known is None or saturates_here() == known
-    assert ("adds exactly" in subject._this_cpu()) != saturates_here()
+    assert ("accumulates without saturation" in subject._this_cpu()) != saturates_here()
 
 
 def dense(weights: Array, dtype: type) -> onnx.ModelProto:

@@ -86,7 +86,7 @@ def test_what_a_dynamic_file_excluded_is_not_advised_and_other_tools_get_no_flag
     worse = rescaled(ort, tmp_path / "worse.onnx", f"{weight_of(source, 'deep')}_scale", 4)
     best = layers_of(source, worse, feeds[:3]).advice[0]
     assert (best.nodes, best.option) == (("deep",), "")
-    assert best.sentence.startswith("Keeping 'deep' in float would bring +")
+    assert best.sentence.startswith("Keep deep in float: +")
     dynamic(source, tmp_path / "d.onnx", DynamicSettings(exclude=("deep",)))
     found = layers_of(source, tmp_path / "d.onnx", feeds[:3])
     assert not any("deep" in advice.nodes for advice in found.advice)

@@ -29,6 +29,7 @@ from result_cases import candidate, example_result, float_model
 from quantkit.errors import OutputError
 from quantkit.report import picture_svg, render_html, render_markdown, write_pages
 from quantkit.result import (
+    SCHEMA,
     Evaluated,
     Interval,
     Objection,
@@ -235,11 +236,11 @@ def test_a_candidate_slower_than_float_is_told_wherever_one_looks() -> None:
 
 def test_what_would_help_stands_at_the_top_and_once() -> None:
     page = render_html(judged_result())
-    said = "Keeping &#39;/features/0/conv/Conv&#39; in float would bring +2.4 dB at the output"
+    said = "Keep /features/0/conv/Conv in float: +2.4 dB (measured)"
     assert page.index(said) < page.index('id="picture"')
     top = page[: page.index('id="picture"')]
     assert top.count(said) == 1
-    assert "costs about 6 % time and 1 % size" in top
+    assert "about 6 % slower, 1 % larger" in top
 
 
 def test_what_stands_between_backticks_is_code() -> None:
@@ -262,8 +263,8 @@ def test_everything_measured_is_shown() -> None:
         "class 6",
         "images.npz row 17",
         "cannot be told from none",
-        "108 000",
-        "97 200",
+        "108,000",
+        "97,200",
         "weights of Conv",
         "8.0 MB",
         "1.30 ms",
@@ -291,7 +292,7 @@ def test_size_table_sums() -> None:
     for model in result.models:
         assert sum(p.nbytes for p in model.size.parts) == model.size.disk
     shown = Page(render_html(result)).words
-    assert "on disk, the sum 400 000 108 000 104 000" in shown
+    assert "total on disk 400,000 108,000 104,000" in shown
 
 
 def test_names_are_texts_not_markup() -> None:
@@ -377,6 +378,12 @@ def test_outputs_that_are_not_finite_are_not_called_identical() -> None:
     content = render_html(replace(base, models=(base.models[0], broken_outputs(base.models[1]))))
     assert "not finite" in content
     assert "identical" not in Page(content).text
+
+
+def test_readme_of_the_reports_names_the_formats() -> None:
+    names = re.findall(r"quantkit\.result/\d+", (REPORTS / "README.md").read_text(encoding="utf-8"))
+    own = {load_result(file).schema for file in REPORTS.glob("*/result.json")}
+    assert set(names) == {SCHEMA, *own}
 
 
 @pytest.mark.parametrize("folder", sorted(REPORTS.glob("*/")), ids=lambda folder: folder.name)

@@ -58,7 +58,7 @@ def test_fractions_and_ratios() -> None:
     assert numbers.decibel(None) == "identical"
     assert plain(numbers.p_value(0.00001)) == "p < 0.001"
     assert plain(numbers.p_value(1.0)) == "p = 1.0"
-    assert plain(numbers.integer(1234567)) == "1 234 567"
+    assert plain(numbers.integer(1234567)) == "1,234,567"
     shown = {0.4: "0 s", 59.4: "59 s", 59.7: "1 min 0 s", 75: "1 min 15 s", 119.8: "2 min 0 s"}
     assert {value: numbers.seconds(value) for value in shown} == shown
     assert [numbers.threads(n) for n in (0, 1, 4)] == ["default threads", "1 thread", "4 threads"]

@@ -28,7 +28,7 @@ from quantkit.report.plots.intervals import Group, Row, interval_plot
 from quantkit.report.plots.labels import Box, place
 from quantkit.report.plots.points import points
 from quantkit.report.plots.svg import Scale, nice_step, shorten, text_width
-from quantkit.result import Interval, Result
+from quantkit.result import Evaluated, Interval, Result
 
 _SVG = "{http://www.w3.org/2000/svg}"
 
@@ -109,6 +109,38 @@ def test_a_broken_candidate_goes_off_the_scale() -> None:
     assert "off the scale" in accuracy_size_svg(hard_result())
     near = replace(example_result(), models=example_result().models[:2])
     assert not window(points(near)).beyond
+
+
+def test_band_of_float_is_drawn_only_if_both_ends_are_on_the_axis() -> None:
+    """One that exceeds the axis painted the whole plot; float's mark then has a whisker with arrows."""
+    narrow = replace(example_result(), models=tuple(map(_precise_float, example_result().models)))
+    for result, band in ((example_result(), False), (narrow, True)):
+        svg = accuracy_size_svg(result, standalone=False)
+        assert ('class="band"' in svg) == band
+        assert ("its own interval exceeds the axis" in svg) == (not band)
+        (home,) = (
+            e for e in parsed(svg).iter() if e.get("data-tip", "").startswith("float32\ntop-1")
+        )
+        whiskers = [e for e in home if e.get("class") == "whisker float"]
+        assert len(whiskers) == (0 if band else 5)  # the line, and two strokes for each arrow
+
+
+def _precise_float(model: Evaluated) -> Evaluated:
+    if model.metric is None or model.role != "float":
+        return model
+    value = model.metric.value
+    metric = replace(model.metric, interval=Interval(low=value - 0.0005, high=value + 0.0005))
+    return replace(model, metrics=(metric, *model.metrics[1:]))
+
+
+@pytest.mark.parametrize("ends", [(-0.002, 0.05), (0.001, 0.05), (-0.05, 0.0)])
+def test_dot_of_a_lone_candidate_lies_on_its_axis(ends: tuple[float, float]) -> None:
+    value = sum(ends) / 2
+    row = Row(name="a", look=look(1), value=value, low=ends[0], high=ends[1], words="", tip="")
+    group = Group(title="F1", axis="drop", reference=0.0, rows=(row,))
+    svg = interval_plot((group,), width=880, label="")
+    assert "→" not in svg
+    assert "←" not in svg
 
 
 def test_gate_is_drawn() -> None:

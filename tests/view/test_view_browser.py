@@ -156,6 +156,15 @@ def test_two_models_go_together(browser: Browser, folder: Path) -> None:
         assert page.evaluate(_WRONG) == []
 
 
+def test_float_model_has_the_colours_of_float(browser: Browser, folder: Path) -> None:
+    with opened(browser, folder / "two.html") as page:
+        float_side, quantized = (page.locator("svg.graph").nth(i) for i in (0, 1))
+        assert float_side.locator(".k-dynamic, .k-int8").count() == 0
+        assert float_side.locator(".k-float").count()
+        assert quantized.locator(".k-dynamic").count()
+        assert "float (1 → 0)" in page.locator("#legend").inner_text()
+
+
 def test_hostile_names_do_no_harm(browser: Browser, tmp_path: Path) -> None:
     nodes = [
         node("MatMul", ["x", "w"], ["y"], f"{HOSTILE}/a/{HOSTILE}"),

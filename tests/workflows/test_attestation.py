@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,12 @@ def test_all_is_well(quantized: Path, source: Path, data: Path) -> None:
     plain = found.to_json()
     assert plain["ok"] is True
     assert json.loads(json.dumps(plain)) == plain
+
+
+def test_printed_digests_are_those_of_sha256sum(quantized: Path, source: Path) -> None:
+    for name, path in (("content", quantized), ("float", source)):
+        digest = sha256(path.read_bytes()).hexdigest()
+        assert f"(sha256 {digest[:12]})" in sentence(quantized, name, float_model=source)
 
 
 def test_what_was_not_given_is_not_known(quantized: Path) -> None:

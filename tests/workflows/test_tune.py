@@ -126,6 +126,22 @@ def test_every_candidate_is_made_again_byte_by_byte(
         assert (place / "again.onnx").read_bytes() == (place / "model.onnx").read_bytes()
 
 
+def test_a_candidate_is_reported_with_one_time(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("QUANTKIT_MEASURE")
+    found = quantkit.tune("m.onnx", "d.npz", work / "out", max_drop=0.3, candidates=2)
+    assert found.result is not None
+    assert found.result.title == "m.onnx, tuned"
+    tuning = found.result.tuning
+    assert tuning is not None
+    trials = {trial.name: trial for trial in tuning.trials}
+    made = {one.name: one for one in found.candidates}
+    for judged in found.result.candidates:
+        timed = judged.typical_latency
+        assert timed is not None
+        assert trials[judged.name].latency == made[judged.name].latency == timed.ratio
+        assert trials[judged.name].latency_interval == timed.ratio_interval
+
+
 def test_a_budget_that_the_fastest_plan_keeps_takes_one_static_file(work: Path) -> None:
     found = quantkit.tune("m.onnx", "d.npz", "out", max_drop="30%")
     assert found.met

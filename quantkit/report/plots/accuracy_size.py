@@ -50,7 +50,14 @@ def accuracy_size_svg(
     content = ground(found, frame, edge)
     content += _marks(found, frame)
     below = frame.plot.y + frame.plot.height + 62
-    drawn, height = legend(found, edge, below, width - 2 * edge, listed=frame.listed)
+    drawn, height = legend(
+        found,
+        edge,
+        below,
+        width - 2 * edge,
+        listed=frame.listed,
+        band=frame.window.holds(found.reference),
+    )
     content += drawn
     height += edge
     label = f"{found.label} against size, {len(found.candidates)} candidates"
@@ -88,7 +95,11 @@ def _marks(found: Points, frame: Frame) -> str:
         placed = _places(found, spots, home, frame)
         names = "".join(_name(p, at, frame) for p, at in zip(rows, placed, strict=True))
     top = home[1] - _radius(found.reference.time) - 8
-    float_name = text(home[0], top, shorten(found.reference.name, 120), "name", "middle")
+    name = found.reference.name
+    if frame.window.holds(found.reference):
+        float_name = text(home[0], top, shorten(name, 120), "name", "middle")
+    else:  # its whisker goes through the middle
+        float_name = text(home[0] + 6, top, shorten(name, 56), "name")
     return marks + names + float_name
 
 
@@ -104,7 +115,8 @@ def _mark(point: Point, x: float, y: float, frame: Frame) -> str:
     parts = [tag("circle", cx=x, cy=y, r=_radius(point.time), class_="hit")]
     parts += [_disc(point, x, y)] if css == "float" else []
     on_scale = frame.window.shows(point)
-    if on_scale and css != "float" and point.low is not None and point.high is not None:
+    has_band = css == "float" and frame.window.holds(point)
+    if on_scale and not has_band and point.low is not None and point.high is not None:
         ends = [(frame.y.clamped(v), v) for v in (point.low, point.high)]
         parts += [line(x, ends[0][0], x, ends[1][0], f"whisker {css}")]
         parts += [_end(x, end, value, frame, css) for end, value in ends]

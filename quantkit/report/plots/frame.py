@@ -108,6 +108,10 @@ class Window:
         """Whether a model lies on the scale."""
         return point.y is not None and not self.outside(point.y)
 
+    def holds(self, point: Point) -> bool:
+        """Whether the whole interval of a model lies on the scale."""
+        return not any(self.outside(end) for end in (point.low, point.high) if end is not None)
+
 
 def window(found: Points) -> Window:
     """Choose the range: float, the candidates that are not far worse than the rest, the gate's limit if it is near.
@@ -247,11 +251,11 @@ def _grid(found: Points, frame: Frame, edge: float) -> str:
 
 
 def _band(found: Points, frame: Frame) -> str:
-    """Where another draw of samples would put float."""
+    """Draw float's interval behind everything; one that exceeds the axis is a whisker of float's mark instead."""
     low, high = found.reference.low, found.reference.high
-    if low is None or high is None or low == high:
+    if low is None or high is None or low == high or not frame.window.holds(found.reference):
         return ""
-    ends = sorted((frame.y.clamped(low), frame.y.clamped(high)))
+    ends = sorted((frame.y(low), frame.y(high)))
     return rect(frame.plot.x, ends[0], frame.plot.width, ends[1] - ends[0], "band")
 
 

@@ -82,10 +82,13 @@ def interval_plot(groups: tuple[Group, ...], *, width: int, label: str) -> str:
 
 
 def _range(group: Group) -> tuple[float, float]:
-    """Return what the scale spans: everything, unless some figure is far beyond most others and the fixed ends."""
+    """Return the ends of the scale: all values and intervals, without rows far beyond most others and the fixed ends."""
     fixed = [v for v in (group.reference, group.limit, group.floor) if v is not None]
-    figures = [v for r in group.rows for v in (r.low, r.high)]
-    middle = median_low([abs(v - group.reference) for v in figures])
+    figures = [v for r in group.rows for v in (r.low, r.value, r.high)]
+    # By row: the near end of a lone lopsided interval must not push its own dot off the axis.
+    middle = median_low(
+        [max(abs(v - group.reference) for v in (r.low, r.value, r.high)) for r in group.rows]
+    )
     usual = max(middle, *(abs(v - group.reference) for v in fixed))
     near = [v for v in figures if not usual or abs(v - group.reference) <= _FAR * usual]
     ends = [*fixed, *near]
@@ -225,7 +228,7 @@ def _latency_row(model: Evaluated, found: Latency, place: int) -> Row:
         low=ends.low if ends else found.ratio,
         high=ends.high if ends else found.ratio,
         words=f"{numbers.ratio(found.ratio)}{spread}",
-        tip=f"{model.name}\n{numbers.significant(found.median_ms)} ms per run, 9 of 10 under "
+        tip=f"{model.name}\n{numbers.significant(found.median_ms)} ms per run, p90 "
         f"{numbers.significant(found.p90_ms)} ms\n{numbers.ratio(found.ratio)} of float{spread}\n"
-        f"{found.runs} runs",
+        f"{found.runs:,} runs",
     )

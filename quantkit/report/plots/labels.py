@@ -16,7 +16,7 @@ _COLUMN = 330.0  # at least, of names and figures
 
 
 def legend(
-    found: Points, left: float, top: float, width: float, *, listed: bool
+    found: Points, left: float, top: float, width: float, *, listed: bool, band: bool
 ) -> tuple[str, float]:
     """Draw the keys that the picture needs, in as many rows as the width asks for; return where they end.
 
@@ -28,9 +28,10 @@ def legend(
         top: Where its first row is, in pixels.
         width: Where a row ends, in pixels.
         listed: The candidates too, because the picture has no room for their names.
+        band: Float's interval is drawn as a band; else as a whisker.
     """
     names, y = _names(found, left, top, width) if listed else ("", top)
-    keys, y = key_rows(_keys(found), left, y, width)
+    keys, y = key_rows(_keys(found, band=band), left, y, width)
     parts = [names, keys]
     if found.missing:
         y += _ROW
@@ -75,7 +76,7 @@ def _names(found: Points, left: float, top: float, width: float) -> tuple[str, f
     return "".join(parts), top + _CANDIDATE * -(-len(found.candidates) // columns)
 
 
-def _keys(found: Points) -> list[tuple[str, str]]:
+def _keys(found: Points, *, band: bool) -> list[tuple[str, str]]:
     keys = []
     if found.runs:
         disc = tag("circle", cx=10, cy=0, r=6.5, class_="disc s0")
@@ -85,8 +86,9 @@ def _keys(found: Points) -> list[tuple[str, str]]:
         ends = "".join(line(6, y, 14, y, "whisker float") for y in (-8, 8))
         keys += [(line(10, -8, 10, 8, "whisker float") + ends, f"whisker: {found.whiskers}")]
     if found.reference.low is not None and found.reference.low != found.reference.high:
-        band = rect(2, -7, 16, 14, "band") + line(2, 0, 18, 0, "reference")
-        keys += [(band, "float and its own interval")]
+        sign = rect(2, -7, 16, 14, "band") if band else ""
+        words = "float and its own interval" if band else "float; its own interval exceeds the axis"
+        keys += [(sign + line(2, 0, 18, 0, "reference"), words)]
     return keys
 
 

@@ -166,7 +166,10 @@ def _height(model: Evaluated, metric: Metric | None) -> tuple[float | None, ...]
 
 
 def _tip(model: Evaluated, metric: Metric | None, merit: str) -> str:
-    lines = [model.name, f"{metric.name if metric else 'SQNR'}: {merit}"]
+    own = model.metric
+    sampled = own is not None and own.drop is None and own.interval is not None
+    spread = f" ({numbers.value_interval(own)})" if own is not None and sampled else ""
+    lines = [model.name, f"{metric.name if metric else 'SQNR'}: {merit}{spread}"]
     if model.metric is not None and model.metric.drop is not None:
         unit = numbers.drop_unit(model.metric)
         lines.append(f"drop: {numbers.drop(model.metric)} {unit}")

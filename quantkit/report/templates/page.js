@@ -80,7 +80,7 @@
   const figure = (text) => {
     if (text === "—" || text === "") return null;
     if (text === "no error" || text === "identical") return Infinity;
-    const value = parseFloat(text.replace("−", "-").replace(/\u00a0/g, ""));
+    const value = parseFloat(text.replace("−", "-").replace(/[\u00a0,]/g, ""));
     return Number.isNaN(value) ? null : value;
   };
   const words = new Intl.Collator("en", { numeric: true });

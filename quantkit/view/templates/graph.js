@@ -66,12 +66,7 @@
   const last = data.graphs.length - 1;
   const kindOf = (side, box) => {
     const found = data.graphs[side].boxes[box];
-    if (found.role) return "none";
-    /* Of two models the float one shows what becomes of each layer. */
-    const twin = side < last ? twinOf[side][box] : -1;
-    if (side < last && twin < 0) return "absorbed";
-    const shown = side < last ? data.graphs[last].boxes[twin] : found;
-    return shown.run ? shown.run.kind : "none";
+    return found.role || !found.run ? "none" : found.run.kind;
   };
   const total = (side, get) => data.graphs[side].boxes.reduce((sum, box) => sum + (get(box) || 0), 0);
   const share = (get, whole) => {
@@ -693,10 +688,13 @@
     const list = byId("legend");
     if (overlay.share) { list.replaceChildren(make("li", {}, `0 `), make("li", { class: "ramp", "aria-hidden": "true" }), make("li", {}, `the most of one layer; figures: share ${overlay.what}`)); return; }
     const counts = new Map();
-    const sides = overlay.id === "change" ? panes.map((_, side) => side) : [last];
-    for (const side of sides) data.graphs[side].boxes.forEach((box, number) => { const kind = overlay.kind(side, number); if (!box.role && kind !== "none" && !(side && kind !== "added" && overlay.id === "change")) counts.set(kind, (counts.get(kind) || 0) + 1); });
+    const isChange = overlay.id === "change";
+    const count = (kind, side) => { const found = counts.get(kind) || data.graphs.map(() => 0); found[side] += 1; counts.set(kind, found); };
+    data.graphs.forEach((graph, side) => graph.boxes.forEach((box, number) => { const kind = overlay.kind(side, number); if (!box.role && kind !== "none" && !(side && kind !== "added" && isChange)) count(kind, side); }));
+    /* Of two models both counts; what changed belongs to one of them. */
+    const shown = (kind) => (isChange ? counts.get(kind).filter((n) => n) : counts.get(kind)).join(" \u2192 ");
     list.replaceChildren(...Object.keys(data.kinds).filter((kind) => counts.has(kind)).map((kind) => {
-      const button = make("button", { type: "button", "aria-pressed": String(filter === kind), title: "Show only these" }, make("span", { class: `key k-${kind}` }), `${data.kinds[kind]} (${counts.get(kind)})`);
+      const button = make("button", { type: "button", "aria-pressed": String(filter === kind), title: "Show only these" }, make("span", { class: `key k-${kind}` }), `${data.kinds[kind]} (${shown(kind)})`);
       button.addEventListener("click", () => { filter = filter === kind ? null : kind; panes.forEach((pane) => pane.paint()); showLegend(); });
       return make("li", {}, button);
     }));

@@ -27,7 +27,7 @@ from quantkit.graph.load import LoadedModel
 from quantkit.observe.distributed import cluster, run_each, workers_of
 from quantkit.observe.monitor import Monitor, Silent
 from quantkit.provenance import model_digest, software
-from quantkit.result import Evaluated, Result, Trial, Tuning, Verdict, load_result
+from quantkit.result import Evaluated, Latency, Result, Trial, Tuning, Verdict, load_result
 from quantkit.runtime.session import load_model
 from quantkit.settings import (
     RECIPE_NAME,
@@ -517,14 +517,16 @@ class _Search:
         sentence = self._sentence(best, measure, verdict)
         if not met and (other := next((v for v in verdicts if v.outcome in _KEPT), None)):
             sentence += f" Candidate {other.candidate} keeps it by those samples."
-        tuning = self._tuning(chosen, measure, sentence, met=met)
+        final = {model.name: model.typical_latency for model in result.candidates}
+        made = tuple(_with_final_time(one, final.get(one.name)) for one in self.made.values())
+        tuning = self._tuning(made, chosen.name, measure, sentence, met=met)
         result = with_verdicts(replace(result, tuning=tuning), rules)
         if result != before:
             write_evaluation(result, self.folder.path)
             self.folder.put_judged([one.name for one in few])
         return Tuned(
             folder=self.folder.path,
-            candidates=tuple(self.made.values()),
+            candidates=made,
             chosen=chosen.name,
             frontier=tuple(one.name for one in front),
             met=met,
@@ -539,15 +541,21 @@ class _Search:
         )
 
     def _tuning(
-        self, chosen: Candidate, measure: "_Measure", sentence: str, *, met: bool
+        self,
+        made: Sequence[Candidate],
+        chosen: str,
+        measure: "_Measure",
+        sentence: str,
+        *,
+        met: bool,
     ) -> Tuning:
         """Return the search as the result holds it."""
         given, parts = self.job.budget, self.split
         return Tuning(
             measure=measure.words,
             is_fraction=bool(measure.unit),
-            trials=tuple(_trial(one) for one in self.made.values()),
-            chosen=chosen.name,
+            trials=tuple(map(_trial, made)),
+            chosen=chosen,
             met=met,
             sentence=sentence,
             calibration=len(parts.calibration),
@@ -558,7 +566,7 @@ class _Search:
             max_size=given.max_size,
             seed=given.seed,
             confidence=given.confidence,
-            seconds=round(sum(one.seconds for one in self.made.values()), 1),
+            seconds=round(sum(one.seconds for one in made), 1),
             stopped=self.stopped,
         )
 
@@ -581,7 +589,7 @@ class _Search:
         options = EvaluateOptions(
             accuracy=replace(self.job.accuracy, only=self.split.judging),
             skip=_LEFT_OUT if self.job.timed else _LEFT_OUT | {"latency"},
-            title=f"{self.job.source.stem}, tuned",
+            title=f"{self.job.source.name}, tuned",
             command=self.job.command,
             recipe=self.job.recipe,
         )
@@ -659,6 +667,13 @@ class _Search:
 
 _ALL = 1 - 1e-9  # of the decisions: a gate takes less than all of them
 _LEAST_DB = 1e-3
+
+
+def _with_final_time(one: Candidate, final: Latency | None) -> Candidate:
+    """Return a candidate with the time of the final evaluation, so that it is reported with one time only."""
+    if final is None:
+        return one
+    return replace(one, latency=final.ratio, latency_interval=final.ratio_interval)
 
 
 def _trial(one: Candidate) -> Trial:
