@@ -57,6 +57,9 @@ def more_samples(figure: Figure, rule: Rule, bad: float | None) -> str:
         rule: What is allowed.
         bad: The end of the interval that is judged; None: there is no interval.
     """
+    if bad is None and figure.fewest:
+        needed = f"{figure.fewest:,} {figure.counted} without a worse one would"
+        return f"not enough {figure.counted} to decide with {_confidence(rule)}: {needed}"
     if bad is None:
         return f"too few {figure.counted} for an interval with {_confidence(rule)}: evaluate more"
     half, space = abs(bad - figure.estimate), abs(rule.limit - figure.estimate)
