@@ -25,6 +25,7 @@ from quantkit.result import (
     Part,
     Result,
     Runtime,
+    SampleSqnr,
     Size,
     Slice,
     WorstSample,
@@ -166,6 +167,9 @@ def candidate(name: str = "static", *, drop: float = 0.003, ratio: float = 0.27)
                     p99_error=0.22,
                     mean_error=0.05,
                     signal=4.2,
+                    per_sample=SampleSqnr(
+                        samples=2000, median=31.6, p1=24.1, p1_low=22.8, worst=19.4
+                    ),
                 ),
             ),
             decision=Decision(

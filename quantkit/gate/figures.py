@@ -7,6 +7,7 @@ from statistics import NormalDist
 from typing import Literal
 
 from quantkit.errors import UsageError
+from quantkit.numerics.rates import fewest_for_quantile
 from quantkit.result import Evaluated, Interval, Latency, Result, Rule
 from quantkit.settings import closest
 
@@ -17,7 +18,12 @@ Unit = Literal["points", "percent", "times", "dB", "plain"]
 """points: a difference of fractions; percent: a fraction; times: a ratio; plain: in the metric's own units."""
 
 
-_UNITS: Mapping[str, Unit] = {"max_latency_ratio": "times", "min_sqnr_db": "dB"}
+_UNITS: Mapping[str, Unit] = {
+    "max_latency_ratio": "times",
+    "min_sqnr_db": "dB",
+    "min_sqnr_p1_db": "dB",
+}
+_P1 = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +38,7 @@ class Figure:
         exact: It is counted, not sampled: it has no interval and needs none.
         count: How many samples or runs it comes from.
         counted: What these are.
+        fewest: How many it takes for an interval; 0: not known.
     """
 
     what: str
@@ -41,6 +48,7 @@ class Figure:
     exact: bool = False
     count: int = 0
     counted: Literal["samples", "runs"] = "samples"
+    fewest: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,17 +185,51 @@ def _flips(_: Rule, model: Evaluated, __: Result) -> Figure | Missing:
     return Figure(what, decision.flip_rate, "percent", interval, count=decision.samples)
 
 
-def _sqnr(_: Rule, model: Evaluated, result: Result) -> Figure | Missing:
+def _sqnr(rule: Rule, model: Evaluated, result: Result) -> Figure | Missing:
     """Return the signal to noise of the output that is furthest from float."""
     worst = model.worst_output
     if worst is None:
-        return Missing("no output could be compared with float's: remove min_sqnr_db")
+        return Missing(f"no output could be compared with float's: remove {rule.key}")
     if not isfinite(worst.db):
         lost = f"{worst.not_finite} values of '{worst.output}' are not finite"
         what = f"SQNR ({lost if worst.not_finite else 'the outputs are those of float'})"
         return Figure(what, worst.db, "dB", exact=True)
     what, interval = f"SQNR of '{worst.output}'", worst.sqnr_interval
     return Figure(what, worst.db, "dB", interval, count=result.data.samples)
+
+
+def _sqnr_p1(rule: Rule, model: Evaluated, result: Result) -> Figure | Missing:
+    """Return the 1st percentile of the samples' signal to noise, of the output where it is lowest."""
+    worst = model.worst_output
+    if worst is None or not isfinite(worst.db):
+        return _sqnr(rule, model, result)
+    if model.drift is None or model.worst_percentile is None:
+        return Missing("this result has no SQNR of each sample: evaluate again")
+    output, found = model.worst_percentile
+    if found.other_shape:
+        return Missing(
+            f"on {found.other_shape} samples '{output.output}' has another shape than float's, and they could not be compared: "
+            f"remove {rule.key}, and use a metric that fits the model"
+        )
+    of = f"{found.samples} sample{'' if found.samples == 1 else 's'}"
+    what = f"SQNR of '{output.output}' at the {found.p1_name} of {of}"
+    if rule.confidence is None:
+        return Figure(what, found.p1, "dB", count=found.samples)
+    data, count, fewest = result.data, found.samples, fewest_for_quantile(_P1, rule.confidence)
+    copies = data.distinct is not None and data.distinct < data.samples
+    if copies:  # they are not evidence
+        count = count * (data.distinct or 0) // data.samples
+    interval = None
+    if count >= fewest:
+        # All outputs must keep the limit. Where the stored bound holds for fewer distinct samples or less confidence,
+        # the worst sample is one that holds.
+        bounds = [
+            q.worst if copies or q.p1_low is None or rule.confidence > q.confidence else q.p1_low
+            for q in (o.per_sample for o in model.drift.outputs)
+            if q is not None
+        ]
+        interval = Interval(low=min(bounds), high=found.p1, confidence=rule.confidence)
+    return Figure(what, found.p1, "dB", interval, count=count, fewest=fewest)
 
 
 _READERS: Mapping[str, Callable[[Rule, Evaluated, Result], Figure | Missing]] = {
@@ -197,6 +239,7 @@ _READERS: Mapping[str, Callable[[Rule, Evaluated, Result], Figure | Missing]] = 
     "min_int8_share": _int8_share,
     "max_flips": _flips,
     "min_sqnr_db": _sqnr,
+    "min_sqnr_p1_db": _sqnr_p1,
 }
 
 KEYS = tuple(_READERS)

@@ -28,6 +28,7 @@ _SHORT = {
     "min_int8_share": "{} in int8",
     "max_flips": "{} flips",
     "min_sqnr_db": "{}",
+    "min_sqnr_p1_db": "1st percentile {}",
 }
 
 

@@ -63,6 +63,9 @@ def _undecided(figure: Figure, rule: Rule, bad: float | None) -> str:
     ``n (half-width / room)`` to ``n (half-width / room)^2``, rounded up to two digits.
     """
     measured = f"Measured {figure.what}: {figure_text(figure.estimate, figure.unit)}"
+    if bad is None and figure.fewest:
+        needed = f"{figure.fewest:,} {figure.counted} without a worse one would settle it with {_confidence(rule)}"
+        return f"{measured} ({_limit(figure, rule)}). {needed}"
     if bad is None:
         few = f"Too few {figure.counted} for an interval with {_confidence(rule)}: evaluate more"
         return f"{measured} ({_limit(figure, rule)}). {few}"

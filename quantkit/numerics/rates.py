@@ -6,10 +6,10 @@ later: `evidence` and `lower_bound` hold for all looks together (Ville's inequal
 Standard library alone.
 """
 
-from math import exp, inf, log, sqrt
+from math import ceil, exp, inf, log, log1p, sqrt
 from statistics import NormalDist
 
-__all__ = ["evidence", "lower_bound", "wilson"]
+__all__ = ["evidence", "fewest_for_quantile", "lower_bound", "wilson"]
 
 _GRID = 2**0.5  # from one alternative to the next
 _TYPICAL = 500.0  # samples at which the bound is tightest
@@ -31,6 +31,14 @@ def wilson(count: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
     half = sqrt(z2 * (rate * (1 - rate) / n + z2 / (4 * n * n))) / (1 + z2 / n)
     # An end that is 0 or 1 by the formula must not miss it by rounding.
     return min(max(middle - half, 0.0), rate), max(min(middle + half, 1.0), rate)
+
+
+def fewest_for_quantile(share: float, confidence: float = 0.95) -> int:
+    """Return how many samples it takes until the smallest one is a lower confidence bound of a quantile.
+
+    The least n with ``(1 - share)^n <= 1 - confidence``: 299 for 1 % at 95 %.
+    """
+    return ceil(log(1 - confidence) / log1p(-share))
 
 
 def evidence(count: int, n: int, limit: float) -> float:

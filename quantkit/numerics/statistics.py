@@ -17,7 +17,14 @@ from quantkit.numerics.rates import wilson
 
 __all__ = ["Bounds", "bootstrap_mean", "detectable_drop", "drop_interval"]
 __all__ += ["flips_interval", "holm", "hull", "mcnemar_exact", "mean_interval", "median_interval"]
-__all__ += ["percentiles", "redrawn_counts", "redrawn_means", "spearman", "unseen_bounds"]
+__all__ += [
+    "percentiles",
+    "quantile_bound",
+    "redrawn_counts",
+    "redrawn_means",
+    "spearman",
+    "unseen_bounds",
+]
 __all__ += ["unseen_weights", "wilson"]
 
 Bounds = tuple[float, float]
@@ -280,6 +287,19 @@ def median_interval(values: ArrayLike, confidence: float = 0.95) -> Bounds | Non
     n, tail = len(ordered), _tails(confidence)[0]
     k = int(np.searchsorted(bdtr(np.arange(n // 2 + 1), n, 0.5), tail, side="right"))
     return (float(ordered[k - 1]), float(ordered[n - k])) if k else None
+
+
+def quantile_bound(values: ArrayLike, share: float, confidence: float = 0.95) -> float | None:
+    """Return a lower confidence bound (one-sided) of a quantile of at most 1/2; None if there are too few values for one.
+
+    ``x_(k)`` with the largest k for which ``P(Binomial(n, share) < k) <= 1 - confidence``: the quantile is at least that
+    with the confidence, whatever the distribution. See `quantkit.numerics.rates.fewest_for_quantile` for the least n.
+    """
+    ordered = np.sort(np.asarray(values, np.float64))
+    n = len(ordered)
+    below = bdtr(np.arange(int(n * share) + 1), n, share)
+    k = int(np.searchsorted(below, 1 - confidence, side="right"))
+    return float(ordered[k - 1]) if k else None
 
 
 def spearman(a: ArrayLike, b: ArrayLike) -> float:

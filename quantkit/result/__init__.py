@@ -6,6 +6,7 @@ from quantkit.result.accuracy import (
     Interval,
     Metric,
     OutputDrift,
+    SampleSqnr,
     Slice,
     WorstSample,
 )
@@ -67,7 +68,7 @@ __all__ += [
     "Part",
 ]
 __all__ += ["Result", "Rule", "Runs", "Runtime", "Size", "Slice", "Trial", "Tuning", "Verdict"]
-__all__ += ["WorstSample"]
+__all__ += ["SampleSqnr", "WorstSample"]
 __all__ += [
     "json_schema",
     "legible",

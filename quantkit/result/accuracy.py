@@ -3,10 +3,20 @@
 from dataclasses import dataclass
 from math import inf
 
-__all__ = ["Decision", "Drift", "Interval", "Metric", "OutputDrift", "Slice", "WorstSample"]
+__all__ = [
+    "Decision",
+    "Drift",
+    "Interval",
+    "Metric",
+    "OutputDrift",
+    "SampleSqnr",
+    "Slice",
+    "WorstSample",
+]
 
 _FRACTIONS = {"f1", "accuracy", "precision", "recall", "auc", "map", "map-50", "iou", "wer", "cer"}
 _LISTS = {"map", "map-50", "iou"}
+_HUNDRED = 100  # samples of which the worst is the 1st percentile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +79,35 @@ class Metric:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SampleSqnr:
+    """Quantiles of the SQNR that each sample has on its own, in dB from -200 (not finite) to 200 (nothing changed).
+
+    Attributes:
+        samples: How many were compared.
+        median: The median.
+        p1: The 1st percentile, an order statistic: of up to 100 samples the worst one.
+        p1_low: A lower confidence bound (one-sided) of the 1st percentile of all inputs, whatever the distribution; None:
+            too few samples (fewer than 299 at 95 %).
+        worst: The worst sample.
+        confidence: Of `p1_low`.
+        other_shape: Samples that could not be compared because the output has another shape than float's.
+    """
+
+    samples: int
+    median: float
+    p1: float
+    p1_low: float | None
+    worst: float
+    confidence: float = 0.95
+    other_shape: int = 0
+
+    @property
+    def p1_name(self) -> str:
+        """What `p1` is with this many samples: "1st percentile" or "worst"."""
+        return "1st percentile" if self.samples > _HUNDRED else "worst"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OutputDrift:
     """How far one output is from float's.
 
@@ -83,6 +122,7 @@ class OutputDrift:
         signal: The root mean square of float's values, to judge errors by.
         not_finite: Values that are NaN or infinite where float's are not.
         compared: How many values entered the figures; None: not counted (by an older version).
+        per_sample: Quantiles of the SQNR of each sample; None: no sample was compared, or an older version evaluated.
     """
 
     output: str
@@ -95,6 +135,7 @@ class OutputDrift:
     signal: float = 0.0
     not_finite: int = 0
     compared: int | None = None
+    per_sample: SampleSqnr | None = None
 
     @property
     def db(self) -> float:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any, Literal
 
-from quantkit.result.accuracy import Drift, Metric, OutputDrift
+from quantkit.result.accuracy import Drift, Metric, OutputDrift, SampleSqnr
 from quantkit.result.cost import Latency, Memory, Size
 from quantkit.result.inside import Changes, Fidelity, Layers, Runtime
 from quantkit.result.tuning import Tuning
@@ -159,6 +159,13 @@ class Evaluated:
         """The output furthest from float's; None without a comparison."""
         outputs = self.drift.outputs if self.drift is not None else ()
         return min(outputs, key=lambda output: output.db, default=None)
+
+    @property
+    def worst_percentile(self) -> tuple[OutputDrift, SampleSqnr] | None:
+        """The output with the lowest 1st percentile of the samples' SQNR, and its quantiles; None without any."""
+        outputs = self.drift.outputs if self.drift is not None else ()
+        found = [(output, output.per_sample) for output in outputs if output.per_sample is not None]
+        return min(found, key=lambda pair: pair[1].p1, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

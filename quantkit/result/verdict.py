@@ -36,7 +36,8 @@ class Rule:
     """One line of [gate].
 
     Attributes:
-        key: "max_drop", "min_size_reduction", "max_latency_ratio", "min_int8_share", "max_flips", "min_sqnr_db".
+        key: "max_drop", "min_size_reduction", "max_latency_ratio", "min_int8_share", "max_flips", "min_sqnr_db",
+            "min_sqnr_p1_db".
         limit: The bound.
         confidence: Judge the bad end of the interval; None: the estimate.
         relative: The limit was written in per cent: of a metric that is no share of the samples it is a share of float's

@@ -33,7 +33,8 @@ class GateSettings:
 
     Limits are in the metric's units: a `max_drop` of 0.01 of top-1 is one point; a `Percent` of a metric that is no share
     of the samples (mse, perplexity) is one of float's own value. `max_latency_ratio` is judged at the worst batch size and
-    number of threads; `min_sqnr_db` needs neither labels nor decisions. Rules are judged by the bound of the interval
+    number of threads; `min_sqnr_db` needs neither labels nor decisions. `min_sqnr_p1_db` is judged by a lower bound of the
+    1st percentile of the samples' SQNR, which takes 299 samples at 95 %; of up to 100 the worst one fails it. Rules are judged by the bound of the interval
     at `confidence`, or at 95 %; with `estimate` by what was measured, however few samples it was measured on.
     """
 
@@ -64,6 +65,13 @@ class GateSettings:
     ] = None
     min_sqnr_db: Annotated[
         float | None, _rule("Signal to noise of the worst output, in dB: 20.", range=Range(above=0))
+    ] = None
+    min_sqnr_p1_db: Annotated[
+        float | None,
+        _rule(
+            "Signal to noise that 99 of 100 samples must have, each on its own, in dB: 15. Takes 299 samples.",
+            range=Range(above=0),
+        ),
     ] = None
     confidence: Annotated[
         Share | None,

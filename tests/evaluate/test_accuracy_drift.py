@@ -99,6 +99,48 @@ def test_no_signal_is_no_infinite_figure() -> None:
     assert found.cosine is None
 
 
+def test_quantiles_are_of_each_sample_alone() -> None:
+    """One sample of many is noise: pooled figure and median hide it, the lowest does not."""
+    n = 400
+    expected = rng(0).standard_normal((n, 1, 50))
+    actual = expected + 0.01 * rng(1).standard_normal(expected.shape)
+    actual[7] = expected[7] + 0.6 * np.sign(expected[7])
+    (found,) = output_drifts([tallied(list(expected), list(actual), 64)], confidence=0.95, seed=0)
+    each = 10 * np.log10((expected**2).sum((1, 2)) / ((actual - expected) ** 2).sum((1, 2)))
+    each.sort()
+    assert found.per_sample is not None
+    assert found.per_sample.samples == n
+    assert found.per_sample.median == pytest.approx(np.median(each))
+    assert found.per_sample.p1 == pytest.approx(each[3])  # the 4th of 400
+    assert found.per_sample.p1_low == found.per_sample.worst == pytest.approx(each[0])
+
+
+def test_quantiles_of_few_broken_and_uncomparable_samples() -> None:
+    expected = [
+        np.ones((1, 2)),
+        np.ones((1, 2)),
+        np.ones((1, 2)),
+        np.full((1, 2), np.nan),
+        np.ones((1, 2)),
+    ]
+    actual = [
+        np.ones((1, 2)),
+        np.full((1, 2), 1.1),
+        np.full((1, 2), np.nan),
+        np.ones((1, 2)),
+        np.ones((1, 3)),
+    ]
+    (found,) = output_drifts([tallied(expected, actual, 2)], confidence=0.95, seed=0)
+    # Unchanged, 20 dB and not finite; float's own NaN and another shape are not samples of a figure.
+    quantiles = found.per_sample
+    assert quantiles is not None
+    assert (quantiles.samples, quantiles.other_shape) == (3, 1)
+    assert quantiles.median == pytest.approx(20)
+    assert (quantiles.p1, quantiles.worst, quantiles.p1_low) == (-200, -200, None)
+    nothing = tallied([np.full((1, 2), np.nan)], [np.ones((1, 2))], 1)
+    assert output_drifts([nothing], confidence=0.95, seed=0)[0].per_sample is None
+
+
 def test_one_value_has_no_direction() -> None:
     tally = tallied([np.ones((1, 1))] * 3, [np.full((1, 1), 2.0)] * 3, 2)
     assert output_drifts([tally], confidence=0.95, seed=0)[0].cosine is None

@@ -19,6 +19,7 @@ from quantkit.result import (
     OutputDrift,
     Result,
     Rule,
+    SampleSqnr,
     Verdict,
     result_from_json,
     result_text,
@@ -55,6 +56,7 @@ def _dropping(drop: float, half: float, *, name: str = "top-1", sure: float = 0.
         ("min_int8_share", 0.8, 8 / 9, 8 / 9 - 0.8),
         ("max_flips", 0.02, 0.011, 0.009),
         ("min_sqnr_db", 30, 31.2, 1.2),
+        ("min_sqnr_p1_db", 20, 24.1, 4.1),
     ],
 )
 def test_estimates_are_kept_or_broken(key: str, limit: float, figure: float, margin: float) -> None:
@@ -314,6 +316,73 @@ def test_what_is_no_number_never_passes(confidence: float | None) -> None:
     slow = replace(model.latency[1], ratio=nan, ratio_interval=Interval(low=nan, high=nan))
     timed = replace(model, latency=(model.latency[0], slow))
     assert _one(timed, "max_latency_ratio", 2, confidence).outcome == "fail"
+
+
+def _with_quantiles(samples: int, p1: float, low: float | None, worst: float) -> Evaluated:
+    found = SampleSqnr(samples=samples, median=30.0, p1=p1, p1_low=low, worst=worst)
+    return _with_output(OutputDrift(output="y", sqnr_db=29.0, per_sample=found))
+
+
+@pytest.mark.parametrize(
+    ("samples", "p1", "low", "worst", "outcome", "said"),
+    [
+        (50, 18.0, None, 18.0, "undecided", "299 samples without a worse one would"),
+        (50, 4.3, None, 4.3, "fail", "at the worst of 50 samples is 4.3 dB"),
+        (298, 18.0, None, 16.0, "undecided", "at the 1st percentile of 298 samples is 18 dB"),
+        (299, 18.0, 16.0, 16.0, "pass", "at least 16 dB with 95 % confidence"),
+        (1000, 18.0, 14.0, 4.3, "undecided", "not enough samples to decide: about"),
+        (1000, 18.0, 16.0, 4.3, "pass", "1 dB to spare"),
+        (1000, 14.0, 13.0, 4.3, "fail", "even the estimate is 1 dB too little"),
+    ],
+)
+def test_the_worst_percentile_is_judged_by_a_bound(
+    samples: int, p1: float, low: float | None, worst: float, outcome: Outcome, said: str
+) -> None:
+    found = _one(_with_quantiles(samples, p1, low, worst), "min_sqnr_p1_db", 15, 0.95)
+    assert found.outcome == outcome
+    assert said in found.sentence
+
+
+def test_a_bound_of_less_confidence_or_of_copies_gives_way_to_the_worst_sample() -> None:
+    model = _with_quantiles(1000, 18.0, 16.0, 14.0)
+    assert _one(model, "min_sqnr_p1_db", 15, 0.9).outcome == "pass"
+    assert _one(model, "min_sqnr_p1_db", 15, 0.99).figure == 14.0
+    rule = Rule(key="min_sqnr_p1_db", limit=12, confidence=0.95)
+    for distinct, figure, outcome in (
+        (1000, 16.0, "pass"),
+        (600, 14.0, "pass"),
+        (290, None, "undecided"),
+    ):
+        result = _result(model)
+        data = replace(result.data, samples=1000, distinct=distinct)
+        (verdict,) = judge(replace(result, data=data), [rule])
+        assert (verdict.rules[0].figure, verdict.rules[0].outcome) == (figure, outcome)
+
+
+def test_every_output_must_keep_the_worst_percentile() -> None:
+    """The estimate is the lowest of all outputs, and so is the bound."""
+    outputs = [
+        OutputDrift(
+            output=name,
+            sqnr_db=29.0,
+            per_sample=SampleSqnr(samples=400, median=30.0, p1=p1, p1_low=low, worst=low),
+        )
+        for name, p1, low in (("a", 18.0, 17.0), ("b", 19.0, 14.0))
+    ]
+    model = _with_output(outputs[0])
+    assert model.drift is not None
+    model = replace(model, drift=replace(model.drift, outputs=tuple(outputs)))
+    found = _one(model, "min_sqnr_p1_db", 15, 0.95)
+    assert (found.estimate, found.figure, found.outcome) == (18.0, 14.0, "undecided")
+
+
+def test_samples_of_another_shape_and_older_results_are_undecided() -> None:
+    apart = SampleSqnr(samples=400, median=30, p1=20, p1_low=19, worst=18, other_shape=3)
+    for found, said in ((apart, "on 3 samples 'y' has another shape"), (None, "evaluate again")):
+        model = _with_output(OutputDrift(output="y", sqnr_db=29.0, per_sample=found))
+        judged = _one(model, "min_sqnr_p1_db", 15, 0.95)
+        assert judged.outcome == "undecided"
+        assert said in judged.sentence
 
 
 def test_huge_figures_are_short() -> None:

@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 from calibrators import Sketch
 from quantkit.evaluate.accuracy.chunks import Array
 from quantkit.evaluate.accuracy.labels import Column
-from quantkit.numerics.statistics import percentiles, redrawn_means
-from quantkit.result import Interval, OutputDrift
+from quantkit.numerics.statistics import percentiles, quantile_bound, redrawn_means
+from quantkit.result import Interval, OutputDrift, SampleSqnr
 
 __all__ = ["Flat", "OutputTally", "decibels", "output_drifts"]
 
 Floats = NDArray[np.float64]
 
 _FLOOR_DB = -200.0  # where float is all zero and the candidate is not
-_P99 = 0.99
+_P1, _P99 = 0.01, 0.99
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +70,13 @@ class Flat:
 class OutputTally:
     """What is known of one output of one candidate.
 
-    `signal` and `noise` hold the sum of squares of float's values and of the errors of each unit.
+    `signal` and `noise` hold the sum of squares of float's values and of the errors of each unit, `decibels` its SQNR (NaN
+    where nothing could be compared).
     """
 
     def __init__(self, output: str) -> None:
         self.output = output
-        self.signal, self.noise = Column(), Column()
+        self.signal, self.noise, self.decibels = Column(), Column(), Column()
         self.not_finite = 0
         self.other_shapes = 0  # units that could not be compared
         self._values = 0
@@ -108,6 +109,9 @@ class OutputTally:
         ratio = np.full(signal.size, np.inf)
         np.divide(signal, noise, out=ratio, where=noise > 0)
         ratio[broken] = -1.0
+        some = expected.sizes if both is None else expected.sums(both.astype(np.float64))
+        within = 10 * np.log10(np.clip(ratio, 10 ** (_FLOOR_DB / 10), 10 ** (-_FLOOR_DB / 10)))
+        self.decibels.add(np.where((some > 0) | broken, within, np.nan))
         return ratio
 
     def _note_broken(
@@ -133,8 +137,8 @@ class OutputTally:
             self._largest = max(self._largest, float(errors.max()))
             self._sketch.observe(errors)
 
-    def drift(self, interval: Interval | None) -> OutputDrift:
-        """Return all of it; `interval` is of the SQNR."""
+    def drift(self, interval: Interval | None, confidence: float) -> OutputDrift:
+        """Return all of it; `interval` is of the SQNR, `confidence` of the bound of its 1st percentile."""
         signal, noise = float(self.signal.values.sum()), float(self.noise.values.sum())
         values = max(1, self._values)
         return OutputDrift(
@@ -148,6 +152,21 @@ class OutputTally:
             signal=sqrt(signal / values),
             not_finite=self.not_finite,
             compared=self._values,
+            per_sample=self._per_sample(confidence),
+        )
+
+    def _per_sample(self, confidence: float) -> SampleSqnr | None:
+        found = np.sort(self.decibels.values[~np.isnan(self.decibels.values)])
+        if not found.size:
+            return None
+        return SampleSqnr(
+            samples=found.size,
+            median=float(np.median(found)),
+            p1=float(np.quantile(found, _P1, method="inverted_cdf")),
+            p1_low=quantile_bound(found, _P1, confidence),
+            worst=float(found[0]),
+            confidence=confidence,
+            other_shape=self.other_shapes,
         )
 
     def _p99(self) -> float:
@@ -205,4 +224,4 @@ def output_drifts(
                 np.where(np.isfinite(decibel), decibel, finite.max()), confidence
             )
             bounds[tally.output] = Interval(low=low, high=high, confidence=confidence)
-    return tuple(tally.drift(bounds.get(tally.output)) for tally in tallies)
+    return tuple(tally.drift(bounds.get(tally.output), confidence) for tally in tallies)
