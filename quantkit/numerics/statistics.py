@@ -339,4 +339,6 @@ def _last_inside(inside: Callable[[float], bool], start: float, end: float) -> f
     for _ in range(60):
         middle = (start + end) / 2
         start, end = (middle, end) if inside(middle) else (start, middle)
-    return end
+    return end    from scipy.special import bdtr
+
+
