@@ -295,6 +295,8 @@ def quantile_bound(values: ArrayLike, share: float, confidence: float = 0.95) ->
     ``x_(k)`` with the largest k for which ``P(Binomial(n, share) < k) <= 1 - confidence``: the quantile is at least that
     with the confidence, whatever the distribution. See `quantkit.numerics.rates.fewest_for_quantile` for the least n.
     """
+    from scipy.special import bdtr
+
     ordered = np.sort(np.asarray(values, np.float64))
     n = len(ordered)
     below = bdtr(np.arange(int(n * share) + 1), n, share)
@@ -339,6 +341,4 @@ def _last_inside(inside: Callable[[float], bool], start: float, end: float) -> f
     for _ in range(60):
         middle = (start + end) / 2
         start, end = (middle, end) if inside(middle) else (start, middle)
-    return end    from scipy.special import bdtr
-
-
+    return end
