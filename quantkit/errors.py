@@ -139,13 +139,15 @@ def install_command(extra: str) -> str:
 def _origin() -> dict[str, Any]:
     """Return where pip installed quantkit from (PEP 610); nothing if that was an index."""
     import json
+    from contextlib import suppress
     from importlib.metadata import PackageNotFoundError, distribution
 
-    try:
+    said = None
+    with suppress(PackageNotFoundError):  # run from a clone that was never installed
         said = distribution(_PACKAGE).read_text("direct_url.json")
-    except PackageNotFoundError:  # run from a clone that was never installed
-        clone = Path(__file__).resolve().parents[1]
-        there = (clone / "pyproject.toml").is_file()
-        return {"url": clone.as_uri(), "dir_info": {"editable": True}} if there else {}
+    clone = Path(__file__).resolve().parents[1]
+    # The folder of a clone may come first in the path, with what building left there and without that record.
+    if said is None and (clone / "pyproject.toml").is_file():
+        return {"url": clone.as_uri(), "dir_info": {"editable": True}}
     found: dict[str, Any] = json.loads(said or "{}")
     return found

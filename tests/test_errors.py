@@ -134,6 +134,8 @@ def test_errors_of_two_kinds_of_one_kind_are_one_type() -> None:
 def test_extras_are_installed_from_where_quantkit_is(
     said: str | None, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("quantkit.errors.__file__", "/env/quantkit/errors.py")  # not in a clone
+
     class Installed:
         @staticmethod
         def read_text(name: str) -> str | None:

@@ -97,5 +97,5 @@ def _close(have: NDArray[Any], want: NDArray[Any]) -> bool:
         return bool(np.mean(have != want) <= _ROUNDING) if have.size else True
     have, want = have.astype(np.float64), want.astype(np.float64)
     known = np.isfinite(have) & np.isfinite(want)
-    apart, size = np.where(known, have - want, 0), np.where(known, want, 0)
+    apart, size = have[known] - want[known], want[known]
     return bool(np.sum(np.square(apart)) <= _ROUNDING**2 * np.sum(np.square(size)) + 1e-12)

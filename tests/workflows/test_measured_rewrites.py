@@ -13,7 +13,8 @@ WIDTH, HIDDEN = 140, 250
 
 def rarely_loud() -> onnx.ModelProto:
     """Layers whose hidden channels are zero on most samples: the calibration shows few of their values."""
-    found, nodes, constants, x = rng(0), [], {}, "x"
+    found, nodes, x = rng(0), [], "x"
+    constants: dict[str, Array] = {}
     for k in range(4):
         constants |= {
             f"a{k}": found.normal(0, 1.5 / np.sqrt(WIDTH), (WIDTH, HIDDEN)).astype(np.float32),

@@ -15,7 +15,7 @@ from quantkit.api.evaluate import evaluate_models
 from quantkit.errors import VerifyError
 from quantkit.plan import Mode
 from quantkit.provenance import read_provenance
-from quantkit.runtime.check_result import CALIBRATED, HELD_OUT, Verification
+from quantkit.runtime.check_result import CALIBRATED, HELD_OUT, IN_TURNS, Verification
 from quantkit.settings import DataSettings, RecoverSettings
 from quantkit.workflows.outcome import noise
 from quantkit.workflows.reproduce import reproduce
@@ -131,7 +131,7 @@ def test_samples_are_held_out_where_there_are_enough(
     assert made.data is not None
     assert made.data.samples == used
     assert found.samples == judged
-    assert found.on == (HELD_OUT if count > 20 else CALIBRATED)
+    assert found.on == (HELD_OUT if count > 20 else IN_TURNS)
     assert f"{judged} {found.on}" in str(found)
     assert found.to_json()["on"] == found.on
 
