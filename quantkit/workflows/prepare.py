@@ -95,7 +95,8 @@ _FLOAT = 4  # bytes
 _WORKERS = 320 << 20  # bytes that processes take beside what is asked
 _LEAST = 64 << 20  # bytes that moments have in any case
 _LOOKED_AT = 256  # samples that tell a channel's extremes well enough
-_JUDGES = 4  # samples, of a quarter at most, that decide whether rewriting channels helps
+_SMOOTHED = "Smoothed"  # begins the note of a smoothed model
+_JUDGES = 4  # samples, of a quarter at most, that decide whether smoothing helps
 
 Feeds = Sequence[Mapping[str, NDArray[Any]]]
 # Whether moments are observed for rounding, and whether they are kept for a second plan.
@@ -370,7 +371,7 @@ def _equalized(
     monitor.step(2, STEPS, "Observing channel extremes for equalization")
     # The last samples set no factors: they decide whether factors help.
     used = data.used
-    judges = min(_JUDGES, used // _JUDGES) if used >= 2 * _JUDGES else 0
+    judges = min(_JUDGES, used // _JUDGES) if smooths and used >= 2 * _JUDGES else 0
     few = replace(data.settings, limit=min(used - judges, _LOOKED_AT) if used else _LOOKED_AT)
     extremes, moments = extreme_requests(groups), smoothing_requests(smooths)
     asked = CalibrateOptions(
@@ -384,11 +385,11 @@ def _equalized(
     models = [ready, *_rewritten(ready, (groups, largest), (smooths, channels))]
     if len(models) == 1:
         return written, ready
-    if judges:
-        monitor.stage("Measuring whether equalization and smoothing help")
+    if judges and models[-1].notes[-1].startswith(_SMOOTHED):
+        monitor.stage("Measuring whether smoothing helps")
         learned = data.at(written, range(min(used - judges, 2 * _JUDGES)))
         judged = data.at(written, range(used - judges, used))
-        models = _without_noisier(models, job, learned, judged)
+        models = _without_noisier(models[-2:], job, learned, judged)
     if models[-1].model is ready.model:
         return written, models[-1]
     files.close()  # what was written is another model now
@@ -414,7 +415,7 @@ def _rewritten(
     if done := smooth(model, *smoothing):
         for one in done:
             digest.update(one.tensor.encode() + one.scale.tobytes())
-        note = f"Smoothed {len(done)} {'activation' if len(done) == 1 else 'activations'}."
+        note = f"{_SMOOTHED} {len(done)} {'activation' if len(done) == 1 else 'activations'}."
         again = float_model_from(model, (*ready.notes, note), ready.name, ready.known)
         divided = (*ready.divided, *(one.divisors for one in done))
         yield replace(again, factors_id=digest.hexdigest(), divided=divided)

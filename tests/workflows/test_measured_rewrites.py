@@ -1,4 +1,4 @@
-"""Equalization and smoothing are done where they help samples that did not set their factors."""
+"""Smoothing is done where it helps samples that did not set its factors."""
 
 from pathlib import Path
 
