@@ -362,12 +362,11 @@ def only_run(output: Path) -> Iterator[None]:
     try:
         yield
     finally:
+        if os.name == "nt":  # where an open file cannot be removed
+            file.close()
         with suppress(OSError):
             path.unlink()
         file.close()
-        if os.name == "nt":  # where an open file cannot be removed
-            with suppress(OSError):
-                path.unlink()
 
 
 def _hold(path: Path) -> BinaryIO | None:

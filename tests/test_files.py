@@ -317,6 +317,7 @@ with only_run(Path("o.onnx")):
 """
 
 
+@pytest.mark.linux
 def test_another_process_that_writes_the_same_output_is_named(tmp_path: Path) -> None:
     link = _link(Path("link.onnx"), "o.onnx")
     with subprocess.Popen(
@@ -335,6 +336,7 @@ def test_another_process_that_writes_the_same_output_is_named(tmp_path: Path) ->
     assert [p.name for p in tmp_path.iterdir()] == ["link.onnx"]
 
 
+@pytest.mark.linux
 def test_a_lock_does_not_follow_links_and_needs_no_fcntl(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
