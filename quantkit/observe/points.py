@@ -16,7 +16,7 @@ from quantkit.ops.float_ops import ABSORBED_BY, BY_CONSTANT, COMPUTES, MOVES, PR
 from quantkit.ops.view import Node, View
 from quantkit.plan.ranges import clip_bounds, fills_in
 
-__all__ = ["Points", "points_of"]
+__all__ = ["Points", "moved_from", "points_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,14 +84,14 @@ def _computes(node: Node, view: View) -> bool:
 
 def _around(node: Node, view: View) -> Iterator[str]:
     for name in node.inputs:
-        source = _moved_from(name, view)
+        source = moved_from(name, view)
         if not _is_constant(source, view):
             yield source
     for name in node.outputs:
         yield _after_absorption(name, view)
 
 
-def _moved_from(name: str, view: View) -> str:
+def moved_from(name: str, view: View) -> str:
     """Follow data movement back to where the values were computed; not if other values were added on the way."""
     read = name
     while (maker := view.maker(name)) is not None and maker.op_type in MOVES:

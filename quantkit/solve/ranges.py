@@ -48,13 +48,17 @@ _BITS = 8
 
 
 def is_open(tensor: str, view: View, plan: Plan) -> bool:
-    """Return whether a tensor has 8 bits and a range of its own that no formula fixes."""
+    """Return whether a tensor has 8 bits and a range of its own: no formula and no other tensor fixes it."""
     decided, producer = plan.activation[tensor], view.maker(tensor)
     if decided.dtype.bits != _BITS or decided.shares or decided.converted is not None:
         return False
     if tensor in view.constants:
         return False
-    return producer is None or producer.op_type not in MOVES | FIXED_RANGES.keys()
+    if producer is None:
+        return True
+    if producer.op_type in MOVES:
+        return producer.inputs[0] not in plan.activation
+    return producer.op_type not in FIXED_RANGES
 
 
 def fit_ranges(observed: Observed, weights: Weights) -> Ranges:

@@ -4,7 +4,7 @@ Each function is read top to bottom; what a stage does stands in its own package
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from quantkit.graph.opset import raise_opset
 from quantkit.graph.save import Stage, copy_of, staged
 from quantkit.graph.view import view_of
 from quantkit.observe.monitor import Monitor, Silent
+from quantkit.observe.points import moved_from
 from quantkit.plan import Mode, Plan, check_settings, check_target_of, plan_dynamic
 from quantkit.plan.model import SolvedIntegers
 from quantkit.plan.packing import PACKED_OPSET, same_bits, with_bits
@@ -158,13 +159,12 @@ def with_fitted_ranges(prepared: Prepared, monitor: Monitor) -> Prepared:
     if job.options.activation.bits != _BYTE:
         return prepared
     plan = plan_of(prepared)
-    observed = {
-        tensor: found
-        for tensor in plan.activation
-        if is_open(tensor, ready.view, plan) and (found := prepared.observed(tensor))
-    }
-    loudest = data.at(prepared.source, loudest_samples(prepared.seen.holders(observed)))
-    if not loudest or not observed:
+    # What a Flatten or Transpose hands on was observed where it was computed.
+    source = {t: moved_from(t, ready.view) for t in plan.activation if is_open(t, ready.view, plan)}
+    observed = {t: found for t, name in source.items() if (found := prepared.observed(name))}
+    holders = prepared.seen.holders(source[tensor] for tensor in observed)
+    loudest = data.at(prepared.source, loudest_samples(holders))
+    if not loudest:
         return prepared
     monitor.stage("Fitting ranges")
     floats = replace(plan, weights=())  # the noise of weights is another matter
@@ -173,14 +173,24 @@ def with_fitted_ranges(prepared: Prepared, monitor: Monitor) -> Prepared:
         if meter.by_labels:
             return prepared
         weights = clip_weights(meter, ready.model, plan, observed, loudest)
-        fitted = replace(prepared, fitted=fit_ranges(observed, weights))
-        return _checked(prepared, fitted, weights)
+        ranges = fit_ranges(observed, weights)
+        fitted = replace(prepared, fitted={source[t]: ends for t, ends in ranges.items()})
+        return _checked(prepared, fitted, ranges, weights)
     except RUNTIME_ERRORS:  # a model that does not run with more outputs than its own
         return prepared
 
 
-def _checked(plain: Prepared, fitted: Prepared, weights: Mapping[str, float]) -> Prepared:
-    """Return the fitted ranges unless they are noisier; measure what samples that set none of them would get."""
+def _checked(
+    plain: Prepared, fitted: Prepared, tensors: Collection[str], weights: Mapping[str, float]
+) -> Prepared:
+    """Return the fitted ranges unless they are noisier; measure what samples that set none of them would get.
+
+    Args:
+        plain: With the ranges of the default method.
+        fitted: With fitted ranges.
+        tensors: Those whose ranges were fitted.
+        weights: Their clip weights.
+    """
     ready, data = plain.ready, plain.data
     assert data is not None  # noqa: S101 - ranges were fitted to it
     samples, _ = replace(data, unseen=()).judged(plain.source, _MOST_IN_TURNS)
@@ -195,7 +205,7 @@ def _checked(plain: Prepared, fitted: Prepared, weights: Mapping[str, float]) ->
             noise = meter.noise_with({}, range(min(len(samples), _CHECKED_ON)))
             tried.append((max(noise.values(), default=0.0), one))
             continue
-        inside, outside = noise_in_turns(meter, ready.model, plan, fit, samples, fitted.fitted)
+        inside, outside = noise_in_turns(meter, ready.model, plan, fit, samples, tensors)
         excess = {k: max(1.0, outside[k] / v) for k, v in inside.items() if v > 0}
         in_turns = replace(one, on=IN_TURNS, excess=excess) if one.on == CALIBRATED else one
         tried.append((max(outside.values(), default=0.0), in_turns))
