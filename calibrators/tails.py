@@ -88,6 +88,16 @@ class Peaks:
         """Take in what `other` saw."""
         self._add(other.count, other.low, other.high)
 
+    def without(self, other: Self) -> Self:
+        """Return the peaks that would have been seen without the samples of `other`, as far as they are known."""
+        found = type(self)(rows=self.rows)
+        found.count = max(0, self.count - other.count)
+        found.low, found.high = (
+            _without(own, others)
+            for own, others in ((self.low, other.low), (self.high, other.high))
+        )
+        return found
+
     def state(self) -> State:
         """Return plain arrays."""
         settings = np.array([self.rows, self.count], np.int64)
@@ -100,6 +110,18 @@ class Peaks:
         found = cls(rows=rows)
         found.count, found.low, found.high = count, state["low"].copy(), state["high"].copy()
         return found
+
+
+def _without(values: NDArray[np.float32], others: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return values less those of another array, each as often as it is there."""
+    distinct, counts = np.unique(others, return_counts=True)
+    place = np.searchsorted(distinct, values)
+    place[place == distinct.size] = 0
+    left = np.ones(values.size, np.bool_)
+    for i in np.flatnonzero(distinct.size and distinct[place] == values):
+        left[i] = counts[place[i]] <= 0
+        counts[place[i]] -= 1
+    return values[left]
 
 
 def unseen_range(

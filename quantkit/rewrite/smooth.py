@@ -18,7 +18,7 @@ Weights read the quotient multiplied back. The division itself
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -208,6 +208,8 @@ _LEVELS = 255  # steps of an activation
 _PEAK = 127  # largest weight
 # A channel that was silent in the calibration may speak later: it counts as at least this share of the loudest.
 _QUIETEST = 0.01
+_MANY = 4096  # values of a channel, whose largest tells how far others reach
+_TINY = float(np.finfo(np.float32).tiny)
 _MIN_GAIN = 1.0  # dB below which a Mul more is not worth its time
 _LARGE = 1 << 20  # values of a weight that is scaled while it is read
 
@@ -299,6 +301,21 @@ class _Channels:
         power = seen.variance + seen.mean**2
         return cls(seen.low.astype(np.float64), seen.high.astype(np.float64), power)
 
+    @classmethod
+    def expected(cls, seen: ChannelMoments) -> "_Channels":
+        """Return the same with the ends that other samples may reach.
+
+        The largest of few values is chance, and factors that follow it leave other samples no room in any channel: there, all
+        channels are as many deviations wide as the widest.
+        """
+        found = cls.of(seen)
+        if int(np.max(seen.count, initial=0)) >= _MANY:
+            return found
+        mean, deviation = seen.mean, np.maximum(np.sqrt(seen.variance), _TINY)
+        low = mean - deviation * np.max((mean - found.low) / deviation)
+        high = mean + deviation * np.max((found.high - mean) / deviation)
+        return replace(found, low=np.maximum(low, found.low.min()), high=high)
+
     def ends(self, scale: Floats) -> tuple[float, float]:
         """Return the ends of the quotient; 0 is always between them."""
         return float(min((self.low / scale).min(), 0)), float(max((self.high / scale).max(), 0))
@@ -316,7 +333,7 @@ class _Writer:
             np.moveaxis(self._constant(fold).const_value.numpy(), fold.axis, 0)  # type: ignore[union-attr]
             for fold in one.weights
         ]
-        scale, chosen, gain = _balance(_Channels.of(seen), weights, strength)
+        scale, chosen, gain = _balance(_Channels.expected(seen), weights, strength)
         if strength is None and gain < (0 if one.folds else _MIN_GAIN):
             return None
         self.divide(one, scale)

@@ -38,6 +38,7 @@ __all__ = [
     "NOISE_DB",
     "VARYING_DB",
     "Agreement",
+    "Excess",
     "Reference",
     "Tally",
     "Verification",
@@ -82,7 +83,7 @@ class Reference:
         note: Why there are none, or how they came about.
         others: Inputs and outputs of further runs.
         on: What the inputs are: `MADE_UP`, `GIVEN`, `HELD_OUT`, `IN_TURNS` or `CALIBRATED`.
-        excess: By output, how much more noise inputs have that do not set the ranges; 1 where it is not listed.
+        excess: Of each run, by output; () where no run sets ranges.
         halved: Inputs and outputs that the model to be compared has in float16 instead.
     """
 
@@ -91,13 +92,32 @@ class Reference:
     note: str = ""
     others: tuple[tuple[Feeds, Mapping[str, Any]], ...] = ()
     on: str = MADE_UP
-    excess: Mapping[str, float] = field(default_factory=dict)
+    excess: tuple[Mapping[str, "Excess"], ...] = ()
     halved: frozenset[str] = frozenset()
 
     @property
     def runs(self) -> tuple[tuple[Feeds, Mapping[str, Any]], ...]:
         """All runs; none if there is nothing to compare with."""
         return ((self.feeds, self.outputs), *self.others) if self.outputs else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """The noise of a sample in a simulation of the plan.
+
+    Attributes:
+        inside: With ranges that all samples set.
+        outside: With ranges that other samples set.
+    """
+
+    inside: float
+    outside: float
+
+    def beyond(self, noise: float) -> float:
+        """Return how much more noise the sample would have; less where the result has less than its simulation."""
+        if not self.inside > 0:
+            return 0.0
+        return max(0.0, self.outside - self.inside) * min(1.0, noise / self.inside)
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +324,8 @@ def compare(candidate: Path, reference: Reference, *, nbytes: int) -> Verificati
     if not reference.outputs:
         return _run_unseen(session, reference)
     tallies: dict[str, list[Tally]] = {output.name: [] for output in session.get_outputs()}
-    for feeds, expected in reference.runs:
+    for number, (feeds, expected) in enumerate(reference.runs):
+        excess = reference.excess[number] if reference.excess else {}
         try:
             outputs = run_session(session, fed(reference, feeds))
         except RUNTIME_ERRORS as e:
@@ -314,7 +335,8 @@ def compare(candidate: Path, reference: Reference, *, nbytes: int) -> Verificati
             _check_form(output, expected[output.name], outputs[output.name])
             tally = Tally()
             tally.add(expected[output.name], outputs[output.name])
-            tally.noise *= reference.excess.get(output.name, 1.0)
+            if output.name in excess:
+                tally.noise += excess[output.name].beyond(tally.noise)
             tallies[output.name].append(tally)
     return _verification(tallies, reference)
 

@@ -12,7 +12,7 @@ output; so a plan's noise is known before anything is emitted, and so is whose i
 by halves: neighbours in the graph are switched together, and only groups that matter are split.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
@@ -112,6 +112,11 @@ class Meter:
         for expected in self._expected:
             self._signals.append(self._signals_of(expected))
 
+    @property
+    def samples(self) -> int:
+        """On how many samples it measures."""
+        return len(self._feeds)
+
     def _run(
         self, feed: Mapping[str, Any], on: Collection[int], numbers: Numbers = _AS_PLANNED
     ) -> list[NDArray[Any]]:
@@ -122,14 +127,13 @@ class Meter:
             fed[_zero(place)] = np.array(zero, self._types[tensor])
         return list(self._session.run(self._names, {**feed, **fed}))
 
-    def _tallied(self, on: Collection[int], samples: Iterable[int], numbers: Numbers) -> Noise:
+    def _tallied(self, on: Collection[int], sample: int, numbers: Numbers) -> dict[str, Tally]:
         tallies = {name: Tally() for name in self._names}
-        for sample in samples:
-            outputs = self._run(self._feeds[sample], on, numbers)
-            arrays = zip(self._expected[sample], outputs, self._signals[sample], strict=True)
-            for tally, (was, array, signal) in zip(tallies.values(), arrays, strict=True):
-                tally.add(was, array, signal)
-        return {name: tally.lost for name, tally in tallies.items()}
+        outputs = self._run(self._feeds[sample], on, numbers)
+        arrays = zip(self._expected[sample], outputs, self._signals[sample], strict=True)
+        for tally, (was, array, signal) in zip(tallies.values(), arrays, strict=True):
+            tally.add(was, array, signal)
+        return tallies
 
     def noise_alone(self, tensor: str, sample: int, scale: float, zero_point: int) -> float:
         """Return noise over signal, summed over outputs, of one sample when only one tensor is rounded.
@@ -141,16 +145,17 @@ class Meter:
             zero_point: Likewise.
         """
         numbers = {tensor: (scale, zero_point)}
-        return sum(self._tallied({self.adjustable[tensor]}, [sample], numbers).values())
+        tallies = self._tallied({self.adjustable[tensor]}, sample, numbers)
+        return sum(tally.lost for tally in tallies.values())
 
-    def noise_with(self, numbers: Numbers, samples: Iterable[int]) -> Noise:
-        """Return noise over signal of each output with all switches on and other scales.
+    def tallies_with(self, numbers: Numbers, sample: int) -> dict[str, Tally]:
+        """Return signal and noise of each output on one sample, with all switches on and other scales.
 
         Args:
             numbers: Of tensors that are not rounded as planned.
-            samples: Which of the samples.
+            sample: Which of the samples.
         """
-        return self._tallied(range(len(self.places)), samples, numbers)
+        return self._tallied(range(len(self.places)), sample, numbers)
 
     def _signals_of(self, expected: Sequence[NDArray[Any]]) -> list[Signal | None]:
         """Return the sums over each float output of a sample, which all measurements share."""

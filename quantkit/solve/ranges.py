@@ -10,7 +10,7 @@ blocks of a ResNet it is above 100, so that a wide range costs nothing there and
 `calibrators.unseen_range` finds the range with the least expected noise. It is measured on the samples with the largest values.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,10 +27,16 @@ from quantkit.ops.view import View
 from quantkit.plan import Plan
 from quantkit.plan.model import ActivationPlan
 from quantkit.runtime.taps import read_tensors
-from quantkit.solve.losses import Meter, Noise
+from quantkit.solve.losses import Meter
 
-__all__ = ["clip_weights", "fit_ranges", "is_open", "loudest_samples", "noise_in_turns"]
-__all__ += ["Observed"]
+__all__ = [
+    "Observed",
+    "clip_weights",
+    "fit_ranges",
+    "is_open",
+    "loudest_samples",
+    "numbers_in_turn",
+]
 
 Feeds = Sequence[Mapping[str, NDArray[Any]]]
 Ranges = dict[str, tuple[float, float]]
@@ -179,45 +185,51 @@ def _weight_on(meter: Meter, decided: ActivationPlan, trial: _Trial) -> float | 
     return float(np.clip(weight, _LEAST, _MOST))
 
 
-def noise_in_turns(
-    meter: Meter,
+def numbers_in_turn(
     model: ir.Model,
     plan: Plan,
     fit: Callable[[Observed], Ranges],
+    observed: Observed,
     feeds: Feeds,
-    tensors: Iterable[str],
-) -> tuple[Noise, Noise]:
-    """Return the noise of samples that help to set the ranges, and of the same samples when they do not, by output.
+) -> list[dict[str, tuple[float, int]]]:
+    """Return scales and zero points by tensor that are fitted without a part of the samples, for each part.
 
-    A quarter of the samples is left out in turn: ranges are fitted to the others, and the noise is measured on it.
+    Sample number n belongs to part n modulo the number of parts.
 
     Args:
-        meter: Of the same model, plan and samples.
         model: The float model.
         plan: With the ranges that all samples set.
         fit: Finds the ranges of tensors.
-        feeds: The samples that set the ranges.
-        tensors: Those whose ranges are fitted.
+        observed: Values and peaks of the tensors whose ranges are fitted.
+        feeds: Samples that set the ranges: all of them, or some.
     """
     folds = min(_FOLDS, len(feeds))
-    chosen = set(tensors) & meter.adjustable.keys()
-    parts = {t: [(Sketch(), Peaks()) for _ in range(folds)] for t in chosen}
-    for number, values in enumerate(read_tensors(model, chosen, feeds)):
+    parts = {t: [(Sketch(), Peaks()) for _ in range(folds)] for t in observed}
+    for number, values in enumerate(read_tensors(model, set(parts), feeds)):
         for tensor, array in values.items():
             for statistic in parts[tensor][number % folds]:
                 statistic.observe(array)
-    inside, outside = defaultdict[str, float](float), defaultdict[str, float](float)
+    found = []
     for fold in range(folds):
-        samples = range(fold, len(feeds), folds)
-        others = {t: _merged(own[:fold] + own[fold + 1 :]) for t, own in parts.items()}
-        numbers = {t: _numbers(plan.activation[t], ends) for t, ends in fit(others).items()}
-        for sums, other in ((inside, {}), (outside, numbers)):
-            for name, noise in meter.noise_with(other, samples).items():
-                sums[name] += noise
-    return inside, outside
+        others = {t: _left_out(observed[t], own, fold) for t, own in parts.items()}
+        fitted = fit(others).items()
+        found.append({t: _numbers(plan.activation[t], ends) for t, ends in fitted})
+    return found
 
 
-def _merged(parts: Sequence[tuple[Sketch, Peaks]]) -> tuple[Sketch, Peaks]:
+_Statistics = tuple[Sketch, Peaks]
+
+
+def _left_out(whole: _Statistics, parts: Sequence[_Statistics], fold: int) -> _Statistics:
+    """Return what was observed of a tensor on other samples than those of one part."""
+    sketch, peaks = whole
+    if peaks.count > sum(own.count for _, own in parts):
+        # Of many samples, some make little difference to a distribution, and all to its ends.
+        return sketch, peaks.without(parts[fold][1])
+    return _merged([own for number, own in enumerate(parts) if number != fold])
+
+
+def _merged(parts: Sequence[_Statistics]) -> _Statistics:
     sketch, peaks = Sketch(), Peaks()
     for own_sketch, own_peaks in parts:
         sketch.merge(own_sketch)

@@ -52,7 +52,7 @@ __all__ += ["needed_by_any", "open_samples", "opened_for", "points_in", "view_fo
 # Of data that has enough samples, one in so many is not calibrated with, and judges the result; at most so many.
 _ENOUGH, _SHARE, _HELD_OUT = 40, 10, 16
 # On so many samples the result is judged, by the bytes of the float model below which that is quick.
-_JUDGED = ((64 << 20, 16), (256 << 20, 8), (1 << 30, 4))
+_JUDGED = ((64 << 20, 40), (256 << 20, 16), (1 << 30, 8))
 _FEWEST = 2
 _HELD_BYTES = 128 << 20  # of these samples; beyond, there are fewer
 
@@ -257,6 +257,11 @@ class OpenedData:
         chosen = self.settings
         return order(samples, limit=chosen.limit, shuffle=chosen.shuffle, seed=chosen.seed)
 
+    @staticmethod
+    def most_judged(loaded: LoadedModel) -> int:
+        """Return on how many samples a model is judged in short time."""
+        return next((n for limit, n in _JUDGED if loaded.nbytes < limit), _FEWEST)
+
     def judged(
         self, loaded: LoadedModel, count: int | None = None
     ) -> tuple[list[dict[str, Any]], str]:
@@ -264,7 +269,7 @@ class OpenedData:
 
         `count`: how many; None: as many as are run in short time.
         """
-        count = count or next((n for limit, n in _JUDGED if loaded.nbytes < limit), _FEWEST)
+        count = count or self.most_judged(loaded)
         inputs, samples = inputs_of(loaded), self.require()
         if isinstance(samples, OneShotData):
             first = [] if samples.first is None else [samples.first]
@@ -311,9 +316,7 @@ def opened_for(
     if used == len(mixed) and used >= _ENOUGH and settings.shuffle:
         used -= min(_HELD_OUT, used // _SHARE)
         settings = replace(settings, limit=used)
-    return OpenedData(
-        samples=samples, settings=settings, unseen=tuple(mixed[used : used + _HELD_OUT])
-    )
+    return OpenedData(samples=samples, settings=settings, unseen=tuple(mixed[used:]))
 
 
 def _limited(

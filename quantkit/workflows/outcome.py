@@ -49,6 +49,7 @@ _SHOWN = 3  # names in a message
 TINY = 64 << 10  # bytes
 _FEW_SAMPLES = 4  # from which on one sample can stand out
 _LOUD_DB = 30.0  # below which a sample that stands out is worth a warning
+_LOUDER = 2  # times the error of samples on average, at least: the signal of others is small
 _APART_DB = 10.0  # below the figure of all samples
 _LITTLE = 0.1  # of the file: less is not worth a file of its own
 _NOT_RUN = frozenset({Mode.FLOAT, Mode.STORED, Mode.ABSORBED})
@@ -426,9 +427,18 @@ def _doubts(checked: Verification) -> Iterator[str]:
         )
     for name, share in checked.largest_share.items():
         lowest, apart = checked.lowest[name], checked.compared[name] - checked.lowest[name]
-        if checked.samples < _FEW_SAMPLES or lowest > _LOUD_DB:
+        if checked.samples < _FEW_SAMPLES:
             continue
-        if share > _HALF or apart > _APART_DB:
+        if checked.median[name] - checked.compared[name] > _APART_DB:
+            yield (
+                f"The samples differ widely in output '{name}' (median {checked.median[name]:.1f} dB, worst {lowest:.1f}): the "
+                "figure above is that of a few, and other inputs may get far less. More samples tell."
+            )
+        elif (
+            share * checked.samples > _LOUDER
+            and lowest <= _LOUD_DB
+            and (share > _HALF or apart > _APART_DB)
+        ):
             yield (
                 f"One of {checked.judged_on} has {share:.0%} of the error of output '{name}' ({lowest:.1f} dB, median "
                 f"{checked.median[name]:.1f}): other inputs may get far less than the figure above."

@@ -4,9 +4,8 @@ Each function is read top to bottom; what a stage does stands in its own package
 """
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from calibrators import MeanSquaredError
 from quantkit.emit import Format, emit_dynamic
 from quantkit.errors import ModelError, VerifyError
 from quantkit.files import scratch
@@ -25,37 +23,24 @@ from quantkit.graph.opset import raise_opset
 from quantkit.graph.save import Stage, copy_of, staged
 from quantkit.graph.view import view_of
 from quantkit.observe.monitor import Monitor, Silent
-from quantkit.observe.points import moved_from
 from quantkit.plan import Mode, Plan, check_settings, check_target_of, plan_dynamic
 from quantkit.plan.model import SolvedIntegers
 from quantkit.plan.packing import PACKED_OPSET, same_bits, with_bits
 from quantkit.provenance import Provenance
 from quantkit.rewrite.simplify.subexpressions import tie_weights
 from quantkit.runtime.check_result import (
-    CALIBRATED,
-    IN_TURNS,
-    LARGE,
     Reference,
     Verification,
     run_float,
 )
-from quantkit.runtime.session import RUNTIME_ERRORS, load_model
+from quantkit.runtime.session import load_model
 from quantkit.settings import DynamicSettings
 from quantkit.settings.record import dynamic_record
 from quantkit.solve.blocks import BlockSettings, CodesFolder, solve_blind
-from quantkit.solve.losses import Meter
-from quantkit.solve.ranges import (
-    Observed,
-    clip_weights,
-    fit_ranges,
-    is_open,
-    loudest_samples,
-    noise_in_turns,
-)
 from quantkit.targets import cores
 from quantkit.workflows.apart import compare_apart
 from quantkit.workflows.bits import RECORD, loading_noted, packed_bits, spread_of, wanted_bytes
-from quantkit.workflows.calibrate import CalibrateOptions
+from quantkit.workflows.fit import with_fitted_ranges
 from quantkit.workflows.measure import decide, timing_notes
 from quantkit.workflows.outcome import (
     TINY,
@@ -78,14 +63,6 @@ from quantkit.workflows.repair import SMALL, small_weights
 __all__ = ["QuantizeResult", "dynamic", "plan_model", "prepare_model", "static", "write_float"]
 
 Progress = Callable[[str], None]
-
-_BYTE = 8
-_FEWEST = 4  # samples that ranges are fitted to
-_CHECKED_ON = 8  # samples that check fitted ranges
-_LOUDER = (
-    2.0  # times the noise of plain ranges on samples that set them, at most: headroom costs some
-)
-_MOST_IN_TURNS = 40  # samples that are left out of calibration in turn
 
 
 def static(  # noqa: PLR0913 - one parameter per question
@@ -143,82 +120,6 @@ def static(  # noqa: PLR0913 - one parameter per question
             monitor=monitor,
         )
     return replace(result, seconds=time.perf_counter() - started)
-
-
-def with_fitted_ranges(prepared: Prepared, monitor: Monitor) -> Prepared:
-    """Return a preparation whose activation ranges have the least expected noise on inputs that were not seen.
-
-    A range whose method the user chose stays as it is. Where no samples are held out, the samples are left out in turn to find
-    how much noise other inputs have.
-    """
-    job, ready, data = prepared.job, prepared.ready, prepared.data
-    wanted = job.recover.activation_ranges is not False and not job.options.covers_all
-    by_default = job.calibrate.method == CalibrateOptions().method and not job.calibrate.minmax_only
-    if not (wanted and by_default) or data is None or ready.nbytes >= LARGE:
-        return prepared
-    if job.options.activation.bits != _BYTE:
-        return prepared
-    plan = plan_of(prepared)
-    # What a Flatten or Transpose hands on was observed where it was computed.
-    source = {t: moved_from(t, ready.view) for t in plan.activation if is_open(t, ready.view, plan)}
-    observed = {t: found for t, name in source.items() if (found := prepared.observed(name))}
-    holders = prepared.seen.holders(source[tensor] for tensor in observed)
-    loudest = data.at(prepared.source, loudest_samples(holders))
-    if not loudest:
-        return prepared
-    monitor.stage("Fitting ranges")
-    floats = replace(plan, weights=())  # the noise of weights is another matter
-    try:
-        meter = Meter(ready.model, ready.view, floats, SolvedIntegers(), loudest)
-        if meter.by_labels:
-            return prepared
-        weights = clip_weights(meter, ready.model, plan, observed, loudest)
-        ranges = fit_ranges(observed, weights)
-        fitted = replace(prepared, fitted={source[t]: ends for t, ends in ranges.items()})
-        return _checked(prepared, fitted, ranges, weights)
-    except RUNTIME_ERRORS:  # a model that does not run with more outputs than its own
-        return prepared
-
-
-def _checked(
-    plain: Prepared, fitted: Prepared, tensors: Collection[str], weights: Mapping[str, float]
-) -> Prepared:
-    """Return the fitted ranges unless they are noisier; measure what samples that set none of them would get.
-
-    Args:
-        plain: With the ranges of the default method.
-        fitted: With fitted ranges.
-        tensors: Those whose ranges were fitted.
-        weights: Their clip weights.
-    """
-    ready, data = plain.ready, plain.data
-    assert data is not None  # noqa: S101 - ranges were fitted to it
-    samples, _ = replace(data, unseen=()).judged(plain.source, _MOST_IN_TURNS)
-    if len(samples) < _FEWEST:
-        return fitted
-    few = len(plain.seen.seen.samples) <= _MOST_IN_TURNS
-    tried = []
-    for one, fit in ((plain, _plain_ranges), (fitted, partial(fit_ranges, weights=weights))):
-        plan = replace(plan_of(one), weights=())
-        meter = Meter(ready.model, ready.view, plan, SolvedIntegers(), samples, most=len(samples))
-        if not few:
-            noise = meter.noise_with({}, range(min(len(samples), _CHECKED_ON)))
-            tried.append((max(noise.values(), default=0.0), one))
-            continue
-        inside, outside = noise_in_turns(meter, ready.model, plan, fit, samples, tensors)
-        excess = {k: max(1.0, outside[k] / v) for k, v in inside.items() if v > 0}
-        in_turns = replace(one, on=IN_TURNS, excess=excess) if one.on == CALIBRATED else one
-        tried.append((max(outside.values(), default=0.0), in_turns))
-    # Ranges that leave room for other samples are noisier on those that set them.
-    (noise_of_plain, plain), (noise_of_fitted, fitted) = tried
-    worse = noise_of_fitted > (1.0 if few else _LOUDER) * noise_of_plain
-    return plain if worse else fitted
-
-
-def _plain_ranges(observed: Observed) -> dict[str, tuple[float, float]]:
-    method = MeanSquaredError()
-    found = {tensor: method(sketch) for tensor, (sketch, _) in observed.items()}
-    return {tensor: (float(one.low[0]), float(one.high[0])) for tensor, one in found.items()}
 
 
 def write_float(

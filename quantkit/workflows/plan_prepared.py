@@ -51,7 +51,7 @@ def with_choices(prepared: Prepared, job: StaticJob) -> Prepared:
     method = job.calibrate.method
     if method == was.calibrate.method:
         return replace(prepared, job=job)
-    return replace(prepared, job=job, seen=prepared.seen.by(method), fitted={}, excess={})
+    return replace(prepared, job=job, seen=prepared.seen.by(method), fitted={}, turns=None)
 
 
 def plan_of(

@@ -162,6 +162,19 @@ class Moments:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Turns:
+    """Ranges of activations that were fitted without some of the samples.
+
+    Attributes:
+        first: The first of the judged samples that calibrates, too.
+        numbers: Scales and zero points by tensor, without the first such sample and those at its distance, without the second, ...
+    """
+
+    first: int
+    numbers: tuple[Mapping[str, tuple[float, int]], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
     """A float model with all that planning and realizing need: nothing of it is changed by either.
 
@@ -177,7 +190,7 @@ class Prepared:
         samples: Some that it was calibrated with, for empirical bias correction.
         data: The data; None where a calibration was given.
         fitted: Ranges of activations of 8 bits with the least expected noise, instead of those of the range method.
-        excess: By output, how much more noise samples have that do not set the ranges; where all samples set them.
+        turns: Ranges with which judged samples are judged that calibrate as well; None: none of them does, or all do.
         costs: What its nodes take here, by the types that they were measured with, or why nobody knows; filled when
             somebody asks (`quantkit.workflows.measure`).
     """
@@ -193,7 +206,7 @@ class Prepared:
     samples: Feeds = ()
     data: OpenedData | None = None
     fitted: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    excess: Mapping[str, float] = field(default_factory=dict)
+    turns: Turns | None = None
     costs: dict[str, Costs | str] = field(default_factory=dict)
 
     @property

@@ -50,6 +50,7 @@ from quantkit.workflows.bits import (
     spread_of,
     wanted_bytes,
 )
+from quantkit.workflows.fit import excess_of
 from quantkit.workflows.measure import Decision, decide, timing_notes
 from quantkit.workflows.outcome import (
     TINY,
@@ -168,8 +169,18 @@ class _Writer:
                 value.type = value.shape = None
         decided = {**kept_record(kept), **({"bits": dict(bits)} if bits else {})}
         origin = replace(self.origin, options={**self.origin.options, **decided})
-        nbytes, checked = write_checked(self.stage, model, self.reference, origin)
+        nbytes, checked = write_checked(self.stage, model, self._reference(plan), origin)
         return _Attempt(plan=plan, model=model, nbytes=nbytes, checked=checked, kept=kept)
+
+    def _reference(self, plan: Plan) -> Reference | None:
+        """Return the reference with the noise that samples would have if they did not help to set the ranges."""
+        if self.reference is None:
+            return None
+        judged = self.prepared.judged
+        found = zip(judged, excess_of(self.prepared, plan), strict=False)
+        excess = {id(feeds): own for feeds, own in found}
+        runs = self.reference.runs  # of samples that the float model does not take there is none
+        return replace(self.reference, excess=tuple(excess.get(id(feeds), {}) for feeds, _ in runs))
 
     def settle(
         self, plan: Plan, solved: SolvedIntegers, kept: Mapping[str, Kept], costs: Costs | None
@@ -566,14 +577,13 @@ def _float_outputs(prepared: Prepared, monitor: Monitor) -> Reference:
     """Run the float model as it was given, on the samples that results are judged on."""
     monitor.stage("Running the float model")
     judged = prepared.judged
-    reference = run_float(
+    return run_float(
         prepared.source,
         next(iter(judged), None),
         prepared.input_ranges,
         more=judged[1:],
         on=prepared.on,
     )
-    return replace(reference, excess=prepared.excess)
 
 
 def _values(model: ir.Model) -> Iterator[ir.Value]:

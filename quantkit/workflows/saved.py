@@ -39,7 +39,7 @@ from quantkit.provenance import json_digest, model_digest
 from quantkit.runtime.session import load_model
 from quantkit.settings import DataSettings, StaticSettings
 from quantkit.workflows.calibrate import CalibrateOptions
-from quantkit.workflows.prepare import FloatModel, Moments, Prepared, float_model_from
+from quantkit.workflows.prepare import FloatModel, Moments, Prepared, Turns, float_model_from
 from quantkit.workflows.record import StaticJob
 
 __all__ = ["load_prepared", "save_prepared"]
@@ -104,7 +104,7 @@ def _write(prepared: Prepared, folder: Path) -> None:
         "warnings": list(prepared.warnings),
         "on": prepared.on,
         "fitted": {name: list(ends) for name, ends in prepared.fitted.items()},
-        "excess": dict(prepared.excess),
+        "turns": msgspec.to_builtins(prepared.turns),
         "costs": msgspec.to_builtins(prepared.costs),
     }
     text = json.dumps({**index, "seal": json_digest(index)}, indent=1, sort_keys=True)
@@ -205,7 +205,7 @@ def _read(folder: Path, index: Mapping[str, Any], path: str | Path) -> Prepared:
         fitted=msgspec.convert(
             index.get("fitted", index.get("narrowed", {})), dict[str, tuple[float, float]]
         ),
-        excess=msgspec.convert(index.get("excess", {}), dict[str, float]),
+        turns=msgspec.convert(index.get("turns"), Turns | None),
         costs=msgspec.convert(index.get("costs", {}), dict[str, Costs | str]),
     )
 

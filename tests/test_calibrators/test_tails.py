@@ -38,6 +38,19 @@ def test_peaks_merge_exactly(count: int, seed: int) -> None:
     np.testing.assert_array_equal(again.high, np.sort([a.max() for a in arrays])[::-1][:33])
 
 
+@given(st.integers(1, 20), st.integers(1, 12), st.integers(0, 99))
+def test_peaks_without_some_samples_are_those_of_the_others(
+    some: int, others: int, seed: int
+) -> None:
+    draw = np.random.default_rng(seed)
+    arrays = [draw.integers(-9, 9, 6).astype(np.float32) for _ in range(some + others)]
+    whole, first, rest = (seen(part)[1] for part in (arrays, arrays[:some], arrays[some:]))
+    left = whole.without(first)
+    assert left.count == rest.count
+    np.testing.assert_array_equal(left.high, rest.high)
+    np.testing.assert_array_equal(left.low, rest.low)
+
+
 def test_samples_of_a_batch_have_peaks_of_their_own() -> None:
     arrays = samples(6)
     batched = Peaks(rows=4)

@@ -76,7 +76,7 @@ def test_arithmetic_says_what_onnxruntime_makes_of_it(tmp_path: Path) -> None:
     assert str(result.half) in str(result)
     assert result.to_json()["half"] == result.half.to_json()
     assert result.verification is not None
-    assert result.verification.judged_on == "16 samples of the given data"
+    assert result.verification.judged_on == "24 samples of the given data"
     assert not any("Ranges are unknown" in text for text in result.warnings)
 
 

@@ -175,20 +175,20 @@ def test_ranges_are_found_once_for_all_plans(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def many_small(count: int, width: int = 8) -> onnx.ModelProto:
-    """A long chain of small weights: scales and conversions take more than 8 bits save."""
+    """Many small weights: scales and conversions take more than 8 bits save."""
     names = [
         f"a_rather_long_name_of_a_layer_as_exporters_make_them/{i}/dense" for i in range(count)
     ]
     held = {f"{name}_w": weight(width, width, seed=i, scale=0.35) for i, name in enumerate(names)}
     held["large"] = weight(width, 1500, seed=99)
-    nodes, source = list[onnx.NodeProto](), "x"
+    nodes = list[onnx.NodeProto]()
     for name in names:
         nodes += [
-            node("MatMul", [source, f"{name}_w"], [f"{name}_y"], name),
+            node("MatMul", ["x", f"{name}_w"], [f"{name}_y"], name),
             node("Tanh", [f"{name}_y"], [f"{name}_t"], f"{name}_tanh"),
         ]
-        source = f"{name}_t"
-    nodes.append(node("MatMul", [source, "large"], ["y"], "large"))
+    nodes.append(node("Sum", [f"{name}_t" for name in names], ["sum"], "sum"))
+    nodes.append(node("MatMul", ["sum", "large"], ["y"], "large"))
     return model(graph(nodes, {"x": ["N", width]}, {"y": None}, held))
 
 

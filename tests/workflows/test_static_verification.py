@@ -111,18 +111,18 @@ PLAIN = chain(node("Relu", ["a"], ["b"], "relu"))
 
 
 @pytest.mark.parametrize(
-    ("count", "limit", "used", "judged"),
+    ("count", "limit", "used", "judged", "on"),
     [
-        (100, None, 90, 10),
-        (257, None, 241, 16),
-        (400, None, 256, 16),
-        (400, 350, 350, 16),
-        (100, 50, 50, 16),
-        (20, None, 20, 16),
+        (100, None, 90, 40, IN_TURNS),
+        (257, None, 241, 40, IN_TURNS),
+        (400, None, 256, 40, HELD_OUT),
+        (400, 350, 350, 40, HELD_OUT),
+        (100, 50, 50, 40, HELD_OUT),
+        (20, None, 20, 20, IN_TURNS),
     ],
 )
-def test_samples_are_held_out_where_there_are_enough(
-    count: int, limit: int | None, used: int, judged: int, tmp_path: Path
+def test_samples_are_held_out_where_there_are_enough_else_left_out_in_turn(
+    count: int, limit: int | None, used: int, judged: int, on: str, tmp_path: Path
 ) -> None:
     data, out = images(tmp_path, count), tmp_path / "q.onnx"
     found = checked(quantize_static(PLAIN, out, data, limit=limit, recover=FAST))
@@ -131,7 +131,7 @@ def test_samples_are_held_out_where_there_are_enough(
     assert made.data is not None
     assert made.data.samples == used
     assert found.samples == judged
-    assert found.on == (HELD_OUT if count > 20 else IN_TURNS)
+    assert found.on == on
     assert f"{judged} {found.on}" in str(found)
     assert found.to_json()["on"] == found.on
 
@@ -156,7 +156,7 @@ def test_data_in_its_own_order_is_calibrated_with_whole(tmp_path: Path) -> None:
         settings=DataSettings(shuffle=False),
         recover=FAST,
     )
-    assert checked(result).on == CALIBRATED
+    assert checked(result).on == IN_TURNS
 
 
 def test_a_file_of_many_samples_is_made_again_from_as_many(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_a_file_of_many_samples_is_made_again_from_as_many(tmp_path: Path) -> No
     quantize_static(source, out, data, recover=FAST)
     assert reproduce(out, source, data=data).outcome == "ok"
     checks = {c.name: c for c in attest(out, float_model=source, data=data).checks}
-    assert "16 samples that it was not calibrated with" in checks["runs"].sentence
+    assert "40 samples that it was not calibrated with" in checks["runs"].sentence
 
 
 def test_of_an_endless_iterator_only_the_first_samples_are_read(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_a_model_with_a_fixed_batch_is_judged_on_whole_batches(tmp_path: Path) -
     proto = chain(node("Relu", ["a"], ["b"], "relu"))
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 4
     found = checked(quantize_static(proto, tmp_path / "q.onnx", images(tmp_path, 400)))
-    assert found.on == HELD_OUT
+    assert (found.samples, found.on) == (40, IN_TURNS)  # of 100 batches, of which 10 are held out
     assert found.compared["y"] > 25
 
 
