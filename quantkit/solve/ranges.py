@@ -35,19 +35,22 @@ __all__ = [
     "fit_ranges",
     "is_open",
     "loudest_samples",
-    "numbers_in_turn",
+    "numbers_without",
+    "observe_parts",
 ]
 
 Feeds = Sequence[Mapping[str, NDArray[Any]]]
 Ranges = dict[str, tuple[float, float]]
 Weights = Mapping[str, float]
-Observed = Mapping[str, tuple[Sketch, Peaks]]
+Statistics = tuple[Sketch, Peaks]
+Observed = Mapping[str, Statistics]
 
 _NARROW = 0.6  # of the range of a sample, to see the effect of clipping
 _LEAST, _MOST = 1e-5, 1000.0  # weights beyond are errors of measurement
 _LIGHT = 0.1  # a smaller weight is believed only if other samples show it, too
 _TRIALS = 4  # samples on which it is measured then
 _SAME = 1.1  # ends closer than this are one range, whatever the weight
+_MEASURED = 48  # tensors, of which the range depends most on the weight
 _LOUDEST = 8  # samples on which weights are measured
 _FOLDS = 4
 _BITS = 8
@@ -122,7 +125,9 @@ def clip_weights(
     """
     light = fit_ranges(observed, dict.fromkeys(observed, 1 / 64))
     heavy = fit_ranges(observed, dict.fromkeys(observed, 64.0))
-    asked = {t for t in heavy if t in meter.adjustable and not _are_same(light[t], heavy[t])}
+    open_ends = [t for t in heavy if t in meter.adjustable and not _are_same(light[t], heavy[t])]
+    open_ends.sort(key=lambda t: _width(light[t]) / _width(heavy[t]))
+    asked = set(open_ends[:_MEASURED])
     trials: dict[str, list[_Trial]] = {}
     for number, values in enumerate(read_tensors(model, asked, feeds)):
         for tensor, array in values.items():
@@ -130,6 +135,10 @@ def clip_weights(
             if found:
                 trials.setdefault(tensor, []).append(found)
     return {t: w for t, own in trials.items() if (w := _weight(meter, plan.activation[t], own))}
+
+
+def _width(ends: tuple[float, float]) -> float:
+    return ends[1] - ends[0]
 
 
 def _are_same(one: tuple[float, float], other: tuple[float, float]) -> bool:
@@ -185,42 +194,38 @@ def _weight_on(meter: Meter, decided: ActivationPlan, trial: _Trial) -> float | 
     return float(np.clip(weight, _LEAST, _MOST))
 
 
-def numbers_in_turn(
-    model: ir.Model,
-    plan: Plan,
-    fit: Callable[[Observed], Ranges],
-    observed: Observed,
-    feeds: Feeds,
-) -> list[dict[str, tuple[float, int]]]:
-    """Return scales and zero points by tensor that are fitted without a part of the samples, for each part.
+Parts = Mapping[str, Sequence[Statistics]]
+"""What was observed of a tensor on each part of the samples; sample number n belongs to part n modulo their number."""
 
-    Sample number n belongs to part n modulo the number of parts.
 
-    Args:
-        model: The float model.
-        plan: With the ranges that all samples set.
-        fit: Finds the ranges of tensors.
-        observed: Values and peaks of the tensors whose ranges are fitted.
-        feeds: Samples that set the ranges: all of them, or some.
-    """
+def observe_parts(model: ir.Model, tensors: Iterable[str], feeds: Feeds) -> Parts:
+    """Observe tensors of a model on a few parts of the samples."""
     folds = min(_FOLDS, len(feeds))
-    parts = {t: [(Sketch(), Peaks()) for _ in range(folds)] for t in observed}
+    parts = {t: [(Sketch(), Peaks()) for _ in range(folds)] for t in tensors}
     for number, values in enumerate(read_tensors(model, set(parts), feeds)):
         for tensor, array in values.items():
             for statistic in parts[tensor][number % folds]:
                 statistic.observe(array)
-    found = []
-    for fold in range(folds):
-        others = {t: _left_out(observed[t], own, fold) for t, own in parts.items()}
-        fitted = fit(others).items()
-        found.append({t: _numbers(plan.activation[t], ends) for t, ends in fitted})
-    return found
+    return parts
 
 
-_Statistics = tuple[Sketch, Peaks]
+def numbers_without(
+    part: int, plan: Plan, fit: Callable[[Observed], Ranges], observed: Observed, parts: Parts
+) -> dict[str, tuple[float, int]]:
+    """Return scales and zero points by tensor, fitted without one part of the samples.
+
+    Args:
+        part: Its number.
+        plan: With the ranges that all samples set.
+        fit: Finds the ranges of tensors.
+        observed: Values and peaks of the tensors, on all samples.
+        parts: The same on some samples or all.
+    """
+    others = {t: _left_out(observed[t], own, part) for t, own in parts.items()}
+    return {t: _numbers(plan.activation[t], ends) for t, ends in fit(others).items()}
 
 
-def _left_out(whole: _Statistics, parts: Sequence[_Statistics], fold: int) -> _Statistics:
+def _left_out(whole: Statistics, parts: Sequence[Statistics], fold: int) -> Statistics:
     """Return what was observed of a tensor on other samples than those of one part."""
     sketch, peaks = whole
     if peaks.count > sum(own.count for _, own in parts):
@@ -229,7 +234,7 @@ def _left_out(whole: _Statistics, parts: Sequence[_Statistics], fold: int) -> _S
     return _merged([own for number, own in enumerate(parts) if number != fold])
 
 
-def _merged(parts: Sequence[_Statistics]) -> _Statistics:
+def _merged(parts: Sequence[Statistics]) -> Statistics:
     sketch, peaks = Sketch(), Peaks()
     for own_sketch, own_peaks in parts:
         sketch.merge(own_sketch)

@@ -54,7 +54,7 @@ _ENOUGH, _SHARE, _HELD_OUT = 40, 10, 16
 # On so many samples the result is judged, by the bytes of the float model below which that is quick.
 _JUDGED = ((64 << 20, 40), (256 << 20, 16), (1 << 30, 8))
 _FEWEST = 2
-_HELD_BYTES = 128 << 20  # of these samples; beyond, there are fewer
+_HELD_BYTES = 48 << 20  # of these samples; beyond, there are fewer
 
 
 def calibrate_model(

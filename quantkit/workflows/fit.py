@@ -24,7 +24,8 @@ from quantkit.solve.ranges import (
     fit_ranges,
     is_open,
     loudest_samples,
-    numbers_in_turn,
+    numbers_without,
+    observe_parts,
 )
 from quantkit.workflows.calibrate import CalibrateOptions
 from quantkit.workflows.plan_prepared import plan_of
@@ -33,7 +34,7 @@ from quantkit.workflows.prepare import Feeds, Prepared, Turns
 __all__ = ["excess_of", "with_fitted_ranges"]
 
 _BYTE = 8
-_CHECKED_ON = 8  # samples that check fitted ranges, where others judge the result
+_CHECKED_ON = 16  # samples that check fitted ranges
 _FEWEST = 4  # samples that ranges are fitted to
 _LOUDER = (
     1.5  # times the noise of plain ranges, at most: few samples do not show what headroom gains
@@ -99,12 +100,14 @@ def _checked(
     samples = data.at(plain.source, places.tolist())  # some of all: data may be sorted
     if len(samples) < _FEWEST:
         return fitted
+    parts = observe_parts(plain.ready.model, observed, samples)
+    folds = range(len(next(iter(parts.values()))))
     tried = []
     for one, fit in ((plain, _plain_ranges), (fitted, partial(fit_ranges, weights=weights))):
         plan = plan_of(one)
-        meter = _meter(one, plan, samples)
-        numbers = numbers_in_turn(plain.ready.model, plan, fit, observed, samples)
+        numbers = [numbers_without(part, plan, fit, observed, parts) for part in folds]
         turns = Turns(first=len(held), numbers=tuple(numbers))
+        meter = _meter(one, plan, samples[:_CHECKED_ON])
         tried.append((_worst(_tallies_in_turn(meter, turns)), replace(one, turns=turns)))
     (noise_of_plain, plain), (noise_of_fitted, fitted) = tried
     better = plain if noise_of_fitted > _LOUDER * noise_of_plain else fitted

@@ -17,7 +17,7 @@ from quantkit.runtime.check_result import Excess
 from quantkit.runtime.session import make_session
 from quantkit.runtime.taps import read_tensors
 from quantkit.solve.losses import Meter
-from quantkit.solve.ranges import Observed, clip_weights, fit_ranges, numbers_in_turn
+from quantkit.solve.ranges import Observed, clip_weights, fit_ranges, numbers_without, observe_parts
 
 LOUD = 40.0
 RELU = node("Relu", ["a"], ["b"], "relu")
@@ -93,9 +93,10 @@ def test_a_range_is_set_without_the_samples_that_it_judges(more: int) -> None:
     highs = [float(values["b"].max()) for values in read_tensors(model, ["b"], feeds)]
     for high in highs:
         peaks.observe(np.full(2, high, np.float32))
-    numbers = numbers_in_turn(model, found.plan, highest, {"b": (sketch, peaks)}, feeds)
-    scales = [own["b"][0] for own in numbers]
-    assert len(scales) == 4
+    observed, parts = {"b": (sketch, peaks)}, observe_parts(model, ["b"], feeds)
+    scales = [
+        numbers_without(part, found.plan, highest, observed, parts)["b"][0] for part in range(4)
+    ]
     assert scales[2] < min(scales[:2] + scales[3:]) / 2
 
 
@@ -178,7 +179,7 @@ def test_the_verified_figure_predicts_that_of_other_samples(tmp_path: Path) -> N
     assert checked.compared["y"] < sqnr(*(np.concatenate(run) for run in runs)) + 5
 
 
-def test_what_is_moved_before_it_is_rounded_has_a_fitted_range(tmp_path: Path) -> None:
+def test_a_range_is_fitted_to_what_is_moved_before_it_is_rounded(tmp_path: Path) -> None:
     nodes = [
         node("Gemm", ["x", "w1", "b1"], ["a"], "g1"),
         node("Relu", ["a"], ["r"], "relu"),
@@ -191,10 +192,9 @@ def test_what_is_moved_before_it_is_rounded_has_a_fitted_range(tmp_path: Path) -
         model(graph(nodes, {"x": ["N", 12]}, {"y": None}, constants)), tmp_path / "m.onnx"
     )
     prepared = prepared_with(source, exclude=("g1",))
-    assert "r" in prepared.fitted
-    planned = quantkit.plan_prepared(prepared).activation
-    assert "r" not in planned
-    assert planned["f"].high == pytest.approx(prepared.fitted["r"][1], rel=0.01)
+    assert prepared.turns is not None
+    assert all(numbers.keys() == {"f"} for numbers in prepared.turns.numbers)
+    assert "r" not in quantkit.plan_prepared(prepared).activation
 
 
 def test_excess_is_never_larger_than_the_result_explains() -> None:
