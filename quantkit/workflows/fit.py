@@ -36,9 +36,7 @@ __all__ = ["excess_of", "with_fitted_ranges"]
 _BYTE = 8
 _CHECKED_ON = 16  # samples that check fitted ranges
 _FEWEST = 4  # samples that ranges are fitted to
-_LOUDER = (
-    1.5  # times the noise of plain ranges, at most: few samples do not show what headroom gains
-)
+_LOUDER = 1.5  # times the noise of plain ranges at most: few samples show little of what room gains
 
 
 def with_fitted_ranges(prepared: Prepared, monitor: Monitor) -> Prepared:
@@ -95,10 +93,11 @@ def _checked(
     assert data is not None  # noqa: S101 - ranges were fitted to it
     held = plain.judged if plain.on == HELD_OUT else ()
     most = data.most_judged(plain.source)
-    wanted = _CHECKED_ON if 2 * len(held) >= most else most - len(held)
+    enough = 2 * len(held) >= most
+    wanted = _CHECKED_ON if enough else most - len(held)
     places = np.linspace(0, data.used, min(data.used, wanted), endpoint=False).astype(int)
     samples = data.at(plain.source, places.tolist())  # some of all: data may be sorted
-    if len(samples) < _FEWEST:
+    if len(samples) < _FEWEST or not observed:
         return fitted
     parts = observe_parts(plain.ready.model, observed, samples)
     folds = range(len(next(iter(parts.values()))))
@@ -111,9 +110,11 @@ def _checked(
         tried.append((_worst(_tallies_in_turn(meter, turns)), replace(one, turns=turns)))
     (noise_of_plain, plain), (noise_of_fitted, fitted) = tried
     better = plain if noise_of_fitted > _LOUDER * noise_of_plain else fitted
-    if 2 * len(held) >= most:  # they judge the result alone
-        return replace(better, turns=None)
-    return replace(better, judged=(*held, *samples), on=IN_TURNS)
+    return (
+        replace(better, turns=None)
+        if enough
+        else replace(better, judged=(*held, *samples), on=IN_TURNS)
+    )
 
 
 def _plain_ranges(observed: Observed) -> dict[str, tuple[float, float]]:
