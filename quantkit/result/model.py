@@ -19,7 +19,7 @@ __all__ += ["Result"]
 
 SCHEMA = "quantkit.result/2"
 OLDER = ("quantkit.result/1",)
-"""Read, for reports; a gate does not pass them, for they lack what tells an invalid evaluation."""
+"""Readable for reports; the gate rejects them because validity checks are missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
