@@ -103,9 +103,7 @@ def _guessing(result: Result) -> Iterator[Objection]:
     if not metric.higher_is_better:
         better = metric.value < (metric.chance or 0.0)
     told = "cannot be told from" if better else "is no better than"
-    advice = (
-        "check that labels number the model's classes, and that the preprocessing is the model's"
-    )
+    advice = "check that labels match the model's class indices and that preprocessing is right"
     if metric.chance == 1.0 and metric.is_fraction:
         told, advice = "is that of", "all labels are one class; evaluate on samples of several"
     elif better:

@@ -65,7 +65,7 @@ FOOLED: dict[str, tuple[str, Result, str]] = {
     "float is no better than a lot": (
         "guessing",
         _result(candidate(), _float(_top(0.02, 0.01, 0.02))),
-        "the preprocessing is the model's",
+        "that preprocessing is right",
     ),
     "float on three samples": (
         "guessing",
