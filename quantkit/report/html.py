@@ -274,6 +274,7 @@ def _environment() -> Environment:
         "latency_plot": _both(plots.latency),
         "layers_plot": _both(plots.layers),
         "runs_plot": _both(plots.runs),
+        "samples_plot": _both(plots.samples),
         "operators_plot": _both(plots.operators),
         "look": look,
         "key": lambda place: Markup(plots.key(look(place))),  # noqa: S704 - escaped by the plots

@@ -17,18 +17,19 @@ from report_cases import (
     regression,
     unlabelled_result,
     untimed,
+    without_quantiles,
 )
 from result_cases import candidate, example_result, float_model
 
 from quantkit.report import accuracy_size_svg
 from quantkit.report.palette import look
-from quantkit.report.plots import forest, latency, layers, operators, runs, size_bars
+from quantkit.report.plots import forest, latency, layers, operators, runs, samples, size_bars
 from quantkit.report.plots.frame import apart, window
 from quantkit.report.plots.intervals import Group, Row, interval_plot
 from quantkit.report.plots.labels import Box, place
 from quantkit.report.plots.points import points
 from quantkit.report.plots.svg import Scale, nice_step, shorten, text_width
-from quantkit.result import Evaluated, Interval, Result
+from quantkit.result import Evaluated, Interval, Result, Rule
 
 _SVG = "{http://www.w3.org/2000/svg}"
 
@@ -58,7 +59,7 @@ def test_picture_in_the_page_has_no_style_of_its_own() -> None:
 def test_all_pictures_are_valid_and_stay_within_their_width(make: object, width: int) -> None:
     result: Result = make()  # type: ignore[operator]
     drawn = [accuracy_size_svg(result, width=width, standalone=False)]
-    drawn += [draw(result, width=width) for draw in (forest, latency, size_bars, runs)]
+    drawn += [draw(result, width=width) for draw in (forest, latency, size_bars, runs, samples)]
     for place_, model in enumerate(result.models):
         drawn += [layers(model.layers, look(place_), width=width)] if model.layers else []
         drawn += [operators(model.changes, look(place_), width=width)] if model.changes else []
@@ -148,6 +149,28 @@ def test_gate_is_drawn() -> None:
     assert found.limit == pytest.approx(90.2)
     assert found.size_limit == pytest.approx(0.3)
     assert "gate: drop" in accuracy_size_svg(judged_result())
+
+
+def test_samples_are_drawn_from_the_worst_to_the_median() -> None:
+    plain = example_result()
+    root = parsed(samples(plain, width=880))
+    marks = [e for e in root.iter() if "mark" in e.get("class", "").split()]
+    assert len(marks) == len(plain.candidates)
+    assert "logits: median 31.6, 1\u00a0% below 24.1, worst 19.4\u00a0dB" in marks[0].get(
+        "data-tip", ""
+    )
+    worst, median = (float(line.get("x1", 0)) for line in marks[0].findall(f"{_SVG}line")[1:3])
+    assert worst < median
+    assert not samples(without_quantiles(), width=880)  # a file of an older version
+
+
+def test_what_breaks_a_rule_about_samples_lies_left_of_its_limit() -> None:
+    ruled = replace(example_result(), rules=(Rule(key="min_sqnr_p1_db", limit=22.0),))
+    root = parsed(samples(ruled, width=880))
+    beyond = next(e for e in root.iter() if e.get("class") == "beyond")
+    limit = next(e for e in root.iter() if e.get("class") == "limit")
+    end = float(beyond.get("x", 0)) + float(beyond.get("width", 0))
+    assert end == pytest.approx(float(limit.get("x1", 0)), abs=0.2)
 
 
 def test_names_do_not_cover_each_other() -> None:
