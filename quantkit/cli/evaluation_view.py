@@ -128,7 +128,7 @@ def evaluation_table(result: "Result") -> "Table":
 def _value(metric: "Metric | None") -> str:
     if metric is None:
         return "-"
-    return f"{metric.value:.2%}" if metric.is_fraction else f"{metric.value:.4g}"
+    return metric.value_text
 
 
 def _drop(metric: "Metric | None") -> tuple[str, str]:

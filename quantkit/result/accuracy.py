@@ -71,6 +71,18 @@ class Metric:
         )
 
     @property
+    def value_text(self) -> str:
+        """The value, per cent of a share: ``93.70%``."""
+        return f"{self.value:.2%}" if self.is_fraction else f"{self.value:.4g}"
+
+    @property
+    def drop_text(self) -> str:
+        """The drop, points of a share: ``0.11 points``; "" for float itself."""
+        if self.drop is None:
+            return ""
+        return f"{100 * self.drop:.2f} points" if self.is_fraction else f"{self.drop:.3g}"
+
+    @property
     def of_lists(self) -> bool:
         """Whether answers are lists of boxes: in another order, or one longer, they are no worse."""
         return self.name in _LISTS
