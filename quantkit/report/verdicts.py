@@ -249,7 +249,7 @@ def _figures(model: Evaluated) -> tuple[Figure, ...]:
         of = f"{numbers.integer(decision.flips)} of {numbers.integer(decision.samples)}"
         found.append(Figure("flips", numbers.percent(decision.flip_rate, 2), of))
     if output is not None:
-        found.append(Figure("signal to noise", numbers.sqnr(output), _noise_detail(model, output)))
+        found.append(Figure("SQNR", numbers.sqnr(output), _noise_detail(model, output)))
     found.append(Figure("size", numbers.percent(model.size.ratio), numbers.size(model.size.disk)))
     timed = model.typical_latency
     if timed is not None:

@@ -134,6 +134,23 @@ def _precise_float(model: Evaluated) -> Evaluated:
     return replace(model, metrics=(metric, *model.metrics[1:]))
 
 
+@pytest.mark.parametrize("width", [350, 880])
+def test_name_of_float_stands_clear_of_its_whisker(width: int) -> None:
+    """Its interval exceeds the axis, and the whisker goes through the middle of the lane."""
+    reference = replace(float_model(), name="fashion_cnn")
+    metric = reference.metrics[0]
+    wide = replace(metric, interval=Interval(low=metric.value - 0.2, high=metric.value + 0.08))
+    models = (replace(reference, metrics=(wide,)), candidate())
+    result = replace(example_result(), models=models)
+    root = parsed(accuracy_size_svg(result, width=width, standalone=False))
+    name = next(e for e in root.iter(f"{_SVG}text") if "cnn" in (e.text or ""))
+    assert (name.text == "fashion_cnn") == (width == 880)
+    whiskers = [e for e in root.iter(f"{_SVG}line") if e.get("class") == "whisker float"]
+    assert float(name.get("y", 0)) < min(
+        float(e.get("y2", 0)) for e in whiskers if e.get("x1") == name.get("x")
+    )
+
+
 @pytest.mark.parametrize("ends", [(-0.002, 0.05), (0.001, 0.05), (-0.05, 0.0)])
 def test_dot_of_a_lone_candidate_lies_on_its_axis(ends: tuple[float, float]) -> None:
     value = sum(ends) / 2
