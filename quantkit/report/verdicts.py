@@ -224,11 +224,9 @@ def _card(model: Evaluated, verdict: Verdict | None) -> Card:
 
 
 def _broken(rules: tuple[Judged, ...]) -> str:
-    """Count what is not kept, and what cannot be told."""
+    """Count the rules that fail, and those that cannot be decided."""
     failed, open_ = (sum(r.outcome == o for r in rules) for o in ("fail", "undecided"))
-    said = [f"{failed} of {len(rules)} rules {'is' if failed == 1 else 'are'} not kept"] * (
-        failed > 0
-    )
+    said = [f"{failed} of {len(rules)} rules {'fails' if failed == 1 else 'fail'}"] * (failed > 0)
     of = "" if failed else f" of {len(rules)} rules"
     said += [f"{open_}{of} cannot be decided"] * (open_ > 0)
     return f"{', '.join(said)}."

@@ -168,6 +168,16 @@ def test_gate_is_drawn() -> None:
     assert "gate: drop" in accuracy_size_svg(judged_result())
 
 
+@pytest.mark.parametrize("width", [350, 880])
+def test_words_at_the_gate_stand_beside_float(width: int) -> None:
+    """A narrow picture has no room for them right of float, whose whisker would cross them."""
+    root = parsed(accuracy_size_svg(judged_result(), width=width, standalone=False))
+    words = next(e for e in root.iter(f"{_SVG}text") if e.text == "gate: drop")
+    name = next(e for e in root.iter(f"{_SVG}text") if e.text == "float32")
+    end, float_x = float(words.get("x", 0)), float(name.get("x", 0))
+    assert end - text_width("gate: drop", 12) > float_x or end < float_x
+
+
 def test_samples_are_drawn_from_the_worst_to_the_median() -> None:
     plain = example_result()
     root = parsed(samples(plain, width=880))
