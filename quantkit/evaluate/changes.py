@@ -36,7 +36,7 @@ def candidate_warnings(
     found = []
     if count := answered.calibrated.get(model.name, 0):
         found.append(
-            f"{count} of {answered.data.samples} samples were also used to calibrate it, so its results are optimistic. "
+            f"{count:,} of {answered.data.samples:,} samples were also used to calibrate it, so its results are optimistic. "
             "Evaluate on other data, or with --hold-out."
         )
     if changes is not None and set(changes.weights) <= {"float32", "float64"}:

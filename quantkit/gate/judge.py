@@ -134,7 +134,7 @@ def _calibrated(model: Evaluated, result: Result) -> Iterator[Objection]:
         yield Objection(
             kind="calibrated",
             title="Evaluated on calibration samples",
-            sentence=f"{seen} of {result.data.samples} samples were also used to calibrate '{model.name}', so the results are "
+            sentence=f"{seen:,} of {result.data.samples:,} samples were also used to calibrate '{model.name}', so the results are "
             f"optimistic: evaluate on other data{held}",
         )
 
@@ -145,7 +145,7 @@ def _copies(result: Result) -> Iterator[Objection]:
         yield Objection(
             kind="copies",
             title="Samples are copies of each other",
-            sentence=f"only {data.distinct} of the {data.samples} samples are different: evaluate each sample once",
+            sentence=f"only {data.distinct:,} of the {data.samples:,} samples are different: evaluate each sample once",
         )
 
 

@@ -14,10 +14,13 @@ from result_cases import example_result
 from rich.console import Console
 
 import quantkit
+from quantkit.cli.calibration_view import _print_description
 from quantkit.cli.calibration_view import _table as calibration_table
 from quantkit.cli.console import Column, fitted_table, shortened
 from quantkit.cli.evaluation_view import evaluation_table, present
+from quantkit.data.model import Description
 from quantkit.result import OutputDrift
+from quantkit.workflows.tune.samples import Split
 
 LAYERS = [f"/encoder/layer.{i}/attention/self/{op}_output_0" for i in range(12) for op in ("MatMul", "MatMul_1", "Add")]  # fmt: skip
 
@@ -87,6 +90,15 @@ def test_files_of_older_versions_have_no_line_about_samples(
     shown = capsys.readouterr().out
     assert "31.2" in shown
     assert "per sample" not in shown
+
+
+def test_thousands_of_samples_are_written_as_in_reports(capsys: pytest.CaptureFixture[str]) -> None:
+    _print_description(Description(kind="npz", location="x.npz", samples=1872), "")
+    assert capsys.readouterr().out == "data      x.npz: npz, 1,872 samples, labels: none\n"
+    apart = {"calibration": range(256), "choosing": range(646), "judging": range(1970)}
+    found = Split(available=2872, **{name: tuple(part) for name, part in apart.items()})
+    said = "2,872 samples: 256 for calibration, 646 for selection, 1,970 for the final check"
+    assert str(found) == said
 
 
 def test_short_names_stay_as_they_are() -> None:

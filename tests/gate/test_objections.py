@@ -134,7 +134,7 @@ FOOLED: dict[str, tuple[str, Result, str]] = {
     "three samples a hundred times": (
         "copies",
         _result(candidate(), data=replace(example_result().data, distinct=3)),
-        "only 3 of the 2000 samples are different",
+        "only 3 of the 2,000 samples are different",
     ),
     "prepared otherwise": (
         "preprocessing",
