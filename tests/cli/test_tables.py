@@ -95,8 +95,8 @@ def test_files_of_older_versions_have_no_line_about_samples(
 def test_thousands_of_samples_are_written_as_in_reports(capsys: pytest.CaptureFixture[str]) -> None:
     _print_description(Description(kind="npz", location="x.npz", samples=1872), "")
     assert capsys.readouterr().out == "data      x.npz: npz, 1,872 samples, labels: none\n"
-    apart = {"calibration": range(256), "choosing": range(646), "judging": range(1970)}
-    found = Split(available=2872, **{name: tuple(part) for name, part in apart.items()})
+    parts = [tuple(range(count)) for count in (256, 646, 1970)]
+    found = Split(calibration=parts[0], choosing=parts[1], judging=parts[2], available=2872)
     said = "2,872 samples: 256 for calibration, 646 for selection, 1,970 for the final check"
     assert str(found) == said
 
