@@ -130,7 +130,7 @@ def _search(result: Result) -> str:
     if tuning is None:
         return ""
     what = lost_unit(result) or _safe(tuning.measure)
-    rows = [_row("trial", f"lost, {what}", "judged", "time", "size", "samples", "made")]
+    rows = [_row("trial", f"drop, {what}", "final check", "time", "size", "samples", "form")]
     rows.append(_row("---", "---:", "---:", "---:", "---:", "---:", "---"))
     names = [m.name for m in result.candidates]
     for trial in sorted(tuning.trials, key=lambda t: t.name not in names)[:_MANY]:
@@ -147,8 +147,8 @@ def _search(result: Result) -> str:
             )
         )
     said = (
-        f"{len(tuning.trials)} files, as much as {tuning.evaluations:.1f} runs over the {tuning.choosing:,} samples that "
-        f"choose, {numbers.seconds(tuning.seconds)}; {tuning.judging:,} other samples judge."
+        f"{len(tuning.trials)} files, equal to {tuning.evaluations:.1f} runs over the {tuning.choosing:,} selection samples, in "
+        f"{numbers.seconds(tuning.seconds)}; {tuning.judging:,} other samples for the final check."
     )
     return "\n".join([f"{_begun(_prose(tuning.sentence))} {said}", "", *rows])
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from quantkit.report.plots.labels import Box
 from quantkit.report.plots.points import Point, Points
-from quantkit.report.plots.svg import Scale, line, rect, text
+from quantkit.report.plots.svg import Scale, line, rect, text, text_width
 
 __all__ = [
     "SIGN",
@@ -278,10 +278,8 @@ def _limits(found: Points, frame: Frame) -> str:
 
 def _drop_words_end(frame: Frame) -> float:
     """Return where the words at the gate's drop end: at the right, or left of float where there is no room beside it."""
-    right = frame.plot.x + frame.plot.width - 4
-    return (
-        right if right - 60 > frame.across.reference + SIGN else frame.across.reference - SIGN - 4
-    )
+    right, x = frame.plot.x + frame.plot.width - 4, frame.across.reference
+    return right if right - text_width("gate: drop", 12) > x + 2 else x - SIGN - 4
 
 
 def gate_words(found: Points, frame: Frame) -> list[Box]:
