@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from quantkit.workflows.verify_file import Attestation
 
 # onnxruntime tells its makers of sessions, and keeps a number for this machine in the user's cache, unless this is set when
-# it is imported. Who wants that sets it to 0.
+# it is imported. Set it to 0 to opt in.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 _HOME = {

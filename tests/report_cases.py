@@ -34,6 +34,7 @@ __all__ = [
     "tuned_result",
     "unlabelled_result",
     "with_layers",
+    "without_quantiles",
 ]
 
 NASTY = '<script>alert("x")</script>\'"&|`*_🚀 </style> --> ]]>'
@@ -297,3 +298,16 @@ def broken_outputs(model: Evaluated) -> Evaluated:
     assert model.drift is not None
     lost = OutputDrift(output="logits", sqnr_db=None, not_finite=20_000)
     return replace(model, drift=replace(model.drift, outputs=(lost,)))
+
+
+def without_quantiles() -> Result:
+    """A result that an older version wrote: no SQNR of single samples."""
+    plain = example_result()
+    models = []
+    for model in plain.models:
+        outputs = (
+            replace(o, per_sample=None) for o in (model.drift.outputs if model.drift else ())
+        )
+        drift = model.drift and replace(model.drift, outputs=tuple(outputs))
+        models.append(replace(model, drift=drift))
+    return replace(plain, models=tuple(models))

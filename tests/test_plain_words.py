@@ -10,7 +10,8 @@ ROOT = Path(__file__).parents[1]
 # weights that cannot saturate, the worst end of the interval, per tensor, per sample, per run.
 PRIVATE = re.compile(
     r"pair-safe|evened|\bbad end\b|\bnobody behind\b|\bvanish|stored in 8 bits|\bproducts (run|in) (in|float)"
-    r"|\bsamples a run\b|^Of the \w+\.$|\bone (scale|number|label|range|class) an? \w",
+    r"|\bsamples a run\b|^Of the \w+\.$|\bone (scale|number|label|range|class) an? \w|\bare others than\b|, since of '"
+    r"|\bsettings of weights are for\b|\blabels number the\b|\bsize by cause\b|\bmay it go out\b",
     re.IGNORECASE,
 )
 

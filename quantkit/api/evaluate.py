@@ -49,7 +49,7 @@ def evaluate_models(  # noqa: PLR0913 - one parameter per question
         output: A folder for result.json, report.html, report.md and graph.html; None: nothing is written.
         metric: One of `quantkit.settings.METRICS`, a plug-in's name, or "module:function"; None: chosen by the labels.
         pairs: Two columns of text are embedded one by one, and the label is their likeness.
-        answer: The output that is judged, of several; None: the first that fits.
+        answer: Which output to score; None: the first that fits.
         hold_out: Leave out samples that a candidate was calibrated with.
         confidence: Of all intervals.
         batches: Batch sizes that are timed.

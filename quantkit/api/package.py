@@ -26,7 +26,7 @@ def package_model(  # noqa: PLR0913 - one parameter per question
     rules: GateSettings | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Packaged:
-    """Put a model into a folder that an image is built from, in which it is served.
+    """Write a container build folder that serves a model.
 
         made = package_model("model.int8.onnx", "deploy/", settings=PackageSettings(wheels=True))
         print(made.image, made.commands)

@@ -1,6 +1,7 @@
 """`write_report`: the pages of a result."""
 
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 
 from quantkit.api.arguments import as_path, checked_kinds, read_result
@@ -16,7 +17,7 @@ _FORMATS = ("html", "md", "both")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportFiles:
-    """Where the parts of a report stand; None: not asked for.
+    """Where the parts of a report stand; None: not asked for. A notebook shows the page itself, or else the picture.
 
     Attributes:
         html: The page that opens from disk.
@@ -32,6 +33,19 @@ class ReportFiles:
     def written(self) -> tuple[Path, ...]:
         """All of the report's files, in the order in which they were written."""
         return tuple(p for p in (self.html, self.markdown, self.picture) if p is not None)
+
+    def _repr_html_(self) -> str | None:
+        """Return the page in a frame, for notebooks; None without a page."""
+        if self.html is None:
+            return None
+        # The frame keeps the page's styles and scripts away from the notebook; sandboxed, it cannot reach its cells.
+        page = escape(self.html.read_text(encoding="utf-8"))
+        frame = 'sandbox="allow-scripts" width="100%" height="640" style="border: 1px solid #ccc"'
+        return f'<iframe {frame} srcdoc="{page}"></iframe>'
+
+    def _repr_svg_(self) -> str | None:
+        """Return the picture, for notebooks; None without one."""
+        return None if self.picture is None else self.picture.read_text(encoding="utf-8")
 
 
 @checked_kinds

@@ -47,8 +47,8 @@ def tune(  # noqa: PLR0913 - one parameter per question
         data: What `quantkit.calibrate` takes, other than what can be read only once; with labels where there are any.
         output: A folder: model.onnx, plan.json and quantkit.toml of the best, result.json and report.html of the frontier,
             and every candidate.
-        max_drop: How much worse the metric may be: 0.005 in its units, or "0.5%", which is half a point of top-1, and of mse
-            and the like half a per cent of float's own.
+        max_drop: Largest allowed metric drop: 0.005 in its units, or "0.5%", which is half a point of top-1 (for errors such
+            as MSE, 0.5 % of the float value).
         max_latency: How slow, as a multiple of float's time.
         max_size: How large, as a share of float's file.
         minutes: How long to search.
@@ -56,7 +56,7 @@ def tune(  # noqa: PLR0913 - one parameter per question
         seed: Of the order of samples and of their division.
         metric: As for `evaluate_models`.
         pairs: As for `evaluate_models`.
-        answer: The output that is judged, of several; None: the first that fits.
+        answer: Which output to score; None: the first that fits.
         static: What holds for every candidate: target, types, rules for nodes and tensors.
         settings: How samples are prepared and ordered.
         limit: Use so many samples in all; overrides the settings.

@@ -132,9 +132,9 @@ class Watch:
         if used is None or (of is not None and used >= of):
             self._chosen = ""
         elif of is None:
-            self._chosen = f"calibrating with at most {used} samples (--limit changes that)"
+            self._chosen = f"calibrating with at most {used:,} samples (--limit changes that)"
         else:
-            self._chosen = f"calibrating with {used} of {of} samples (--limit changes that); {of - used} remain to judge with"
+            self._chosen = f"calibrating with {used:,} of {of:,} samples (--limit changes that); {of - used:,} remain to judge with"
 
     def start(self, count: int | None, what: str = "samples") -> None:
         """Begin a bar of that length; data that is run twice has two."""
@@ -146,7 +146,7 @@ class Watch:
 
     def resumed(self, samples: int) -> None:
         """Say where an interrupted run is taken up."""
-        errors().print(f"continuing after {samples} samples that an earlier run has done")
+        errors().print(f"continuing after {samples:,} samples that an earlier run has done")
         self._progress.update(self._task, completed=samples)
 
     def tick(self, samples: int) -> None:
@@ -159,7 +159,7 @@ class Watch:
 
 
 def _print_description(found: "Description", chosen: str) -> None:
-    count = "samples" if found.samples is None else f"{found.samples} samples"
+    count = "samples" if found.samples is None else f"{found.samples:,} samples"
     if found.division:
         count = f"{count} ({found.division})"
     rows = [("data", f"{found.location}: {found.kind}, {count}, labels: {found.labels}")]

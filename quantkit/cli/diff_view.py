@@ -230,7 +230,7 @@ def _print_scales(found: "ModelDiff") -> None:
 
 
 def _print_sizes(found: "ModelDiff") -> None:
-    table = new_table("Size by cause", ("cause",), ("A", "B", "B - A"))
+    table = new_table("Size breakdown", ("cause",), ("A", "B", "B - A"))
     for part in found.sizes:
         table.add_row(
             part.cause, *(human(n) if n else "-" for n in (part.a, part.b)), _more(part.b - part.a)

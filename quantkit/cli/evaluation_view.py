@@ -14,6 +14,7 @@ from quantkit.cli.console import (
     marked,
     output,
     print_notes,
+    shortened,
     write_json_text,
 )
 
@@ -27,7 +28,8 @@ __all__ = ["COLOURS", "evaluation_table", "objection_lines", "present"]
 COLOURS = {"pass": "green", "fail": "red", "undecided": "yellow", "invalid": "magenta"}
 """Of outcomes."""
 
-_DECIBELS = "SQNR in dB: output of float against its difference; 20 dB = 10 % error, 40 dB = 1 %; higher is better"
+_WIDTH = 80  # characters that any terminal shows
+_DECIBELS = "SQNR in dB against float: 20 dB = 10 % error, 40 dB = 1 %; higher is better"
 
 
 def present(result: "Result", files: Sequence[Path], *, as_json: bool = False) -> None:
@@ -69,12 +71,25 @@ def _candidate_lines(result: "Result") -> list[str]:
         verdict, said = verdicts.get(model.name), model.drift.sentence if model.drift else ""
         word = f"[{COLOURS[verdict.outcome]}]{verdict.outcome}[/] " if verdict else ""
         lines.append(f"{word}[bold]{escape(model.name)}[/]: {escape(said)}")
+        lines += _sample_lines(model)
         if verdict is not None:
             lines += objection_lines(verdict)
             broken = (rule for rule in verdict.rules if rule.outcome != "pass")
             lines += [f"    {escape(rule.sentence)}" for rule in broken]
         lines += [f"    [cyan]advice:[/] {escape(advice)}" for advice in model.advice]
     return lines
+
+
+def _sample_lines(model: "Evaluated") -> list[str]:
+    """Return one line: the quantiles of the output that has the lowest 1st percentile; none for files of older versions."""
+    if model.drift is None or model.worst_percentile is None:
+        return []
+    output, found = model.worst_percentile
+    head, tail = "    SQNR per sample", f": {found}"
+    if len(model.drift.outputs) > 1:
+        room = _WIDTH - len(f"{head} of ''{tail}")
+        head += f" of '{shortened([output.output], room)[0]}'"
+    return [escape(f"{head}{tail}")]
 
 
 def objection_lines(verdict: "Verdict") -> list[str]:
@@ -113,7 +128,7 @@ def evaluation_table(result: "Result") -> "Table":
 def _value(metric: "Metric | None") -> str:
     if metric is None:
         return "-"
-    return f"{metric.value:.2%}" if metric.is_fraction else f"{metric.value:.4g}"
+    return metric.value_text
 
 
 def _drop(metric: "Metric | None") -> tuple[str, str]:

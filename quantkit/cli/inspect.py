@@ -41,7 +41,7 @@ def inspect(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what is in a model, its size by cause, what would be quantized and what is risky."""
+    """Show what is in a model, a size breakdown, what would be quantized and what is risky."""
     from quantkit.workflows.inspect import inspect_model
 
     with progress() as show:
@@ -104,7 +104,7 @@ def _described(port: "Port") -> str:
 
 
 def _size_table(found: "Inspection") -> "Table":
-    table = new_table("Size by cause", ("cause",), ("tensors", "size", "share"))
+    table = new_table("Size breakdown", ("cause",), ("tensors", "size", "share"))
     for part in found.size:
         share = f"{part.nbytes / found.nbytes:.1%}"
         table.add_row(part.cause, str(part.tensors or "-"), human(part.nbytes), share)

@@ -1,4 +1,4 @@
-"""What a file is that somebody wants compared, and a few samples of a user's data as the inputs of a model."""
+"""Detect the type of a file to diff, and load sample inputs."""
 
 import json
 from collections.abc import Callable

@@ -36,8 +36,8 @@ def candidate_warnings(
     found = []
     if count := answered.calibrated.get(model.name, 0):
         found.append(
-            f"{count} of the {answered.data.samples} samples are those that it was calibrated with: its figures are too "
-            "good. Evaluate on other data, or with --hold-out."
+            f"{count:,} of {answered.data.samples:,} samples were also used to calibrate it, so its results are optimistic. "
+            "Evaluate on other data, or with --hold-out."
         )
     if changes is not None and set(changes.weights) <= {"float32", "float64"}:
         same = filecmp.cmp(model.path, base.path, shallow=False)

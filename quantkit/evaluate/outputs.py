@@ -322,9 +322,10 @@ def _drift(
 
 def _data_source(source: Source, runner: Runner) -> DataSource:
     found = source.description
+    in_python = found.kind.startswith("Python")  # the name of a type alone would look like a file's
     return DataSource(
         kind=found.kind,
-        location=found.location,
+        location=f"Python {found.location}" if in_python else found.location,
         samples=runner.samples // len(source.parts),
         available=source.available,
         labels=found.labels,

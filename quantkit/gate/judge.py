@@ -103,9 +103,7 @@ def _guessing(result: Result) -> Iterator[Objection]:
     if not metric.higher_is_better:
         better = metric.value < (metric.chance or 0.0)
     told = "cannot be told from" if better else "is no better than"
-    advice = (
-        "check that labels number the model's classes, and that the preprocessing is the model's"
-    )
+    advice = "check that labels match the model's class indices and that preprocessing is right"
     if metric.chance == 1.0 and metric.is_fraction:
         told, advice = "is that of", "all labels are one class; evaluate on samples of several"
     elif better:
@@ -136,7 +134,7 @@ def _calibrated(model: Evaluated, result: Result) -> Iterator[Objection]:
         yield Objection(
             kind="calibrated",
             title="Evaluated on calibration samples",
-            sentence=f"{seen} of {result.data.samples} samples were also used to calibrate '{model.name}', so the results are "
+            sentence=f"{seen:,} of {result.data.samples:,} samples were also used to calibrate '{model.name}', so the results are "
             f"optimistic: evaluate on other data{held}",
         )
 
@@ -147,7 +145,7 @@ def _copies(result: Result) -> Iterator[Objection]:
         yield Objection(
             kind="copies",
             title="Samples are copies of each other",
-            sentence=f"only {data.distinct} of the {data.samples} samples are different: evaluate each sample once",
+            sentence=f"only {data.distinct:,} of the {data.samples:,} samples are different: evaluate each sample once",
         )
 
 

@@ -229,12 +229,12 @@ def _verdict(
     if not tensors:
         return "only minima and maxima were taken, which say nothing about stability"
     if samples < _FEW or not prefixes:
-        return f"{samples} samples are too few to say whether the ranges have settled: add data"
+        return f"{samples:,} samples are too few to say whether the ranges have settled: add data"
     if enough is not None:
-        return f"{enough} of your {samples} samples would have been enough"
+        return f"{enough:,} of your {samples:,} samples would have been enough"
     moving = _moving(tensors, len(prefixes) - 1)
     return (
-        f"not converged: going from {prefixes[-1]} to {samples} samples still moved {moving} of {len(tensors)} ranges by "
+        f"not converged: going from {prefixes[-1]:,} to {samples:,} samples still moved {moving} of {len(tensors)} ranges by "
         f"more than {100 * MOVED:.0f} %. Add data."
     )
 

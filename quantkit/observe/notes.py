@@ -82,7 +82,7 @@ def warnings_of(
     if seen.bad:
         first = next(iter(sorted(seen.bad)))
         warnings.append(
-            f"{len(seen.bad)} of {len(seen.bad) + len(seen.samples)} samples could not be read and were "
+            f"{len(seen.bad):,} of {len(seen.bad) + len(seen.samples):,} samples could not be read and were "
             f"left out; the first: "
             f"{seen.bad[first]}"
         )
@@ -115,5 +115,5 @@ def warnings_of(
         )
     if audit.duplicates:
         copies = sum(len(group) - 1 for group in audit.duplicates)
-        warnings.append(f"{copies} of {audit.samples} samples are copies of others.")
+        warnings.append(f"{copies:,} of {audit.samples:,} samples are copies of others.")
     return warnings

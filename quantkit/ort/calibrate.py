@@ -251,7 +251,7 @@ class CalibraterBase:
         raise NotImplementedError(f"{type(self).__name__} does not say how to compute ranges.")
 
     def clear_collected_data(self) -> None:
-        """Nothing: outputs are not kept; what was learned of them stays, as in onnxruntime."""
+        """No-op: outputs are never stored."""
 
     def compute_range(self) -> dict[str, tuple[Any, Any]]:
         """Return lower and upper ends by tensor, as earlier versions of onnxruntime called it."""

@@ -1,4 +1,4 @@
-"""Whose a folder is, and how it is replaced as a whole.
+"""Check that an output folder is ours, and replace it atomically.
 
 deployment.json names every file of a package with its digest. A folder is written over only if that is all that is in it,
 unchanged: whatever a user put or changed there stays.

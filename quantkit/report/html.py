@@ -60,13 +60,13 @@ _LAYER_COLUMNS = (
     _Column("#", "num", "rank by noise alone"),
     _Column("layer", "node"),
     _Column("operator", "text"),
-    _Column("alone, dB", "num", "signal to noise at the output if this layer alone is quantized"),
+    _Column("alone, dB", "num", "output SQNR when this layer alone is quantized"),
     _Column("share, %", "num", "of the noise of all layers alone"),
-    _Column("local, dB", "num", "signal to noise of what it makes, fed with float's values"),
-    _Column("accumulated, dB", "num", "signal to noise of what it makes in the quantized model"),
-    _Column("weights, dB", "num", "signal to noise of what it makes, by its weights alone"),
+    _Column("local, dB", "num", "SQNR of its output when its inputs are float's"),
+    _Column("accumulated, dB", "num", "SQNR of its output in the quantized model"),
+    _Column("weights, dB", "num", "SQNR of its output when only its weights are quantized"),
     _Column("input, dB", "num", "output SQNR when only the inputs are quantized"),
-    _Column("clipped, %", "num", "of the values that it reads"),
+    _Column("clipped, %", "num", "of its input values"),
     _Column("what would help", "prose"),
 )
 _NODE_COLUMNS = (
@@ -274,6 +274,7 @@ def _environment() -> Environment:
         "latency_plot": _both(plots.latency),
         "layers_plot": _both(plots.layers),
         "runs_plot": _both(plots.runs),
+        "samples_plot": _both(plots.samples),
         "operators_plot": _both(plots.operators),
         "look": look,
         "key": lambda place: Markup(plots.key(look(place))),  # noqa: S704 - escaped by the plots

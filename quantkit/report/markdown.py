@@ -112,12 +112,13 @@ def _table(result: Result) -> str:
     heads += (
         [name, f"drop, {_safe(numbers.drop_unit(metric))}{_sureness(result)}"] if metric else []
     )
-    heads += ["flips", "SQNR", "time", "int8"]
+    quantiles = any(m.worst_percentile for m in result.candidates)  # not in files of older versions
+    heads += ["flips", "SQNR", *(["SQNR per sample"] if quantiles else []), "time", "int8"]
     signs = {v.candidate: _SIGNS[v.outcome] for v in result.verdicts}
     rows = [_row(*heads), _row("---", *("---:" for _ in heads[1:]))]
     for model in result.models[: _MANY + 1]:
         sign = signs.get(model.name, "")
-        rows.append(_row(*_cells(model, sign, with_metric=metric is not None)))
+        rows.append(_row(*_cells(model, sign, with_metric=metric is not None, quantiles=quantiles)))
     if len(result.models) > _MANY + 1:
         rows.append(_row(f"{len(result.models) - _MANY - 1} more", *("" for _ in heads[1:])))
     return "\n".join(rows)
@@ -129,7 +130,7 @@ def _search(result: Result) -> str:
     if tuning is None:
         return ""
     what = lost_unit(result) or _safe(tuning.measure)
-    rows = [_row("trial", f"lost, {what}", "judged", "time", "size", "samples", "made")]
+    rows = [_row("trial", f"drop, {what}", "final check", "time", "size", "samples", "form")]
     rows.append(_row("---", "---:", "---:", "---:", "---:", "---:", "---"))
     names = [m.name for m in result.candidates]
     for trial in sorted(tuning.trials, key=lambda t: t.name not in names)[:_MANY]:
@@ -146,8 +147,8 @@ def _search(result: Result) -> str:
             )
         )
     said = (
-        f"{len(tuning.trials)} files, as much as {tuning.evaluations:.1f} runs over the {tuning.choosing:,} samples that "
-        f"choose, {numbers.seconds(tuning.seconds)}; {tuning.judging:,} other samples judge."
+        f"{len(tuning.trials)} files, equal to {tuning.evaluations:.1f} runs over the {tuning.choosing:,} selection samples, in "
+        f"{numbers.seconds(tuning.seconds)}; {tuning.judging:,} other samples for the final check."
     )
     return "\n".join([f"{_begun(_prose(tuning.sentence))} {said}", "", *rows])
 
@@ -167,7 +168,7 @@ def _sureness(result: Result) -> str:
     return f" ({100 * found.confidence:g} %)" if found else ""
 
 
-def _cells(model: Evaluated, sign: str, *, with_metric: bool) -> list[str]:
+def _cells(model: Evaluated, sign: str, *, with_metric: bool, quantiles: bool) -> list[str]:
     timed = model.typical_latency
     decision = model.drift.decision if model.drift else None
     cells = [f"{sign} {_safe(model.name)}".strip()]
@@ -177,10 +178,20 @@ def _cells(model: Evaluated, sign: str, *, with_metric: bool) -> list[str]:
         cells += [numbers.metric_value(model.metric), numbers.drop(model.metric)]
     cells.append(numbers.percent(decision.flip_rate, 2) if decision else numbers.ABSENT)
     cells.append(numbers.sqnr(model.worst_output))
+    cells += [_per_sample(model)] if quantiles else []
     cells.append(numbers.ratio(timed.ratio) if timed else numbers.ABSENT)
     runtime = model.runtime if model.role == "candidate" else None
     cells.append(f"{runtime.integer} of {runtime.products}" if runtime else numbers.ABSENT)
     return cells
+
+
+def _per_sample(model: Evaluated) -> str:
+    """Return the quantiles of the output that has the lowest 1st percentile, named where there are several."""
+    if model.drift is None or model.worst_percentile is None:
+        return numbers.ABSENT
+    output, found = model.worst_percentile
+    of = f"{_safe(output.output)}: " if len(model.drift.outputs) > 1 else ""
+    return f"{of}{numbers.per_sample(found)}"
 
 
 def _titled_list(title: str, lines: list[str]) -> str:

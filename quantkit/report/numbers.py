@@ -2,7 +2,7 @@
 
 from math import floor, isfinite, log10
 
-from quantkit.result import Interval, Metric, OutputDrift
+from quantkit.result import SAME_DB, Interval, Metric, OutputDrift, SampleSqnr
 
 __all__ = [
     "ABSENT",
@@ -17,7 +17,7 @@ __all__ = [
     "integer",
     "interval",
 ]
-__all__ += ["as_text", "metric_scale", "metric_value", "p_value", "percent", "ratio"]
+__all__ += ["as_text", "metric_scale", "metric_value", "p_value", "per_sample", "percent", "ratio"]
 __all__ += ["seconds", "significant", "size", "spread", "sqnr", "threads", "value_interval"]
 
 ABSENT = "—"
@@ -94,8 +94,8 @@ def ratio(value: float | None) -> str:
 
 
 def decibel(value: float | None, absent: str = "identical") -> str:
-    """Write decibels; most figures of a result are None where nothing changed."""
-    return absent if value is None else f"{decimals(value, 1)}{_NBSP}dB"
+    """Write decibels; most figures of a result are None where nothing changed, those of single samples `SAME_DB`."""
+    return absent if value is None or value >= SAME_DB else f"{decimals(value, 1)}{_NBSP}dB"
 
 
 def sqnr(output: OutputDrift | None) -> str:
@@ -103,6 +103,14 @@ def sqnr(output: OutputDrift | None) -> str:
     if output is None:
         return ABSENT
     return "not finite" if output.not_finite else decibel(output.sqnr_db)
+
+
+def per_sample(found: SampleSqnr | None) -> str:
+    """Write the quantiles of the samples' signal to noise: ``median 31.6, 1 % below 24.1, worst 19.4 dB``."""
+    if found is None:
+        return ABSENT
+    text = str(found).replace("-", MINUS)
+    return text.replace("1 %", f"1{_NBSP}%").replace(" dB", f"{_NBSP}dB")
 
 
 def p_value(value: float | None) -> str:

@@ -7,7 +7,17 @@ from typing import Literal, TypeVar
 
 from quantkit.report import numbers
 from quantkit.report.plots.svg import shorten
-from quantkit.result import Evaluated, Judged, Metric, Objection, Outcome, Result, Verdict
+from quantkit.result import (
+    SAME_DB,
+    Evaluated,
+    Judged,
+    Metric,
+    Objection,
+    Outcome,
+    OutputDrift,
+    Result,
+    Verdict,
+)
 
 __all__ = ["Card", "Figure", "Headline", "State", "advice_of", "cards", "gists", "headline"]
 
@@ -214,11 +224,9 @@ def _card(model: Evaluated, verdict: Verdict | None) -> Card:
 
 
 def _broken(rules: tuple[Judged, ...]) -> str:
-    """Count what is not kept, and what cannot be told."""
+    """Count the rules that fail, and those that cannot be decided."""
     failed, open_ = (sum(r.outcome == o for r in rules) for o in ("fail", "undecided"))
-    said = [f"{failed} of {len(rules)} rules {'is' if failed == 1 else 'are'} not kept"] * (
-        failed > 0
-    )
+    said = [f"{failed} of {len(rules)} rules {'fails' if failed == 1 else 'fail'}"] * (failed > 0)
     of = "" if failed else f" of {len(rules)} rules"
     said += [f"{open_}{of} cannot be decided"] * (open_ > 0)
     return f"{', '.join(said)}."
@@ -239,8 +247,7 @@ def _figures(model: Evaluated) -> tuple[Figure, ...]:
         of = f"{numbers.integer(decision.flips)} of {numbers.integer(decision.samples)}"
         found.append(Figure("flips", numbers.percent(decision.flip_rate, 2), of))
     if output is not None:
-        spread = numbers.interval(output.sqnr_interval, digits=1) if output.sqnr_interval else ""
-        found.append(Figure("signal to noise", numbers.sqnr(output), spread))
+        found.append(Figure("SQNR", numbers.sqnr(output), _noise_detail(model, output)))
     found.append(Figure("size", numbers.percent(model.size.ratio), numbers.size(model.size.disk)))
     timed = model.typical_latency
     if timed is not None:
@@ -251,6 +258,16 @@ def _figures(model: Evaluated) -> tuple[Figure, ...]:
         of = f"{runtime.integer} of {runtime.products}"
         found.append(Figure("in int8", numbers.percent(runtime.share), of))
     return tuple(found)
+
+
+def _noise_detail(model: Evaluated, output: OutputDrift) -> str:
+    """Return what single samples have at worst; the interval where that is not known (files of older versions)."""
+    if model.worst_percentile is None or model.worst_percentile[1].worst >= SAME_DB:
+        return numbers.interval(output.sqnr_interval, digits=1) if output.sqnr_interval else ""
+    found = model.worst_percentile[1]
+    if found.has_percentile:
+        return f"1 % of samples below {numbers.decimals(found.p1, 1)}"
+    return f"worst sample {numbers.decimals(found.worst, 1)}"
 
 
 def advice_of(result: Result) -> list[tuple[str, list[str]]]:

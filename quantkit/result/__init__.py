@@ -1,6 +1,7 @@
 """The one result model: an evaluation makes it, result.json holds it, reports and gates read nothing else."""
 
 from quantkit.result.accuracy import (
+    SAME_DB,
     Decision,
     Drift,
     Interval,
@@ -46,6 +47,7 @@ from quantkit.result.verdict import Judged, Objection, ObjectionKind, Outcome, R
 
 __all__ = [
     "OLDER",
+    "SAME_DB",
     "SCHEMA",
     "Advice",
     "Calibrated",

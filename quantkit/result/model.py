@@ -19,7 +19,7 @@ __all__ += ["Result"]
 
 SCHEMA = "quantkit.result/2"
 OLDER = ("quantkit.result/1",)
-"""Read, for reports; a gate does not pass them, for they lack what tells an invalid evaluation."""
+"""Readable for reports; the gate rejects them because validity checks are missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,7 +228,7 @@ class Origin:
     seconds: float = 0.0
 
 
-_HEADS = ("model", "size", "metric", "drop", "SQNR", "time", "gate")
+_HEADS = ("model", "size", "metric", "drop", "SQNR", "SQNR per sample", "time", "gate")
 
 
 def _html_row(model: Evaluated, outcome: str) -> str:
@@ -237,9 +237,10 @@ def _html_row(model: Evaluated, outcome: str) -> str:
     cells = (
         model.name,
         f"{model.size.ratio:.1%}",
-        "" if metric is None else f"{metric.name} {metric.value:.4g}",
-        "" if metric is None or metric.drop is None else f"{metric.drop:.4g}",
+        "" if metric is None else f"{metric.name} {metric.value_text}",
+        "" if metric is None else metric.drop_text,
         f"{output.sqnr_db:.1f} dB" if output is not None and noisy else "",
+        "" if model.worst_percentile is None else str(model.worst_percentile[1]),
         "" if timed is None else f"{timed.ratio:.2f} of float",
         outcome,
     )
@@ -290,15 +291,15 @@ class Result:
 
     def _head(self) -> str:
         metric = self.float_model.metric
-        value = f", float {metric.name} {metric.value:.4g}" if metric is not None else ""
+        value = f", float {metric.name} {metric.value_text}" if metric is not None else ""
         return f"{self.title}: {self.data.samples:,} samples of {self.data.location}{value}"
 
     def _line(self, model: Evaluated) -> str:
         """Return outcome, size, metric, distance and time of one candidate."""
         said = [f"{model.size.ratio:.1%} of float's size"]
         if model.metric is not None:
-            drop = "" if model.metric.drop is None else f" (drop {model.metric.drop:.4g})"
-            said.append(f"{model.metric.name} {model.metric.value:.4g}{drop}")
+            drop = "" if model.metric.drop is None else f" (drop {model.metric.drop_text})"
+            said.append(f"{model.metric.name} {model.metric.value_text}{drop}")
         if model.worst_output is not None and model.worst_output.sqnr_db is not None:
             said.append(f"SQNR {model.worst_output.sqnr_db:.1f} dB")
         if model.typical_latency is not None and model.typical_latency.ratio is not None:

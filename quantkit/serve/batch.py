@@ -1,7 +1,7 @@
 """Who runs when: requests wait in one line, and workers take them, alone or several of the same shape together.
 
 Bounded by time, not by number: a request is refused at once if it would have to wait longer than allowed, by how long runs
-took lately. What nobody waits for any more is not run, and a run that nobody waits for is stopped. Of rows that run
+took lately. Cancelled requests are not run; a run with only cancelled requests is aborted. Of rows that run
 together one may be bad: then each is run alone, and only the bad one fails.
 """
 

@@ -313,7 +313,7 @@ def _unruled(rule: TensorRule, plan: Plan, view: View | None) -> str:
     if not named:
         return _why_unquantized(rule.tensor, plan, view)
     if not named & plan.activation.keys() and not any(plan.weight[n].spec.pinned for n in named):
-        return "it is a weight, which the settings of weights are for"
+        return "it is a weight; use the weight settings"
     found = [a for a in plan.activations if a.tensor in named]
     kinds = {a.dtype.name for a in found}
     kinds |= {a.converted.dtype.name for a in found if a.converted is not None}
@@ -335,7 +335,7 @@ def _why_unquantized(tensor: str, plan: Plan, view: View | None) -> str:
             return f"'{node.name}' behind it is fused, and its result '{node.outputs[0]}' is what is quantized"
     for node, one in decided:
         if one.mode in {Mode.FLOAT, Mode.STORED}:
-            return f"it is not quantized, since of '{node.name}' was decided: {one.why}"
+            return f"not quantized because node '{node.name}' stays float: {one.why}"
     return "it is not quantized"
 
 
@@ -445,4 +445,4 @@ def _doubts(checked: Verification) -> Iterator[str]:
             )
     for name, found in checked.agreement.items():
         if found.values >= _ENOUGH and found.share < _FEW_DIFFER and not is_noise(checked):
-            yield f"Of output '{name}' {1 - found.share:.1%} of the values are others than float's."
+            yield f"{1 - found.share:.1%} of the values of output '{name}' differ from the float model."

@@ -405,7 +405,7 @@ def _emitted(
 
 
 def _with_all_bits(checked: Verification | None) -> list[str]:
-    """Say what the same model was worth with 8 bits: so much do fewer cost."""
+    """Return the SQNR at 8 bits, for comparison."""
     if checked is None or not checked.compared:
         return []
     return [f"With 8 bits in the file: {checked.figures(_SHOWN)}."]

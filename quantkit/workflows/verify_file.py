@@ -233,7 +233,7 @@ def _data(case: _Case) -> Check:
         needed = case.says.calibration is not None
         why = "Made from a calibration that names no data." if needed else "Made without data."
         return Check("data", "unknown" if needed or case.data else "ok", why)
-    named = f"{wanted.samples} samples of {wanted.name} ({wanted.kind})"
+    named = f"{wanted.samples:,} samples of {wanted.name} ({wanted.kind})"
     if case.data is None or not wanted.fingerprint:
         missing = "give --data to compare" if wanted.fingerprint else "nothing identifies them"
         return Check("data", "unknown", f"Calibrated with {named}; {missing}.")

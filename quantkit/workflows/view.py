@@ -19,7 +19,7 @@ from quantkit.plan import NodePlan, Plan, plan_dynamic
 from quantkit.provenance import model_digest
 from quantkit.result import Evaluated, Layer, NodeRuns, Result, Runtime
 from quantkit.runtime.kernels import runtime_of
-from quantkit.runtime.kernels.truth import optimized_nodes
+from quantkit.runtime.kernels.truth import PRODUCTS, bare_names, optimized_nodes
 from quantkit.runtime.profile import node_seconds, profile_models
 from quantkit.runtime.session import (
     RUNTIME_ERRORS,
@@ -195,10 +195,16 @@ def _runtime(loaded: LoadedModel, result: Result | None) -> Runtime | None:
 def _kernels(path: Path) -> dict[str, str]:
     """Return the operators that run by their names and by the tensors that they make."""
     found: dict[str, str] = {}
-    for node in optimized_nodes(path):
+    nodes = list(optimized_nodes(path))
+    for node in nodes:
         for name in (node.name, *node.output):
             if name:
                 found.setdefault(name, node.op_type)
+    # A node in another layout is named anew ("pool_nchwc"). A layer goes by the tensor of what is fused into it: that is
+    # no name of an operator that runs.
+    for node in (n for n in nodes if n.op_type not in PRODUCTS):
+        for name in bare_names(node.name):
+            found.setdefault(name, node.op_type)
     return found
 
 

@@ -394,7 +394,7 @@ class _Decided:
 
     @property
     def record(self) -> dict[str, Any]:
-        """What a clock or samples decided, for the record in the file."""
+        """Timing- and data-dependent decisions, for the provenance record."""
         return {**kept_record(self.kept), **({"bits": dict(self.bits)} if self.bits else {})}
 
     def save(self, path: Path) -> None:

@@ -6,6 +6,7 @@ import shutil
 import textwrap
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, replace
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,19 @@ def test_a_report_stands_beside_its_result(tmp_path: Path) -> None:
     save_result(example_result(), tmp_path / "result.json")
     files = quantkit.write_report(str(tmp_path), picture=tmp_path / "p.svg")
     assert files.written == tuple(tmp_path / n for n in ("report.html", "report.md", "p.svg"))
+
+
+def test_a_notebook_shows_the_page_or_else_the_picture(tmp_path: Path) -> None:
+    drawing = tmp_path / "p.svg"
+    drawn = quantkit.write_report(example_result(), tmp_path, form="md", picture=drawing)
+    assert drawn._repr_html_() is None
+    assert drawn._repr_svg_() == drawing.read_text(encoding="utf-8")
+    page = quantkit.write_report(example_result(), tmp_path, form="html")
+    assert page._repr_svg_() is None
+    shown = page._repr_html_() or ""
+    assert shown.count("<") == 2  # the frame alone: the page in it is escaped
+    whole = unescape(shown.partition('srcdoc="')[2].removesuffix('"></iframe>'))
+    assert whole == (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 def test_a_report_of_nothing_or_to_nowhere_is_one_sentence(tmp_path: Path) -> None:

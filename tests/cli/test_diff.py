@@ -55,7 +55,7 @@ def test_two_models(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(out.splitlines()) <= 16
     assert call("a.onnx", "b.onnx", "--all") == 0
     out = capsys.readouterr().out
-    for text in ("Size by cause", "Error of each tensor", "Weights that differ", "total"):
+    for text in ("Size breakdown", "Error of each tensor", "Weights that differ", "total"):
         assert text in out
 
 

@@ -351,10 +351,10 @@ def test_samples_that_were_calibrated_with_are_counted_and_can_be_held_out(
     arguments = ("float.onnx", "own.onnx", "static.onnx", "--data", "data.npz", *_QUICK)
     assert evaluate(*arguments, "-o", "e", "--limit", "100", "--no-hold-out") == 0
     own, other = result_of(work / "e").candidates
-    assert own.warnings[0].startswith("32 of the 100 samples are those that it was calibrated with")
+    assert own.warnings[0].startswith("32 of 100 samples were also used to calibrate it, so")
     assert not other.warnings
-    assert "32 of the 100 samples" in capsys.readouterr().err
-    assert "32 of the 100 samples" in (work / "e" / "report.md").read_text(encoding="utf-8")
+    assert "32 of 100 samples" in capsys.readouterr().err
+    assert "32 of 100 samples" in (work / "e" / "report.md").read_text(encoding="utf-8")
     assert evaluate(*arguments, "-o", "held", "--hold-out") == 0
     held = result_of(work / "held")
     assert held.data.samples == 400 - 32

@@ -2,19 +2,25 @@
 
 from dataclasses import replace
 from io import StringIO
+from pathlib import Path
 
 import numpy as np
 import pytest
 from builders import graph, model, node, weight
 from hypothesis import given
 from hypothesis import strategies as st
+from report_cases import without_quantiles
 from result_cases import example_result
 from rich.console import Console
 
 import quantkit
+from quantkit.cli.calibration_view import _print_description
 from quantkit.cli.calibration_view import _table as calibration_table
 from quantkit.cli.console import Column, fitted_table, shortened
-from quantkit.cli.evaluation_view import evaluation_table
+from quantkit.cli.evaluation_view import evaluation_table, present
+from quantkit.data.model import Description
+from quantkit.result import OutputDrift
+from quantkit.workflows.tune.samples import Split
 
 LAYERS = [f"/encoder/layer.{i}/attention/self/{op}_output_0" for i in range(12) for op in ("MatMul", "MatMul_1", "Add")]  # fmt: skip
 
@@ -57,6 +63,42 @@ def test_an_evaluation_shows_every_column_at_80_columns(monkeypatch: pytest.Monk
     assert head.split() == ["model", "size", "top-1", "drop", "most", "flips", "dB", "time", "int8"]
     for shown in result.models:
         assert any(shown.name.split()[-1] in line for line in lines)
+
+
+def test_quantiles_of_the_samples_fit_below_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    plain = example_result()
+    model = plain.candidates[0]
+    assert model.drift is not None
+    outputs = [
+        replace(o, output="/decoder/head/boxes/concat_output_0") for o in model.drift.outputs
+    ]
+    outputs.append(OutputDrift(output="scores", sqnr_db=40.0))
+    drift = replace(model.drift, outputs=tuple(outputs))
+    models = (plain.models[0], model, replace(model, name="second", drift=drift))
+    present(replace(plain, models=models), [Path("result.json")] * 3)
+    lines = [line for line in capsys.readouterr().out.splitlines() if "per sample" in line]
+    assert lines[0] == "    SQNR per sample: median 31.6, 1 % below 24.1, worst 19.4 dB"
+    assert lines[1].startswith("    SQNR per sample of '/dec")
+    assert lines[1].endswith("': median 31.6, 1 % below 24.1, worst 19.4 dB")
+    assert len(lines[1]) <= 80
+
+
+def test_files_of_older_versions_have_no_line_about_samples(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    present(without_quantiles(), [Path("result.json")] * 3)
+    shown = capsys.readouterr().out
+    assert "31.2" in shown
+    assert "per sample" not in shown
+
+
+def test_thousands_of_samples_are_written_as_in_reports(capsys: pytest.CaptureFixture[str]) -> None:
+    _print_description(Description(kind="npz", location="x.npz", samples=1872), "")
+    assert capsys.readouterr().out == "data      x.npz: npz, 1,872 samples, labels: none\n"
+    parts = [tuple(range(count)) for count in (256, 646, 1970)]
+    found = Split(calibration=parts[0], choosing=parts[1], judging=parts[2], available=2872)
+    said = "2,872 samples: 256 for calibration, 646 for selection, 1,970 for the final check"
+    assert str(found) == said
 
 
 def test_short_names_stay_as_they_are() -> None:

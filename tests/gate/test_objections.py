@@ -65,7 +65,7 @@ FOOLED: dict[str, tuple[str, Result, str]] = {
     "float is no better than a lot": (
         "guessing",
         _result(candidate(), _float(_top(0.02, 0.01, 0.02))),
-        "the preprocessing is the model's",
+        "that preprocessing is right",
     ),
     "float on three samples": (
         "guessing",
@@ -134,7 +134,7 @@ FOOLED: dict[str, tuple[str, Result, str]] = {
     "three samples a hundred times": (
         "copies",
         _result(candidate(), data=replace(example_result().data, distinct=3)),
-        "only 3 of the 2000 samples are different",
+        "only 3 of the 2,000 samples are different",
     ),
     "prepared otherwise": (
         "preprocessing",

@@ -110,7 +110,7 @@ def test_the_first_screen_has_the_verdict_the_figures_and_the_best_advice(
         assert box is not None
         assert box["y"] + box["height"] <= 900
         text = page.locator("#verdict").inner_text()
-        for figure in ("top-1 drop", "flips", "signal to noise", "size", "time", "What would help"):
+        for figure in ("top-1 drop", "flips", "SQNR", "size", "time", "What would help"):
             assert figure in text
         assert page.evaluate("document.documentElement.scrollHeight") < 2600
         assert page.locator("details.fold[open]").count() == 1

@@ -23,6 +23,7 @@ from report_cases import (
     regression,
     unlabelled_result,
     untimed,
+    without_quantiles,
 )
 from result_cases import candidate, example_result, float_model
 
@@ -170,7 +171,7 @@ def test_undecided_is_its_own_outcome() -> None:
 def test_a_rule_that_cannot_be_decided_is_not_said_to_be_broken() -> None:
     shown = Page(render_html(judged_result(candidate(drop=0.008)))).words
     assert "1 of 2 rules cannot be decided" in shown
-    assert "not kept" not in shown
+    assert "rules fail" not in shown
 
 
 def test_nothing_green_stands_beside_an_objection() -> None:
@@ -285,6 +286,17 @@ def test_everything_measured_is_shown() -> None:
         "Something is odd.",
     ):
         assert expected in shown, expected
+
+
+def test_single_samples_are_shown_beside_all_of_them() -> None:
+    shown = Page(render_html(judged_result())).words
+    assert "31.2 dB 1 % of samples below 24.1" in shown  # the card
+    assert "31.2 dB 30.8 to 31.7 31.6 dB 24.1 dB 19.4 dB" in shown  # the table
+    assert "24.1 dB (19.4 to 31.6)" in shown  # the plot
+    older = Page(render_html(without_quantiles())).words
+    assert "31.2 dB 30.8 to 31.7" in older
+    assert "sample below" not in older
+    assert "worst sample" not in older.lower()
 
 
 def test_size_table_sums() -> None:

@@ -15,10 +15,12 @@ from report_cases import (
     huge_result,
     judged_result,
     unlabelled_result,
+    without_quantiles,
 )
 from result_cases import candidate, example_result
 
 from quantkit.report import render_markdown
+from quantkit.result import OutputDrift, SampleSqnr
 
 _LIMIT = 60_000
 
@@ -45,6 +47,7 @@ def test_verdict_first_then_one_table() -> None:
         "0.30 (gain 0.10 to drop 0.70)",
         "1.10 %",
         "31.2 dB",
+        "median 31.6, 1 % below 24.1, worst 19.4 dB",
         "0.65\N{MULTIPLICATION SIGN}",
         "8 of 9",
     ]
@@ -62,6 +65,23 @@ def test_verdict_first_then_one_table() -> None:
     assert "quantkit evaluate model.onnx static.onnx --data images/" in text
 
 
+def test_a_file_of_an_older_version_has_no_column_of_samples() -> None:
+    text = render_markdown(without_quantiles())
+    assert "per sample" not in text
+    assert len({len(row) for row in rows(text.split("<details>")[0])}) == 1
+
+
+def test_of_several_outputs_the_one_with_the_worst_samples_is_named() -> None:
+    plain = example_result()
+    model = plain.candidates[0]
+    assert model.drift is not None
+    low = SampleSqnr(samples=90, median=30.0, p1=-3.0, p1_low=None, worst=-3.0)
+    outputs = (*model.drift.outputs, OutputDrift(output="boxes|2", sqnr_db=35.0, per_sample=low))
+    other = replace(model, drift=replace(model.drift, outputs=outputs))
+    text = render_markdown(replace(plain, models=(plain.models[0], other))).replace("\u00a0", " ")
+    assert r"| boxes\|2: median 30.0, worst −3.0 dB |" in text  # noqa: RUF001 - a minus
+
+
 def test_without_gate_and_labels() -> None:
     text = render_markdown(unlabelled_result())
     assert text.startswith("## ℹ️ NO GATE SET")  # noqa: RUF001 - a sign
@@ -75,7 +95,7 @@ def test_names_cannot_break_the_table_or_call_people() -> None:
     assert "<script" not in page
     assert "@someone" not in re.sub("<code>.*?</code>", "", page)  # no mention in code
     assert "<strong>b" not in page
-    assert {len(row) for row in rows(text.split("<details>")[0])} == {8, 4}  # models, rules
+    assert {len(row) for row in rows(text.split("<details>")[0])} == {9, 4}  # models, rules
     assert not re.search(r"^# ", text, re.MULTILINE)
 
 
@@ -85,7 +105,7 @@ def test_any_name_stays_in_its_cell(name: str) -> None:
     text = render_markdown(
         replace(example_result(), models=(example_result().models[0], candidate(name)))
     )
-    assert {len(row) for row in rows(text.split("<details>")[0])} == {8}
+    assert {len(row) for row in rows(text.split("<details>")[0])} == {9}
 
 
 def test_it_reads_well_as_text_and_as_a_page() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quantkit.report import numbers
-from quantkit.result import Interval, Metric, OutputDrift
+from quantkit.result import Interval, Metric, OutputDrift, SampleSqnr
 
 
 def plain(text: str) -> str:
@@ -70,6 +70,16 @@ def test_signal_to_noise_of_an_output() -> None:
     assert numbers.sqnr(replace(output, sqnr_db=None)) == "identical"
     assert numbers.sqnr(replace(output, not_finite=1)) == "not finite"
     assert numbers.sqnr(None) == "—"
+
+
+def test_quantiles_of_single_samples() -> None:
+    found = SampleSqnr(samples=101, median=200.0, p1=24.06, p1_low=None, worst=-1.25)
+    shown = plain(numbers.per_sample(found))
+    assert shown == "median identical, 1 % below 24.1, worst -1.2 dB"
+    assert str(replace(found, samples=100, median=9.0)) == "median 9.0, worst -1.2 dB"
+    assert str(replace(found, p1=200.0, worst=200.0)) == "all identical"
+    assert numbers.per_sample(None) == numbers.ABSENT
+    assert numbers.decibel(found.median) == "identical"
 
 
 def test_metrics_in_their_units() -> None:

@@ -17,18 +17,19 @@ from report_cases import (
     regression,
     unlabelled_result,
     untimed,
+    without_quantiles,
 )
 from result_cases import candidate, example_result, float_model
 
 from quantkit.report import accuracy_size_svg
 from quantkit.report.palette import look
-from quantkit.report.plots import forest, latency, layers, operators, runs, size_bars
+from quantkit.report.plots import forest, latency, layers, operators, runs, samples, size_bars
 from quantkit.report.plots.frame import apart, window
 from quantkit.report.plots.intervals import Group, Row, interval_plot
 from quantkit.report.plots.labels import Box, place
 from quantkit.report.plots.points import points
 from quantkit.report.plots.svg import Scale, nice_step, shorten, text_width
-from quantkit.result import Evaluated, Interval, Result
+from quantkit.result import Evaluated, Interval, Result, Rule
 
 _SVG = "{http://www.w3.org/2000/svg}"
 
@@ -58,7 +59,7 @@ def test_picture_in_the_page_has_no_style_of_its_own() -> None:
 def test_all_pictures_are_valid_and_stay_within_their_width(make: object, width: int) -> None:
     result: Result = make()  # type: ignore[operator]
     drawn = [accuracy_size_svg(result, width=width, standalone=False)]
-    drawn += [draw(result, width=width) for draw in (forest, latency, size_bars, runs)]
+    drawn += [draw(result, width=width) for draw in (forest, latency, size_bars, runs, samples)]
     for place_, model in enumerate(result.models):
         drawn += [layers(model.layers, look(place_), width=width)] if model.layers else []
         drawn += [operators(model.changes, look(place_), width=width)] if model.changes else []
@@ -133,6 +134,23 @@ def _precise_float(model: Evaluated) -> Evaluated:
     return replace(model, metrics=(metric, *model.metrics[1:]))
 
 
+@pytest.mark.parametrize("width", [350, 880])
+def test_name_of_float_stands_clear_of_its_whisker(width: int) -> None:
+    """Its interval exceeds the axis, and the whisker goes through the middle of the lane."""
+    reference = replace(float_model(), name="fashion_cnn")
+    metric = reference.metrics[0]
+    wide = replace(metric, interval=Interval(low=metric.value - 0.2, high=metric.value + 0.08))
+    models = (replace(reference, metrics=(wide,)), candidate())
+    result = replace(example_result(), models=models)
+    root = parsed(accuracy_size_svg(result, width=width, standalone=False))
+    name = next(e for e in root.iter(f"{_SVG}text") if "cnn" in (e.text or ""))
+    assert (name.text == "fashion_cnn") == (width == 880)
+    whiskers = [e for e in root.iter(f"{_SVG}line") if e.get("class") == "whisker float"]
+    assert float(name.get("y", 0)) < min(
+        float(e.get("y2", 0)) for e in whiskers if e.get("x1") == name.get("x")
+    )
+
+
 @pytest.mark.parametrize("ends", [(-0.002, 0.05), (0.001, 0.05), (-0.05, 0.0)])
 def test_dot_of_a_lone_candidate_lies_on_its_axis(ends: tuple[float, float]) -> None:
     value = sum(ends) / 2
@@ -148,6 +166,38 @@ def test_gate_is_drawn() -> None:
     assert found.limit == pytest.approx(90.2)
     assert found.size_limit == pytest.approx(0.3)
     assert "gate: drop" in accuracy_size_svg(judged_result())
+
+
+@pytest.mark.parametrize("width", [350, 880])
+def test_words_at_the_gate_stand_beside_float(width: int) -> None:
+    """A narrow picture has no room for them right of float, whose whisker would cross them."""
+    root = parsed(accuracy_size_svg(judged_result(), width=width, standalone=False))
+    words = next(e for e in root.iter(f"{_SVG}text") if e.text == "gate: drop")
+    name = next(e for e in root.iter(f"{_SVG}text") if e.text == "float32")
+    end, float_x = float(words.get("x", 0)), float(name.get("x", 0))
+    assert end - text_width("gate: drop", 12) > float_x or end < float_x
+
+
+def test_samples_are_drawn_from_the_worst_to_the_median() -> None:
+    plain = example_result()
+    root = parsed(samples(plain, width=880))
+    marks = [e for e in root.iter() if "mark" in e.get("class", "").split()]
+    assert len(marks) == len(plain.candidates)
+    assert "logits: median 31.6, 1\u00a0% below 24.1, worst 19.4\u00a0dB" in marks[0].get(
+        "data-tip", ""
+    )
+    worst, median = (float(line.get("x1", 0)) for line in marks[0].findall(f"{_SVG}line")[1:3])
+    assert worst < median
+    assert not samples(without_quantiles(), width=880)  # a file of an older version
+
+
+def test_what_breaks_a_rule_about_samples_lies_left_of_its_limit() -> None:
+    ruled = replace(example_result(), rules=(Rule(key="min_sqnr_p1_db", limit=22.0),))
+    root = parsed(samples(ruled, width=880))
+    beyond = next(e for e in root.iter() if e.get("class") == "beyond")
+    limit = next(e for e in root.iter() if e.get("class") == "limit")
+    end = float(beyond.get("x", 0)) + float(beyond.get("width", 0))
+    assert end == pytest.approx(float(limit.get("x1", 0)), abs=0.2)
 
 
 def test_names_do_not_cover_each_other() -> None:

@@ -116,14 +116,14 @@ def test_the_page_shows_each_trial_and_what_was_chosen() -> None:
         assert trial in page
     assert "03 was chosen." in page
     assert "Allowing 0.4 points more would save 17 % of the run time." in page
-    assert "7 trials, as much as 4.1 runs" in page
+    assert "7 trials, equal to 4.1 runs" in page
     assert "5 % error rate" in page
 
 
 def test_the_page_opens_with_the_choice_where_nothing_is_judged() -> None:
     page = render_html(tuned_result())
     assert "03 chosen" in page
-    assert "it does not keep the budget" in render_html(tuned_result(met=False))
+    assert "it exceeds the budget" in render_html(tuned_result(met=False))
     assert "Nothing chosen" in render_html(_without_choice())
 
 
@@ -216,7 +216,7 @@ def test_every_trial_with_a_figure_is_a_mark_in_both_panels() -> None:
     for name in ("01", "02", "03", "04", "05", "06"):
         assert sum(tip.startswith(f"{name}: ") for tip in tips) == 2
     assert not any(tip.startswith("07") for tip in tips)
-    assert sum("samples that judge" in tip for tip in tips) == 2
+    assert sum("samples of the final check" in tip for tip in tips) == 2
     stopped = next(tip for tip in tips if tip.startswith("05"))
     assert "run on 12 of 400, clear by then" in stopped
 

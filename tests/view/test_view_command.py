@@ -11,7 +11,7 @@ from builders import conv_model, graph, matmul_model, model, node, save, weight
 from report_cases import judged_result, with_layers
 from result_cases import candidate
 
-from quantkit import QInt8, quantize_dynamic, view_model
+from quantkit import QInt8, quantize_dynamic, quantize_static, view_model
 from quantkit.cli.app import run
 from quantkit.report import write_html
 
@@ -42,6 +42,24 @@ def test_names_cannot_leave_their_place(tmp_path: Path) -> None:
     proto = model(graph(nodes, {"x": ["N", 4]}, {"y": ["N", 4]}, {"w": weight(4, 4)}))
     view_model(save(proto, tmp_path / "m.onnx"), tmp_path / "g.html")
     assert "<script>window.hit" not in (tmp_path / "g.html").read_text(encoding="utf-8")
+
+
+def test_a_node_in_another_layout_is_not_called_fused(tmp_path: Path) -> None:
+    """onnxruntime runs Conv and MaxPool on channels in blocks, and names both anew."""
+    nodes = [
+        node("Conv", ["x", "w"], ["a"], "conv", pads=[1, 1, 1, 1]),
+        node("Relu", ["a"], ["r"], "relu"),
+        node("MaxPool", ["r"], ["p"], "pool", kernel_shape=[2, 2], strides=[2, 2]),
+        node("Conv", ["p", "v"], ["y"], "last", pads=[1, 1, 1, 1]),
+    ]
+    weights = {"w": weight(16, 16, 3, 3), "v": weight(16, 16, 3, 3, seed=1)}
+    proto = model(graph(nodes, {"x": [1, 16, 8, 8]}, {"y": None}, weights))
+    source = save(proto, tmp_path / "m.onnx")
+    quantize_static(source, tmp_path / "q.onnx", [{"x": x} for x in weight(4, 1, 16, 8, 8)])
+    for file in ("m.onnx", "q.onnx"):
+        assert call(tmp_path / file, "-o", tmp_path / "g.html") == 0
+        page = (tmp_path / "g.html").read_text(encoding="utf-8")
+        assert "fused or folded" not in page
 
 
 def test_files_for_model_explorer(

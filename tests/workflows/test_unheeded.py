@@ -51,11 +51,11 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a tensor in float": (
         {"tensors": [TensorRule(tensor="s", dtype="uint16")]},
-        "The rule for tensor 's' has no effect: it is not quantized, since of 'sm' was decided: no",
+        "The rule for tensor 's' has no effect: not quantized because node 'sm' stays float: no",
     ),
     "a weight": (
         {"tensors": [TensorRule(tensor="c1_w", range=(-1.0, 1.0))]},
-        "The rule for tensor 'c1_w' has no effect: it is a weight",
+        "The rule for tensor 'c1_w' has no effect: it is a weight; use the weight settings.",
     ),
 }
 

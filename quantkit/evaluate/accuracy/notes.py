@@ -367,5 +367,5 @@ def _chance(measuring: Measuring, metrics: Sequence[Metric]) -> Iterator[str]:
     if classes.size >= _ENOUGH and top.interval.low < 1 / kinds:
         yield (
             f"The float model's own top-1 is {top.value:.1%}, no better than guessing among {kinds} classes: "
-            "do the labels number the model's classes, and is the preprocessing the model's?"
+            "check that labels match the model's class indices and that preprocessing is right."
         )

@@ -3,7 +3,7 @@
 from quantkit.report.plots.accuracy_size import accuracy_size_svg
 from quantkit.report.plots.bars import layers, operators, runs, size_bars
 from quantkit.report.plots.frontier import frontier, frontier_svg, judged_drop, lost_text, lost_unit
-from quantkit.report.plots.intervals import forest, latency
+from quantkit.report.plots.intervals import forest, latency, samples
 from quantkit.report.plots.svg import key
 
 __all__ = [
@@ -19,5 +19,6 @@ __all__ = [
     "lost_unit",
     "operators",
     "runs",
+    "samples",
     "size_bars",
 ]

@@ -94,13 +94,16 @@ def _marks(found: Points, frame: Frame) -> str:
     if not frame.listed:
         placed = _places(found, spots, home, frame)
         names = "".join(_name(p, at, frame) for p, at in zip(rows, placed, strict=True))
-    top = home[1] - _radius(found.reference.time) - 8
-    name = found.reference.name
-    if frame.window.holds(found.reference):
-        float_name = text(home[0], top, shorten(name, 120), "name", "middle")
-    else:  # its whisker goes through the middle
-        float_name = text(home[0] + 6, top, shorten(name, 56), "name")
-    return marks + names + float_name
+    return marks + names + _float_name(found.reference, *home, frame)
+
+
+def _float_name(point: Point, x: float, y: float, frame: Frame) -> str:
+    """Write float's name above its disc, or above its whisker where that is drawn."""
+    top = y - _radius(point.time)
+    if not frame.window.holds(point):
+        top = min(top, frame.extent(point)[0])
+    room = min(120.0, 2 * (frame.plot.x + frame.plot.width - x))
+    return text(x, top - 8, shorten(point.name, room), "name", "middle")
 
 
 def _disc(point: Point, x: float, y: float) -> str:

@@ -231,7 +231,7 @@ def size_bars(result: Result, *, width: int) -> str:
         )
         for place, model in enumerate(result.models)
     )
-    return stacked_bars(bars, tuple(legend), width=width, label="size by cause")
+    return stacked_bars(bars, tuple(legend), width=width, label="size breakdown")
 
 
 def _size_bars_segments(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from quantkit.report.plots.labels import Box
 from quantkit.report.plots.points import Point, Points
-from quantkit.report.plots.svg import Scale, line, rect, text
+from quantkit.report.plots.svg import Scale, line, rect, text, text_width
 
 __all__ = [
     "SIGN",
@@ -268,7 +268,7 @@ def _limits(found: Points, frame: Frame) -> str:
     if found.limit is not None and not frame.window.outside(found.limit):
         y = frame.y(found.limit)
         parts += [line(plot.x, y, right, y, "limit")]
-        parts += [text(right - 4, y + 15, "gate: drop", "tick limit-text", "end")]
+        parts += [text(_drop_words_end(frame), y + 15, "gate: drop", "tick limit-text", "end")]
     if found.size_limit is not None and scale.low < 100 * found.size_limit < scale.high:
         x = scale(100 * found.size_limit)
         parts += [line(x, plot.y, x, bottom, "limit")]
@@ -276,12 +276,18 @@ def _limits(found: Points, frame: Frame) -> str:
     return "".join(parts)
 
 
+def _drop_words_end(frame: Frame) -> float:
+    """Return where the words at the gate's drop end: at the right, or left of float where there is no room beside it."""
+    right, x = frame.plot.x + frame.plot.width - 4, frame.across.reference
+    return right if right - text_width("gate: drop", 12) > x + 2 else x - SIGN - 4
+
+
 def gate_words(found: Points, frame: Frame) -> list[Box]:
     """Return what the words at the gate's lines, and the line of the size, take."""
     boxes, plot = [], frame.plot
     if found.limit is not None:
         y = frame.y.clamped(found.limit)
-        boxes.append(Box(plot.x + plot.width - 64, y, 64, 18))
+        boxes.append(Box(_drop_words_end(frame) - 60, y, 64, 18))
     if found.size_limit is not None:
         x = frame.across.scale.clamped(100 * found.size_limit)
         boxes += [Box(x, plot.y, 62, 16), Box(x - 2, plot.y, 4, plot.height)]

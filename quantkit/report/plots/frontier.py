@@ -244,7 +244,7 @@ def _tip(result: Result, tuning: Tuning, trial: Trial) -> str:
     lines += [f"time: {numbers.ratio(trial.latency)}"] if trial.latency is not None else []
     lines += [f"size: {numbers.percent(trial.size)} of float"] if trial.size is not None else []
     cut = f" of {tuning.choosing:,}, clear by then" if trial.samples < tuning.choosing else ""
-    lines.append(f"run on {trial.samples:,}{cut} samples that choose")
+    lines.append(f"run on {trial.samples:,}{cut} selection samples")
     return "\n".join(lines)
 
 
@@ -344,7 +344,7 @@ def _judged(panel: _Panel, result: Result, tuning: Tuning) -> str:
             arrow(spot.x, end, 0, way, css) if off else line(spot.x - 5, end, spot.x + 5, end, css)
         )
     parts.append(shape("diamond", spot.x, middle, 3.2, "hollow"))
-    words = f"{spot.trial.name} on the {tuning.judging:,} samples that judge"
+    words = f"{spot.trial.name} on the {tuning.judging:,} samples of the final check"
     lost = [lost_text(v, tuning) for v in found]
     return mark("".join(parts), f"{words}\nlost: {lost[0]} ({lost[1]} to {lost[2]})")
 
@@ -403,5 +403,5 @@ def _legend(result: Result, tuning: Tuning, top: float, width: float) -> tuple[s
     if judged_drop(result, tuning.chosen) is not None:
         ends = "".join(line(6, y, 14, y, "whisker float") for y in (-8, 8))
         sign = line(10, -8, 10, 8, "whisker float") + ends
-        keys.append((sign, f"whisker: on the {tuning.judging:,} samples that judge"))
+        keys.append((sign, f"whisker: on the {tuning.judging:,} samples of the final check"))
     return key_rows(keys, 0.0, top, width)

@@ -1,7 +1,7 @@
 """Dots with whiskers around a reference: one row per model, one scale per group.
 
 `forest`: how much worse each candidate is, metric by metric, around no difference at all. `latency`: how long a run takes
-beside float's, for each batch size and number of threads.
+beside float's, for each batch size and number of threads. `samples`: the signal to noise that single samples have.
 """
 
 from dataclasses import dataclass
@@ -24,10 +24,20 @@ from quantkit.report.plots.svg import (
     text,
     text_width,
 )
-from quantkit.result import Evaluated, Latency, Metric, Result
+from quantkit.result import (
+    SAME_DB,
+    Evaluated,
+    Interval,
+    Latency,
+    Metric,
+    OutputDrift,
+    Result,
+    SampleSqnr,
+)
 
-__all__ = ["Group", "Row", "forest", "interval_plot", "latency"]
+__all__ = ["Group", "Row", "forest", "interval_plot", "latency", "samples"]
 
+_TENTH_DB = 20.0  # an error of a tenth
 _PAD = 0.06
 _FAR = 3.0  # as many times the usual distance from the reference, and a figure is cut off
 
@@ -56,6 +66,7 @@ class Group:
         rows: The models.
         limit: The gate's bound.
         floor: The scale starts here; None: where the figures do.
+        low_is_bad: What lies left of the limit breaks it.
     """
 
     title: str
@@ -64,6 +75,7 @@ class Group:
     rows: tuple[Row, ...]
     limit: float | None = None
     floor: float | None = None
+    low_is_bad: bool = False
 
 
 def interval_plot(groups: tuple[Group, ...], *, width: int, label: str) -> str:
@@ -112,7 +124,9 @@ def _group(group: Group, width: float, y: float) -> tuple[str, float]:
         parts += [line(x, top, x, bottom, "grid"), text(x, bottom + 16, words, "tick", "middle")]
     if group.limit is not None:
         x = scale(group.limit)
-        parts += [rect(x, top, right - x, bottom - top, "beyond"), line(x, top, x, bottom, "limit")]
+        start, end = (left, x) if group.low_is_bad else (x, right)
+        parts += [rect(start, top, end - start, bottom - top, "beyond")]
+        parts += [line(x, top, x, bottom, "limit")]
         parts += [text(x, top - 4, "gate", "tick limit-text", "middle")]
     parts += [line(scale(group.reference), top - 4, scale(group.reference), bottom, "zero")]
     for place, row in enumerate(group.rows):
@@ -231,4 +245,37 @@ def _latency_row(model: Evaluated, found: Latency, place: int) -> Row:
         tip=f"{model.name}\n{numbers.significant(found.median_ms)} ms per run, p90 "
         f"{numbers.significant(found.p90_ms)} ms\n{numbers.ratio(found.ratio)} of float{spread}\n"
         f"{found.runs:,} runs",
+    )
+
+
+def samples(result: Result, *, width: int) -> str:
+    """Draw quantiles of the signal to noise of single samples; "" if none are known, or nothing changed."""
+    rows = tuple(
+        _sample_row(model, *model.worst_percentile, place)
+        for place, model in enumerate(result.models)
+        if model.worst_percentile is not None and model.worst_percentile[1].worst < SAME_DB
+    )
+    if not rows:
+        return ""
+    group = Group(
+        title="SQNR per sample",
+        axis=f"dB; left is worse, the line is {_TENTH_DB:.0f} dB (10 % error)",
+        reference=_TENTH_DB,
+        rows=rows,
+        limit={rule.key: rule.limit for rule in result.rules}.get("min_sqnr_p1_db"),
+        low_is_bad=True,
+    )
+    return interval_plot((group,), width=width, label="signal to noise of single samples")
+
+
+def _sample_row(model: Evaluated, output: OutputDrift, found: SampleSqnr, place: int) -> Row:
+    ends = Interval(low=found.worst, high=found.median)
+    return Row(
+        name=model.name,
+        look=look(place),
+        value=found.p1,
+        low=found.worst,
+        high=found.median,
+        words=f"{numbers.decibel(found.p1)} ({numbers.interval(ends, digits=1)})",
+        tip=f"{model.name}\n{output.output}: {numbers.per_sample(found)}\n{found.samples:,} samples",
     )

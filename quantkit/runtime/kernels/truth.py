@@ -35,6 +35,7 @@ __all__ = [
     "PRODUCTS",
     "Fusion",
     "Origins",
+    "bare_names",
     "dynamic_tensors",
     "file_nodes",
     "fusion_of",
@@ -132,12 +133,12 @@ class Origins:
 
     def named(self, node: onnx.NodeProto) -> str | None:
         """Return the product that the node is named after."""
-        return next((name for name in _bare(node.name) if name in self.names), None)
+        return next((name for name in bare_names(node.name) if name in self.names), None)
 
     def traced(self, node: onnx.NodeProto) -> str | None:
         """Return the only product that reads one of its constants, else the one before what the node makes."""
         owned = (self.owners.get(name) for name in node.input)
-        made = (self._before(name) for name in (*self._made(node), *_bare(node.name)))
+        made = (self._before(name) for name in (*self._made(node), *bare_names(node.name)))
         return next((name for name in chain(owned, made) if name), None)
 
     def _made(self, node: onnx.NodeProto) -> Iterator[str]:
@@ -184,7 +185,7 @@ def label(node: onnx.NodeProto) -> str:
     return str(node.name or node.output[0])
 
 
-def _bare(name: str) -> tuple[str, ...]:
+def bare_names(name: str) -> tuple[str, ...]:
     """Return a name, without its number, and without what onnxruntime adds."""
     unnumbered = _NUMBER.sub("", name)
     return name, unnumbered, _AFFIXES.sub("", unnumbered)

@@ -51,15 +51,17 @@ class Split:
 
     def __str__(self) -> str:
         parts = (
-            f"{len(self.calibration)} for calibration, {len(self.choosing)} for selection, "
-            f"{len(self.judging)} for the final check"
+            f"{len(self.calibration):,} for calibration, {len(self.choosing):,} for selection, "
+            f"{len(self.judging):,} for the final check"
         )
-        copies = f"; {self.copies} copies of calibrated ones are left out" if self.copies else ""
+        copies = f"; {self.copies:,} copies of calibrated ones are left out" if self.copies else ""
         used = len(self.calibration) + len(self.choosing) + len(self.judging) + self.copies
         more = (
-            "" if used == self.available else f" (of {self.available}; --limit uses more or fewer)"
+            ""
+            if used == self.available
+            else f" (of {self.available:,}; --limit uses more or fewer)"
         )
-        return f"{used} samples{more}: {parts}{copies}"
+        return f"{used:,} samples{more}: {parts}{copies}"
 
 
 def split(mixed: Sequence[int], digests: Mapping[int, object], available: int, seed: int) -> Split:
