@@ -36,7 +36,8 @@ from quantkit.plan import Mode, Plan
 from quantkit.plan.measured import Losses
 from quantkit.plan.model import ActivationPlan, SolvedIntegers
 from quantkit.runtime.check_result import Signal, Tally
-from quantkit.runtime.session import make_session, readable_ir_version
+from quantkit.runtime.segments import Segments
+from quantkit.runtime.session import readable_ir_version
 from quantkit.targets import cores
 
 __all__ = ["Meter"]
@@ -47,11 +48,15 @@ Numbers = Mapping[str, tuple[float, int]]
 """Scale and zero point by tensor."""
 _AS_PLANNED: Numbers = MappingProxyType({})
 _ON, _OFF = np.array(True), np.array(False)
-_Item, _Found = TypeVar("_Item"), TypeVar("_Found")
+_Item = TypeVar("_Item")
+_Found = TypeVar("_Found")
 
 _RUNS = 48  # in which the noise of single places is found
 _FIRST_GROUPS = 8
 _NEGLIGIBLE = 1 / 64  # of the noise that is allowed: a group below it is not split
+_SEGMENTS, _PLACES = 8, 16  # in which a model is run at most, and places in each of them at least
+_STATES = 256 << 20  # bytes of tensors between segments that are kept
+_CHOICE = "quantkit/choice/"
 _SAMPLES = 4  # on which single places are measured
 _MORE_SAMPLES = 8  # and plans
 _STATIC = frozenset({Mode.STATIC, Mode.ABSORBED})
@@ -106,8 +111,12 @@ class Meter:
         self.adjustable = {p.tensor: i for i, p in enumerate(writer.places) if i in writer.inputs}
         self._types = {t: p.dtype.name for t, p in plan.activation.items()}
         # Between switches operators are short: two threads took 2.3 times the CPU of one for MobileNetV2 (see `at_once`).
-        self._session = make_session(writer.proto.SerializeToString(), threads=1)
-        outputs = self._session.get_outputs()
+        places = writer.positions()
+        count = min(_SEGMENTS, max(1, len(places) // _PLACES))
+        self._segments = Segments(writer.proto, sorted(set(places.values())), count)
+        self._starts = {place: self._segments.segment_of(at) for place, at in places.items()}
+        self._states: dict[int, dict[int, Mapping[str, Any]]] = {}  # by sample, of nothing rounded
+        outputs = self._segments.outputs
         floats = [o.name for o in outputs if o.type.startswith(("tensor(float", "tensor(double"))]
         # Labels tell where there is nothing else: they say nothing until they change.
         self.by_labels = not floats
@@ -138,7 +147,16 @@ class Meter:
             place = self.adjustable[tensor]
             fed[_scale(place)] = np.array(scale, np.float32)
             fed[_zero(place)] = np.array(zero, self._types[tensor])
-        return list(self._session.run(self._names, fed))
+        start = min((self._starts[place] for place in on), default=0)
+        if not start:
+            return self._segments.run(self._names, fed)
+        if id(feed) not in self._states:
+            room = _STATES // len(self._feeds)
+            self._states[id(feed)] = self._segments.states({**feed, **self._all_off}, room)
+        start, known = next(
+            ((at, known) for at, known in self._states[id(feed)].items() if at <= start), (0, {})
+        )
+        return self._segments.run(self._names, fed, start, known)
 
     def _tallied(self, on: Collection[int], samples: Iterable[int], numbers: Numbers) -> Noise:
         tallies = {name: Tally() for name in self._names}
@@ -317,6 +335,15 @@ class _Switches:
             value.type.tensor_type.elem_type = onnx.TensorProto.BOOL
             value.type.tensor_type.shape.SetInParent()
 
+    def positions(self) -> dict[int, int]:
+        """Return the node of the main graph that each place is at, or in."""
+        return {
+            int(name.removeprefix(_CHOICE)): at
+            for at, node in enumerate(self.proto.graph.node)
+            for name in _names_within(node)
+            if name.startswith(_CHOICE)
+        }
+
     def _place(self, place: _Place) -> int:
         self.places.append(place)
         return len(self.places) - 1
@@ -442,7 +469,7 @@ _Branch = tuple[list[onnx.NodeProto], list[str], list[onnx.TensorProto]]
 def _choice(number: int, results: Sequence[str], on: _Branch, off: _Branch) -> onnx.NodeProto:
     """Return a node that computes one branch or the other."""
     choice = _node("If", [_switch(number)], results)
-    choice.name = f"quantkit/choice/{number}"
+    choice.name = f"{_CHOICE}{number}"
     for name, (nodes, outputs, held) in (("then_branch", on), ("else_branch", off)):
         branch = choice.attribute.add(name=name, type=onnx.AttributeProto.GRAPH).g
         branch.name = name
@@ -454,6 +481,13 @@ def _choice(number: int, results: Sequence[str], on: _Branch, off: _Branch) -> o
 
 def _node(op_type: str, inputs: Sequence[str], outputs: Sequence[str]) -> onnx.NodeProto:
     return onnx.NodeProto(op_type=op_type, input=inputs, output=outputs)
+
+
+def _names_within(node: onnx.NodeProto) -> Iterator[str]:
+    yield node.name
+    for graph in _inner(node):
+        for own in graph.node:
+            yield from _names_within(own)
 
 
 def _inner(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:

@@ -163,3 +163,16 @@ def test_the_verified_figure_predicts_that_of_other_samples(tmp_path: Path) -> N
     sessions = [make_session(str(p)) for p in (source, tmp_path / "q.onnx")]
     runs = [[s.run(None, one)[0] for one in heavy(200, 1)] for s in sessions]
     assert checked.compared["y"] < sqnr(*(np.concatenate(run) for run in runs)) + 5
+
+
+def test_noise_is_the_same_whether_or_not_the_first_layers_run_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weights = conv_weights("c1", "c2")
+    whole = Fitted(weights)
+    monkeypatch.setattr("quantkit.solve.losses._PLACES", 1)
+    cut = Fitted(weights)
+    assert len(cut.meter._segments.starts) > len(whole.meter._segments.starts) == 1
+    assert cut.weights == whole.weights
+    assert cut.meter.losses(0.01) == whole.meter.losses(0.01)
+    assert cut.meter._states
