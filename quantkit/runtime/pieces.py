@@ -25,6 +25,7 @@ from quantkit.graph.messages import to_proto
 from quantkit.runtime.session import make_session, readable_ir_version
 
 __all__ = [
+    "TYPES",
     "Kind",
     "Part",
     "Parts",
@@ -176,7 +177,7 @@ def _captured(graph: onnx.GraphProto) -> Iterable[str]:
 
 _TOGETHER = 64
 # As onnxruntime calls them.
-_TYPES = {
+TYPES = {
     "tensor(bfloat16)": ir.DataType.BFLOAT16,
     "tensor(bool)": ir.DataType.BOOL,
     "tensor(double)": ir.DataType.DOUBLE,
@@ -297,7 +298,7 @@ def declared(name: str, kind: Kind) -> onnx.ValueInfoProto:
 def types_of(part: Part) -> dict[str, ir.DataType]:
     """Return the types of the outputs, as far as they are plain tensors."""
     made = part.session.get_outputs() if part.outputs else ()
-    return {value.name: _TYPES[value.type] for value in made if value.type in _TYPES}
+    return {value.name: TYPES[value.type] for value in made if value.type in TYPES}
 
 
 def renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:

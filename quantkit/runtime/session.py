@@ -36,6 +36,7 @@ __all__ = [
     "RUNTIME_ERRORS",
     "RuntimeLimits",
     "as_array",
+    "as_value",
     "available_providers",
     "first_line",
     "float_session",
@@ -169,6 +170,11 @@ def make_session(  # noqa: PLR0913 - one parameter per question
             settings.add_session_config_entry(_FOLDER, str(wide.parent))
             session = ort.InferenceSession(str(wide), settings, providers=list(providers))
     return HalfPorts(session, ort.OrtValue) if has_half_ports(session) else session
+
+
+def as_value(array: NDArray[Any]) -> Any:
+    """Return an array as onnxruntime's own kind of value, which sessions hand on without a copy."""
+    return ort.OrtValue.ortvalue_from_numpy(array)
 
 
 def run_session(session: Any, feeds: Mapping[str, Any], options: Any = None) -> dict[str, Any]:

@@ -12,13 +12,15 @@ output; so a plan's noise is known before anything is emitted, and so is whose i
 by halves: neighbours in the graph are switched together, and only groups that matter are split.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
+from itertools import chain
 from math import ceil, inf
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx
@@ -34,7 +36,9 @@ from quantkit.plan import Mode, Plan
 from quantkit.plan.measured import Losses
 from quantkit.plan.model import ActivationPlan, SolvedIntegers
 from quantkit.runtime.check_result import Signal, Tally
-from quantkit.runtime.session import make_session, readable_ir_version
+from quantkit.runtime.segments import Segments
+from quantkit.runtime.session import readable_ir_version
+from quantkit.targets import cores
 
 __all__ = ["Meter"]
 
@@ -43,10 +47,16 @@ Noise = dict[str, float]
 Numbers = Mapping[str, tuple[float, int]]
 """Scale and zero point by tensor."""
 _AS_PLANNED: Numbers = MappingProxyType({})
+_ON, _OFF = np.array(True), np.array(False)
+_Item = TypeVar("_Item")
+_Found = TypeVar("_Found")
 
 _RUNS = 48  # in which the noise of single places is found
 _FIRST_GROUPS = 8
 _NEGLIGIBLE = 1 / 64  # of the noise that is allowed: a group below it is not split
+_SEGMENTS, _PLACES = 8, 16  # in which a model is run at most, and places in each of them at least
+_STATES = 256 << 20  # bytes of tensors between segments that are kept
+_CHOICE = "quantkit/choice/"
 _SAMPLES = 4  # on which single places are measured
 _MORE_SAMPLES = 8  # and plans
 _STATIC = frozenset({Mode.STATIC, Mode.ABSORBED})
@@ -100,14 +110,21 @@ class Meter:
         self.places = writer.places
         self.adjustable = {p.tensor: i for i, p in enumerate(writer.places) if i in writer.inputs}
         self._types = {t: p.dtype.name for t, p in plan.activation.items()}
-        self._session = make_session(writer.proto.SerializeToString())
-        outputs = self._session.get_outputs()
+        # Between switches operators are short: two threads took 2.3 times the CPU of one for MobileNetV2 (see `at_once`).
+        places = writer.positions()
+        count = min(_SEGMENTS, max(1, len(places) // _PLACES))
+        self._segments = Segments(writer.proto, sorted(set(places.values())), count)
+        self._starts = {place: self._segments.segment_of(at) for place, at in places.items()}
+        self._states: dict[int, dict[int, Mapping[str, Any]]] = {}  # by sample, of nothing rounded
+        outputs = self._segments.outputs
         floats = [o.name for o in outputs if o.type.startswith(("tensor(float", "tensor(double"))]
         # Labels tell where there is nothing else: they say nothing until they change.
         self.by_labels = not floats
         self._names = floats or [o.name for o in outputs if o.type.startswith("tensor(")]
         self._feeds = feeds[:most]
-        self._expected = [self._run(feed, frozenset()) for feed in self._feeds]
+        self._all_off = dict.fromkeys(map(_switch, range(len(self.places))), _OFF)
+        self._known: dict[tuple[frozenset[int], int | None, float], Noise] = {}
+        self._expected = list(self.at_once(lambda feed: self._run(feed, ()), self._feeds))
         self._signals: list[list[Signal | None]] = []
         for expected in self._expected:
             self._signals.append(self._signals_of(expected))
@@ -117,15 +134,34 @@ class Meter:
         """On how many samples it measures."""
         return len(self._feeds)
 
+    def at_once(
+        self, measure: Callable[[_Item], _Found], items: Sequence[_Item]
+    ) -> Iterator[_Found]:
+        """Yield what is measured of items, in their order, on as many threads as there are cores: a run takes one core."""
+        if len(items) == 1:
+            yield measure(items[0])
+        elif items:
+            with ThreadPoolExecutor(min(cores(), len(items))) as pool:
+                yield from pool.map(measure, items)
+
     def _run(
         self, feed: Mapping[str, Any], on: Collection[int], numbers: Numbers = _AS_PLANNED
     ) -> list[NDArray[Any]]:
-        fed = {_switch(i): np.array(i in on) for i in range(len(self.places))}
+        fed = {**feed, **self._all_off, **dict.fromkeys(map(_switch, on), _ON)}
         for tensor, (scale, zero) in numbers.items():
             place = self.adjustable[tensor]
             fed[_scale(place)] = np.array(scale, np.float32)
             fed[_zero(place)] = np.array(zero, self._types[tensor])
-        return list(self._session.run(self._names, {**feed, **fed}))
+        start = min((self._starts[place] for place in on), default=0)
+        if not start:
+            return self._segments.run(self._names, fed)
+        if id(feed) not in self._states:
+            room = _STATES // len(self._feeds)
+            self._states[id(feed)] = self._segments.states({**feed, **self._all_off}, room)
+        start, known = next(
+            ((at, known) for at, known in self._states[id(feed)].items() if at <= start), (0, {})
+        )
+        return self._segments.run(self._names, fed, start, known)
 
     def _tallied(self, on: Collection[int], sample: int, numbers: Numbers) -> dict[str, Tally]:
         tallies = {name: Tally() for name in self._names}
@@ -171,9 +207,22 @@ class Meter:
 
         Where the first samples have more than is enough for all of them, it is what these have: others add to it.
         """
+        key = (frozenset(on), samples, enough)  # of plans that round at the same places
+        if key not in self._known:
+            self._known[key] = self._measure(on, samples, enough)
+        return self._known[key]
+
+    def _measure(self, on: Collection[int], samples: int | None, enough: float) -> Noise:
         tallies, noise = [Tally() for _ in self._names], [0.0] * len(self._names)
-        for i, feed in enumerate(self._feeds[:samples]):
-            arrays = zip(self._expected[i], self._run(feed, on), self._signals[i], strict=True)
+        feeds = self._feeds[:samples] if on else ()  # what rounds nothing has no noise
+        alone = int(enough < inf)  # often the first sample is enough
+
+        def run(feed: Mapping[str, Any]) -> list[NDArray[Any]]:
+            return self._run(feed, on)
+
+        found = chain(map(run, feeds[:alone]), self.at_once(run, feeds[alone:]))
+        for i, outputs in enumerate(found):
+            arrays = zip(self._expected[i], outputs, self._signals[i], strict=True)
             for tally, (was, array, signal) in zip(tallies, arrays, strict=True):
                 tally.add(was, array, signal)
             rest = self._signals[i + 1 : samples]
@@ -290,6 +339,15 @@ class _Switches:
             value = self.proto.graph.input.add(name=_switch(number))
             value.type.tensor_type.elem_type = onnx.TensorProto.BOOL
             value.type.tensor_type.shape.SetInParent()
+
+    def positions(self) -> dict[int, int]:
+        """Return the node of the main graph that each place is at, or in."""
+        return {
+            int(name.removeprefix(_CHOICE)): at
+            for at, node in enumerate(self.proto.graph.node)
+            for name in _names_within(node)
+            if name.startswith(_CHOICE)
+        }
 
     def _place(self, place: _Place) -> int:
         self.places.append(place)
@@ -416,7 +474,7 @@ _Branch = tuple[list[onnx.NodeProto], list[str], list[onnx.TensorProto]]
 def _choice(number: int, results: Sequence[str], on: _Branch, off: _Branch) -> onnx.NodeProto:
     """Return a node that computes one branch or the other."""
     choice = _node("If", [_switch(number)], results)
-    choice.name = f"quantkit/choice/{number}"
+    choice.name = f"{_CHOICE}{number}"
     for name, (nodes, outputs, held) in (("then_branch", on), ("else_branch", off)):
         branch = choice.attribute.add(name=name, type=onnx.AttributeProto.GRAPH).g
         branch.name = name
@@ -428,6 +486,13 @@ def _choice(number: int, results: Sequence[str], on: _Branch, off: _Branch) -> o
 
 def _node(op_type: str, inputs: Sequence[str], outputs: Sequence[str]) -> onnx.NodeProto:
     return onnx.NodeProto(op_type=op_type, input=inputs, output=outputs)
+
+
+def _names_within(node: onnx.NodeProto) -> Iterator[str]:
+    yield node.name
+    for graph in _inner(node):
+        for own in graph.node:
+            yield from _names_within(own)
 
 
 def _inner(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:

@@ -134,7 +134,9 @@ def clip_weights(
             found = _trial(number, array, plan.activation[tensor])
             if found:
                 trials.setdefault(tensor, []).append(found)
-    return {t: w for t, own in trials.items() if (w := _weight(meter, plan.activation[t], own))}
+    tensors = list(trials)
+    weights = meter.at_once(lambda t: _weight(meter, plan.activation[t], trials[t]), tensors)
+    return {t: weight for t, weight in zip(tensors, weights, strict=True) if weight}
 
 
 def _width(ends: tuple[float, float]) -> float:

@@ -129,7 +129,8 @@ def _tallies_in_turn(meter: Meter, turns: Turns) -> list[dict[str, Tally]]:
         {tensor: own for tensor, own in fold.items() if tensor in meter.adjustable}
         for fold in turns.numbers
     ]
-    return [meter.tallies_with(numbers[n % len(numbers)], n) for n in range(meter.samples)]
+    samples = range(meter.samples)
+    return list(meter.at_once(lambda n: meter.tallies_with(numbers[n % len(numbers)], n), samples))
 
 
 def _worst(samples: Sequence[Mapping[str, Tally]]) -> float:
@@ -151,7 +152,7 @@ def excess_of(prepared: Prepared, plan: Plan) -> tuple[Mapping[str, Excess], ...
     try:
         meter = _meter(prepared, plan, prepared.judged[turns.first :])
         outside = _tallies_in_turn(meter, turns)
-        inside = [meter.tallies_with({}, n) for n in range(meter.samples)]
+        inside = list(meter.at_once(partial(meter.tallies_with, {}), range(meter.samples)))
     except RUNTIME_ERRORS:  # a model that does not run with switches in it
         return ()
     found = [

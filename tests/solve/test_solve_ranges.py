@@ -221,3 +221,16 @@ def test_smoothing_leaves_other_samples_room_in_every_channel(tmp_path: Path) ->
     quantkit.quantize_static(source, target, rows(60), recover=RecoverSettings(smooth=True))
     outputs = [make_session(str(p)).run(None, {"x": rows(200, 9)})[0] for p in (source, target)]
     assert sqnr(*outputs) > 29.7  # 28.6 where factors follow the largest values
+
+
+def test_noise_is_the_same_whether_or_not_the_first_layers_run_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weights = conv_weights("c1", "c2")
+    whole = Fitted(weights)
+    monkeypatch.setattr("quantkit.solve.losses._PLACES", 1)
+    cut = Fitted(weights)
+    assert len(cut.meter._segments.starts) > len(whole.meter._segments.starts) == 1
+    assert cut.weights == whole.weights
+    assert cut.meter.losses(0.01) == whole.meter.losses(0.01)
+    assert cut.meter._states

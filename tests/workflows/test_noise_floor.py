@@ -1,7 +1,6 @@
 """A result keeps 20 dB at every output and is no larger than float, or says why not; what loses most is left out first."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -155,15 +154,17 @@ def test_a_plan_that_is_too_noisy_is_not_run_to_the_end(monkeypatch: pytest.Monk
     runs = list[object]()
     plain = Meter._run
 
-    def counted(self: Meter, feed: Mapping[str, Any], on: Collection[int]) -> list[Array]:
-        runs.append(feed)
-        return plain(self, feed, on)
+    def counted(self: Meter, *arguments: Any) -> list[Array]:
+        runs.append(arguments)
+        return plain(self, *arguments)
 
     monkeypatch.setattr(Meter, "_run", counted)
     assert whole / 1000 < max(meter.noise_of(plan, enough=whole / 1000).values()) < whole
     assert len(runs) == 1
     # One that keeps to what is allowed is measured on all, with the same figure.
     assert max(meter.noise_of(plan, enough=whole).values()) == whole
+    assert len(runs) == 1 + len(prepared.judged[:8])
+    meter.noise_of(plan, enough=whole)  # is known
     assert len(runs) == 1 + len(prepared.judged[:8])
 
 
