@@ -55,7 +55,6 @@ from quantkit.workflows.outcome import (
     TINY,
     QuantizeResult,
     check_output_path,
-    hides_noise,
     is_noise,
     noise,
     require_change,
@@ -131,7 +130,7 @@ class _Attempt:
     @property
     def is_poor(self) -> bool:
         """Whether noise comes out, or came out before."""
-        return self.is_noise or is_noise(self.checked) or hides_noise(self.checked)
+        return self.is_noise or (self.checked is not None and self.checked.has_noise)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,6 @@ from quantkit.runtime.profile import CLOCK, is_plausible
 from quantkit.runtime.session import RUNTIME_ERRORS
 from quantkit.solve.losses import Meter
 from quantkit.workflows.measure import file_of
-from quantkit.workflows.outcome import hides_noise, is_noise
 from quantkit.workflows.plan_prepared import planner_of
 from quantkit.workflows.prepare import Feeds, Prepared
 
@@ -52,11 +51,11 @@ def short_of_floor(checked: Verification | None) -> float:
     """
     if checked is None:
         return 0.0
-    poor = is_noise(checked) or hides_noise(checked)
-    if not checked.compared:
+    poor = checked.has_noise
+    if checked.worst is None:
         return max(1 - a.share for a in checked.agreement.values()) if poor else 0.0
     enough = NOISE_DB if checked.on == MADE_UP else FLOOR_DB + _SURE_DB
-    return max(enough - min(checked.held.values()), _NOISY_DB if poor else 0.0, 0.0)
+    return max(enough - checked.worst, _NOISY_DB if poor else 0.0, 0.0)
 
 
 def margin_db(samples: int) -> float:
