@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import log10
 from pathlib import Path
 from types import MappingProxyType
 
@@ -167,7 +168,10 @@ class _Writer:
                 value.type = value.shape = None
         decided = {**kept_record(kept), **({"bits": dict(bits)} if bits else {})}
         origin = replace(self.origin, options={**self.origin.options, **decided})
-        nbytes, checked = write_checked(self.stage, model, self.reference, origin)
+        reference = self.reference
+        if reference is not None and not plan.activations:  # no range that samples could exceed
+            reference = replace(reference, excess={})
+        nbytes, checked = write_checked(self.stage, model, reference, origin)
         return _Attempt(plan=plan, model=model, nbytes=nbytes, checked=checked, kept=kept)
 
     def settle(
@@ -350,13 +354,15 @@ class _Writer:
         if not self._short(found) or self.reference is None or self.prepared.ready.nbytes > LARGE:
             return found.kept
         self.monitor.stage("Measuring which layers lose most")
+        # What is measured lacks the noise of samples that do not set the ranges, which the result is judged with.
+        excess = 10 * log10(max(self.reference.excess.values(), default=1.0))
         return quieter(
             self.prepared,
             found.plan,
             still_static(self.prepared.ready.products, found.plan, solved),
             costs,
             kept=found.kept,
-            aim=aim,
+            aim=aim + excess,
             feeds=[feeds for feeds, _ in self.reference.runs],
         )
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,21 @@ def test_what_loses_most_is_left_out_and_the_rest_stays_in_integers(
     assert modes(result)[Mode.STATIC] >= 2
     said = (*result.notes, *result.warnings)
     assert any(f"'{at_fault}'" in text and "dB from float" in text for text in said)
+
+
+@pytest.mark.parametrize(("excess", "static"), [(30.0, 2), (300.0, 0)])
+def test_noise_of_samples_left_out_in_turn_is_repaired_and_needs_a_range(
+    excess: float, static: int, tmp_path: Path
+) -> None:
+    prepared = quantkit.prepare_static(loud_branch(), images(12, 1))
+    prepared = replace(prepared, excess=dict.fromkeys(("y", "z"), excess))
+    result = quantkit.realize_plan(prepared, None, tmp_path / "q.onnx")
+    assert modes(result)[Mode.STATIC] == static
+    assert result.verification is not None
+    assert not result.verification.below_floor
+    # Where all activations are float, no range can be exceeded: the figure is that of any other samples.
+    others = worst(loud_branch(), tmp_path / "q.onnx", images(64, 2))
+    assert bool(static) or result.verification.worst == pytest.approx(others, abs=1.5)
 
 
 def test_a_model_that_keeps_the_floor_is_left_as_the_rules_have_it(tmp_path: Path) -> None:
