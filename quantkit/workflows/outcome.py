@@ -8,6 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+import onnx
 import onnx_ir as ir
 
 from quantkit.errors import ModelError, NothingToQuantizeError, VerifyError
@@ -24,6 +25,7 @@ from quantkit.provenance import Provenance, model_digest
 from quantkit.runtime.check_result import FLOOR_DB, MADE_UP, Verification
 from quantkit.runtime.kernels import Fusion, HalfKernels
 from quantkit.runtime.saturation import saturating_nodes
+from quantkit.runtime.session import load_model
 from quantkit.settings import DynamicSettings, StaticSettings, TensorRule, WeightsSettings
 from quantkit.targets import Target
 
@@ -33,9 +35,11 @@ __all__ = [
     "check_output_path",
     "is_noise",
     "noise",
+    "read_model",
     "require_change",
     "require_pair_safe",
     "require_same",
+    "require_signal",
     "require_smaller",
     "require_static",
     "unfused",
@@ -124,6 +128,16 @@ class QuantizeResult:
             **({} if self.half is None else {"half": self.half.to_json()}),
             "plan": self.plan.to_json(),
         }
+
+
+def read_model(
+    source: str | Path | onnx.ModelProto, output: Path | None = None, data: object = None
+) -> LoadedModel:
+    """Load a model whose weights are all there, and that the output does not overwrite."""
+    loaded = load_model(source)
+    check_output_path(output, loaded, data)
+    loaded.require_weights()
+    return loaded
 
 
 def check_output_path(output: Path | None, loaded: LoadedModel, data: object = None) -> None:
@@ -340,6 +354,12 @@ def _why_unquantized(tensor: str, plan: Plan, view: View | None) -> str:
 def is_noise(checked: Verification | None) -> bool:
     """Say whether an output has nothing to do with that of the float model, not even by its mean."""
     return checked is not None and checked.is_noise
+
+
+def require_signal(checked: Verification | None, instead: str = "") -> None:
+    """Refuse noise where the inputs were the user's own; `instead`: what to do about it."""
+    if checked is not None and checked.is_noise and checked.on != MADE_UP:
+        raise VerifyError(f"{noise(checked)} Nothing was written{instead and f': {instead}'}.")
 
 
 def noise(checked: Verification | None) -> str:

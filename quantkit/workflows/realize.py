@@ -61,6 +61,7 @@ from quantkit.workflows.outcome import (
     require_change,
     require_pair_safe,
     require_same,
+    require_signal,
     require_smaller,
     require_static,
     unfused,
@@ -99,6 +100,10 @@ _SHOWN = 3  # names in a message
 _FEW = 4  # samples
 _SLOWEST = 1.02  # of float's time
 _SLOW = "measured to be slower in integers than in float"
+_INSTEAD = (
+    "calibrate with more samples that look like those in use, leave layers in float (--exclude), or use "
+    "`quantkit quantize dynamic`"
+)
 _LARGER = 100.0  # dB that a file that has grown counts as: better noisy than larger, never both
 
 
@@ -495,7 +500,7 @@ def realize(  # noqa: PLR0913 - one parameter per question
         if plan is None and job.options.packs:
             found = writer.pack(found, solved)
         if chosen.coverage == "gain":
-            _require_signal(found, writer.reference)
+            require_signal(found.checked, _INSTEAD)
         fusion, unsafe = None, list[str]()
         if verify and found.nbytes < LARGE:
             fusion = fusion_of(stage.model_path)
@@ -611,14 +616,6 @@ def write_checked(
     if reference is None:
         return nbytes, None
     return nbytes, compare_apart(stage.model_path, reference, nbytes=nbytes)
-
-
-def _require_signal(found: _Attempt, reference: Reference | None) -> None:
-    if is_noise(found.checked) and reference is not None and reference.on != MADE_UP:
-        raise VerifyError(
-            f"{noise(found.checked)} Nothing was written: calibrate with more samples that look like those in use, leave "
-            "layers in float (--exclude), or use `quantkit quantize dynamic`."
-        )
 
 
 def _solved(
