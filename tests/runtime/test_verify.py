@@ -401,6 +401,35 @@ def test_the_mean_of_an_output_adds_10_db_at_most(mean: float, spread: float, no
     assert tally.lost == pytest.approx(10 ** (-tally.sqnr / 10))
 
 
+def test_each_sample_counts_in_median_worst_and_share(tmp_path: Path) -> None:
+    nodes = [node("Identity", ["x"], ["y"], "same")]
+    path = candidate(model(graph(nodes, {"x": ["N", 4]}, {"y": ["N", 4]}, {})), tmp_path)
+    signal = np.array([[-1.0, 1.0, -1.0, 1.0]], np.float32)
+    errors = [0.01, 0.02, 0.1, 0.5]  # 40, 34, 20 and 6 dB
+
+    def found(mean: float, excess: float) -> Verification:
+        runs = [({"x": mean + signal + e}, {"y": mean + signal}) for e in errors]
+        (feeds, outputs), *others = runs
+        reference = Reference(
+            feeds=feeds,
+            outputs=outputs,
+            others=tuple(others),
+            on=verify.IN_TURNS,
+            excess={"y": excess},
+        )
+        return compare(path, reference, nbytes=1000)
+
+    plain = found(0.0, 1.0)
+    assert plain.median["y"] == pytest.approx((20 + 33.98) / 2, abs=0.01)
+    assert plain.lowest["y"] == pytest.approx(6.02, abs=0.01)
+    assert plain.largest_share["y"] == pytest.approx(0.25 / 0.2605, abs=1e-4)
+    assert found(0.0, 10.0).compared["y"] == pytest.approx(plain.compared["y"] - 10, abs=0.01)
+    assert found(0.0, 10.0).lowest["y"] == pytest.approx(-3.98, abs=0.01)
+    # What the mean may not add to all samples it does not add to one.
+    assert found(1000.0, 1.0).compared["y"] == pytest.approx(plain.compared["y"] + 10, abs=0.05)
+    assert found(1000.0, 1.0).lowest["y"] == pytest.approx(16.02, abs=0.05)
+
+
 # --- candidates --------------------------------------------------------------------------------
 
 
