@@ -138,13 +138,11 @@ def measured(pool: Pool, samples: int, folder: Path, *, plain: bool) -> Row:
             tallies[name].append(Tally())
             if getattr(one, "shape", None) == getattr(other, "shape", None):
                 tallies[name][-1].add(one, other)
-    found = {
-        name: _sum(own).sqnr(centred=True) for name, own in tallies.items() if _sum(own).power > 0
-    }
+    found = {name: _figure(_sum(own)) for name, own in tallies.items() if _sum(own).power > 0}
     if checked is None or not checked.compared or not found:
         return {"error": "nothing to compare"}
     worst = min(found, key=lambda name: found[name])
-    each = [one.sqnr(centred=True) for one in tallies[worst] if one.power > 0]
+    each = [_figure(one, _sum(tallies[worst])) for one in tallies[worst] if one.power > 0]
     told = ("other inputs may get", "samples differ widely", "Evaluate it before")
     return {
         "printed": _finite(min(checked.compared.values())),
@@ -167,6 +165,13 @@ def _sum(tallies: list[Any]) -> Any:
         whole.total += one.total + one.count * moved
         whole.spread += one.spread + 2 * moved * one.total + one.count * moved**2
     return whole
+
+
+def _figure(tally: Any, whole: Any = None) -> float:
+    """Return the SQNR as the measured quantkit defines it: about the mean, or with 10 dB for the mean at most."""
+    if callable(tally.sqnr):
+        return float(tally.sqnr(centred=True))
+    return float(tally.about_zero - (tally if whole is None else whole).withheld)
 
 
 def _finite(figure: float) -> float:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quantkit.cli.calibration_view import present, watching
-from quantkit.cli.console import JsonOption, one_output
+from quantkit.cli.console import JsonOption, ModelArgument, one_output
 from quantkit.cli.data_options import (
     DataFlags,
     MethodFlags,
@@ -35,9 +35,7 @@ class _RunFlags(Flags):
 @expanded
 def calibrate(  # noqa: PLR0913 - one parameter a flag
     *,
-    model: Annotated[
-        Path | None, typer.Argument(help="The float32 model; or in quantkit.toml.", metavar="MODEL")
-    ] = None,
+    model: ModelArgument = None,
     out: Annotated[
         Path | None,
         typer.Argument(help="Where to write. Default: <model>.calibration here.", metavar="OUT"),

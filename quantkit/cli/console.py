@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
     from quantkit.plan import Plan
 
-__all__ = ["Column", "ExternalDataOption", "JsonOption", "OutputOption", "VerifyOption"]
+__all__ = ["Column", "ExternalDataOption", "JsonOption", "ModelArgument", "OutputOption"]
+__all__ += ["PlanOption", "SavePlanOption", "SourceArgument", "VerifyOption"]
 __all__ += ["block_reasons", "errors", "one_output"]
 __all__ += ["escape", "fitted_table", "float_reasons", "grouped", "human", "line", "marked"]
 __all__ += ["new_table", "output", "plan_table", "print_notes", "progress", "shortened"]
@@ -52,6 +53,20 @@ ExternalDataOption = Annotated[
 
 OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="FILE", help="The same as OUT.")
+]
+_FLOAT_MODEL = "The float32 model; or in quantkit.toml."
+SourceArgument = Annotated[Path | None, typer.Argument(help=_FLOAT_MODEL, metavar="IN")]
+ModelArgument = Annotated[Path | None, typer.Argument(help=_FLOAT_MODEL, metavar="MODEL")]
+PlanOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Quantize as this plan says, written by --save-plan or quantkit plan -o.",
+    ),
+]
+SavePlanOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Also write the plan: every decision with its reason."),
 ]
 
 

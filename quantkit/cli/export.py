@@ -128,7 +128,7 @@ def export(  # noqa: PLR0913 - one parameter a flag
             made = _quantized(path, following, recipe, samples, quiet=as_json)
         found["quantized"] = {"output": str(following.target), **made.to_json()}
         if not as_json:
-            print_result(made, following.target)
+            print_result(made, path, following.target)
         if on.evaluate:
             command = shlex.join(["quantkit", *(context.obj or [])])
             models = [str(path), str(following.target)]

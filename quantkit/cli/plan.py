@@ -9,6 +9,7 @@ import typer
 from quantkit.cli.calibration_view import watching
 from quantkit.cli.console import (
     JsonOption,
+    ModelArgument,
     block_reasons,
     float_reasons,
     line,
@@ -39,10 +40,6 @@ _OutputOption = Annotated[
 ]
 _NodesOption = Annotated[
     bool, typer.Option("--nodes", help="List every node and every tensor, with the reason.")
-]
-_ModelArgument = Annotated[
-    Path | None,
-    typer.Argument(help="The float32 model; or in quantkit.toml.", metavar="MODEL"),
 ]
 
 
@@ -104,7 +101,7 @@ def static(  # noqa: PLR0913 - one parameter a flag
 @expanded
 def weights(
     *,
-    model: _ModelArgument = None,
+    model: ModelArgument = None,
     flags: WeightsFlags,
     samples: DataFlags,
     saved: _OutputOption = None,
@@ -127,7 +124,7 @@ def weights(
 @expanded
 def float16(
     *,
-    model: _ModelArgument = None,
+    model: ModelArgument = None,
     flags: Float16Flags,
     samples: DataFlags,
     saved: _OutputOption = None,

@@ -13,7 +13,6 @@ from quantkit.cli.console import (
     VerifyOption,
     one_output,
     progress,
-    write_json,
 )
 from quantkit.cli.flags import Command, Flags, Group, expanded
 from quantkit.cli.quantize_float16 import float16
@@ -112,10 +111,7 @@ def dynamic(  # noqa: PLR0913 - one parameter per flag
             sample=_inputs(sample) if sample else None,
             progress=show,
         )
-    if as_json:
-        write_json({"input": str(model), "output": str(target), **result.to_json()})
-        return
-    print_result(result, target)
+    print_result(result, model, target, as_json=as_json)
 
 
 def _inputs(path: Path) -> dict[str, Any]:

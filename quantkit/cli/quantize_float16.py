@@ -10,9 +10,10 @@ from quantkit.cli.console import (
     ExternalDataOption,
     JsonOption,
     OutputOption,
+    SavePlanOption,
+    SourceArgument,
     VerifyOption,
     one_output,
-    write_json,
 )
 from quantkit.cli.data_options import DataFlags, data_settings, model_of, read_by
 from quantkit.cli.flags import Flags, expanded
@@ -34,16 +35,10 @@ class Float16Flags(Flags):
 def float16_job(
     model: Path | None, recipe: Recipe, samples: DataFlags, flags: Float16Flags
 ) -> "Float16Job":
-    """Return what is to be written in 16 bits and how.
-
-    Args:
-        model: The float model; None: that of the recipe.
-        recipe: What quantkit.toml says.
-        samples: The flags of data.
-        flags: The flags of 16 bits.
+    """Return what is to be written in 16 bits and how; without a model, that of the recipe.
 
     Raises:
-        UsageError: The model is missing.
+        UsageError: The recipe names no model either.
     """
     from quantkit.workflows.float16 import Float16Job
 
@@ -61,9 +56,7 @@ def float16_job(
 @expanded
 def float16(  # noqa: PLR0913 - one parameter per flag
     *,
-    model: Annotated[
-        Path | None, typer.Argument(help="The float32 model; or in quantkit.toml.", metavar="IN")
-    ] = None,
+    model: SourceArgument = None,
     output: Annotated[
         Path | None,
         typer.Argument(help="Where to write. Default: <model>.float16.onnx here.", metavar="OUT"),
@@ -71,17 +64,13 @@ def float16(  # noqa: PLR0913 - one parameter per flag
     named: OutputOption = None,
     flags: Float16Flags,
     samples: DataFlags,
-    save_plan: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Also write the plan: every decision with its reason."),
-    ] = None,
+    save_plan: SavePlanOption = None,
     external_data: ExternalDataOption = False,
     verify: VerifyOption = True,
     as_json: JsonOption = False,
 ) -> None:
     """Store weights in 16 bits, which halves the file; with --compute, compute in float16 too. Needs no data."""
     from quantkit.files import check_outputs
-    from quantkit.plan import write_plan
     from quantkit.settings import load_recipe
     from quantkit.workflows.float16 import float16 as line_of_float16
 
@@ -94,9 +83,4 @@ def float16(  # noqa: PLR0913 - one parameter per flag
         result = line_of_float16(
             job, target, verify=verify, external_data=external_data, monitor=monitor
         )
-    if save_plan is not None:
-        write_plan(result.plan, save_plan)
-    if as_json:
-        write_json({"input": str(source), "output": str(target), **result.to_json()})
-        return
-    print_result(result, target)
+    print_result(result, source, target, save_plan=save_plan, as_json=as_json)

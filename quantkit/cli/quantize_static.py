@@ -11,9 +11,11 @@ from quantkit.cli.console import (
     ExternalDataOption,
     JsonOption,
     OutputOption,
+    PlanOption,
+    SavePlanOption,
+    SourceArgument,
     VerifyOption,
     one_output,
-    write_json,
 )
 from quantkit.cli.data_options import (
     DataFlags,
@@ -174,9 +176,7 @@ _STEPS = frozenset({"Add", "HardSigmoid", "Mul"})  # whose kernels round otherwi
 @expanded
 def static(  # noqa: PLR0913 - one parameter a flag
     *,
-    model: Annotated[
-        Path | None, typer.Argument(help="The float32 model; or in quantkit.toml.", metavar="IN")
-    ] = None,
+    model: SourceArgument = None,
     output: Annotated[
         Path | None,
         typer.Argument(help="Where to write. Default: <model>.int8.onnx here.", metavar="OUT"),
@@ -185,24 +185,15 @@ def static(  # noqa: PLR0913 - one parameter a flag
     samples: DataFlags,
     how: MethodFlags,
     flags: StaticFlags,
-    plan: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Quantize as this plan says, written by --save-plan or quantkit plan -o.",
-        ),
-    ] = None,
-    save_plan: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Also write the plan: every decision with its reason."),
-    ] = None,
+    plan: PlanOption = None,
+    save_plan: SavePlanOption = None,
     external_data: ExternalDataOption = False,
     verify: VerifyOption = True,
     as_json: JsonOption = False,
 ) -> None:
     """Quantize weights and activations to int8, with ranges calibrated on real data (--data or --calibration)."""
     from quantkit.files import check_outputs
-    from quantkit.plan import read_plan, write_plan
+    from quantkit.plan import read_plan
     from quantkit.settings import load_recipe
     from quantkit.workflows.pipeline import static as pipeline
 
@@ -221,12 +212,14 @@ def static(  # noqa: PLR0913 - one parameter a flag
             external_data=external_data,
             monitor=monitor,
         )
-    if save_plan is not None:
-        write_plan(result.plan, save_plan)
-    if as_json:
-        write_json({"input": str(job.source), "output": str(target), **result.to_json()})
-        return
-    print_result(result, target, "" if given else _promise(job, result.plan))
+    print_result(
+        result,
+        job.source,
+        target,
+        promise="" if given else _promise(job, result.plan),
+        save_plan=save_plan,
+        as_json=as_json,
+    )
 
 
 def _promise(job: "StaticJob", plan: "Plan") -> str:

@@ -10,9 +10,11 @@ from quantkit.cli.console import (
     ExternalDataOption,
     JsonOption,
     OutputOption,
+    PlanOption,
+    SavePlanOption,
+    SourceArgument,
     VerifyOption,
     one_output,
-    write_json,
 )
 from quantkit.cli.data_options import DataFlags, data_settings, model_of, read_by
 from quantkit.cli.flags import Flags, expanded
@@ -35,16 +37,10 @@ class WeightsFlags(Flags):
 def weights_job(
     model: Path | None, recipe: Recipe, samples: DataFlags, flags: WeightsFlags
 ) -> "WeightsJob":
-    """Return what is to be quantized and how.
-
-    Args:
-        model: The float model; None: that of the recipe.
-        recipe: What quantkit.toml says.
-        samples: The flags of data.
-        flags: The flags of weights.
+    """Return what is to be quantized and how; without a model, that of the recipe.
 
     Raises:
-        UsageError: The model is missing.
+        UsageError: The recipe names no model either.
     """
     from quantkit.workflows.weights import WeightsJob
 
@@ -62,9 +58,7 @@ def weights_job(
 @expanded
 def weights(  # noqa: PLR0913 - one parameter per flag
     *,
-    model: Annotated[
-        Path | None, typer.Argument(help="The float32 model; or in quantkit.toml.", metavar="IN")
-    ] = None,
+    model: SourceArgument = None,
     output: Annotated[
         Path | None,
         typer.Argument(help="Where to write. Default: <model>.int4.onnx here.", metavar="OUT"),
@@ -72,24 +66,15 @@ def weights(  # noqa: PLR0913 - one parameter per flag
     named: OutputOption = None,
     flags: WeightsFlags,
     samples: DataFlags,
-    plan: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Quantize as this plan says, written by --save-plan or quantkit plan -o.",
-        ),
-    ] = None,
-    save_plan: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Also write the plan: every decision with its reason."),
-    ] = None,
+    plan: PlanOption = None,
+    save_plan: SavePlanOption = None,
     external_data: ExternalDataOption = False,
     verify: VerifyOption = True,
     as_json: JsonOption = False,
 ) -> None:
     """Quantize weights to 2 to 8 bits in blocks; activations stay float. Far better with --data below 8 bits."""
     from quantkit.files import check_outputs
-    from quantkit.plan import read_plan, write_plan
+    from quantkit.plan import read_plan
     from quantkit.settings import load_recipe
     from quantkit.workflows.weights import quantize_weights
 
@@ -107,9 +92,4 @@ def weights(  # noqa: PLR0913 - one parameter per flag
         result = quantize_weights(
             job, target, plan=given, verify=verify, external_data=external_data, monitor=monitor
         )
-    if save_plan is not None:
-        write_plan(result.plan, save_plan)
-    if as_json:
-        write_json({"input": str(job.source), "output": str(target), **result.to_json()})
-        return
-    print_result(result, target)
+    print_result(result, job.source, target, save_plan=save_plan, as_json=as_json)

@@ -14,6 +14,7 @@ from quantkit.cli.console import (
     plan_table,
     print_notes,
     static_plan_table,
+    write_json,
 )
 
 if TYPE_CHECKING:
@@ -26,14 +27,32 @@ if TYPE_CHECKING:
 __all__ = ["print_result", "print_verified", "print_written"]
 
 
-def print_result(result: "QuantizeResult", target: Path, promise: str = "") -> None:
+def print_result(
+    result: "QuantizeResult",
+    source: object,
+    target: Path,
+    *,
+    promise: str = "",
+    save_plan: Path | None = None,
+    as_json: bool = False,
+) -> None:
     """Print what was done, what it gave, and what the user should know.
 
     Args:
         result: What was done.
+        source: The float model.
         target: Where it was written.
         promise: What holds for a result of this kind; "" for nothing.
+        save_plan: Where to write the plan.
+        as_json: Print JSON instead.
     """
+    if save_plan is not None:
+        from quantkit.plan import write_plan
+
+        write_plan(result.plan, save_plan)
+    if as_json:
+        write_json({"input": str(source), "output": str(target), **result.to_json()})
+        return
     modes = {n.mode.value for n in result.plan.nodes}
     wide = not modes.isdisjoint({"static", "blocks", "half"}) or bool(result.plan.halves)
     output().print(static_plan_table(result.plan) if wide else plan_table(result.plan, "dynamic"))

@@ -11,6 +11,7 @@ from quantkit.cli.calibration_view import watching
 from quantkit.cli.console import (
     Column,
     JsonOption,
+    ModelArgument,
     fitted_table,
     line,
     marked,
@@ -60,9 +61,7 @@ class _Static(Flags):
 def tune(  # noqa: PLR0913 - one parameter a flag
     *,
     context: typer.Context,
-    model: Annotated[
-        Path | None, typer.Argument(help="The float32 model; or in quantkit.toml.", metavar="MODEL")
-    ] = None,
+    model: ModelArgument = None,
     extra: Annotated[Path | None, typer.Argument(hidden=True)] = None,
     samples: _Samples,
     budget: _Budget,

@@ -36,7 +36,6 @@ __all__ = [
     "LARGE",
     "MADE_UP",
     "NOISE_DB",
-    "VARYING_DB",
     "Agreement",
     "Excess",
     "Reference",
@@ -54,10 +53,11 @@ LARGE = 1 << 30
 NOISE_DB = 5.0
 _ENOUGH, _HALF = 8, 0.5  # fewer values say nothing; if fewer of them are equal, they are noise
 
-# An error of a tenth: what every output keeps of a model whose plan is made here, if any plan does. Of what varies in an
-# output half of that will do: a score that hardly moves would else have to be exact to its last digit.
+# An error of a tenth: what every output keeps of a model whose plan is made here, if any plan does.
 FLOOR_DB = 20.0
-VARYING_DB = 10.0
+# By this much the mean of an output may raise its SQNR. Without a limit a constant in front of the signal would hide any
+# noise; without the mean a score that hardly moves would have to be exact to its last digit.
+_MEAN_DB = 10.0
 
 # What a model was judged on.
 _SAMPLE = "pass real ones with --sample FILE"
@@ -100,6 +100,14 @@ class Reference:
         """All runs; none if there is nothing to compare with."""
         return ((self.feeds, self.outputs), *self.others) if self.outputs else ()
 
+    @property
+    def excess_ratio(self) -> float:
+        """How much more noise runs have that do not help to set the ranges; of the output where that is most."""
+        names = {name for own in self.excess for name in own}
+        found = [[own[name] for own in self.excess if name in own] for name in names]
+        sums = [(sum(one.inside for one in own), sum(one.outside for one in own)) for own in found]
+        return max((outside / inside for inside, outside in sums if inside > 0), default=1.0)
+
 
 @dataclass(frozen=True, slots=True)
 class Excess:
@@ -138,11 +146,10 @@ class Verification:
     """What was checked.
 
     Attributes:
-        compared: Outputs that were compared with the float model, with their SQNR in dB over all samples. The signal
-            counts about its mean: a constant in front of it, which any model keeps, would make the figure look better.
+        compared: Outputs that were compared with the float model, with their SQNR in dB over all samples (`Tally.sqnr`).
         note: What could not be checked, and why; empty if everything was.
         ran: Whether it was run at all.
-        about_zero: The same with the signal as it is, mean included.
+        about_zero: The same with the mean in full, which tells noise from a lost detail next to a constant.
         median: The median of the SQNR of single samples, in dB; of outputs that were compared on several.
         lowest: The lowest SQNR of a single sample, likewise.
         largest_share: The largest share that a single sample has in the noise, likewise.
@@ -192,9 +199,27 @@ class Verification:
 
         On the samples that set the ranges nothing is verified: "checked".
         """
-        unlike = (a.values >= _ENOUGH and a.share < _HALF for a in self.agreement.values())
-        poor = any(unlike) if self.worst is None else self.worst < NOISE_DB
-        return "noise" if poor else "checked" if self.on == CALIBRATED else "verified"
+        return "noise" if self.has_noise else "checked" if self.on == CALIBRATED else "verified"
+
+    @property
+    def has_noise(self) -> bool:
+        """Whether an output, or all that varies in it, is noise.
+
+        Outputs without floats decide only where there are no others, and enough values: labels at a tie tell nothing.
+        """
+        if self.worst is not None:
+            return self.worst < NOISE_DB
+        return any(a.values >= _ENOUGH and a.share < _HALF for a in self.agreement.values())
+
+    @property
+    def is_noise(self) -> bool:
+        """Whether an output has nothing to do with float's, not even by its mean."""
+        return self.has_noise and min(self.about_zero.values(), default=-inf) < NOISE_DB
+
+    @property
+    def below_floor(self) -> bool:
+        """Whether an output has less than `FLOOR_DB`, as printed."""
+        return self.worst is not None and self.worst < FLOOR_DB
 
     @property
     def remark(self) -> str:
@@ -216,14 +241,11 @@ class Verification:
 
     @property
     def worst(self) -> float | None:
-        """The lowest SQNR; None if nothing was compared."""
-        return min(self.compared.values(), default=None)
+        """The lowest SQNR, with the digits that are printed; None if nothing was compared.
 
-    @property
-    def held(self) -> dict[str, float]:
-        """What is held against `FLOOR_DB`, by output: the SQNR of all of it, or that of what varies and a bonus."""
-        zero = self.about_zero
-        return {name: _held(zero.get(name, db), db) for name, db in self.compared.items()}
+        All limits apply to it: 19.96 dB reads 20.0, and is not below 20.
+        """
+        return min((round(db, 1) for db in self.compared.values()), default=None)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
@@ -241,10 +263,6 @@ class Verification:
             "note": self.note,
             "ran": self.ran,
         }
-
-
-def _held(about_zero: float, centred: float) -> float:
-    return min(about_zero, centred + FLOOR_DB - VARYING_DB)
 
 
 def run_float(
@@ -363,16 +381,17 @@ def _verification(samples: Mapping[str, Sequence["Tally"]], reference: Reference
         some = f" on {max(t.resized for t in tallies.values())} of {len(reference.runs)} samples"
         where = some if len(reference.runs) > 1 else ""
         notes.append(f"not of float's shape, so not compared{where}: {', '.join(resized)}")
+    # The mean is that of all samples: what it may not add is taken off each of them.
     each = {
-        name: np.array([one.sqnr(centred=True) for one in samples[name] if one.power > 0])
-        for name in floats
+        name: np.array([one.about_zero for one in samples[name] if one.power > 0]) - tally.withheld
+        for name, tally in floats.items()
         if len(samples[name]) > 1
     }
     return Verification(
-        compared={name: tally.sqnr(centred=True) for name, tally in floats.items()},
+        compared={name: tally.sqnr for name, tally in floats.items()},
         note="; ".join(notes) or reference.note,
         ran=True,
-        about_zero={name: tally.sqnr(centred=False) for name, tally in floats.items()},
+        about_zero={name: tally.about_zero for name, tally in floats.items()},
         median={name: float(np.median(own)) for name, own in each.items()},
         lowest={name: float(own.min()) for name, own in each.items()},
         largest_share={
@@ -455,18 +474,29 @@ class Tally:
 
     @property
     def lost(self) -> float:
-        """Noise over signal, as it is held against `FLOOR_DB`; of an output without floats the share of values that differ."""
+        """Noise over signal; of an output without floats the share of values that differ."""
         if not self.power > 0:
             return 1 - self.equal / self.values if self.values else 0.0
         if not isfinite(self.noise):
             return inf
-        return 10 ** (-_held(self.sqnr(centred=False), self.sqnr(centred=True)) / 10)
+        return 10 ** (-self.sqnr / 10)
 
-    def sqnr(self, *, centred: bool) -> float:
-        """Return signal over noise in dB; of an output that never varies the signal is all of it."""
+    @property
+    def sqnr(self) -> float:
+        """Signal over noise in dB. The mean adds `_MEAN_DB` at most, unless the output never varies."""
+        return self.about_zero - self.withheld
+
+    @property
+    def about_zero(self) -> float:
+        """Signal over noise in dB, the mean in full."""
+        return 10 * log10(self.power / self.noise) if self.noise > 0 else inf
+
+    @property
+    def withheld(self) -> float:
+        """What the mean would add in dB beyond `_MEAN_DB`."""
         about_mean = self.spread - self.total**2 / max(1, self.count)
-        signal = about_mean if centred and about_mean > _NEGLIGIBLE * self.power else self.power
-        return 10 * log10(signal / self.noise) if self.noise > 0 else inf
+        varies = about_mean > _NEGLIGIBLE * self.power
+        return max(0.0, 10 * log10(self.power / about_mean) - _MEAN_DB) if varies else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

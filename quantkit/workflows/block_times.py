@@ -204,7 +204,7 @@ def rounding_noted(path: Path, reference: Reference) -> list[str]:
     tallies = {name: Tally() for name in outputs[0]}
     for name, tally in tallies.items():
         tally.add(outputs[0][name], outputs[1][name])
-    said = ", ".join(f"{n} {t.sqnr(centred=True):.1f} dB" for n, t in tallies.items() if t.power)
+    said = ", ".join(f"{n} {t.sqnr:.1f} dB" for n, t in tallies.items() if t.power)
     if not said:
         return []
     return [

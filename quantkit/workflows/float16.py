@@ -34,17 +34,15 @@ from quantkit.plan.half import LEAST_OPSET
 from quantkit.plan.half_nodes import Ranges
 from quantkit.provenance import Provenance
 from quantkit.rewrite.simplify.subexpressions import tie_weights
-from quantkit.runtime.check_result import MADE_UP, Reference, Verification, run_float
+from quantkit.runtime.check_result import Reference, Verification, run_float
 from quantkit.runtime.kernels import half_kernels
-from quantkit.runtime.session import load_model
 from quantkit.settings import DataSettings, Float16Settings
 from quantkit.workflows.calibrate import OpenedData, opened_for
 from quantkit.workflows.outcome import (
     QuantizeResult,
-    check_output_path,
-    is_noise,
-    noise,
+    read_model,
     require_same,
+    require_signal,
     require_smaller,
     warnings_of,
 )
@@ -100,9 +98,7 @@ def float16(
     started, output, monitor = time.perf_counter(), Path(output), monitor or Silent()
     options, kernels = job.options, None
     monitor.stage("Reading the model")
-    loaded = load_model(job.source)
-    check_output_path(output, loaded, job.data)
-    loaded.require_weights()
+    loaded = read_model(job.source, output, job.data)
     with loaded.watched():
         draft = _draft(loaded.model, options)
         _require_halves(plan_half(draft.half, options), loaded, options)
@@ -117,8 +113,7 @@ def float16(
             reference = _reference(loaded, data) if verify else None
             monitor.stage("Writing and comparing")
             made = _made(_Work(loaded, draft, options, stage, reference, origin), seen, monitor)
-            if is_noise(made.checked) and reference is not None and reference.on != MADE_UP:
-                raise VerifyError(f"{noise(made.checked)} Nothing was written.")
+            require_signal(made.checked)
             require_smaller(loaded, made.nbytes)
             if options.compute and verify:
                 monitor.stage("Looking at what runs")
@@ -174,8 +169,7 @@ def plan_float16(job: Float16Job, monitor: Monitor | None = None) -> Plan:
     Raises:
         QuantkitError: Model or data cannot be read.
     """
-    monitor, loaded, options = monitor or Silent(), load_model(job.source), job.options
-    loaded.require_weights()
+    monitor, loaded, options = monitor or Silent(), read_model(job.source), job.options
     with loaded.watched():
         draft = _draft(loaded.model, options)
         data = _opened(loaded, job, monitor)

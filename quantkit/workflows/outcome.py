@@ -8,6 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+import onnx
 import onnx_ir as ir
 
 from quantkit.errors import ModelError, NothingToQuantizeError, VerifyError
@@ -21,9 +22,10 @@ from quantkit.ops.view import View
 from quantkit.plan import Mode, NodePlan, Plan
 from quantkit.plan.selection import AS_CHOSEN
 from quantkit.provenance import Provenance, model_digest
-from quantkit.runtime.check_result import FLOOR_DB, MADE_UP, NOISE_DB, VARYING_DB, Verification
+from quantkit.runtime.check_result import FLOOR_DB, MADE_UP, Verification
 from quantkit.runtime.kernels import Fusion, HalfKernels
 from quantkit.runtime.saturation import saturating_nodes
+from quantkit.runtime.session import load_model
 from quantkit.settings import DynamicSettings, StaticSettings, TensorRule, WeightsSettings
 from quantkit.targets import Target
 
@@ -31,12 +33,13 @@ __all__ = [
     "TINY",
     "QuantizeResult",
     "check_output_path",
-    "hides_noise",
     "is_noise",
     "noise",
+    "read_model",
     "require_change",
     "require_pair_safe",
     "require_same",
+    "require_signal",
     "require_smaller",
     "require_static",
     "unfused",
@@ -126,6 +129,16 @@ class QuantizeResult:
             **({} if self.half is None else {"half": self.half.to_json()}),
             "plan": self.plan.to_json(),
         }
+
+
+def read_model(
+    source: str | Path | onnx.ModelProto, output: Path | None = None, data: object = None
+) -> LoadedModel:
+    """Load a model whose weights are all there, and that the output does not overwrite."""
+    loaded = load_model(source)
+    check_output_path(output, loaded, data)
+    loaded.require_weights()
+    return loaded
 
 
 def check_output_path(output: Path | None, loaded: LoadedModel, data: object = None) -> None:
@@ -340,23 +353,14 @@ def _why_unquantized(tensor: str, plan: Plan, view: View | None) -> str:
 
 
 def is_noise(checked: Verification | None) -> bool:
-    """Say whether an output has nothing to do with that of the float model.
-
-    Outputs without floats decide only where there are no others, and enough values: labels at a tie tell nothing.
-    """
-    if checked is None:
-        return False
-    worst = min(checked.about_zero.values(), default=None)
-    if worst is not None:
-        return worst < NOISE_DB
-    return any(a.values >= _ENOUGH and a.share < _HALF for a in checked.agreement.values())
+    """Say whether an output has nothing to do with that of the float model, not even by its mean."""
+    return checked is not None and checked.is_noise
 
 
-def hides_noise(checked: Verification | None) -> bool:
-    """Say whether all that varies in an output is noise, beside a constant that is kept."""
-    if checked is None or is_noise(checked):
-        return False
-    return checked.worst is not None and checked.worst < NOISE_DB
+def require_signal(checked: Verification | None, instead: str = "") -> None:
+    """Refuse noise where the inputs were the user's own; `instead`: what to do about it."""
+    if checked is not None and checked.is_noise and checked.on != MADE_UP:
+        raise VerifyError(f"{noise(checked)} Nothing was written{instead and f': {instead}'}.")
 
 
 def noise(checked: Verification | None) -> str:
@@ -368,19 +372,13 @@ def noise(checked: Verification | None) -> str:
             f"Of the {found.values} values of output '{name}' only {found.equal} are those of the float model, "
             f"on {checked.judged_on}."
         )
-    poor, hidden = is_noise(checked), hides_noise(checked)
-    figures = checked.compared if poor or hidden else checked.held
-    name = min(figures, key=lambda n: figures[n])
-    about_zero = checked.about_zero.get(name, figures[name])
-    varies = hidden or (not poor and figures[name] < about_zero)
-    figure = checked.compared[name] if poor or varies else about_zero
-    limit = VARYING_DB if varies else FLOOR_DB
-    wanted = f"and {limit:.0f} are wanted"
-    if figure >= limit:
+    name, db = min(checked.compared.items(), key=lambda one: one[1])
+    wanted = f"and {FLOOR_DB:.0f} are wanted"
+    if not checked.below_floor:
         wanted += " with some to spare, as other samples may fare worse"
     return (
-        f"Output '{name}' of the quantized model: {'what varies in it ' if varies else ''}is {figure:.1f} dB from float on "
-        f"{checked.judged_on}, {'which is noise' if poor or hidden else wanted}."
+        f"Output '{name}' of the quantized model is {db:.1f} dB from float on {checked.judged_on}, "
+        f"{'which is noise' if checked.has_noise else wanted}."
     )
 
 
@@ -414,14 +412,14 @@ def warnings_of(
 
 def _doubts(checked: Verification) -> Iterator[str]:
     """Yield what the figures of a verification say against a result."""
-    if is_noise(checked) or hides_noise(checked):
+    if checked.has_noise:
         yield (
             f"{noise(checked)} This model may amplify any small change: verify it with a real sample before you ship "
             "it."
             if checked.on == MADE_UP
             else f"{noise(checked)} Evaluate it before you ship it (`quantkit evaluate`)."
         )
-    elif checked.on != MADE_UP and min(checked.held.values(), default=FLOOR_DB) < FLOOR_DB:
+    elif checked.on != MADE_UP and checked.below_floor:
         yield (
             f"{noise(checked)} Evaluate it before you ship it (`quantkit evaluate` names the layers that lose most)."
         )

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from quantkit.emit import Format, emit_dynamic
-from quantkit.errors import ModelError, VerifyError
+from quantkit.errors import ModelError
 from quantkit.files import scratch
 from quantkit.graph.half import half_type, widen, widened_note
 from quantkit.graph.load import LoadedModel
@@ -33,7 +33,6 @@ from quantkit.runtime.check_result import (
     Verification,
     run_float,
 )
-from quantkit.runtime.session import load_model
 from quantkit.settings import DynamicSettings
 from quantkit.settings.record import dynamic_record
 from quantkit.solve.blocks import BlockSettings, CodesFolder, solve_blind
@@ -45,11 +44,12 @@ from quantkit.workflows.measure import decide, timing_notes
 from quantkit.workflows.outcome import (
     TINY,
     QuantizeResult,
-    check_output_path,
     is_noise,
     noise,
+    read_model,
     require_change,
     require_same,
+    require_signal,
     require_smaller,
     unheeded,
     warnings_of,
@@ -94,9 +94,7 @@ def static(  # noqa: PLR0913 - one parameter per question
     if plan is not None:
         check_target_of(plan, job.options.runs_on)
     monitor.step(1, STEPS, "Reading the model")
-    source = load_model(job.source)
-    check_output_path(output, source, job.data)
-    source.require_weights()
+    source = read_model(job.source, output, job.data)
     with source.watched():
         prepared = prepare(
             source,
@@ -138,7 +136,7 @@ def write_float(
         external_data: Write weights to a ``.data`` file beside the model.
     """
     started, output = time.perf_counter(), Path(output)
-    loaded = _read(source, output)
+    loaded = read_model(source, output)
     with loaded.watched(), staged(output) as stage:
         reference = run_float(loaded)
         nbytes = stage.write(copy_of(loaded.model), external=external_data)
@@ -170,8 +168,7 @@ def prepare_model(
         moments: Whether to observe what rounding reads, and whether to keep it for more than one plan.
     """
     check_settings(job.options, job.output_format or Format.QDQ)
-    source = load_model(job.source)
-    source.require_weights()
+    source = read_model(job.source)
     with source.watched():
         prepared = prepare(source, job, monitor or Silent(), moments=moments)
         prepared = with_fitted_ranges(prepared, monitor or Silent())
@@ -219,7 +216,7 @@ def dynamic(  # noqa: PLR0913 - one parameter per question
     """
     started, output = time.perf_counter(), Path(output)
     progress("Reading")
-    loaded = _read(source, output)
+    loaded = read_model(source, output)
     progress("Planning")
     draft = _draft(loaded, options)
     if otherwise is not None and not _runs_integers(draft.plan):
@@ -248,8 +245,7 @@ def dynamic(  # noqa: PLR0913 - one parameter per question
             progress("Quantizing again, without integer arithmetic")
             draft = _second_draft(loaded, options, checked)
             nbytes, checked = _written(stage, draft, reference, origin)
-        if is_noise(checked) and sample is not None:
-            raise VerifyError(f"{noise(checked)} Nothing was written.")
+        require_signal(checked)
         if nbytes >= loaded.nbytes >= TINY and not options.covers_all:
             progress("Quantizing again, without small weights")
             draft = _draft_of_large(loaded, options, draft.plan, nbytes)
@@ -270,14 +266,6 @@ def dynamic(  # noqa: PLR0913 - one parameter per question
         ),
         seconds=time.perf_counter() - started,
     )
-
-
-def _read(source: str | Path | onnx.ModelProto, output: Path) -> LoadedModel:
-    """Load a model whose weights are all there, and that the output does not overwrite."""
-    loaded = load_model(source)
-    check_output_path(output, loaded)
-    loaded.require_weights()
-    return loaded
 
 
 def _runs_integers(plan: Plan, but: str = "") -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import log10
 from pathlib import Path
 from types import MappingProxyType
 
@@ -56,12 +57,12 @@ from quantkit.workflows.outcome import (
     TINY,
     QuantizeResult,
     check_output_path,
-    hides_noise,
     is_noise,
     noise,
     require_change,
     require_pair_safe,
     require_same,
+    require_signal,
     require_smaller,
     require_static,
     unfused,
@@ -100,6 +101,10 @@ _SHOWN = 3  # names in a message
 _FEW = 4  # samples
 _SLOWEST = 1.02  # of float's time
 _SLOW = "measured to be slower in integers than in float"
+_INSTEAD = (
+    "calibrate with more samples that look like those in use, leave layers in float (--exclude), or use "
+    "`quantkit quantize dynamic`"
+)
 _LARGER = 100.0  # dB that a file that has grown counts as: better noisy than larger, never both
 
 
@@ -113,6 +118,7 @@ class _Attempt:
         nbytes: Its size.
         checked: What the comparison with float found; None if it was switched off.
         kept: Nodes that are left out of integers because they were found to lose too much, or to gain too little.
+        excess: How much more noise samples have that do not help to set the ranges.
         given_up: What was given up, and why.
         is_noise: An earlier attempt gave noise.
         notes: What else was done.
@@ -124,6 +130,7 @@ class _Attempt:
     nbytes: int
     checked: Verification | None
     kept: Mapping[str, Kept] = field(default_factory=dict)
+    excess: float = 1.0
     given_up: tuple[str, ...] = ()
     is_noise: bool = False
     notes: tuple[str, ...] = ()
@@ -132,7 +139,7 @@ class _Attempt:
     @property
     def is_poor(self) -> bool:
         """Whether noise comes out, or came out before."""
-        return self.is_noise or is_noise(self.checked) or hides_noise(self.checked)
+        return self.is_noise or (self.checked is not None and self.checked.has_noise)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,13 +176,21 @@ class _Writer:
                 value.type = value.shape = None
         decided = {**kept_record(kept), **({"bits": dict(bits)} if bits else {})}
         origin = replace(self.origin, options={**self.origin.options, **decided})
-        nbytes, checked = write_checked(self.stage, model, self._reference(plan), origin)
-        return _Attempt(plan=plan, model=model, nbytes=nbytes, checked=checked, kept=kept)
+        reference = self._reference(plan)
+        nbytes, checked = write_checked(self.stage, model, reference, origin)
+        return _Attempt(
+            plan=plan,
+            model=model,
+            nbytes=nbytes,
+            checked=checked,
+            kept=kept,
+            excess=1.0 if reference is None else reference.excess_ratio,
+        )
 
     def _reference(self, plan: Plan) -> Reference | None:
         """Return the reference with the noise that samples would have if they did not help to set the ranges."""
-        if self.reference is None:
-            return None
+        if self.reference is None or not plan.activations:  # no range that samples could exceed
+            return self.reference
         judged = self.prepared.judged
         found = zip(judged, excess_of(self.prepared, plan), strict=False)
         excess = {id(feeds): own for feeds, own in found}
@@ -362,13 +377,14 @@ class _Writer:
         if not self._short(found) or self.reference is None or self.prepared.ready.nbytes > LARGE:
             return found.kept
         self.monitor.stage("Measuring which layers lose most")
+        # What is measured lacks the noise of samples that do not set the ranges, which the result is judged with.
         return quieter(
             self.prepared,
             found.plan,
             still_static(self.prepared.ready.products, found.plan, solved),
             costs,
             kept=found.kept,
-            aim=aim,
+            aim=aim + 10 * log10(found.excess),
             feeds=[feeds for feeds, _ in self.reference.runs],
         )
 
@@ -501,7 +517,7 @@ def realize(  # noqa: PLR0913 - one parameter per question
         if plan is None and job.options.packs:
             found = writer.pack(found, solved)
         if chosen.coverage == "gain":
-            _require_signal(found, writer.reference)
+            require_signal(found.checked, _INSTEAD)
         fusion, unsafe = None, list[str]()
         if verify and found.nbytes < LARGE:
             fusion = fusion_of(stage.model_path)
@@ -616,14 +632,6 @@ def write_checked(
     if reference is None:
         return nbytes, None
     return nbytes, compare_apart(stage.model_path, reference, nbytes=nbytes)
-
-
-def _require_signal(found: _Attempt, reference: Reference | None) -> None:
-    if is_noise(found.checked) and reference is not None and reference.on != MADE_UP:
-        raise VerifyError(
-            f"{noise(found.checked)} Nothing was written: calibrate with more samples that look like those in use, leave "
-            "layers in float (--exclude), or use `quantkit quantize dynamic`."
-        )
 
 
 def _solved(

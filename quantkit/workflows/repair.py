@@ -19,12 +19,11 @@ from quantkit.runtime.profile import CLOCK, is_plausible
 from quantkit.runtime.session import RUNTIME_ERRORS
 from quantkit.solve.losses import Meter
 from quantkit.workflows.measure import file_of
-from quantkit.workflows.outcome import hides_noise, is_noise
 from quantkit.workflows.plan_prepared import planner_of
 from quantkit.workflows.prepare import Feeds, Prepared
 
-__all__ = ["SMALL", "assumed_costs", "faster", "margin_db", "quieter", "ratio_to_float"]
-__all__ += ["short_of_floor", "small_weights", "stored_only", "time_ratios"]
+__all__ = ["SMALL", "PlanSearch", "assumed_costs", "faster", "margin_db", "quieter"]
+__all__ += ["ratio_to_float", "short_of_floor", "small_weights", "stored_only", "time_ratios"]
 __all__ += ["without_small_weights"]
 
 _SURE_DB = 0.5  # more than is wanted, of a result that may stay as it is
@@ -52,11 +51,11 @@ def short_of_floor(checked: Verification | None) -> float:
     """
     if checked is None:
         return 0.0
-    poor = is_noise(checked) or hides_noise(checked)
-    if not checked.compared:
+    poor = checked.has_noise
+    if checked.worst is None:
         return max(1 - a.share for a in checked.agreement.values()) if poor else 0.0
     enough = NOISE_DB if checked.on == MADE_UP else FLOOR_DB + _SURE_DB
-    return max(enough - min(checked.held.values()), _NOISY_DB if poor else 0.0, 0.0)
+    return max(enough - checked.worst, _NOISY_DB if poor else 0.0, 0.0)
 
 
 def margin_db(samples: int) -> float:
@@ -103,7 +102,31 @@ def quieter(  # noqa: PLR0913 - one parameter per question
         return kept
 
 
-class _Search:
+class PlanSearch:
+    """Plans of a prepared model with less in integers than one has, by the noise of single roundings."""
+
+    def __init__(self, prepared: Prepared, plan: Plan, costs: Costs, losses: Losses) -> None:
+        self.view = prepared.ready.view
+        self.plan, self.costs, self.losses = plan, costs, losses
+        self.nodes = {node.name: node for node in self.view.nodes}
+        self.forced = resolve_names(prepared.job.options.forced, self.view.names)
+        self._planner = planner_of(prepared, plan.output_format or Format.QDQ)
+        self._plans: dict[frozenset[tuple[str, Kept]], Plan] = {}
+
+    def planned(self, kept: Mapping[str, Kept]) -> Plan:
+        """Return the plan that leaves these out; made once."""
+        key = frozenset(kept.items())
+        if key not in self._plans:
+            self._plans[key] = self._planner(kept)
+        return self._plans[key]
+
+    def left_out(self, losses: Losses, weight: float) -> dict[str, Kept]:
+        """Return what is left out where one unit of noise is worth so many seconds; never what the user wants in integers."""
+        left = choose(self.view, self.plan, self.costs, losses, weight)
+        return {name: one for name, one in left.items() if name not in self.forced}
+
+
+class _Search(PlanSearch):
     """Plans by what noise is worth."""
 
     def __init__(
@@ -115,21 +138,14 @@ class _Search:
         meter: Meter,
         aim: float,
     ) -> None:
-        self.prepared = prepared
-        self.plan = plan
-        self.costs = costs
         self.meter = meter
         self.allowed = _LABELS if meter.by_labels else 10 ** (-aim / 10)
-        self.losses = meter.losses(self.allowed)
+        super().__init__(prepared, plan, costs, meter.losses(self.allowed))
         # Weights that are stored lose too, and no other choice about integers changes that.
         stored = meter.noise_of(plan, static=False)
         floor = 10 ** (-(FLOOR_DB + _SURE_DB) / 10)
         lost = max(stored.values(), default=0.0) > floor
         self.kept = {**kept, **(_float_weights(plan, self.losses, floor) if lost else {})}
-        self._planner = planner_of(prepared, plan.output_format or Format.QDQ)
-        self._plans: dict[frozenset[tuple[str, Kept]], Plan] = {}
-        self.nodes = {node.name: node for node in prepared.ready.view.nodes}
-        self.forced = resolve_names(prepared.job.options.forced, prepared.ready.view.names)
         self.tried: dict[frozenset[str], float] = {}
 
     def best(self) -> Mapping[str, Kept]:
@@ -189,21 +205,11 @@ class _Search:
         found = [self.losses.tensors.get(t, ()) for t in (*node.inputs, *node.outputs)]
         return max(max(f, default=0.0) for f in (*found, self.losses.nodes.get(name, ())))
 
-    def planned(self, kept: Mapping[str, Kept]) -> Plan:
-        """Return the plan that leaves these out; made once."""
-        key = frozenset(kept.items())
-        if key not in self._plans:
-            self._plans[key] = self._planner(kept)
-        return self._plans[key]
-
     def _seconds(self, kept: Mapping[str, Kept]) -> float:
-        return predict(self.prepared.ready.view, self.planned(kept), self.costs)
+        return predict(self.view, self.planned(kept), self.costs)
 
     def _at(self, weight: float) -> dict[str, Kept]:
-        """Return what is left out where one unit of noise is worth so many seconds."""
-        left = choose(self.prepared.ready.view, self.plan, self.costs, self.losses, weight)
-        # What the user wants in integers stays there, whatever it loses.
-        return {n: one for n, one in left.items() if n not in self.forced} | dict(self.kept)
+        return self.left_out(self.losses, weight) | dict(self.kept)
 
     def _is_quiet(self, kept: Mapping[str, Kept]) -> bool:
         """Say whether every output has enough with these left out; measured."""

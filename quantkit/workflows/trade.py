@@ -9,23 +9,21 @@ The noise of each rounding is known from the float model with switches (`quantki
 A plan is taken only if it is quieter on samples that did not choose it.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log10
 
 from quantkit.files import scratch
 from quantkit.observe.monitor import Monitor
-from quantkit.plan import Format, Kept, Mode, Plan
-from quantkit.plan.measured import Costs, Losses, choose, predict
+from quantkit.plan import Kept, Mode, Plan
+from quantkit.plan.measured import Costs, Losses, predict
 from quantkit.plan.model import SolvedIntegers
-from quantkit.plan.selection import resolve_names
 from quantkit.runtime.session import RUNTIME_ERRORS
 from quantkit.solve.losses import Meter
 from quantkit.solve.weights import still_static
 from quantkit.workflows.measure import write_draft
-from quantkit.workflows.plan_prepared import planner_of
 from quantkit.workflows.prepare import Feeds, Prepared
-from quantkit.workflows.repair import time_ratios
+from quantkit.workflows.repair import PlanSearch, time_ratios
 
 __all__ = ["Trade", "trade_time_for_noise"]
 
@@ -149,7 +147,7 @@ def _worst(meter: Meter, plan: Plan) -> float:
     return max(meter.noise_of(plan).values(), default=0.0)
 
 
-class _Search:
+class _Search(PlanSearch):
     """Plans with more in float, by the noise of single roundings and by predicted times."""
 
     def __init__(
@@ -160,14 +158,8 @@ class _Search:
         kept: Mapping[str, Kept],
         losses: Losses,
     ) -> None:
-        self.view = prepared.ready.view
-        self.plan, self.costs, self.losses = plan, costs, losses
-        self.planned: Callable[[Mapping[str, Kept]], Plan] = planner_of(
-            prepared, plan.output_format or Format.QDQ
-        )
-        self.forced = resolve_names(prepared.job.options.forced, self.view.names)
+        super().__init__(prepared, plan, costs, losses)
         self.single = {**losses.tensors, **losses.nodes}
-        self.nodes = {node.name: node for node in self.view.nodes}
         self.price = _PRICE * (sum(costs.floats.values()) + sum(costs.static.values()))
         self.start = self._candidate(plan, kept)
 
@@ -226,8 +218,8 @@ class _Search:
             nodes={n: (1.0,) for n in names if n in self.losses.nodes},
             tensors={t: (1.0,) for t in names if t in self.losses.tensors},
         )
-        left = choose(self.view, self.plan, self.costs, priced, self.price)
-        more = {n: replace(one, why=_WHY) for n, one in left.items() if n not in self.forced}
+        left = self.left_out(priced, self.price)
+        more = {n: replace(one, why=_WHY) for n, one in left.items()}
         kept = {**more, **start.kept}
         return self._candidate(self.planned(kept), kept)
 

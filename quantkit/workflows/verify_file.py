@@ -35,7 +35,7 @@ from quantkit.settings.record import data_settings_of
 from quantkit.text import printable
 from quantkit.workflows.apart import compare_apart
 from quantkit.workflows.calibrate import CalibrateOptions, opened_for
-from quantkit.workflows.outcome import hides_noise, is_noise, noise
+from quantkit.workflows.outcome import is_noise, noise
 
 __all__ = ["Attestation", "Check", "attest", "require_provenance", "version_changes"]
 __all__ += ["samples_used", "was_calibrated"]
@@ -347,7 +347,7 @@ def _judged(found: Verification) -> Check:
     compared = f"{found.judged_on}: {figures}"
     if is_noise(found):
         return Check("runs", "wrong", f"Runs in {here}, and gives noise. {noise(found)}")
-    if hides_noise(found):
+    if found.has_noise:
         return Check("runs", "unknown", f"Runs in {here}. {noise(found)}")
     return Check("runs", "ok", f"Runs in {here}; against float on {compared}.")
 

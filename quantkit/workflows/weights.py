@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from quantkit._version import __version__
 from quantkit.data import Samples, batches, collate
 from quantkit.emit.blocks import emit_blocks
-from quantkit.errors import QuantkitError, VerifyError
+from quantkit.errors import QuantkitError
 from quantkit.files import replace_text, scratch
 from quantkit.graph.channel_factors import Divisors, write_divisors
 from quantkit.graph.half import half_type, widen, widened_note
@@ -44,10 +44,10 @@ from quantkit.provenance import DataOrigin, ModelOrigin, Provenance, json_digest
 from quantkit.rewrite.awq import scale_inputs
 from quantkit.rewrite.simplify.subexpressions import tie_weights
 from quantkit.rewrite.smooth import smoothable
-from quantkit.runtime.check_result import LARGE, MADE_UP, Reference, run_float
+from quantkit.runtime.check_result import LARGE, Reference, run_float
 from quantkit.runtime.kernels import fusion_of
 from quantkit.runtime.profile import load_text
-from quantkit.runtime.session import RUNTIME_ERRORS, first_line, load_model
+from quantkit.runtime.session import RUNTIME_ERRORS, first_line
 from quantkit.runtime.taps import read_tensors
 from quantkit.settings import DataSettings, WeightsSettings
 from quantkit.settings.record import weights_record
@@ -73,11 +73,10 @@ from quantkit.workflows.calibrate import CalibrateOptions, OneShotData, OpenedDa
 from quantkit.workflows.measure import SWITCH
 from quantkit.workflows.outcome import (
     QuantizeResult,
-    check_output_path,
-    is_noise,
-    noise,
+    read_model,
     require_change,
     require_same,
+    require_signal,
     require_smaller,
     unheeded,
     warnings_of,
@@ -205,9 +204,7 @@ def quantize_weights(
     started = time.perf_counter()
     monitor, output = monitor or Silent(), Path(output)
     monitor.step(1, _STEPS, "Reading the model")
-    source = load_model(job.source)
-    check_output_path(output, source, job.data)
-    source.require_weights()
+    source = read_model(job.source, output, job.data)
     with source.watched(), scratch() as lab:
         ready = _ready(source, job, lab, monitor)
         origin = _origin(ready, job)
@@ -252,8 +249,7 @@ def quantize_weights(
 def plan_weights(job: WeightsJob, monitor: Monitor | None = None) -> Plan:
     """Make the plan of `quantize_weights`, and write nothing."""
     monitor = monitor or Silent()
-    source = load_model(job.source)
-    source.require_weights()
+    source = read_model(job.source)
     with source.watched(), scratch() as lab:
         ready = _ready(source, job, lab, monitor)
         origin = partial(_origin, ready, job)
@@ -601,11 +597,10 @@ def _written(
     write_divisors(model.metadata_props, ready.divided)
     origin = replace(origin, options={**origin.options, **decided.record})
     nbytes, checked = write_checked(stage, model, reference, origin)
-    if is_noise(checked) and reference is not None and reference.on != MADE_UP:
-        raise VerifyError(
-            f"{noise(checked)} Nothing was written: use more bits (--bits, --target-bits), smaller blocks, more samples, or leave layers in "
-            "float (--exclude)."
-        )
+    require_signal(
+        checked,
+        "use more bits (--bits, --target-bits), smaller blocks, more samples, or leave layers in float (--exclude)",
+    )
     require_smaller(source, nbytes)
     small = nbytes < LARGE
     notes = []

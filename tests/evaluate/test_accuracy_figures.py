@@ -30,6 +30,35 @@ def macro_f1(labels: Array, answers: Array) -> float:
     return float(np.mean(found))
 
 
+def test_contributions_to_spearman_are_its_derivative_by_the_weight_of_a_sample() -> None:
+    labels, answers = rng(3).integers(0, 6, 30).astype(float), rng(4).standard_normal((2, 30))
+    figure = Spearman(labels=labels, answers=answers)
+    # A sample that occurs once more among very many copies of all: the drop moves by its contribution over their number.
+    copies = 400
+    drops = [
+        one.value(0) - one.value(1)
+        for i in range(30)
+        for one in [figure.only(np.append(np.tile(np.arange(30), copies), i))]
+    ]
+    plain = figure.value(0) - figure.value(1)
+    slopes = (np.array(drops) - plain) * 30 * copies
+    np.testing.assert_allclose(figure.contributions(1) - plain, slopes, atol=0.02)
+
+
+def test_an_interval_of_distinct_samples_holds_the_value_of_all() -> None:
+    scores = np.ones((2, 40))
+    scores[1, 0] = 0.0
+    copied = np.append(np.arange(40), np.zeros(400, int))
+    figure = Mean(name="top-1", scores=scores[:, copied])
+    (found,) = metrics_of(
+        [figure], 1, main="top-1", confidence=0.95, seed=0, distinct=np.arange(40)
+    )
+    for value, interval in ((found.value, found.interval), (found.drop, found.drop_interval)):
+        assert interval is not None
+        assert value is not None
+        assert interval.low <= value <= interval.high
+
+
 @given(st.lists(st.tuples(*[st.integers(0, 4)] * 3), min_size=2, max_size=40))
 def test_f1_is_its_definition(cells: list[tuple[int, int, int]]) -> None:
     labels, before, now = np.array(cells).T

@@ -17,7 +17,15 @@ from quantkit import QuantizeResult, quantize_dynamic
 from quantkit.errors import ModelError, RuntimeSupportError, VerifyError
 from quantkit.graph.load import load
 from quantkit.runtime import check_result as verify
-from quantkit.runtime.check_result import Agreement, Reference, Verification, compare, run_float
+from quantkit.runtime.check_result import (
+    Agreement,
+    Excess,
+    Reference,
+    Tally,
+    Verification,
+    compare,
+    run_float,
+)
 from quantkit.runtime.session import (
     RUNTIME_ERRORS,
     readable_ir_version,
@@ -378,9 +386,49 @@ def test_a_sample_is_what_is_compared(tmp_path: Path) -> None:
     assert found.about_zero["y"] == pytest.approx(
         10 * np.log10(float((expected**2).sum()) / noise), abs=0.01
     )
-    varying = float(((expected - expected.mean()) ** 2).sum())
-    assert found.compared["y"] == pytest.approx(10 * np.log10(varying / noise), abs=0.01)
+    assert found.compared == found.about_zero  # the mean adds less than 10 dB
     assert (found.samples, found.judged_on) == (1, "a given sample")
+
+
+@given(st.floats(-100, 100), st.floats(0.01, 1), st.floats(0.001, 10))
+def test_the_mean_of_an_output_adds_10_db_at_most(mean: float, spread: float, noise: float) -> None:
+    expected = mean + spread * np.array([-1.0, 1.0, -1.0, 1.0])
+    tally = Tally()
+    tally.add(expected, expected + noise)
+    about_zero = 10 * np.log10((mean**2 + spread**2) / noise**2)
+    varying = 10 * np.log10(spread**2 / noise**2)
+    assert tally.about_zero == pytest.approx(about_zero, abs=1e-6)
+    assert tally.sqnr == pytest.approx(min(about_zero, varying + 10), abs=1e-6)
+    assert tally.lost == pytest.approx(10 ** (-tally.sqnr / 10))
+
+
+def test_each_sample_counts_in_median_worst_and_share(tmp_path: Path) -> None:
+    nodes = [node("Identity", ["x"], ["y"], "same")]
+    path = candidate(model(graph(nodes, {"x": ["N", 4]}, {"y": ["N", 4]}, {})), tmp_path)
+    signal = np.array([[-1.0, 1.0, -1.0, 1.0]], np.float32)
+    errors = [0.01, 0.02, 0.1, 0.5]  # 40, 34, 20 and 6 dB
+
+    def found(mean: float, excess: float) -> Verification:
+        runs = [({"x": mean + signal + e}, {"y": mean + signal}) for e in errors]
+        (feeds, outputs), *others = runs
+        reference = Reference(
+            feeds=feeds,
+            outputs=outputs,
+            others=tuple(others),
+            on=verify.IN_TURNS,
+            excess=({"y": Excess(1e9, excess * 1e9)},) * 4,
+        )
+        return compare(path, reference, nbytes=1000)
+
+    plain = found(0.0, 1.0)
+    assert plain.median["y"] == pytest.approx((20 + 33.98) / 2, abs=0.01)
+    assert plain.lowest["y"] == pytest.approx(6.02, abs=0.01)
+    assert plain.largest_share["y"] == pytest.approx(0.25 / 0.2605, abs=1e-4)
+    assert found(0.0, 10.0).compared["y"] == pytest.approx(plain.compared["y"] - 10, abs=0.01)
+    assert found(0.0, 10.0).lowest["y"] == pytest.approx(-3.98, abs=0.01)
+    # What the mean may not add to all samples it does not add to one.
+    assert found(1000.0, 1.0).compared["y"] == pytest.approx(plain.compared["y"] + 10, abs=0.05)
+    assert found(1000.0, 1.0).lowest["y"] == pytest.approx(16.02, abs=0.05)
 
 
 # --- candidates --------------------------------------------------------------------------------
@@ -462,7 +510,7 @@ def test_a_candidate_that_fails_is_not_written(
 
 
 def test_noise_on_a_sample_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quantkit.workflows.outcome.NOISE_DB", 1000.0)
+    monkeypatch.setattr("quantkit.runtime.check_result.NOISE_DB", 1000.0)
     with pytest.raises(VerifyError, match=r"'y' .* is noise"):
         quantized(matmul_model(), tmp_path, sample=FEEDS)
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
@@ -471,7 +519,7 @@ def test_noise_on_a_sample_is_an_error(tmp_path: Path, monkeypatch: pytest.Monke
 def test_noise_on_made_up_inputs_is_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quantkit.workflows.outcome.NOISE_DB", 1000.0)
+    monkeypatch.setattr("quantkit.runtime.check_result.NOISE_DB", 1000.0)
     result = quantized(matmul_model(), tmp_path)
     assert any("switched off" in warning for warning in result.warnings)
     assert any("random inputs" in warning for warning in result.warnings)

@@ -13,6 +13,7 @@ from serve_cases import linear
 
 from quantkit.errors import ModelError, UsageError
 from quantkit.serve.engine import Engine, _tried, load_engine
+from quantkit.serve.mixing import mixing_operator
 from quantkit.serve.predict import answer
 from quantkit.settings import DynamicSettings
 from quantkit.workflows.pipeline import dynamic
@@ -178,6 +179,13 @@ def test_the_sequence_of_a_recurrent_model_is_not_a_batch(tmp_path: Path, op: st
     assert "depends on the rows beside it" in _tried(floats, feeds)  # also found by running it
     proto = recurrent(op, ["n", "steps", 4], batch_first=True)
     assert load_engine(save(proto, tmp_path / "batch.onnx")).unbatched == ""
+
+
+def test_a_recurrent_operator_that_reads_batches_first_does_not_mix_rows() -> None:
+    proto = recurrent("GRU", ["n", "steps", 4])
+    assert "sequence of a GRU" in mixing_operator(proto.SerializeToString(), {"x"})
+    proto.graph.node[1].attribute.append(onnx.helper.make_attribute("layout", 1))
+    assert mixing_operator(proto.SerializeToString(), {"x"}) == ""
 
 
 def test_an_axis_that_is_called_a_sequence_is_not_a_batch(tmp_path: Path) -> None:

@@ -15,9 +15,10 @@ from quantkit.errors import NothingToQuantizeError
 from quantkit.observe import Calibration
 from quantkit.observe.monitor import Silent
 from quantkit.plan import Mode
-from quantkit.runtime.check_result import FLOOR_DB
+from quantkit.runtime.check_result import FLOOR_DB, Excess
 from quantkit.settings import NodeRule
 from quantkit.solve.losses import Meter
+from quantkit.workflows import realize
 from quantkit.workflows.plan_prepared import plan_of
 from quantkit.workflows.realize import _solved
 
@@ -105,6 +106,22 @@ def test_what_loses_most_is_left_out_and_the_rest_stays_in_integers(
     assert modes(result)[Mode.STATIC] >= 2
     said = (*result.notes, *result.warnings)
     assert any(f"'{at_fault}'" in text and "dB from float" in text for text in said)
+
+
+@pytest.mark.parametrize(("excess", "static"), [(20.0, 2), (300.0, 0)])
+def test_noise_of_samples_left_out_in_turn_is_repaired_and_needs_a_range(
+    excess: float, static: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared = quantkit.prepare_static(loud_branch(), images(12, 1))
+    outside = dict.fromkeys(("y", "z"), Excess(1e9, 1e9 * excess))
+    monkeypatch.setattr(realize, "excess_of", lambda *_: (outside,) * 12)
+    result = quantkit.realize_plan(prepared, None, tmp_path / "q.onnx")
+    assert modes(result)[Mode.STATIC] == static
+    assert result.verification is not None
+    assert not result.verification.below_floor
+    # Where all activations are float, no range can be exceeded: the figure is that of any other samples.
+    others = worst(loud_branch(), tmp_path / "q.onnx", images(64, 2))
+    assert bool(static) or result.verification.worst == pytest.approx(others, abs=1.5)
 
 
 def test_a_model_that_keeps_the_floor_is_left_as_the_rules_have_it(tmp_path: Path) -> None:

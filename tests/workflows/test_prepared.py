@@ -214,7 +214,7 @@ def test_fewer_integers_are_tried_on_the_same_preparation(
     prepared = quantkit.prepare_static(source, data)
     before = state(prepared)
     poison(data)
-    monkeypatch.setattr("quantkit.workflows.outcome.NOISE_DB", 1000.0)
+    monkeypatch.setattr("quantkit.runtime.check_result.NOISE_DB", 1000.0)
     with pytest.raises(quantkit.QuantkitError, match="is noise"):
         quantkit.realize_plan(prepared, None, tmp_path / "q.onnx")
     assert state(prepared) == before

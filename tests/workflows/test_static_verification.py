@@ -1,5 +1,7 @@
 """What static quantization says of its result is true, and noise is not written."""
 
+import re
+from collections.abc import Sequence
 from itertools import count as numbers
 from pathlib import Path
 
@@ -7,6 +9,8 @@ import numpy as np
 import onnx
 import pytest
 from builders import Array, graph, model, node, rng, run, weight
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from onnx import TensorProto
 from static_cases import chain
 
@@ -15,9 +19,17 @@ from quantkit.api.evaluate import evaluate_models
 from quantkit.errors import VerifyError
 from quantkit.plan import Mode
 from quantkit.provenance import read_provenance
-from quantkit.runtime.check_result import CALIBRATED, HELD_OUT, IN_TURNS, Verification
+from quantkit.runtime.check_result import (
+    CALIBRATED,
+    FLOOR_DB,
+    HELD_OUT,
+    IN_TURNS,
+    NOISE_DB,
+    Verification,
+)
 from quantkit.settings import DataSettings, RecoverSettings
-from quantkit.workflows.outcome import noise
+from quantkit.workflows.outcome import _doubts, noise
+from quantkit.workflows.repair import short_of_floor
 from quantkit.workflows.reproduce import reproduce
 from quantkit.workflows.verify_file import attest
 
@@ -86,20 +98,62 @@ def test_noise_that_a_given_plan_makes_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "p.onnx").exists()
 
 
-def test_a_constant_in_front_of_the_signal_does_not_hide_noise(tmp_path: Path) -> None:
+def offset(by: float) -> onnx.ModelProto:
+    """Two Convs, with a constant added to all outputs."""
     proto = chain(node("Relu", ["a"], ["b"], "relu"))
     bias = next(t for t in proto.graph.initializer if t.name == "c2_b")
-    far = onnx.numpy_helper.to_array(bias) + np.float32(1e4)
+    far = onnx.numpy_helper.to_array(bias) + np.float32(by)
     bias.CopyFrom(onnx.numpy_helper.from_array(far, "c2_b"))
+    return proto
+
+
+def test_a_constant_in_front_of_the_signal_does_not_hide_noise(tmp_path: Path) -> None:
+    proto = offset(1e4)
     data = rng(1).standard_normal((48, 8, 6, 6)).astype(np.float32)
     blind = quantize_static(proto, tmp_path / "b.onnx", data, verify=False, recover=FAST)
     result = quantize_static(proto, tmp_path / "q.onnx", data, recover=FAST, plan=blind.plan)
     assert checked(result).about_zero["y"] > 40
     assert checked(result).compared["y"] < 5
-    assert any("what varies in it" in text for text in result.warnings)
+    assert any("which is noise" in text for text in result.warnings)
     mended = quantize_static(proto, tmp_path / "m.onnx", data, recover=FAST)
     assert checked(mended).compared["y"] > 25
     assert mended.plan.node["c2"].mode is Mode.STORED
+
+
+@pytest.mark.parametrize("by", [0.0, 3.0, 10.0, 20.0, 30.0, 60.0, 200.0])
+def test_the_printed_figure_is_the_one_that_the_floor_applies_to(by: float, tmp_path: Path) -> None:
+    proto, data = offset(by), rng(1).standard_normal((48, 8, 6, 6)).astype(np.float32)
+    plan = quantize_static(proto, tmp_path / "b.onnx", data, verify=False, recover=FAST).plan
+    result = quantize_static(proto, tmp_path / "q.onnx", data, recover=FAST, plan=plan)
+    assert_printed_is_judged(checked(result), result.warnings)
+    mended = quantize_static(proto, tmp_path / "m.onnx", data, recover=FAST)
+    assert_printed_is_judged(checked(mended), mended.warnings)
+
+
+@given(
+    st.lists(st.floats(-30, 60) | st.floats(19.8, 20.2) | st.floats(4.8, 5.2), min_size=1),
+    st.sampled_from([HELD_OUT, IN_TURNS, CALIBRATED]),
+)
+@settings(max_examples=300)
+def test_a_floor_is_missed_if_and_only_if_a_printed_figure_is_below_it(
+    figures: list[float], on: str
+) -> None:
+    compared = {f"y{i}": db for i, db in enumerate(figures)}
+    found = Verification(compared=compared, note="", ran=True, samples=8, on=on)
+    assert_printed_is_judged(found, list(_doubts(found)))
+    assert (short_of_floor(found) > 0) == (min(printed(found)) < FLOOR_DB + 0.5)
+
+
+def printed(found: Verification) -> list[float]:
+    return [float(db) for db in re.findall(r"(\S+) dB", found.figures())]
+
+
+def assert_printed_is_judged(found: Verification, warned: Sequence[str]) -> None:
+    lowest = min(printed(found))
+    below = [text for text in warned if "20 are wanted." in text or "which is noise." in text]
+    assert bool(below) == (lowest < FLOOR_DB)
+    assert all(float(text.split(" dB")[0].split()[-1]) == lowest for text in below)
+    assert (found.heading == "noise") == (lowest < NOISE_DB)
 
 
 def images(folder: Path, count: int) -> Path:
@@ -198,22 +252,13 @@ def test_a_model_with_a_fixed_batch_is_judged_on_whole_batches(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("centred", "about_zero", "said"),
+    ("figure", "said"),
     [
-        (20.1, 20.2, "is 20.2 dB from float on 6 samples that it was not calibrated with, and 20 are wanted with some"),
-        (15.0, 18.0, "is 18.0 dB from float on 6 samples that it was not calibrated with, and 20 are wanted."),
-        (9.0, 30.0, "what varies in it is 9.0 dB from float on 6 samples that it was not calibrated with, and 10"),
+        (20.2, "is 20.2 dB from float on 6 samples that it was not calibrated with, and 20 are wanted with some"),
+        (19.96, "is 20.0 dB from float on 6 samples that it was not calibrated with, and 20 are wanted with some"),
+        (18.0, "is 18.0 dB from float on 6 samples that it was not calibrated with, and 20 are wanted."),
     ],
 )  # fmt: skip
-def test_the_limit_that_is_named_is_the_one_that_is_missed(
-    centred: float, about_zero: float, said: str
-) -> None:
-    found = Verification(
-        compared={"y": centred},
-        about_zero={"y": about_zero},
-        note="",
-        ran=True,
-        samples=6,
-        on=HELD_OUT,
-    )
+def test_the_limit_is_named_with_the_figure_that_misses_it(figure: float, said: str) -> None:
+    found = Verification(compared={"y": figure}, note="", ran=True, samples=6, on=HELD_OUT)
     assert said in noise(found)
