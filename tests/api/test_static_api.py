@@ -1,6 +1,7 @@
 """`quantize_static` as users call it: on the sample model, with data of every kind."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -90,8 +91,10 @@ CALIBRATIONS: dict[str, Callable[[Path], Any]] = {
 @pytest.mark.parametrize("kind", [*DATA, *CALIBRATIONS])
 def test_every_kind_of_data_gives_the_same_activations(kind: str, tmp_path: Path) -> None:
     data = {**DATA, **CALIBRATIONS}[kind](tmp_path)
-    result = quantize_static(SAMPLE.model, tmp_path / "q.onnx", data, recover=FAST)
-    expected = quantize_static(SAMPLE.model, tmp_path / "e.onnx", IMAGES, recover=FAST)
+    # Ranges are fitted only to data that can be read again.
+    recover = replace(FAST, activation_ranges=False)
+    result = quantize_static(SAMPLE.model, tmp_path / "q.onnx", data, recover=recover)
+    expected = quantize_static(SAMPLE.model, tmp_path / "e.onnx", IMAGES, recover=recover)
     assert [n.mode for n in result.plan.nodes] == [n.mode for n in expected.plan.nodes]
     for found, wanted in zip(result.plan.activations, expected.plan.activations, strict=True):
         # What cannot be counted before it is read is thinned otherwise.
