@@ -16,8 +16,8 @@ import numpy as np
 from quantkit.errors import UsageError
 from quantkit.numerics.affine import affine_from_range
 from quantkit.numerics.dtypes import UINT8, IntType
+from quantkit.ort.override_checks import check_overrides
 from quantkit.ort.quant_utils import type_name
-from quantkit.ort.tensor_quant_overrides import check_overrides
 from quantkit.settings import QdqSettings, TensorRule, closest
 from quantkit.spec import PerTensor, QuantSpec, named_int_type
 
@@ -62,7 +62,7 @@ def rules_of(overrides: _Given, tensors: Tensors, defaults: Defaults) -> list[Te
     """Return the rules for each tensor that is overridden: one, and another if it is converted for some nodes.
 
     Args:
-        overrides: By tensor a list of dictionaries; see `quantkit.ort.tensor_quant_overrides`.
+        overrides: By tensor a list of dictionaries; see `quantkit.ort.override_checks`.
         tensors: Those of the model.
         defaults: Types and symmetry of others.
 
