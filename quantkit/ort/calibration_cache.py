@@ -1,7 +1,4 @@
-"""The files of `calibration_cache_path`: onnxruntime's JSON table of ranges, or a calibration of quantkit's.
-
-And onnxruntime's calibration methods by quantkit's names.
-"""
+"""The files of `calibration_cache_path`: onnxruntime's JSON table of ranges, or a calibration of quantkit's."""
 
 import json
 import logging
@@ -26,55 +23,16 @@ from quantkit.observe.observations import Observations
 from quantkit.observe.points import Points
 from quantkit.observe.prepare import with_model_folder
 from quantkit.observe.requests import MinMaxOf, RunningMinMax
+from quantkit.ort.extra_options import METHODS
 from quantkit.provenance import model_digest
 from quantkit.runtime.session import load_model
 from quantkit.settings import DataSettings
 from quantkit.workflows.calibrate import CalibrateOptions, calibrate_model, open_samples
 
-__all__ = ["cached", "calibration_of", "method_of"]
+__all__ = ["cached", "calibration_of"]
 
 _LOG = logging.getLogger(__name__)
-_PERCENTILE = 99.999  # onnxruntime's default
-# For integers a distribution is its whole range.
-_NAMES = {
-    "MinMax": "minmax",
-    "Entropy": "entropy",
-    "Percentile": "percentile",
-    "Distribution": "minmax",
-}
 _FILE_OF_OURS = ".calibration"
-
-
-def method_of(
-    method: Any, momentum: float | None = None, percentile: float | None = None
-) -> CalibratorOf | None:
-    """Return the calibrator that is asked for; None if nothing is.
-
-    Args:
-        method: A `CalibrationMethod`, quantkit's or onnxruntime's own, or None.
-        momentum: Of a moving average of minima and maxima.
-        percentile: Per cent of the values kept.
-
-    Raises:
-        UsageError: There is no such method, or settings that do not belong to it.
-    """
-    name = None if method is None else str(getattr(method, "name", method))
-    if name is not None and name not in _NAMES:
-        raise UsageError(f"Unknown calibration method {method!r}: use one of {', '.join(_NAMES)}.")
-    if momentum is not None and name in {None, "MinMax"}:
-        return _asked("moving_average", momentum=momentum)
-    if name == "Percentile" or (name is None and percentile is not None):
-        return _asked("percentile", keep=_PERCENTILE if percentile is None else float(percentile))
-    return None if name is None else _asked(_NAMES[name])
-
-
-def _asked(name: str, **settings: float) -> CalibratorOf:
-    ask = CalibratorOf(name=name, settings=tuple(settings.items()))
-    try:
-        ask.create(1)
-    except ValueError as e:
-        raise UsageError(str(e)) from e
-    return ask
 
 
 def _read_table(path: Path) -> tuple[dict[str, Any], Mapping[str, Any]]:
@@ -86,7 +44,14 @@ def _read_table(path: Path) -> tuple[dict[str, Any], Mapping[str, Any]]:
         raise as_os_error(UsageError(f"There is no table of ranges '{path}'."), e) from e
     except OSError as e:
         raise as_os_error(UsageError(f"Cannot read '{path}': {e.strerror or e}."), e) from e
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as e:
+    except (
+        ArithmeticError,
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        RecursionError,
+    ) as e:
         reason = "it is no text" if isinstance(e, UnicodeDecodeError) else f"{e!r:.100}"
         raise UsageError(f"'{path}' is no table of ranges: {reason}.") from e
 
@@ -108,7 +73,7 @@ def _write_table(
         for name, (low, high) in ranges.items()
     }
     label = {"CLS": "CalibrationMethod", "value": f"CalibrationMethod.{method}"}
-    known = label if method in _NAMES else method
+    known = label if method in METHODS else method
     table = {"CLS": "TensorsData", "data": data, "calibration_method": known, **more}
     check_folder(path.parent, [path.name], ())
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -223,7 +188,7 @@ def _method(ask: CalibratorOf) -> str:
     """Return onnxruntime's name of a method, as tables say it; quantkit's own if it has none."""
     if ask.name == "moving_average":
         return "MinMax"
-    return next((theirs for theirs, ours in _NAMES.items() if ours == ask.name), ask.name)
+    return next((theirs for theirs, ours in METHODS.items() if ours == ask.name), ask.name)
 
 
 def _told(name: str, settings: Mapping[str, Any]) -> str:

@@ -132,7 +132,7 @@ class MatMulNBitsQuantizer:
             quant_axes=quant_axes,
             bits=bits,
         )
-        if channel_wised_quantize:
+        if channel_wised_quantize and algo_config is None:
             self.algo_config.channel_wised_quantize = True  # refused below, with the reason
         settings_of(self.algo_config, self._given)
 

@@ -18,7 +18,7 @@ from quantkit.errors import NothingToQuantizeError, UsageError
 from quantkit.graph.load import load
 from quantkit.ops.float_ops import CLIPS, NORMALIZES, PRODUCTS
 from quantkit.ort._passthrough import forward
-from quantkit.ort.calibration_cache import cached, method_of
+from quantkit.ort.calibration_cache import cached
 from quantkit.ort.dynamic import float_instead, quantize_dynamic, told
 from quantkit.ort.extra_options import Defaults, ExtraOptions, Tensors, read_extra_options
 from quantkit.ort.quant_utils import plain_name, type_name
@@ -99,7 +99,7 @@ def quantize_static(  # noqa: PLR0913 - onnxruntime's signature
     """
     check_output(model_output)
     extra = read_extra_options(extra_options)
-    ask = method_of(calibrate_method, extra.momentum, extra.percentile)
+    ask = extra.calibrator(calibrate_method)
     check_static_quant_arguments(quant_format or QuantFormat.QDQ, activation_type, weight_type)
     activation = None if activation_type is None else type_name(activation_type)
     weight = None if weight_type is None else type_name(weight_type)
@@ -110,7 +110,7 @@ def quantize_static(  # noqa: PLR0913 - onnxruntime's signature
     if covered == "all":
         _refuse_subgraphs(model_input, extra)
         # As onnxruntime does where nothing is said: no value is cut off. A cache holds the same.
-        ask = ask or method_of(CalibrationMethod.MinMax)
+        ask = ask or ExtraOptions().calibrator(CalibrationMethod.MinMax)
     given = StaticSettings(
         target=target,
         format=_format(quant_format or QuantFormat.QDQ),

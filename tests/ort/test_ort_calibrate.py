@@ -239,6 +239,7 @@ def test_caches_that_cannot_be(source: Path, tmp_path: Path) -> None:
         ({"highest": float("inf")}, "range of tensor 'x' is none"),
         ({"lowest": 5.0, "highest": -5.0}, "is none: 5 to -5"),
         ({"lowest": "low"}, "no table of ranges"),
+        ({"lowest": 10**400}, "no table of ranges"),
         ({"lowest": None}, "no range of tensor 'x'"),
     ],
 )
