@@ -40,8 +40,6 @@ def _read_table(path: Path) -> tuple[dict[str, Any], Mapping[str, Any]]:
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
         return {name: _ends(known) for name, known in table["data"].items()}, table
-    except FileNotFoundError as e:
-        raise as_os_error(UsageError(f"There is no table of ranges '{path}'."), e) from e
     except OSError as e:
         raise as_os_error(UsageError(f"Cannot read '{path}': {e.strerror or e}."), e) from e
     except (
