@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from onnx import TensorProto
+from onnxruntime.quantization import calibrate
 from onnxruntime.quantization import quant_utils as theirs
 from onnxruntime.quantization.calibrate import CalibrationMethod, TensorData, TensorsData
 
@@ -68,9 +69,11 @@ def write_calibration_table(
     for name in calibration_cache.keys():  # noqa: SIM118 - TensorsData is not a mapping
         found = calibration_cache[name]
         ends = getattr(found, "range_value", found)
-        extent = np.array(max(np.abs(end).max(initial=0) for end in ends), np.float32)
-        extents[name] = TensorData(lowest=-extent, highest=extent)
+        extent = max(float(np.abs(end).max(initial=0)) for end in ends)
+        low, high = (np.array(end, np.float32) for end in (-extent, extent))
+        extents[name] = TensorData(lowest=low, highest=high)
     theirs.write_calibration_table(TensorsData(CalibrationMethod.MinMax, extents), str(dir))
-    encoder = forward("quantkit.ort.calibrate")("CalibrationCacheEncoder")
-    text = json.dumps(calibration_cache, cls=encoder)
-    Path(dir, "calibration.json").write_text(text, encoding="utf-8")
+    encoder = getattr(calibrate, "CalibrationCacheEncoder", None)  # older versions have none
+    if encoder is not None:
+        text = json.dumps(calibration_cache, cls=encoder)
+        Path(dir, "calibration.json").write_text(text, encoding="utf-8")

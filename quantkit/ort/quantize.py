@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -455,6 +456,10 @@ def get_qdq_config(  # noqa: PLR0913 - onnxruntime's signature
     if strange is not None:
         raise UsageError(
             f"calibrate_args has no '{strange}': known are {', '.join(_CALIBRATE_ARGS)}."
+        )
+    if "op_types_to_quantize" not in signature(_THEIRS.get_qdq_config).parameters:
+        raise UsageError(
+            "get_qdq_config needs a newer onnxruntime: upgrade it, or write a StaticQuantConfig."
         )
     listed = nodes_to_exclude if callable(nodes_to_exclude) else list(nodes_to_exclude or ())
     found = _THEIRS.get_qdq_config(
