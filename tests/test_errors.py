@@ -68,12 +68,6 @@ CALLS: dict[str, tuple[Callable[[Path, Path], Any], type[QuantkitError], type[OS
         FileNotFoundError,
         "Cannot read plan",
     ),
-    "table of ranges": (
-        lambda _, p: ort.load_tensors_data(p / "none.json"),
-        UsageError,
-        FileNotFoundError,
-        "There is no table of ranges",
-    ),
     "cache": (
         lambda m, p: ort.quantize_static(m, p / "o.onnx", calibration_cache_path=p / "none.json"),
         UsageError,

@@ -2,16 +2,13 @@
 
     from quantkit.ort import QuantType, quantize_static      # was: from onnxruntime.quantization
 
-Names, parameters and their order are onnxruntime's. An argument that is given is honoured; one that is left out is
-quantkit's choice. What quantkit does not do raises an error that names the quantkit way. The modules in which scripts
-find these names there are here as well: `calibrate`, `onnx_model`, `preprocess`, `qdq_loss_debug`, `quant_utils`,
-`quantize`, `registry`, `shape_inference`, `tensor_quant_overrides`, `execution_providers.qnn`, and the command
-`static_quantize_runner`; `matmul_nbits_quantizer` is both.
+Calls that quantize are quantkit's, with onnxruntime's parameters in their order: `quantize_static`, `quantize_dynamic`,
+`quantize`, `QDQQuantizer`, `matmul_nbits_quantizer` and the command `static_quantize_runner`. An argument that is passed
+is honoured; quantkit chooses where one is left out. All other names and modules are onnxruntime's own.
 """
 
-from typing import Any
-
-from quantkit.ort.calibrate import (
+from onnxruntime.quantization import calibrate
+from onnxruntime.quantization.calibrate import (
     CalibraterBase,
     CalibrationDataReader,
     CalibrationMethod,
@@ -22,22 +19,21 @@ from quantkit.ort.calibrate import (
     TensorData,
     TensorsData,
     create_calibrator,
-    load_tensors_data,
-    save_tensors_data,
 )
-from quantkit.ort.missing import missing
+from onnxruntime.quantization.quant_utils import QuantFormat, QuantizationMode, QuantType
+from onnxruntime.quantization.shape_inference import quant_pre_process
+
+from quantkit.ort._passthrough import forward
 from quantkit.ort.qdq_quantizer import QDQQuantizer
-from quantkit.ort.quant_utils import QuantFormat, QuantType, write_calibration_table
+from quantkit.ort.quant_utils import write_calibration_table
 from quantkit.ort.quantize import (
     DynamicQuantConfig,
-    QuantizationMode,
     StaticQuantConfig,
     get_qdq_config,
     quantize,
     quantize_dynamic,
     quantize_static,
 )
-from quantkit.ort.shape_inference import quant_pre_process
 
 __all__ = [
     "CalibraterBase",
@@ -57,15 +53,14 @@ __all__ = [
     "TensorsData",
     "create_calibrator",
     "get_qdq_config",
-    "load_tensors_data",
     "quant_pre_process",
     "quantize",
     "quantize_dynamic",
     "quantize_static",
-    "save_tensors_data",
     "write_calibration_table",
 ]
 
+__getattr__ = forward(__name__)
 
-def __getattr__(name: str) -> Any:
-    raise missing(__name__, name)
+# Older versions of onnxruntime do not have these two.
+__all__ += [n for n in ("load_tensors_data", "save_tensors_data") if hasattr(calibrate, n)]

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+from onnxruntime.quantization.quant_utils import QuantType
 
 from quantkit.api.arguments import check_output, checked_names
 from quantkit.errors import NothingToQuantizeError
 from quantkit.ops import FACTS
 from quantkit.ort.extra_options import read_extra_options
-from quantkit.ort.quant_utils import QuantType, type_name
+from quantkit.ort.quant_utils import type_name
 from quantkit.plan import Mode, Plan
 from quantkit.plan.dynamic import AS_ASKED
 from quantkit.settings import DynamicSettings

@@ -16,12 +16,20 @@ import numpy as np
 from quantkit.errors import UsageError
 from quantkit.numerics.affine import affine_from_range
 from quantkit.numerics.dtypes import UINT8, IntType
+from quantkit.observe import CalibratorOf
+from quantkit.ort.override_checks import check_overrides
 from quantkit.ort.quant_utils import type_name
-from quantkit.ort.tensor_quant_overrides import check_overrides
 from quantkit.settings import QdqSettings, TensorRule, closest
 from quantkit.spec import PerTensor, QuantSpec, named_int_type
 
-__all__ = ["Defaults", "ExtraOptions", "Tensors", "read_extra_options", "rules_of"]
+__all__ = [
+    "METHODS",
+    "Defaults",
+    "ExtraOptions",
+    "Tensors",
+    "read_extra_options",
+    "rules_of",
+]
 
 _Given = Mapping[str, Any]
 
@@ -62,7 +70,7 @@ def rules_of(overrides: _Given, tensors: Tensors, defaults: Defaults) -> list[Te
     """Return the rules for each tensor that is overridden: one, and another if it is converted for some nodes.
 
     Args:
-        overrides: By tensor a list of dictionaries; see `quantkit.ort.tensor_quant_overrides`.
+        overrides: By tensor a list of dictionaries; see `quantkit.ort.override_checks`.
         tensors: Those of the model.
         defaults: Types and symmetry of others.
 
@@ -186,6 +194,14 @@ def _by_ranges(
 
 # onnxruntime's default share of the newest batch in a moving average.
 _NEWEST = 0.01
+_PERCENTILE = 99.999  # onnxruntime's default
+# onnxruntime's calibration methods by quantkit's names; for integers a distribution is its whole range.
+METHODS = {
+    "MinMax": "minmax",
+    "Entropy": "entropy",
+    "Percentile": "percentile",
+    "Distribution": "minmax",
+}
 # What NNAPI's Sigmoid makes in uint8.
 _NNAPI_SCALE = 1 / 256
 
@@ -238,6 +254,23 @@ class ExtraOptions:
         )
         return plain != QdqSettings() or bool(self.overrides) or self.nnapi_sigmoid
 
+    def calibrator(self, method: Any) -> CalibratorOf | None:
+        """Return the calibrator that the options and a `CalibrationMethod` ask for together; None if neither does.
+
+        Raises:
+            UsageError: There is no such method, or settings that do not belong to it.
+        """
+        name = None if method is None else str(getattr(method, "name", method))
+        if name is not None and name not in METHODS:
+            known = ", ".join(METHODS)
+            raise UsageError(f"Unknown calibration method {method!r}: use one of {known}.")
+        if self.momentum is not None and name in {None, "MinMax"}:
+            return _calibrator("moving_average", momentum=self.momentum)
+        if name == "Percentile" or (name is None and self.percentile is not None):
+            keep = _PERCENTILE if self.percentile is None else float(self.percentile)
+            return _calibrator("percentile", keep=keep)
+        return None if name is None else _calibrator(METHODS[name])
+
     def rules(self, tensors: Tensors, defaults: Defaults) -> tuple[TensorRule, ...]:
         """Return what is said of single tensors, as rules."""
         found = rules_of(self.overrides or {}, tensors, defaults)
@@ -251,6 +284,15 @@ class ExtraOptions:
                 if name not in named
             ]
         return tuple(found)
+
+
+def _calibrator(name: str, **settings: float) -> CalibratorOf:
+    ask = CalibratorOf(name=name, settings=tuple(settings.items()))
+    try:
+        ask.create(1)
+    except ValueError as e:
+        raise UsageError(str(e)) from e
+    return ask
 
 
 # Keys that are translated.

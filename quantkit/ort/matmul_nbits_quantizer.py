@@ -9,28 +9,28 @@ import argparse
 import logging
 import sys
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, wraps
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import onnx
+from onnxruntime.quantization import matmul_nbits_quantizer as theirs
+from onnxruntime.quantization.matmul_nbits_quantizer import (
+    DefaultWeightOnlyQuantConfig,
+    WeightOnlyQuantConfig,
+)
+from onnxruntime.quantization.onnx_model import ONNXModel
+from onnxruntime.quantization.quant_utils import QuantFormat
 
 from quantkit.api.arguments import checked_names
 from quantkit.errors import OutputError, QuantkitError, UsageError, as_os_error
 from quantkit.files import scratch
 from quantkit.graph.load import read_structure
-from quantkit.ort.missing import missing
-from quantkit.ort.onnx_model import ONNXModel
-from quantkit.ort.quant_utils import QuantFormat
+from quantkit.graph.messages import to_ir
+from quantkit.graph.save import staged
+from quantkit.ort._passthrough import forward
 from quantkit.ort.weight_only import Given, quantize_in_blocks, settings_of
-from quantkit.ort.weight_only_configs import (
-    DefaultWeightOnlyQuantConfig,
-    GPTQWeightOnlyQuantConfig,
-    HQQWeightOnlyQuantConfig,
-    KQuantWeightOnlyQuantConfig,
-    RTNWeightOnlyQuantConfig,
-    WeightOnlyQuantConfig,
-)
 from quantkit.workflows.outcome import QuantizeResult
 
 __all__ = [
@@ -44,7 +44,27 @@ __all__ = [
     "main",
     "parse_args",
 ]
-__path__: list[str] = []  # so that what is missing is said; see quantkit.ort.missing
+
+__getattr__ = forward(__name__)
+
+
+def _in_either_format(kind: Any) -> Any:
+    """Return a subclass of one of onnxruntime's configurations that accepts QDQ, which onnxruntime cannot write."""
+
+    @wraps(kind.__init__)
+    def keep(self: Any, *args: Any, **options: Any) -> None:
+        given = signature(kind).bind(*args, **options)
+        wanted = given.arguments.pop("quant_format", QuantFormat.QOperator)
+        kind.__init__(self, *given.args, **given.kwargs)
+        self.quant_format = wanted
+
+    return type(kind.__name__, (kind,), {"__init__": keep, "__doc__": kind.__doc__})
+
+
+RTNWeightOnlyQuantConfig = _in_either_format(theirs.RTNWeightOnlyQuantConfig)
+KQuantWeightOnlyQuantConfig = _in_either_format(theirs.KQuantWeightOnlyQuantConfig)
+GPTQWeightOnlyQuantConfig = _in_either_format(theirs.GPTQWeightOnlyQuantConfig)
+HQQWeightOnlyQuantConfig = _in_either_format(theirs.HQQWeightOnlyQuantConfig)
 
 
 class MatMulNBitsQuantizer:
@@ -111,8 +131,9 @@ class MatMulNBitsQuantizer:
             op_types_to_quantize=op_types_to_quantize,
             quant_axes=quant_axes,
             bits=bits,
-            channel_wised_quantize=channel_wised_quantize,
         )
+        if channel_wised_quantize and algo_config is None:
+            self.algo_config.channel_wised_quantize = True  # refused below, with the reason
         settings_of(self.algo_config, self._given)
 
     @cached_property
@@ -256,11 +277,9 @@ def main() -> None:
         algo_config=_CONFIGS[given.quant_method](given, common),
     )
     quantizer.process()
-    quantizer.model.save_model_to_file(given.output_model, True)
-
-
-def __getattr__(name: str) -> Any:
-    raise missing(__name__, name)
+    with staged(Path(given.output_model)) as stage:
+        stage.write(to_ir(quantizer.model.model), external=True)
+        stage.commit()
 
 
 if __name__ == "__main__":

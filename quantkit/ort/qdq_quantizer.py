@@ -1,21 +1,22 @@
-"""onnxruntime's `QDQQuantizer`: ranges that somebody has, and a model, become a quantized model in memory."""
+"""onnxruntime's `QDQQuantizer`: quantizes a model in memory by ranges that the caller has."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import onnx
+from onnxruntime.quantization.onnx_model import ONNXModel
+from onnxruntime.quantization.quant_utils import QuantFormat, QuantizationMode
 
 from quantkit.errors import UsageError
 from quantkit.files import scratch
-from quantkit.ort.missing import missing
-from quantkit.ort.onnx_model import ONNXModel
-from quantkit.ort.quant_utils import CalibrationMethod, QuantFormat
+from quantkit.ort._passthrough import forward
+from quantkit.ort.calibration_cache import calibration_of
 from quantkit.ort.quantize import quantize_static
-from quantkit.ort.tensors import TensorsData, calibration_of
 
 __all__ = ["QDQQuantizer"]
-__path__: list[str] = []  # so that what is missing is said; see quantkit.ort.missing
+
+__getattr__ = forward(__name__)
 
 
 class QDQQuantizer:
@@ -59,10 +60,10 @@ class QDQQuantizer:
         """
         given = [weight_qType, activation_qType, tensors_range, nodes_to_quantize, nodes_to_exclude]
         given += [op_types_to_quantize, extra_options, *older]
-        if type(weight_qType).__name__ == "QuantizationMode":
+        if isinstance(weight_qType, QuantizationMode):
             given = given[2:]
         weight, activation, ranges, include, exclude, op_types, *rest = given
-        if not isinstance(ranges, Mapping | TensorsData) and not hasattr(ranges, "items"):
+        if not hasattr(ranges, "items"):
             raise UsageError(
                 "tensors_range holds no ranges: give what compute_data() of a calibrater returned."
             )
@@ -71,7 +72,7 @@ class QDQQuantizer:
         self.reduce_range = reduce_range
         self.weight_qType = weight
         self.activation_qType = activation
-        self.tensors_range = TensorsData(CalibrationMethod.MinMax, dict(ranges.items()))
+        self.tensors_range = ranges
         self.nodes_to_quantize = include
         self.nodes_to_exclude = exclude
         self.op_types_to_quantize = op_types
@@ -101,9 +102,6 @@ class QDQQuantizer:
                 extra_options=self.extra_options,
                 coverage="all",
             )
-            self.model = ONNXModel(onnx.load(path))
-        return self.model.model
-
-
-def __getattr__(name: str) -> Any:
-    raise missing(__name__, name)
+            quantized = onnx.load(path)
+        self.model = ONNXModel(quantized)
+        return quantized

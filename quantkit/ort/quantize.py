@@ -1,34 +1,28 @@
 """onnxruntime's `quantize_dynamic`, `quantize_static` and `quantize`, whose configurations keep the arguments of a call."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
+from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import onnx
 import onnx_ir as ir
+from onnxruntime.quantization.quant_utils import QuantFormat, QuantType
+from onnxruntime.quantization.quantize import CalibrationMethod
 
 from quantkit.api.arguments import check_output, checked_names
 from quantkit.api.static import static_job
 from quantkit.errors import NothingToQuantizeError, UsageError
 from quantkit.graph.load import load
 from quantkit.ops.float_ops import CLIPS, NORMALIZES, PRODUCTS
-from quantkit.ort.calibrate import strided
+from quantkit.ort._passthrough import forward
+from quantkit.ort.calibration_cache import cached
 from quantkit.ort.dynamic import float_instead, quantize_dynamic, told
 from quantkit.ort.extra_options import Defaults, ExtraOptions, Tensors, read_extra_options
-from quantkit.ort.missing import missing
-from quantkit.ort.quant_utils import (
-    CalibrationMethod,
-    QuantFormat,
-    QuantizationMode,
-    QuantType,
-    plain_name,
-    type_name,
-)
-from quantkit.ort.tensor_quant_overrides import TensorQuantOverridesHelper
-from quantkit.ort.tensors import cached, method_of
+from quantkit.ort.quant_utils import plain_name, type_name
 from quantkit.plan import Format, check_settings
 from quantkit.settings import RecoverSettings, StaticSettings, TensorRule
 from quantkit.spec import named_int_type
@@ -38,7 +32,6 @@ from quantkit.workflows.pipeline import QuantizeResult, static, write_float
 
 __all__ = [
     "DynamicQuantConfig",
-    "QuantizationMode",
     "StaticQuantConfig",
     "check_static_quant_arguments",
     "get_qdq_config",
@@ -47,6 +40,10 @@ __all__ = [
     "quantize_static",
 ]
 
+__getattr__ = forward(__name__)
+
+# The module: onnxruntime's package has a function of the same name in its place.
+_THEIRS = import_module("onnxruntime.quantization.quantize")
 _CPU = "CPUExecutionProvider"
 
 
@@ -103,7 +100,7 @@ def quantize_static(  # noqa: PLR0913 - onnxruntime's signature
     """
     check_output(model_output)
     extra = read_extra_options(extra_options)
-    ask = method_of(calibrate_method, extra.momentum, extra.percentile)
+    ask = extra.calibrator(calibrate_method)
     check_static_quant_arguments(quant_format or QuantFormat.QDQ, activation_type, weight_type)
     activation = None if activation_type is None else type_name(activation_type)
     weight = None if weight_type is None else type_name(weight_type)
@@ -114,7 +111,7 @@ def quantize_static(  # noqa: PLR0913 - onnxruntime's signature
     if covered == "all":
         _refuse_subgraphs(model_input, extra)
         # As onnxruntime does where nothing is said: no value is cut off. A cache holds the same.
-        ask = ask or method_of(CalibrationMethod.MinMax)
+        ask = ask or ExtraOptions().calibrator(CalibrationMethod.MinMax)
     given = StaticSettings(
         target=target,
         format=_format(quant_format or QuantFormat.QDQ),
@@ -136,7 +133,7 @@ def quantize_static(  # noqa: PLR0913 - onnxruntime's signature
     )  # a cache is filled from data
     data = calibration_data_reader
     if extra.stride and data is not None:
-        data = strided(data, extra.stride)
+        data = _windows(data, extra.stride)
     if calibration_cache_path is not None:
         data = cached(
             Path(calibration_cache_path),
@@ -171,6 +168,30 @@ def quantize_static(  # noqa: PLR0913 - onnxruntime's signature
             f"quant_format={quant_format} is a type, and sets none: QDQ was written. Give it as activation_type or weight_type."
         )
     return told(replace(result, warnings=(*result.warnings, *extra.notes, *notes)))
+
+
+def _windows(reader: Any, stride: int) -> Iterator[Any]:
+    """Return a reader's samples, read in windows of `stride`; the last window may be shorter.
+
+    Raises:
+        UsageError: The reader has no length, or no `set_range`.
+    """
+    if not isinstance(stride, int) or stride < 1:
+        raise UsageError(f"CalibStridedMinMax is a number of samples, not {stride!r}.")
+    try:
+        total = len(reader)
+        show = reader.set_range
+    except (TypeError, AttributeError, NotImplementedError) as e:
+        raise UsageError(
+            f"CalibStridedMinMax: '{type(reader).__name__}' needs __len__ and set_range(start_index, end_index)."
+        ) from e
+
+    def samples() -> Iterator[Any]:
+        for start in range(0, total, stride):
+            show(start_index=start, end_index=min(start + stride, total))
+            yield from iter(lambda: reader.get_next() or None, None)
+
+    return samples()
 
 
 def check_static_quant_arguments(
@@ -228,7 +249,7 @@ def _recover(extra: ExtraOptions, coverage: str) -> RecoverSettings:
 
 def _is_type(quant_format: Any) -> bool:
     """Say whether an integer type was given as format: scripts do, and onnxruntime writes QDQ for all but QOperator."""
-    return type(quant_format).__name__ == "QuantType"
+    return isinstance(quant_format, QuantType)
 
 
 def _format(quant_format: Any) -> Any:
@@ -326,20 +347,8 @@ def _left_out(model: str | Path | onnx.ModelProto, extra: ExtraOptions) -> tuple
     return tuple(found)
 
 
-__path__: list[str] = []  # so that what is missing is said; see quantkit.ort.missing
-
-# How `get_qdq_config` calls what `extra_options` calls otherwise.
-_CALIBRATE_ARGS = {
-    "symmetric": "CalibTensorRangeSymmetric",
-    "moving_average": "CalibMovingAverage",
-    "averaging_constant": "CalibMovingAverageConstant",
-    "max_intermediate_outputs": "CalibMaxIntermediateOutputs",
-    "percentile": "CalibPercentile",
-}
-
-
 @dataclass
-class DynamicQuantConfig:
+class DynamicQuantConfig(_THEIRS.DynamicQuantConfig):  # type: ignore[misc,name-defined]
     """The arguments of `quantize_dynamic`, kept for `quantize`."""
 
     weight_type: QuantType = QuantType.QInt8
@@ -353,7 +362,7 @@ class DynamicQuantConfig:
 
 
 @dataclass
-class StaticQuantConfig:
+class StaticQuantConfig(_THEIRS.StaticQuantConfig):  # type: ignore[misc,name-defined]
     """The arguments of `quantize_static`, kept for `quantize`. What is left out is quantkit's choice."""
 
     calibration_data_reader: Any
@@ -381,12 +390,14 @@ def quantize(
         model_output: Where to.
         quant_config: A StaticQuantConfig or a DynamicQuantConfig, of this package or of onnxruntime.
     """
-    kinds = {kind.__name__ for kind in type(quant_config).__mro__}
-    if "DynamicQuantConfig" in kinds:
+    if isinstance(quant_config, _THEIRS.DynamicQuantConfig):
         given = _arguments(quant_config, DynamicQuantConfig)
         return quantize_dynamic(model_input, model_output, **given)
-    if "StaticQuantConfig" in kinds:
+    if isinstance(quant_config, _THEIRS.StaticQuantConfig):
         given = _arguments(quant_config, StaticQuantConfig)
+        if not isinstance(quant_config, StaticQuantConfig):
+            # onnxruntime's functions list operators from a set, in another order in each run.
+            given["op_types_to_quantize"] = sorted(given["op_types_to_quantize"] or ()) or None
         return quantize_static(model_input, model_output, **given)
     raise UsageError(
         f"quant_config is a StaticQuantConfig or a DynamicQuantConfig, not {type(quant_config).__name__}."
@@ -446,92 +457,49 @@ def get_qdq_config(  # noqa: PLR0913 - onnxruntime's signature
         raise UsageError(
             f"calibrate_args has no '{strange}': known are {', '.join(_CALIBRATE_ARGS)}."
         )
-    facts = model_facts(model_input)
-    excluded = facts.excluded(nodes_to_exclude)
-    found = {n.op_type for n in facts.chosen(op_types_to_quantize, frozenset(excluded or ()))}
-    options: dict[str, Any] = {
-        "QDQKeepRemovableActivations": keep_removable_activations,
-        "MinimumRealRange": min_real_range,
-        "WeightSymmetric": weight_symmetric,
-        "ForceQuantizeNoInputCheck": True,
-        "TensorQuantOverrides": deepcopy(dict(tensor_quant_overrides or {})),
-        **{_CALIBRATE_ARGS[key]: value for key, value in (calibrate_args or {}).items()},
-    }
-    if activation_symmetric is not None:
-        options["ActivationSymmetric"] = activation_symmetric
-    named = TensorQuantOverridesHelper(options["TensorQuantOverrides"]).get_quant_types()
-    types = {str(getattr(t, "name", t)) for t in (activation_type, weight_type, *named)}
-    # Types of 16 bits raise the opset to one that has all types; those of 4 alone are left to onnxruntime's operators.
-    if facts.opset < _ALL_TYPES and types & _NARROW and not types & _WIDE:
-        options["UseQDQContribOps"] = True
+    if "op_types_to_quantize" not in signature(_THEIRS.get_qdq_config).parameters:
+        raise UsageError(
+            "get_qdq_config needs a newer onnxruntime: upgrade it, or write a StaticQuantConfig."
+        )
+    listed = nodes_to_exclude if callable(nodes_to_exclude) else list(nodes_to_exclude or ())
+    found = _THEIRS.get_qdq_config(
+        model_input,
+        calibration_data_reader,
+        calibrate_args=calibrate_args,
+        activation_type=activation_type,
+        weight_type=weight_type,
+        activation_symmetric=activation_symmetric,
+        weight_symmetric=weight_symmetric,
+        keep_removable_activations=keep_removable_activations,
+        min_real_range=min_real_range,
+        tensor_quant_overrides=tensor_quant_overrides,
+        op_types_to_quantize=op_types_to_quantize,
+        nodes_to_exclude=listed,
+        extra_options=extra_options,
+    )
+    options = dict(found.extra_options)
+    if options.get("ActivationSymmetric", False) is None:
+        del options["ActivationSymmetric"]
     return StaticQuantConfig(
         calibration_data_reader,
         calibrate_method=calibrate_method,
         quant_format=QuantFormat.QDQ,
         activation_type=activation_type,
         weight_type=weight_type,
-        op_types_to_quantize=list(op_types_to_quantize or sorted(found - _NEVER)),
-        nodes_to_exclude=excluded,
+        op_types_to_quantize=list(op_types_to_quantize or sorted(found.op_types_to_quantize)),
+        nodes_to_exclude=sorted(found.nodes_to_exclude) or None,
         per_channel=per_channel,
         reduce_range=reduce_range,
-        use_external_data_format=facts.external,
+        use_external_data_format=found.use_external_data_format,
         calibration_providers=calibration_providers,
-        extra_options={**options, **(extra_options or {})},
+        extra_options=options,
     )
 
 
-_NEVER = {"Cast", "DequantizeLinear", "QuantizeLinear"}
-_WIDE, _NARROW = {"QInt16", "QUInt16"}, {"QInt4", "QUInt4"}
-_ALL_TYPES = 21  # the opset from which QuantizeLinear has them
-_ONE_FILE = 1 << 31  # bytes that protobuf holds
-
-
-@dataclass(frozen=True, slots=True)
-class ModelFacts:
-    """What configurations ask of a model, of which weights are not read."""
-
-    model: onnx.ModelProto
-
-    @property
-    def opset(self) -> int:
-        """The version of ONNX's own operators."""
-        own = (o.version for o in self.model.opset_import if o.domain in {"", "ai.onnx"})
-        return next(own, 0)
-
-    @property
-    def external(self) -> bool:
-        """Whether weights are, or must be, in a file of their own."""
-        from onnx.external_data_helper import uses_external_data
-
-        if any(uses_external_data(tensor) for tensor in self.model.graph.initializer):
-            return True
-        return bool(self.model.ByteSize() >= _ONE_FILE)
-
-    def excluded(
-        self, asked: Sequence[str] | Callable[[Any, Any], bool] | None
-    ) -> Sequence[str] | None:
-        """Return the names of excluded nodes; a function is asked about each node of the model."""
-        if not callable(asked):
-            return asked
-        return [node.name for node in self.model.graph.node if asked(self.model, node)]
-
-    def chosen(
-        self, op_types: Sequence[str] | None, excluded: Collection[str]
-    ) -> list[onnx.NodeProto]:
-        """Return the nodes of these operators, or of all, that are not excluded."""
-        return [
-            node
-            for node in self.model.graph.node
-            if node.name not in excluded and (not op_types or node.op_type in op_types)
-        ]
-
-
-def model_facts(model_input: str | Path | onnx.ModelProto) -> ModelFacts:
-    """Look at a model; its weights are not read."""
-    if isinstance(model_input, onnx.ModelProto):
-        return ModelFacts(model_input)
-    return ModelFacts(onnx.load_model(model_input, load_external_data=False))
-
-
-def __getattr__(name: str) -> Any:
-    raise missing(__name__, name)
+_CALIBRATE_ARGS = (
+    "symmetric",
+    "moving_average",
+    "averaging_constant",
+    "max_intermediate_outputs",
+    "percentile",
+)

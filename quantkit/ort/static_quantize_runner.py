@@ -4,21 +4,22 @@ It calibrates with the test sets that lie beside the model (test_data_set_*/inpu
 them. Flags and their defaults are onnxruntime's; ``quantkit quantize static`` is the command with quantkit's own.
 """
 
-import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from onnxruntime.quantization.calibrate import CalibrationDataReader, CalibrationMethod
+from onnxruntime.quantization.quant_utils import QuantFormat, QuantType
+from onnxruntime.quantization.static_quantize_runner import parse_arguments
+
 from quantkit.data.batch import open_test_sets
 from quantkit.data.detect import TEST_SETS, Found, natural
 from quantkit.errors import DataError, QuantkitError, UsageError, as_os_error
 from quantkit.graph.load import load
 from quantkit.observe.prepare import inputs_of
-from quantkit.ort.calibrate import CalibrationDataReader, CalibrationMethod
-from quantkit.ort.missing import missing
-from quantkit.ort.quant_utils import QuantFormat, QuantType
+from quantkit.ort._passthrough import forward
 from quantkit.ort.quantize import StaticQuantConfig, quantize
 
 __all__ = [
@@ -28,55 +29,30 @@ __all__ = [
     "parse_arguments",
 ]
 
-__path__: list[str] = []  # so that what is missing is said; see quantkit.ort.missing
+__getattr__ = forward(__name__)
 
 _TYPES = {member.name.lower(): member for member in QuantType}
 _METHODS = {member.name.lower(): member for member in CalibrationMethod}
 _FORMATS = {member.name.lower(): member for member in QuantFormat}
 
-# Flags that switch something on: the key of onnxruntime's options, and what it does.
-_SWITCHES = {
-    "enable_subgraph": ("EnableSubgraph", "Quantize inside If, Loop and Scan too."),
-    "force_quantize_no_input_check": (
-        "ForceQuantizeNoInputCheck",
-        "Quantize operators that only move values also where nothing before them is quantized.",
-    ),
-    "matmul_const_b_only": (
-        "MatMulConstBOnly",
-        "Quantize MatMul only where its second input is constant.",
-    ),
-    "add_qdq_pair_to_weight": (
-        "AddQDQPairToWeight",
-        "Keep weights in float, with QuantizeLinear and DequantizeLinear behind them.",
-    ),
-    "dedicated_qdq_pair": (
-        "DedicatedQDQPair",
-        "Give each node that reads a tensor a QuantizeLinear and DequantizeLinear of its own.",
-    ),
-    "calib_tensor_range_symmetric": (
-        "CalibTensorRangeSymmetric",
-        "Widen ranges until they are symmetric about 0.",
-    ),
-    "calib_moving_average": (
-        "CalibMovingAverage",
-        "Average minima and maxima over the samples instead of taking the extremes (method minmax).",
-    ),
-    "use_qdq_contrib_ops": (
-        "UseQDQContribOps",
-        "Write QuantizeLinear and DequantizeLinear of the domain com.microsoft.",
-    ),
-    "qdq_keep_removable_activations": (
-        "QDQKeepRemovableActivations",
-        "Keep Relu and Clip also where the quantization of their output clips alike.",
-    ),
-    "qdq_disable_weight_adjust_for_int32_bias": (
-        "QDQDisableWeightAdjustForInt32Bias",
-        "Do not widen the scale of a weight so that its bias fits into int32.",
-    ),
-}
+# Keys of onnxruntime's options that are flags of the same name, in small letters.
+_OPTIONS = (
+    "EnableSubgraph",
+    "ForceQuantizeNoInputCheck",
+    "MatMulConstBOnly",
+    "AddQDQPairToWeight",
+    "DedicatedQDQPair",
+    "CalibTensorRangeSymmetric",
+    "CalibMovingAverage",
+    "UseQDQContribOps",
+    "QDQKeepRemovableActivations",
+    "QDQDisableWeightAdjustForInt32Bias",
+    "OpTypesToExcludeOutputQuantization",
+    "MinimumRealRange",
+)
 
 
-class OnnxModelCalibrationDataReader(CalibrationDataReader):
+class OnnxModelCalibrationDataReader(CalibrationDataReader):  # type: ignore[misc]
     """The test sets beside a model, one sample each.
 
     Args:
@@ -107,49 +83,6 @@ class OnnxModelCalibrationDataReader(CalibrationDataReader):
         return dict(self._samples[self._next - 1].feeds)
 
 
-def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Read the command line, `sys.argv` if it is not given."""
-    parser = argparse.ArgumentParser(
-        prog="python -m quantkit.ort.static_quantize_runner",
-        description="Quantize a model to calibrated integers, with the test sets that lie beside it.",
-    )
-    add = parser.add_argument
-    add("-i", "--input_model_path", required=True, help="The float model.")
-    add("-o", "--output_quantized_model_path", required=True, help="Where to write.")
-    add("--activation_type", choices=_TYPES, default="quint8", help="Type of activations.")
-    add("--weight_type", choices=_TYPES, default="qint8", help="Type of weights.")
-    add("--quant_format", choices=_FORMATS, default="qdq", help="How the result is written.")
-    add("--calibration_method", choices=_METHODS, default="minmax", help="How ranges are chosen.")
-    add("--per_channel", action="store_true", help="One scale per output channel of a weight.")
-    add("--nodes_to_quantize", nargs="+", help="Only these nodes, by name.")
-    add("--nodes_to_exclude", nargs="+", help="Never these nodes, by name.")
-    add("--disable_quantize_bias", action="store_true", help="Keep biases in float.")
-    for flag, (_, said) in _SWITCHES.items():
-        add(f"--{flag}", action="store_true", help=said)
-    add(
-        "--op_types_to_exclude_output_quantization",
-        nargs="+",
-        default=[],
-        help="Operator types whose outputs stay float.",
-    )
-    add(
-        "--minimum_real_range",
-        type=float,
-        default=0.0001,
-        help="The least that a range is wide; some accelerators want one.",
-    )
-    add(
-        "--op_per_channel_axis",
-        nargs=2,
-        action="append",
-        metavar=("OP_TYPE", "AXIS"),
-        default=[],
-        help="The axis of channels in weights of an operator type; may be given again.",
-    )
-    add("--tensor_quant_overrides", help="JSON file of overrides for single tensors.")
-    return parser.parse_args(arguments)
-
-
 def get_tensor_quant_overrides(file: str | Path | None) -> dict[str, Any]:
     """Return what the JSON file of overrides holds; nothing if there is none.
 
@@ -176,10 +109,9 @@ def main() -> None:
         QuantkitError: With one line that says what is wrong. Nothing is written then.
     """
     given = parse_arguments()
-    options: dict[str, Any] = {key: getattr(given, flag) for flag, (key, _) in _SWITCHES.items()}
+    flags = {flag.replace("_", ""): value for flag, value in vars(given).items()}
+    options: dict[str, Any] = {key: flags[key.lower()] for key in _OPTIONS}
     options["QuantizeBias"] = not given.disable_quantize_bias
-    options["OpTypesToExcludeOutputQuantization"] = given.op_types_to_exclude_output_quantization
-    options["MinimumRealRange"] = given.minimum_real_range
     options["QDQOpTypePerChannelSupportToAxis"] = _axes(given.op_per_channel_axis)
     options["TensorQuantOverrides"] = get_tensor_quant_overrides(given.tensor_quant_overrides)
     config = StaticQuantConfig(
@@ -201,10 +133,6 @@ def _axes(pairs: Sequence[tuple[str, str]]) -> dict[str, int]:
         return {op_type: int(axis) for op_type, axis in pairs}
     except ValueError as e:
         raise UsageError("--op_per_channel_axis takes an operator type and a whole number.") from e
-
-
-def __getattr__(name: str) -> Any:
-    raise missing(__name__, name)
 
 
 if __name__ == "__main__":

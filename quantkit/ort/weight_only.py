@@ -13,7 +13,6 @@ from quantkit.api.weights import plan_weights, quantize_weights
 from quantkit.errors import NothingToQuantizeError, UnsupportedError, UsageError
 from quantkit.graph.load import load
 from quantkit.ort.dynamic import told
-from quantkit.ort.weight_only_configs import refuse_channel_wise
 from quantkit.plan import Mode, Plan
 from quantkit.plan.blocks import grid_of, slow_path
 from quantkit.plan.model import kernel_bits
@@ -114,7 +113,11 @@ def _algorithm(config: Any) -> str:
 
 def _refuse(config: Any) -> None:
     """Refuse what cannot be done."""
-    refuse_channel_wise(config)
+    if getattr(config, "channel_wised_quantize", False):
+        raise UnsupportedError(
+            "channel_wised_quantize=True: few bits with one scale per channel are not written; use block_size=128, or "
+            "quantkit.quantize_static(model, output, data) for 8 bits per channel."
+        )
     if getattr(config, "ratios", None):
         raise UnsupportedError(
             "ratios: ranges are not cut by hand; KQuantWeightOnlyQuantConfig() without them tries narrower ranges of each "

@@ -6,7 +6,7 @@ The one place where sessions are made.
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from math import inf
@@ -37,7 +37,6 @@ __all__ = [
     "RuntimeLimits",
     "as_array",
     "as_value",
-    "available_providers",
     "first_line",
     "float_session",
     "load_model",
@@ -81,11 +80,6 @@ def runtime_version() -> str:
     return str(ort.__version__)
 
 
-def available_providers() -> tuple[str, ...]:
-    """Return the execution providers that the installed onnxruntime has."""
-    return tuple(ort.get_available_providers())
-
-
 def readable_ir_version(wanted: int) -> int:
     """Return `wanted`, or the newest IR version that the installed onnxruntime reads."""
     return wanted if wanted <= _IR_READ_BY_ALL else min(wanted, runtime_limits().ir_version)
@@ -124,8 +118,6 @@ def make_session(  # noqa: PLR0913 - one parameter per question
     arena: bool = True,
     optimized_path: Path | None = None,
     profile_prefix: Path | None = None,
-    providers: Sequence[Any] = ("CPUExecutionProvider",),
-    options: Any = None,
 ) -> Any:
     """Load a model; one in bfloat16, for which there are no kernels, is computed in float32.
 
@@ -139,11 +131,7 @@ def make_session(  # noqa: PLR0913 - one parameter per question
         optimized_path: Where to save the graph that onnxruntime runs; its weights go to a file
             beside it, so that the size has no limit and the graph is read without them.
         profile_prefix: How the file begins that the seconds of each kernel are written to, when profiling is ended.
-        providers: Who runs it, in order of preference.
-        options: onnxruntime's own, which then count instead of all others.
     """
-    if options is not None:
-        return ort.InferenceSession(model, options, providers=list(providers))
     settings = ort.SessionOptions()
     settings.log_severity_level = 4
     settings.graph_optimization_level = ort.GraphOptimizationLevel(level)
@@ -162,13 +150,13 @@ def make_session(  # noqa: PLR0913 - one parameter per question
         settings.enable_profiling = True
         settings.profile_file_prefix = str(profile_prefix)
     try:
-        session = ort.InferenceSession(model, settings, providers=list(providers))
+        session = ort.InferenceSession(model, settings, providers=["CPUExecutionProvider"])
     except RUNTIME_ERRORS:
         with widened_file(model, folder) as wide:
             if wide is None:
                 raise
             settings.add_session_config_entry(_FOLDER, str(wide.parent))
-            session = ort.InferenceSession(str(wide), settings, providers=list(providers))
+            session = ort.InferenceSession(str(wide), settings, providers=["CPUExecutionProvider"])
     return HalfPorts(session, ort.OrtValue) if has_half_ports(session) else session
 
 

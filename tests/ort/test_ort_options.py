@@ -36,7 +36,7 @@ def matmul() -> onnx.ModelProto:
     return model(graph(nodes, {"x": [4, 64]}, {"y": [4, 32]}, {"w": weight(64, 32)}), opset=17)
 
 
-class Reader(ort.CalibrationDataReader):
+class Reader(ort.CalibrationDataReader):  # type: ignore[misc]
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.rest = iter(rng(5).standard_normal((6, *shape)).astype(np.float32))
 

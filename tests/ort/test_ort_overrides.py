@@ -1,19 +1,16 @@
-"""Overrides of single tensors: what they may say, and what they imply for their neighbours."""
+"""Overrides of single tensors: what they may say, and what configurations make of them."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from builders import graph, model, node, weight
+from builders import graph, initializers, model, node, rng
+from onnxruntime.quantization.execution_providers.qnn import get_qnn_qdq_config
 
 from quantkit import ort
-from quantkit.errors import UsageError
-from quantkit.ort.execution_providers.qnn import get_qnn_qdq_config
-from quantkit.ort.execution_providers.qnn.mixed_precision_overrides_utils import (
-    MixedPrecisionTensorQuantOverridesFixer,
-)
-from quantkit.ort.tensor_quant_overrides import TensorQuantOverridesHelper, check_overrides
+from quantkit.ort.override_checks import check_overrides
 
 U8, U16, I4 = ort.QuantType.QUInt8, ort.QuantType.QUInt16, ort.QuantType.QInt4
 SHAPES = {"w": (4, 3)}
@@ -65,62 +62,27 @@ def test_overrides_that_make_sense_pass() -> None:
         "a": [{"quant_type": U8, "convert": {"quant_type": U16, "recv_nodes": {"n"}}}],
     }
     check_overrides(given, SHAPES, {"a"}, U8)
-    assert TensorQuantOverridesHelper(given).get_quant_types() == {I4, U8, U16}
 
 
-def test_what_was_said_before_is_not_overwritten_unless_asked() -> None:
-    helper = TensorQuantOverridesHelper({"w": [{"symmetric": True}]})
-    assert not helper.update_tensor_overrides("w", {"symmetric": False}, overwrite=False)
-    assert helper.update_tensor_overrides("w", {"quant_type": U8}, overwrite=False)
-    assert helper["w"] == [{"symmetric": True, "quant_type": U8}]
-    assert helper.update_tensor_overrides("new", {"symmetric": False})
-    assert helper["new"] == [{"symmetric": False}]
+def test_a_configuration_for_qnn_is_quantized_with_its_built_in_scales(tmp_path: Path) -> None:
+    data = [{"x": rng(i).standard_normal((2, 3)).astype(np.float32)} for i in range(4)]
+    config = get_qnn_qdq_config(diamond(), data, activation_type=U16)
+    ort.quantize(diamond(), tmp_path / "q.onnx", config)
+    held = initializers(onnx.load(tmp_path / "q.onnx"))
+    assert held["v_scale"] == np.float32(2**-16)
+    assert held["u_scale"] == np.float32(2**-15)
+    assert held["u_zero_point"] == 1 << 15
 
 
-def test_a_wider_type_spreads_to_the_nodes_beside_it_and_no_further() -> None:
-    overrides = TensorQuantOverridesHelper({"u": [{"quant_type": U16}]})
-    MixedPrecisionTensorQuantOverridesFixer.create_from_model(overrides, diamond(), U8).apply(
-        U8, default_activation_symmetric=False
-    )
-    to_16 = {"quant_type": U16}
-    assert overrides.get_dict() == {
-        "u": [to_16],
-        "t": [{"quant_type": U8, "convert": {**to_16, "recv_nodes": {"b"}}}],
-        "v": [{"quant_type": U8, "convert": {**to_16, "recv_nodes": {"d"}}}],
-        "y": [to_16],
-    }
-
-
-def test_types_that_cannot_be_reconciled_are_refused() -> None:
-    given = {"u": [{"quant_type": U16}], "v": [{"quant_type": ort.QuantType.QInt16}]}
-    fixer = MixedPrecisionTensorQuantOverridesFixer.create_from_model(
-        TensorQuantOverridesHelper(given), diamond(), U8
-    )
-    with pytest.raises(UsageError, match="types"):
-        fixer.apply(U8, default_activation_symmetric=False)
-
-
-def test_results_of_16_bits_have_the_scale_that_qnn_has_built_in() -> None:
-    config = get_qnn_qdq_config(diamond(), None, activation_type=U16)
-    assert config.extra_options is not None
-    said = config.extra_options["TensorQuantOverrides"]
-    assert (said["v"][0]["scale"], said["v"][0]["zero_point"]) == (np.float32(2**-16), 0)
-    assert (said["u"][0]["scale"], said["u"][0]["zero_point"]) == (np.float32(2**-15), 1 << 15)
-    assert config.extra_options["UseQDQContribOps"] is True
-    assert set(config.op_types_to_quantize or ()) == {"Abs", "Tanh", "Sigmoid", "Add"}
-
-
-def test_qnn_has_no_matmul_per_channel_and_keeps_weights_narrow() -> None:
-    nodes = [node("MatMul", ["x", "w"], ["y"], "m")]
-    matmul = model(graph(nodes, {"x": [2, 3]}, {"y": [2, 4]}, {"w": weight(3, 4)}))
-    for given in ({"per_channel": True}, {"activation_type": U16}):
-        config = get_qnn_qdq_config(matmul, None, **given)
-        assert config.extra_options is not None
-        said = config.extra_options["TensorQuantOverrides"]
-        assert said == {"w": [{"quant_type": U8, "symmetric": False}]}
-    config = get_qnn_qdq_config(matmul, None)
-    assert config.extra_options is not None
-    assert config.extra_options["TensorQuantOverrides"] == {}
+def test_the_order_of_operators_in_onnxruntimes_configurations_changes_no_byte(
+    tmp_path: Path,
+) -> None:
+    """onnxruntime lists them from a set, in an order that differs from run to run."""
+    data = [{"x": rng(i).standard_normal((2, 3)).astype(np.float32)} for i in range(4)]
+    for name, listed in (("a", ["Tanh", "Add"]), ("b", ["Add", "Tanh"])):
+        config = get_qnn_qdq_config(diamond(), data, op_types_to_quantize=listed)
+        ort.quantize(diamond(), tmp_path / f"{name}.onnx", config)
+    assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
 
 
 def test_a_configuration_names_all_operators_of_the_model_and_asks_about_nodes() -> None:

@@ -1,6 +1,7 @@
 """`quantkit.ort.QDQQuantizer`: a model and ranges that somebody has."""
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,21 @@ from quantkit.ort.qdq_quantizer import QDQQuantizer
 DATA = [{"x": array} for array in rng(3).standard_normal((6, 1, 3, 8, 8)).astype(np.float32)]
 
 
+class Reader(ort.CalibrationDataReader):  # type: ignore[misc]
+    def __init__(self) -> None:
+        self.rest = iter(DATA)
+
+    def get_next(self) -> dict[str, Any] | None:
+        return next(self.rest, None)
+
+
 def ranges() -> Any:
-    calibrater = ort.MinMaxCalibrater(conv_model())
-    calibrater.collect_data(DATA)
-    return calibrater.compute_data()
+    with TemporaryDirectory() as folder:
+        calibrater = ort.create_calibrator(
+            save(conv_model(), Path(folder, "in.onnx")), [], str(Path(folder, "augmented.onnx"))
+        )
+        calibrater.collect_data(Reader())
+        return calibrater.compute_data()
 
 
 def quantizer(*more: Any, found: Any = None, exclude: Any = (), **options: Any) -> QDQQuantizer:

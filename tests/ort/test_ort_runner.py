@@ -64,14 +64,6 @@ def test_a_model_without_test_sets_is_an_error(tmp_path: Path, source: Path) -> 
     assert source.exists()
 
 
-def test_what_is_left_out_is_onnxruntimes_default() -> None:
-    given = runner.parse_arguments(["-i", "a", "-o", "b"])
-    assert (given.activation_type, given.weight_type) == ("quint8", "qint8")
-    assert (given.quant_format, given.calibration_method) == ("qdq", "minmax")
-    assert given.minimum_real_range == pytest.approx(1e-4)
-    assert not any(getattr(given, flag) for flag in runner._SWITCHES)
-
-
 def test_axes_are_whole_numbers(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="whole number"):
         run(monkeypatch, source, "--op_per_channel_axis", "MatMul", "last")

@@ -20,7 +20,7 @@ def samples() -> Any:
     return rng(3).standard_normal((SAMPLES, 1, 3, 8, 8)).astype(np.float32)
 
 
-class Reader(ort.CalibrationDataReader):
+class Reader(ort.CalibrationDataReader):  # type: ignore[misc]
     def __init__(self) -> None:
         self.rest = iter(samples())
 

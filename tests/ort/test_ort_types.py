@@ -23,7 +23,7 @@ def source(tmp_path: Path) -> Path:
     return save(matmul_model(ROWS, ROWS), tmp_path / "in.onnx")
 
 
-class Reader(ort.CalibrationDataReader):
+class Reader(ort.CalibrationDataReader):  # type: ignore[misc]
     def __init__(self) -> None:
         self.rest = iter(rng(3).standard_normal((8, 4, ROWS)).astype(np.float32))
 

@@ -1,1 +1,0 @@
-"""onnxruntime.quantization.execution_providers: configurations for single execution providers."""
