@@ -2,9 +2,9 @@
 
 Models with real data (those of ``zoo.py``), three CNNs with unbounded activations, and random graphs are quantized with few and
 with many calibration samples; up to 200 other samples are then compared with float. Planning by time is off, so that plans do not
-depend on the load. Writes ``results/verified_figure.json`` and ``.md``.
+depend on the load. Both figures are defined as the measured version defines them.
 
-``--column`` names the figures of a run: "now", "plain" (with ranges of the default method alone), or any other name for a quantkit
+Writes ``results/verified_figure.json`` and ``.md``. ``--column`` names the figures of a run: "now", "plain" (with ranges of the default method alone), or any other name for a quantkit
 that is put on the path. ``--also model.onnx samples.npy`` adds a model of your own, ``--only`` leaves others out.
 """
 
@@ -198,7 +198,7 @@ def write(columns: dict[str, dict[str, Row]], about: dict[str, Any]) -> None:
     whole = {"machine": about, "columns": columns}
     (RESULTS / "verified_figure.json").write_text(json.dumps(whole, indent=1) + "\n")
     names = list(columns)
-    parts = ["# Printed and found", "", (__doc__ or "").split("\n\n")[1], ""]
+    parts = ["# Printed and found", "", *(__doc__ or "").replace("``", "`").split("\n\n")[1:2], ""]
     for few in (True, False):
         for kind, wanted in (("models", False), ("random graphs", True)):
             for name in names:
