@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 
 BROWSER := $(firstword $(foreach name,chromium chromium-browser google-chrome,$(shell command -v $(name) 2>/dev/null)))
 
-.PHONY: demo test check portable test-export fuzz lint browser bench reports docs clean
+.PHONY: demo test check quick portable test-export fuzz lint browser bench reports docs clean
 
 demo: .venv/.core  ## install quantkit and run it on an embedded model
 	$(BIN)/quantkit demo
@@ -14,6 +14,11 @@ test: check  ## everything that CI runs
 
 check: lint browser portable  ## style, types, architecture, tests
 	$(BIN)/pytest
+
+QUICK := $(addprefix tests/,plan emit numerics ops rewrite settings test_size.py test_plain_words.py)
+
+quick: lint  ## style, types, and the tests of what quantizes: a minute or two
+	$(BIN)/pytest $(QUICK)
 
 CORE := $(addprefix tests/,portable test_files.py $(addprefix cli/test_,cli.py quantize_static.py quantize_float16.py verify_command.py))
 
