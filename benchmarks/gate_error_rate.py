@@ -86,7 +86,7 @@ def _classes(
     right = rng.random(n) < RIGHT
     before = np.where(right, labels, 1 - labels)
     flip = rng.random(n)
-    lost = part * fail * ((labels == 1) | (rare == 0.5))  # noqa: PLR2004
+    lost = part * fail * ((labels == 1) | (rare == 0.5))
     now = np.where(right & (flip < lost), 1 - labels, before)
     return F1(labels=labels, answers=np.stack([before, now]))
 
@@ -110,7 +110,7 @@ def _ranks(
             np.clip(np.rint(steps * x / 4), -steps, steps) for x in (labels, before, now)
         )
     if like_constant:
-        labels, before, now = (np.where(x > 2, x, 0.0) for x in (labels, before, now))  # noqa: PLR2004
+        labels, before, now = (np.where(x > 2, x, 0.0) for x in (labels, before, now))
     return Spearman(labels=labels, answers=np.stack([before, now]))
 
 

@@ -206,7 +206,7 @@ class Control:
         if isinstance(wanted[0], float):
             from scipy.stats import spearmanr
 
-            if len(wanted) < 2:  # noqa: PLR2004
+            if len(wanted) < 2:
                 raise ValueError("a correlation of one pair")
             return float(spearmanr(answers, wanted)[0]), None
         hits = [float(a == w) for a, w in zip(answers, wanted, strict=True)]

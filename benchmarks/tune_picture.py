@@ -169,7 +169,7 @@ class _Panel:
 
 def duration(seconds: float) -> str:
     """Return how long something took, in minutes from one on."""
-    return f"{seconds / 60:.1f} min" if seconds >= 60 else f"{seconds:.0f} s"  # noqa: PLR2004
+    return f"{seconds / 60:.1f} min" if seconds >= 60 else f"{seconds:.0f} s"
 
 
 def _kind(name: str) -> int:
@@ -200,9 +200,9 @@ def _mark(kind: int, x: float, y: float, colour: str) -> str:
         return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="7" fill="{colour}" stroke="#fff"/>'
     if kind == 1:
         return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="{colour}" stroke="#fff"/>'
-    if kind == 2:  # noqa: PLR2004 - NNCF
+    if kind == 2:
         corners = f"{x - 6:.1f},{y + 5:.1f} {x + 6:.1f},{y + 5:.1f} {x:.1f},{y - 6:.1f}"
         return f'<polygon points="{corners}" fill="{colour}"/>'
     size = f'x="{x - 5:.1f}" y="{y - 5:.1f}" width="10" height="10"'
-    turn = f' transform="rotate(45 {x:.1f} {y:.1f})"' if kind == 4 else ""  # noqa: PLR2004 - drawn at random
+    turn = f' transform="rotate(45 {x:.1f} {y:.1f})"' if kind == 4 else ""
     return f'<rect {size} fill="{colour}"{turn}/>'

@@ -203,7 +203,7 @@ def write(columns: dict[str, dict[str, Row]], about: dict[str, Any]) -> None:
         for kind, wanted in (("models", False), ("random graphs", True)):
             for name in names:
                 rows = {k: r for k, r in columns[name].items() if k.startswith("graph") is wanted}
-                rows = {k: r for k, r in rows.items() if (int(k.rsplit("/")[-1]) < 100) is few}  # noqa: PLR2004
+                rows = {k: r for k, r in rows.items() if (int(k.rsplit("/")[-1]) < 100) is few}
                 if any("error" not in row for row in rows.values()):
                     parts.append(
                         f"- {'few' if few else 'many'} samples, {kind}, {name}: {summary(rows)}"

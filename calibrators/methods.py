@@ -93,7 +93,7 @@ class Percentile:
     name: ClassVar[str] = "percentile"
 
     def __post_init__(self) -> None:
-        if not 0 < self.keep <= 100:  # noqa: PLR2004 - per cent
+        if not 0 < self.keep <= 100:  # per cent
             raise ValueError(
                 f"A percentile keeps more than 0 and up to 100 per cent, not {self.keep}."
             )

@@ -210,7 +210,7 @@ class _Tail:
         spread = mean - 2 * float(np.mean((1 - place) * excess))
         found = np.clip(2 - mean / spread, _LIGHTEST, _HEAVIEST) if spread > 0 else _HEAVIEST
         shape = (beyond * float(found) + _SHAPE_COUNT * _SHAPE) / (beyond + _SHAPE_COUNT)
-        shape = shape if abs(shape) > 1e-6 else 1e-6  # noqa: PLR2004 - the limit is an exponential
+        shape = shape if abs(shape) > 1e-6 else 1e-6  # the limit is an exponential
         top = float(peaks[max(1, beyond // 4)])
         tail = cls(
             start=start,

@@ -60,7 +60,7 @@ def check_statistic(
         AssertionError: A law is broken; the message names it.
     """
     given = list(arrays or _arrays())
-    if len(given) < 3:  # noqa: PLR2004 - associativity takes three
+    if len(given) < 3:  # associativity takes three
         raise ValueError(f"The laws need at least three arrays, not {len(given)}.")
     # The later checks rely on the laws of the earlier ones.
     for name, array in _saw(factory, [a.copy() for a in given]).state().items():

@@ -72,7 +72,7 @@ def varint(buffer: Buffer, position: int, end: int) -> tuple[int, int]:
         byte = buffer[position]
         position += 1
         result |= (byte & 0x7F) << shift
-        if byte < 0x80:  # noqa: PLR2004 - the continuation bit
+        if byte < 0x80:  # the continuation bit
             return result, position
         shift += 7
     raise WireError(f"a number at byte {position} does not end")

@@ -17,9 +17,6 @@ __all__ = ["Granularity", "PerAxis", "PerBlock", "PerTensor", "QInt8", "QParams"
 __all__ += ["QuantSpec", "QuantType", "named_int_type", "weight_int_type"]
 
 
-_BYTE = 8
-
-
 class QuantType(Enum):
     """The types that weights can be stored in; the names onnxruntime's users know."""
 
@@ -115,7 +112,7 @@ class QuantSpec:
     @property
     def _mirrored(self) -> bool:
         """Whether the grid has as many integers below zero as above it: int8 and int16 have kernels that want it."""
-        kernels = self.dtype.signed and self.dtype.bits >= _BYTE
+        kernels = self.dtype.signed and self.dtype.bits >= 8
         return self.whole and kernels and (self.symmetric or self.reduced)
 
     @property

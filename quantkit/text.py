@@ -35,6 +35,6 @@ def _escape(character: str) -> str:
     code = ord(character)
     if character in _NAMED:
         return _NAMED[character]
-    if code <= 0xFF:  # noqa: PLR2004 - of two digits
+    if code <= 0xFF:  # of two digits
         return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"  # noqa: PLR2004 - of four
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"  # of four

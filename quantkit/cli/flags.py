@@ -204,7 +204,7 @@ def _size(name: str, text: str) -> Size:
         sides = []
     if len(sides) == 1:
         return sides[0]
-    if len(sides) == 2:  # noqa: PLR2004 - height and width
+    if len(sides) == 2:  # height and width
         return sides[0], sides[1]
     raise UsageError(f"{name} '{text}' is not a number of pixels, nor HxW.")
 

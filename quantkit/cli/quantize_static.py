@@ -169,7 +169,6 @@ def _method(
     return method, percentile
 
 
-_BYTE = 8
 _STEPS = frozenset({"Add", "HardSigmoid", "Mul"})  # whose kernels round otherwise on ARM
 
 
@@ -227,7 +226,7 @@ def _promise(job: "StaticJob", plan: "Plan") -> str:
     options = job.options
     if options.runs_on.name != "cpu":
         return f"target {options.runs_on.name}: {options.runs_on.title}"
-    wide = options.activation.bits > _BYTE  # runs in float
+    wide = options.activation.bits > 8  # runs in float
     sums = any(node.op_type in _STEPS and node.mode.value == "static" for node in plan.nodes)
     more = "; Add and Mul may differ by one step on ARM" if sums else ""
     return "" if wide else f"layers give the same integers on AVX2, VNNI and ARM CPUs{more}"

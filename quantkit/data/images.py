@@ -171,7 +171,7 @@ def open_images(found: Found, inputs: Sequence[InputSpec], settings: DataSetting
 def _size_warnings(some: Sequence[Path]) -> list[str]:
     """Say if images differ in size where the model leaves that open, by a look at some of them."""
     sizes = sorted({size for file in some if (size := stored_size(file))})
-    if len(sizes) < 2:  # noqa: PLR2004 - all are of one
+    if len(sizes) < 2:
         return []
     least, most = (f"{height}x{width}" for width, height in (sizes[0], sizes[-1]))
     what = "set --letterbox HxW or --resize HxW if the model, which takes any, was trained on one"
@@ -200,7 +200,7 @@ def _from_folders(names: Sequence[str]) -> tuple[dict[str, Label], tuple[str, ..
     """Return each file's label, and the classes' names unless these are the labels."""
     folders = {name: name.split("/")[0] for name in names if "/" in name}
     classes = sorted(set(folders.values()))
-    if len(classes) < 2 or len(folders) < len(names):  # noqa: PLR2004 one folder tells nothing
+    if len(classes) < 2 or len(folders) < len(names):
         return {}, ()
     if all(c.isdecimal() for c in classes):
         return {name: int(folder) for name, folder in folders.items()}, ()
@@ -224,7 +224,7 @@ def _from_table(
     # meant. Labels are numbers only if all are: one text among them makes all of them texts, or "7" and 7 would be
     # two classes.
     known = set(names)
-    if rows[0][0] in known and len(rows[0]) == 2 and label is None:  # noqa: PLR2004 no header
+    if rows[0][0] in known and len(rows[0]) == 2 and label is None:
         file_column, label_column, start = 0, 1, 0
     else:
         file_column = _column(table, rows[0], _FILE_COLUMNS, "file")

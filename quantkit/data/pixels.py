@@ -255,7 +255,7 @@ def _normalized(pixels: Array, steps: Preprocessing) -> Array:
 
     In place and channel by channel: a plane of float32 stays in the cache for all steps.
     """
-    if pixels.ndim == 2:  # noqa: PLR2004 grey
+    if pixels.ndim == 2:
         pixels = pixels[..., np.newaxis]
     height, width, channels = pixels.shape
     nchw = steps.layout == "NCHW"

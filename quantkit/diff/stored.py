@@ -40,7 +40,6 @@ from quantkit.ops.integer_ops import (
 __all__ = ["Factors", "Floats", "Stored", "array_of", "dtype_name", "stored_constants"]
 
 Floats = NDArray[np.float32]
-_BYTE = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,9 +120,9 @@ class _Blocks:
         return rows_first if self.inputs is None else rows_first.T
 
     def _codes(self, packed: NDArray[Any]) -> NDArray[np.uint8]:
-        if self.bits == _BYTE:
+        if self.bits == 8:
             return packed.astype(np.uint8)
-        shape = (packed.shape[0], packed.shape[1] * _BYTE // self.bits)
+        shape = (packed.shape[0], packed.shape[1] * 8 // self.bits)
         flat = packed.astype(np.uint8).reshape(-1)
         return unpack(flat, int_type(f"uint{self.bits}"), shape)
 
@@ -268,7 +267,7 @@ class Stored:
     def dtype(self) -> str:
         """The type in which it is stored: "float32", "int8", "4.2 bits" where the file has it packed."""
         if isinstance(self.scaling, _Blocks) or STORED_BYTES in self.value.meta:
-            return f"{_BYTE * self.nbytes / max(1, self._count):.1f} bits"
+            return f"{8 * self.nbytes / max(1, self._count):.1f} bits"
         return dtype_name(self.tensor.dtype)
 
     @property
@@ -282,7 +281,7 @@ class Stored:
         if not isinstance(self.scaling, _Blocks):
             return self.tensor.size
         rows = self.shape[0]
-        return rows * (self.scaling.inputs or self.tensor.size * _BYTE // self.scaling.bits // rows)
+        return rows * (self.scaling.inputs or self.tensor.size * 8 // self.scaling.bits // rows)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -335,7 +334,6 @@ _THROUGH = CONVERSIONS | _KEEPS | {STATIC_OPS[op].op_type for op in _KEEPS & STA
 _THROUGH |= {"Cast", "Flatten", "Identity", "Max", "Mul", "Reshape", "Sub"}
 _BIAS = 2  # input slot of float products
 _STEPS = 6  # nodes between a weight and its product, or a product and a tensor that is named
-_MATRIX = 2
 
 
 class Factors:

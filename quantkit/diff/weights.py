@@ -24,7 +24,6 @@ from quantkit.numerics.affine import sqnr
 
 __all__ = ["Distance", "WeightChange", "WeightRef", "WeightsDiff", "distance", "weights_diff"]
 
-_MATRIX = 2
 _GAINS, _VARIANCES = 1, 4  # inputs of BatchNormalization
 _UNLIKE_DB = 25.0  # 8 bits per tensor, rounded with care for the output, are above it
 _EXPLAINED_DB = 6.0  # by so much must factors help to be the explanation
@@ -100,7 +99,7 @@ def distance(
     q, undone_q = factors[1].undone(q, y)
     notes = ["BN folded in"] if folded_p or folded_q else []
     notes += ["equalization undone"] if undone_p or undone_q else []
-    if p.ndim == _MATRIX and p.shape != q.shape and p.T.shape == q.shape:
+    if p.ndim == 2 and p.shape != q.shape and p.T.shape == q.shape:
         p = p.T
         notes.append("transposed")
     if p.shape != q.shape:
@@ -108,7 +107,7 @@ def distance(
     if not (np.isfinite(p).all() and np.isfinite(q).all()):
         return Distance(note="values that are not finite")
     db = sqnr(p, q)
-    square = p.ndim == _MATRIX and p.shape[0] == p.shape[1]
+    square = p.ndim == 2 and p.shape[0] == p.shape[1]
     if square and db < _UNLIKE_DB and (turned := sqnr(p.T, q)) > db + _EXPLAINED_DB:
         p, db = p.T, turned
         notes.append("transposed")
@@ -124,9 +123,7 @@ def distance(
 
 def _explained(p: Floats, q: Floats, db: float) -> str:
     """Say how alike the two are once the channels of one axis are rescaled; "" if that does not explain much."""
-    found = [
-        (sqnr(_rescaled_channels(p, q, axis), q), axis) for axis in range(min(p.ndim, _MATRIX))
-    ]
+    found = [(sqnr(_rescaled_channels(p, q, axis), q), axis) for axis in range(min(p.ndim, 2))]
     best, axis = max(found, key=lambda f: f[0], default=(db, 0))
     if best <= db + _EXPLAINED_DB:
         return ""

@@ -34,7 +34,6 @@ from quantkit.plan.model import BlockFormat, Mode, NodePlan, Plan, SolvedInteger
 
 __all__ = ["emit_blocks"]
 
-_BYTE = 8
 _BIAS = 2  # input slot of Gemm
 _KERNEL_BIAS = 5  # input slot of MatMulNBits
 
@@ -131,7 +130,7 @@ class _Kernels:
 
     def _table(self, weight: Packed, codes: ir.Value, bits: int) -> ir.Value:
         """Return codes (N, blocks, bytes) as a matrix of the width that is looked up."""
-        per_byte = _BYTE // bits
+        per_byte = 8 // bits
         wide = (weight.rows, weight.padded // per_byte)
         return self.weights.packer.cut(weight, codes, wide, weight.inputs // per_byte)
 
@@ -145,7 +144,7 @@ class _Kernels:
     def _made(self, weight: Packed) -> _Operands:
         packer, grid = self.weights.packer, weight.grid
         bits = kernel_bits(grid.bits)
-        shape = (weight.rows, weight.blocks, grid.size * bits // _BYTE)
+        shape = (weight.rows, weight.blocks, grid.size * bits // 8)
         if bits == grid.bits:
             flat = (weight.rows, shape[1] * shape[2])
             codes = _bytes(self.canvas, weight, "codes", weight.padded_codes, bits, flat)
@@ -155,7 +154,7 @@ class _Kernels:
             codes = packer.codes(weight, shape, shift)
         zeros = None
         if not grid.symmetric:
-            wide = (weight.rows, -(-weight.blocks * bits // _BYTE))
+            wide = (weight.rows, -(-weight.blocks * bits // 8))
             zeros = _bytes(self.canvas, weight, "zeros", lambda: weight.read().zero, bits, wide)
         return _Operands(weight, codes, packer.steps(weight), zeros)
 
@@ -216,10 +215,10 @@ def _bytes(
     """Add rows of codes as bytes, each row packed by itself, the first code in the low bits."""
 
     def packed() -> NDArray[np.uint8]:
-        rows, per_byte = read(), _BYTE // bits
+        rows, per_byte = read(), 8 // bits
         missing = -rows.shape[1] % per_byte
         padded = np.pad(rows, ((0, 0), (0, missing))) if missing else rows
-        whole = padded if bits == _BYTE else pack(padded, int_type(f"uint{bits}"))
+        whole = padded if bits == 8 else pack(padded, int_type(f"uint{bits}"))
         return np.ascontiguousarray(whole).reshape(shape)
 
     label = f"{weight.tensor}_{name}"

@@ -167,7 +167,6 @@ def _replace_all(
             made[i].name = ""
 
 
-_MATRIX = 2
 _BIAS = 2  # Gemm's third input
 
 
@@ -183,7 +182,7 @@ def emit_matmul(canvas: Canvas, weights: Weights, node: ir.Node) -> None:
     activation = node.inputs[0]
     assert activation is not None  # noqa: S101 - a required input
     if node.attributes.get_int("transA", 0):
-        activation = canvas.swapped(activation, _MATRIX, before=node)
+        activation = canvas.swapped(activation, 2, before=node)
     x = canvas.quantized_input(activation, node)
     operand = _operand(canvas, weights, node)
     result = _product(canvas, node, "MatMulInteger", x, operand)
@@ -274,7 +273,7 @@ def _columns(canvas: Canvas, weight: EmittedWeight, node: ir.Node) -> ir.Value:
     wants_transposed = bool(node.attributes.get_int("transB", 0)) != through_transpose
     if wants_transposed == weight.plan.transposed:
         return weight.values
-    return canvas.swapped(weight.values, _MATRIX, before=node)
+    return canvas.swapped(weight.values, 2, before=node)
 
 
 def _add_bias(canvas: Canvas, node: ir.Node, result: ir.Value, base: str) -> ir.Value:

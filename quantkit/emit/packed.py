@@ -27,7 +27,6 @@ from quantkit.numerics.packing import plane_widths, planes
 __all__ = ["PACKED_OPSET", "Packed", "Packer"]
 
 PACKED_OPSET = 11  # BitShift
-_BYTE = 8
 # Bytes that the nodes of a plane add to a file: what saves less is written as it is.
 _NODES = 600
 _FLOAT, _UINT8, _INT8 = ir.DataType.FLOAT, ir.DataType.UINT8, ir.DataType.INT8
@@ -214,7 +213,7 @@ class Packer:
     ) -> ir.Value:
         """Return one plane as uint8 of a shape: as long as values have one byte, folding them takes least."""
         width, count = plane_widths(bits)[number], prod(shape)
-        per_byte = _BYTE // width
+        per_byte = 8 // width
         length = -(-count // per_byte)
         content = self._lazy(
             weight,
@@ -223,7 +222,7 @@ class Packer:
             (1, length),
             f"{name}_plane{number}",
         )
-        shifts = np.arange(0, _BYTE, width, dtype=np.uint8).reshape(-1, 1)
+        shifts = np.arange(0, 8, width, dtype=np.uint8).reshape(-1, 1)
         value = self._op(
             weight,
             "BitShift",
@@ -324,4 +323,4 @@ class Packer:
 
 def _is_plain(bits: int, count: int) -> bool:
     """Say whether so many codes are written a byte each: what their planes would save, the nodes of these would take."""
-    return bits == _BYTE or count * (_BYTE - bits) < _BYTE * _NODES * len(plane_widths(bits))
+    return bits == 8 or count * (8 - bits) < 8 * _NODES * len(plane_widths(bits))

@@ -40,9 +40,7 @@ __all__ = [
 ]
 
 _BIAS = 2  # input slot of Conv and Gemm
-_MATRIX = 2
 _INT32 = np.iinfo(np.int32)
-_BYTE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,7 +362,7 @@ def _factor(node: ir.Node, name: str) -> float:
 
 def typed(array: NDArray[Any], dtype: IntType) -> NDArray[Any]:
     """Return integers in the numpy type that ONNX's type of that name has."""
-    if dtype.bits >= _BYTE:
+    if dtype.bits >= 8:
         return array.astype(dtype.storage)
     import ml_dtypes
 
@@ -402,7 +400,7 @@ def _axis(weight: EmittedWeight, *, transposed: bool) -> int | None:
         return None
     rank = len(weight.shape)
     axis = granularity.axis % rank
-    return 2 * rank - 3 - axis if transposed and axis >= rank - _MATRIX else axis
+    return 2 * rank - 3 - axis if transposed and axis >= rank - 2 else axis
 
 
 def moved_inputs(

@@ -39,7 +39,6 @@ from quantkit.targets import target as target_named
 
 __all__ = ["Format", "emit_static", "part_subgraphs", "shield"]
 
-_MATRIX = 2
 # What is moved, and what onnxruntime takes away before it moves a DequantizeLinear.
 _PASSED = MOVES | CLIPS | {"Concat", "Dropout"}
 
@@ -151,7 +150,7 @@ def _is_fused_early(node: ir.Node, reader: ir.Node, *, inside: bool) -> bool:
     if reader.op_type != "Add":
         return False
     # Of what a Loop hands to its body onnxruntime may know more than the file says.
-    if shape is None or len(shape) == _MATRIX:
+    if shape is None or len(shape) == 2:
         return inside or shape is not None
     # Of more axes, all must be known, and what is added be a vector.
     added = next((v for v in reader.inputs if v is not None and v is not node.outputs[0]), None)

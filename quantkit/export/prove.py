@@ -247,7 +247,7 @@ def _require_dynamic(
     """Refuse dimensions that ran at one size alone: nobody has seen that they are dynamic."""
     for name in case.inputs.bounds:
         seen = {trial.sizes[name] for trial in trials}
-        if len(seen) < 2 and len(case.inputs.tried(name)) > 1:  # noqa: PLR2004 - another one
+        if len(seen) < 2 and len(case.inputs.tried(name)) > 1:
             why = refused.get(name, ([], "no other size was tried"))[1]
             raise VerifyError(
                 f"'{name}' is no dynamic dimension: the model runs at {name}={next(iter(seen), '?')} alone ({why}); write "

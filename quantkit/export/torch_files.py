@@ -197,7 +197,7 @@ def _bound(found: Any) -> Bound:
     except (TypeError, ValueError, OverflowError, AttributeError):
         most = far
     least = int(found.lower)
-    return Bound(least=least if least > 2 else 1, most=most if most < far else None)  # noqa: PLR2004 - see limits_of
+    return Bound(least=least if least > 2 else 1, most=most if most < far else None)
 
 
 def _agreed(own: Inputs, given: Inputs) -> Inputs:

@@ -241,7 +241,7 @@ def limits_of(
             least, most = _end(ranges[symbol].lower), _end(ranges[symbol].upper)
             # Tracing takes sizes of 0 and 1 for others: that it begins at 2 says nothing.
             found[dim] = Limit(
-                least=least if least and least > 2 else 1,  # noqa: PLR2004
+                least=least if least and least > 2 else 1,
                 most=most,
                 line=line_for(symbol),
             )

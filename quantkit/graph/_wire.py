@@ -164,7 +164,7 @@ def _header(number: int, length: int) -> bytes:
 
 def _encode(value: int) -> bytes:
     out = bytearray()
-    while value > 0x7F:  # noqa: PLR2004 - the continuation bit
+    while value > 0x7F:  # the continuation bit
         out.append(value & 0x7F | 0x80)
         value >>= 7
     out.append(value)

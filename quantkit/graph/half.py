@@ -16,7 +16,6 @@ __all__ = ["RUN_WIDE", "computes_bfloat16", "half_type", "stays_half", "widen", 
 RUN_WIDE = "onnxruntime's CPU provider has no kernels for bfloat16: what it computes in that was run in float32"
 
 _HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
-_MATRIX = 2
 # Attributes that name the type of a node's result.
 _TYPE_ATTRIBUTES = ("to", "dtype", "output_datatype", "stash_type")
 
@@ -26,7 +25,7 @@ def half_type(model: ir.Model) -> str:
     for graph in model.graphs():
         for value in graph.initializers.values():
             tensor = value.const_value
-            if tensor is not None and tensor.dtype in _HALVES and len(tensor.shape) >= _MATRIX:
+            if tensor is not None and tensor.dtype in _HALVES and len(tensor.shape) >= 2:
                 return tensor.dtype.name.lower()
     return ""
 

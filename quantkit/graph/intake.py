@@ -17,7 +17,6 @@ from quantkit.text import printable
 
 __all__ = ["DamageError", "complaint_of", "mend", "validate"]
 
-_BYTE = 8  # bits
 _LARGEST = 1 << 62  # bytes; beyond that offsets overflow
 _TYPES = {int(dtype): dtype for dtype in ir.DataType if dtype is not ir.DataType.UNDEFINED}
 _STRING = onnx.TensorProto.STRING
@@ -243,7 +242,7 @@ def _check_tensor(tensor: onnx.TensorProto) -> None:
     if any(extent < 0 for extent in tensor.dims):
         raise DamageError(f"{what} has a negative extent: {list(tensor.dims)}")
     size = math.prod(tensor.dims)
-    nbytes = -(-size * dtype.bitwidth // _BYTE) if dtype is not ir.DataType.STRING else size
+    nbytes = -(-size * dtype.bitwidth // 8) if dtype is not ir.DataType.STRING else size
     if nbytes > _LARGEST:
         raise DamageError(f"{what} is too large for any file: {list(tensor.dims)}")
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
@@ -277,8 +276,8 @@ def _check_values(tensor: onnx.TensorProto, size: int, dtype: ir.DataType) -> No
     found = len(getattr(tensor, field))
     if tensor.data_type in _COMPLEX:
         size *= 2
-    elif field == "int32_data" and dtype.bitwidth < _BYTE:
-        size = -(-size * dtype.bitwidth // _BYTE)
+    elif field == "int32_data" and dtype.bitwidth < 8:
+        size = -(-size * dtype.bitwidth // 8)
     if found != size:
         raise DamageError(f"tensor '{tensor.name}' has {found} values, its shape asks for {size}")
 

@@ -28,7 +28,6 @@ __all__ = ["SMALL", "MappedFile", "MappedModel", "ends_of", "lazy", "mapped_mode
 
 SMALL = 32 << 20  # bytes of a file that is read whole rather than mapped
 
-_BYTE = 8  # bits
 _ENDS = "quantkit.ends"  # under which a tensor in a file has what reads its first and last value
 _TAKEN_IN = 1 << 10  # bytes of a tensor that need no file of their own
 _TICK = 2_000_000_000  # nanoseconds: the coarsest clock of a file system
@@ -84,17 +83,17 @@ class MappedFile:
 
         def read() -> NDArray[Any]:
             content = self.read(nbytes, offset)
-            if dtype.bitwidth < _BYTE:
+            if dtype.bitwidth < 8:
                 return ir.PackedTensor(content, dtype, shape=shape).numpy()
             return content.view(dtype.numpy()).reshape(shape)
 
         def ends() -> bytes:
-            size = dtype.bitwidth // _BYTE
+            size = dtype.bitwidth // 8
             places = (offset, offset + nbytes - size)
             return b"".join(self.read(size, at).tobytes() for at in places)
 
         tensor = lazy(read, dtype, shape, entry.name)
-        if dtype.bitwidth >= _BYTE and nbytes:
+        if dtype.bitwidth >= 8 and nbytes:
             tensor.meta[_ENDS] = ends
         return tensor
 

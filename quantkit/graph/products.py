@@ -14,7 +14,6 @@ from quantkit.ops.view import Node, View, has_vector_bias
 
 __all__ = ["Layout", "Product", "products_of"]
 
-_MATRIX = 2
 _BIAS = 2  # input slot of Conv and Gemm
 
 
@@ -87,7 +86,7 @@ def products_of(view: View) -> tuple[Product, ...]:
         if set(node.weights) != {1} or node.attributes.get("transA"):
             continue  # of a transposed input the sum runs along another axis; it stays float
         weight = view.weights[node.weights[1]]
-        if node.op_type == "MatMul" and len(weight.shape) != _MATRIX:
+        if node.op_type == "MatMul" and len(weight.shape) != 2:
             continue
         conv = node.op_type == "Conv"
         found.append(

@@ -12,7 +12,6 @@ from quantkit.ops.view import Attributes, Constant, Node, View, Weight, WeightUs
 
 __all__ = ["view_of"]
 
-_MATRIX = 2
 # Constants whose ends are kept: operands of Add and Mul, bounds of Clip. Of larger ones only weights are read, to see
 # whether they are finite.
 _LOOKED_INTO = 1 << 16
@@ -100,7 +99,7 @@ def _ends(tensor: ir.TensorProtocol, *, large: bool = False) -> tuple[float, flo
 
 
 def _is_weight(tensor: ir.TensorProtocol) -> bool:
-    return tensor.dtype is ir.DataType.FLOAT and len(tensor.shape) >= _MATRIX and bool(tensor.size)
+    return tensor.dtype is ir.DataType.FLOAT and len(tensor.shape) >= 2 and bool(tensor.size)
 
 
 def _constant(tensor: ir.TensorProtocol, ends: tuple[float, float] | None) -> Constant:
@@ -156,7 +155,7 @@ def _swaps_axes(node: ir.Node) -> bool:
     if node.op_type != "Transpose" or node.domain or not node.inputs or not node.outputs:
         return False
     tensor = node.inputs[0].const_value if node.inputs[0] is not None else None
-    if tensor is None or len(tensor.shape) != _MATRIX:
+    if tensor is None or len(tensor.shape) != 2:
         return False
     return tuple(node.attributes.get_ints("perm", (1, 0))) == (1, 0)
 

@@ -46,7 +46,6 @@ def base_name(tensor: str) -> str:
     return tensor
 
 
-_TWO = 2
 _FURTHEST = 4  # nodes between a product and its weight: Cast, Sub, Mul, Transpose
 
 Key = Callable[[ir.Node], Hashable | None]
@@ -156,7 +155,7 @@ def _stands_for(nodes: Iterable[ir.Node], elsewhere: set[str]) -> dict[ir.Node, 
 def _integer_product_behind(node: ir.Node) -> ir.Node | None:
     """Return the product p of ``[Add(] Mul(Cast(p), scale) [, bias)]`` whose last part `node` is; None if it is none."""
     current = node
-    if current.op_type == "Add" and len(current.inputs) == _TWO:
+    if current.op_type == "Add" and len(current.inputs) == 2:
         constant = [v is not None and v.is_initializer() for v in current.inputs]
         current = _maker(current, slot=1 if constant[0] else 0) if any(constant) else current
     for op_type in ("Mul", "Cast"):

@@ -7,8 +7,6 @@ import numpy as np
 __all__ = ["INT2", "INT4", "INT8", "INT16", "INT32", "UINT2", "UINT4", "UINT8", "UINT16", "IntType"]
 __all__ += ["int_type"]
 
-_BYTE = 8
-
 
 @dataclass(frozen=True, slots=True)
 class IntType:
@@ -34,7 +32,7 @@ class IntType:
     @property
     def storage(self) -> np.dtype[np.generic]:
         """The numpy type that holds one unpacked value."""
-        return np.dtype(f"{'' if self.signed else 'u'}int{max(self.bits, _BYTE)}")
+        return np.dtype(f"{'' if self.signed else 'u'}int{max(self.bits, 8)}")
 
 
 INT2 = IntType("int2", 2, signed=True)

@@ -18,12 +18,10 @@ from quantkit.numerics.dtypes import IntType
 
 __all__ = ["Plane", "from_planes", "pack", "plane_widths", "planes", "unpack"]
 
-_BYTE = 8
-
 
 def pack(q: NDArray[Any], dtype: IntType) -> NDArray[np.uint8]:
     """Pack values of a 2- or 4-bit type, flattened, into bytes."""
-    per_byte = _BYTE // dtype.bits
+    per_byte = 8 // dtype.bits
     mask = (1 << dtype.bits) - 1
     flat = np.zeros(-(-q.size // per_byte) * per_byte, np.uint8)
     flat[: q.size] = q.reshape(-1).astype(np.uint8) & mask
@@ -41,7 +39,7 @@ def unpack(packed: NDArray[np.uint8], dtype: IntType, shape: tuple[int, ...]) ->
         dtype: Of the values, below 8 bits.
         shape: Of the result.
     """
-    per_byte = _BYTE // dtype.bits
+    per_byte = 8 // dtype.bits
     mask = (1 << dtype.bits) - 1
     flat = np.empty(packed.size * per_byte, np.uint8)
     for i in range(per_byte):
@@ -73,7 +71,7 @@ class Plane:
     @property
     def per_byte(self) -> int:
         """How many codes share a byte."""
-        return _BYTE // self.width
+        return 8 // self.width
 
 
 def plane_widths(bits: int) -> tuple[int, ...]:
@@ -90,7 +88,7 @@ def planes(codes: NDArray[np.uint8], bits: int) -> tuple[Plane, ...]:
     """Cut codes of any number of bits into planes, which operators of every runtime put together again."""
     flat, found, shift = codes.reshape(-1), [], 0
     for width in plane_widths(bits):
-        per_byte = _BYTE // width
+        per_byte = 8 // width
         length = -(-flat.size // per_byte)
         values = np.zeros(length * per_byte, np.uint8)
         values[: flat.size] = flat >> shift & (1 << width) - 1

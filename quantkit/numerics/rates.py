@@ -63,7 +63,7 @@ def evidence(count: int, n: int, limit: float) -> float:
     alternatives = alternatives or [(1 + limit) / 2]
     logs = [count * log(q / limit) + (n - count) * log((1 - q) / (1 - limit)) for q in alternatives]
     top = max(logs)
-    if top > 700:  # noqa: PLR2004 - what a float holds
+    if top > 700:  # what a float holds
         return inf
     return sum(exp(one) for one in logs) / len(logs)
 

@@ -167,7 +167,7 @@ def bootstrap_mean(
 
     column = np.asarray(values, np.float64)
     n = len(column)
-    if n < 2:  # noqa: PLR2004
+    if n < 2:
         return None
     mean, variance = float(column.mean()), float(column.var())
     error = sqrt(variance / (n - 1))

@@ -130,7 +130,7 @@ def _licence(about: metadata.Distribution) -> str:
     """Return one line, not a whole text, of what is said of a licence."""
     said: Mapping[str, str] = cast("Any", about.metadata)  # is one, whatever its type says
     told = said.get("License-Expression") or said.get("License") or ""
-    if told and len(told) < 80 and "\n" not in told:  # noqa: PLR2004 - characters
+    if told and len(told) < 80 and "\n" not in told:
         return told.strip()
     kinds = about.metadata.get_all("Classifier") or []
     return next((k.rpartition(" :: ")[2] for k in kinds if k.startswith("License ::")), "")

@@ -12,7 +12,7 @@ _TRITON = "nvcr.io/nvidia/tritonserver:YY.MM-py3"
 def commands(facts: Facts) -> tuple[str, ...]:
     """Return the commands from the folder to a server that answers; the image is pushed where its registry is known."""
     port = facts.serve.port
-    smoke = "./smoke" if port == 8000 else f"./smoke http://127.0.0.1:{port}"  # noqa: PLR2004 - its default
+    smoke = "./smoke" if port == 8000 else f"./smoke http://127.0.0.1:{port}"  # its default
     if facts.form == "triton":
         run = f'docker run --rm -p 127.0.0.1:{port}:8000 -v "$PWD/models:/models:ro" {_TRITON}'
         return f"{run} tritonserver --model-repository=/models", smoke

@@ -68,7 +68,7 @@ def _ports(kind: str, ports: Sequence[Port], rows: int, labelled: str) -> str:
 def _text(text: str) -> str:
     """Return a text as protobuf's text format has it: whatever is not plain is written as bytes."""
     plain = "".join(
-        chr(b) if 32 <= b < 127 and b not in b'"\\' else f"\\{b:03o}"  # noqa: PLR2004 - of ASCII
+        chr(b) if 32 <= b < 127 and b not in b'"\\' else f"\\{b:03o}"  # of ASCII
         for b in text.encode("utf-8", "surrogatepass")
     )
     return f'"{plain}"'

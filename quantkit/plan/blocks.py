@@ -46,7 +46,6 @@ _FINE_STEPS, _STEPS = 255, 15
 _WASTED = 8  # a last block that is filled up by more than one eighth of the row is too large
 _NODES = 2500  # bytes that the nodes of one packed weight add to a file
 _SCALE, _FLOAT = 4, 4  # bytes
-_BYTE = 8
 
 
 def slow_path(bits: int, block: int, level: int) -> str:
@@ -98,7 +97,7 @@ def packed_bytes(grid: BlockGrid, rows: int, inputs: int) -> int:
     per_block = 0 if grid.symmetric else grid.bits
     per_block += (grid.largest - 1).bit_length() if blocks > 1 else 0
     padded = blocks * (grid.size or inputs)
-    return ceil(rows * (padded * grid.bits + blocks * per_block) / _BYTE) + rows * _SCALE
+    return ceil(rows * (padded * grid.bits + blocks * per_block) / 8) + rows * _SCALE
 
 
 def plan_blocks(

@@ -28,7 +28,6 @@ __all__ = [
     "opset_for",
 ]
 
-_BYTE = 8
 _WIDE_OPSET = 21  # QuantizeLinear to 16 bits
 
 
@@ -97,7 +96,7 @@ def _check_numbers(decided: ActivationPlan) -> None:
 
 def _check_weight(weight: WeightPlan, rank: int, *, covers_all: bool) -> None:
     spec = weight.spec
-    if spec.dtype.bits != _BYTE and not covers_all:
+    if spec.dtype.bits != 8 and not covers_all:
         raise UsageError(
             f"The plan gives weight '{weight.tensor}' the type {spec.dtype.name}: use int8 or uint8."
         )
@@ -119,12 +118,12 @@ def _check_weight(weight: WeightPlan, rank: int, *, covers_all: bool) -> None:
 
 def opset_for(plan: Plan) -> int:
     """Return the lowest opset that has what a plan needs; an edit may have given a tensor 16 bits."""
-    wide = not plan.qdq.contrib_ops and any(a.dtype.bits != _BYTE for a in plan.activations)
+    wide = not plan.qdq.contrib_ops and any(a.dtype.bits != 8 for a in plan.activations)
     return max(plan.min_opset, _WIDE_OPSET if wide else 0)
 
 
 def _check_opset(plan: Plan, view: View) -> None:
-    wide = next((a for a in plan.activations if a.dtype.bits != _BYTE), None)
+    wide = next((a for a in plan.activations if a.dtype.bits != 8), None)
     if wide is not None and view.opset < _WIDE_OPSET and not plan.qdq.contrib_ops:
         raise UsageError(
             f"The plan gives '{wide.tensor}' {wide.dtype.bits} bits, which needs opset {_WIDE_OPSET}, and the model "
@@ -228,7 +227,7 @@ def check_settings(options: StaticSettings, output_format: Format) -> None:
         raise UsageError(
             f"{target.name} does not read the format {output_format.value}: use the format {taken}."
         )
-    if options.packs and options.weight_bits != _BYTE:
+    if options.packs and options.weight_bits != 8:
         _check_unpacks(target)
     types = {"Activations have the type": options.activation}
     types |= {"Weights have the type": options.weight}
@@ -261,7 +260,7 @@ def _check_unpacks(target: Target) -> None:
 def _check_gain(types: Mapping[str, IntType], options: StaticSettings) -> None:
     """Refuse what no kernel of a CPU gains by."""
     for what, dtype in types.items():
-        if dtype.bits < _BYTE or (dtype.bits != _BYTE and what.startswith("Weights")):
+        if dtype.bits < 8 or (dtype.bits != 8 and what.startswith("Weights")):
             raise UsageError(
                 f"{what} {dtype.name}, of which no kernel is faster than float: use 8 bits, or coverage 'all'."
             )
@@ -283,7 +282,7 @@ def _check_types(types: Mapping[str, IntType], target: Target) -> None:
 
 def _check_qlinear_types(types: Mapping[str, IntType], options: StaticSettings) -> None:
     for what, dtype in types.items():
-        if dtype.bits != _BYTE:
+        if dtype.bits != 8:
             raise UsageError(
                 f"{what} {dtype.name}, for which there are no QLinear operators: use 8 bits, or the QDQ format."
             )
@@ -356,7 +355,7 @@ def check_operators(plan: Plan, view: View, target: Target, output_format: Forma
     if output_format is not Format.QOPERATOR:
         return
     for decided in plan.activations:
-        if decided.dtype.bits > _BYTE:
+        if decided.dtype.bits > 8:
             raise UsageError(
                 f"Tensor '{decided.tensor}' has {decided.dtype.bits} bits, for which there are no QLinear "
                 "operators: use the QDQ format."

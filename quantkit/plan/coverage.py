@@ -30,10 +30,8 @@ from quantkit.spec import PerAxis, PerBlock, PerTensor, QuantSpec
 
 __all__ = ["plan_all", "ranges_of_all"]
 
-_MATRIX = 2
 _PAIR_OPSET = 10  # QuantizeLinear
 _WIDE_OPSET = 21  # QuantizeLinear to 16 bits
-_BYTE = 8
 # They are conversions themselves, or hold graphs.
 _NEVER = frozenset({"DequantizeLinear", "If", "Loop", "QuantizeLinear", "Scan"})
 _TABLES = frozenset({"Gather", "GatherElements"})
@@ -63,7 +61,7 @@ def plan_all(
     types = [a.dtype for a in activations] + [w.spec.dtype for w in weights]
     types += [a.converted.dtype for a in activations if a.converted is not None]
     blocks = any(isinstance(w.spec.granularity, PerBlock) for w in weights)
-    wide = blocks or (not options.qdq.contrib_ops and any(t.bits != _BYTE for t in types))
+    wide = blocks or (not options.qdq.contrib_ops and any(t.bits != 8 for t in types))
     return Plan(
         nodes=nodes,
         weights=weights,
@@ -233,7 +231,7 @@ class _Walk:
         weight = self.view.weights.get(node.weights.get(1, ""))
         reads = [
             name
-            for slot, name in enumerate(node.inputs[:_MATRIX])
+            for slot, name in enumerate(node.inputs[:2])
             if name and not (slot and weight) and not (weight is None and self._is_restored(name))
         ]
         why = self._unknown(reads) if weight is None else weight_obstacle(node, weight)
@@ -257,12 +255,8 @@ class _Walk:
         if not free and source not in self.found.quantized:
             return "what it moves is not quantized"
         reads = [source]
-        if (
-            node.op_type == "Pad"
-            and len(node.inputs) > _MATRIX
-            and self._is_float(node.inputs[_MATRIX])
-        ):
-            reads.append(node.inputs[_MATRIX])
+        if node.op_type == "Pad" and len(node.inputs) > 2 and self._is_float(node.inputs[2]):
+            reads.append(node.inputs[2])
         why = self._unknown(reads)
         if why:
             return why
@@ -402,7 +396,7 @@ def _adds_values(node: Node, view: View) -> bool:
 
 def _without_qlinear_product(node: Node, view: View) -> str:
     """Return what a QLinear operator of products has no place for."""
-    biased = len(node.inputs) > _MATRIX and bool(node.inputs[_MATRIX])
+    biased = len(node.inputs) > 2 and bool(node.inputs[2])
     if not node.weights.get(1):
         if node.op_type == "Conv":
             return "its weight is computed at run time"
@@ -513,12 +507,12 @@ def _axis(axes: set[int], weight: Weight) -> int:
 
 
 def _blocks(weight: Weight, channel: int, size: int) -> PerBlock:
-    if len(weight.shape) != _MATRIX:
+    if len(weight.shape) != 2:
         raise UnsupportedError(
             f"Blocks are for matrices, and weight '{weight.tensor}' has {len(weight.shape)} axes: leave its node out, or "
             "leave block_size away."
         )
-    return PerBlock(1 - channel % _MATRIX, size)
+    return PerBlock(1 - channel % 2, size)
 
 
 def _spec(
@@ -544,7 +538,7 @@ def _spec(
     # Of int8 and int16 all grids are whole, but for those that are reduced. So are others between pairs, as tools expect
     # them there; in a whole grid the largest weight is half a step beyond its end, so that for QLinear operators it is centred.
     own = rule is None and options.format == "qoperator"
-    whole = reduced or not symmetric or not (dtype.bits >= _BYTE and (dtype.signed or own))
+    whole = reduced or not symmetric or not (dtype.bits >= 8 and (dtype.signed or own))
     numbers = (rule.scales, rule.zero_points) if rule is not None else ((), ())
     safe = dtype is INT8 and options.runs_on.saturates and not reduced and not numbers[0]
     return replace(
@@ -566,9 +560,9 @@ def _bias_plans(found: _Found, view: View, ranges: Ranges) -> Iterable[WeightPla
     """Yield how biases are quantized of which something is said; they are not in the scale of the sums."""
     readers = [view.nodes[index] for index in found.static]
     biases = dict.fromkeys(
-        node.inputs[_MATRIX]
+        node.inputs[2]
         for node in readers
-        if node.op_type in PRODUCTS | NORMALIZES and len(node.inputs) > _MATRIX
+        if node.op_type in PRODUCTS | NORMALIZES and len(node.inputs) > 2
     )
     plain = QuantSpec(dtype=INT8, granularity=PerTensor(), symmetric=True)
     for tensor in biases:
@@ -590,5 +584,5 @@ def _has_channels(node: Node, weight: Weight, options: StaticSettings) -> bool:
     asked = node.op_type in dict(
         options.qdq.channel_axes
     )  # else those of stacked matrices share a scale
-    matrix = node.op_type != "MatMul" or len(weight.shape) == _MATRIX or asked
+    matrix = node.op_type != "MatMul" or len(weight.shape) == 2 or asked
     return matrix and node.op_type in options.runs_on.channelwise

@@ -86,7 +86,7 @@ def _fused(node: Node, view: View) -> str:
 def _matmul(weights: Weights, *, every: bool) -> str:
     if 1 not in weights or 0 in weights:
         return "the constant is the left operand"
-    if len(weights[1].shape) != _MATRIX and not every:
+    if len(weights[1].shape) != 2 and not every:
         return f"its weight has {len(weights[1].shape)} axes, not 2"
     return ""
 
@@ -99,7 +99,7 @@ def _too_small(weights: Weights) -> str:
 
 
 def _lookup(node: Node, weights: Weights, *, every: bool) -> str:
-    rows = node.attributes.get("axis", 0) == 0 and len(weights[0].shape) == _MATRIX
+    rows = node.attributes.get("axis", 0) == 0 and len(weights[0].shape) == 2
     # A table of another kind has scales that suit this look-up alone.
     if not rows and not (every and len(weights[0].uses) == 1):
         return "only rows of a matrix are looked up as integers"
@@ -150,7 +150,6 @@ _STORED_OVERHEAD = 420
 _RESTORED_OPSET = 13  # DequantizeLinear along an axis
 _INTEGER_OPSET = 11  # DynamicQuantizeLinear
 _STORED_OPSET = 7  # broadcasting Mul and Sub
-_MATRIX = 2
 _QUANTIZES = frozenset({Kernel.MATMUL, Kernel.CONV, Kernel.ATTENTION})  # its input, as it comes
 _MULTIPLIED = _QUANTIZES | {Kernel.LSTM, Kernel.STATIC}
 
@@ -459,7 +458,7 @@ def _wants_one_scale(reader: _Reader, rank: int) -> bool:
     if reader.kernel is Kernel.LOOKUP:
         axis = reader.node.attributes.get("axis", 0)
         return isinstance(axis, int) and axis % rank == reader.axis(rank)
-    return reader.kernel is Kernel.EMBED or (reader.kernel is Kernel.MATMUL and rank != _MATRIX)
+    return reader.kernel is Kernel.EMBED or (reader.kernel is Kernel.MATMUL and rank != 2)
 
 
 def _summed_axes(weight: Weight, readers: list[_Reader]) -> tuple[tuple[int, ...], ...]:
@@ -478,4 +477,4 @@ def _summed(weight: Weight, reader: _Reader, rank: int) -> tuple[int, ...]:
         group = reader.node.attributes.get("group", 1)
         depthwise = weight.shape[1] == 1 and weight.shape[0] == group
         return () if depthwise and group != 1 else (*range(2, rank), 1)
-    return (rank - 1,) if reader.axis(rank) == rank - _MATRIX else (rank - _MATRIX,)
+    return (rank - 1,) if reader.axis(rank) == rank - 2 else (rank - 2,)

@@ -30,7 +30,6 @@ _BLOCK = 16
 _MOST_STEPS = 16
 _FEW_INPUTS = 32
 _FEW_CHANNELS = 4  # of a picture
-_MATRIX = 2
 _KERNELS = frozenset({Kernel.MATMUL, Kernel.LOOKUP, Kernel.LSTM, Kernel.NONE, Kernel.STATIC})
 
 
@@ -59,7 +58,7 @@ def same_bits(bits: int, view: View) -> dict[str, int]:
 
 def _rows(weight: Weight) -> int:
     """Return how many rows a weight has at most: of a matrix either axis may be that of its channels."""
-    return weight.shape[0] if len(weight.shape) > _MATRIX else max(weight.shape)
+    return weight.shape[0] if len(weight.shape) > 2 else max(weight.shape)
 
 
 def with_bits(plan: Plan, view: View, bits: Mapping[str, int]) -> Plan:

@@ -32,7 +32,6 @@ __all__ = [
     "fills_in",
 ]
 
-_BYTE = 8
 _ROUNDING = 1e-3  # of a step, by which float32 may miss the end of a range
 # Of what a formula bounds, observed values that stay below this share have a range of their own: each half of it
 # would cost a bit. A Softmax over many values is far below 1.
@@ -279,7 +278,7 @@ class Ranges:
         qdq, low, high = self.options.qdq, min(found.low, 0.0), max(found.high, 0.0)
         high = max(high, low + (qdq.min_range or 0.0))
         qmin, whole = dtype.qmin, self.options.covers_all
-        if whole and symmetric and dtype.signed and dtype.bits >= _BYTE:
+        if whole and symmetric and dtype.signed and dtype.bits >= 8:
             qmin = -dtype.qmax  # as many on either side
         if qdq.restricted_zero_points and dtype is UINT8 and not symmetric and low < 0:
             # Zero in the middle, and either side must hold its end: there is one integer more below.

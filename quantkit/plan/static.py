@@ -27,9 +27,7 @@ from quantkit.targets import Target
 
 __all__ = ["missing_ranges", "plan_static", "ranges_needed"]
 
-_MATRIX = 2
 _WIDE_OPSET = 21  # QuantizeLinear to 16 bits
-_BYTE = 8
 
 
 def plan_static(
@@ -73,7 +71,7 @@ def plan_static(
     rest = plan_dynamic(
         view, _rest_options(options, chosen), _with_weights(decided, view), chosen.kept
     )
-    wide = any(a.dtype.bits > _BYTE for a in activations)
+    wide = any(a.dtype.bits > 8 for a in activations)
     static = any(n.mode is Mode.STATIC for n in decided.values())
     opset = max(options.runs_on.min_opset, _WIDE_OPSET if wide else 0) if static else 0
     merged = {
@@ -258,7 +256,7 @@ def _obstacle(node: Node, view: View, chosen: _Chosen) -> str:
     if 1 not in node.weights or 0 in node.weights:
         return "the constant is the left operand" if 0 in node.weights else "its weight is computed"
     weight = view.weights[node.weights[1]]
-    if node.op_type == "MatMul" and len(weight.shape) != _MATRIX:
+    if node.op_type == "MatMul" and len(weight.shape) != 2:
         return f"its weight has {len(weight.shape)} axes, not 2"
     if node.op_type == "Gemm" and node.attributes.get("transA"):
         return "its input is transposed (transA)"
@@ -291,7 +289,7 @@ def _shared_obstacle(weight: Weight, chosen: _Chosen) -> str:
 
 def _bias_obstacle(node: Node, view: View) -> str:
     """A bias must be a constant vector: it becomes int32 in the scale of the product."""
-    bias = node.inputs[2] if len(node.inputs) > _MATRIX else ""
+    bias = node.inputs[2] if len(node.inputs) > 2 else ""
     if not bias:
         return ""
     constant = view.constants.get(bias)

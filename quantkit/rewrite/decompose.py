@@ -81,7 +81,7 @@ _RULES: Mapping[str, Callable[[Canvas, ir.Node], bool]] = MappingProxyType(
 def _is_small(value: ir.Value) -> bool:
     """Say whether a value is certainly small, or has no axes beside channels as far as is known."""
     known = dims(value)
-    if known is None or len(known) <= 2:  # noqa: PLR2004 - a row for each sample
+    if known is None or len(known) <= 2:  # a row for each sample
         return True
     return None not in known and prod(n or 1 for n in known) < _FEWEST
 

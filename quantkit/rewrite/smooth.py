@@ -35,7 +35,6 @@ from quantkit.ops.view import Node, View
 
 __all__ = ["Fold", "Smoothable", "Smoothed", "divide", "smooth", "smoothable", "smoothing_requests"]
 
-_MATRIX = 2
 _NORMALIZATIONS = frozenset({"LayerNormalization", "RMSNormalization"})
 _FLOAT_MAKERS = _NORMALIZATIONS | {
     "BiasGelu",
@@ -104,7 +103,7 @@ def _weight(node: Node, view: View) -> tuple[Fold, int] | None:
     if node.domain or node.in_subgraph or node.op_type not in MATRIX_PRODUCTS:
         return None
     weight = view.weights.get(node.weights.get(1, ""))
-    if weight is None or len(weight.shape) != _MATRIX or not weight.finite or weight.exposed:
+    if weight is None or len(weight.shape) != 2 or not weight.finite or weight.exposed:
         return None
     # A shared weight would have to be stored twice.
     if len(weight.uses) != 1 or 0 in node.weights or node.attributes.get("transA"):
@@ -177,9 +176,9 @@ def _columns(view: View, node: Node, channels: int) -> Iterator[Fold]:
     if constant is None or node.transposes(1) or len(view.readers[name]) != 1:
         return
     axis = 0 if node.attributes.get("transB") else 1
-    if len(constant.shape) != _MATRIX or constant.shape[axis] != channels:
+    if len(constant.shape) != 2 or constant.shape[axis] != channels:
         return
-    bias = node.inputs[2] if len(node.inputs) > _MATRIX else ""
+    bias = node.inputs[2] if len(node.inputs) > 2 else ""
     if bias and not _is_vector(view, bias, channels):
         return
     yield Fold(node=node.name, slot=1, axis=axis)

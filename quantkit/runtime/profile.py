@@ -40,9 +40,7 @@ _Round = TypeVar("_Round")
 # Seconds of a run with one thread, which is the caller's own: what the CPU spends on it. On a busy machine other programs
 # stretch the time on the wall many times, and differently for each model. Windows counts these seconds in 16 ms.
 CLOCK = (
-    time.thread_time
-    if time.get_clock_info("thread_time").resolution < 1e-6  # noqa: PLR2004 - a microsecond
-    else time.perf_counter
+    time.thread_time if time.get_clock_info("thread_time").resolution < 1e-6 else time.perf_counter
 )
 
 _LEAST, _MOST = 6, 200  # rounds

@@ -278,7 +278,7 @@ def _top(request: Request) -> int | None:
     given = request.query_params.get("top_k")
     if given is None:
         return None
-    if not (given.isascii() and given.isdecimal() and 0 < len(given) < 5 and int(given)):  # noqa: PLR2004 - digits
+    if not (given.isascii() and given.isdecimal() and 0 < len(given) < 5 and int(given)):  # digits
         raise RequestError(f"top_k '{given[:20]}' is no number of classes: use 5.")
     return int(given)
 
@@ -340,7 +340,7 @@ def refusal(error: RequestError, more: Mapping[str, str] | None = None) -> Respo
     headers = {**(more or {})} | ({"connection": "close"} if error.status in {408, 413} else {})
     if error.retry_after is not None:
         headers["retry-after"] = str(error.retry_after)
-    if error.status == 401:  # noqa: PLR2004 - HTTP
+    if error.status == 401:
         headers["www-authenticate"] = "Bearer"
     return _json({"error": str(error)}, error.status, headers)
 

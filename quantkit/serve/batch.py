@@ -269,5 +269,5 @@ def _refused(error: Exception) -> RequestError:
     if not isinstance(error, RUN_ERRORS):
         return RequestError(f"The run failed unexpectedly: {type(error).__name__}: {said}.", 500)
     said = said.rpartition(" Status Message: ")[2] or said
-    said = said if len(said) <= 200 else f"{said[:200]}..."  # noqa: PLR2004 - characters
+    said = said if len(said) <= 200 else f"{said[:200]}..."
     return RequestError(f"The model does not run on these inputs: {said.rstrip('.')}.")

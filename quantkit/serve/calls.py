@@ -234,7 +234,7 @@ def header_length(given: str | None) -> int | None:
     """Return how many bytes of a body are JSON by the header that says so; None: all of them."""
     if given is None:
         return None
-    if not (given.isascii() and given.isdecimal() and len(given) < 12):  # noqa: PLR2004 - digits
+    if not (given.isascii() and given.isdecimal() and len(given) < 12):  # digits
         raise RequestError("Inference-Header-Content-Length is no number of bytes.")
     return int(given)
 

@@ -215,7 +215,7 @@ def _session(path: Path, content: bytes, provider: str, threads: int) -> Any:
 def _said(error: Exception) -> str:
     """Return the first line of a message, cut where nobody would read on."""
     line = next(iter(str(error).strip().splitlines()), type(error).__name__)
-    return line if len(line) <= 300 else f"{line[:300]}..."  # noqa: PLR2004 - characters
+    return line if len(line) <= 300 else f"{line[:300]}..."
 
 
 def _ports(signature: Sequence[Any], path: Path) -> tuple[Port, ...]:

@@ -134,7 +134,7 @@ class TextSettings:
 
     def __post_init__(self) -> None:
         check(self)
-        if len(self.column) > 2:  # noqa: PLR2004 a text, or a pair
+        if len(self.column) > 2:
             raise UsageError(
                 f"column '{list(self.column)}' names {len(self.column)} columns: "
                 "give one, or two for a pair."

@@ -39,7 +39,7 @@ def parse_memory(text: str | int) -> int:
 
 def memory_text(nbytes: int) -> str:
     """Return for example "8.5 GB", as `parse_memory` reads it."""
-    if nbytes < 1000:  # noqa: PLR2004 - the first unit
+    if nbytes < 1000:  # the first unit
         return f"{nbytes} bytes"
     power = min(len(str(nbytes)) - 1, 3 * len(_POWERS)) // 3
     return f"{nbytes / 1000**power:.3g} {_POWERS[power - 1].upper()}B"

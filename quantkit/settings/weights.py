@@ -138,7 +138,7 @@ class WeightsSettings:
         check(self)
         for name in ("bits", "embedding_bits"):
             value = getattr(self, name)
-            if value is not None and not 2 <= value <= 8:  # noqa: PLR2004 - said in the message
+            if value is not None and not 2 <= value <= 8:
                 raise UsageError(f"{name} '{value}' is out of range: use 2 to 8.")
         if self.block is not None and self.block not in _BLOCKS:
             listed = ", ".join(map(str, _BLOCKS))

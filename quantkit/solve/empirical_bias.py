@@ -84,7 +84,7 @@ def _means(model: ir.Model, tensors: Sequence[str], feeds: Feeds) -> Means:
     for found in read_tensors(model, read.values(), feeds):
         for tensor, name in read.items():
             array = found[name]
-            axis = 1 if array.ndim > 2 else array.ndim - 1  # noqa: PLR2004 - images or rows
+            axis = 1 if array.ndim > 2 else array.ndim - 1  # images or rows
             others = tuple(i for i in range(array.ndim) if i != axis)
             mean = array.mean(axis=others, dtype=np.float64) / len(feeds)
             totals[tensor] = totals[tensor] + mean if tensor in totals else mean

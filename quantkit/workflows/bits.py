@@ -32,7 +32,6 @@ __all__ += ["loading_noted", "record_bytes", "size_with", "spread_of", "wanted_b
 
 Feeds = Mapping[str, NDArray[Any]]
 _BITS = range(2, 9)
-_BYTE = 8
 _LOADING = 27  # bytes of memory per value while onnxruntime puts it together: it keeps the result of every step until all are done
 _MUCH = 1 << 28  # bytes that are worth telling
 _SEALS = 400  # bytes of a record that are not known before the file is written: digests, keys
@@ -80,7 +79,7 @@ def choices_of(
         rows = int(tensor.shape.numpy()[_axis(weight)])
         found[weight.tensor] = Choices(
             nbytes={
-                b: packed_bytes(grid, rows, tensor.size // rows) + (b < _BYTE) * PACKED_NODES
+                b: packed_bytes(grid, rows, tensor.size // rows) + (b < 8) * PACKED_NODES
                 for b, grid in own.items()
             },
             noise={b: measured * errors[b] / probed for b in allowed},
@@ -106,9 +105,9 @@ def bits_for_mean(choices: Mapping[str, Choices], mean: float, values: int) -> d
         UsageError: The fewest bits take more.
     """
     least = sum(one.nbytes[one.bits[0]] for one in choices.values())
-    if least > (budget := int(mean * values / _BYTE)):
+    if least > (budget := int(mean * values / 8)):
         raise UsageError(
-            f"target_bits '{mean:g}' is out of reach: the fewest bits for every weight are {_BYTE * least / values:.2f} on average, scales counted. "
+            f"target_bits '{mean:g}' is out of reach: the fewest bits for every weight are {8 * least / values:.2f} on average, scales counted. "
             "Ask for more; nothing was written."
         )
     return bits_within(choices, budget)

@@ -110,7 +110,7 @@ def evaluate(
     """
     started = time.perf_counter()
     monitor = monitor or Silent()
-    if len(models) < 2:  # noqa: PLR2004 - float and a candidate
+    if len(models) < 2:  # float and a candidate
         raise UsageError("There is no candidate: quantkit evaluate FLOAT CANDIDATE... --data DIR.")
     monitor.stage("Reading the models")
     opened = [load_model(model.path) for model in models]

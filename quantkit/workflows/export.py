@@ -253,7 +253,7 @@ def _refuse_training(model: ir.Model) -> None:
     for node in model.graph.all_nodes():
         mode = node.attributes.get_int("training_mode", 0)
         trains = node.op_type == "BatchNormalization" and mode == 1
-        if node.op_type == "Dropout" and len(node.inputs) > 2 and node.inputs[2] is not None:  # noqa: PLR2004
+        if node.op_type == "Dropout" and len(node.inputs) > 2 and node.inputs[2] is not None:
             value = ir.convenience.get_const_tensor(node.inputs[2])
             trains = value is None or bool(value.numpy().item())
         if node.op_type in _RANDOM or trains:

@@ -33,7 +33,6 @@ from quantkit.workflows.prepare import Feeds, Prepared, Turns
 
 __all__ = ["excess_of", "with_fitted_ranges"]
 
-_BYTE = 8
 _CHECKED_ON = 16  # samples that check fitted ranges
 _FEWEST = 4  # samples that ranges are fitted to
 _LOUDER = 1.5  # times the noise of plain ranges at most: few samples show little of what room gains
@@ -49,7 +48,7 @@ def with_fitted_ranges(prepared: Prepared, monitor: Monitor) -> Prepared:
     by_default = job.calibrate.method == CalibrateOptions().method and not job.calibrate.minmax_only
     if not (wanted and by_default) or data is None or ready.nbytes >= LARGE:
         return prepared
-    if job.options.activation.bits != _BYTE:
+    if job.options.activation.bits != 8:
         return prepared
     plan = plan_of(prepared)
     # What a Flatten or Transpose hands on was observed where it was computed.

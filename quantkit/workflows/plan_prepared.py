@@ -14,7 +14,6 @@ from quantkit.workflows.record import StaticJob
 
 __all__ = ["for_target", "plan_of", "planner_of", "with_choices"]
 
-_BYTE = 8
 _NOTHING_KEPT: Mapping[str, Kept] = MappingProxyType({})
 
 
@@ -83,7 +82,7 @@ def planner_of(
     """
     ready, job = prepared.ready, prepared.job
     # The best range depends on how many steps it has.
-    fitted = prepared.fitted if job.options.activation.bits == _BYTE else {}
+    fitted = prepared.fitted if job.options.activation.bits == 8 else {}
     ranges = ranges_of(prepared.seen, ready, job.methods, fitted)
     powers = _powers(prepared.seen, ready.view)
     options = replace(job.options, format=output_format.value)  # one of its two

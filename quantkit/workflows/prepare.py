@@ -90,7 +90,6 @@ __all__ = [
 STEPS = 5  # of static quantization: read, observe channels, observe ranges, round, write
 _PAIR_OPSET = 10  # QuantizeLinear
 _WIDE_OPSET = 21  # QuantizeLinear to 16 bits
-_BYTE = 8
 _FLOAT = 4  # bytes
 _WORKERS = 320 << 20  # bytes that processes take beside what is asked
 _LEAST = 64 << 20  # bytes that moments have in any case
@@ -353,7 +352,7 @@ def minimum_opset(options: StaticSettings, model: ir.Model) -> int:
     types = [options.activation, options.weight]
     types += [rule.int_type for rule in options.tensors if rule.int_type]
     # onnxruntime's own operators have all types in every opset, but no blocks.
-    wide = not options.qdq.contrib_ops and any(t.bits != _BYTE for t in types)
+    wide = not options.qdq.contrib_ops and any(t.bits != 8 for t in types)
     wide = wide or options.qdq.block_size is not None
     stays = options.covers_all and not options.simplify and options.format != "qoperator"
     plain = (

@@ -109,10 +109,10 @@ def detector_outputs(
         if len(shape) in {2, 3} and shape[-1] in _TABLES and np.prod(shape[:-1]) <= _FEWEST:
             return DetectorOutputs(boxes=name)
     for name, shape in shapes.items():
-        if len(shape) == 3 and shape[0] == 1 and max(shape) > _FEWEST:  # noqa: PLR2004
-            if 4 < shape[1] < shape[2]:  # noqa: PLR2004
+        if len(shape) == 3 and shape[0] == 1 and max(shape) > _FEWEST:
+            if 4 < shape[1] < shape[2]:
                 return DetectorOutputs(boxes=name, head="columns")
-            if 5 < shape[2] < shape[1]:  # noqa: PLR2004
+            if 5 < shape[2] < shape[1]:
                 return DetectorOutputs(boxes=name, head="rows")
     described = ", ".join(f"'{name}' {list(shape)}" for name, shape in shapes.items())
     raise DataError(

@@ -286,7 +286,7 @@ def _number(value: float, metric: Metric) -> str:
 def _hundredths(share: float) -> str:
     """Return a share in hundredths, to one decimal; to two digits where that would say 0.0."""
     found = 100 * share
-    return f"{found:.1f}" if abs(found) >= 0.1 or found == 0 else f"{found:.2g}"  # noqa: PLR2004
+    return f"{found:.1f}" if abs(found) >= 0.1 or found == 0 else f"{found:.2g}"
 
 
 _ENOUGH = 50  # samples to suspect labels with

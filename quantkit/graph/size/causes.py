@@ -183,7 +183,7 @@ def _scale_inputs(op: _Op) -> list[_Value]:
     # second.
     kind, args = op.node.op_type, op.args
     slots = set(scale_slots(kind, len(args)))
-    if kind in {"Sub", "Mul"} and len(args) == 2:  # noqa: PLR2004 - both operands
+    if kind in {"Sub", "Mul"} and len(args) == 2:
         first, second = args
         if first is not None and (first.decoded or (kind == "Mul" and _is_taken_scale(first))):
             slots.add(1)

@@ -45,7 +45,6 @@ from quantkit.graph.shapes import dims, dtype
 __all__ = ["batchnorm", "matmul_add", "scale_shift"]
 
 _BROADCASTING_GEMM = 7  # the opset from which Gemm broadcasts its last input without being told to
-_MATRIX = 2
 
 
 def matmul_add(model: ir.Model) -> int:
@@ -78,7 +77,7 @@ def _fits(x: ir.Value, weight: ir.Value, bias: ir.Value) -> bool:
     if any(dtype(v) is not ir.DataType.FLOAT for v in (x, weight, bias)):
         return False
     rows, matrix, row = dims(x), constant(weight), constant(bias)
-    if rows is None or len(rows) != _MATRIX or matrix is None or len(matrix.shape) != _MATRIX:
+    if rows is None or len(rows) != 2 or matrix is None or len(matrix.shape) != 2:
         return False
     return row is not None and tuple(row.shape.numpy()) in {
         (),

@@ -122,7 +122,6 @@ def _digest(tensor: ir.TensorProtocol) -> bytes:
     return blake2b(contents, digest_size=16).digest()
 
 
-_MATRIX = 2
 # Bytes. Of more, runtimes do not fold the Transpose at load, but compute it in every run.
 _MOST_TIED = 1 << 30
 _BLOCK = 1 << 18  # values of a matrix that are turned at once
@@ -133,7 +132,7 @@ def _tie_transposed(model: ir.Model) -> int:
     alike = defaultdict[Hashable, list[ir.Value]](list)
     for value in model.graph.initializers.values():
         tensor = constant(value)
-        if tensor is None or len(tensor.shape) != _MATRIX or value.is_graph_output():
+        if tensor is None or len(tensor.shape) != 2 or value.is_graph_output():
             continue
         if tensor.size >= LEAST_TIED and tensor.nbytes < _MOST_TIED:
             alike[tensor.dtype, tuple(sorted(tensor.shape.numpy()))].append(value)
