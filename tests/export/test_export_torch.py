@@ -341,7 +341,7 @@ def test_torchscript_goes_through_the_older_exporter(tmp_path: Path) -> None:
         warnings.simplefilter("ignore")  # deprecated
         torch.jit.trace(Mlp().eval(), torch.ones(2, 8)).save(tmp_path / "s.pt")
     with pytest.raises(
-        QuantkitError, match="Missing input description of .*: add --input 'x:float32"
+        QuantkitError, match=r"Missing input description of .*: add --input 'x:float32"
     ):
         export_model(tmp_path / "s.pt", tmp_path / "s.onnx")
     result = export_model(tmp_path / "s.pt", tmp_path / "s.onnx", inputs=ROW)
