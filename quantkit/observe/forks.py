@@ -156,6 +156,12 @@ class Crew:
         """How many workers there are."""
         return len(self._processes)
 
+    def cpu_ticks(self) -> int:
+        """Return how much the workers have computed so far, in ticks of the system's clock."""
+        stats = (Path(f"/proc/{process.pid}/stat") for process in self._processes.values())
+        fields = [stat.read_text().rpartition(")")[2].split() for stat in stats if stat.exists()]
+        return sum(int(own[11]) + int(own[12]) for own in fields)  # user and system
+
     def __enter__(self) -> Self:
         return self
 

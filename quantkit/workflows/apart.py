@@ -1,6 +1,7 @@
 """Load a result for the first time in a child process: if onnxruntime crashes, it takes the child along and not the caller."""
 
 import signal
+import time
 from pathlib import Path
 
 from quantkit.errors import VerifyError
@@ -9,14 +10,15 @@ from quantkit.runtime.check_result import Reference, Verification, compare, fed
 
 __all__ = ["compare_apart"]
 
+_STUCK = 20.0  # seconds without any work of the child, after which it is given up
 _LAST_EXIT_CODE = 255  # Windows reports a crash by a larger one
 
 
 def compare_apart(candidate: Path, reference: Reference, *, nbytes: int) -> Verification:
     """Compare a written result with float; see `compare`.
 
-    A forked child does all of it, which costs some milliseconds. Where forking is not safe, a fresh interpreter loads and runs
-    the result once before this process does.
+    A forked child does all of it, which costs some milliseconds. Where forking is not safe, or the child is stuck, a fresh
+    interpreter loads and runs the result once before this process does.
 
     Args:
         candidate: The written file.
@@ -29,9 +31,14 @@ def compare_apart(candidate: Path, reference: Reference, *, nbytes: int) -> Veri
     if can_fork():
         with Crew(lambda path, _: compare(path, reference, nbytes=nbytes), 1) as crew:
             try:
+                ticks, since = -1, time.monotonic()
                 for found in crew.work([candidate] if crew.size else ()):
                     if found is not None:
                         return found  # type: ignore[no-any-return]
+                    if (now := crew.cpu_ticks()) != ticks:
+                        ticks, since = now, time.monotonic()
+                    elif time.monotonic() - since > _STUCK:
+                        break  # onnxruntime's own threads may have held a lock when the child was forked
             except WorkerDiedError as e:
                 raise VerifyError(_crash(e.exitcode)) from e
     from quantkit.evaluate.cost.size import run_alone  # seldom needed, and slow to import

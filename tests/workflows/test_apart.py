@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,23 @@ def test_a_crash_is_one_line_and_leaves_nothing(
     assert said.count("\n") == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx", "q.onnx"]
     assert (tmp_path / "q.onnx").read_bytes() == b"old"
+
+
+def test_a_child_that_is_stuck_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, parent = save(product(), tmp_path / "m.onnx"), os.getpid()
+
+    def waiting(*given: Any, **named: Any) -> Any:
+        if os.getpid() != parent:
+            time.sleep(120)  # as for a lock that a thread of the parent held
+        return compare(*given, **named)
+
+    monkeypatch.setattr("quantkit.workflows.apart.compare", waiting)
+    monkeypatch.setattr("quantkit.workflows.apart.can_fork", lambda: True)
+    monkeypatch.setattr("quantkit.workflows.apart._STUCK", 0.5)
+    started = time.monotonic()
+    found = compare_apart(path, run_float(load_model(path)), nbytes=path.stat().st_size)
+    assert found.ran
+    assert time.monotonic() - started < 60
 
 
 @pytest.mark.parametrize("returncode", [-signal.SIGSEGV, 0xC0000005])
