@@ -1,4 +1,4 @@
-"""A model in segments that run one after the other: a run in which the first ones compute what they did before starts behind them."""
+"""A model cut into segments that run one after the other, so that a run can skip first segments whose results are known."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -69,7 +69,7 @@ class Segments:
             names: Of the outputs.
             feeds: Inputs of the model.
             start: The first segment that is run.
-            known: What it and those behind it read of the others, as `states` returns it.
+            known: Tensors of skipped segments that later segments read, as `states` returns them.
         """
         if len(self._sessions) == 1:
             return list(self._sessions[0].run(names, dict(feeds)))

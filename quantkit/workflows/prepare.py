@@ -166,7 +166,7 @@ class Turns:
 
     Attributes:
         first: The first of the judged samples that calibrates, too.
-        numbers: Scales and zero points by tensor, without the first such sample and those at its distance, without the second, ...
+        numbers: Scales and zero points by tensor, one mapping per part of these samples; sample n belongs to part n modulo their number.
     """
 
     first: int
@@ -189,7 +189,7 @@ class Prepared:
         samples: Some that it was calibrated with, for empirical bias correction.
         data: The data; None where a calibration was given.
         fitted: Ranges of activations of 8 bits with the least expected noise, instead of those of the range method.
-        turns: Ranges with which judged samples are judged that calibrate as well; None: none of them does, or all do.
+        turns: Ranges for judged samples that calibrate as well; None: no sample does both, or nothing was fitted.
         costs: What its nodes take here, by the types that they were measured with, or why nobody knows; filled when
             somebody asks (`quantkit.workflows.measure`).
     """

@@ -195,6 +195,8 @@ def test_a_range_is_fitted_to_what_is_moved_before_it_is_rounded(tmp_path: Path)
     assert prepared.turns is not None
     assert all(numbers.keys() == {"f"} for numbers in prepared.turns.numbers)
     assert "r" not in quantkit.plan_prepared(prepared).activation
+    # Ranges with room are four times noisier here on samples that set neither: plain ones stay.
+    assert not prepared.fitted
 
 
 def test_excess_is_never_larger_than_the_result_explains() -> None:
