@@ -11,9 +11,9 @@ A plan is taken only if it is quieter on samples that did not choose it.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import log10
 
 from quantkit.files import scratch
+from quantkit.numerics.decibels import decibels
 from quantkit.observe.monitor import Monitor
 from quantkit.plan import Kept, Mode, Plan
 from quantkit.plan.measured import Costs, Losses, predict
@@ -131,7 +131,7 @@ class _Judge:
     def gain(self, before: Plan, after: Plan) -> float:
         """Return by how many dB a plan is quieter than another."""
         was, now = (max(self._noise_of(plan), 1e-30) for plan in (before, after))
-        return 10 * log10(was / now)
+        return decibels(was / now)
 
     def _noise_of(self, plan: Plan) -> float:
         if id(plan) not in self.known:
