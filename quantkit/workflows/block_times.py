@@ -11,6 +11,7 @@ import onnx_ir as ir
 from quantkit.emit.blocks import emit_blocks
 from quantkit.files import scratch
 from quantkit.graph.save import Stage
+from quantkit.numbers import counted
 from quantkit.numerics.blocks import BlockCodes, BlockGrid
 from quantkit.ops.view import View
 from quantkit.plan import Kept, Mode, NodePlan, Plan, WeightPlan
@@ -58,12 +59,8 @@ class LayerTimes:
         return sum(self.ratios.values()) / max(1, len(self.ratios))
 
     def __str__(self) -> str:
-        found = (f"{ratio:.2f} at {_counted(rows)}" for rows, ratio in self.ratios.items())
+        found = (f"{ratio:.2f} at {counted(rows, 'row')}" for rows, ratio in self.ratios.items())
         return f"{self.inputs}x{self.outputs} in blocks takes {', '.join(found)} of float's time"
-
-
-def _counted(rows: int) -> str:
-    return "1 row" if rows == 1 else f"{rows} rows"
 
 
 def times_in_blocks(plan: Plan, view: View, rows: Sequence[int]) -> dict[str, LayerTimes]:

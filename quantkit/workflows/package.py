@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from quantkit._version import __version__
 from quantkit.errors import OutputError, QuantkitError, UsageError, as_os_error, install_command
-from quantkit.files import human, scratch
+from quantkit.files import scratch
 from quantkit.graph.load import LoadedModel, load
+from quantkit.numbers import human
 from quantkit.package import docker, lock, manifests, smoke
 from quantkit.package.facts import MEGABYTE, Facts, slug
 from quantkit.package.folder import KIND, RECORD, SCRIPT, check_own, digests, put_folder
