@@ -17,8 +17,9 @@ from quantkit.ops.view import View
 from quantkit.plan import Kept, Mode, NodePlan, Plan, WeightPlan
 from quantkit.plan.model import SolvedIntegers
 from quantkit.runtime.check_result import Reference, Tally
-from quantkit.runtime.profile import is_plausible, time_models
+from quantkit.runtime.profile import is_plausible
 from quantkit.runtime.session import RUNTIME_ERRORS, make_session, run_session
+from quantkit.runtime.timing import time_models
 
 __all__ = ["LayerTimes", "kept_out_of_blocks", "rounding_noted", "time_layers"]
 __all__ += ["times_in_blocks"]
