@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from quantkit._version import __version__
 from quantkit.errors import OutputError, QuantkitError, UsageError, as_os_error, install_command
-from quantkit.files import human, make_scratch, scratch
+from quantkit.files import make_scratch, scratch
 from quantkit.graph.load import LoadedModel, load
+from quantkit.numbers import human
 from quantkit.package import lock
 from quantkit.package.facts import MEGABYTE, Facts, slug
 from quantkit.package.folder import KIND, RECORD, check_own, digests
