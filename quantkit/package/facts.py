@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quantkit.package.lock import Package
-from quantkit.settings import ServeSettings
+from quantkit.settings import PackageSettings, ServeSettings
 
 __all__ = ["MEGABYTE", "Facts", "slug"]
 
@@ -35,39 +35,37 @@ def slug(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What is packaged.
+    """What is packaged: the data of all texts.
 
     Attributes:
-        slug: What image and manifests are called.
-        tag: Of the image: the first digits of a digest of what is in it.
-        form: docker, kserve or triton.
-        name: What the image is called, with its registry and perhaps a tag; "": as `slug`.
-        arch: amd64 or arm64, which its packages are for; "": any.
-        base: The image to build on.
-        python: The version of Python that packages are for, as "3.13".
+        settings: What is written.
         serve: How the model is served; with a name and a number of workers.
+        arch: amd64 or arm64, which its packages are for; "": any.
         packages: What is installed in the image.
-        wheels: Whether they stand beside the Dockerfile.
-        models: What is known of each model, by its role: model, shadow, canary.
+        models: Source, size and digest of each model, by its role: model, shadow, canary.
         sample: The file that `./smoke` sends.
-        report: Whether there is one.
-        tools: Versions of what made it.
+        tools: Versions of what made it, Python included.
+        tag: Of the image: the first digits of a digest of its content.
     """
 
-    slug: str
-    tag: str
-    form: str
-    name: str
-    arch: str
-    base: str
-    python: str
+    settings: PackageSettings
     serve: ServeSettings
+    arch: str
     packages: tuple[Package, ...]
-    wheels: bool
     models: Mapping[str, Mapping[str, Any]]
     sample: str
-    report: bool
     tools: Mapping[str, str]
+    tag: str = ""
+
+    @property
+    def slug(self) -> str:
+        """The name of image and manifests."""
+        return slug(self.serve.name or "")
+
+    @property
+    def base(self) -> str:
+        """The image to build on: for the Python of this process, unless it is set."""
+        return self.settings.base or f"python:{self.tools['python']}-slim-bookworm"
 
     @property
     def pinned_base(self) -> bool:
@@ -77,7 +75,7 @@ class Facts:
     @property
     def image(self) -> str:
         """The image's name and tag."""
-        name = self.name or self.slug
+        name = self.settings.image or self.slug
         return name if ":" in name.rpartition("/")[2] else f"{name}:{self.tag}"
 
     @property

@@ -5,7 +5,7 @@ of `quantkit.package.lock` is complete.
 """
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
@@ -31,16 +31,14 @@ def server_files() -> Mapping[str, Path]:
     waiting = [_START]
     while waiting:
         module = waiting.pop()
-        if module in seen:
+        top, _, rest = module.partition(".")
+        if module in seen or top not in roots:
             continue
         seen.add(module)
-        file = _file(module, roots)
-        if file is None:  # a name in a module, and no module
-            continue
-        found[file.relative_to(roots[module.partition(".")[0]].parent).as_posix()] = file
-        waiting += _imported(file)
-        if "." in module:
-            waiting.append(module.rpartition(".")[0])
+        file = _file(roots[top], rest)
+        if file is not None:  # else it is a name in a module
+            found[file.relative_to(roots[top].parent).as_posix()] = file
+            waiting += [*_Imports(file).names, module.rpartition(".")[0]]
     return dict(sorted({**found, LICENCE: _licence(roots[_OWN[0]])}.items()))
 
 
@@ -65,29 +63,28 @@ def _root(package: str) -> Path:
     return Path(spec.origin).parent
 
 
-def _file(module: str, roots: dict[str, Path]) -> Path | None:
-    root, *rest = module.split(".")
-    place = roots[root].joinpath(*rest)
+def _file(root: Path, module: str) -> Path | None:
+    """Return the file of a module below a package; None if there is none."""
+    place = root.joinpath(*filter(None, module.split(".")))
     candidates = (place / "__init__.py", place.with_name(f"{place.name}.py"))
     return next((file for file in candidates if file.is_file()), None)
 
 
-def _imported(file: Path) -> Iterator[str]:
-    """Yield the names of ours that a file imports anywhere, but for those that only type checkers read."""
-    waiting: list[ast.AST] = [ast.parse(file.read_bytes())]
-    while waiting:
-        node = waiting.pop()
-        if (
-            isinstance(node, ast.If)
-            and isinstance(node.test, ast.Name)
-            and node.test.id == "TYPE_CHECKING"
-        ):
-            waiting += node.orelse
-            continue
-        names: list[str] = []
-        if isinstance(node, ast.Import):
-            names = [one.name for one in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names = [node.module, *(f"{node.module}.{one.name}" for one in node.names)]
-        yield from (name for name in names if name.partition(".")[0] in _OWN)
-        waiting += ast.iter_child_nodes(node)
+class _Imports(ast.NodeVisitor):
+    """Collects the names that a file imports anywhere, but for those that only type checkers read."""
+
+    def __init__(self, file: Path) -> None:
+        self.names: list[str] = []
+        self.visit(ast.parse(file.read_bytes()))
+
+    def visit_If(self, node: ast.If) -> None:
+        typing_only = isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        for one in node.orelse if typing_only else (*node.body, *node.orelse):
+            self.visit(one)
+
+    def visit_Import(self, node: ast.Import) -> None:
+        self.names += [one.name for one in node.names]
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        module = node.module or ""
+        self.names += [module, *(f"{module}.{one.name}" for one in node.names)]

@@ -53,23 +53,29 @@ def _flat(data: Any) -> List[Any]:  # noqa: UP006
 
 def compared(recorded: Dict[str, List[Any]], found: Dict[str, List[Any]]) -> Tuple[float, str]:  # noqa: UP006
     """Return how far an answer is from the recorded one, as a share of the largest value, and where; infinite: elsewhere."""
-    numbers = [abs(v) for one in recorded.values() for v in one if isinstance(v, float)]
-    classes = all(name.startswith("row ") for name in recorded)
     worst, where = 0.0, "nowhere"
+    classes = all(name.startswith("row ") for name in recorded)
+    everything = [value for one in recorded.values() for value in one]
     for name, wanted in recorded.items():
-        given = found.get(name)
-        if given is None or len(given) != len(wanted):
+        given = found.get(name, [])
+        if len(given) != len(wanted):
             return float("inf"), f"'{name}' is missing, or has another size"
-        own = [abs(v) for v in wanted if isinstance(v, float)]
-        scale = max((numbers if classes else own) or [0.0])
-        for want, have in zip(wanted, given):  # noqa: B905 - of one length
-            number = isinstance(want, float) and isinstance(have, (int, float))
-            if not number and want != have:
-                return float("inf"), f"'{name}' has {have!r} and not {want!r}"
-            far = abs(have - want) / max(scale, _TINY) if number else 0.0
-            if far > worst:
-                worst, where = far, f"'{name}'"
+        numbers = [abs(v) for v in (everything if classes else wanted) if isinstance(v, float)]
+        far = _distance(wanted, given) / max([_TINY, *numbers])
+        if far > worst:
+            worst, where = far, f"'{name}'"
     return worst, where
+
+
+def _distance(wanted: List[Any], given: List[Any]) -> float:  # noqa: UP006
+    """Return the largest difference of two lists of values; infinite where a value other than a number differs."""
+    far = 0.0
+    for want, have in zip(wanted, given):  # noqa: B905 - of one length
+        if isinstance(want, float) and isinstance(have, (int, float)):
+            far = max(far, abs(have - want))
+        elif want != have:
+            return float("inf")
+    return far
 
 
 def _address(text: str) -> Any:
@@ -82,13 +88,9 @@ def _address(text: str) -> Any:
     return url if known and text.isprintable() and " " not in text else None
 
 
-def _connection(url: Any) -> Any:
-    kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
-    return kind(url.hostname, url.port, timeout=60)
-
-
 def _ask(url: Any, path: str, body: Any = None, headers: Any = None) -> Tuple[int, bytes]:  # noqa: UP006
-    connection = _connection(url)
+    kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
+    connection = kind(url.hostname, url.port, timeout=60)
     token = os.environ.get("QUANTKIT_TOKEN", "").strip()  # a file's last line break is none of it
     sent = dict(headers or {}, **({"Authorization": f"Bearer {token}"} if token else {}))
     try:

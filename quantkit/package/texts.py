@@ -30,8 +30,8 @@ def texts_of(facts: Facts) -> dict[str, str]:
     """Return the texts of a package by file name."""
     script = Path(smoke.__file__).read_text(encoding="utf-8")
     texts = {"README.md": _render("README.md", facts), SCRIPT: f"{_SHEBANG}{script}"}
-    if facts.form != "triton":
-        names = ("Dockerfile", "compose.yaml", _MANIFESTS[facts.form])
+    if facts.settings.form != "triton":
+        names = ("Dockerfile", "compose.yaml", _MANIFESTS[facts.settings.form])
         texts |= {name: _render(name, facts) for name in names}
         texts[".dockerignore"] = _render("dockerignore", facts)
     return texts

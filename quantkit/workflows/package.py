@@ -19,7 +19,7 @@ from quantkit.files import make_scratch, scratch
 from quantkit.graph.load import LoadedModel, load
 from quantkit.numbers import human
 from quantkit.package import lock
-from quantkit.package.facts import MEGABYTE, Facts, slug
+from quantkit.package.facts import MEGABYTE, Facts
 from quantkit.package.folder import KIND, RECORD, check_own, digests
 from quantkit.package.sbom import sbom
 from quantkit.package.server_files import server_files
@@ -96,7 +96,7 @@ def package(
         next_steps = commands(facts)
     return Packaged(
         folder=output,
-        form=facts.form,
+        form=settings.form,
         image=facts.image,
         files=files,
         packages={one.name: one.version for one in facts.packages},
@@ -218,35 +218,25 @@ def _record_sample(staged: Staged, recipe: Recipe) -> "tuple[Sample, Facts, tupl
             f"The sample has {human(len(sample.content))}, more than the server takes: set --body-mb, or give a "
             "smaller --sample."
         )
-    facts = _facts(staged, recipe, loaded, sample)
+    python = lock.python_version()
+    facts = Facts(
+        settings=settings,
+        serve=served,
+        arch=_arch(recipe),
+        packages=() if triton else _packages(loaded),
+        models=staged.models,
+        sample=sample.file,
+        tools={"quantkit": __version__, "python": python, **software()},
+    )
     if triton:
         _write_triton(staged, facts, loaded)
     return sample, facts, notes
 
 
-def _facts(staged: Staged, recipe: Recipe, loaded: "Loaded", sample: "Sample") -> Facts:
-    settings, served = recipe.package, staged.recipe.serve
+def _packages(loaded: "Loaded") -> tuple[lock.Package, ...]:
     images = (lock.IMAGES,) if loaded.predictor.image else ()
     texts = (lock.TEXTS,) if loaded.predictor.text else ()
-    python = lock.python_version()
-    return Facts(
-        slug=slug(served.name or ""),
-        tag="",
-        form=settings.form,
-        name=settings.image or "",
-        arch=_arch(recipe),
-        base=settings.base or f"python:{python}-slim-bookworm",
-        python=python,
-        serve=served,
-        packages=()
-        if settings.form == "triton"
-        else lock.installed((*lock.SERVER, *images, *texts)),
-        wheels=settings.wheels,
-        models=staged.models,
-        sample=sample.file,
-        report=settings.report is not None,
-        tools={"quantkit": __version__, "python": python, **software()},
-    )
+    return lock.installed((*lock.SERVER, *images, *texts))
 
 
 def _write_triton(staged: Staged, facts: Facts, loaded: "Loaded") -> None:
@@ -272,7 +262,7 @@ def _arch(recipe: Recipe) -> str:
 
 def _notes(facts: Facts, recipe: Recipe) -> list[str]:
     notes = []
-    if facts.packages and not facts.name:
+    if facts.packages and not facts.settings.image:
         notes.append(
             f"The manifests name the image {facts.slug} without a registry: package with --image REGISTRY/NAME to push it."
         )
@@ -317,7 +307,7 @@ def _lock(
 
 
 def _write_server(stage: Path, facts: Facts) -> None:
-    text = lock.lock_text(facts.packages, facts.python)
+    text = lock.lock_text(facts.packages, facts.tools["python"])
     (stage / "requirements.lock").write_text(text, encoding="ascii")
     for name, file in server_files().items():
         (stage / "app" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -338,7 +328,7 @@ def _record(facts: Facts, recipe: Recipe) -> dict[str, Any]:
         "schema": 1,
         "name": facts.slug,
         "image": facts.image,
-        "format": facts.form,
+        "format": facts.settings.form,
         "base": facts.base,
         "versions": facts.tools,
         "packages": {one.name: one.version for one in facts.packages},
