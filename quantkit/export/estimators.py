@@ -13,7 +13,7 @@ from quantkit.errors import ModelError, UsageError
 from quantkit.export.blame import said_by
 from quantkit.export.framework import Exported, Feeds, Outputs
 from quantkit.export.inputs import Bound, Inputs, InputSpec, with_sizes
-from quantkit.export.source import quiet_import, user_code
+from quantkit.export.user_code import quiet_import, user_code
 from quantkit.settings import ExportSettings
 
 __all__ = ["is_estimator", "open_estimator"]

@@ -11,7 +11,6 @@ from quantkit.errors import ModelError, UsageError
 from quantkit.export.blame import said_by
 from quantkit.export.framework import Exported, Feeds, Outputs
 from quantkit.export.inputs import DTYPES, Bound, Inputs, InputSpec, with_sizes
-from quantkit.export.source import need_torch, user_code
 from quantkit.export.torch_module import (
     as_numpy,
     flattened,
@@ -27,6 +26,7 @@ from quantkit.export.torch_trace import (
     refuse_training_calls,
 )
 from quantkit.export.torch_weights import state_digest
+from quantkit.export.user_code import need_torch, user_code
 from quantkit.settings import ExportSettings
 
 __all__ = ["open_program", "open_script"]

@@ -16,9 +16,9 @@ from quantkit.errors import ModelError, UsageError
 from quantkit.export.blame import blamed
 from quantkit.export.framework import Exported, Feeds, Outputs
 from quantkit.export.inputs import DTYPES, Inputs
-from quantkit.export.source import need_torch, user_code
 from quantkit.export.torch_trace import FrozenError, Traced, plain_attention, traced
 from quantkit.export.torch_weights import state_digest
+from quantkit.export.user_code import need_torch, user_code
 
 __all__ = ["TorchModule", "signature_hint"]
 

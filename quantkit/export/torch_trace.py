@@ -22,8 +22,8 @@ from quantkit.errors import ModelError, install_command
 from quantkit.export.blame import Line, blamed, innermost, is_users, line_of, placed
 from quantkit.export.framework import Exported, Limit
 from quantkit.export.inputs import Inputs
-from quantkit.export.source import need_torch, quiet_import
 from quantkit.export.tidy import layers_of
+from quantkit.export.user_code import need_torch, quiet_import
 
 __all__ = [
     "PREFIX",

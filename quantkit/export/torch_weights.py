@@ -7,7 +7,7 @@ from typing import Any
 
 from quantkit.errors import UsageError
 from quantkit.export.blame import said_by
-from quantkit.export.source import need_torch, quiet_import
+from quantkit.export.user_code import need_torch, quiet_import
 
 __all__ = ["state_digest", "with_weights"]
 

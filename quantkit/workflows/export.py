@@ -12,10 +12,10 @@ import onnx_ir as ir
 
 from quantkit.errors import ModelError, UsageError, VerifyError
 from quantkit.export.framework import Exported
-from quantkit.export.open_source import Opened, open_source
+from quantkit.export.load_source import Opened, load_source
 from quantkit.export.prove import Case, Proof, prove
-from quantkit.export.source import own_path
 from quantkit.export.tidy import tidy
+from quantkit.export.user_code import own_path
 from quantkit.files import check_outputs, destination, scratch
 from quantkit.graph.opset import opset_of, raise_opset
 from quantkit.graph.save import Stage, staged
@@ -136,7 +136,7 @@ def export(
     opset = _opset(settings)
     with ExitStack() as stack:
         stack.enter_context(own_path())
-        opened = open_source(job.source, settings, progress)
+        opened = load_source(job.source, settings, progress)
         folder = stack.enter_context(scratch(destination(target).parent))
         stage = stack.enter_context(staged(target))
         progress("Exporting")

@@ -1,28 +1,30 @@
-"""Open a source: find out what it is, load it, and hand it to the file that knows its framework."""
+"""Load a model to export: an object of Python code, or a file of a framework; never a pickle, which runs code when it is read."""
 
 import inspect
+import os
+import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from shutil import which
+from typing import Any, Literal
 
-from quantkit.errors import ModelError, UsageError
+from quantkit.errors import ModelError, UsageError, as_os_error
 from quantkit.export.framework import Framework
 from quantkit.export.inputs import Inputs, inputs_of_example, parse_inputs, with_sizes
-from quantkit.export.source import (
-    Kind,
-    Loaded,
-    commit_of,
-    kind_of,
-    load_object,
-    need_torch,
-    user_code,
-)
+from quantkit.export.user_code import HOW, Loaded, load_object, need_torch, user_code
 from quantkit.provenance import Source
 from quantkit.settings import ExportSettings
 
-__all__ = ["Opened", "open_source"]
+__all__ = ["Opened", "load_source"]
+
+Kind = Literal["object", "program", "torchscript", "keras", "tflite", "saved model"]
+
+_PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+_SUFFIXES: dict[str, Kind] = {".pt2": "program", ".keras": "keras", ".tflite": "tflite"}
+_PICKLED = {".pkl", ".pickle", ".joblib", ".pth", ".pt", ".ckpt", ".bin", ".sav"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +46,7 @@ class Opened:
     notes: tuple[str, ...] = ()
 
 
-def open_source(source: Any, settings: ExportSettings, progress: Callable[[str], None]) -> Opened:
+def load_source(source: Any, settings: ExportSettings, progress: Callable[[str], None]) -> Opened:
     """Load a model.
 
     Args:
@@ -62,7 +64,7 @@ def open_source(source: Any, settings: ExportSettings, progress: Callable[[str],
         loaded = Loaded(value=source, name=named, file=None)
         return _open_object(loaded, settings, _given(settings))
     name = str(source)
-    kind = kind_of(name)
+    kind = _kind_of(name)
     if kind == "object":
         given = _given(settings)  # before code is run that may import a framework for seconds
         if settings.weights is not None and not settings.weights.exists():
@@ -75,6 +77,52 @@ def open_source(source: Any, settings: ExportSettings, progress: Callable[[str],
             f"--weights is for a model made by code; '{name}' has its own: remove one."
         )
     return _open_file(Path(name), kind, settings)
+
+
+def _kind_of(source: str) -> Kind:
+    """Return what a source is, by its content rather than by its name."""
+    path = Path(source)
+    if path.is_dir():
+        if (path / "saved_model.pb").is_file():
+            return "saved model"
+        raise UsageError(f"'{source}' is a folder without saved_model.pb: {HOW}.")
+    if path.is_file():
+        return _kind_of_file(path)
+    if ":" in source.removeprefix(path.drive):
+        return "object"
+    if path.suffix in {*_SUFFIXES, *_PICKLED, ".onnx", ".py"} or os.sep in source:
+        raise as_os_error(UsageError(f"'{source}' does not exist."), FileNotFoundError)
+    raise UsageError(f"'{source}' is no source of a model: {HOW}.")
+
+
+def _kind_of_file(path: Path) -> Kind:
+    if path.suffix == ".onnx":
+        raise UsageError(f"'{path}' is an ONNX model already: 'quantkit optimize' simplifies it.")
+    if path.suffix == ".py":
+        raise UsageError(
+            f"Which object of '{path}'? Write {path}:NAME, where NAME returns the model."
+        )
+    with path.open("rb") as file:
+        head = file.read(8)
+    if path.suffix in _SUFFIXES and not head.startswith(_PICKLES):
+        return _SUFFIXES[path.suffix]
+    if head[4:8] == b"TFL3":
+        return "tflite"
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+        if any(name.endswith("constants.pkl") for name in names) and any(
+            "/code/" in n for n in names
+        ):
+            return "torchscript"
+        if any("models/" in name and name.endswith(".json") for name in names):
+            return "program"
+    raise UsageError(
+        f"'{path}' is a pickle, or no model at all: a pickle runs whatever code it holds when it is read, and holds no "
+        f"code of the model; give the code as package.module:factory, and torch weights with --weights."
+        if path.suffix in _PICKLED or head.startswith(_PICKLES) or zipfile.is_zipfile(path)
+        else f"'{path}' is no source of a model: {HOW}."
+    )
 
 
 def _given(settings: ExportSettings) -> Inputs | None:
@@ -185,7 +233,7 @@ def _open_file(path: Path, kind: Kind, settings: ExportSettings) -> Opened:
 
 
 def _source(framework: Framework, code: str, file: Path | None) -> Source:
-    commit, changed = commit_of(file)
+    commit, changed = _commit_of(file)
     return Source(
         framework=framework.name,
         version=framework.version,
@@ -194,3 +242,21 @@ def _source(framework: Framework, code: str, file: Path | None) -> Source:
         commit=commit,
         changed=changed,
     )
+
+
+def _commit_of(file: Path | None) -> tuple[str, bool]:
+    """Return the git commit that a file's folder is at, and whether it has changes since; "" where there is none."""
+    git = which("git")
+    if file is None or git is None:
+        return "", False
+
+    def asked(*words: str) -> str:
+        command = [git, "-C", str(file.resolve().parent), *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - git itself
+        return done.stdout.strip() if done.returncode == 0 else ""
+
+    commit = asked("rev-parse", "HEAD")
+    tracked = bool(commit) and bool(asked("ls-files", "--", str(file.resolve())))
+    if not tracked:  # the folder may lie within somebody else's repository
+        return "", False
+    return commit, bool(asked("status", "--porcelain", "--untracked-files=no"))

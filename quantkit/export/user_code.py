@@ -1,87 +1,28 @@
-"""What SOURCE is: an object of Python code, or a file of a framework; never a pickle, which runs code when it is read."""
+"""Import and run code of the user: its output is redirected, and its errors name the user's line."""
 
 import importlib
 import importlib.util
-import os
-import subprocess
 import sys
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from shutil import which
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 
 from quantkit.errors import ModelError, QuantkitError, UsageError, as_os_error, install_command
 from quantkit.export.blame import blamed
 from quantkit.settings import closest
 
-__all__ = ["Kind", "Loaded", "commit_of", "kind_of", "load_object", "need_torch", "quiet_import"]
-__all__ += ["own_path", "user_code"]
+__all__ = ["HOW", "Loaded", "load_object", "need_torch", "own_path", "quiet_import", "user_code"]
 
 _TORCH = (
     "This source needs PyTorch, which is not installed: install its CPU build with the command that PyTorch's 'Get started' "
     "page shows for compute platform CPU (a plain 'pip install torch' brings CUDA and 5 GB on Linux), and {}."
 )
 
-Kind = Literal["object", "program", "torchscript", "keras", "tflite", "saved model"]
-
-_PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
-_SUFFIXES: dict[str, Kind] = {".pt2": "program", ".keras": "keras", ".tflite": "tflite"}
-_PICKLED = {".pkl", ".pickle", ".joblib", ".pth", ".pt", ".ckpt", ".bin", ".sav"}
-_HOW = "give package.module:factory, path/to/file.py:factory, or a .pt2, TorchScript, .keras, .tflite or SavedModel file"
-
-
-def kind_of(source: str) -> Kind:
-    """Say what a source is, by what it holds rather than by its name.
-
-    Raises:
-        UsageError: It is nothing that can be exported; a pickle is named as one.
-    """
-    path = Path(source)
-    if path.is_dir():
-        if (path / "saved_model.pb").is_file():
-            return "saved model"
-        raise UsageError(f"'{source}' is a folder without saved_model.pb: {_HOW}.")
-    if path.is_file():
-        return _kind_of_file(path)
-    if ":" in source.removeprefix(path.drive):
-        return "object"
-    if path.suffix in {*_SUFFIXES, *_PICKLED, ".onnx", ".py"} or os.sep in source:
-        raise as_os_error(UsageError(f"'{source}' does not exist."), FileNotFoundError)
-    raise UsageError(f"'{source}' is no source of a model: {_HOW}.")
-
-
-def _kind_of_file(path: Path) -> Kind:
-    if path.suffix == ".onnx":
-        raise UsageError(f"'{path}' is an ONNX model already: 'quantkit optimize' simplifies it.")
-    if path.suffix == ".py":
-        raise UsageError(
-            f"Which object of '{path}'? Write {path}:NAME, where NAME returns the model."
-        )
-    with path.open("rb") as file:
-        head = file.read(8)
-    if path.suffix in _SUFFIXES and not head.startswith(_PICKLES):
-        return _SUFFIXES[path.suffix]
-    if head[4:8] == b"TFL3":
-        return "tflite"
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-        if any(name.endswith("constants.pkl") for name in names) and any(
-            "/code/" in n for n in names
-        ):
-            return "torchscript"
-        if any("models/" in name and name.endswith(".json") for name in names):
-            return "program"
-    raise UsageError(
-        f"'{path}' is a pickle, or no model at all: a pickle runs whatever code it holds when it is read, and holds no "
-        f"code of the model; give the code as package.module:factory, and torch weights with --weights."
-        if path.suffix in _PICKLED or head.startswith(_PICKLES) or zipfile.is_zipfile(path)
-        else f"'{path}' is no source of a model: {_HOW}."
-    )
+HOW = "give package.module:factory, path/to/file.py:factory, or a .pt2, TorchScript, .keras, .tflite or SavedModel file"
+"""How a source is written, for the end of a message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +48,7 @@ def load_object(source: str) -> Loaded:
     """
     place, _, name = source.rpartition(":")
     if not place or not name:
-        raise UsageError(f"'{source}' is no source of a model: {_HOW}.")
+        raise UsageError(f"'{source}' is no source of a model: {HOW}.")
     module = _module(place, source)
     found: Any = module
     for part in name.split("."):
@@ -135,7 +76,7 @@ def _module(place: str, source: str) -> ModuleType:
     if place.endswith(".py"):
         return _module_of_file(Path(place))
     if not all(part.isidentifier() for part in place.split(".")):
-        raise UsageError(f"'{place}' is no name of a module: {_HOW}.")
+        raise UsageError(f"'{place}' is no name of a module: {HOW}.")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -229,24 +170,6 @@ def quiet_import(name: str, needs: str) -> ModuleType:
         return importlib.import_module(name)
     except ImportError as e:
         raise UsageError(needs if getattr(e, "name", None) else f"{needs} ({e})") from e
-
-
-def commit_of(file: Path | None) -> tuple[str, bool]:
-    """Return the git commit that a file's folder is at, and whether it has changes since; "" where there is none."""
-    git = which("git")
-    if file is None or git is None:
-        return "", False
-
-    def asked(*words: str) -> str:
-        command = [git, "-C", str(file.resolve().parent), *words]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - git itself
-        return done.stdout.strip() if done.returncode == 0 else ""
-
-    commit = asked("rev-parse", "HEAD")
-    tracked = bool(commit) and bool(asked("ls-files", "--", str(file.resolve())))
-    if not tracked:  # the folder may lie within somebody else's repository
-        return "", False
-    return commit, bool(asked("status", "--porcelain", "--untracked-files=no"))
 
 
 def need_torch() -> Any:
