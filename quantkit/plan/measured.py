@@ -18,11 +18,11 @@ from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from math import log10
 from typing import Any
 
 import numpy as np
 
+from quantkit.numerics.decibels import decibels
 from quantkit.ops.float_ops import PRODUCTS, activation_slots
 from quantkit.ops.view import Node, View
 from quantkit.plan.model import Kept, Mode, Plan
@@ -82,7 +82,7 @@ class Losses:
     def at_worst(self, figures: Sequence[float]) -> str:
         """Return "20.6 dB of output 'y'": what is left of the output that loses most."""
         noise, output = max(zip(figures, self.outputs, strict=True))
-        return f"{-10 * log10(max(noise, 1e-30)):.1f} dB of output '{output}'"
+        return f"{-decibels(max(noise, 1e-30)):.1f} dB of output '{output}'"
 
 
 def choose(
