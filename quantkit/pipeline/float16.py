@@ -44,7 +44,7 @@ from quantkit.quantize.emit import emit_half
 from quantkit.quantize.plan import Mode, Plan, plan_half
 from quantkit.quantize.plan.half import LEAST_OPSET
 from quantkit.quantize.plan.half_nodes import Ranges
-from quantkit.quantize.rewrite.simplify.subexpressions import tie_weights
+from quantkit.quantize.rewrite.simplify.tied_weights import tie_weights
 from quantkit.runtime.check_result import Reference, Verification, run_float
 from quantkit.runtime.kernels import half_kernels
 from quantkit.settings import DataSettings, Float16Settings

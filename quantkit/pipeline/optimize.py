@@ -22,15 +22,8 @@ from quantkit.numbers import human
 from quantkit.numerics.affine import sqnr
 from quantkit.pipeline.apart import compare_apart
 from quantkit.pipeline.outcome import require_same
-from quantkit.quantize.rewrite.simplify import (
-    ModelPass,
-    SimplifyReport,
-    find_pass,
-    run_pass,
-    select,
-    simplify,
-    with_pass,
-)
+from quantkit.quantize.rewrite.simplify import SimplifyReport, select, simplify
+from quantkit.quantize.rewrite.simplify.plugins import ModelPass, find_pass, run_pass, with_pass
 from quantkit.runtime.check_result import LARGE, Reference, Verification, run_float
 from quantkit.runtime.session import load_model, make_session, readable_ir_version, run_session
 from quantkit.settings.record import to_record
