@@ -11,8 +11,8 @@ from builders import Array, Shape, graph, model, node, weight
 from onnx import TensorProto
 
 from quantkit.model.graph.load import load
-from quantkit.model.graph.messages import to_proto
 from quantkit.model.graph.opset import raise_opset
+from quantkit.model.graph.protos import to_proto
 from quantkit.model.graph.save import copy_of
 from quantkit.model.graph.view import view_of
 from quantkit.numerics.blocks import BlockCodes, as_rows, fit_blocks, from_rows

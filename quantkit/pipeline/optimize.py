@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from quantkit.errors import QuantkitError, VerifyError
 from quantkit.files import check_outputs, scratch
-from quantkit.model.graph.messages import to_proto
 from quantkit.model.graph.opset import raise_opset
+from quantkit.model.graph.protos import to_proto
 from quantkit.model.graph.save import Stage, staged
 from quantkit.model.provenance import ModelOrigin, Provenance, model_digest, write_model
 from quantkit.numbers import human

@@ -22,7 +22,7 @@ import onnx
 from numpy.typing import NDArray
 
 from quantkit.model.graph.load import read_structure
-from quantkit.model.graph.messages import proto_graphs
+from quantkit.model.graph.protos import proto_graphs
 from quantkit.model.ops.float_ops import PRODUCTS
 from quantkit.model.ops.integer_ops import CONVERSIONS
 from quantkit.model.ops.view import View

@@ -19,7 +19,7 @@ from quantkit.errors import ModelError
 from quantkit.model.graph._wire import MARK
 from quantkit.model.graph.load import read_structure
 from quantkit.model.graph.mapping import MappedFile
-from quantkit.model.graph.messages import leads_out, root_cause, to_ir
+from quantkit.model.graph.protos import leads_out, root_cause, to_ir
 from quantkit.model.graph.tensor_causes import DEAD, Contents, causes_of
 from quantkit.result import Part
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from calibrators.plugins import Plugins
 from quantkit.errors import UsageError, VerifyError
-from quantkit.model.graph.messages import root_cause
+from quantkit.model.graph.protos import root_cause
 from quantkit.quantize.rewrite.simplify import PASSES, SimplifyReport, count_operators
 
 __all__ = ["PLUGINS", "ModelPass", "find_pass", "run_pass", "with_pass"]
