@@ -32,6 +32,7 @@ from quantkit import DataSettings, StaticSettings, prepare_static, realize_plan
 from quantkit.errors import QuantkitError
 from quantkit.plan import Kept, Mode, Plan
 from quantkit.plan.measured import predict
+from quantkit.reasons import Why, because
 from quantkit.settings import RecoverSettings
 from quantkit.workflows.measure import decide
 from quantkit.workflows.plan_prepared import plan_of
@@ -71,7 +72,7 @@ def plans(prepared: Prepared, count: int) -> Iterator[tuple[str, Plan]]:
 
 
 def _out(names: Sequence[str]) -> dict[str, Kept]:
-    return {name: Kept("left out", Mode.STORED) for name in names}
+    return {name: Kept(because(Why.OTHER, text="left out"), Mode.STORED) for name in names}
 
 
 def measured(case: Case, folder: Path, count: int) -> Report:

@@ -46,6 +46,7 @@ from tune_picture import duration, picture
 from quantkit.plan import Format
 from quantkit.plan.measured import predict
 from quantkit.plan.model import Kept
+from quantkit.reasons import Why, because
 from quantkit.result import Evaluated, Result, load_result
 from quantkit.workflows.measure import decide
 from quantkit.workflows.plan_prepared import planner_of
@@ -369,7 +370,7 @@ def _predicted(prepared: Prepared, products: Sequence[str], seconds: float) -> R
     start = time.perf_counter()
     while time.perf_counter() - start < seconds:
         share = rng.random()
-        kept = {p: Kept("drawn") for p in products if rng.random() < share}
+        kept = {p: Kept(because(Why.OTHER, text="drawn")) for p in products if rng.random() < share}
         plan = planned(kept)
         # What differs by less is within the noise that the cut allows for.
         faster += predict(view, plan, found.costs) < cut * (1 - found.costs.noise)

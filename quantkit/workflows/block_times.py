@@ -15,6 +15,7 @@ from quantkit.numerics.blocks import BlockCodes, BlockGrid
 from quantkit.ops.view import View
 from quantkit.plan import Kept, Mode, NodePlan, Plan, WeightPlan
 from quantkit.plan.model import SolvedIntegers
+from quantkit.reasons import Why, because
 from quantkit.runtime.check_result import Reference, Tally
 from quantkit.runtime.profile import is_plausible, time_models
 from quantkit.runtime.session import RUNTIME_ERRORS, make_session, run_session
@@ -92,7 +93,8 @@ def times_in_blocks(plan: Plan, view: View, rows: Sequence[int]) -> dict[str, La
 def kept_out_of_blocks(slow: Mapping[str, LayerTimes]) -> dict[str, Kept]:
     """Return nodes whose weights become float at load instead, with what they take in blocks."""
     return {
-        name: Kept(f"measured to be slower: {found}", Mode.STORED) for name, found in slow.items()
+        name: Kept(because(Why.SLOWER_IN_BLOCKS, times=str(found)), Mode.STORED)
+        for name, found in slow.items()
     }
 
 
@@ -170,7 +172,7 @@ def _in_blocks(model: ir.Model, size: _Size, draw: np.random.Generator) -> None:
                 node="layer",
                 op_type="MatMul",
                 mode=Mode.BLOCKS,
-                why="timed",
+                reason=because(Why.TIMED),
                 accuracy_level=size.level,
             ),
         ),

@@ -12,6 +12,7 @@ from quantkit.observe import Calibration
 from quantkit.observe.origin import calibration_origin, data_origin
 from quantkit.plan import Format, Kept, Mode
 from quantkit.provenance import ModelOrigin, Provenance, model_digest
+from quantkit.reasons import Why, because
 from quantkit.settings import (
     DataSettings,
     DynamicSettings,
@@ -148,7 +149,7 @@ def kept_record(kept: Mapping[str, Kept]) -> dict[str, Any]:
 
 def kept_of(options: Mapping[str, Any]) -> dict[str, Kept]:
     """Read what `kept_record` wrote."""
-    why = "measured when it was made"
+    why = because(Why.MEASURED_BEFORE)
     return {
         name: Kept(why, None if mode == "any" else Mode(mode))
         for mode, names in options.get("kept", {}).items()
