@@ -27,7 +27,6 @@ __all__ = [
     "check_outputs",
     "check_unasked",
     "destination",
-    "human",
     "make_scratch",
     "model_in",
     "only_run",
@@ -49,7 +48,6 @@ _PATIENCE, _GLANCE = (
     0.05,
 )  # seconds in which the workers of a killed run end, and between two looks
 _WEEK = 7 * 24 * 3600  # seconds; no run of another machine lasts so long
-_KILO = 1000
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -57,15 +55,6 @@ _VARIANT = re.compile(
     r"(int8|uint8|quant|fp16|float16|half|q4|bnb|merged|with_past)", re.IGNORECASE
 )
 _DEPTH, _FOLDERS, _LISTED = 3, 200, 3  # levels and folders to look into, and models to list
-
-
-def human(nbytes: float) -> str:
-    """Write a number of bytes for people: ``22.9 MB``."""
-    for unit in ("bytes", "kB", "MB"):
-        if nbytes < _KILO:
-            return f"{nbytes:.0f} {unit}" if unit == "bytes" else f"{nbytes:.1f} {unit}"
-        nbytes /= _KILO
-    return f"{nbytes:.2f} GB"
 
 
 def model_in(folder: Path) -> str:

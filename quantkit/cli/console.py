@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from quantkit.errors import UsageError
-from quantkit.files import human
+from quantkit.numbers import human
 from quantkit.text import printable
 
 if TYPE_CHECKING:

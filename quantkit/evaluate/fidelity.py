@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from quantkit.evaluate.accuracy.drift import decibels
+from quantkit.evaluate.accuracy.drift import floored_db
 from quantkit.evaluate.integer_layers import clips, layers_among, worst_db
 from quantkit.graph.load import load
 from quantkit.graph.mapping import mapped_model
@@ -82,7 +82,7 @@ class _Sums:
     @property
     def db(self) -> float | None:
         """The SQNR; None if there is no difference."""
-        return decibels(self.signal / self.noise) if self.noise else None
+        return floored_db(self.signal / self.noise) if self.noise else None
 
 
 def _compare_plain(path: Path, samples: Sequence[Feeds]) -> Plain:

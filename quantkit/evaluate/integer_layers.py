@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from calibrators import Window
 from quantkit.graph.load import load
 from quantkit.graph.unpack import unpack
+from quantkit.numerics.decibels import decibels
 from quantkit.numerics.integer import matmul_integer
 from quantkit.ops.integer_ops import INTEGER_OPS, QUANTIZED_PRODUCTS
 from quantkit.runtime.saturation import IntegerProduct, integer_products
@@ -138,7 +139,7 @@ def _layer(product: IntegerProduct, seen: Sequence[Feeds], positions: int) -> In
         clipped=0 if depthwise else _clipped(patches, grouped),
         sums=exact.size,
         differing=int((exact != rounded).sum()),
-        noise_db=10 * float(np.log10(noise / signal)) if noise > 0 < signal else None,
+        noise_db=decibels(noise / signal) if noise > 0 < signal else None,
     )
 
 

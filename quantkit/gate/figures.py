@@ -7,6 +7,7 @@ from statistics import NormalDist
 from typing import Literal
 
 from quantkit.errors import UsageError
+from quantkit.numbers import counted
 from quantkit.numerics.rates import fewest_for_quantile
 from quantkit.result import Evaluated, Interval, Latency, Result, Rule
 from quantkit.settings import closest
@@ -211,7 +212,7 @@ def _sqnr_p1(rule: Rule, model: Evaluated, result: Result) -> Figure | Missing:
             f"on {found.other_shape} samples '{output.output}' has another shape than float's, and they could not be compared: "
             f"remove {rule.key}, and use a metric that fits the model"
         )
-    of = f"{found.samples} sample{'' if found.samples == 1 else 's'}"
+    of = counted(found.samples, "sample")
     what = f"SQNR of '{output.output}' at the {found.p1_name} of {of}"
     if rule.confidence is None:
         return Figure(what, found.p1, "dB", count=found.samples)

@@ -6,7 +6,7 @@ however long it runs. For flips that is exact; for SQNR and latency in the limit
 """
 
 from collections.abc import Mapping, Sequence
-from math import exp, isfinite, log, log10, sqrt
+from math import exp, isfinite, log, sqrt
 from statistics import NormalDist
 
 from quantkit.gate.figures import Figure, Missing
@@ -116,8 +116,7 @@ def _noisy(live: Live, limit: float, alpha: float) -> str:
     # The rule is broken where the mean of (error * 10^(limit/10) - signal) is above 0.
     if not _above(worst.energies, (-1, 10 ** (limit / 10)), 0.0, alpha):
         return ""
-    db = 10 * log10(worst.energies.a / worst.energies.b) if worst.energies.a else -float("inf")
-    return f"SQNR of '{worst.output}' is {db:.1f} dB (required: {limit:g} dB)"
+    return f"SQNR of '{worst.output}' is {worst.db:.1f} dB (required: {limit:g} dB)"
 
 
 def _above(pairs: Pairs, weights: tuple[float, float], limit: float, alpha: float) -> bool:

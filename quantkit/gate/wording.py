@@ -3,12 +3,11 @@
 from math import ceil, floor, isinf, log10
 
 from quantkit.gate.figures import Figure, Unit, is_ceiling
+from quantkit.numbers import compact
 from quantkit.result import Outcome, Rule
 
 __all__ = ["bound_text", "figure_text", "room_text", "sentence"]
 
-_SMALL = 0.1
-_HUGE = 1e6
 _HOPELESS = 1000  # half-widths to the room: a million times the samples
 _NAMED: tuple[Unit, ...] = ("percent", "dB")
 _PARTS: tuple[Unit, ...] = ("points", "percent")
@@ -94,7 +93,7 @@ def figure_text(value: float, unit: Unit, *, short: bool = False) -> str:
         unit: What it is shown in.
         short: For a badge.
     """
-    number = _number(value * 100 if unit in _PARTS else value)
+    number = compact(value * 100 if unit in _PARTS else value)
     if unit == "points":
         return f"{number} {'pt' if short else 'point' if number == '1' else 'points'}"
     return f"{number} {'%' if unit == 'percent' else unit}" if unit in _NAMED else number
@@ -124,13 +123,3 @@ def bound_text(rule: Rule, unit: Unit, *, short: bool = False) -> str:
 
 def _confidence(rule: Rule) -> str:
     return f"{100 * (rule.confidence or 0.0):g} % confidence"
-
-
-def _number(value: float) -> str:
-    """Write two decimals, of small numbers two digits; no zeros at the end; huge ones with a power of ten."""
-    if abs(value) >= _HUGE:
-        return f"{value:.3g}"
-    if abs(value) < _SMALL:
-        return f"{value:.2g}" if value else "0"
-    text = f"{value:.2f}".rstrip("0").rstrip(".")
-    return text if float(text) else "0"

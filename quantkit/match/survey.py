@@ -7,7 +7,7 @@ And how much of a tensor is noise, as sums of squares over samples:
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from math import isfinite, log10, prod
+from math import isfinite, prod
 from typing import Any
 
 import numpy as np
@@ -17,18 +17,19 @@ from numpy.typing import NDArray
 
 from quantkit.match.correspondence import Match
 from quantkit.match.regions import Region, regions_of
+from quantkit.numerics.decibels import decibels
 from quantkit.runtime.pieces import Kind, Structure, part_of, types_of
 
-__all__ = ["Noise", "Survey", "decibels", "find_layers", "same_form", "survey"]
+__all__ = ["Noise", "Survey", "find_layers", "same_form", "sqnr_of", "survey"]
 
 Array = NDArray[Any]
 _SILENT = 1e-30  # signal power below which there is none
 _LARGEST = float(np.finfo(np.float32).max)
 
 
-def decibels(noise: float) -> float | None:
-    """Return -10 log10; None if there is no noise."""
-    return -10 * log10(noise) if noise > 0 else None
+def sqnr_of(noise: float) -> float | None:
+    """Return the SQNR in dB of noise relative to the signal; None if there is no noise."""
+    return -decibels(noise) if noise > 0 else None
 
 
 @dataclass(slots=True)
@@ -71,7 +72,7 @@ class Noise:
     @property
     def db(self) -> float | None:
         """SQNR; None if there is no noise, or nothing to compare."""
-        return decibels(self.ratio) if self.comparable else None
+        return sqnr_of(self.ratio) if self.comparable else None
 
 
 def _powers(signal: Array, difference: Array) -> tuple[float, float, float]:

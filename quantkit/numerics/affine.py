@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quantkit.numerics.decibels import sqnr_db
 from quantkit.numerics.dtypes import IntType
 
 __all__ = ["Affine", "affine_from_range", "bias_scale", "blocks", "dequantize", "quantize", "sqnr"]
@@ -137,9 +138,7 @@ def sqnr(array: NDArray[Any], approximation: NDArray[Any]) -> float:
         signal += float(np.vdot(x, x))
         error = x - approximation[index]
         noise += float(np.vdot(error, error))
-    if noise == 0:
-        return float("inf")
-    return 10 * float(np.log10(signal / noise)) if signal else float("-inf")
+    return sqnr_db(signal, noise)
 
 
 def bias_scale(input_scale: float, weight_scale: Floats) -> Floats:

@@ -6,11 +6,13 @@ bfloat16: the range of float32; 8 digits
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import inf, log10
+from math import inf
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
+
+from quantkit.numerics.decibels import sqnr_db
 
 __all__ = ["LARGEST", "LEAST", "LEAST_NORMAL", "HalfLoss", "half_loss", "halved"]
 
@@ -69,8 +71,7 @@ def half_loss(array: NDArray[Any], kind: DTypeLike) -> HalfLoss:
             error = exact - rounded
         signal += float(np.vdot(exact, exact))
         noise += float(np.vdot(error, error))
-    lossless = not overflows and not noise
-    sqnr = inf if lossless else -inf if overflows else 10 * log10(signal / noise)
+    sqnr = -inf if overflows else sqnr_db(signal, noise)
     return HalfLoss(
         finite=finite, largest=largest, overflows=overflows, vanishes=vanishes, sqnr_db=sqnr
     )

@@ -14,7 +14,7 @@ In arithmetic (`compute`): see `quantkit.plan.half_nodes`. What float16 nodes al
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from quantkit.files import human
+from quantkit.numbers import human
 from quantkit.numerics.half import LARGEST, HalfLoss
 from quantkit.ops.half import FloatConstant, HalfView
 from quantkit.ops.view import Node

@@ -18,11 +18,11 @@ from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from math import log10
 from typing import Any
 
 import numpy as np
 
+from quantkit.numerics.decibels import decibels
 from quantkit.ops.float_ops import PRODUCTS, activation_slots
 from quantkit.ops.view import Node, View
 from quantkit.plan.model import Kept, Mode, Plan
@@ -92,7 +92,7 @@ class Losses:
 
     def _worst(self, figures: Sequence[float]) -> tuple[float, str]:
         noise, output = max(zip(figures, self.outputs, strict=True))
-        return -10 * log10(max(noise, 1e-30)), output
+        return -decibels(max(noise, 1e-30)), output
 
 
 def choose(

@@ -7,12 +7,13 @@ as by a Concat, all have one scale, for the hull of their ranges (`Sharing`).
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from math import inf, isfinite, log10, sqrt
+from math import inf, isfinite, sqrt
 
 import numpy as np
 
 from quantkit.errors import UsageError
 from quantkit.numerics.affine import affine_from_range
+from quantkit.numerics.decibels import decibels
 from quantkit.numerics.dtypes import UINT8, IntType
 from quantkit.ops.float_ops import FILL_SLOTS, FIXED_RANGES, MOVES
 from quantkit.ops.view import Constant, Node, View
@@ -215,7 +216,7 @@ class Ranges:
         power, decided = self.powers.get(tensor), self.plan(tensor)
         if power is None or not power > 0 or decided is None:
             return None
-        return 10 * log10(12 * power / decided.scale**2)
+        return decibels(12 * power / decided.scale**2)
 
     def dtype(self, tensor: str) -> IntType:
         """Return the type of a tensor's integers."""

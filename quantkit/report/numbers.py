@@ -2,6 +2,7 @@
 
 from math import floor, isfinite, log10
 
+from quantkit.numbers import human
 from quantkit.result import SAME_DB, Interval, Metric, OutputDrift, SampleSqnr
 
 __all__ = [
@@ -24,8 +25,6 @@ ABSENT = "—"
 MINUS = "\N{MINUS SIGN}"
 _NBSP = "\N{NO-BREAK SPACE}"
 _TIMES = "\N{MULTIPLICATION SIGN}"
-_KILO = 1000
-_ROUNDED = 0.05  # what is written with one decimal must not become 1000.0
 _SMALL_P = 0.001
 _SHORT = 10  # digits of a percentage above it are noise
 _HUGE = 1e7
@@ -70,13 +69,11 @@ def as_text(value: float | None, digits: int = 2) -> str:
 
 def size(nbytes: float | None) -> str:
     """Write bytes: ``22.9 MB``."""
-    if nbytes is None:
-        return ABSENT
-    for unit in ("bytes", "kB", "MB"):
-        if abs(nbytes) < _KILO - (0 if unit == "bytes" else _ROUNDED):
-            return f"{decimals(nbytes, 0 if unit == 'bytes' else 1)}{_NBSP}{unit}"
-        nbytes /= _KILO
-    return f"{decimals(nbytes, 2)}{_NBSP}GB"
+    return ABSENT if nbytes is None else _typeset(human(nbytes))
+
+
+def _typeset(text: str) -> str:
+    return text.replace("-", MINUS).replace(" ", _NBSP)
 
 
 def percent(fraction: float | None, digits: int | None = None) -> str:

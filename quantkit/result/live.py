@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import inf, log10
+from math import inf
 from pathlib import Path
 
 import msgspec
 
 from quantkit.errors import UsageError
+from quantkit.numerics.decibels import sqnr_db
 
 __all__ = ["LIVE_SCHEMA", "Live", "LiveOutput", "Pairs", "live_from_json", "merged"]
 
@@ -62,11 +63,7 @@ class LiveOutput:
     @property
     def db(self) -> float:
         """Signal to noise: inf where nothing differs, -inf where values are not finite."""
-        if self.not_finite:
-            return -inf
-        if not self.energies.b:
-            return inf
-        return 10 * log10(self.energies.a / self.energies.b) if self.energies.a else -inf
+        return -inf if self.not_finite else sqnr_db(self.energies.a, self.energies.b)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

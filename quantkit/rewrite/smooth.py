@@ -28,6 +28,7 @@ from calibrators import ChannelMoments, PatchMoments
 from quantkit.graph.channel_factors import Divisor, Divisors, rounded
 from quantkit.graph.edit import Canvas, owner_of
 from quantkit.graph.mapping import lazy
+from quantkit.numerics.decibels import decibels
 from quantkit.numerics.grids import lossless_rows
 from quantkit.observe.requests import MomentsOf, Request
 from quantkit.ops.float_ops import MATRIX_PRODUCTS
@@ -426,7 +427,7 @@ def _balance(
                 yield _noise(seen, sizes, powers, still), a, powers
 
     noise, chosen, scale = min(tried(), key=lambda one: one[:2])
-    return scale, chosen, float(10 * np.log10(plain / noise)) if noise > 0 < plain else 0.0
+    return scale, chosen, decibels(plain / noise) if noise > 0 < plain else 0.0
 
 
 def _heard(magnitudes: NDArray[np.floating]) -> Floats:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf, isfinite, log10
+from math import inf, isfinite
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
@@ -14,6 +14,7 @@ from quantkit.errors import RuntimeSupportError, VerifyError
 from quantkit.graph.half import RUN_WIDE, computes_bfloat16
 from quantkit.graph.load import LoadedModel
 from quantkit.graph.mapping import mapped_model
+from quantkit.numerics.decibels import decibels, sqnr_db
 from quantkit.numerics.half import halved
 from quantkit.runtime.session import (
     RUNTIME_ERRORS,
@@ -489,14 +490,14 @@ class Tally:
     @property
     def about_zero(self) -> float:
         """Signal over noise in dB, the mean in full."""
-        return 10 * log10(self.power / self.noise) if self.noise > 0 else inf
+        return sqnr_db(self.power, self.noise)
 
     @property
     def withheld(self) -> float:
         """What the mean would add in dB beyond `_MEAN_DB`."""
         about_mean = self.spread - self.total**2 / max(1, self.count)
         varies = about_mean > _NEGLIGIBLE * self.power
-        return max(0.0, 10 * log10(self.power / about_mean) - _MEAN_DB) if varies else 0.0
+        return max(0.0, decibels(self.power / about_mean) - _MEAN_DB) if varies else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

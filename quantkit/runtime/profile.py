@@ -6,7 +6,6 @@ to a node by its name, else by the tensors that it makes, else to its neighbour,
 own cost, the calls) is shared over all kernels: the nodes of a model sum up to what a run takes without a profile.
 """
 
-import gc
 import os
 import re
 import time
@@ -30,18 +29,13 @@ from quantkit.ops.view import View
 from quantkit.plan import Mode, Plan
 from quantkit.plan.measured import Costs
 from quantkit.runtime.session import make_session
+from quantkit.runtime.timing import CLOCK, fastest_quarter, no_garbage_collection
 
-__all__ = ["CLOCK", "Kernel", "Profile", "costs_of", "node_seconds", "profile_models"]
-__all__ += ["is_plausible", "load_text", "run_seconds", "time_models", "with_dynamic"]
+__all__ = ["Kernel", "Profile", "costs_of", "node_seconds", "profile_models"]
+__all__ += ["is_plausible", "load_text", "run_seconds", "with_dynamic"]
 
 Feeds = Sequence[Mapping[str, NDArray[Any]]]
 _Round = TypeVar("_Round")
-
-# Seconds of a run with one thread, which is the caller's own: what the CPU spends on it. On a busy machine other programs
-# stretch the time on the wall many times, and differently for each model. Windows counts these seconds in 16 ms.
-CLOCK = (
-    time.thread_time if time.get_clock_info("thread_time").resolution < 1e-6 else time.perf_counter
-)
 
 _LEAST, _MOST = 6, 200  # rounds
 _EVENTS = 30_000  # of a profile, to read it in a moment
@@ -141,7 +135,7 @@ def profile_models(
         )
         for number, path in enumerate(models)
     ]
-    with _no_garbage_collection():
+    with no_garbage_collection():
         budget = seconds * len(models) / 2
         nodes = sum(len(nodes) for nodes in given) * len(feeds)
         _rounds(lambda: _timed_round(sessions, feeds), budget, min(_MOST, 2 + _EVENTS // nodes))
@@ -158,20 +152,6 @@ def profile_models(
     ]
 
 
-def time_models(models: Sequence[Path], feeds: Feeds, *, seconds: float = 0.5) -> list[float]:
-    """Run models in turn; return the seconds of a run of each.
-
-    Args:
-        models: Files.
-        feeds: Samples that each of them is run on.
-        seconds: To spend on each model, about.
-    """
-    sessions = [make_session(str(path), threads=1) for path in models]
-    with _no_garbage_collection():
-        timed = _rounds(lambda: _timed_round(sessions, feeds), seconds * len(models))[1:]
-    return [_one_run([row[n] for row in timed]) for n in range(len(models))]
-
-
 def _timed_round(sessions: Sequence[Any], feeds: Feeds) -> list[list[float]]:
     """Run everything once; return the seconds by model and sample."""
     return [[_timed(session, feed) for feed in feeds] for session in sessions]
@@ -179,7 +159,7 @@ def _timed_round(sessions: Sequence[Any], feeds: Feeds) -> list[list[float]]:
 
 def _one_run(timed: Sequence[Sequence[float]]) -> float:
     """Return the seconds of a run from those of many rounds, by sample."""
-    return float(np.mean([_low(of_sample) for of_sample in zip(*timed, strict=True)]))
+    return float(np.mean([fastest_quarter(of_sample) for of_sample in zip(*timed, strict=True)]))
 
 
 def _rounds(run: Callable[[], _Round], seconds: float, most: int = _MOST) -> list[_Round]:
@@ -199,22 +179,6 @@ def _timed(session: Any, feed: Mapping[str, Any]) -> float:
     return CLOCK() - start
 
 
-class _no_garbage_collection:  # noqa: N801 - a context
-    def __enter__(self) -> None:
-        self.was_on = gc.isenabled()
-        gc.disable()
-
-    def __exit__(self, *_: object) -> None:
-        if self.was_on:
-            gc.enable()
-
-
-def _low(values: Sequence[float]) -> float:
-    """Return the mean of the lowest quarter: in the rest others had the machine, or the caches."""
-    found = np.sort(values)
-    return float(found[: (len(found) + 3) // 4].mean())
-
-
 def _profile(
     given: tuple[onnx.NodeProto, ...],
     optimized: Path,
@@ -227,7 +191,10 @@ def _profile(
     seconds = {
         name: float(
             np.mean(
-                [_low([r.get(name, (0.0, 0))[0] for r in warm[n::samples]]) for n in range(samples)]
+                [
+                    fastest_quarter([r.get(name, (0.0, 0))[0] for r in warm[n::samples]])
+                    for n in range(samples)
+                ]
             )
         )
         for name in names

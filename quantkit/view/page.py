@@ -9,7 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from quantkit._version import __version__
-from quantkit.files import human
+from quantkit.numbers import counted, human
 from quantkit.ops.integer_ops import stands_for
 from quantkit.report.html import policy, script_json
 from quantkit.report.palette import themes
@@ -143,7 +143,7 @@ def _counts(drawing: Drawing) -> list[str]:
             layers[group] += box.role == "layer"
             nbytes[group] += box.nbytes
     return [
-        f"{n} layer{'s' * (n != 1)}" + (f", {human(size)}" if size else "")
+        f"{counted(n, 'layer')}" + (f", {human(size)}" if size else "")
         for n, size in zip(layers, nbytes, strict=True)
     ]
 

@@ -11,8 +11,8 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from quantkit.errors import UsageError
-from quantkit.files import human
 from quantkit.graph.save import copy_of, skeleton
+from quantkit.numbers import human
 from quantkit.numerics.blocks import BlockCodes, BlockGrid
 from quantkit.observe.monitor import Monitor
 from quantkit.ops.view import View

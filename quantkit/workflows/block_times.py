@@ -11,14 +11,16 @@ import onnx_ir as ir
 from quantkit.emit.blocks import emit_blocks
 from quantkit.files import scratch
 from quantkit.graph.save import Stage
+from quantkit.numbers import counted
 from quantkit.numerics.blocks import BlockCodes, BlockGrid
 from quantkit.ops.view import View
 from quantkit.plan import Kept, Mode, NodePlan, Plan, WeightPlan
 from quantkit.plan.model import SolvedIntegers
 from quantkit.reasons import Why, because
 from quantkit.runtime.check_result import Reference, Tally
-from quantkit.runtime.profile import is_plausible, time_models
+from quantkit.runtime.profile import is_plausible
 from quantkit.runtime.session import RUNTIME_ERRORS, make_session, run_session
+from quantkit.runtime.timing import time_models
 
 __all__ = ["LayerTimes", "kept_out_of_blocks", "rounding_noted", "time_layers"]
 __all__ += ["times_in_blocks"]
@@ -59,12 +61,8 @@ class LayerTimes:
         return sum(self.ratios.values()) / max(1, len(self.ratios))
 
     def __str__(self) -> str:
-        found = (f"{ratio:.2f} at {_counted(rows)}" for rows, ratio in self.ratios.items())
+        found = (f"{ratio:.2f} at {counted(rows, 'row')}" for rows, ratio in self.ratios.items())
         return f"{self.inputs}x{self.outputs} in blocks takes {', '.join(found)} of float's time"
-
-
-def _counted(rows: int) -> str:
-    return "1 row" if rows == 1 else f"{rows} rows"
 
 
 def times_in_blocks(plan: Plan, view: View, rows: Sequence[int]) -> dict[str, LayerTimes]:

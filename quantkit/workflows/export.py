@@ -16,9 +16,10 @@ from quantkit.export.open_source import Opened, open_source
 from quantkit.export.prove import Case, Proof, prove
 from quantkit.export.source import own_path
 from quantkit.export.tidy import tidy
-from quantkit.files import check_outputs, destination, human, scratch
+from quantkit.files import check_outputs, destination, scratch
 from quantkit.graph.opset import opset_of, raise_opset
 from quantkit.graph.save import Stage, staged
+from quantkit.numbers import human
 from quantkit.provenance import SOURCE, ModelOrigin, Provenance, Source, source_text, write_model
 from quantkit.rewrite.simplify import SimplifyReport, simplify
 from quantkit.runtime.session import load_model, readable_ir_version, runtime_limits

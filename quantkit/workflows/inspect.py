@@ -10,7 +10,6 @@ import onnx
 import onnx_ir as ir
 
 from quantkit.errors import UsageError
-from quantkit.files import human
 from quantkit.graph.half import RUN_WIDE, computes_bfloat16, half_type, widen
 from quantkit.graph.load import LoadedModel
 from quantkit.graph.opset import opset_of
@@ -18,6 +17,7 @@ from quantkit.graph.save import copy_of
 from quantkit.graph.size.by_cause import account_of
 from quantkit.graph.unpack import unpack
 from quantkit.graph.view import view_of
+from quantkit.numbers import human
 from quantkit.numerics.blocks import BlockGrid
 from quantkit.numerics.weights import WeightAnalysis, analyze_weight
 from quantkit.ops.float_ops import FLOAT_PRODUCTS

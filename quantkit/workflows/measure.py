@@ -32,10 +32,10 @@ from quantkit.runtime.profile import (
     load_text,
     profile_models,
     run_seconds,
-    time_models,
     with_dynamic,
 )
 from quantkit.runtime.session import RUNTIME_ERRORS, first_line, make_session, run_made_up
+from quantkit.runtime.timing import time_models
 from quantkit.targets import integer_time, this_machine
 from quantkit.workflows.plan_prepared import plan_of
 from quantkit.workflows.prepare import Prepared

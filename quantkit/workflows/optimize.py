@@ -13,10 +13,11 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from quantkit.errors import QuantkitError, VerifyError
-from quantkit.files import check_outputs, human, scratch
+from quantkit.files import check_outputs, scratch
 from quantkit.graph.messages import to_proto
 from quantkit.graph.opset import raise_opset
 from quantkit.graph.save import Stage, staged
+from quantkit.numbers import human
 from quantkit.numerics.affine import sqnr
 from quantkit.provenance import ModelOrigin, Provenance, model_digest, write_model
 from quantkit.rewrite.simplify import (

@@ -12,10 +12,11 @@ import onnx
 import onnx_ir as ir
 
 from quantkit.errors import ModelError, NothingToQuantizeError, VerifyError
-from quantkit.files import check_outputs, human
+from quantkit.files import check_outputs
 from quantkit.graph.load import LoadedModel
 from quantkit.graph.save import copy_of
 from quantkit.graph.unpack import unpack
+from quantkit.numbers import human
 from quantkit.ops import Kernel, fact_of
 from quantkit.ops.integer_ops import quantized_among
 from quantkit.ops.view import View

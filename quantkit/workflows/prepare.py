@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from math import inf, log10
+from math import inf
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
@@ -32,6 +32,7 @@ from quantkit.graph.products import Product, products_of
 from quantkit.graph.save import Stage, copy_of
 from quantkit.graph.shapes import infer_types
 from quantkit.graph.view import view_of
+from quantkit.numerics.decibels import decibels
 from quantkit.observe.calibration import Calibration
 from quantkit.observe.collect import collect
 from quantkit.observe.monitor import Monitor
@@ -458,7 +459,7 @@ def _without_noisier(
 
 
 def _gain(more: float, less: float) -> str:
-    return f"{10 * log10(more / less):.1f} dB" if 0 < less < inf and more < inf else "much"
+    return f"{decibels(more / less):.1f} dB" if 0 < less < inf and more < inf else "much"
 
 
 def _noise_of(ready: FloatModel, options: StaticSettings, learned: Feeds, judged: Feeds) -> float:

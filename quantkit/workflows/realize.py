@@ -5,7 +5,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import log10
 from pathlib import Path
 from types import MappingProxyType
 
@@ -19,6 +18,7 @@ from quantkit.files import scratch
 from quantkit.graph.channel_factors import Divisors, write_divisors
 from quantkit.graph.load import LoadedModel
 from quantkit.graph.save import Stage, copy_of, staged
+from quantkit.numerics.decibels import decibels
 from quantkit.observe.monitor import Monitor, Silent
 from quantkit.plan import Kept, Mode, Plan, check_target_of
 from quantkit.plan.measured import Costs
@@ -384,7 +384,7 @@ class _Writer:
             still_static(self.prepared.ready.products, found.plan, solved),
             costs,
             kept=found.kept,
-            aim=aim + 10 * log10(found.excess),
+            aim=aim + decibels(found.excess),
             feeds=[feeds for feeds, _ in self.reference.runs],
         )
 

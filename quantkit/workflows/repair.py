@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import sqrt
 from pathlib import Path
 
-from quantkit.evaluate.cost.latency import Lab, Pace, measure_latency
+from quantkit.evaluate.cost.latency import Lab, measure_latency
 from quantkit.files import scratch
 from quantkit.graph.load import LoadedModel
 from quantkit.ops.view import View
@@ -16,8 +16,9 @@ from quantkit.plan.selection import resolve_names
 from quantkit.reasons import Why, because
 from quantkit.result import Interval
 from quantkit.runtime.check_result import FLOOR_DB, MADE_UP, NOISE_DB, Verification
-from quantkit.runtime.profile import CLOCK, is_plausible
+from quantkit.runtime.profile import is_plausible
 from quantkit.runtime.session import RUNTIME_ERRORS
+from quantkit.runtime.timing import CLOCK, Pace
 from quantkit.solve.losses import Meter
 from quantkit.workflows.measure import file_of
 from quantkit.workflows.plan_prepared import planner_of

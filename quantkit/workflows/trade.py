@@ -11,9 +11,10 @@ A plan is taken only if it is quieter on samples that did not choose it.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import log10
 
 from quantkit.files import scratch
+from quantkit.numbers import counted
+from quantkit.numerics.decibels import decibels
 from quantkit.observe.monitor import Monitor
 from quantkit.plan import Kept, Mode, Plan
 from quantkit.plan.measured import Costs, Losses, predict
@@ -132,7 +133,7 @@ class _Judge:
     def gain(self, before: Plan, after: Plan) -> float:
         """Return by how many dB a plan is quieter than another."""
         was, now = (max(self._noise_of(plan), 1e-30) for plan in (before, after))
-        return 10 * log10(was / now)
+        return decibels(was / now)
 
     def _noise_of(self, plan: Plan) -> float:
         if id(plan) not in self.known:
@@ -257,7 +258,7 @@ def _time_ratios(
 def _weights_note(before: _Candidate, after: _Candidate, gain: float) -> str:
     """Return what more the file holds in float, and what that gains and costs."""
     count = len({w.tensor for w in before.plan.weights} - {w.tensor for w in after.plan.weights})
-    return f"Kept {_counted(count, 'small weight')} in float: +{gain:.1f} dB, no more time."
+    return f"Kept {counted(count, 'small weight')} in float: +{gain:.1f} dB, no more time."
 
 
 def _time_note(before: Plan, after: Plan, gain: float, ratio: float) -> str:
@@ -266,10 +267,6 @@ def _time_note(before: Plan, after: Plan, gain: float, ratio: float) -> str:
     nodes = sum(
         n.mode is Mode.STATIC and after.node[n.node].mode is not Mode.STATIC for n in before.nodes
     )
-    what = _counted(tensors, "tensor") if tensors else _counted(nodes, "node")
+    what = counted(tensors, "tensor") if tensors else counted(nodes, "node")
     more = f"for {100 * (ratio - 1):.1f} % more time" if ratio > 1 else "for no more time"
     return f"Kept {what} in float: +{gain:.1f} dB {more}."
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from quantkit.data import Samples, open_data
 from quantkit.errors import DataError, ModelError, QuantkitError
 from quantkit.graph.load import LoadedModel
+from quantkit.numbers import counted
 from quantkit.observe import Calibration
 from quantkit.observe.container import is_calibration
 from quantkit.observe.origin import calibration_digest
@@ -90,7 +91,7 @@ class Attestation:
         wrong = [check.name for check in self.checks if check.outcome == "wrong"]
         found = f"wrong: {', '.join(wrong)}" if wrong else "verified"
         unknown = sum(check.outcome == "unknown" for check in self.checks)
-        return found + (f"; {unknown} check{'s' * (unknown != 1)} skipped" if unknown else "")
+        return found + (f"; {counted(unknown, 'check')} skipped" if unknown else "")
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""

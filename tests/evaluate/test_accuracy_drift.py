@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quantkit.evaluate.accuracy.decisions import Decider
-from quantkit.evaluate.accuracy.drift import Flat, OutputTally, decibels, output_drifts
+from quantkit.evaluate.accuracy.drift import Flat, OutputTally, floored_db, output_drifts
 
 
 def tallied(expected: list[Array], actual: list[Array], size: int) -> OutputTally:
@@ -95,7 +95,7 @@ def test_what_is_not_finite_enters_no_figure() -> None:
 def test_no_signal_is_no_infinite_figure() -> None:
     tally = tallied([np.zeros((1, 2))] * 2, [np.ones((1, 2))] * 2, 2)
     (found,) = output_drifts([tally], confidence=0.95, seed=0)
-    assert found.sqnr_db == decibels(0.0) == -200.0
+    assert found.sqnr_db == floored_db(0.0) == -200.0
     assert found.cosine is None
 
 

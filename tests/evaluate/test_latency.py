@@ -14,15 +14,14 @@ from builders import matmul_model, save
 
 from quantkit.evaluate.cost.latency import (
     Lab,
-    Pace,
     Session,
     batch_of,
     batches_of,
     measure_latency,
-    timed_rounds,
 )
 from quantkit.numerics.statistics import median_interval
 from quantkit.runtime.synthetic_inputs import Feeds
+from quantkit.runtime.timing import Pace, timed_rounds
 
 SECOND = 1.0
 NEVER = -1.0  # no interval is that narrow

@@ -20,7 +20,7 @@ from quantkit.plan import Mode, Plan
 from quantkit.plan.measured import Costs, predict
 from quantkit.provenance import read_provenance
 from quantkit.result import Interval
-from quantkit.runtime import profile
+from quantkit.runtime import profile, timing
 from quantkit.runtime.profile import costs_of, profile_models
 from quantkit.targets import Machine, machine
 from quantkit.workflows import measure, realize, repair
@@ -245,7 +245,7 @@ def test_an_add_that_a_float_conv_computes_has_a_time_of_its_own(tmp_path: Path)
     assert predict(view, floats_only, costs) == pytest.approx(floats.total)
 
 
-@pytest.mark.skipif(profile.CLOCK is time.perf_counter, reason="no clock of a thread's CPU time")
+@pytest.mark.skipif(timing.CLOCK is time.perf_counter, reason="no clock of a thread's CPU time")
 def test_time_that_other_programs_take_does_not_count() -> None:
     class Interrupted:
         def run(self, *_: object) -> None:

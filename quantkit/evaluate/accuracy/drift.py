@@ -9,7 +9,7 @@ Values where either is not finite enter nothing but `not_finite`.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import log10, sqrt
+from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from calibrators import Sketch
 from quantkit.evaluate.accuracy.chunks import Array
 from quantkit.evaluate.accuracy.labels import Column
+from quantkit.numerics.decibels import decibels
 from quantkit.numerics.statistics import percentiles, quantile_bound, redrawn_means
 from quantkit.result import Interval, OutputDrift, SampleSqnr
 
-__all__ = ["Flat", "OutputTally", "decibels", "output_drifts"]
+__all__ = ["Flat", "OutputTally", "floored_db", "output_drifts"]
 
 Floats = NDArray[np.float64]
 
@@ -143,7 +144,7 @@ class OutputTally:
         values = max(1, self._values)
         return OutputDrift(
             output=self.output,
-            sqnr_db=None if noise == 0 else decibels(signal / noise),
+            sqnr_db=None if noise == 0 else floored_db(signal / noise),
             sqnr_interval=interval,
             cosine=min(1.0, self._cosines / self._directed) if self._directed else None,
             max_error=self._largest,
@@ -187,9 +188,9 @@ def _finite(f: Floats, c: Floats) -> tuple[Floats, Floats, NDArray[np.bool_] | N
     return np.where(both, f, 0.0), np.where(both, c, 0.0), both
 
 
-def decibels(ratio: float) -> float:
+def floored_db(ratio: float) -> float:
     """Return a ratio of powers in dB, at least -200."""
-    return max(_FLOOR_DB, 10 * log10(ratio)) if ratio > 0 else _FLOOR_DB
+    return max(_FLOOR_DB, decibels(ratio))
 
 
 def output_drifts(

@@ -11,7 +11,7 @@ from quantkit.data import Description, Label
 from quantkit.evaluate.accuracy.choice import Wanted, chosen_scorer, decides
 from quantkit.evaluate.accuracy.chunks import Array, Chunk
 from quantkit.evaluate.accuracy.decisions import Agreement, Decisions, deciding_output, is_embedding
-from quantkit.evaluate.accuracy.drift import Flat, OutputTally, decibels
+from quantkit.evaluate.accuracy.drift import Flat, OutputTally, floored_db
 from quantkit.evaluate.accuracy.labels import Column, check_complete, is_class
 from quantkit.evaluate.accuracy.models import OutputSpec
 from quantkit.evaluate.accuracy.scorers import ClassScorer, Scorer
@@ -72,7 +72,7 @@ class CandidateTally:
         return tuple(
             WorstSample(
                 name=name,
-                sqnr_db=None if ratio < 0 else decibels(ratio),
+                sqnr_db=None if ratio < 0 else floored_db(ratio),
                 label=measuring.label_text(label),
                 float_answer=measuring.answer(0, unit),
                 answer=measuring.answer(model, unit),

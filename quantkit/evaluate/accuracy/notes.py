@@ -20,6 +20,7 @@ from quantkit.evaluate.accuracy.chunks import Runner
 from quantkit.evaluate.accuracy.figures import Figure, Indices, Mean, as_interval
 from quantkit.evaluate.accuracy.measuring import Measuring
 from quantkit.evaluate.accuracy.models import OpenModel, Source
+from quantkit.numbers import counted
 from quantkit.numerics.statistics import holm, mcnemar_exact
 from quantkit.provenance import DataOrigin, read_provenance
 from quantkit.result import Decision, Metric, OutputDrift, Slice
@@ -224,15 +225,15 @@ def sentence_of(metric: Metric, samples: int) -> str:
         worse, better, loss = "rose", "fell", "rise"
     change = f"{name} {worse if drop > 0 else better} {_amount(abs(drop), metric)}"
     if bounds is None:
-        return f"{change}; {_samples(samples)}: too few for an interval."
+        return f"{change}; {counted(samples, 'sample')}: too few for an interval."
     sure = f"{100 * bounds.confidence:g} % confidence"
     if bounds.low > 0 or bounds.high < 0:
         ends = sorted(map(abs, (bounds.low, bounds.high)))
         span = f"{_number(ends[0], metric)} to {_number(ends[1], metric)}"
-        return f"{change} ({span} with {sure}, {_samples(samples)})."
+        return f"{change} ({span} with {sure}, {counted(samples, 'sample')})."
     found = change if drop else f"{name} did not change"
     return (
-        f"{found}; with {_samples(samples)}, a {loss} of up to {_amount(bounds.high, metric)} is still "
+        f"{found}; with {counted(samples, 'sample')}, a {loss} of up to {_amount(bounds.high, metric)} is still "
         f"possible ({sure})."
     )
 
@@ -251,28 +252,24 @@ def unlabelled_sentence(
     changed = [o for o in outputs if o.sqnr_db is not None or o.not_finite]
     if apart:
         return (
-            f"Without labels: on {apart} of {_samples(samples)} an output has another shape than float's; "
+            f"Without labels: on {apart} of {counted(samples, 'sample')} an output has another shape than float's; "
             "whether the answers are as good is not known."
         )
     if not changed and (decision is None or not decision.flips):
-        return f"Without labels: on {_samples(samples)} every answer is exactly float's."
+        return f"Without labels: on {counted(samples, 'sample')} every answer is exactly float's."
     if decision is not None:
         low, high = _hundredths(decision.interval.low), _hundredths(decision.interval.high)
         return (
             f"Without a metric: {_hundredths(decision.flip_rate)} % of the answers differ from float's "
             f"({low} to {high} % with {decision.interval.confidence:.0%} confidence, "
-            f"{_samples(samples)}); whether they are wrong is not known."
+            f"{counted(samples, 'sample')}); whether they are wrong is not known."
         )
     worst = min(changed, key=lambda o: o.sqnr_db if o.sqnr_db is not None else 0.0)
     noise = "" if worst.sqnr_db is None else f"'{worst.output}' has {worst.sqnr_db:.1f} dB SQNR"
     return (
-        f"Without a metric: {noise or 'values are not finite'} on {_samples(samples)}; what that means for "
+        f"Without a metric: {noise or 'values are not finite'} on {counted(samples, 'sample')}; what that means for "
         "the task is not known."
     )
-
-
-def _samples(n: int) -> str:
-    return f"{n:,} sample{'' if n == 1 else 's'}"
 
 
 def _amount(value: float, metric: Metric) -> str:
@@ -315,7 +312,7 @@ def notes_of(
     distinct = runner.distinct(len(source.parts))
     if distinct is not None and distinct < samples:
         yield (
-            f"{samples - distinct} of {_samples(samples)} are copies of others: intervals count each "
+            f"{samples - distinct} of {counted(samples, 'sample')} are copies of others: intervals count each "
             "sample once."
         )
     if measuring.note:

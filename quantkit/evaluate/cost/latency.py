@@ -1,24 +1,16 @@
-"""How long a run takes, float and all candidates taking turns in one process.
+"""How long a run takes, float and all candidates taking turns in one process, on batches of real samples.
 
-Clocks change and other programs come and go; models measured one after the other would be measured
-under different conditions. So in every round each model runs once, in an order drawn anew, and a
-candidate is compared with float of the same round:
+A candidate is compared with float of the same round:
 
     ratio = median over rounds of (time of candidate / time of float)
 
 Its interval is that of a median by order statistics, which asks nothing of the distribution.
-
-Rounds go on until the ratios are known well enough. What is timed is batches of real samples.
 """
 
-import gc
-import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle, islice
-from math import ceil
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,17 +20,15 @@ from quantkit.numerics.statistics import median_interval
 from quantkit.result import Interval, Latency
 from quantkit.runtime.session import RUNTIME_ERRORS, first_line, make_session
 from quantkit.runtime.synthetic_inputs import Feeds, Signature
+from quantkit.runtime.timing import Clock, Pace, Turn, no_garbage_collection, timed_rounds
 
 __all__ = [
     "Lab",
-    "Pace",
     "Session",
     "Timed",
-    "Turn",
     "batch_of",
     "batches_of",
     "measure_latency",
-    "timed_rounds",
 ]
 
 
@@ -101,100 +91,6 @@ def _extent(feed: Feeds) -> int | None:
     return (extents.pop() or None) if len(extents) == 1 else None
 
 
-Turn = Callable[[], object]
-Clock = Callable[[], float]
-
-_SHORT = 0.2e-3  # seconds; shorter work is repeated until it takes this long
-_PRIMED = 20e-3  # seconds; before shorter work, one run that is not timed
-_MOST_REPEATS = 1000
-_CHECKED_EVERY = 10  # rounds
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
-    """How long to measure.
-
-    Attributes:
-        seconds: For each piece of work.
-        least: Rounds at least, unless they take ten times as long as that; then `fewest`.
-        most: Rounds at most.
-        fewest: Rounds that an interval of 95 % needs.
-        warm_up: Rounds that are not timed.
-        width: Half the width of a ratio's interval, relative to the ratio, that is enough.
-    """
-
-    seconds: float
-    least: int = 20
-    most: int = 500
-    fewest: int = 6
-    warm_up: int = 3
-    width: float = 0.02
-
-
-def timed_rounds(turns: Sequence[Turn], pace: Pace, clock: Clock) -> list[list[float]]:
-    """Return the seconds of one run, by round and piece of work.
-
-    In each round the order is drawn anew, by a seed, so that nobody always follows the same neighbour. Work that is
-    over within milliseconds runs once untimed before: what it finds in the caches is its own, as it is when it runs
-    alone, not its neighbour's.
-
-    Args:
-        turns: The pieces of work, each of which runs once per round.
-        pace: How many rounds, and how long at most.
-        clock: Seconds; another one in tests.
-    """
-    repeats, primed = _warm_up(turns, pace, clock)
-    order = list(range(len(turns)))
-    draw = random.Random(0)  # noqa: S311 - an order, not a secret
-    rows: list[list[float]] = []
-    start = clock()
-    while not _is_enough(rows, clock() - start, pace):
-        draw.shuffle(order)
-        row = [0.0] * len(turns)
-        for i in order:
-            if primed[i]:
-                turns[i]()
-            row[i] = _seconds_per_run(turns[i], repeats[i], clock)
-        rows.append(row)
-    return rows
-
-
-def _warm_up(turns: Sequence[Turn], pace: Pace, clock: Clock) -> tuple[list[int], list[bool]]:
-    """Run everything a few times; return how often each is repeated, and which are primed."""
-    fastest = [float("inf")] * len(turns)
-    for _ in range(pace.warm_up):
-        for i, turn in enumerate(turns):
-            fastest[i] = min(fastest[i], _seconds_per_run(turn, 1, clock))
-    repeats = [min(max(1, ceil(_SHORT / max(t, 1e-9))), _MOST_REPEATS) for t in fastest]
-    return repeats, [t < _PRIMED for t in fastest]
-
-
-def _seconds_per_run(turn: Turn, repeats: int, clock: Clock) -> float:
-    start = clock()
-    for _ in range(repeats):
-        turn()
-    return (clock() - start) / repeats
-
-
-def _is_enough(rows: Sequence[Sequence[float]], elapsed: float, pace: Pace) -> bool:
-    if len(rows) >= pace.most:
-        return True
-    budget = pace.seconds * len(rows[0]) if rows else pace.seconds
-    if len(rows) < pace.least:
-        return len(rows) >= pace.fewest and elapsed > 10 * budget
-    return elapsed > budget or (len(rows) % _CHECKED_EVERY == 0 and _is_tight(rows, pace.width))
-
-
-def _is_tight(rows: Sequence[Sequence[float]], width: float) -> bool:
-    """Say whether every ratio to the first is known to within `width` of itself."""
-    for i in range(1, len(rows[0])):
-        bounds = median_interval([row[i] / row[0] for row in rows])
-        if bounds is None or bounds[1] - bounds[0] > 2 * width * bounds[0]:
-            return False
-    # One piece of work alone has no ratio: it is measured until its time is over.
-    return len(rows[0]) > 1
-
-
 _SECONDS = 3.0  # for a model, a batch and a number of threads
 
 
@@ -225,7 +121,7 @@ def _open(path: Path, threads: int) -> Session:
 class Lab:
     """What time is measured with; tests put their own clock and sessions here."""
 
-    clock: Callable[[], float] = time.perf_counter
+    clock: Clock = time.perf_counter
     open: Callable[[Path, int], Session] = _open
     pace: Pace = field(default_factory=lambda: Pace(seconds=_SECONDS))
 
@@ -313,7 +209,7 @@ def _time_all(
     if reference not in turns:
         return
     names = [reference, *(name for name in turns if name != reference)]
-    with _no_garbage_collection():
+    with no_garbage_collection():
         rounds = timed_rounds([turns[name] for name in names], run.lab.pace, run.lab.clock)
     for i, name in enumerate(names):
         found[name].append(_latency([row[i] for row in rounds], [row[0] for row in rounds], run, i))
@@ -337,15 +233,3 @@ def _latency(own: Sequence[float], base: Sequence[float], run: _Run, index: int)
         throughput=run.batch / median,
         runs=len(own),
     )
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    was_on = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()

@@ -16,7 +16,7 @@ from quantkit.evaluate.layers.measure import Errors, Models, Seen, measure
 from quantkit.evaluate.layers.trial import excluded_by, name_of, try_floats
 from quantkit.match.correspondence import Quantizer, correspondence
 from quantkit.match.regions import Read, Region
-from quantkit.match.survey import decibels, find_layers
+from quantkit.match.survey import find_layers, sqnr_of
 from quantkit.ops.integer_ops import INTEGER_OPS, Role
 from quantkit.result import Advice, Layer, Layers
 from quantkit.runtime.pieces import Structure, read_structure, subgraphs
@@ -267,7 +267,7 @@ class _Ranking:
             node=name,
             op_type=models.reference.nodes[errors.region.node].op_type,
             tensor=errors.region.makes[0].tensor,
-            alone_db=decibels(noise) if models.outputs else None,
+            alone_db=sqnr_of(noise) if models.outputs else None,
             share=noise / self._total,
             local_db=errors.local.db,
             accumulated_db=errors.accumulated.db,

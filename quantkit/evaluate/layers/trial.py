@@ -15,7 +15,6 @@ import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from math import log10
 from statistics import median
 from typing import Any
 
@@ -32,7 +31,8 @@ from quantkit.evaluate.layers.measure import (
 )
 from quantkit.match.correspondence import Quantizer
 from quantkit.match.regions import Region
-from quantkit.match.survey import Noise, decibels
+from quantkit.match.survey import Noise, sqnr_of
+from quantkit.numerics.decibels import decibels
 from quantkit.ops.float_ops import CLIPS, MATRIX_PRODUCTS
 from quantkit.provenance import KEY as PROVENANCE
 from quantkit.result import Advice
@@ -101,7 +101,7 @@ def try_floats(
         return Advice(
             nodes=nodes,
             gain_db=round(_gain(now, noise), 2),
-            after_db=decibels(noise),
+            after_db=sqnr_of(noise),
             slower=round(sum(costs[i][0] for i in group), 3),
             larger=round(sum(costs[i][1] for i in group), 3),
             option=_option(models, nodes),
@@ -140,7 +140,7 @@ def _gain(before: float, after: float) -> float:
     """Return by how many dB the noise falls."""
     if before <= 0:
         return 0.0
-    return 10 * log10(before / max(after, before * _NOTHING))
+    return decibels(before / max(after, before * _NOTHING))
 
 
 class _Trial:

@@ -24,6 +24,7 @@ from quantkit.evaluate.outputs import AccuracyOptions, NamedModel
 from quantkit.files import check_folder, only_run
 from quantkit.gate import judge, rules_of, with_verdicts
 from quantkit.graph.load import LoadedModel
+from quantkit.numerics.decibels import decibels
 from quantkit.observe.distributed import cluster, run_each, workers_of
 from quantkit.observe.monitor import Monitor, Silent
 from quantkit.provenance import model_digest, software
@@ -62,7 +63,6 @@ from quantkit.workflows.tune.search import (
 )
 from quantkit.workflows.tune.trial import (
     CandidateJob,
-    decibels,
     make_candidate,
     make_saved,
     recipe_for,
@@ -605,7 +605,7 @@ class _Search:
             return rules
         if measure.kind == "flips":
             return replace(rules, max_drop=None, max_flips=min(float(drop), _ALL))
-        return replace(rules, max_drop=None, min_sqnr_db=max(decibels(float(drop)), _LEAST_DB))
+        return replace(rules, max_drop=None, min_sqnr_db=max(-decibels(float(drop)), _LEAST_DB))
 
     def _sentence(self, best: Choice, measure: "_Measure", verdict: Verdict) -> str:
         """Say what limits the chosen one, or why the budget cannot be met."""

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from math import inf, log10
+from math import inf
 from pathlib import Path
 
 import msgspec
@@ -48,7 +48,6 @@ from quantkit.workflows.tune.search import Choice
 __all__ = [
     "CandidateJob",
     "Lost",
-    "decibels",
     "job_of",
     "lost",
     "make_candidate",
@@ -402,8 +401,3 @@ def lost(answered: MeasuredOutputs, name: str, limit: float | None) -> Lost:
 
 def _power(db: float) -> float:
     return float(10 ** (-db / 10))
-
-
-def decibels(share: float) -> float:
-    """Return the signal to noise that a share of noise leaves."""
-    return -10 * log10(share) if share > 0 else inf
