@@ -21,14 +21,22 @@ from report_cases import (
 )
 from result_cases import candidate, example_result, float_model
 
-from quantkit.report import accuracy_size_svg
-from quantkit.report.palette import look
-from quantkit.report.plots import forest, latency, layers, operators, runs, samples, size_bars
-from quantkit.report.plots.frame import apart, window
-from quantkit.report.plots.intervals import Group, Row, interval_plot
-from quantkit.report.plots.labels import Box, place
-from quantkit.report.plots.points import points
-from quantkit.report.plots.svg import Scale, nice_step, shorten, text_width
+from quantkit.evaluate.report import accuracy_size_svg
+from quantkit.evaluate.report.palette import look
+from quantkit.evaluate.report.plots import (
+    forest,
+    latency,
+    layers,
+    operators,
+    runs,
+    samples,
+    size_bars,
+)
+from quantkit.evaluate.report.plots.frame import apart, window
+from quantkit.evaluate.report.plots.intervals import Group, Row, interval_plot
+from quantkit.evaluate.report.plots.labels import Box, place
+from quantkit.evaluate.report.plots.points import points
+from quantkit.evaluate.report.plots.svg import Scale, nice_step, shorten, text_width
 from quantkit.result import Evaluated, Interval, Result, Rule
 
 _SVG = "{http://www.w3.org/2000/svg}"
