@@ -15,7 +15,6 @@ from quantkit.data.model import (
     Description,
     InputSpec,
     Sample,
-    file_fingerprint,
 )
 from quantkit.data.rows import conform, input_lines
 from quantkit.errors import DataError
