@@ -6,7 +6,7 @@ from math import inf
 from typing import Literal, TypeVar
 
 from quantkit.report import numbers
-from quantkit.report.plots.svg import shorten
+from quantkit.report.plots.widths import shorten
 from quantkit.result import (
     SAME_DB,
     Evaluated,

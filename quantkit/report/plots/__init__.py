@@ -1,12 +1,13 @@
 """Pictures of a result, as SVG that the page holds inline. One picture a file."""
 
-from quantkit.report.plots.accuracy_size import accuracy_size_svg
-from quantkit.report.plots.bars import layers, operators, runs, size_bars
+from quantkit.report.plots.accuracy_size import accuracy_size, accuracy_size_svg
+from quantkit.report.plots.bars import layers, runs, size_bars
 from quantkit.report.plots.frontier import frontier, frontier_svg, judged_drop, lost_text, lost_unit
-from quantkit.report.plots.intervals import forest, latency, samples
+from quantkit.report.plots.intervals import forest, latency, operators, samples
 from quantkit.report.plots.svg import key
 
 __all__ = [
+    "accuracy_size",
     "accuracy_size_svg",
     "forest",
     "frontier",
