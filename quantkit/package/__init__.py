@@ -1,10 +1,9 @@
-"""A folder to build an image from, in which a model is served; or the folder that another server wants.
+"""A folder to build an image from that serves a model, or the folder that another server reads.
 
-From the bottom: `facts` (what all files tell of), `folder` (whose is it, and how it is replaced as a whole), `lock` (which
-packages, with hashes), `server_files` (which modules a server needs), `smoke` (the script of that name, as it is), `sample`
-(what it sends, and the answer), `docker`, `manifests`, `triton`, `sbom`, `readme` (one text each, made of facts).
-`quantkit.workflows.package` puts them together.
+From the bottom: `folder` (digests, and whether a folder is ours), `lock` (packages with hashes), `facts` (the data of all
+texts), `server_files` (the modules that a server needs), `smoke` (the script of that name, copied as it is), `sample` (its
+request and the answer), `stage` (models and settings), `texts` (templates: Dockerfile, manifests, README.md, config.pbtxt)
+and `sbom`. `quantkit.workflows.package` puts them together.
 
-The same inputs give the same bytes. Names that come from users stand in commands and manifests only as `facts.slug` makes
-them.
+The same inputs give the same bytes. Names that users choose are in commands and manifests only as `facts.slug` makes them.
 """

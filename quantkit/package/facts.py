@@ -10,10 +10,8 @@ from typing import Any
 from quantkit.package.lock import Package
 from quantkit.settings import ServeSettings
 
-__all__ = ["HOME", "MEGABYTE", "Facts", "slug"]
+__all__ = ["MEGABYTE", "Facts", "slug"]
 
-HOME = "/srv"
-"""Where things are in the image."""
 MEGABYTE = 1 << 20
 _LONGEST = 40  # of a name; with what is put behind it a name in Kubernetes has at most 63
 _USUAL = "model"
@@ -70,6 +68,11 @@ class Facts:
     sample: str
     report: bool
     tools: Mapping[str, str]
+
+    @property
+    def pinned_base(self) -> bool:
+        """Whether the base image is named by its digest; a tag moves."""
+        return "@sha256:" in self.base
 
     @property
     def image(self) -> str:

@@ -1,26 +1,22 @@
-"""Check that an output folder is ours, and replace it atomically.
+"""Check that an output folder is ours.
 
-deployment.json names every file of a package with its digest. A folder is written over only if that is all that is in it,
+deployment.json names every file of a package with its digest. A folder is overwritten only if it holds exactly these files,
 unchanged: whatever a user put or changed there stays.
 """
 
-import gc
 import hashlib
 import json
-import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from quantkit.errors import OutputError, UsageError, as_os_error
-from quantkit.files import check_folder, make_scratch
+from quantkit.errors import UsageError, as_os_error
+from quantkit.files import check_folder
 
-__all__ = ["KIND", "RECORD", "SCRIPT", "check_own", "digests", "put_folder", "sha256_of"]
+__all__ = ["KIND", "RECORD", "check_own", "digests", "sha256_of"]
 
 RECORD = "deployment.json"
-SCRIPT = "smoke"
 KIND = "quantkit package"
-_EXECUTABLE, _PLAIN, _FOLDER = 0o755, 0o644, 0o755
 
 
 def sha256_of(file: Path) -> str:
@@ -42,11 +38,11 @@ def digests(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def check_own(folder: Path, inputs: Iterable[Path | None]) -> None:
-    """Refuse, before anything runs, a folder that cannot be made or holds what is not of a package.
+    """Refuse, before anything runs, an output folder that cannot be made or holds anything but a package.
 
     Args:
-        folder: Where a package will be.
-        inputs: What it is made of, which must not be in it.
+        folder: The output.
+        inputs: Files that are read, which must not be in it.
 
     Raises:
         UsageError: It is a file, or something in it is not of a package, or is read.
@@ -62,23 +58,17 @@ def check_own(folder: Path, inputs: Iterable[Path | None]) -> None:
                 f"The output '{folder}' holds '{source}', which is read; choose another folder."
             )
     check_folder(folder, [], [])
-    if folder.is_dir() and any(folder.iterdir()):
-        foreign = _foreign(folder)
-        if foreign:
-            raise UsageError(
-                f"'{folder}' is not a package as quantkit wrote it ({foreign}): choose another folder, or remove it."
-            )
+    foreign = _foreign(folder) if folder.is_dir() and any(folder.iterdir()) else ""
+    if foreign:
+        raise UsageError(
+            f"'{folder}' is not a package as quantkit wrote it ({foreign}): choose another folder, or remove it."
+        )
 
 
 def _foreign(folder: Path) -> str:
-    """Say what in a folder is not as a package has it; "" if nothing."""
-    try:
-        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-        known = {name: about["sha256"] for name, about in record["files"].items()}
-        own = record["kind"] == KIND
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        own = False
-    if not own:
+    """Return what in a folder is not as a package has it; "" if nothing."""
+    known = _recorded_digests(folder)
+    if known is None:
         return f"no {RECORD} of one"
     for place in sorted(folder.rglob("*")):
         name = place.relative_to(folder).as_posix()
@@ -91,30 +81,11 @@ def _foreign(folder: Path) -> str:
     return ""
 
 
-def put_folder(made: Path, folder: Path) -> None:
-    """Rename a finished folder to its place; what was there before goes only when that is done.
-
-    Raises:
-        OutputError: It cannot be done; what was there is there again.
-    """
-    for place in (made, *made.rglob("*")):
-        runs = place == made / SCRIPT
-        place.chmod(_FOLDER if place.is_dir() else _EXECUTABLE if runs else _PLAIN)
-    gc.collect()  # a session that waits to be collected maps the weights, and Windows renames no mapped file
-    real = folder.resolve()
-    aside = make_scratch(real.parent)
+def _recorded_digests(folder: Path) -> Mapping[str, str] | None:
+    """Return the digests in a folder's record; None: it has no record of a package."""
     try:
-        before = real.exists()
-        if before:
-            real.rename(aside / "before")
-        try:
-            made.rename(real)
-        except OSError:
-            if before:
-                (aside / "before").rename(real)
-            raise
-    except OSError as e:
-        said = f"Cannot write '{folder}': {e.strerror or e}; nothing was changed."
-        raise as_os_error(OutputError(said), e) from e
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        known = {name: about["sha256"] for name, about in record["files"].items()}
+        return known if record["kind"] == KIND else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None

@@ -4,18 +4,20 @@ The versions are those that are installed here: with them the kept sample was an
 downloads, or from a file that the user has.
 """
 
-import hashlib
 import platform
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any, cast
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from quantkit.errors import UsageError, as_os_error, install_command
+from quantkit.package.folder import sha256_of
 from quantkit.provenance import runtime_package
 
 __all__ = ["IMAGES", "SERVER", "TEXTS", "Package", "download", "installed", "lock_text", "machine"]
@@ -33,20 +35,13 @@ SERVER = (
 )
 """What `quantkit.serve` imports."""
 IMAGES, TEXTS = "pillow", "tokenizers"
-"""What it imports where images or texts come in."""
+"""What it imports for images or texts."""
 
-_FASTER = "uvloop"  # there is none for Windows, and the server does without
-_RUNTIME = "onnxruntime"  # its builds for other devices have other names
 _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
-_GLIBC = ("manylinux_2_28", "manylinux_2_27", "manylinux_2_26", "manylinux_2_24", "manylinux_2_17")
-_OLDER = ("manylinux2014", "manylinux_2_12", "manylinux2010", "manylinux_2_5", "manylinux1")
-_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
-# A line of a lock file: name[extras]==version ; marker --hash=sha256:...
-_LINE = re.compile(
-    r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[A-Za-z0-9,._ -]+\])?==(?P<version>[A-Za-z0-9.!+_-]+)"
-    r"(?:\s*;\s*(?P<marker>[\w\s.\"'<>=!~(),-]+?))?(?P<hashes>(?:\s+--hash=sha256:[0-9a-f]{64})+)",
-    re.ASCII,
-)
+# Wheels for any glibc up to that of Debian 10, by their new and old names.
+_SYSTEMS = (*(f"manylinux_2_{minor}" for minor in range(28, 4, -1)), "manylinux2014")
+_SYSTEMS += ("manylinux2010", "manylinux1")
+_EXACT = re.compile(r"==([A-Za-z0-9.!+_-]+)", re.ASCII)
 _OTHERWISE = "give a file with hashes by --lock, or --no-lock for versions without hashes"
 
 
@@ -71,10 +66,6 @@ class Package:
     marker: str = ""
 
 
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
 def installed(names: Iterable[str]) -> tuple[Package, ...]:
     """Return packages with all that they need, in the versions that are installed here.
 
@@ -82,9 +73,8 @@ def installed(names: Iterable[str]) -> tuple[Package, ...]:
         UsageError: One is not installed.
     """
     found: dict[str, Package] = {}
-    waiting = [runtime_package()[0] if name == _RUNTIME else name for name in names]
-    if _FASTER in waiting and not _is_installed(_FASTER):
-        waiting.remove(_FASTER)
+    # Builds of onnxruntime for other devices have other names.
+    waiting = [runtime_package()[0] if name == "onnxruntime" else name for name in names]
     while waiting:
         name = waiting.pop()
         if name in found:
@@ -92,60 +82,43 @@ def installed(names: Iterable[str]) -> tuple[Package, ...]:
         try:
             about = metadata.distribution(name)
         except metadata.PackageNotFoundError as e:
+            if name == "uvloop":  # Windows has none, and the server does without
+                continue
             raise UsageError(
                 f"The image gets the packages that are installed here, and '{name}' is not: "
                 f"{install_command('serve')}, or give a file by --lock."
             ) from e
-        needs = tuple(sorted(_needs(about)))
+        wanted = map(Requirement, about.requires or ())
+        needs = {r.name for r in wanted if r.marker is None or r.marker.evaluate({"extra": ""})}
         found[name] = Package(
-            name=name, version=about.version, licence=_licence(about), needs=needs
+            name=name,
+            version=about.version,
+            licence=_licence(about),
+            needs=tuple(sorted(map(canonicalize_name, needs))),
         )
-        waiting += needs
+        waiting += found[name].needs
     return tuple(found[name] for name in sorted(found))
 
 
-def _needs(about: metadata.Distribution) -> set[str]:
-    """Return what a package needs. What stands there for other systems or versions of Python is not installed here."""
-    found = set()
-    for line in about.requires or ():
-        requirement, _, marker = line.partition(";")
-        name = _NAME.match(requirement.strip())
-        if name is None or "extra" in marker:
-            continue
-        wanted = _normal(name[0])
-        if not marker or _is_installed(wanted):
-            found.add(wanted)
-    return found
-
-
-def _is_installed(name: str) -> bool:
-    try:
-        metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return False
-    return True
-
-
 def _licence(about: metadata.Distribution) -> str:
-    """Return one line, not a whole text, of what is said of a licence."""
-    said: Mapping[str, str] = cast("Any", about.metadata)  # is one, whatever its type says
-    told = said.get("License-Expression") or said.get("License") or ""
-    if told and len(told) < 80 and "\n" not in told:
-        return told.strip()
-    kinds = about.metadata.get_all("Classifier") or []
+    """Return the licence in one line, not its whole text; "" if the metadata has none."""
+    plain = about.metadata.json
+    text = str(plain.get("license_expression") or plain.get("license") or "")
+    if text and len(text) < 80 and "\n" not in text:
+        return text.strip()
+    kinds = plain.get("classifier", ())
     return next((k.rpartition(" :: ")[2] for k in kinds if k.startswith("License ::")), "")
 
 
 def machine(arch: str | None) -> str:
-    """Return amd64 or arm64: as asked, else what this machine is.
+    """Return amd64 or arm64: as requested, else this machine.
 
     Raises:
         UsageError: It is neither.
     """
     own = platform.machine().lower()
-    known = {**{v: k for k, v in _MACHINES.items()}, **{k: k for k in _MACHINES}}
-    found = arch or known.get(own)
-    if found is None:
+    found = arch or next((name for name, kernel in _MACHINES.items() if own in (name, kernel)), "")
+    if not found:
         raise UsageError(
             f"Packages are locked for amd64 or arm64, and this machine is {own}: set --arch."
         )
@@ -163,12 +136,11 @@ def download(packages: Sequence[Package], arch: str, folder: Path) -> tuple[Pack
     Raises:
         UsageError: pip cannot do it, or a wheel has another hash.
     """
-    tags = [f"{glibc}_{_MACHINES[arch]}" for glibc in (*_GLIBC, *_OLDER)]
     command = [
         *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"),
         *("--no-input", "--no-deps", "--only-binary", ":all:", "--retries", "1", "--timeout", "20"),
         *("--implementation", "cp", "--python-version", python_version()),
-        *(word for tag in tags for word in ("--platform", tag)),
+        *(f"--platform={system}_{_MACHINES[arch]}" for system in _SYSTEMS),
         *("--dest", str(folder), *(f"{one.name}=={one.version}" for one in packages)),
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, errors="replace")  # noqa: S603
@@ -178,20 +150,19 @@ def download(packages: Sequence[Package], arch: str, folder: Path) -> tuple[Pack
         raise UsageError(
             f"pip cannot get the packages for {arch} ({said.removeprefix('ERROR:').strip().rstrip('.')}): {_OTHERWISE}."
         )
-    files = {_normal(file.name.split("-")[0]): file for file in sorted(folder.glob("*.whl"))}
-    return tuple(_checked(one, files.get(one.name)) for one in packages)
+    wheels = {parse_wheel_filename(file.name)[0]: file for file in folder.glob("*.whl")}
+    return tuple(_with_hash(one, wheels.get(canonicalize_name(one.name))) for one in packages)
 
 
-def _checked(package: Package, wheel: Path | None) -> Package:
+def _with_hash(package: Package, wheel: Path | None) -> Package:
     if wheel is None:
         raise UsageError(f"pip downloaded no wheel of {package.name}: {_OTHERWISE}.")
-    with wheel.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if package.hashes and found not in package.hashes:
+    digest = sha256_of(wheel)
+    if package.hashes and digest not in package.hashes:
         raise UsageError(
-            f"The wheel {wheel.name} from the index has none of the hashes in the lock file: its sha256 is {found}."
+            f"The wheel {wheel.name} from the index has none of the hashes in the lock file: its sha256 is {digest}."
         )
-    return package if package.hashes else replace(package, hashes=(found,))
+    return replace(package, hashes=package.hashes or (digest,))
 
 
 def python_version() -> str:
@@ -212,36 +183,47 @@ def read_lock(file: Path, needed: Sequence[Package]) -> tuple[Package, ...]:
     try:
         text = file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as e:
-        said = f"Cannot read the lock file '{file}': {e}."
-        raise (
-            as_os_error(UsageError(said), e) if isinstance(e, OSError) else UsageError(said)
-        ) from e
+        said = UsageError(f"Cannot read the lock file '{file}': {e}.")
+        raise (as_os_error(said, e) if isinstance(e, OSError) else said) from e
     known = {one.name: one for one in needed}
     found: dict[str, Package] = {}
-    for line in text.replace("\\\n", " ").replace("\\\r\n", " ").splitlines():
+    for line in text.replace("\\\n", " ").splitlines():
         plain = re.sub(r"(^|\s)#.*", "", line).strip()
         if not plain:
             continue
-        match = _LINE.fullmatch(plain)
-        if match is None:
+        one = _read_line(plain)
+        if one is None:
             raise UsageError(
-                f"'{file}' has a line that is no package with version and hash: {plain[:60]!r}; write it with uv pip "
+                f"'{file}' has a line that is not a package with version and hash: {plain[:60]!r}; write it with uv pip "
                 "compile --generate-hashes."
             )
-        name = _normal(match["name"])
-        about = known.get(name, Package(name=name, version=""))
-        same = about if about.version == match["version"] else Package(name=name, version="")
-        hashes = tuple(sorted(re.findall(r"sha256:([0-9a-f]{64})", match["hashes"])))
-        found[name] = replace(
-            same,
-            version=match["version"],
-            hashes=hashes,
-            marker=" ".join((match["marker"] or "").split()),
-        )
-    missing = [one.name for one in needed if one.name not in found]
+        about = known.get(one.name)
+        if about is not None and about.version == one.version:
+            one = replace(one, licence=about.licence, needs=about.needs)
+        found[one.name] = one
+    missing = [name for name in known if name not in found]
     if missing:
         raise UsageError(f"'{file}' lacks what a server needs: {', '.join(missing)}.")
     return tuple(found[name] for name in sorted(found))
+
+
+def _read_line(line: str) -> Package | None:
+    """Return the package of a line, ``name[extras]==version ; marker --hash=sha256:...``; None: it is something else."""
+    text, *hashes = re.split(r"\s+--hash=", line)
+    try:
+        wanted = Requirement(text)
+    except InvalidRequirement:
+        return None
+    version = _EXACT.fullmatch(str(wanted.specifier))
+    good = all(re.fullmatch("sha256:[0-9a-f]{64}", one) for one in hashes)
+    if version is None or not hashes or not good or not line.isascii():
+        return None
+    return Package(
+        name=canonicalize_name(wanted.name),
+        version=version[1],
+        hashes=tuple(sorted(one.partition(":")[2] for one in hashes)),
+        marker=str(wanted.marker or ""),
+    )
 
 
 def lock_text(packages: Sequence[Package], python: str) -> str:

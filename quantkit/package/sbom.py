@@ -11,49 +11,28 @@ __all__ = ["sbom"]
 
 
 def sbom(facts: Facts) -> dict[str, Any]:
-    """Return the bill of materials: packages, quantkit and the models; no time, so that the same is the same."""
-    root = f"image:{facts.image}"
-    version = facts.tools["quantkit"]
-    own = {
-        "type": "library",
-        "bom-ref": f"pkg:pypi/quantkit-onnx@{version}",
-        "name": "quantkit-onnx",
-        "version": version,
-        "purl": f"pkg:pypi/quantkit-onnx@{version}",
-        "licenses": [{"expression": "Apache-2.0"}],
-    }
-    models = [_model(role, about) for role, about in facts.models.items()]
-    known = {one.name for one in facts.packages}
-    served = [own] if facts.packages else []
-    parts = [*models, *served, *map(_component, facts.packages)]
-    needs = {
-        _ref(one): [f"pkg:pypi/{n}" for n in one.needs if n in known] for one in facts.packages
-    }
-    by_name = {f"pkg:pypi/{one.name}": _ref(one) for one in facts.packages}
-    depends = [{"ref": root, "dependsOn": [part["bom-ref"] for part in parts]}]
-    depends += [{"ref": r, "dependsOn": [by_name[n] for n in names]} for r, names in needs.items()]
-    identity = (
-        f"{facts.image} {facts.models['model']['sha256']} {[_ref(one) for one in facts.packages]}"
-    )
+    """Return the bill of materials: models, quantkit and packages; no time, so that the same inputs give the same file."""
+    root, version = f"image:{facts.image}", facts.tools["quantkit"]
+    refs = {one.name: _ref(one) for one in facts.packages}
+    parts = [_model(role, about) for role, about in facts.models.items()]
+    if facts.packages:
+        own = _component(Package(name="quantkit-onnx", version=version))
+        parts.append({**own, "licenses": [{"expression": "Apache-2.0"}]})
+    parts += map(_component, facts.packages)
+    depends = {root: [part["bom-ref"] for part in parts]}
+    depends |= {_ref(one): [refs[n] for n in one.needs if n in refs] for one in facts.packages}
+    identity = f"{facts.image} {facts.models['model']['sha256']} {list(refs.values())}"
+    image = {"type": "container", "bom-ref": root, "name": facts.slug, "version": facts.tag}
+    tool = {"type": "application", "name": "quantkit", "version": version}
     return {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
         "serialNumber": f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, identity)}",
         "version": 1,
-        "metadata": {
-            "tools": {
-                "components": [{"type": "application", "name": "quantkit", "version": version}]
-            },
-            "component": {
-                "type": "container",
-                "bom-ref": root,
-                "name": facts.slug,
-                "version": facts.tag,
-            },
-        },
+        "metadata": {"tools": {"components": [tool]}, "component": image},
         "components": parts,
-        "dependencies": depends,
+        "dependencies": [{"ref": ref, "dependsOn": needs} for ref, needs in depends.items()],
     }
 
 
@@ -62,13 +41,9 @@ def _ref(package: Package) -> str:
 
 
 def _component(package: Package) -> dict[str, Any]:
-    plain: dict[str, Any] = {
-        "type": "library",
-        "bom-ref": _ref(package),
-        "name": package.name,
-        "version": package.version,
-        "purl": _ref(package),
-    }
+    ref = _ref(package)
+    plain: dict[str, Any] = {"type": "library", "bom-ref": ref, "purl": ref}
+    plain |= {"name": package.name, "version": package.version}
     if len(package.hashes) == 1:  # of several it is not known here which one is installed
         plain["hashes"] = [{"alg": "SHA-256", "content": package.hashes[0]}]
     if package.licence:
@@ -77,10 +52,11 @@ def _component(package: Package) -> dict[str, Any]:
 
 
 def _model(role: str, about: Mapping[str, Any]) -> dict[str, Any]:
+    digest = about["sha256"]
     return {
         "type": "machine-learning-model",
         "bom-ref": f"model:{role}",
         "name": role,
-        "version": about["sha256"][:12],
-        "hashes": [{"alg": "SHA-256", "content": about["sha256"]}],
+        "version": digest[:12],
+        "hashes": [{"alg": "SHA-256", "content": digest}],
     }

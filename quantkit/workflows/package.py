@@ -3,6 +3,7 @@
 load -> stage models and settings -> serve them once, record an answer -> lock packages -> write texts -> rename into place
 """
 
+import gc
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -14,27 +15,26 @@ from typing import TYPE_CHECKING, Any
 
 from quantkit._version import __version__
 from quantkit.errors import OutputError, QuantkitError, UsageError, as_os_error, install_command
-from quantkit.files import scratch
+from quantkit.files import make_scratch, scratch
 from quantkit.graph.load import LoadedModel, load
 from quantkit.numbers import human
-from quantkit.package import docker, lock, manifests, smoke
+from quantkit.package import lock
 from quantkit.package.facts import MEGABYTE, Facts, slug
-from quantkit.package.folder import KIND, RECORD, SCRIPT, check_own, digests, put_folder
-from quantkit.package.readme import commands, readme
+from quantkit.package.folder import KIND, RECORD, check_own, digests
 from quantkit.package.sbom import sbom
 from quantkit.package.server_files import server_files
 from quantkit.package.stage import LABELS, MODEL, Staged, stage_models
-from quantkit.package.triton import config_pbtxt
+from quantkit.package.texts import SCRIPT, commands, config_pbtxt, texts_of
 from quantkit.provenance import software
 from quantkit.settings import Recipe
 
 if TYPE_CHECKING:
     from quantkit.package.sample import Sample
+    from quantkit.serve.service import Loaded
 
 __all__ = ["Packaged", "package"]
 
 _TAG = 12  # digits
-_SHEBANG = "#!/usr/bin/env python3\n"
 _PRIVILEGED = 1024  # ports below need root
 _REPORT = ("result.json", "report.html", "report.md", "picture.svg")
 
@@ -89,19 +89,11 @@ def package(
     check_own(output, [*sources.values(), settings.sample, settings.lock, settings.report])
     progress(f"Reading {model}")
     loaded = {role: load(file) for role, file in sources.items()}
-    try:
-        with _made(output.resolve().parent), scratch(output.resolve().parent) as work:
-            stage = work / "stage"
-            stage.mkdir()
-            facts, notes = _written(stage, loaded, recipe, progress)
-            files = digests(stage)
-            _write_json(stage / RECORD, {**_record(facts, recipe), "files": files})
-            put_folder(stage, output)
-    except QuantkitError:
-        raise
-    except OSError as e:
-        said = f"Cannot write '{output}': {e.strerror or e}; nothing was changed."
-        raise as_os_error(OutputError(said), e) from e
+    with _staging(output) as stage:
+        facts, notes = _write(stage, loaded, recipe, progress)
+        files = digests(stage)
+        _write_json(stage / RECORD, {**_record(facts, recipe), "files": files})
+        next_steps = commands(facts)
     return Packaged(
         folder=output,
         form=facts.form,
@@ -109,23 +101,55 @@ def package(
         files=files,
         packages={one.name: one.version for one in facts.packages},
         hashed=facts.hashed,
-        commands=commands(facts),
+        commands=next_steps,
         notes=notes,
     )
 
 
 @contextmanager
-def _made(folder: Path) -> Iterator[None]:
-    """Make a folder and those above it; take them away again if what follows fails."""
-    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+def _staging(output: Path) -> Iterator[Path]:
+    """Give a folder that takes the place of `output` when the block ends; if it fails, everything is as it was before.
+
+    Raises:
+        OutputError: It cannot be written.
+    """
+    real = output.resolve()
+    missing = [one for one in real.parents if not one.exists()]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        yield
-    except BaseException:
+        real.parent.mkdir(parents=True, exist_ok=True)
+        with scratch(real.parent) as work:
+            stage = work / "stage"
+            stage.mkdir()
+            yield stage
+            _put_folder(stage, real)
+    except BaseException as e:
         for one in missing:
             with suppress(OSError):  # somebody else's, meanwhile
                 one.rmdir()
+        if isinstance(e, OSError) and not isinstance(e, QuantkitError):
+            said = f"Cannot write '{output}': {e.strerror or e}; nothing was changed."
+            raise as_os_error(OutputError(said), e) from e
         raise
+
+
+def _put_folder(stage: Path, folder: Path) -> None:
+    """Rename a finished folder to its place; the one that was there before is removed only when that is done."""
+    for place in (stage, *stage.rglob("*")):
+        place.chmod(0o755 if place.is_dir() or place == stage / SCRIPT else 0o644)
+    gc.collect()  # a session that waits to be collected maps the weights, and Windows renames no mapped file
+    aside = make_scratch(folder.parent)
+    try:
+        before = folder.exists()
+        if before:
+            folder.rename(aside / "before")
+        try:
+            stage.rename(folder)
+        except OSError:
+            if before:
+                (aside / "before").rename(folder)
+            raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def _check(recipe: Recipe) -> None:
@@ -147,25 +171,26 @@ def _check(recipe: Recipe) -> None:
         )
 
 
-def _written(
+def _write(
     stage: Path, loaded: Mapping[str, LoadedModel], recipe: Recipe, progress: Callable[[str], None]
 ) -> tuple[Facts, tuple[str, ...]]:
-    """Write all files but the record; return what they tell of, and what the user should know."""
+    """Write all files but the record; return their facts and what the user should know."""
     progress("Copying the model")
     staged = stage_models(stage, loaded, recipe)
     progress("Recording an answer")
-    sample, facts, said = _served(staged, recipe)
+    sample, facts, said = _record_sample(staged, recipe)
     notes = [*staged.notes, *said, *_notes(facts, recipe)]
     if facts.packages:
         progress("Locking packages")
-        packages, more = _locked(facts.packages, stage, recipe)
+        packages, more = _lock(facts.packages, stage, recipe)
         facts = replace(facts, packages=packages)
         notes += more
         _write_server(stage, facts)
-    # What is in the image names it: the same tag is the same content.
+    # The image's name is a digest of its content: the same tag is the same content.
     content = json.dumps([facts.base, facts.serve.port, digests(stage)])
     facts = replace(facts, tag=sha256(content.encode()).hexdigest()[:_TAG])
-    _write_texts(stage, facts)
+    for name, text in texts_of(facts).items():
+        (stage / name).write_text(text, encoding="utf-8", newline="\n")
     _write_json(stage / "sbom.json", sbom(facts))
     (stage / sample.file).write_bytes(sample.content)
     _write_json(stage / "answer.json", {**sample.record, "tolerance": recipe.package.tolerance})
@@ -174,8 +199,8 @@ def _written(
     return facts, tuple(dict.fromkeys(notes))
 
 
-def _served(staged: Staged, recipe: Recipe) -> "tuple[Sample, Facts, tuple[str, ...]]":
-    """Serve what is staged, as far as that goes without a port, and record an answer."""
+def _record_sample(staged: Staged, recipe: Recipe) -> "tuple[Sample, Facts, tuple[str, ...]]":
+    """Serve what is staged, as far as that goes without a port, and record an answer; return the server's notes, too."""
     try:
         from quantkit.package.sample import kept_sample
         from quantkit.serve.service import start_service
@@ -193,34 +218,47 @@ def _served(staged: Staged, recipe: Recipe) -> "tuple[Sample, Facts, tuple[str, 
             f"The sample has {human(len(sample.content))}, more than the server takes: set --body-mb, or give a "
             "smaller --sample."
         )
+    facts = _facts(staged, recipe, loaded, sample)
+    if triton:
+        _write_triton(staged, facts, loaded)
+    return sample, facts, notes
+
+
+def _facts(staged: Staged, recipe: Recipe, loaded: "Loaded", sample: "Sample") -> Facts:
+    settings, served = recipe.package, staged.recipe.serve
     images = (lock.IMAGES,) if loaded.predictor.image else ()
     texts = (lock.TEXTS,) if loaded.predictor.text else ()
     python = lock.python_version()
-    facts = Facts(
-        slug=slug(name),
+    return Facts(
+        slug=slug(served.name or ""),
         tag="",
         form=settings.form,
         name=settings.image or "",
         arch=_arch(recipe),
-        base=settings.base or docker.default_base(python),
+        base=settings.base or f"python:{python}-slim-bookworm",
         python=python,
         serve=served,
-        packages=() if triton else lock.installed((*lock.SERVER, *images, *texts)),
+        packages=()
+        if settings.form == "triton"
+        else lock.installed((*lock.SERVER, *images, *texts)),
         wheels=settings.wheels,
         models=staged.models,
         sample=sample.file,
         report=settings.report is not None,
         tools={"quantkit": __version__, "python": python, **software()},
     )
-    if triton:
-        count, home = len(loaded.predictor.labels), staged.file.parents[1]
-        scores = (p.name for p in loaded.engine.outputs if count and p.shape[1:] == (count,))
-        labelled = next(scores, "") if served.labels is not None else ""
-        text = config_pbtxt(facts, loaded.engine, labelled=labelled)
-        (home / "config.pbtxt").write_text(text, encoding="ascii")
-        if labelled and served.labels is not None:
-            shutil.copyfile(served.labels, home / LABELS)
-    return sample, facts, notes
+
+
+def _write_triton(staged: Staged, facts: Facts, loaded: "Loaded") -> None:
+    """Write config.pbtxt next to the model, and the labels if an output has as many classes."""
+    file, home = facts.serve.labels, staged.file.parents[1]
+    count = len(loaded.predictor.labels)
+    scores = (p.name for p in loaded.engine.outputs if count and p.shape[1:] == (count,))
+    labelled = next(scores, "") if file is not None else ""
+    text = config_pbtxt(facts, loaded.engine, labelled=labelled)
+    (home / "config.pbtxt").write_text(text, encoding="ascii")
+    if labelled and file is not None:
+        shutil.copyfile(file, home / LABELS)
 
 
 def _arch(recipe: Recipe) -> str:
@@ -244,14 +282,14 @@ def _notes(facts: Facts, recipe: Recipe) -> list[str]:
         notes.append(
             "The sample that ./smoke sends is made up: keep a real one with --sample FILE."
         )
-    if facts.packages and "@sha256:" not in facts.base:
+    if facts.packages and not facts.pinned_base:
         notes.append(
             f"The base image {facts.base} is a tag, which moves: pin it by its digest with --base."
         )
     return notes
 
 
-def _locked(
+def _lock(
     packages: tuple[lock.Package, ...], stage: Path, recipe: Recipe
 ) -> tuple[tuple[lock.Package, ...], list[str]]:
     """Give packages their hashes, from a file or from an index; write the wheels if they are asked for."""
@@ -284,21 +322,6 @@ def _write_server(stage: Path, facts: Facts) -> None:
     for name, file in server_files().items():
         (stage / "app" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, stage / "app" / name)
-
-
-def _write_texts(stage: Path, facts: Facts) -> None:
-    script = Path(smoke.__file__).read_text(encoding="utf-8")
-    texts = {"README.md": readme(facts), SCRIPT: f"{_SHEBANG}{script}"}
-    if facts.form != "triton":
-        texts["Dockerfile"] = docker.dockerfile(facts)
-        texts[".dockerignore"] = docker.dockerignore(facts)
-        texts["compose.yaml"] = manifests.compose(facts)
-    if facts.form == "docker":
-        texts["k8s.yaml"] = manifests.kubernetes(facts)
-    if facts.form == "kserve":
-        texts["inferenceservice.yaml"] = manifests.inference_service(facts)
-    for name, text in texts.items():
-        (stage / name).write_text(text, encoding="utf-8", newline="\n")
 
 
 def _copy_report(source: Path, target: Path) -> None:

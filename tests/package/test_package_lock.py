@@ -107,7 +107,7 @@ def test_a_lock_file_as_uv_writes_it(tmp_path: Path) -> None:
     )
     found = {one.name: one for one in read_lock(file, [])}
     assert found["pretty-name"].version == "1.0rc1+local"
-    assert found["pretty-name"].marker == "python_version < '3.13'"
+    assert found["pretty-name"].marker == 'python_version < "3.13"'
     assert len(found["pretty-name"].hashes) == 2
     again = write(tmp_path / "again", tuple(found.values()))
     assert {one.name: one for one in read_lock(again, [])} == found
@@ -127,7 +127,7 @@ def test_a_lock_file_as_uv_writes_it(tmp_path: Path) -> None:
 )
 def test_a_line_without_version_and_hash_is_refused(tmp_path: Path, line: str) -> None:
     (tmp_path / "lock").write_text(f"{line}\n")
-    with pytest.raises(UsageError, match="is no package with version and hash"):
+    with pytest.raises(UsageError, match="is not a package with version and hash"):
         read_lock(tmp_path / "lock", [])
 
 

@@ -14,8 +14,6 @@ from serve_cases import linear
 from quantkit import PackageSettings, ServeSettings
 from quantkit.errors import UsageError
 from quantkit.package.facts import slug
-from quantkit.package.manifests import yaml_text
-from quantkit.package.triton import _text
 
 HOSTILE = (
     "a b$(rm -rf).onnx",
@@ -26,7 +24,6 @@ HOSTILE = (
     "0.onnx",
     "\u202egnp.\u6a21\u578b.onnx",
 )
-texts = st.text(st.characters(codec="utf-8"), max_size=30)
 
 
 @given(st.text(max_size=80))
@@ -43,26 +40,16 @@ def test_slugs_that_one_can_read() -> None:
     assert slug("模型") == "model"
 
 
-@given(
-    st.recursive(
-        st.one_of(texts, st.integers(), st.booleans(), st.none()),
-        lambda inner: st.one_of(
-            st.lists(inner, max_size=4), st.dictionaries(texts, inner, max_size=4)
-        ),
-        max_leaves=12,
-    )
-)
-def test_whatever_a_text_says_it_stays_a_text_in_yaml(plain: object) -> None:
+@pytest.mark.parametrize("name", ["no", "on", "null", "true", "y", "nan"])
+def test_a_word_of_yaml_stays_a_name(tmp_path: Path, name: str) -> None:
     yaml = pytest.importorskip("yaml")
-    assert yaml.safe_load(yaml_text({"top": plain})) == {"top": plain}
-
-
-@given(texts)
-def test_whatever_a_text_says_it_stays_a_text_for_triton(text: str) -> None:
-    pytest.importorskip("grpc")
-    config = pytest.importorskip("tritonclient.grpc.model_config_pb2")
-    text_format = pytest.importorskip("google.protobuf.text_format")
-    assert text_format.Parse(f"name: {_text(text)}", config.ModelConfig()).name == text
+    packed(linear(tmp_path), tmp_path / "out", serve=ServeSettings(name=name))
+    compose = yaml.safe_load((tmp_path / "out/compose.yaml").read_text())
+    assert (compose["name"], *compose["services"]) == (name, name)
+    for found in yaml.safe_load_all((tmp_path / "out/k8s.yaml").read_text()):
+        labels = found["metadata"]["labels"]
+        assert found["metadata"]["name"] == labels["app.kubernetes.io/name"] == name
+        assert isinstance(labels["app.kubernetes.io/version"], str)
 
 
 @pytest.mark.parametrize("form", ["docker", "kserve", "triton"])
