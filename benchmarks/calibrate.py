@@ -24,10 +24,10 @@ from measure import RESULTS, ROOT, SHARED, describe, machine, table, write_resul
 from worker import peak_bytes
 
 from quantkit import calibrate
+from quantkit.calibration import CalibratorOf
 from quantkit.data import InputSpec, arrays, images, open_data, order  # noqa: F401 - not to be timed
-from quantkit.observe import CalibratorOf
+from quantkit.pipeline.calibrate import CalibrateOptions, calibrate_model
 from quantkit.settings import DataSettings, ImageSettings
-from quantkit.workflows.calibrate import CalibrateOptions, calibrate_model
 
 Report = dict[str, Any]
 

@@ -1,7 +1,7 @@
 """Where onnxruntime's DynamicQuantizeMatMul beats float MatMul, by the size of the product.
 
 Products of M x K by K x N with bias, in float and with uint8 and int8 weights, in turn in one
-process. Supports the thresholds in quantkit/plan/dynamic.py: the report marks the products that
+process. Supports the thresholds in quantkit/quantize/plan/dynamic.py: the report marks the products that
 quantkit runs in integers by default, and counts where that loses or another choice would gain.
 Writes ``results/crossover.json`` and ``results/crossover.md``.
 """

@@ -55,8 +55,8 @@ class Cifar:
 
 def work(job: dict[str, Any]) -> dict[str, Any]:
     """Do one measurement; everything is imported before the clock starts."""
+    from quantkit.calibration.monitor import Silent
     from quantkit.evaluate.outputs import AccuracyOptions, NamedModel, measure_outputs
-    from quantkit.observe.monitor import Silent
     from quantkit.settings import DataSettings
 
     models = [NamedModel(name=Path(path).stem, path=Path(path)) for path in job["models"]]
@@ -75,9 +75,9 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
 
 def plain(models: Sequence[Any], data: Cifar) -> None:
     """Read every sample as an evaluation does, run every model on it, and keep nothing."""
+    from quantkit.calibration.prepare import inputs_of
     from quantkit.data import open_data
-    from quantkit.graph.load import load
-    from quantkit.observe.prepare import inputs_of
+    from quantkit.model.graph.load import load
     from quantkit.runtime.session import make_session
 
     sessions = [make_session(str(model.path)) for model in models]

@@ -26,8 +26,8 @@ from quantkit.evaluate.accuracy.f1 import F1, Spearman
 from quantkit.evaluate.accuracy.figures import Figure, Mean, Ratio, metrics_of
 from quantkit.evaluate.accuracy.scorers import NumberScorer
 from quantkit.evaluate.accuracy.words import Perplexity
-from quantkit.gate.figures import Figure as Judged
-from quantkit.gate.judge import judge_rule
+from quantkit.evaluate.gate.figures import Figure as Judged
+from quantkit.evaluate.gate.judge import judge_rule
 from quantkit.result import Rule
 
 Array = NDArray[Any]

@@ -30,12 +30,12 @@ from zoo import Case, cases, repeated, work_of
 
 from quantkit import DataSettings, StaticSettings, prepare_static, realize_plan
 from quantkit.errors import QuantkitError
-from quantkit.plan import Kept, Mode, Plan
-from quantkit.plan.measured import predict
+from quantkit.pipeline.measure import decide
+from quantkit.pipeline.plan_prepared import plan_of
+from quantkit.pipeline.prepare import Prepared
+from quantkit.quantize.plan import Kept, Mode, Plan
+from quantkit.quantize.plan.measured import predict
 from quantkit.settings import RecoverSettings
-from quantkit.workflows.measure import decide
-from quantkit.workflows.plan_prepared import plan_of
-from quantkit.workflows.prepare import Prepared
 
 Report = dict[str, Any]
 Point = dict[str, Any]

@@ -33,7 +33,7 @@ import numpy as np
 from PIL import Image
 
 from quantkit import DataSettings, ImageSettings, quantize_static
-from quantkit.serve.engine import Engine, load_engine
+from quantkit.deploy.serve.engine import Engine, load_engine
 
 RESULTS = Path(__file__).parent / "results" / "serve.md"
 WRK = shutil.which("wrk") or "wrk"
@@ -42,7 +42,7 @@ MEGABYTE = 1 << 20
 CEILING = """
 import sys, time, threading, numpy as np
 from pathlib import Path
-from quantkit.serve.engine import load_engine
+from quantkit.deploy.serve.engine import load_engine
 engine, rows, seconds, threads = load_engine(Path(sys.argv[1])), int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
 port = engine.inputs[0]
 x = {port.name: np.random.default_rng(0).random((rows, *port.shape[1:])).astype(np.float32)}
@@ -178,7 +178,7 @@ def running(command: list[str], port: int) -> Iterator[subprocess.Popen[bytes]]:
 
 def serve(model: Path, port: int, *flags: str) -> list[str]:
     """Return the command of the server."""
-    start = [sys.executable, "-m", "quantkit.serve", str(model), "--port", str(port)]
+    start = [sys.executable, "-m", "quantkit.deploy.serve", str(model), "--port", str(port)]
     return [*start, "--log-level", "quiet", "--drain-s", "2", *flags]
 
 

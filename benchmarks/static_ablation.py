@@ -23,9 +23,9 @@ from tasks import Sizes, Task, tasks
 
 from quantkit import DataSettings, StaticSettings, plan_static, quantize_static
 from quantkit.evaluate.integer_layers import IntegerLayer, integer_layers, share, worst_db
-from quantkit.graph.load import load
-from quantkit.plan import Plan
-from quantkit.rewrite.simplify import PASSES, select, simplify
+from quantkit.model.graph.load import load
+from quantkit.quantize.plan import Plan
+from quantkit.quantize.rewrite.simplify import PASSES, select, simplify
 from quantkit.runtime.kernels import fusion_of
 
 Report = dict[str, Any]
@@ -79,7 +79,7 @@ class Maker:
         samples = list(self.task.calibration)
         settings = DataSettings(limit=len(samples))
         # Users cannot leave a pass out, nor reduce the range: the constraint on pairs replaces it.
-        with mock.patch("quantkit.workflows.prepare.simplify", partial(simplify, passes=passes)):
+        with mock.patch("quantkit.pipeline.prepare.simplify", partial(simplify, passes=passes)):
             plan = None
             if variant.reduced:
                 chosen = StaticSettings(target=variant.target, recover=variant.recover)

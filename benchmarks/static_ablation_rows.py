@@ -5,12 +5,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from quantkit import RecoverSettings
-from quantkit.graph.load import load
-from quantkit.graph.products import products_of
-from quantkit.rewrite.equalize import groups_of
-from quantkit.rewrite.smooth import smoothable
+from quantkit.model.graph.load import load
+from quantkit.model.graph.products import products_of
+from quantkit.pipeline.prepare import simplified
+from quantkit.quantize.rewrite.equalize import groups_of
+from quantkit.quantize.rewrite.smooth import smoothable
 from quantkit.settings import StaticSettings
-from quantkit.workflows.prepare import simplified
 
 __all__ = ["SATURATION", "STEPS", "Variant", "recovery", "steps_of"]
 

@@ -21,7 +21,7 @@ from tasks import Sizes, Task, tasks
 
 from quantkit import DataSettings, quantize_static
 from quantkit.evaluate.integer_layers import integer_layers, share, worst_db
-from quantkit.graph.load import load
+from quantkit.model.graph.load import load
 from quantkit.runtime.saturation import integer_products, saturating_nodes
 
 _MODELS = ("efficientnet_lite0", "mobilenet_v2", "resnet20_cifar10", "all-MiniLM-L6-v2")

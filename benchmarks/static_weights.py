@@ -20,15 +20,15 @@ from tasks import Sizes, Task, tasks
 
 from calibrators import PatchMoments
 from quantkit import DataSettings
-from quantkit.graph.load import load
-from quantkit.graph.products import Product, products_of
+from quantkit.model.graph.load import load
+from quantkit.model.graph.products import Product, products_of
 from quantkit.numerics.pairs import FREE, PAIRED, round_pairs
 from quantkit.numerics.second_order import output_error
+from quantkit.pipeline.calibrate import CalibrateOptions, calibrate_model
+from quantkit.pipeline.prepare import FloatModel, runnable, simplified
+from quantkit.quantize.solve.rounding import peak_scale, safe_scale
+from quantkit.quantize.solve.weights import moment_request, moment_requests
 from quantkit.settings import StaticSettings
-from quantkit.solve.rounding import peak_scale, safe_scale
-from quantkit.solve.weights import moment_request, moment_requests
-from quantkit.workflows.calibrate import CalibrateOptions, calibrate_model
-from quantkit.workflows.prepare import FloatModel, runnable, simplified
 
 Array = NDArray[Any]
 Report = dict[str, Any]

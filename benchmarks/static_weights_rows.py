@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from pairing import pairing
 
 from calibrators import PatchMoments
-from quantkit.graph.products import Layout, Product
+from quantkit.model.graph.products import Layout, Product
+from quantkit.model.ops.view import View
 from quantkit.numerics.dtypes import INT8
 from quantkit.numerics.pairs import FREE, PAIRED, Limits, is_within, round_pairs
-from quantkit.ops.view import View
-from quantkit.solve.rounding import Rounding, peak_scale, solve_weight
+from quantkit.quantize.solve.rounding import Rounding, peak_scale, solve_weight
 from quantkit.spec import PerAxis, QuantSpec
 
 __all__ = ["VARIANTS", "Layer", "Rounded", "is_reorderable"]

@@ -43,13 +43,13 @@ from static_jobs import load_samples, save_samples
 from tasks import evenly
 from tune_picture import duration, picture
 
-from quantkit.plan import Format
-from quantkit.plan.measured import predict
-from quantkit.plan.model import Kept
+from quantkit.pipeline.measure import decide
+from quantkit.pipeline.plan_prepared import planner_of
+from quantkit.pipeline.prepare import Prepared
+from quantkit.quantize.plan import Format
+from quantkit.quantize.plan.measured import predict
+from quantkit.quantize.plan.model import Kept
 from quantkit.result import Evaluated, Result, load_result
-from quantkit.workflows.measure import decide
-from quantkit.workflows.plan_prepared import planner_of
-from quantkit.workflows.prepare import Prepared
 
 Report = dict[str, Any]
 
@@ -184,9 +184,9 @@ def laid_out(case: Case, folder: Path) -> None:
 
 def _save_samples(case: Case, folder: Path) -> None:
     """Write the tools' samples for those that read arrays: what to calibrate with, what to choose by, and its labels."""
+    from quantkit.calibration.prepare import inputs_of
     from quantkit.data import Samples, open_data
-    from quantkit.graph.load import load
-    from quantkit.observe.prepare import inputs_of
+    from quantkit.model.graph.load import load
     from quantkit.settings import TextSettings, load_recipe
 
     inputs = inputs_of(load(folder / case.model))

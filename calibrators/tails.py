@@ -14,7 +14,7 @@ that of the observed values, beyond it
 
 where k of n samples have a peak M beyond u, and kappa is the clipped energy of a sample over (M - t)^2: it falls from what it is
 at u to what it is beyond the highest quarter of these peaks, as fewer values of a sample lie beyond a higher end. The weight w says how
-much more a clipped value hurts the outputs of the model than a rounded one; `quantkit.solve.ranges` measures it.
+much more a clipped value hurts the outputs of the model than a rounded one; `quantkit.quantize.solve.ranges` measures it.
 """
 
 from dataclasses import dataclass, replace

@@ -39,13 +39,21 @@ if TYPE_CHECKING:
     from quantkit.api.verify import verify_file
     from quantkit.api.view import ViewFiles, view_model
     from quantkit.api.weights import plan_weights, quantize_weights
-    from quantkit.diff import ModelDiff, ResultDiff
+    from quantkit.calibration import Calibration
     from quantkit.errors import QuantkitError
     from quantkit.evaluate.accuracy.user_metric import MetricFunction, check_metric
-    from quantkit.observe import Calibration
-    from quantkit.plan import Plan
+    from quantkit.evaluate.diff import ModelDiff, ResultDiff
+    from quantkit.pipeline.export import ExportResult
+    from quantkit.pipeline.inspect import Inspection, inspect_model
+    from quantkit.pipeline.optimize import check_pass
+    from quantkit.pipeline.package import Packaged
+    from quantkit.pipeline.pipeline import QuantizeResult
+    from quantkit.pipeline.prepare import Prepared
+    from quantkit.pipeline.tune import Tuned
+    from quantkit.pipeline.verify_file import Attestation
+    from quantkit.quantize.plan import Plan
+    from quantkit.quantize.rewrite.simplify import ModelPass
     from quantkit.result import Result, load_result
-    from quantkit.rewrite.simplify import ModelPass
     from quantkit.settings import (
         BatchSettings,
         DataSettings,
@@ -65,66 +73,58 @@ if TYPE_CHECKING:
         WeightsSettings,
     )
     from quantkit.spec import QInt8, QuantType, QUInt8
-    from quantkit.workflows.export import ExportResult
-    from quantkit.workflows.inspect import Inspection, inspect_model
-    from quantkit.workflows.optimize import check_pass
-    from quantkit.workflows.package import Packaged
-    from quantkit.workflows.pipeline import QuantizeResult
-    from quantkit.workflows.prepare import Prepared
-    from quantkit.workflows.tune import Tuned
-    from quantkit.workflows.verify_file import Attestation
 
 # onnxruntime tells its makers of sessions, and keeps a number for this machine in the user's cache, unless this is set when
 # it is imported. Set it to 0 to opt in.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 _HOME = {
-    "Attestation": "quantkit.workflows.verify_file",
+    "Attestation": "quantkit.pipeline.verify_file",
     "BatchSettings": "quantkit.settings",
-    "Calibration": "quantkit.observe",
+    "Calibration": "quantkit.calibration",
     "DataSettings": "quantkit.settings",
-    "ExportResult": "quantkit.workflows.export",
+    "ExportResult": "quantkit.pipeline.export",
     "GateSettings": "quantkit.settings",
     "GateVerdict": "quantkit.api.gate",
     "ImageSettings": "quantkit.settings",
-    "Inspection": "quantkit.workflows.inspect",
+    "Inspection": "quantkit.pipeline.inspect",
     "LimitSettings": "quantkit.settings",
     "MetricFunction": "quantkit.evaluate.accuracy.user_metric",
-    "ModelDiff": "quantkit.diff",
-    "ModelPass": "quantkit.rewrite.simplify",
+    "ModelDiff": "quantkit.evaluate.diff",
+    "ModelPass": "quantkit.quantize.rewrite.simplify",
     "NodeRule": "quantkit.settings",
     "PackageSettings": "quantkit.settings",
-    "Packaged": "quantkit.workflows.package",
-    "Plan": "quantkit.plan",
-    "Prepared": "quantkit.workflows.prepare",
+    "Packaged": "quantkit.pipeline.package",
+    "Plan": "quantkit.quantize.plan",
+    "Prepared": "quantkit.pipeline.prepare",
     "QInt8": "quantkit.spec",
     "QUInt8": "quantkit.spec",
     "QuantType": "quantkit.spec",
-    "QuantizeResult": "quantkit.workflows.pipeline",
+    "QuantizeResult": "quantkit.pipeline.pipeline",
     "QuantkitError": "quantkit.errors",
     "QdqSettings": "quantkit.settings",
     "RecoverSettings": "quantkit.settings",
     "ReportFiles": "quantkit.api.report",
     "Result": "quantkit.result",
-    "ResultDiff": "quantkit.diff",
+    "ResultDiff": "quantkit.evaluate.diff",
     "ServeSettings": "quantkit.settings",
     "ShadowSettings": "quantkit.settings",
     "StaticSettings": "quantkit.settings",
     "TensorRule": "quantkit.settings",
     "TextSettings": "quantkit.settings",
     "TuneSettings": "quantkit.settings",
-    "Tuned": "quantkit.workflows.tune",
+    "Tuned": "quantkit.pipeline.tune",
     "ViewFiles": "quantkit.api.view",
     "WeightsSettings": "quantkit.settings",
     "calibrate": "quantkit.api.calibrate",
     "check_metric": "quantkit.evaluate.accuracy.user_metric",
-    "check_pass": "quantkit.workflows.optimize",
+    "check_pass": "quantkit.pipeline.optimize",
     "diff_models": "quantkit.api.diff",
     "diff_results": "quantkit.api.diff",
     "evaluate_models": "quantkit.api.evaluate",
     "export_model": "quantkit.api.export",
     "gate_result": "quantkit.api.gate",
-    "inspect_model": "quantkit.workflows.inspect",
+    "inspect_model": "quantkit.pipeline.inspect",
     "load_prepared": "quantkit.api.static",
     "load_result": "quantkit.result",
     "optimize": "quantkit.api.optimize",

@@ -13,11 +13,11 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 from onnxruntime.quantization import quantize_dynamic as ort_dynamic
 from onnxruntime.quantization import quantize_static as ort_static
 
-from quantkit.emit import Format
+from quantkit.pipeline.pipeline import dynamic, static
+from quantkit.pipeline.record import StaticJob
+from quantkit.quantize.emit import Format
 from quantkit.samples import fashion_mnist
 from quantkit.settings import DynamicSettings
-from quantkit.workflows.pipeline import dynamic, static
-from quantkit.workflows.record import StaticJob
 
 Feeds = dict[str, Array]
 CNN_NODES = ("stem", "wide", "deep", "narrow", "head")

@@ -37,7 +37,7 @@ def running(folder: Path, *flags: str, token: str = "") -> Iterator[str]:
     words += ["--host", "127.0.0.1", "--port", str(port), "--drain-s", "0", *flags]
     code = (
         f"import sys, runpy; sys.modules.update(dict.fromkeys({ABSENT!r})); sys.argv[1:] = {words!r}; "
-        "runpy.run_module('quantkit.serve', run_name='__main__', alter_sys=True)"
+        "runpy.run_module('quantkit.deploy.serve', run_name='__main__', alter_sys=True)"
     )
     environment = {**os.environ, "PYTHONPATH": str(folder / "app"), "QUANTKIT_TOKEN": token}
     log = folder.parent / f"{time.monotonic_ns()}.log"

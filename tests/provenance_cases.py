@@ -6,9 +6,9 @@ import numpy as np
 from builders import graph, model, node, rng, save, weight
 
 import quantkit
-from quantkit.emit import Format
-from quantkit.workflows.pipeline import static
-from quantkit.workflows.record import StaticJob
+from quantkit.pipeline.pipeline import static
+from quantkit.pipeline.record import StaticJob
+from quantkit.quantize.emit import Format
 
 WAYS = ("dynamic", "dynamic external", "qdq", "qoperator", "qdq external", "optimize")
 

@@ -89,7 +89,7 @@ def free_port() -> int:
 def serving(path: Path, *flags: str, token: str = "", **settings: str) -> Iterator[Server]:
     """Start a server, wait until it is ready, and end it."""
     port, log = free_port(), path.with_suffix(f".{time.monotonic_ns()}.log")
-    command = [sys.executable, "-m", "quantkit.serve", str(path), "--port", str(port)]
+    command = [sys.executable, "-m", "quantkit.deploy.serve", str(path), "--port", str(port)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **settings}
     environment |= {"QUANTKIT_TOKEN": token} if token else {}
     with log.open("wb") as stderr:

@@ -10,16 +10,23 @@ import onnx
 import onnx_ir as ir
 from builders import Array, Shape, graph, model, node, rng, run, sqnr, weight
 
-from quantkit.emit.static import Format, emit_static
-from quantkit.graph.load import load
-from quantkit.graph.opset import raise_opset
-from quantkit.graph.save import staged
-from quantkit.graph.view import view_of
-from quantkit.observe.points import points_of
-from quantkit.ops.view import View
-from quantkit.plan import Mode, Plan, check_fits, check_operators, plan_static, ranges_needed
-from quantkit.plan.model import SolvedIntegers
-from quantkit.rewrite.simplify import simplify
+from quantkit.calibration.points import points_of
+from quantkit.model.graph.load import load
+from quantkit.model.graph.opset import raise_opset
+from quantkit.model.graph.save import staged
+from quantkit.model.graph.view import view_of
+from quantkit.model.ops.view import View
+from quantkit.quantize.emit.static import Format, emit_static
+from quantkit.quantize.plan import (
+    Mode,
+    Plan,
+    check_fits,
+    check_operators,
+    plan_static,
+    ranges_needed,
+)
+from quantkit.quantize.plan.model import SolvedIntegers
+from quantkit.quantize.rewrite.simplify import simplify
 from quantkit.settings import StaticSettings
 from quantkit.targets import target
 

@@ -24,10 +24,10 @@ from doc_pages import (
 )
 
 from quantkit.cli.app import app, run
+from quantkit.pipeline.demo import _write_inputs
 from quantkit.samples import fashion_mnist
 from quantkit.settings import load_recipe
 from quantkit.targets import TARGETS
-from quantkit.workflows.demo import _write_inputs
 
 WORKFLOW = ROOT / "docs" / "ci" / "quantkit-gate.yml"
 SITE = ROOT / "docs" / "mkdocs.yml"

@@ -26,7 +26,7 @@ def texts() -> Iterator[tuple[str, str]]:
             if isinstance(text, str) and " " in text and id(found) not in docs:
                 yield f"{path.relative_to(ROOT)}:{found.lineno}", text  # type: ignore[attr-defined]
     for path in (
-        *ROOT.glob("quantkit/report/templates/*.jinja"),
+        *ROOT.glob("quantkit/evaluate/report/templates/*.jinja"),
         ROOT / "README.md",
         *ROOT.glob("docs/*.md"),
     ):

@@ -18,7 +18,7 @@ from quantkit.settings import DataSettings, parse_memory
 from quantkit.settings.values import WrongTypeError, parse_file_size
 
 if TYPE_CHECKING:
-    from quantkit.observe import CalibratorOf
+    from quantkit.calibration import CalibratorOf
 
 __all__ = ["as_path", "check_output", "checked_kinds", "checked_names", "range_method"]
 __all__ += ["read_result", "sample_settings"]
@@ -185,7 +185,7 @@ def range_method(method: str | None, percentile: float | None = None) -> "Calibr
     Raises:
         UsageError: There is none, or its setting makes no sense.
     """
-    from quantkit.observe import (
+    from quantkit.calibration import (
         CalibratorOf,  # numpy and more, which judging a result does not need
     )
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import onnx
 
 from quantkit.api.arguments import checked_kinds, range_method, sample_settings
+from quantkit.calibration import Calibration, Request
 from quantkit.errors import UsageError
-from quantkit.observe import Calibration, Request
+from quantkit.pipeline.calibrate import CalibrateOptions, calibrate_model
 from quantkit.settings import CalibrateSettings, DataSettings
-from quantkit.workflows.calibrate import CalibrateOptions, calibrate_model
 
 __all__ = ["calibrate"]
 

@@ -5,8 +5,14 @@ from pathlib import Path
 
 from quantkit.api.arguments import as_path, checked_kinds, read_result, sample_settings
 from quantkit.data import Description
-from quantkit.diff import ModelDiff, ResultDiff, compare_models, compare_results, read_samples
 from quantkit.errors import UsageError
+from quantkit.evaluate.diff import (
+    ModelDiff,
+    ResultDiff,
+    compare_models,
+    compare_results,
+    read_samples,
+)
 from quantkit.result import Result
 from quantkit.settings import DataSettings
 

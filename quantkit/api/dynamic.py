@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from quantkit.api.arguments import check_output, checked_kinds, checked_names, file_size
 from quantkit.errors import UsageError
+from quantkit.pipeline.pipeline import QuantizeResult, dynamic
 from quantkit.settings import DynamicSettings
 from quantkit.spec import QuantType, QUInt8, weight_int_type
-from quantkit.workflows.pipeline import QuantizeResult, dynamic
 
 __all__ = ["check_extra_options", "quantize_dynamic"]
 

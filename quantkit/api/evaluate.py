@@ -5,13 +5,13 @@ from pathlib import Path
 
 from quantkit.api.arguments import checked_kinds, checked_names, sample_settings
 from quantkit.errors import UsageError
+from quantkit.evaluate.gate import rules_of
 from quantkit.evaluate.outputs import AccuracyOptions, NamedModel
 from quantkit.files import check_folder
-from quantkit.gate import rules_of
-from quantkit.graph.load import model_files
+from quantkit.model.graph.load import model_files
+from quantkit.pipeline.evaluate import EvaluateOptions, evaluate, named, write_evaluation, written
 from quantkit.result import Result
 from quantkit.settings import DataSettings, GateSettings
-from quantkit.workflows.evaluate import EvaluateOptions, evaluate, named, write_evaluation, written
 
 __all__ = ["evaluate_models"]
 

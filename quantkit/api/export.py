@@ -6,9 +6,9 @@ from typing import Any
 
 from quantkit.api.arguments import as_path, check_output, checked_kinds, checked_names
 from quantkit.errors import UsageError
+from quantkit.pipeline.export import ExportJob, ExportResult, export
 from quantkit.settings import DataSettings, ExportSettings
 from quantkit.settings.record import Carried
-from quantkit.workflows.export import ExportJob, ExportResult, export
 
 __all__ = ["carried_of", "class_names", "export_model"]
 

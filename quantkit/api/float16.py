@@ -7,9 +7,9 @@ import onnx
 
 from quantkit.api.arguments import check_output, checked_kinds, checked_names, sample_settings
 from quantkit.data.objects import check_data
+from quantkit.pipeline.float16 import Float16Job, float16
+from quantkit.pipeline.outcome import QuantizeResult
 from quantkit.settings import DataSettings, Float16Settings
-from quantkit.workflows.float16 import Float16Job, float16
-from quantkit.workflows.outcome import QuantizeResult
 
 __all__ = ["quantize_float16"]
 

@@ -8,7 +8,7 @@ import onnx
 from numpy.typing import NDArray
 
 from quantkit.api.arguments import check_output, checked_kinds, checked_names
-from quantkit.workflows.optimize import OptimizeResult, optimize_model
+from quantkit.pipeline.optimize import OptimizeResult, optimize_model
 
 __all__ = ["optimize"]
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from quantkit.api.arguments import as_path, checked_kinds
+from quantkit.pipeline.package import Packaged, package
 from quantkit.settings import DataSettings, GateSettings, PackageSettings, Recipe, ServeSettings
 from quantkit.settings.declare import declared
-from quantkit.workflows.package import Packaged, package
 
 __all__ = ["package_model"]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from quantkit.api.arguments import as_path, checked_kinds, read_result
 from quantkit.errors import UsageError
+from quantkit.evaluate.report import picture_svg, write_html, write_markdown
 from quantkit.files import check_folder, check_outputs, check_unasked, replace_text
-from quantkit.report import picture_svg, write_html, write_markdown
 from quantkit.result import Result
 
 __all__ = ["ReportFiles", "write_report"]

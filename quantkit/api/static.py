@@ -16,12 +16,19 @@ from quantkit.api.arguments import (
     range_method,
     sample_settings,
 )
+from quantkit.calibration import Calibration
+from quantkit.calibration.collect import CalibrateOptions
+from quantkit.calibration.container import is_calibration
 from quantkit.data.objects import check_data
 from quantkit.errors import UsageError
-from quantkit.observe import Calibration
-from quantkit.observe.collect import CalibrateOptions
-from quantkit.observe.container import is_calibration
-from quantkit.plan import Format, Plan, read_plan
+from quantkit.pipeline import saved
+from quantkit.pipeline.measure import decide
+from quantkit.pipeline.pipeline import QuantizeResult, plan_model, prepare_model, static
+from quantkit.pipeline.plan_prepared import plan_of, with_choices
+from quantkit.pipeline.prepare import Prepared
+from quantkit.pipeline.realize import realize
+from quantkit.pipeline.record import StaticJob
+from quantkit.quantize.plan import Format, Plan, read_plan
 from quantkit.settings import (
     DataSettings,
     NodeRule,
@@ -30,13 +37,6 @@ from quantkit.settings import (
     StaticSettings,
     TensorRule,
 )
-from quantkit.workflows import saved
-from quantkit.workflows.measure import decide
-from quantkit.workflows.pipeline import QuantizeResult, plan_model, prepare_model, static
-from quantkit.workflows.plan_prepared import plan_of, with_choices
-from quantkit.workflows.prepare import Prepared
-from quantkit.workflows.realize import realize
-from quantkit.workflows.record import StaticJob
 
 __all__ = ["for_plan", "load_prepared", "plan_prepared", "plan_static", "prepare_static"]
 __all__ += ["quantize_static", "realize_plan", "save_prepared", "static_job"]

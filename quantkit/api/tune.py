@@ -6,9 +6,9 @@ from quantkit.api.arguments import as_path, checked_kinds, sample_settings
 from quantkit.data.objects import check_data
 from quantkit.errors import UsageError
 from quantkit.evaluate.outputs import AccuracyOptions
+from quantkit.pipeline.tune import Tuned, TuneJob
+from quantkit.pipeline.tune import tune as work
 from quantkit.settings import DataSettings, Percent, StaticSettings, TuneSettings
-from quantkit.workflows.tune import Tuned, TuneJob
-from quantkit.workflows.tune import tune as work
 
 __all__ = ["tune"]
 

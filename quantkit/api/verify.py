@@ -7,9 +7,9 @@ from typing import Any
 
 from quantkit.api.arguments import as_path, checked_kinds
 from quantkit.errors import UsageError
+from quantkit.pipeline.reproduce import reproduce
+from quantkit.pipeline.verify_file import Attestation, attest
 from quantkit.settings import DataSettings, parse_memory
-from quantkit.workflows.reproduce import reproduce
-from quantkit.workflows.verify_file import Attestation, attest
 
 __all__ = ["verify_file"]
 

@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quantkit.api.arguments import as_path, checked_kinds, read_result
+from quantkit.calibration import Calibration
+from quantkit.deploy.view.explorer import explorer_files
+from quantkit.deploy.view.page import render_page
 from quantkit.errors import UsageError
 from quantkit.files import check_folder, check_outputs, replace_text
-from quantkit.graph.load import model_files
-from quantkit.observe import Calibration
-from quantkit.plan import Plan, read_plan
+from quantkit.model.graph.load import model_files
+from quantkit.pipeline.view import ViewOptions, view
+from quantkit.quantize.plan import Plan, read_plan
 from quantkit.result import Result
-from quantkit.view.explorer import explorer_files
-from quantkit.view.page import render_page
-from quantkit.workflows.view import ViewOptions, view
 
 __all__ = ["ViewFiles", "view_model"]
 

@@ -14,12 +14,12 @@ from quantkit.api.arguments import (
     sample_settings,
 )
 from quantkit.data.objects import check_data
-from quantkit.plan import Plan, read_plan
+from quantkit.pipeline.outcome import QuantizeResult
+from quantkit.pipeline.weights import WeightsJob
+from quantkit.pipeline.weights import plan_weights as planned
+from quantkit.pipeline.weights import quantize_weights as quantized
+from quantkit.quantize.plan import Plan, read_plan
 from quantkit.settings import DataSettings, WeightsSettings
-from quantkit.workflows.outcome import QuantizeResult
-from quantkit.workflows.weights import WeightsJob
-from quantkit.workflows.weights import plan_weights as planned
-from quantkit.workflows.weights import quantize_weights as quantized
 
 __all__ = ["plan_weights", "quantize_weights"]
 

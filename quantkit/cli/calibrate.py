@@ -20,7 +20,7 @@ from quantkit.errors import InterruptedRunError, UsageError
 from quantkit.settings import CalibrateSettings, load_recipe
 
 if TYPE_CHECKING:
-    from quantkit.observe import Calibration
+    from quantkit.calibration import Calibration
 
 __all__ = ["calibrate"]
 
@@ -87,15 +87,15 @@ def calibrate(  # noqa: PLR0913 - one parameter a flag
 
     Interrupted? Rerun the same command to resume. Formats: docs/calibrate.md.
     """
+    from quantkit.calibration.container import is_container
     from quantkit.files import check_outputs, check_unasked
-    from quantkit.observe.container import is_container
 
     if show is not None:
         check_outputs([export], [show])
         found = _shown(show, how)
         present(found, show, export=export, all_tensors=all_tensors, as_json=as_json)
         return
-    from quantkit.workflows.calibrate import CalibrateOptions, calibrate_model
+    from quantkit.pipeline.calibrate import CalibrateOptions, calibrate_model
 
     recipe = load_recipe()
     source = model or recipe.model
@@ -147,7 +147,7 @@ def _kept(target: Path) -> str:
 
 
 def _shown(path: Path, how: MethodFlags) -> "Calibration":
-    from quantkit.observe import Calibration
+    from quantkit.calibration import Calibration
 
     found = Calibration.load(path)
     return found.by(calibrator(*how.chosen)) if how.given else found

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress
     from rich.table import Table
 
+    from quantkit.calibration import Calibration
     from quantkit.data import Description
-    from quantkit.observe import Calibration
 
 __all__ = ["present", "watching"]
 
@@ -182,8 +182,8 @@ def present(
 ) -> None:
     """Print a calibration, and export it if asked; `said` are warnings that the user has read."""
     if export is not None:
+        from quantkit.calibration import onnxruntime_table
         from quantkit.files import replace_text
-        from quantkit.observe import onnxruntime_table
 
         replace_text(export, onnxruntime_table(found))
     if as_json:

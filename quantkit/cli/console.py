@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from quantkit.plan import Plan
+    from quantkit.quantize.plan import Plan
 
 __all__ = ["Column", "ExternalDataOption", "JsonOption", "ModelArgument", "OutputOption"]
 __all__ += ["PlanOption", "SavePlanOption", "SourceArgument", "VerifyOption"]
@@ -206,7 +206,7 @@ def plan_table(plan: "Plan", how: str, more: str = "") -> "Table":
         how: What the title calls it.
         more: Where the reasons are that the table leaves out.
     """
-    from quantkit.plan import Mode
+    from quantkit.quantize.plan import Mode
 
     int8 = {Mode.INTEGER, Mode.STATIC, Mode.ABSORBED}
     table = new_table(f"Execution plan ({how})", ("operator",))

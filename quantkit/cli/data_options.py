@@ -21,7 +21,7 @@ from quantkit.settings import (
 )
 
 if TYPE_CHECKING:
-    from quantkit.observe import CalibratorOf
+    from quantkit.calibration import CalibratorOf
 
 __all__ = ["DataFlags", "MethodFlags", "PreparationFlags", "calibrator", "chosen_calibrator"]
 __all__ += ["data_settings", "model_of", "read_by"]
@@ -107,7 +107,7 @@ def _plain(value: object) -> str:
 
 def read_by(settings: DataSettings, *models: Path) -> list[Path | None]:
     """Return what is read to run models on data: their files, the data, and the tokenizer wherever it may be."""
-    from quantkit.graph.load import model_files
+    from quantkit.model.graph.load import model_files
 
     folders = {path.parent for path in models} | ({settings.path} if settings.path else set())
     return [

@@ -24,7 +24,7 @@ def demo(
 ) -> None:
     """Quantize an embedded model, measure it on real labelled images, write a report with a verdict."""
     from quantkit.cli.evaluation_view import present
-    from quantkit.workflows.demo import run_demo
+    from quantkit.pipeline.demo import run_demo
 
     with watching(quiet=True, doing="Running", calibrates=False) as monitor:
         done = run_demo(folder, monitor)

@@ -22,9 +22,9 @@ from quantkit.cli.flags import expanded
 from quantkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from quantkit.diff import ResultDiff
-    from quantkit.diff.figures import Unit
-    from quantkit.diff.results import CandidateDiff, FigureChange
+    from quantkit.evaluate.diff import ResultDiff
+    from quantkit.evaluate.diff.figures import Unit
+    from quantkit.evaluate.diff.results import CandidateDiff, FigureChange
     from quantkit.result import Interval, Judged
     from quantkit.settings import DataSettings
 
@@ -62,7 +62,7 @@ def diff(  # noqa: PLR0913 - one parameter a flag
 
     Models are run on --data (8 samples by default), or on one made-up input.
     """
-    from quantkit.diff import kind_of, located
+    from quantkit.evaluate.diff import kind_of, located
 
     paths = located(a), located(b)
     kinds = [kind_of(path) for path in paths]
@@ -145,7 +145,7 @@ def _results(a: Path, b: Path, most: int | None, *, as_json: bool) -> tuple[bool
 
 
 def _plans(a: Path, b: Path, most: int | None, *, as_json: bool) -> bool:
-    from quantkit.plan import diff_plans, read_plan
+    from quantkit.quantize.plan import diff_plans, read_plan
 
     lines = diff_plans(read_plan(a), read_plan(b))
     if as_json:

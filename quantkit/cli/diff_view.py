@@ -9,9 +9,9 @@ from quantkit.text import printable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from quantkit.diff import ModelDiff
-    from quantkit.diff.nodes import Change, NodeChange, NodeRef
-    from quantkit.diff.weights import WeightChange
+    from quantkit.evaluate.diff import ModelDiff
+    from quantkit.evaluate.diff.nodes import Change, NodeChange, NodeRef
+    from quantkit.evaluate.diff.weights import WeightChange
 
 __all__ = ["print_models", "print_rest"]
 

@@ -107,10 +107,10 @@ def measured(asked: Asked, recipe: Recipe, *, as_json: bool, quiet: bool = False
         quiet: Print nothing at all.
     """
     from quantkit.cli.evaluation_view import present
+    from quantkit.evaluate.gate import rules_of
     from quantkit.evaluate.outputs import AccuracyOptions
     from quantkit.files import check_folder, check_unasked
-    from quantkit.gate import rules_of
-    from quantkit.workflows import evaluate as work
+    from quantkit.pipeline import evaluate as work
 
     models, samples, flags = asked.models, asked.samples, asked.flags
     settings = data_settings(recipe.evaluated, samples)

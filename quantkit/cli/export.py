@@ -36,9 +36,9 @@ from quantkit.settings.declare import check_choice
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from quantkit.export.prove import Proof
-    from quantkit.workflows.export import ExportResult
-    from quantkit.workflows.outcome import QuantizeResult
+    from quantkit.deploy.export.prove import Proof
+    from quantkit.pipeline.export import ExportResult
+    from quantkit.pipeline.outcome import QuantizeResult
 
 __all__ = ["export"]
 
@@ -106,8 +106,8 @@ def export(  # noqa: PLR0913 - one parameter a flag
 ) -> None:
     """Export a framework's model to ONNX, proved equal to it at several sizes before anything is written."""
     from quantkit.api.export import carried_of, class_names
-    from quantkit.workflows.export import ExportJob
-    from quantkit.workflows.export import export as work
+    from quantkit.pipeline.export import ExportJob
+    from quantkit.pipeline.export import export as work
 
     recipe = load_recipe()
     settings = flags.over(ExportSettings())
@@ -157,7 +157,7 @@ def _stem(source: str) -> str:
 def _following(on: _OnFlags, path: Path, *, has_data: bool) -> _Following | None:
     """Return what comes after the export, checked before anything runs; None if nothing does."""
     from quantkit.files import check_folder, check_outputs
-    from quantkit.workflows.evaluate import WRITTEN
+    from quantkit.pipeline.evaluate import WRITTEN
 
     if on.quantize is None:
         if on.evaluate or on.report is not None:
@@ -182,7 +182,7 @@ def _following(on: _OnFlags, path: Path, *, has_data: bool) -> _Following | None
 def _quantized(
     path: Path, following: _Following, recipe: Recipe, samples: DataFlags, *, quiet: bool
 ) -> "QuantizeResult":
-    from quantkit.workflows.pipeline import dynamic, static
+    from quantkit.pipeline.pipeline import dynamic, static
 
     if following.mode == "dynamic":
         with progress() as show:

@@ -25,7 +25,7 @@ from quantkit.cli.flags import expanded
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from quantkit.workflows.inspect import Inspection, Port
+    from quantkit.pipeline.inspect import Inspection, Port
 
 __all__ = ["inspect"]
 
@@ -42,7 +42,7 @@ def inspect(
     as_json: JsonOption = False,
 ) -> None:
     """Show what is in a model, a size breakdown, what would be quantized and what is risky."""
-    from quantkit.workflows.inspect import inspect_model
+    from quantkit.pipeline.inspect import inspect_model
 
     with progress() as show:
         show(f"Reading {model}")

@@ -28,8 +28,8 @@ from quantkit.errors import UsageError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from quantkit.rewrite.simplify import SimplifyReport
-    from quantkit.workflows.optimize import OptimizeResult
+    from quantkit.pipeline.optimize import OptimizeResult
+    from quantkit.quantize.rewrite.simplify import SimplifyReport
 
 __all__ = ["optimize"]
 
@@ -37,7 +37,7 @@ __all__ = ["optimize"]
 def _show_passes(value: bool) -> None:  # noqa: FBT001 - typer's signature of a callback
     if not value:
         return
-    from quantkit.rewrite.simplify import PASSES, PLUGINS
+    from quantkit.quantize.rewrite.simplify import PASSES, PLUGINS
 
     for name, run in PASSES.items():
         what = (run.__doc__ or "").partition(";")[0].strip()
@@ -77,7 +77,7 @@ def optimize(  # noqa: PLR0913 - one parameter a flag
     ] = False,
 ) -> None:
     """Simplify a model: fold constants and BatchNormalization, remove what does nothing. Stays float."""
-    from quantkit.workflows.optimize import optimize_model
+    from quantkit.pipeline.optimize import optimize_model
 
     target = one_output(out, named)
     if target is None:

@@ -22,7 +22,7 @@ from quantkit.settings.declare import declared
 from quantkit.settings.gate import LIVE_RULES
 
 if TYPE_CHECKING:
-    from quantkit.workflows.package import Packaged
+    from quantkit.pipeline.package import Packaged
 
 __all__ = ["package"]
 

@@ -27,10 +27,10 @@ from quantkit.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from quantkit.plan import Plan, WeightPlan
+    from quantkit.pipeline.float16 import Float16Job
+    from quantkit.pipeline.weights import WeightsJob
+    from quantkit.quantize.plan import Plan, WeightPlan
     from quantkit.settings import Recipe
-    from quantkit.workflows.float16 import Float16Job
-    from quantkit.workflows.weights import WeightsJob
 
 __all__ = ["plan"]
 
@@ -86,7 +86,7 @@ def static(  # noqa: PLR0913 - one parameter a flag
 
     `quantkit plan weights` and `quantkit plan float16` do the same for weights in blocks and for 16 bits.
     """
-    from quantkit.plan import read_plan
+    from quantkit.quantize.plan import read_plan
 
     compared = None if other is None else read_plan(other)  # before anything is run
     found, name, unheeded = _found(model, samples, how, flags, [saved], other, quiet=as_json)
@@ -109,8 +109,8 @@ def weights(
     as_json: JsonOption = False,
 ) -> None:
     """Show which weights would be in blocks of how many bits, which kernel path each node would take, and why."""
+    from quantkit.pipeline.weights import plan_weights
     from quantkit.settings import load_recipe
-    from quantkit.workflows.weights import plan_weights
 
     recipe = load_recipe()
     job = weights_job(model, recipe, samples, flags)
@@ -132,8 +132,8 @@ def float16(
     as_json: JsonOption = False,
 ) -> None:
     """Show which tensors would have 16 bits, which nodes would compute in float16, and why not the others."""
+    from quantkit.pipeline.float16 import plan_float16
     from quantkit.settings import load_recipe
-    from quantkit.workflows.float16 import plan_float16
 
     recipe = load_recipe()
     job = float16_job(model, recipe, samples, flags)
@@ -151,7 +151,7 @@ def _check_outputs(job: "WeightsJob | Float16Job", recipe: "Recipe", saved: Path
 
 
 def _save(found: "Plan", saved: Path | None) -> None:
-    from quantkit.plan import write_plan
+    from quantkit.quantize.plan import write_plan
 
     if saved is not None:
         write_plan(found, saved)
@@ -166,7 +166,7 @@ def _show(
     notes: "Sequence[str]" = (),
 ) -> None:
     """Write a plan where it is asked for, and print it."""
-    from quantkit.plan.plan_file import FORMAT
+    from quantkit.quantize.plan.plan_file import FORMAT
 
     _save(found, saved)
     if as_json:
@@ -190,10 +190,10 @@ def _found(
 ) -> tuple["Plan", str, list[str]]:
     """Return the plan, what it is called, and what was asked for in vain: read from a file, or made if nothing that is read will be overwritten."""
     from quantkit.files import check_outputs
-    from quantkit.plan import read_plan
+    from quantkit.pipeline.outcome import unheeded
+    from quantkit.pipeline.pipeline import plan_model
+    from quantkit.quantize.plan import read_plan
     from quantkit.settings import load_recipe
-    from quantkit.workflows.outcome import unheeded
-    from quantkit.workflows.pipeline import plan_model
 
     if model is not None and model.suffix == ".json":
         if samples.used() or flags.used() or how.used():
@@ -212,7 +212,7 @@ def _found(
 
 
 def _print_difference(found: "Plan", compared: "Plan", title: str, *, as_json: bool) -> None:
-    from quantkit.plan import diff_plans
+    from quantkit.quantize.plan import diff_plans
 
     lines = diff_plans(found, compared)
     if as_json:

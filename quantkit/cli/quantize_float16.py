@@ -21,7 +21,7 @@ from quantkit.cli.result_view import print_result
 from quantkit.settings import Float16Settings, Recipe
 
 if TYPE_CHECKING:
-    from quantkit.workflows.float16 import Float16Job
+    from quantkit.pipeline.float16 import Float16Job
 
 __all__ = ["Float16Flags", "float16", "float16_job"]
 
@@ -40,7 +40,7 @@ def float16_job(
     Raises:
         UsageError: The recipe names no model either.
     """
-    from quantkit.workflows.float16 import Float16Job
+    from quantkit.pipeline.float16 import Float16Job
 
     source = model_of(model, recipe)
     settings = data_settings(recipe.calibrated, samples)
@@ -71,8 +71,8 @@ def float16(  # noqa: PLR0913 - one parameter per flag
 ) -> None:
     """Store weights in 16 bits, which halves the file; with --compute, compute in float16 too. Needs no data."""
     from quantkit.files import check_outputs
+    from quantkit.pipeline.float16 import float16 as line_of_float16
     from quantkit.settings import load_recipe
-    from quantkit.workflows.float16 import float16 as line_of_float16
 
     recipe = load_recipe()
     job = float16_job(model, recipe, samples, flags)

@@ -31,8 +31,8 @@ from quantkit.errors import UsageError
 from quantkit.settings import Recipe, RecoverSettings, StaticSettings, TensorRule
 
 if TYPE_CHECKING:
-    from quantkit.plan import Plan
-    from quantkit.workflows.record import StaticJob
+    from quantkit.pipeline.record import StaticJob
+    from quantkit.quantize.plan import Plan
 
 __all__ = ["StaticFlags", "job_of", "static"]
 
@@ -113,7 +113,7 @@ def job_of(
         UsageError: Model or data are missing, or flags contradict each other.
     """
     from quantkit.api.static import for_plan, static_job
-    from quantkit.workflows.calibrate import CalibrateOptions
+    from quantkit.pipeline.calibrate import CalibrateOptions
 
     source = model_of(model, recipe)
     if plan is not None and flags.used(_PLANNED):
@@ -145,7 +145,7 @@ def _data(samples: DataFlags, flags: StaticFlags, path: Path | None) -> object:
         raise UsageError(
             f"{samples.used()} is for data, and --calibration already knows: remove one of the two."
         )
-    from quantkit.observe import Calibration
+    from quantkit.calibration import Calibration
 
     return Calibration.load(flags.calibration)
 
@@ -192,9 +192,9 @@ def static(  # noqa: PLR0913 - one parameter a flag
 ) -> None:
     """Quantize weights and activations to int8, with ranges calibrated on real data (--data or --calibration)."""
     from quantkit.files import check_outputs
-    from quantkit.plan import read_plan
+    from quantkit.pipeline.pipeline import static as pipeline
+    from quantkit.quantize.plan import read_plan
     from quantkit.settings import load_recipe
-    from quantkit.workflows.pipeline import static as pipeline
 
     recipe = load_recipe()
     given = None if plan is None else read_plan(plan)

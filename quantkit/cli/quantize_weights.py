@@ -23,7 +23,7 @@ from quantkit.errors import UsageError
 from quantkit.settings import Recipe, WeightsSettings
 
 if TYPE_CHECKING:
-    from quantkit.workflows.weights import WeightsJob
+    from quantkit.pipeline.weights import WeightsJob
 
 __all__ = ["WeightsFlags", "weights", "weights_job"]
 
@@ -42,7 +42,7 @@ def weights_job(
     Raises:
         UsageError: The recipe names no model either.
     """
-    from quantkit.workflows.weights import WeightsJob
+    from quantkit.pipeline.weights import WeightsJob
 
     source = model_of(model, recipe)
     settings = data_settings(recipe.calibrated, samples)
@@ -74,9 +74,9 @@ def weights(  # noqa: PLR0913 - one parameter per flag
 ) -> None:
     """Quantize weights to 2 to 8 bits in blocks; activations stay float. Far better with --data below 8 bits."""
     from quantkit.files import check_outputs
-    from quantkit.plan import read_plan
+    from quantkit.pipeline.weights import quantize_weights
+    from quantkit.quantize.plan import read_plan
     from quantkit.settings import load_recipe
-    from quantkit.workflows.weights import quantize_weights
 
     recipe = load_recipe()
     given = None if plan is None else read_plan(plan)

@@ -20,9 +20,9 @@ from quantkit.cli.console import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from quantkit.pipeline.outcome import QuantizeResult
     from quantkit.runtime.check_result import Verification
     from quantkit.runtime.kernels import Fusion
-    from quantkit.workflows.outcome import QuantizeResult
 
 __all__ = ["print_result", "print_verified", "print_written"]
 
@@ -47,7 +47,7 @@ def print_result(
         as_json: Print JSON instead.
     """
     if save_plan is not None:
-        from quantkit.plan import write_plan
+        from quantkit.quantize.plan import write_plan
 
         write_plan(result.plan, save_plan)
     if as_json:
@@ -77,7 +77,7 @@ def print_result(
 
 def print_written(target: Path) -> None:
     """Name the files of a model that was written."""
-    from quantkit.graph.load import model_files
+    from quantkit.model.graph.load import model_files
 
     listed = " and ".join(str(path) for path in model_files(target))
     line(f"wrote {listed}")

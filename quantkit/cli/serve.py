@@ -48,7 +48,7 @@ def serve(
 
     Inputs are prepared as the model was calibrated. Stops on SIGTERM without losing a request; loads a changed file again.
     """
-    from quantkit.serve.main import serve as work
+    from quantkit.deploy.serve.main import serve as work
 
     found = load_recipe(recipe)
     source = model or found.model

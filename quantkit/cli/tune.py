@@ -26,7 +26,7 @@ from quantkit.settings import EvaluateSettings, StaticSettings, TuneSettings, lo
 from quantkit.settings.declare import declared
 
 if TYPE_CHECKING:
-    from quantkit.workflows.tune import Candidate, Tuned
+    from quantkit.pipeline.tune import Candidate, Tuned
 
 __all__ = ["tune"]
 
@@ -91,9 +91,9 @@ def tune(  # noqa: PLR0913 - one parameter a flag
     from quantkit.cli.evaluate import refuse_code
     from quantkit.evaluate.outputs import AccuracyOptions
     from quantkit.files import check_folder, check_unasked
-    from quantkit.workflows.tune import TuneJob
-    from quantkit.workflows.tune import tune as work
-    from quantkit.workflows.tune.folder import places_in
+    from quantkit.pipeline.tune import TuneJob
+    from quantkit.pipeline.tune import tune as work
+    from quantkit.pipeline.tune.folder import places_in
 
     if extra is not None:
         raise UsageError(

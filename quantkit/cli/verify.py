@@ -12,8 +12,8 @@ from quantkit.cli.flags import expanded
 from quantkit.errors import UsageError
 
 if TYPE_CHECKING:
+    from quantkit.pipeline.verify_file import Attestation
     from quantkit.settings import DataSettings
-    from quantkit.workflows.verify_file import Attestation
 
 __all__ = ["verify"]
 

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from quantkit.evaluate.accuracy.drift import floored_db
 from quantkit.evaluate.integer_layers import clips, layers_among, worst_db
-from quantkit.graph.load import load
-from quantkit.graph.mapping import mapped_model
-from quantkit.graph.unpack import unpack
+from quantkit.model.graph.load import load
+from quantkit.model.graph.mapping import mapped_model
+from quantkit.model.graph.unpack import unpack
 from quantkit.numerics.pairs import PAIR_LIMIT, pair_peak
 from quantkit.result import Fidelity
 from quantkit.runtime.saturation import IntegerProduct, integer_products

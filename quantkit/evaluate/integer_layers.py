@@ -15,11 +15,11 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from calibrators import Window
-from quantkit.graph.load import load
-from quantkit.graph.unpack import unpack
+from quantkit.model.graph.load import load
+from quantkit.model.graph.unpack import unpack
+from quantkit.model.ops.integer_ops import INTEGER_OPS, QUANTIZED_PRODUCTS
 from quantkit.numerics.decibels import decibels
 from quantkit.numerics.integer import matmul_integer
-from quantkit.ops.integer_ops import INTEGER_OPS, QUANTIZED_PRODUCTS
 from quantkit.runtime.saturation import IntegerProduct, integer_products
 from quantkit.runtime.synthetic_inputs import Feeds
 from quantkit.runtime.taps import read_tensors

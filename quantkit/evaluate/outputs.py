@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 from numpy.typing import NDArray
 
+from quantkit.calibration.monitor import Monitor
+from quantkit.calibration.origin import known_share, typical_values
 from quantkit.data import InputSpec, Trial
 from quantkit.errors import DataError, ModelError, UsageError
 from quantkit.evaluate.accuracy.choice import Wanted
@@ -32,9 +34,7 @@ from quantkit.evaluate.accuracy.notes import (
     unlabelled_sentence,
 )
 from quantkit.evaluate.accuracy.user_metric import import_metric
-from quantkit.graph.load import read_structure
-from quantkit.observe.monitor import Monitor
-from quantkit.observe.origin import known_share, typical_values
+from quantkit.model.graph.load import read_structure
 from quantkit.result import DataSource, Drift, Metric
 from quantkit.runtime.rows import row_trial
 from quantkit.settings import METRICS, DataSettings, EvaluateSettings, ImageSettings, closest

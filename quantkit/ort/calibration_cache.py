@@ -12,22 +12,22 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from quantkit.calibration import Calibration, CalibratorOf, Request
+from quantkit.calibration.collect import collect
+from quantkit.calibration.monitor import Silent
+from quantkit.calibration.observations import Observations
+from quantkit.calibration.points import Points
+from quantkit.calibration.prepare import with_model_folder
+from quantkit.calibration.requests import MinMaxOf, RunningMinMax
 from quantkit.errors import UsageError, as_os_error
 from quantkit.files import check_folder, replace_text
-from quantkit.graph.load import load
-from quantkit.graph.shapes import infer_types
-from quantkit.observe import Calibration, CalibratorOf, Request
-from quantkit.observe.collect import collect
-from quantkit.observe.monitor import Silent
-from quantkit.observe.observations import Observations
-from quantkit.observe.points import Points
-from quantkit.observe.prepare import with_model_folder
-from quantkit.observe.requests import MinMaxOf, RunningMinMax
+from quantkit.model.graph.load import load
+from quantkit.model.graph.shapes import infer_types
+from quantkit.model.provenance import model_digest
 from quantkit.ort.extra_options import METHODS
-from quantkit.provenance import model_digest
+from quantkit.pipeline.calibrate import CalibrateOptions, calibrate_model, open_samples
 from quantkit.runtime.session import load_model
 from quantkit.settings import DataSettings
-from quantkit.workflows.calibrate import CalibrateOptions, calibrate_model, open_samples
 
 __all__ = ["cached", "calibration_of"]
 

@@ -11,13 +11,13 @@ from onnxruntime.quantization.quant_utils import QuantType
 
 from quantkit.api.arguments import check_output, checked_names
 from quantkit.errors import NothingToQuantizeError
-from quantkit.ops import FACTS
+from quantkit.model.ops import FACTS
 from quantkit.ort.extra_options import read_extra_options
 from quantkit.ort.quant_utils import type_name
-from quantkit.plan import Mode, Plan
-from quantkit.plan.dynamic import AS_ASKED
+from quantkit.pipeline.pipeline import QuantizeResult, dynamic, write_float
+from quantkit.quantize.plan import Mode, Plan
+from quantkit.quantize.plan.dynamic import AS_ASKED
 from quantkit.settings import DynamicSettings
-from quantkit.workflows.pipeline import QuantizeResult, dynamic, write_float
 
 __all__ = ["float_instead", "quantize_dynamic", "told"]
 

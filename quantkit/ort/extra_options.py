@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from quantkit.calibration import CalibratorOf
 from quantkit.errors import UsageError
 from quantkit.numerics.affine import affine_from_range
 from quantkit.numerics.dtypes import UINT8, IntType
-from quantkit.observe import CalibratorOf
 from quantkit.ort.override_checks import check_overrides
 from quantkit.ort.quant_utils import type_name
 from quantkit.settings import QdqSettings, TensorRule, closest

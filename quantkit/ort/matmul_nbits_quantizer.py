@@ -26,12 +26,12 @@ from onnxruntime.quantization.quant_utils import QuantFormat
 from quantkit.api.arguments import checked_names
 from quantkit.errors import OutputError, QuantkitError, UsageError, as_os_error
 from quantkit.files import scratch
-from quantkit.graph.load import read_structure
-from quantkit.graph.messages import to_ir
-from quantkit.graph.save import staged
+from quantkit.model.graph.load import read_structure
+from quantkit.model.graph.messages import to_ir
+from quantkit.model.graph.save import staged
 from quantkit.ort._passthrough import forward
 from quantkit.ort.weight_only import Given, quantize_in_blocks, settings_of
-from quantkit.workflows.outcome import QuantizeResult
+from quantkit.pipeline.outcome import QuantizeResult
 
 __all__ = [
     "DefaultWeightOnlyQuantConfig",

@@ -16,19 +16,19 @@ from onnxruntime.quantization.quantize import CalibrationMethod
 from quantkit.api.arguments import check_output, checked_names
 from quantkit.api.static import static_job
 from quantkit.errors import NothingToQuantizeError, UsageError
-from quantkit.graph.load import load
-from quantkit.ops.float_ops import CLIPS, NORMALIZES, PRODUCTS
+from quantkit.model.graph.load import load
+from quantkit.model.ops.float_ops import CLIPS, NORMALIZES, PRODUCTS
 from quantkit.ort._passthrough import forward
 from quantkit.ort.calibration_cache import cached
 from quantkit.ort.dynamic import float_instead, quantize_dynamic, told
 from quantkit.ort.extra_options import Defaults, ExtraOptions, Tensors, read_extra_options
 from quantkit.ort.quant_utils import plain_name, type_name
-from quantkit.plan import Format, check_settings
+from quantkit.pipeline.calibrate import CalibrateOptions
+from quantkit.pipeline.pipeline import QuantizeResult, static, write_float
+from quantkit.quantize.plan import Format, check_settings
 from quantkit.settings import RecoverSettings, StaticSettings, TensorRule
 from quantkit.spec import named_int_type
 from quantkit.targets import DEFAULT
-from quantkit.workflows.calibrate import CalibrateOptions
-from quantkit.workflows.pipeline import QuantizeResult, static, write_float
 
 __all__ = [
     "DynamicQuantConfig",

@@ -11,14 +11,14 @@ import onnx_ir as ir
 from quantkit.api.arguments import checked_names
 from quantkit.api.weights import plan_weights, quantize_weights
 from quantkit.errors import NothingToQuantizeError, UnsupportedError, UsageError
-from quantkit.graph.load import load
+from quantkit.model.graph.load import load
 from quantkit.ort.dynamic import told
-from quantkit.plan import Mode, Plan
-from quantkit.plan.blocks import grid_of, slow_path
-from quantkit.plan.model import kernel_bits
-from quantkit.plan.selection import resolve_names
+from quantkit.pipeline.pipeline import QuantizeResult, write_float
+from quantkit.quantize.plan import Mode, Plan
+from quantkit.quantize.plan.blocks import grid_of, slow_path
+from quantkit.quantize.plan.model import kernel_bits
+from quantkit.quantize.plan.selection import resolve_names
 from quantkit.settings import WeightsSettings
-from quantkit.workflows.pipeline import QuantizeResult, write_float
 
 __all__ = ["Given", "quantize_in_blocks", "settings_of"]
 

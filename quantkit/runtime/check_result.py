@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantkit.errors import RuntimeSupportError, VerifyError
-from quantkit.graph.half import RUN_WIDE, computes_bfloat16
-from quantkit.graph.load import LoadedModel
-from quantkit.graph.mapping import mapped_model
+from quantkit.model.graph.half import RUN_WIDE, computes_bfloat16
+from quantkit.model.graph.load import LoadedModel
+from quantkit.model.graph.mapping import mapped_model
 from quantkit.numerics.decibels import decibels, sqnr_db
 from quantkit.numerics.half import halved
 from quantkit.runtime.session import (

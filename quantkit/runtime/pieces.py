@@ -19,9 +19,9 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from quantkit.graph.load import load
-from quantkit.graph.mapping import mapped_model
-from quantkit.graph.messages import to_proto
+from quantkit.model.graph.load import load
+from quantkit.model.graph.mapping import mapped_model
+from quantkit.model.graph.messages import to_proto
 from quantkit.runtime.session import make_session, readable_ir_version
 
 __all__ = [

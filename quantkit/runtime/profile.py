@@ -21,13 +21,13 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from quantkit.graph.load import read_structure
-from quantkit.graph.messages import proto_graphs
-from quantkit.ops.float_ops import PRODUCTS
-from quantkit.ops.integer_ops import CONVERSIONS
-from quantkit.ops.view import View
-from quantkit.plan import Mode, Plan
-from quantkit.plan.measured import Costs
+from quantkit.model.graph.load import read_structure
+from quantkit.model.graph.messages import proto_graphs
+from quantkit.model.ops.float_ops import PRODUCTS
+from quantkit.model.ops.integer_ops import CONVERSIONS
+from quantkit.model.ops.view import View
+from quantkit.quantize.plan import Mode, Plan
+from quantkit.quantize.plan.measured import Costs
 from quantkit.runtime.session import make_session
 from quantkit.runtime.timing import CLOCK, fastest_quarter, no_garbage_collection
 

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 
 from quantkit.errors import RuntimeSupportError
-from quantkit.graph.load import LoadedModel, load
-from quantkit.graph.mapping import mapped_model
-from quantkit.graph.save import unchecked
+from quantkit.model.graph.load import LoadedModel, load
+from quantkit.model.graph.mapping import mapped_model
+from quantkit.model.graph.save import unchecked
 from quantkit.runtime.synthetic_inputs import Feeds, made_up_feeds
 from quantkit.runtime.widened import HalfPorts, has_half_ports, widened_file
 from quantkit.settings.memory import memory_of, memory_text, resident
@@ -271,7 +271,7 @@ def _row(mapping: Mapping[Any, Any]) -> NDArray[Any]:
 
 
 def load_model(source: str | Path | onnx.ModelProto) -> LoadedModel:
-    """Open a model as `quantkit.graph.load` does; where onnx's checker complains of it, onnxruntime has the last word.
+    """Open a model as `quantkit.model.graph.load` does; where onnx's checker complains of it, onnxruntime has the last word.
 
     Raises:
         ModelError: As `load`.

@@ -17,10 +17,10 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from quantkit.graph.load import LoadedModel
-from quantkit.graph.mapping import mapped_model
-from quantkit.graph.messages import to_proto
-from quantkit.graph.shapes import dtype
+from quantkit.model.graph.load import LoadedModel
+from quantkit.model.graph.mapping import mapped_model
+from quantkit.model.graph.messages import to_proto
+from quantkit.model.graph.shapes import dtype
 from quantkit.runtime.inner_taps import hand_out, inner_names
 from quantkit.runtime.session import RUNTIME_ERRORS, make_session, readable_ir_version
 from quantkit.runtime.synthetic_inputs import Feeds

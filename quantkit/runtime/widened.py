@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from quantkit.errors import ModelError
 from quantkit.files import scratch
-from quantkit.graph.half import computes_bfloat16, widen
-from quantkit.graph.load import load
-from quantkit.graph.messages import to_ir
-from quantkit.graph.normalize import inline_functions
-from quantkit.graph.save import Stage, unchecked
+from quantkit.model.graph.half import computes_bfloat16, widen
+from quantkit.model.graph.load import load
+from quantkit.model.graph.messages import to_ir
+from quantkit.model.graph.normalize import inline_functions
+from quantkit.model.graph.save import Stage, unchecked
 from quantkit.numerics.half import halved
 
 __all__ = ["HalfPorts", "has_half_ports", "widened_feeds", "widened_file"]

@@ -41,7 +41,7 @@ __all__ += [
 CARRIED = "quantkit.preprocessing"
 """The entry in a model's metadata that says how its inputs are made; every rewriting of the model keeps it."""
 PROVENANCE = "quantkit.provenance"
-"""The entry in a model's metadata that says where it comes from (`quantkit.provenance`)."""
+"""The entry in a model's metadata that says where it comes from (`quantkit.model.provenance`)."""
 
 
 # Settings of dynamic quantization that the first records do not have.

@@ -68,7 +68,7 @@ class Target:
         zero_points: Zero points other than 0 are read.
         formats: The formats that the runtime runs in integers: "qdq", "qoperator".
         needs_barriers: onnxruntime rewrites the file before the target sees it, so that float nodes between integers, and
-            products with float results, must be kept apart (`quantkit.emit.static`).
+            products with float results, must be kept apart (`quantkit.quantize.emit.static`).
         covers: Operators beside those that run in integers that are quantized too where all is to be: the runtime
             takes them so, gains nothing by it, or nobody measured it.
         written_as_sums: Those of `computes` that have no kernel, and are a sum with a constant that the quantization of its
@@ -78,7 +78,7 @@ class Target:
         least_group: Channels that a group of a Conv must have at least for its integer kernel to gain; depthwise ones have a
             kernel of their own.
         decomposed: Operators without a kernel that the float model is rewritten without, before it is planned, into some that
-            have one and are no slower in float (`quantkit.rewrite.decompose`).
+            have one and are no slower in float (`quantkit.quantize.rewrite.decompose`).
     """
 
     name: str

@@ -13,8 +13,8 @@ from builders import Array, graph, model, node, rng, save, weight
 from onnx import TensorProto
 
 import quantkit
+from quantkit.calibration import Calibration
 from quantkit.errors import DataError, UsageError
-from quantkit.observe import Calibration
 
 K = 6
 ROWS = rng().standard_normal((48, K)).astype(np.float32)

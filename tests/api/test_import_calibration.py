@@ -21,7 +21,7 @@ def imported(code: str, watched: str) -> str:
     [
         ("from quantkit.cli.app import run; run(['calibrate', '--help'])", HEAVY),
         (
-            "import quantkit.observe",
+            "import quantkit.calibration",
             "{'onnx_ir', 'onnxruntime', 'dask', 'distributed', 'datasets'}",
         ),
         (

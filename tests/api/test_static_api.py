@@ -14,7 +14,7 @@ from builders import Array, graph, model, node, op_types, run, save, sqnr, weigh
 import quantkit
 from quantkit import quantize_static
 from quantkit.errors import DataError, NothingToQuantizeError, QuantkitError, UsageError
-from quantkit.plan import Mode, write_plan
+from quantkit.quantize.plan import Mode, write_plan
 from quantkit.samples import fashion_mnist
 from quantkit.settings import NodeRule, RecoverSettings, TensorRule
 

@@ -14,8 +14,8 @@ from data.makers import picture
 from onnx import TensorProto
 
 import quantkit.samples
+from quantkit.calibration import Calibration
 from quantkit.cli.app import run
-from quantkit.observe import Calibration
 
 K = 6
 SAMPLES = Path(quantkit.samples.__file__).parent
@@ -443,7 +443,7 @@ def test_a_run_that_is_broken_off_says_what_it_left(
             (work / "c.partial").write_text("what was seen")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("quantkit.workflows.calibrate.calibrate_model", broken_off)
+    monkeypatch.setattr("quantkit.pipeline.calibrate.calibrate_model", broken_off)
     assert call("calibrate", "m.onnx", "--data", "data", "-o", "c") == 130
     said = capsys.readouterr().err
     assert ("'c.partial' keeps what was seen" in said) == kept

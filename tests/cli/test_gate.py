@@ -12,7 +12,7 @@ import pytest
 from result_cases import example_result
 
 from quantkit.cli.app import run
-from quantkit.gate import rules_of
+from quantkit.evaluate.gate import rules_of
 from quantkit.result import OutputDrift, Result, save_result
 from quantkit.settings import GateSettings
 

@@ -17,8 +17,8 @@ from rich.table import Table
 from quantkit import quantize_dynamic
 from quantkit.cli.app import run
 from quantkit.cli.console import errors, output, write_json_text
-from quantkit.gate import badge, judge, junit_xml
-from quantkit.report import accuracy_size_svg, render_html, render_markdown
+from quantkit.evaluate.gate import badge, judge, junit_xml
+from quantkit.evaluate.report import accuracy_size_svg, render_html, render_markdown
 from quantkit.result import Result
 from quantkit.text import printable
 

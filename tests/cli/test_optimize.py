@@ -8,7 +8,7 @@ import pytest
 from builders import graph, model, node, op_types, save, weight
 
 from quantkit.cli.app import run
-from quantkit.rewrite.simplify import PASSES
+from quantkit.quantize.rewrite.simplify import PASSES
 
 
 def call(*arguments: str | Path) -> int:

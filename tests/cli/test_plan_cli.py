@@ -10,7 +10,7 @@ import pytest
 from builders import graph, model, node, rng, save, weight
 
 from quantkit.cli.app import run
-from quantkit.plan import read_plan
+from quantkit.quantize.plan import read_plan
 
 
 def call(*arguments: str | Path) -> int:

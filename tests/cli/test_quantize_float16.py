@@ -11,7 +11,7 @@ from half_cases import network, saved
 from onnx import TensorProto
 
 from quantkit.cli.app import run
-from quantkit.plan import Mode, read_plan
+from quantkit.quantize.plan import Mode, read_plan
 from quantkit.settings import Float16Settings, load_recipe
 
 

@@ -13,7 +13,7 @@ from builders import graph, matmul_model, model, node, op_types, rng, run, save,
 
 from quantkit.cli.app import run as quantkit
 from quantkit.errors import UsageError
-from quantkit.plan import read_plan
+from quantkit.quantize.plan import read_plan
 from quantkit.settings import RecoverSettings
 from quantkit.settings.declare import declared
 
@@ -327,7 +327,7 @@ def test_every_recovery_switch_has_a_flag_and_a_line_in_the_help(
         seen.append(job.recover)
         raise UsageError("far enough")
 
-    monkeypatch.setattr("quantkit.workflows.pipeline.static", stop)
+    monkeypatch.setattr("quantkit.pipeline.pipeline.static", stop)
     for given, expected in ((f"--{flag}", True), (f"--no-{flag}", False)):
         assert call("m.onnx", "q.onnx", "--data", "data", given) == 2
         assert seen.pop() == replace(RecoverSettings(), **{name: expected})

@@ -14,7 +14,7 @@ from builders import graph, model, node, op_types, save, weight
 from onnx import TensorProto
 
 from quantkit.cli.app import run
-from quantkit.plan import Mode, read_plan
+from quantkit.quantize.plan import Mode, read_plan
 from quantkit.settings import WeightsSettings, load_recipe
 
 

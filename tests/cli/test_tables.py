@@ -19,8 +19,8 @@ from quantkit.cli.calibration_view import _table as calibration_table
 from quantkit.cli.console import Column, fitted_table, shortened
 from quantkit.cli.evaluation_view import evaluation_table, present
 from quantkit.data.model import Description
+from quantkit.pipeline.tune.samples import Split
 from quantkit.result import OutputDrift
-from quantkit.workflows.tune.samples import Split
 
 LAYERS = [f"/encoder/layer.{i}/attention/self/{op}_output_0" for i in range(12) for op in ("MatMul", "MatMul_1", "Add")]  # fmt: skip
 

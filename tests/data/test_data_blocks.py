@@ -11,9 +11,9 @@ from builders import Array, Shape, graph, model, node, rng, weight
 from data.makers import ramp, spec
 from onnx import TensorProto
 
+from quantkit.calibration.prepare import inputs_of
 from quantkit.data import collate, open_data
 from quantkit.errors import DataError
-from quantkit.observe.prepare import inputs_of
 from quantkit.runtime.rows import row_trial
 from quantkit.runtime.session import float_session, load_model
 

@@ -12,8 +12,8 @@ from layer_cases import float_model, quantized, rescaled
 from onnx import numpy_helper
 
 from quantkit import quantize_dynamic, quantize_static
-from quantkit.diff import ModelDiff, compare_models
 from quantkit.errors import DataError, ModelError
+from quantkit.evaluate.diff import ModelDiff, compare_models
 
 
 def conv_model(*, eps: float = 1e-3) -> onnx.ModelProto:
@@ -253,7 +253,7 @@ def test_thousands_of_nodes(tmp_path: Path) -> None:
 def test_of_very_many_tensors_some_are_compared_and_that_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quantkit.diff.tensor_errors._TENSORS", 10)
+    monkeypatch.setattr("quantkit.evaluate.diff.tensor_errors._TENSORS", 10)
     a, b = (save(chain(99, skip=s), tmp_path / f"{s}.onnx") for s in (-1, 50))
     errors = compare_models(a, b).errors
     assert errors.note == f"of 99 that correspond, {len(errors.tensors)} were compared"

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from result_cases import candidate, example_result
 
-from quantkit.diff import ResultDiff, compare_results
-from quantkit.diff.figures import Figure, judge
-from quantkit.diff.results import CandidateDiff
+from quantkit.evaluate.diff import ResultDiff, compare_results
+from quantkit.evaluate.diff.figures import Figure, judge
+from quantkit.evaluate.diff.results import CandidateDiff
 from quantkit.result import (
     Evaluated,
     Interval,

@@ -9,10 +9,10 @@ from builders import Array, graph, model, node, rng, weight
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quantkit.diff.stored import stored_constants
-from quantkit.diff.weights import WeightsDiff, weights_diff
-from quantkit.graph.load import load
-from quantkit.match.nodes import pair_nodes
+from quantkit.evaluate.diff.stored import stored_constants
+from quantkit.evaluate.diff.weights import WeightsDiff, weights_diff
+from quantkit.evaluate.match.nodes import pair_nodes
+from quantkit.model.graph.load import load
 
 
 def compared(a: onnx.ModelProto, b: onnx.ModelProto) -> WeightsDiff:

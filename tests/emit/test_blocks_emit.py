@@ -20,7 +20,7 @@ from builders import Array, graph, initializers, model, node, op_types, run, sqn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quantkit.plan import Mode, Plan
+from quantkit.quantize.plan import Mode, Plan
 
 EXACT = 100.0  # dB: sums are added up in another order, no more
 ROUNDED = 36.0  # dB: the kernel rounds activations to 8 bits, block by block

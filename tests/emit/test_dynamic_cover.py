@@ -11,7 +11,7 @@ from onnx import helper
 
 from quantkit import QInt8, QUInt8, quantize_dynamic
 from quantkit.numerics.pairs import is_pair_safe
-from quantkit.plan import Mode
+from quantkit.quantize.plan import Mode
 
 TYPES = pytest.mark.parametrize("weight_type", [QUInt8, QInt8], ids=["uint8", "int8"])
 
@@ -140,8 +140,8 @@ def test_a_stack_of_matrices_runs_in_integers_with_one_scale(
 
 
 def test_an_asymmetric_int8_weight_keeps_to_pairs_that_do_not_saturate(tmp_path: Path) -> None:
+    from quantkit.pipeline.pipeline import dynamic
     from quantkit.settings import DynamicSettings
-    from quantkit.workflows.pipeline import dynamic
 
     proto = model(
         graph(
@@ -228,8 +228,8 @@ def test_an_excluded_reader_keeps_a_weight_float(tmp_path: Path) -> None:
 
 
 def test_products_of_two_activations_are_quantized_as_they_come(tmp_path: Path) -> None:
+    from quantkit.pipeline.pipeline import dynamic
     from quantkit.settings import DynamicSettings
-    from quantkit.workflows.pipeline import dynamic
 
     proto = model(
         graph(

@@ -24,12 +24,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, numpy_helper
 
-from quantkit.emit import emit_half
-from quantkit.graph.half_view import half_view_of
-from quantkit.graph.load import load
-from quantkit.graph.messages import to_proto
-from quantkit.graph.normalize import lift_floats
-from quantkit.plan import Plan, plan_half
+from quantkit.model.graph.half_view import half_view_of
+from quantkit.model.graph.load import load
+from quantkit.model.graph.messages import to_proto
+from quantkit.model.graph.normalize import lift_floats
+from quantkit.quantize.emit import emit_half
+from quantkit.quantize.plan import Plan, plan_half
 from quantkit.settings import Float16Settings
 
 LEVELS = pytest.mark.parametrize("optimize", [True, False], ids=["optimized", "as it stands"])

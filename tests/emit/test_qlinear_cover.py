@@ -9,7 +9,7 @@ import pytest
 from builders import Array, graph, initializers, model, node, op_types, rng, run, sqnr, weight
 from static_cases import Written, write
 
-from quantkit.plan import Format, Mode
+from quantkit.quantize.plan import Format, Mode
 from quantkit.settings import QdqSettings, StaticSettings
 
 X = rng(3).standard_normal((1, 4, 6, 6)).astype(np.float32)

@@ -9,7 +9,7 @@ import pytest
 from builders import Array, graph, model, node, run, sqnr, weight
 from static_cases import IMAGE, X, conv, conv_weights, modes, planned, why, write
 
-from quantkit.plan import Mode
+from quantkit.quantize.plan import Mode
 from quantkit.settings import StaticSettings, TensorRule
 from quantkit.targets import TARGETS
 

@@ -13,9 +13,9 @@ from static_cases import IMAGE, X, chain, check_formats, conv, conv_weights, wri
 from targets.test_targets_runtime import with_axes
 
 from quantkit import quantize_static, targets
-from quantkit.emit.static import Format
 from quantkit.errors import UsageError
-from quantkit.plan import Mode
+from quantkit.quantize.emit.static import Format
+from quantkit.quantize.plan import Mode
 from quantkit.runtime.kernels import Fusion, fusion_of
 from quantkit.settings import ActivationType, StaticSettings, TensorRule
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from random_graphs import ONE, TWO, Grower
 from static_cases import X, write
 
-from quantkit.emit.static import Format
-from quantkit.plan import Mode
+from quantkit.quantize.emit.static import Format
+from quantkit.quantize.plan import Mode
 from quantkit.runtime.kernels import fusion_of
 from quantkit.settings import StaticSettings
 

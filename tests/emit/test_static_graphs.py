@@ -10,8 +10,8 @@ from builders import Array, graph, initializers, model, node, op_types, run, sqn
 from onnx import TensorProto, helper, numpy_helper
 from static_cases import IMAGE, X, chain, check_formats, conv, conv_weights, write
 
-from quantkit.emit.static import Format
-from quantkit.plan import Mode
+from quantkit.quantize.emit.static import Format
+from quantkit.quantize.plan import Mode
 from quantkit.runtime.kernels import fusion_of
 from quantkit.settings import StaticSettings
 

@@ -10,7 +10,7 @@ import pytest
 from builders import graph, model, node, op_types, run, weight
 from static_cases import IMAGE, X, chain, conv, conv_weights, write
 
-from quantkit.emit.static import Format
+from quantkit.quantize.emit.static import Format
 from quantkit.runtime.kernels import fusion_of
 from quantkit.settings import NodeRule, StaticSettings
 

@@ -11,7 +11,7 @@ from builders import Array, graph, model, node, op_types, run, sqnr
 from onnx import TensorProto, helper
 from static_cases import IMAGE, X, conv, conv_weights, write
 
-from quantkit.plan.model import Format
+from quantkit.quantize.plan.model import Format
 from quantkit.settings import StaticSettings
 from quantkit.targets import TARGETS, target
 

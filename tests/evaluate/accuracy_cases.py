@@ -11,8 +11,8 @@ import onnx
 from builders import Array, graph, model, node, rng, save, weight
 from onnx import TensorProto
 
+from quantkit.calibration.monitor import Silent
 from quantkit.evaluate.outputs import AccuracyOptions, MeasuredOutputs, NamedModel, measure_outputs
-from quantkit.observe.monitor import Silent
 from quantkit.settings import DataSettings
 
 FEATURES = 6

@@ -7,10 +7,10 @@ from graph.cases import function_model, if_model, with_external_data
 
 from quantkit.errors import ModelError
 from quantkit.evaluate.changes import changes_of
+from quantkit.pipeline.pipeline import dynamic
 from quantkit.result import OperatorChange
 from quantkit.samples import fashion_mnist
 from quantkit.settings import DynamicSettings
-from quantkit.workflows.pipeline import dynamic
 
 
 def test_a_model_does_not_differ_from_itself(tmp_path: Path) -> None:

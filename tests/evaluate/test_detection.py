@@ -16,7 +16,7 @@ from quantkit import evaluate_models
 from quantkit.data import Boxes, InputSpec, open_data
 from quantkit.errors import DataError
 from quantkit.evaluate.accuracy.average_precision import AveragePrecision, Image, matched, overlaps
-from quantkit.gate import judge, rules_of
+from quantkit.evaluate.gate import judge, rules_of
 from quantkit.result import Metric, Result
 from quantkit.settings import DataSettings, GateSettings, ImageSettings
 

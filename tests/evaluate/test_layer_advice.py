@@ -9,9 +9,9 @@ from builders import run, sqnr
 from layer_cases import float_model, quantized, rescaled, weight_of
 
 from quantkit.evaluate.layers.ranking import layers_of
+from quantkit.pipeline.pipeline import dynamic, static
+from quantkit.pipeline.record import StaticJob
 from quantkit.settings import DynamicSettings, StaticSettings, TensorRule
-from quantkit.workflows.pipeline import dynamic, static
-from quantkit.workflows.record import StaticJob
 
 # What 'deep' reads, with steps as coarse as a few outliers would make them.
 COARSE = StaticSettings(tensors=(TensorRule(tensor="r2", range=(0.0, 150.0)),))

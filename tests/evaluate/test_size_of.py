@@ -6,9 +6,9 @@ from builders import matmul_model, save
 from graph.cases import with_external_data
 
 from quantkit.evaluate.cost.size import compressed_size, size_of
+from quantkit.pipeline.pipeline import dynamic
 from quantkit.samples import fashion_mnist
 from quantkit.settings import DynamicSettings
-from quantkit.workflows.pipeline import dynamic
 
 
 def test_a_candidate_is_weighed_against_float(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from quantkit import evaluate_models
 from quantkit.errors import DataError
 from quantkit.evaluate.accuracy.figures import Ratio
 from quantkit.evaluate.accuracy.words import Perplexity, Vocabulary, edits
-from quantkit.gate import judge, rules_of
+from quantkit.evaluate.gate import judge, rules_of
 from quantkit.result import Metric, Result
 from quantkit.settings import GateSettings, Percent
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quantkit.deploy.export.inputs import Bound, Inputs, inputs_of_example, parse_inputs
 from quantkit.errors import QuantkitError, UsageError
-from quantkit.export.inputs import Bound, Inputs, inputs_of_example, parse_inputs
 
 NAMES = st.from_regex(r"[a-z_][a-z0-9_.]{0,8}", fullmatch=True)
 SYMBOLS = st.from_regex(r"[a-z][a-z0-9_]{0,5}", fullmatch=True)

@@ -11,10 +11,10 @@ import onnx
 import pytest
 from builders import graph, model, node, save, weight
 
+from quantkit.deploy.export.framework import Exported, Feeds, Limit, Outputs
+from quantkit.deploy.export.inputs import parse_inputs
+from quantkit.deploy.export.prove import Case, difference, prove
 from quantkit.errors import QuantkitError, VerifyError
-from quantkit.export.framework import Exported, Feeds, Limit, Outputs
-from quantkit.export.inputs import parse_inputs
-from quantkit.export.prove import Case, difference, prove
 
 W = weight(8, 4)
 

@@ -28,7 +28,7 @@ from quantkit import (
     verify_file,
 )
 from quantkit.cli.app import run
-from quantkit.provenance import SOURCE, Source, source_of, source_text
+from quantkit.model.provenance import SOURCE, Source, source_of, source_text
 from quantkit.settings.record import CARRIED, Carried, carried_by, carried_text
 
 

@@ -6,7 +6,7 @@ from xml.etree.ElementTree import Element, fromstring
 
 from result_cases import candidate, example_result
 
-from quantkit.gate import badge, judge, junit_xml, rules_of
+from quantkit.evaluate.gate import badge, judge, junit_xml, rules_of
 from quantkit.result import Result, Verdict
 from quantkit.settings import GateSettings
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from result_cases import candidate, example_result
 
 from quantkit.errors import UsageError
-from quantkit.gate import judge, overall, rules_for, rules_of, with_verdicts
+from quantkit.evaluate.gate import judge, overall, rules_for, rules_of, with_verdicts
 from quantkit.result import (
     Evaluated,
     Interval,

@@ -10,10 +10,10 @@ from result_cases import candidate, example_result, float_model
 
 from quantkit.cli.app import run
 from quantkit.errors import UsageError
-from quantkit.gate import badge, judge, junit_xml, overall, rules_of, with_verdicts
-from quantkit.report.html import render_html
-from quantkit.report.markdown import render_markdown
-from quantkit.report.verdicts import cards, headline
+from quantkit.evaluate.gate import badge, judge, junit_xml, overall, rules_of, with_verdicts
+from quantkit.evaluate.report.html import render_html
+from quantkit.evaluate.report.markdown import render_markdown
+from quantkit.evaluate.report.verdicts import cards, headline
 from quantkit.result import (
     Calibrated,
     Decision,

@@ -21,7 +21,7 @@ import quantkit
 
 HOME = str(Path(quantkit.__file__).parent)
 COUNTED = {
-    "load": "model loads",  # of quantkit.graph.load
+    "load": "model loads",  # of quantkit.model.graph.load
     "Stage.write": "model writes",
     "open_data": "data openings",
     "InferenceSession.__init__": "sessions",

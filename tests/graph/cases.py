@@ -1,4 +1,4 @@
-"""Models and helpers that the tests of `quantkit.graph` share."""
+"""Models and helpers that the tests of `quantkit.model.graph` share."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -9,8 +9,8 @@ import onnx_ir as ir
 from builders import Array, graph, model, node, run, save, weight
 from onnx import TensorProto, helper, numpy_helper
 
-from quantkit.graph.load import load
-from quantkit.graph.save import staged
+from quantkit.model.graph.load import load
+from quantkit.model.graph.save import staged
 
 BIG = (20, 20)  # 1600 bytes of float32: taken out of the protobuf
 

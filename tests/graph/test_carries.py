@@ -11,8 +11,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import quantkit
 from quantkit.errors import NothingToQuantizeError
-from quantkit.graph.load import load
-from quantkit.graph.view import view_of
+from quantkit.model.graph.load import load
+from quantkit.model.graph.view import view_of
 
 N = 160
 BOOL, INT64 = TensorProto.BOOL, TensorProto.INT64

@@ -15,7 +15,7 @@ from onnx import numpy_helper
 
 from quantkit import quantize_dynamic
 from quantkit.errors import QuantkitError
-from quantkit.graph.load import load
+from quantkit.model.graph.load import load
 
 
 def op_types(normal: ir.Model) -> list[str]:

@@ -12,10 +12,10 @@ from onnx import TensorProto, numpy_helper
 
 from quantkit import calibrate, quantize_dynamic, quantize_static
 from quantkit.cli.app import run as quantkit
-from quantkit.graph.half import half_type, widen
-from quantkit.graph.load import load
-from quantkit.graph.messages import to_proto
-from quantkit.workflows.inspect import inspect_model
+from quantkit.model.graph.half import half_type, widen
+from quantkit.model.graph.load import load
+from quantkit.model.graph.messages import to_proto
+from quantkit.pipeline.inspect import inspect_model
 
 HALF = TensorProto.FLOAT16
 

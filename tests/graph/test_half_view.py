@@ -8,13 +8,13 @@ import pytest
 from builders import MS, Array, graph, model, node, weight
 from onnx import TensorProto, helper, numpy_helper
 
-from quantkit.graph.half import computes_bfloat16
-from quantkit.graph.half_view import half_slots, half_view_of
-from quantkit.graph.load import load
-from quantkit.graph.normalize import lift_floats
-from quantkit.graph.opset import opset_of
-from quantkit.graph.shapes import infer_types
-from quantkit.ops.half import HalfSlots, HalfView
+from quantkit.model.graph.half import computes_bfloat16
+from quantkit.model.graph.half_view import half_slots, half_view_of
+from quantkit.model.graph.load import load
+from quantkit.model.graph.normalize import lift_floats
+from quantkit.model.graph.opset import opset_of
+from quantkit.model.graph.shapes import infer_types
+from quantkit.model.ops.half import HalfSlots, HalfView
 
 IMAGE = [1, 8, 6, 6]
 

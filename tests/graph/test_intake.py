@@ -12,7 +12,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from quantkit import optimize, quantize_dynamic
 from quantkit.cli.app import run as quantkit
 from quantkit.errors import ModelError
-from quantkit.graph.load import load
+from quantkit.model.graph.load import load
 from quantkit.runtime.session import RUNTIME_ERRORS, load_model
 
 ONE_LINE = ("inspect", "optimize", "dynamic", "static", "calibrate")

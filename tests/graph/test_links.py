@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from quantkit import optimize
 from quantkit.cli.app import run
 from quantkit.errors import ModelError
-from quantkit.graph.load import load
+from quantkit.model.graph.load import load
 
 SECRET = weight(128, 192, seed=5).tobytes()
 

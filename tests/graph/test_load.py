@@ -33,8 +33,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from quantkit import QuantkitError, quantize_dynamic
 from quantkit.errors import ModelError, UsageError
-from quantkit.graph import mapping
-from quantkit.graph.load import LoadedModel, load
+from quantkit.model.graph import mapping
+from quantkit.model.graph.load import LoadedModel, load
 
 
 def initializer(loaded: LoadedModel, name: str) -> ir.TensorProtocol:

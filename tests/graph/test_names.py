@@ -1,4 +1,4 @@
-from quantkit.graph.edit import Names
+from quantkit.model.graph.edit import Names
 
 
 def test_a_free_name_is_given_as_it_is() -> None:

@@ -25,8 +25,8 @@ from graph.cases import (
 from onnx import TensorProto, helper, numpy_helper
 
 from quantkit import optimize, quantize_dynamic, quantize_static
-from quantkit.graph.load import load
-from quantkit.plan import Mode
+from quantkit.model.graph.load import load
+from quantkit.quantize.plan import Mode
 
 CONDITION = pytest.mark.parametrize("taken", [True, False], ids=["then", "else"])
 

@@ -24,7 +24,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from quantkit import quantize_dynamic
 from quantkit.errors import ModelError, UsageError
-from quantkit.graph.load import load
+from quantkit.model.graph.load import load
 
 EXTERNAL = pytest.mark.parametrize("external", [False, True], ids=["one-file", "external-data"])
 

@@ -14,8 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from quantkit import quantize_dynamic
 from quantkit.errors import ModelError
-from quantkit.graph.load import load
-from quantkit.graph.opset import opset_of, raise_opset
+from quantkit.model.graph.load import load
+from quantkit.model.graph.opset import opset_of, raise_opset
 
 TARGETS = (11, 13, 21)
 

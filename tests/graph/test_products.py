@@ -11,12 +11,12 @@ from builders import Array, graph, model, node, rng, run, weight
 
 import quantkit
 from calibrators import ChannelExtremes, PatchMoments, Window
-from quantkit.graph.products import Product, products_of
-from quantkit.graph.view import view_of
+from quantkit.calibration import Calibration, Request
+from quantkit.calibration.requests import ExtremesOf, PatchesOf
+from quantkit.model.graph.products import Product, products_of
+from quantkit.model.graph.view import view_of
 from quantkit.numerics.dtypes import INT8
-from quantkit.observe import Calibration, Request
-from quantkit.observe.requests import ExtremesOf, PatchesOf
-from quantkit.solve.weights import moment_requests
+from quantkit.quantize.solve.weights import moment_requests
 
 
 def products(*nodes: onnx.NodeProto, weights: dict[str, Array], **inputs: Any) -> list[Product]:

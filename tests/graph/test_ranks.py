@@ -7,8 +7,8 @@ import pytest
 from builders import Array, Shape, graph, model, node, rng, run
 from onnx import TensorProto
 
-from quantkit.graph.load import load
-from quantkit.graph.opset import raise_opset, ranks_of
+from quantkit.model.graph.load import load
+from quantkit.model.graph.opset import raise_opset, ranks_of
 
 SHAPE = (2, 3, 4, 5)
 

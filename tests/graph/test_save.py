@@ -26,9 +26,9 @@ from graph.cases import (
 
 from quantkit import quantize_dynamic
 from quantkit.errors import OutputError, QuantkitError, VerifyError
-from quantkit.graph import save as saving
-from quantkit.graph.load import load, model_files
-from quantkit.graph.save import Stage, skeleton, staged, weightless
+from quantkit.model.graph import save as saving
+from quantkit.model.graph.load import load, model_files
+from quantkit.model.graph.save import Stage, skeleton, staged, weightless
 
 EXTERNAL = pytest.mark.parametrize("external", [False, True], ids=["one-file", "external-data"])
 OLD = b"what was there before"

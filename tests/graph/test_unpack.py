@@ -9,16 +9,16 @@ from builders import Array, conv_model, graph, matmul_model, model, node, op_typ
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quantkit.emit import emit_dynamic
-from quantkit.graph.load import load
-from quantkit.graph.messages import to_proto
-from quantkit.graph.opset import raise_opset
-from quantkit.graph.unpack import STORED_BYTES, unpack
-from quantkit.graph.view import view_of
+from quantkit.model.graph.load import load
+from quantkit.model.graph.messages import to_proto
+from quantkit.model.graph.opset import raise_opset
+from quantkit.model.graph.unpack import STORED_BYTES, unpack
+from quantkit.model.graph.view import view_of
 from quantkit.numerics.blocks import BlockCodes, from_rows
-from quantkit.plan import Plan, plan_dynamic
-from quantkit.plan.model import SolvedIntegers
-from quantkit.plan.packing import with_bits
+from quantkit.quantize.emit import emit_dynamic
+from quantkit.quantize.plan import Plan, plan_dynamic
+from quantkit.quantize.plan.model import SolvedIntegers
+from quantkit.quantize.plan.packing import with_bits
 
 PROPERTY = settings(max_examples=25, deadline=None)
 

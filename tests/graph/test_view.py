@@ -10,9 +10,9 @@ import pytest
 from builders import graph, model, node, save, weight
 from onnx import TensorProto, helper
 
-from quantkit.graph.load import load
-from quantkit.graph.view import view_of
-from quantkit.ops.view import View
+from quantkit.model.graph.load import load
+from quantkit.model.graph.view import view_of
+from quantkit.model.ops.view import View
 
 
 def view(proto: onnx.ModelProto | Path, **how: Any) -> View:

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from layer_cases import cnn, float_model, quantized
 
 from quantkit.evaluate.layers.ranking import layers_of
-from quantkit.graph.channel_factors import (
+from quantkit.evaluate.match.correspondence import Correspondence, Match, Quantizer, correspondence
+from quantkit.evaluate.match.survey import same_form, survey
+from quantkit.model.graph.channel_factors import (
     KEY,
     Divisor,
     Divisors,
@@ -19,8 +21,6 @@ from quantkit.graph.channel_factors import (
     rounded,
     write_divisors,
 )
-from quantkit.match.correspondence import Correspondence, Match, Quantizer, correspondence
-from quantkit.match.survey import same_form, survey
 from quantkit.runtime.pieces import read_structure
 
 KINDS = (

@@ -7,9 +7,9 @@ from builders import Array, graph, model, node, weight
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quantkit.diff.nodes import NodesDiff, nodes_diff
-from quantkit.graph.load import load
-from quantkit.match.nodes import base_name, pair_nodes
+from quantkit.evaluate.diff.nodes import NodesDiff, nodes_diff
+from quantkit.evaluate.match.nodes import base_name, pair_nodes
+from quantkit.model.graph.load import load
 
 
 def compared(a: onnx.ModelProto, b: onnx.ModelProto) -> NodesDiff:

@@ -4,9 +4,9 @@ import onnx
 import onnxruntime.capi.onnxruntime_pybind11_state as runtime
 import pytest
 
-from quantkit.graph import normalize as fold
-from quantkit.ops import float_ops
-from quantkit.ops.float_ops import (
+from quantkit.model.graph import normalize as fold
+from quantkit.model.ops import float_ops
+from quantkit.model.ops.float_ops import (
     BIASED,
     BY_CONSTANT,
     CLIPS,
@@ -22,7 +22,7 @@ from quantkit.ops.float_ops import (
     channel_axis,
     having,
 )
-from quantkit.ops.integer_ops import INTEGER_OPS, STATIC_OPS
+from quantkit.model.ops.integer_ops import INTEGER_OPS, STATIC_OPS
 from quantkit.targets import TARGETS, Target
 
 _CONTRIB = {s.name: s for s in runtime.get_all_operator_schema() if s.domain == "com.microsoft"}

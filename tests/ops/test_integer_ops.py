@@ -5,7 +5,7 @@ import onnxruntime.capi.onnxruntime_pybind11_state as runtime
 import pytest
 from onnx.defs import OpSchema
 
-from quantkit.ops.integer_ops import (
+from quantkit.model.ops.integer_ops import (
     CONVERSIONS,
     INTEGER_OPS,
     INTEGER_PRODUCTS,

@@ -12,7 +12,7 @@ from builders import MS, graph, matmul_model, model, node, op_types, rng, run, s
 
 from quantkit import ort, quantize_dynamic
 from quantkit.errors import NothingToQuantizeError, UsageError
-from quantkit.workflows.reproduce import reproduce
+from quantkit.pipeline.reproduce import reproduce
 
 
 def cnn() -> onnx.ModelProto:

@@ -46,7 +46,7 @@ def test_a_package_has_all_that_an_image_is_built_from(tmp_path: Path) -> None:
     made = packed(linear(tmp_path), tmp_path / "out")
     files = files_of(tmp_path / "out")
     assert {name for name in files if not name.startswith("app/")} == WRITTEN
-    assert "app/quantkit/serve/__main__.py" in files
+    assert "app/quantkit/deploy/serve/__main__.py" in files
     assert set(made.files) == set(files) - {"deployment.json"}
     assert made.image.startswith("linear:")
     assert len(made.commands) == 4
@@ -180,7 +180,7 @@ def test_a_failure_keeps_the_older_package(tmp_path: Path, monkeypatch: pytest.M
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("quantkit.workflows.package.sbom", full)
+    monkeypatch.setattr("quantkit.pipeline.package.sbom", full)
     with pytest.raises(OutputError, match="No space left on device; nothing was changed"):
         packed(model, out)
     assert files_of(tmp_path) == before

@@ -11,9 +11,8 @@ from package_cases import ABSENT, files_of
 from serve_cases import linear
 
 from quantkit import PackageSettings, package_model
-from quantkit.errors import UsageError
-from quantkit.package import lock
-from quantkit.package.lock import (
+from quantkit.deploy.package import lock
+from quantkit.deploy.package.lock import (
     SERVER,
     Package,
     download,
@@ -22,8 +21,9 @@ from quantkit.package.lock import (
     machine,
     read_lock,
 )
-from quantkit.package.server_files import LICENCE, server_files
-from quantkit.provenance import runtime_package, software
+from quantkit.deploy.package.server_files import LICENCE, server_files
+from quantkit.errors import UsageError
+from quantkit.model.provenance import runtime_package, software
 
 HASH = "0123456789abcdef" * 4
 ROOT = Path(__file__).parents[2]
@@ -48,9 +48,11 @@ def test_packages_come_with_what_they_need() -> None:
 
 def test_no_module_of_the_server_reaches_what_is_not_in_the_image() -> None:
     found = server_files()
-    assert {"quantkit/serve/app.py", "quantkit/__init__.py", "calibrators/__init__.py"} <= set(
-        found
-    )
+    assert {
+        "quantkit/deploy/serve/app.py",
+        "quantkit/__init__.py",
+        "calibrators/__init__.py",
+    } <= set(found)
     assert not [
         name
         for name in found
@@ -78,7 +80,7 @@ def test_a_build_of_onnxruntime_under_another_name_is_found(
             name = {"onnxruntime": "absent-package", "onnxruntime-gpu": "onnxruntime"}[name]
         return real(name)
 
-    monkeypatch.setattr("quantkit.provenance.record.version", version)
+    monkeypatch.setattr("quantkit.model.provenance.record.version", version)
     assert runtime_package() == ("onnxruntime-gpu", real("onnxruntime"))
     assert software()["onnxruntime"] == real("onnxruntime")
 

@@ -71,7 +71,7 @@ def test_the_dockerfile_is_what_a_platform_engineer_accepts(folder: Path) -> Non
     assert [word for word, _ in found].count("FROM") == 2
     assert ("USER", "10001:10001") in final
     assert ("STOPSIGNAL", "SIGTERM") in final
-    assert json.loads(dict(final)["CMD"])[:3] == ["python", "-m", "quantkit.serve"]
+    assert json.loads(dict(final)["CMD"])[:3] == ["python", "-m", "quantkit.deploy.serve"]
     health = dict(final)["HEALTHCHECK"]
     assert json.loads(health[health.index("[") :])[:2] == ["python", "-c"]
     assert "ORT_DISABLE_TELEMETRY=1" in dict(final)["ENV"]

@@ -12,8 +12,8 @@ from package_cases import files_of, packed
 from serve_cases import linear
 
 from quantkit import PackageSettings, ServeSettings
+from quantkit.deploy.package.facts import slug
 from quantkit.errors import UsageError
-from quantkit.package.facts import slug
 
 HOSTILE = (
     "a b$(rm -rf).onnx",

@@ -15,7 +15,7 @@ from package_cases import packed, running, smoke
 from serve_cases import linear
 
 from quantkit import DataSettings, ImageSettings, ServeSettings
-from quantkit.package.smoke import compared, values
+from quantkit.deploy.package.smoke import compared, values
 
 
 def test_it_says_how_far_the_answer_is_from_the_recorded_one(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from builders import graph, model, node, weight
 from onnx import TensorProto
 
 from quantkit.errors import UnknownNodeError, UsageError
-from quantkit.graph.view import view_of
-from quantkit.plan import Kept, Mode, plan_blocks
-from quantkit.plan.blocks import packed_bytes, slow_path
+from quantkit.model.graph.view import view_of
+from quantkit.quantize.plan import Kept, Mode, plan_blocks
+from quantkit.quantize.plan.blocks import packed_bytes, slow_path
 from quantkit.settings import WeightsSettings
 
 

@@ -13,8 +13,8 @@ from static_cases import X, chain, ready, seen_ranges, write
 
 import quantkit
 from quantkit.errors import UsageError
-from quantkit.ops.float_ops import SELECTS
-from quantkit.plan import Mode, Plan, plan_static, ranges_needed
+from quantkit.model.ops.float_ops import SELECTS
+from quantkit.quantize.plan import Mode, Plan, plan_static, ranges_needed
 from quantkit.settings import NodeRule, QdqSettings, RecoverSettings, StaticSettings, TensorRule
 from quantkit.targets import target
 

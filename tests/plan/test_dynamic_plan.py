@@ -6,10 +6,10 @@ import pytest
 from builders import graph, matmul_model, model, node, weight
 
 from quantkit.errors import UnknownNodeError, UsageError
-from quantkit.graph.load import load
-from quantkit.graph.view import view_of
-from quantkit.ops.view import View
-from quantkit.plan import Mode, Plan, plan_dynamic
+from quantkit.model.graph.load import load
+from quantkit.model.graph.view import view_of
+from quantkit.model.ops.view import View
+from quantkit.quantize.plan import Mode, Plan, plan_dynamic
 from quantkit.settings import DynamicSettings
 from quantkit.spec import PerAxis, PerTensor
 

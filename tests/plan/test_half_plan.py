@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from onnx import TensorProto
 
 from quantkit.errors import UnknownNodeError, UsageError
-from quantkit.graph.half_view import half_view_of
-from quantkit.graph.load import load
-from quantkit.graph.normalize import lift_floats
+from quantkit.model.graph.half_view import half_view_of
+from quantkit.model.graph.load import load
+from quantkit.model.graph.normalize import lift_floats
+from quantkit.model.ops.half import FloatConstant, HalfView
 from quantkit.numerics.half import half_loss
-from quantkit.ops.half import FloatConstant, HalfView
-from quantkit.plan import Mode, Plan, check_target_of, plan_half, read_plan, write_plan
+from quantkit.quantize.plan import Mode, Plan, check_target_of, plan_half, read_plan, write_plan
 from quantkit.settings import Float16Settings
 from quantkit.targets import DEFAULT
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quantkit.model.ops.view import Node, View
 from quantkit.numerics.dtypes import UINT8
-from quantkit.ops.view import Node, View
-from quantkit.plan import ActivationPlan, Kept, Mode, NodePlan, Plan
-from quantkit.plan.measured import Costs, Losses, choose, predict
+from quantkit.quantize.plan import ActivationPlan, Kept, Mode, NodePlan, Plan
+from quantkit.quantize.plan.measured import Costs, Losses, choose, predict
 
 _PRODUCTS = frozenset({"Conv", "MatMul"})
 
@@ -162,7 +162,7 @@ def chain(count: int, seed: int = 0) -> tuple[View, Plan, Costs]:
 
 
 def test_work_grows_with_the_nodes_and_not_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    import quantkit.plan.measured as module
+    import quantkit.quantize.plan.measured as module
 
     sizes = []
     whole = module._source_side

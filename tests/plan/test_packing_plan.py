@@ -6,11 +6,11 @@ from builders import conv_model, graph, model, node, weight
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantkit.graph.load import load
-from quantkit.graph.view import view_of
-from quantkit.ops.view import View
-from quantkit.plan import Plan, plan_dynamic
-from quantkit.plan.packing import int8_grid, same_bits, with_bits
+from quantkit.model.graph.load import load
+from quantkit.model.graph.view import view_of
+from quantkit.model.ops.view import View
+from quantkit.quantize.plan import Plan, plan_dynamic
+from quantkit.quantize.plan.packing import int8_grid, same_bits, with_bits
 from quantkit.settings import DynamicSettings
 
 

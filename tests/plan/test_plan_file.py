@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from static_cases import Ready, X, chain, matmuls, open_ranges, ready, write_plan_of
 
-from quantkit.emit.static import Format
 from quantkit.errors import UsageError
 from quantkit.numerics.dtypes import INT8, INT16, UINT8, UINT16
-from quantkit.plan import Mode, Plan, check_fits, diff_plans, read_plan, write_plan
-from quantkit.plan.model import ActivationPlan, BlockFormat, NodePlan, WeightPlan
+from quantkit.quantize.emit.static import Format
+from quantkit.quantize.plan import Mode, Plan, check_fits, diff_plans, read_plan, write_plan
+from quantkit.quantize.plan.model import ActivationPlan, BlockFormat, NodePlan, WeightPlan
 from quantkit.settings import QdqSettings
 from quantkit.spec import PerAxis, PerTensor, QuantSpec
 
@@ -244,7 +244,7 @@ def test_scales_that_a_move_does_not_keep_are_refused_where_they_would_be_wrong(
         ('{"format": "quantkit.plan.1", "nodes": [], "nodes": []}', "the key 'nodes' stands twice"),
         ('{"format": "quantkit.plan.1", "min_opset": "13", "nodes": [], "weights": []}', "got `str`"),
         ('{"format": "quantkit.plan.1", "min_opset": 13, "nodes": [], "weights": [], "more": 1}', "more"),
-        ('{"format": "quantkit.plan.0"}', "is not a plan that this quantkit reads"),
+        ('{"format": "quantkit.quantize.plan.0"}', "is not a plan that this quantkit reads"),
         ('{"format": "quantkit.plan.1"}', "is wrong: Object missing required field `min_opset`"),
         ('{"format": "quantkit.plan.1", "min_opset": 13, "nodes": [{"mode": "fast"}]}', "is wrong"),
         (('{"format": "quantkit.plan.1", "min_opset": 13, "nodes": [], "weights": [], "activations": '

@@ -18,7 +18,7 @@ from quantkit import RecoverSettings, StaticSettings, TensorRule, ort, quantize_
 from quantkit.cli.app import run as run_command
 from quantkit.errors import UsageError
 from quantkit.numerics.dtypes import INT8
-from quantkit.plan import Format, Plan, diff_plans, read_plan, write_plan
+from quantkit.quantize.plan import Format, Plan, diff_plans, read_plan, write_plan
 from quantkit.settings import StaticFormat
 from quantkit.targets import DEFAULT, TARGETS, registry
 

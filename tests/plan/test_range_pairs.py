@@ -12,13 +12,13 @@ from builders import Array, Shape, graph, model, node, rng, weight
 from static_cases import Ready, chain, conv, conv_weights, open_ranges, planned, ready
 
 from quantkit import RecoverSettings, calibrate, quantize_static
-from quantkit.graph.load import load
-from quantkit.graph.view import view_of
-from quantkit.observe.points import points_of
-from quantkit.plan import Mode, Plan
+from quantkit.calibration.points import points_of
+from quantkit.model.graph.load import load
+from quantkit.model.graph.view import view_of
+from quantkit.pipeline.calibrate import needed_by_any
+from quantkit.quantize.plan import Mode, Plan
 from quantkit.settings import StaticSettings
 from quantkit.targets import TARGETS, Target
-from quantkit.workflows.calibrate import needed_by_any
 
 # How an operator is written behind tensor "T": its inputs and attributes, and how many outputs it has.
 Form = tuple[list[str], dict[str, Any]]

@@ -20,7 +20,7 @@ from static_cases import (
 )
 
 from quantkit.numerics.dtypes import UINT8
-from quantkit.plan import Mode, Plan
+from quantkit.quantize.plan import Mode, Plan
 from quantkit.settings import ActivationType, NodeRule, QdqSettings, StaticSettings, TensorRule
 
 ZERO, ONE = np.array(0, np.float32), np.array(1, np.float32)

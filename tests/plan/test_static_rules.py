@@ -9,7 +9,7 @@ from static_cases import IMAGE, chain, conv, conv_weights, matmuls, modes, plann
 
 from quantkit.errors import UnknownNodeError, UsageError
 from quantkit.numerics.dtypes import INT8
-from quantkit.plan import Mode, Plan
+from quantkit.quantize.plan import Mode, Plan
 from quantkit.settings import Coverage, NodeRule, StaticSettings, TensorRule
 
 

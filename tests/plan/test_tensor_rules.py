@@ -8,9 +8,9 @@ from builders import graph, model, node, weight
 from onnx_ir import from_proto
 
 from quantkit.errors import UsageError
-from quantkit.graph.view import view_of
-from quantkit.plan import Plan, check_settings, plan_static
-from quantkit.plan.model import Format
+from quantkit.model.graph.view import view_of
+from quantkit.quantize.plan import Plan, check_settings, plan_static
+from quantkit.quantize.plan.model import Format
 from quantkit.settings import QdqSettings, StaticSettings, TensorRule
 
 ENDS = {"x": (-1.0, 3.0), "m": (-2.0, 2.0), "y": (0.0, 5.0)}

@@ -19,9 +19,9 @@ import simulated
 from builders import graph, model, node, rng, weight
 
 import quantkit.files
+from quantkit.calibration import forks
 from quantkit.cli.app import run
-from quantkit.graph import mapping
-from quantkit.observe import forks
+from quantkit.model.graph import mapping
 
 K = 256
 COMMANDS = {
@@ -82,7 +82,7 @@ def test_a_command_runs_and_runs_again(
 
 
 def test_processes_that_are_started_see_the_system_too(tmp_path: Path) -> None:
-    code = "from quantkit.observe import forks; print(forks.sys.platform, forks.can_fork())"
+    code = "from quantkit.calibration import forks; print(forks.sys.platform, forks.can_fork())"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
     )

@@ -10,11 +10,11 @@ import pytest
 from builders import rng
 from provenance_cases import WAYS, contents, data_file, float_model, write
 
-from quantkit.provenance import read_provenance
+from quantkit.model.provenance import read_provenance
+from quantkit.pipeline.calibrate import CalibrateOptions
+from quantkit.pipeline.pipeline import static
+from quantkit.pipeline.record import StaticJob
 from quantkit.settings import RecoverSettings, StaticSettings
-from quantkit.workflows.calibrate import CalibrateOptions
-from quantkit.workflows.pipeline import static
-from quantkit.workflows.record import StaticJob
 
 PROGRAM = """
 import sys

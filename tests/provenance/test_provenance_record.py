@@ -14,8 +14,8 @@ from result_cases import example_result
 
 import quantkit
 from quantkit.errors import ModelError
-from quantkit.graph.load import load
-from quantkit.provenance import (
+from quantkit.model.graph.load import load
+from quantkit.model.provenance import (
     KEY,
     Provenance,
     calibrated_of,
@@ -25,10 +25,10 @@ from quantkit.provenance import (
     read_entry,
     read_provenance,
 )
+from quantkit.pipeline.inspect import inspect_model
 from quantkit.result import DataSource
 from quantkit.settings import DataSettings, ImageSettings, TextSettings
 from quantkit.settings.record import data_settings_of, to_record
-from quantkit.workflows.inspect import inspect_model
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_without_a_record(inputs: tuple[Path, Path]) -> None:
     [
         ("{", "not JSON"),
         ("[]", "schema is 'None'"),
-        ('{"schema":"quantkit.provenance/9"}', "not of this version"),
+        ('{"schema":"quantkit.model.provenance/9"}', "not of this version"),
         ('{"schema":"quantkit.provenance/1"}', "missing required field"),
         ('{"schema":"quantkit.provenance/1","kind":"magic"}', "Invalid enum value"),
     ],

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, expect
 from report_cases import hard_result, judged_result, tuned_result, unlabelled_result, with_layers
 from result_cases import candidate
 
-from quantkit.report import write_html
+from quantkit.evaluate.report import write_html
 
 _LAYERS = 2000
 # Only boxes that scroll may hold what is wider than the page: elsewhere it would be cut off.

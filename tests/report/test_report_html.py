@@ -28,7 +28,7 @@ from report_cases import (
 from result_cases import candidate, example_result, float_model
 
 from quantkit.errors import OutputError
-from quantkit.report import picture_svg, render_html, render_markdown, write_pages
+from quantkit.evaluate.report import picture_svg, render_html, render_markdown, write_pages
 from quantkit.result import (
     SCHEMA,
     Evaluated,

@@ -19,7 +19,7 @@ from report_cases import (
 )
 from result_cases import candidate, example_result
 
-from quantkit.report import render_markdown
+from quantkit.evaluate.report import render_markdown
 from quantkit.result import OutputDrift, SampleSqnr
 
 _LIMIT = 60_000

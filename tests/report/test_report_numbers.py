@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantkit.report import numbers
+from quantkit.evaluate.report import numbers
 from quantkit.result import Interval, Metric, OutputDrift, SampleSqnr
 
 

@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from quantkit.report.palette import TOKENS, Theme, contrast, look, resolved
+from quantkit.evaluate.report.palette import TOKENS, Theme, contrast, look, resolved
 
 _THEMES: tuple[Theme, ...] = ("light", "dark")
 # Machado, Oliveira and Fernandes 2009, severity 1, on linear RGB.
@@ -82,6 +82,6 @@ def test_as_many_as_49_candidates_look_different() -> None:
 def test_themes_have_the_same_tokens_and_styles_use_only_those() -> None:
     assert set(TOKENS["light"]) == set(TOKENS["dark"])
     for name in ("plot.css", "style.css"):
-        css = (files("quantkit.report") / "templates" / name).read_text(encoding="utf-8")
+        css = (files("quantkit.evaluate.report") / "templates" / name).read_text(encoding="utf-8")
         assert set(re.findall(r"var\(--([a-z0-9-]+)\)", css)) <= set(TOKENS["light"])
         assert "var(" not in resolved(css, "dark")

@@ -21,9 +21,9 @@ from report_cases import (
 )
 from result_cases import candidate, example_result, float_model
 
-from quantkit.report import accuracy_size_svg
-from quantkit.report.palette import look
-from quantkit.report.plots import (
+from quantkit.evaluate.report import accuracy_size_svg
+from quantkit.evaluate.report.palette import look
+from quantkit.evaluate.report.plots import (
     accuracy_size,
     forest,
     latency,
@@ -33,11 +33,11 @@ from quantkit.report.plots import (
     samples,
     size_bars,
 )
-from quantkit.report.plots.accuracy_size import accuracy_chart
-from quantkit.report.plots.intervals import Group, Row, interval_plot
-from quantkit.report.plots.scales import Scale, nice_step
-from quantkit.report.plots.scatter import apart, labels_for, shown_range
-from quantkit.report.plots.widths import shorten, text_width
+from quantkit.evaluate.report.plots.accuracy_size import accuracy_chart
+from quantkit.evaluate.report.plots.intervals import Group, Row, interval_plot
+from quantkit.evaluate.report.plots.scales import Scale, nice_step
+from quantkit.evaluate.report.plots.scatter import apart, labels_for, shown_range
+from quantkit.evaluate.report.plots.widths import shorten, text_width
 from quantkit.result import Evaluated, Interval, Result, Rule
 
 _SVG = "{http://www.w3.org/2000/svg}"

@@ -13,11 +13,11 @@ from result_cases import example_result
 
 from quantkit import gate_result
 from quantkit.errors import UsageError
-from quantkit.gate import rules_of, with_verdicts
-from quantkit.report import accuracy_size_svg, picture_svg
-from quantkit.report.html import render_html
-from quantkit.report.markdown import render_markdown
-from quantkit.report.plots import frontier, frontier_svg, judged_drop, lost_unit
+from quantkit.evaluate.gate import rules_of, with_verdicts
+from quantkit.evaluate.report import accuracy_size_svg, picture_svg
+from quantkit.evaluate.report.html import render_html
+from quantkit.evaluate.report.markdown import render_markdown
+from quantkit.evaluate.report.plots import frontier, frontier_svg, judged_drop, lost_unit
 from quantkit.result import (
     Interval,
     Metric,

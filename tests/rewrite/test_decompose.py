@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from static_cases import write
 
-from quantkit.emit.static import Format
-from quantkit.graph.load import load
-from quantkit.graph.shapes import infer
-from quantkit.plan import Mode
-from quantkit.rewrite.decompose import decompose
+from quantkit.model.graph.load import load
+from quantkit.model.graph.shapes import infer
+from quantkit.quantize.emit.static import Format
+from quantkit.quantize.plan import Mode
+from quantkit.quantize.rewrite.decompose import decompose
 from quantkit.targets import TARGETS
 
 SHAPE = (1, 8, 12, 12)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from static_cases import IMAGE, X, conv, conv_weights, ready
 
 from calibrators import ChannelExtremes
-from quantkit.graph.products import products_of
+from quantkit.model.graph.products import products_of
 from quantkit.numerics.grids import lossless_rows
-from quantkit.rewrite.equalize import Group, equalize, extreme_requests, groups_of
+from quantkit.quantize.rewrite.equalize import Group, equalize, extreme_requests, groups_of
 
 BOUNDS = {"low": np.array(0, np.float32), "high": np.array(6, np.float32)}
 

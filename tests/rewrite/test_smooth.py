@@ -11,10 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibrators import ChannelMoments, PatchMoments, Window
-from quantkit.graph.view import view_of
+from quantkit.calibration.requests import MomentsOf
+from quantkit.model.graph.view import view_of
 from quantkit.numerics.grids import lossless_rows
-from quantkit.observe.requests import MomentsOf
-from quantkit.rewrite.smooth import Smoothable, Smoothed, smooth, smoothable, smoothing_requests
+from quantkit.quantize.rewrite.smooth import (
+    Smoothable,
+    Smoothed,
+    smooth,
+    smoothable,
+    smoothing_requests,
+)
 
 K, N = 8, 6
 

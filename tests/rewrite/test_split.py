@@ -8,8 +8,8 @@ import pytest
 from builders import graph, node, op_types, run, weight
 from rewrite.simplify.simplify_cases import build, made_up, serialized
 
-from quantkit.graph.load import load
-from quantkit.rewrite.split import split_fused
+from quantkit.model.graph.load import load
+from quantkit.quantize.rewrite.split import split_fused
 
 ACTIVATIONS: list[tuple[str, list[float]]] = [
     ("Relu", []),

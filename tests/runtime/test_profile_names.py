@@ -2,9 +2,9 @@
 
 from builders import graph, model, node, weight
 
-from quantkit.graph.load import load
-from quantkit.graph.view import view_of
-from quantkit.plan import Plan
+from quantkit.model.graph.load import load
+from quantkit.model.graph.view import view_of
+from quantkit.quantize.plan import Plan
 from quantkit.runtime.profile import Kernel, Profile, costs_of
 
 

@@ -9,10 +9,10 @@ from builders import Array, graph, model, node, rng
 from integer_cases import pair, product
 from static_cases import X, chain, conv, conv_weights, matmuls, write
 
-from quantkit.emit import Format
 from quantkit.evaluate.integer_layers import integer_layers, share, worst_db
-from quantkit.graph.load import load
+from quantkit.model.graph.load import load
 from quantkit.numerics.dtypes import INT8, UINT8, IntType
+from quantkit.quantize.emit import Format
 from quantkit.runtime.saturation import integer_products, saturating_nodes
 from quantkit.settings import StaticSettings
 

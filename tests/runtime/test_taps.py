@@ -11,10 +11,10 @@ import pytest
 from builders import Array, graph, model, node, rng, run, save, weight
 from onnx import TensorProto, helper
 
-from quantkit.graph.load import load
-from quantkit.observe import MinMaxOf, Request, SketchOf
-from quantkit.observe.job import Job, OpenJob
-from quantkit.observe.requests import StatisticOf
+from quantkit.calibration import MinMaxOf, Request, SketchOf
+from quantkit.calibration.job import Job, OpenJob
+from quantkit.calibration.requests import StatisticOf
+from quantkit.model.graph.load import load
 from quantkit.runtime.session import make_session
 from quantkit.runtime.taps import Runner, read_tensors
 

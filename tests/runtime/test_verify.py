@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 
 from quantkit import QuantizeResult, quantize_dynamic
 from quantkit.errors import ModelError, RuntimeSupportError, VerifyError
-from quantkit.graph.load import load
+from quantkit.model.graph.load import load
 from quantkit.runtime import check_result as verify
 from quantkit.runtime.check_result import (
     Agreement,
@@ -501,7 +501,7 @@ def test_a_candidate_that_fails_is_not_written(
     def failed(*_: Any, **__: Any) -> None:
         raise VerifyError("not good enough")
 
-    monkeypatch.setattr("quantkit.workflows.realize.compare_apart", failed)
+    monkeypatch.setattr("quantkit.pipeline.realize.compare_apart", failed)
     (tmp_path / "q.onnx").write_bytes(b"old")
     with pytest.raises(VerifyError, match="not good enough"):
         quantized(matmul_model(), tmp_path)

@@ -10,8 +10,8 @@ from builders import Array, graph, model, node, run, save, sqnr, weight
 from half_cases import FORMS, Form, Kind, images, network
 from onnx import TensorProto
 
-from quantkit.graph.half import RUN_WIDE
-from quantkit.graph.load import load
+from quantkit.model.graph.half import RUN_WIDE
+from quantkit.model.graph.load import load
 from quantkit.runtime.check_result import Reference, compare, run_float
 from quantkit.runtime.kernels import half_kernels, runtime_of
 from quantkit.runtime.session import RUNTIME_ERRORS, make_session

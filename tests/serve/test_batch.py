@@ -9,10 +9,10 @@ import pytest
 from builders import graph, model, node, save
 from serve_cases import linear, picky, slow, wait_for
 
-from quantkit.serve.batch import Answer, Job, Line, Rules
-from quantkit.serve.engine import Engine, load_engine
-from quantkit.serve.predict import Sent, predictor
-from quantkit.serve.protocol import RequestError
+from quantkit.deploy.serve.batch import Answer, Job, Line, Rules
+from quantkit.deploy.serve.engine import Engine, load_engine
+from quantkit.deploy.serve.predict import Sent, predictor
+from quantkit.deploy.serve.protocol import RequestError
 from quantkit.settings import DataSettings
 
 

@@ -15,12 +15,12 @@ from serve_drift import KINDS, LEVEL, simulate
 
 from quantkit.api.gate import gate_live
 from quantkit.cli.app import run
+from quantkit.deploy.serve.drift import compared
 from quantkit.errors import UsageError
-from quantkit.gate.live import alarms, judge_live
+from quantkit.evaluate.gate.live import alarms, judge_live
 from quantkit.numerics.rates import evidence, wilson
 from quantkit.result import Rule
 from quantkit.result.live import Live, Pairs, merged
-from quantkit.serve.drift import compared
 from quantkit.settings import GateSettings
 
 EMPTY = Live(reference="r", candidate="c")

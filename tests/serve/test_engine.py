@@ -11,12 +11,12 @@ from builders import graph, model, node, save, weight
 from onnx import TensorProto
 from serve_cases import linear
 
+from quantkit.deploy.serve.engine import Engine, _tried, load_engine
+from quantkit.deploy.serve.mixing import mixing_operator
+from quantkit.deploy.serve.predict import answer
 from quantkit.errors import ModelError, UsageError
-from quantkit.serve.engine import Engine, _tried, load_engine
-from quantkit.serve.mixing import mixing_operator
-from quantkit.serve.predict import answer
+from quantkit.pipeline.pipeline import dynamic
 from quantkit.settings import DynamicSettings
-from quantkit.workflows.pipeline import dynamic
 
 
 def test_a_model_is_loaded_run_and_described(tmp_path: Path) -> None:

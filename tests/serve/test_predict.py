@@ -16,10 +16,10 @@ from PIL import Image
 from serve_cases import Server, linear, serving
 
 from quantkit.data import InputSpec, open_data
+from quantkit.deploy.serve.engine import load_engine
+from quantkit.deploy.serve.predict import Predictor, Sent, Wanted, answer, parts_of, predictor
+from quantkit.deploy.serve.protocol import RequestError
 from quantkit.errors import UsageError
-from quantkit.serve.engine import load_engine
-from quantkit.serve.predict import Predictor, Sent, Wanted, answer, parts_of, predictor
-from quantkit.serve.protocol import RequestError
 from quantkit.settings import DataSettings, ImageSettings, TextSettings
 from quantkit.settings.record import CARRIED, Carried, carried_text
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from quantkit.serve.protocol import DTYPES, Port, RequestError, Wanted, decoded, encoded
+from quantkit.deploy.serve.protocol import DTYPES, Port, RequestError, Wanted, decoded, encoded
 
 NUMBERS = [name for name in DTYPES if name != "BYTES"]
 SHAPES = arrays.array_shapes(max_dims=3, max_side=4)

@@ -21,10 +21,10 @@ from builders import graph, model, node, save, weight
 from serve_cases import ROOT, WAIT, Server, infer_body, linear, serving, slow, wait_for
 from starlette.responses import Response
 
-from quantkit.serve.calls import Calls
-from quantkit.serve.main import _listening
-from quantkit.serve.service import start_service
-from quantkit.serve.wire import Connection, infer_paths
+from quantkit.deploy.serve.calls import Calls
+from quantkit.deploy.serve.main import _listening
+from quantkit.deploy.serve.service import start_service
+from quantkit.deploy.serve.wire import Connection, infer_paths
 from quantkit.settings import Recipe, ServeSettings
 
 X = np.random.default_rng(0).standard_normal((1, 8)).astype(np.float32)
@@ -170,7 +170,7 @@ def test_connections_that_nobody_uses_are_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever was sent to keep them: a line break behind a request, the body of one that was answered, no reading."""
-    monkeypatch.setattr("quantkit.serve.wire._PATIENCE", 0.3)
+    monkeypatch.setattr("quantkit.deploy.serve.wire._PATIENCE", 0.3)
     wide = weight(8, 1_000_000)
     made = model(
         graph(

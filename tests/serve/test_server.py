@@ -39,9 +39,9 @@ from serve_cases import (
     wait_for,
 )
 
+from quantkit.deploy.serve.main import _listening, _stamp, _stoppable, _Watch
+from quantkit.deploy.serve.protocol import DTYPES
 from quantkit.errors import install_command
-from quantkit.serve.main import _listening, _stamp, _stoppable, _Watch
-from quantkit.serve.protocol import DTYPES
 from quantkit.settings import ServeSettings
 
 JSON = {"Content-Type": "application/json"}
@@ -102,7 +102,7 @@ def test_a_wrong_method_is_told_the_right_one(server: Server) -> None:
 def test_lines_on_a_terminal_are_for_people(tmp_path: Path) -> None:
     ours, theirs = os.openpty()
     port, path = free_port(), linear(tmp_path)
-    command = [sys.executable, "-m", "quantkit.serve", str(path), "--port", str(port)]
+    command = [sys.executable, "-m", "quantkit.deploy.serve", str(path), "--port", str(port)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen([*command, "--drain-s", "0"], stderr=theirs, env=environment)
     os.close(theirs)
@@ -576,7 +576,7 @@ def test_a_file_that_changed_while_it_was_loaded_is_loaded_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stamp is of the time before: a file that came between loading and the first look would never be noticed."""
-    monkeypatch.setattr("quantkit.serve.main._LOOKS", 0.01)
+    monkeypatch.setattr("quantkit.deploy.serve.main._LOOKS", 0.01)
     file, reloaded = linear(tmp_path), Event()
     service = SimpleNamespace(
         loaded=SimpleNamespace(engine=SimpleNamespace(path=file)),
@@ -619,7 +619,7 @@ def test_what_cannot_be_served_ends_with_2_and_a_line(tmp_path: Path) -> None:
             ([good, "--require-token"], "set QUANTKIT_TOKEN"),
             ([good, "--share", "200%", "--shadow", good], "out of range"),
         ):
-            ways = (["quantkit.serve"], ["quantkit", "serve"])
+            ways = (["quantkit.deploy.serve"], ["quantkit", "serve"])
             for command in ways if "--share" in arguments else ways[:1]:
                 done = subprocess.run(
                     [sys.executable, "-m", *command, *arguments],
@@ -644,7 +644,7 @@ def test_it_can_be_stopped_while_it_loads(tmp_path: Path, sign: signal.Signals, 
         [
             sys.executable,
             "-m",
-            "quantkit.serve",
+            "quantkit.deploy.serve",
             str(linear(tmp_path)),
             "--labels",
             str(pipe),
@@ -697,7 +697,7 @@ drain_s = 0
 def test_a_missing_package_is_named(tmp_path: Path) -> None:
     (tmp_path / "starlette.py").write_text("raise ModuleNotFoundError('no', name='starlette')")
     done = subprocess.run(
-        [sys.executable, "-m", "quantkit.serve", str(linear(tmp_path))],
+        [sys.executable, "-m", "quantkit.deploy.serve", str(linear(tmp_path))],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
@@ -734,10 +734,10 @@ def test_a_server_imports_little(tmp_path: Path) -> None:
     """What an image with a server in it must hold: nothing that makes models, and no command line."""
     code = (
         "import sys; from pathlib import Path\n"
-        "import quantkit.serve.app, quantkit.serve.calls, quantkit.serve.main, quantkit.serve.wire\n"
+        "import quantkit.deploy.serve.app, quantkit.deploy.serve.calls, quantkit.deploy.serve.main, quantkit.deploy.serve.wire\n"
         "from quantkit.settings import Recipe, ServeSettings\n"
-        "s = quantkit.serve.service.start_service(Path(sys.argv[1]), ServeSettings(), Recipe())\n"
-        "quantkit.serve.app.make_app(quantkit.serve.calls.Calls(s))\n"
+        "s = quantkit.deploy.serve.service.start_service(Path(sys.argv[1]), ServeSettings(), Recipe())\n"
+        "quantkit.deploy.serve.app.make_app(quantkit.deploy.serve.calls.Calls(s))\n"
         "print(*sorted({name.partition('.')[0] for name in sys.modules}))\n"
     )
     done = subprocess.run(

@@ -21,6 +21,7 @@ from quantkit.cli.gate import GateFlags
 from quantkit.cli.quantize_float16 import Float16Flags
 from quantkit.cli.quantize_static import StaticFlags
 from quantkit.errors import UsageError
+from quantkit.pipeline.evaluate import EvaluateOptions
 from quantkit.settings import (
     CalibrateSettings,
     DataSettings,
@@ -38,7 +39,6 @@ from quantkit.settings import (
 )
 from quantkit.settings.declare import Declared, declared
 from quantkit.settings.values import WrongTypeError
-from quantkit.workflows.evaluate import EvaluateOptions
 
 KINDS = (
     CalibrateSettings,

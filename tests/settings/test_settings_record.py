@@ -21,7 +21,7 @@ from quantkit import (
     TextSettings,
 )
 from quantkit.errors import ModelError
-from quantkit.provenance import is_sealed, provenance_from_text, read_entry
+from quantkit.model.provenance import is_sealed, provenance_from_text, read_entry
 from quantkit.settings import DynamicSettings, Float16Settings
 from quantkit.settings.record import (
     CARRIED,

@@ -11,15 +11,15 @@ import pytest
 from block_cases import branches, chain, language_model, planned, samples, with_floats
 from builders import graph, model, node, rng, run, save, sqnr, weight
 
-from quantkit.graph.products import products_of
-from quantkit.graph.view import view_of
+from quantkit.calibration.monitor import Silent
+from quantkit.model.graph.products import products_of
+from quantkit.model.graph.view import view_of
 from quantkit.numerics.blocks import BlockCodes, BlockGrid, solve_blocks
-from quantkit.observe.monitor import Silent
-from quantkit.plan import Plan
-from quantkit.rewrite.awq import scale_inputs
-from quantkit.rewrite.smooth import smoothable
-from quantkit.solve.blocks import BlockSettings, CodesFolder, solve_blind, solve_in_order
-from quantkit.solve.sensitivity import errors_by_bits, weight_noise
+from quantkit.quantize.plan import Plan
+from quantkit.quantize.rewrite.awq import scale_inputs
+from quantkit.quantize.rewrite.smooth import smoothable
+from quantkit.quantize.solve.blocks import BlockSettings, CodesFolder, solve_blind, solve_in_order
+from quantkit.quantize.solve.sensitivity import errors_by_bits, weight_noise
 
 Feeds = list[dict[str, Any]]
 
@@ -122,7 +122,7 @@ def test_what_has_codes_is_not_solved_again_and_later_layers_come_out_alike(
         shapes.append(rows.shape)
         return solve_blocks(rows, *rest, **how)
 
-    monkeypatch.setattr("quantkit.solve.blocks.solve_blocks", counted)
+    monkeypatch.setattr("quantkit.quantize.solve.blocks.solve_blocks", counted)
     one.solved(tmp_path / "b", store)
     assert len(shapes) == 1
     np.testing.assert_array_equal(store["w2"].codes, whole["w2"].codes)

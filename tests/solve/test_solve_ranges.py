@@ -12,12 +12,18 @@ from static_cases import Ready, X, chain, conv_weights, ready, seen_ranges
 import quantkit
 from calibrators import Peaks, Sketch
 from quantkit import Prepared, RecoverSettings, StaticSettings
-from quantkit.plan.model import SolvedIntegers
+from quantkit.quantize.plan.model import SolvedIntegers
+from quantkit.quantize.solve.losses import Meter
+from quantkit.quantize.solve.ranges import (
+    Observed,
+    clip_weights,
+    fit_ranges,
+    numbers_without,
+    observe_parts,
+)
 from quantkit.runtime.check_result import Excess
 from quantkit.runtime.session import make_session
 from quantkit.runtime.taps import read_tensors
-from quantkit.solve.losses import Meter
-from quantkit.solve.ranges import Observed, clip_weights, fit_ranges, numbers_without, observe_parts
 
 LOUD = 40.0
 RELU = node("Relu", ["a"], ["b"], "relu")
@@ -230,7 +236,7 @@ def test_noise_is_the_same_whether_or_not_the_first_layers_run_again(
 ) -> None:
     weights = conv_weights("c1", "c2")
     whole = Fitted(weights)
-    monkeypatch.setattr("quantkit.solve.losses._PLACES", 1)
+    monkeypatch.setattr("quantkit.quantize.solve.losses._PLACES", 1)
     cut = Fitted(weights)
     assert len(cut.meter._segments.starts) > len(whole.meter._segments.starts) == 1
     assert cut.weights == whole.weights

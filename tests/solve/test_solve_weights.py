@@ -15,17 +15,17 @@ from static_cases import IMAGE, Ready, X, conv, conv_weights, ready, seen_ranges
 
 import quantkit
 from calibrators import PatchMoments, Window
-from quantkit.emit import emit_static
-from quantkit.graph.products import Layout, Product, products_of
+from quantkit.calibration import Calibration
+from quantkit.model.graph.products import Layout, Product, products_of
 from quantkit.numerics.dtypes import INT4, INT8, INT16, UINT4, UINT8, UINT16, IntType
 from quantkit.numerics.pairs import FREE, PAIRED, is_within
 from quantkit.numerics.second_order import output_error
 from quantkit.numerics.weights import dequantize_weight, fit, quantize_weight
-from quantkit.observe import Calibration
-from quantkit.plan import Plan
-from quantkit.solve.empirical_bias import correct_biases
-from quantkit.solve.rounding import Rounding, solve_weight
-from quantkit.solve.weights import moment_requests, solve
+from quantkit.quantize.emit import emit_static
+from quantkit.quantize.plan import Plan
+from quantkit.quantize.solve.empirical_bias import correct_biases
+from quantkit.quantize.solve.rounding import Rounding, solve_weight
+from quantkit.quantize.solve.weights import moment_requests, solve
 from quantkit.spec import PerAxis, PerTensor, QuantSpec
 
 CONV = Layout(shape=(6, 3, 3, 3), channel=0, summed=(2, 3, 1))

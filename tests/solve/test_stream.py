@@ -12,8 +12,8 @@ from builders import Array, Shape, graph, model, node, rng, run, save, weight
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quantkit.quantize.solve.stream import Stream, Stretch, stretches_of
 from quantkit.runtime.pieces import Structure, read_structure
-from quantkit.solve.stream import Stream, Stretch, stretches_of
 
 
 def residual() -> onnx.ModelProto:

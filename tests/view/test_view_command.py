@@ -13,7 +13,7 @@ from result_cases import candidate
 
 from quantkit import QInt8, quantize_dynamic, quantize_static, view_model
 from quantkit.cli.app import run
-from quantkit.report import write_html
+from quantkit.evaluate.report import write_html
 
 HOSTILE = "</script><script>window.hit=1</script><img src=x onerror=alert(1)>"
 

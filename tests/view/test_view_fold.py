@@ -14,11 +14,11 @@ from odd_graphs import odd_graph
 from random_graphs import random_graph
 
 from quantkit import QInt8, quantize_dynamic, quantize_static
-from quantkit.graph.load import load
+from quantkit.deploy.view.facts import Box, Page
+from quantkit.deploy.view.fold import fold, nodes_in_order
+from quantkit.model.graph.load import load
+from quantkit.pipeline.view import ViewOptions, view
 from quantkit.samples import __file__ as samples
-from quantkit.view.facts import Box, Page
-from quantkit.view.fold import fold, nodes_in_order
-from quantkit.workflows.view import ViewOptions, view
 
 SAMPLE = Path(samples).parent / "fashion_cnn.onnx"
 IMAGES = np.load(Path(samples).parent / "fashion_test.npz")

@@ -5,8 +5,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantkit.view.groups import Scope, Tree, group_boxes
-from quantkit.view.layers import Layout, lay_out
+from quantkit.deploy.view.groups import Scope, Tree, group_boxes
+from quantkit.deploy.view.layers import Layout, lay_out
 
 Graph = tuple[list[Scope], list[list[int]]]
 

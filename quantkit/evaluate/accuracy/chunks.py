@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrators import Sketch
+from quantkit.calibration.job import sample_digest
+from quantkit.calibration.prepare import batch_for
 from quantkit.data import InputSpec, Label, Sample, collate, fixed_batch
 from quantkit.errors import DataError
 from quantkit.evaluate.accuracy.models import OpenModel, OutputSpec, Source
-from quantkit.observe.job import sample_digest
-from quantkit.observe.prepare import batch_for
 from quantkit.runtime.session import RUNTIME_ERRORS, first_line
 
 __all__ = ["UNITS", "Array", "Chunk", "Runner", "Unit"]

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from quantkit.calibration.prepare import inputs_of
 from quantkit.data import (
     Description,
     InputSpec,
@@ -24,7 +25,6 @@ from quantkit.data import (
 )
 from quantkit.data.model import digest
 from quantkit.errors import DataError, ModelError, RuntimeSupportError, UsageError
-from quantkit.observe.prepare import inputs_of
 from quantkit.runtime.session import RUNTIME_ERRORS, load_model, make_session, why_not_loaded
 from quantkit.settings import DataSettings
 

@@ -20,9 +20,9 @@ from quantkit.evaluate.accuracy.chunks import Runner
 from quantkit.evaluate.accuracy.figures import Figure, Indices, Mean, as_interval
 from quantkit.evaluate.accuracy.measuring import Measuring
 from quantkit.evaluate.accuracy.models import OpenModel, Source
+from quantkit.model.provenance import DataOrigin, read_provenance
 from quantkit.numbers import counted
 from quantkit.numerics.statistics import holm, mcnemar_exact
-from quantkit.provenance import DataOrigin, read_provenance
 from quantkit.result import Decision, Metric, OutputDrift, Slice
 
 __all__ = [

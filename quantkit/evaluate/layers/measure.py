@@ -28,9 +28,9 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from quantkit.match.correspondence import Match, Quantizer
-from quantkit.match.regions import Read, Region
-from quantkit.match.survey import Noise, Survey
+from quantkit.evaluate.match.correspondence import Match, Quantizer
+from quantkit.evaluate.match.regions import Read, Region
+from quantkit.evaluate.match.survey import Noise, Survey
 from quantkit.runtime.pieces import (
     Kind,
     Part,

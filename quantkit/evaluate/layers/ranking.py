@@ -1,7 +1,7 @@
 """Which layers of a quantized model lose most: the error that each alone brings, and the accumulated one.
 
-Needs nothing but the two files and some samples. See `quantkit.match.correspondence` for how tensors are matched,
-`quantkit.match.regions` for what a layer is, and `quantkit.evaluate.layers.measure` for what is run.
+Needs nothing but the two files and some samples. See `quantkit.evaluate.match.correspondence` for how tensors are matched,
+`quantkit.evaluate.match.regions` for what a layer is, and `quantkit.evaluate.layers.measure` for what is run.
 What a layer's error comes from is said in one sentence.
 """
 
@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from quantkit.evaluate.layers.measure import Errors, Models, Seen, measure
 from quantkit.evaluate.layers.trial import excluded_by, name_of, try_floats
-from quantkit.match.correspondence import Quantizer, correspondence
-from quantkit.match.regions import Read, Region
-from quantkit.match.survey import find_layers, sqnr_of
-from quantkit.ops.integer_ops import INTEGER_OPS, Role
+from quantkit.evaluate.match.correspondence import Quantizer, correspondence
+from quantkit.evaluate.match.regions import Read, Region
+from quantkit.evaluate.match.survey import find_layers, sqnr_of
+from quantkit.model.ops.integer_ops import INTEGER_OPS, Role
 from quantkit.result import Advice, Layer, Layers
 from quantkit.runtime.pieces import Structure, read_structure, subgraphs
 

@@ -29,12 +29,12 @@ from quantkit.evaluate.layers.measure import (
     switch_of,
     switched,
 )
-from quantkit.match.correspondence import Quantizer
-from quantkit.match.regions import Region
-from quantkit.match.survey import Noise, sqnr_of
+from quantkit.evaluate.match.correspondence import Quantizer
+from quantkit.evaluate.match.regions import Region
+from quantkit.evaluate.match.survey import Noise, sqnr_of
+from quantkit.model.ops.float_ops import CLIPS, MATRIX_PRODUCTS
+from quantkit.model.provenance import KEY as PROVENANCE
 from quantkit.numerics.decibels import decibels
-from quantkit.ops.float_ops import CLIPS, MATRIX_PRODUCTS
-from quantkit.provenance import KEY as PROVENANCE
 from quantkit.result import Advice
 from quantkit.runtime.pieces import Part, needed, part_of
 
@@ -259,7 +259,7 @@ class _Trial:
         """Return by which share a run becomes longer and the file larger if a layer is float.
 
         A layer in integers is taken to be as much faster than in float as the whole model is. A Conv that only this
-        layer reads becomes float with it (`quantkit.plan.static`), and costs as well.
+        layer reads becomes float with it (`quantkit.quantize.plan.static`), and costs as well.
         """
         feeds = self.samples[0]
         candidate = self.models.candidate

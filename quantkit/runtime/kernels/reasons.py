@@ -12,7 +12,7 @@ from itertools import islice
 import numpy as np
 import onnx_ir as ir
 
-from quantkit.ops import fact_of
+from quantkit.model.ops import fact_of
 from quantkit.runtime.kernels.site import (
     HALVES,
     Operand,

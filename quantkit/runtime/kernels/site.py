@@ -7,7 +7,7 @@ from functools import cached_property
 
 import onnx_ir as ir
 
-from quantkit.ops.float_ops import CLIPS
+from quantkit.model.ops.float_ops import CLIPS
 
 __all__ = ["HALVES", "Exit", "Operand", "Readers", "Site", "int_attribute", "type_of"]
 

@@ -22,10 +22,10 @@ import onnx
 import onnx_ir as ir
 
 from quantkit.files import scratch
-from quantkit.graph.load import load, read_structure
-from quantkit.graph.messages import proto_graphs
-from quantkit.ops.float_ops import FLOAT_PRODUCTS
-from quantkit.ops.integer_ops import CONVERSIONS, INTEGER_OPS, INTEGER_PRODUCTS, is_quantized
+from quantkit.model.graph.load import load, read_structure
+from quantkit.model.graph.messages import proto_graphs
+from quantkit.model.ops.float_ops import FLOAT_PRODUCTS
+from quantkit.model.ops.integer_ops import CONVERSIONS, INTEGER_OPS, INTEGER_PRODUCTS, is_quantized
 from quantkit.result import NodeRuns, Runs, Runtime
 from quantkit.runtime.kernels.reasons import NOTHING, STATIC, Reason, why_float
 from quantkit.runtime.kernels.site import Readers

@@ -9,10 +9,10 @@ from builders import MS, Array, graph, matmul_model, model, node, save, weight
 from graph.cases import function_model, if_model, loop_model
 from onnx import TensorProto, helper, numpy_helper
 
-from quantkit.graph.size.by_cause import account
+from quantkit.model.graph.size.by_cause import account
+from quantkit.pipeline.pipeline import dynamic
 from quantkit.samples import fashion_mnist
 from quantkit.settings import DynamicSettings
-from quantkit.workflows.pipeline import dynamic
 
 SCALE, ZERO = np.array(0.1, np.float32), np.array(0, np.uint8)
 INTEGERS = np.arange(400, dtype=np.uint8).reshape(20, 20)

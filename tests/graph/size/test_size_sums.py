@@ -17,9 +17,9 @@ from onnxruntime.quantization import QuantType
 from onnxruntime.quantization import quantize_dynamic as ort_dynamic
 
 from quantkit.errors import ModelError
-from quantkit.graph.load import load
-from quantkit.graph.size.by_cause import Accounts, ByteRanges, account
-from quantkit.workflows.inspect import inspect_model
+from quantkit.model.graph.load import load
+from quantkit.model.graph.size.by_cause import Accounts, ByteRanges, account
+from quantkit.pipeline.inspect import inspect_model
 
 MODELS_FOLDER = Path(__file__).resolve().parents[4] / "shared" / "models"
 REAL = sorted(MODELS_FOLDER.rglob("*.onnx")) if MODELS_FOLDER.is_dir() else []

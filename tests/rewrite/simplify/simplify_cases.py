@@ -8,10 +8,10 @@ import onnx_ir as ir
 from builders import Array, graph, model, node, rng, run
 from onnx import TensorProto
 
-from quantkit.graph import save
-from quantkit.graph.load import load
-from quantkit.graph.save import skeleton
-from quantkit.rewrite.simplify import SimplifyReport, simplify
+from quantkit.model.graph import save
+from quantkit.model.graph.load import load
+from quantkit.model.graph.save import skeleton
+from quantkit.quantize.rewrite.simplify import SimplifyReport, simplify
 
 OPSETS = (7, 9, 11, 13, 15, 18, 21)
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from rewrite.simplify.simplify_cases import OPSETS, assert_kept, build, simplified
 
 from quantkit.errors import UsageError
-from quantkit.graph.load import load
-from quantkit.rewrite.simplify import PASSES, select, simplify
+from quantkit.model.graph.load import load
+from quantkit.quantize.rewrite.simplify import PASSES, select, simplify
 
 
 def test_a_report_counts_nodes_and_changes() -> None:

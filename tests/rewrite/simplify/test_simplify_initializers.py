@@ -17,9 +17,9 @@ from rewrite.simplify.simplify_cases import (
     simplified,
 )
 
-from quantkit.graph.load import load
-from quantkit.graph.mapping import MappedFile
-from quantkit.rewrite.simplify.subexpressions import tie_weights
+from quantkit.model.graph.load import load
+from quantkit.model.graph.mapping import MappedFile
+from quantkit.quantize.rewrite.simplify.subexpressions import tie_weights
 
 
 @pytest.mark.parametrize("opset", OPSETS)

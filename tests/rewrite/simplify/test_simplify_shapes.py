@@ -9,9 +9,9 @@ from onnx import TensorProto, helper
 from rewrite.simplify.simplify_cases import assert_kept, build, if_graph, simplified
 
 from quantkit.errors import ModelError
-from quantkit.graph.load import load
-from quantkit.graph.shapes import dims, known
-from quantkit.rewrite.simplify import PASSES, simplify
+from quantkit.model.graph.load import load
+from quantkit.model.graph.shapes import dims, known
+from quantkit.quantize.rewrite.simplify import PASSES, simplify
 
 shapes = PASSES["shapes"]
 

@@ -1,0 +1,354 @@
+"""One pass over opened samples: fit batch and groups to what the first samples show, run, audit.
+
+Takes a loaded model and opened samples, never paths; `quantkit.pipeline.calibrate` is the line from a path to a file.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from calibrators import Entropy, MeanSquaredError, MinMax, Percentile
+from quantkit.calibration.audit import Audit, audit_of, glanced_at
+from quantkit.calibration.calibration import Calibration, sketch_method
+from quantkit.calibration.distributed import cluster, run_on, workers_of
+from quantkit.calibration.job import Job, close, opened
+from quantkit.calibration.monitor import Monitor
+from quantkit.calibration.notes import names_of, require_values, warnings_of, without_unseen
+from quantkit.calibration.observations import Observations
+from quantkit.calibration.points import Points
+from quantkit.calibration.prepare import (
+    MEMORY,
+    batch_for,
+    grouped,
+    inputs_of,
+    job_key,
+    rows_for,
+    runs_together,
+    try_out,
+)
+from quantkit.calibration.requests import (
+    CalibratorOf,
+    MinMaxOf,
+    PatchesOf,
+    Request,
+    SketchOf,
+    StatisticOf,
+    values_counted,
+)
+from quantkit.calibration.run import Checkpoint, Pass, observe, observe_stream
+from quantkit.data import InputSpec, Sample, Samples, Stream, collate, fixed_batch
+from quantkit.errors import DataError, UsageError
+from quantkit.model.graph.half import half_type, widened_note
+from quantkit.model.graph.load import LoadedModel
+from quantkit.model.provenance import cpu_name, model_digest, software
+from quantkit.settings import DataSettings
+from quantkit.targets import cores
+
+__all__ = ["MOST_SAMPLES", "CalibrateOptions", "collect"]
+
+MOST_SAMPLES = 256  # beyond, ranges hardly move, and the rest is worth more for judging
+
+_GLANCED_AT = 128  # tensors of an audit that only warns
+_PROGRAM = 200 << 20  # bytes that Python and its libraries take
+_LEAST = 64 << 20  # bytes that workers have in any case
+_STREAM = 128  # samples that a stream is taken to have, until it ends
+DEFAULT = CalibratorOf(name="mse")
+# The methods whose ranges the audit compares.
+METHODS = (MinMax(), Percentile(), Entropy(), MeanSquaredError())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrateOptions:
+    """How to calibrate.
+
+    Attributes:
+        method: The calibrator that gives the ranges. One that reads the sketches may be changed
+            afterwards; another (a moving average) collects its own in the same pass.
+        minmax_only: Take only minima and maxima, inside the graph: fastest, no other method afterwards.
+        every_value: Count every value instead of about a million evenly spaced ones a tensor.
+        ranges: Ask for what ranges are made of. Without, only `requests` are answered, and nothing is audited.
+        compare: Let the audit look at every tensor and compare all methods; else it glances at some.
+        requests: What else is to be seen in the same pass.
+        skip_bad: Leave out samples that cannot be read.
+        workers: Processes on this machine, threads where it cannot fork; None: one per core.
+        scheduler: Address of a dask scheduler, whose workers are used instead.
+        threads: For one operator; more than one only for models too large to run twice at a time.
+        memory: Bytes of activations that may be held at once.
+        most: Samples to calibrate with where the settings give no limit and there are more; None: all.
+    """
+
+    method: CalibratorOf = DEFAULT
+    minmax_only: bool = False
+    every_value: bool = False
+    ranges: bool = True
+    compare: bool = True
+    requests: tuple[Request, ...] = ()
+    skip_bad: bool = False
+    workers: int | None = None
+    scheduler: str | None = None
+    threads: int = 1
+    memory: int = MEMORY
+    most: int | None = MOST_SAMPLES
+
+
+def collect(  # noqa: PLR0913 - one parameter per question
+    loaded: LoadedModel,
+    samples: Samples | Stream,
+    points: Points,
+    options: CalibrateOptions,
+    settings: DataSettings,
+    monitor: Monitor,
+    *,
+    partial_file: Path | None = None,
+) -> Calibration:
+    """Run a float model on samples and return what was asked for.
+
+    Args:
+        loaded: The model; its file is read by workers of other processes, so it must stay where it is meanwhile.
+        samples: The data, opened for the inputs of this model.
+        points: The tensors whose ranges are taken, where `options` ask for ranges.
+        options: What is asked for, and who works.
+        settings: Which samples, in which order, and how much memory.
+        monitor: Told what is done.
+        partial_file: Where an interrupted run leaves what it has seen, and is taken up again; None: nowhere.
+
+    Raises:
+        DataError: A sample cannot be read, or the model does not run on it.
+    """
+    inputs = inputs_of(loaded)
+    monitor.data_found(samples.description)
+    fingerprint = _fingerprint(samples)
+    with loaded.watched():
+        model = model_digest(loaded)
+    job = Job(
+        key="",
+        model=loaded.source,
+        loaded=loaded,
+        model_key=model["sha256"],
+        samples=samples if isinstance(samples, Samples) else None,
+        groups=(_requests(points, samples, options, settings),),
+        batch=settings.batch or 0,
+        limit=settings.limit,
+        shuffle=settings.shuffle and isinstance(samples, Samples),
+        seed=settings.seed,
+        skip_bad=options.skip_bad,
+        threads=options.threads,
+    )
+    monitor.stage("Trying the first sample")
+    glance = _in_parts(points, options)
+    try:
+        with loaded.watched():
+            if isinstance(samples, Samples):
+                room = _room(loaded, job, options, settings)
+                job = _fitted(job, inputs, options, room, fingerprint, alone=points.branched)
+                seen = _observe(job, partial_file, glance, options, monitor)
+            else:
+                seen = _observe_stream(job, samples, inputs, glance, options, monitor)
+    finally:
+        close()
+    whole = seen.whole()
+    found = asdict(samples.description) | {"fingerprint": fingerprint}
+    if not options.ranges:
+        header = {"data": found, "order": _order(job)}
+        return Calibration(seen=whole, method=options.method, header=header)
+    monitor.stage("Auditing")
+    whole, never = without_unseen(whole)
+    require_values(whole)
+    audit = _audited(seen, whole, options)
+    return Calibration(
+        seen=whole,
+        method=options.method,
+        header={
+            "model": model,
+            "data": found,
+            "order": _order(job),
+            "software": software(),
+            "cpu": cpu_name(),
+            "audit": asdict(audit),
+            "names": names_of(job, audit),
+            "warnings": [
+                *([widened_note(half)] if (half := half_type(loaded.model)) else []),
+                *warnings_of(points, whole, audit, samples.description, never),
+            ],
+        },
+    )
+
+
+def _audited(seen: Pass, whole: Observations, options: CalibrateOptions) -> Audit:
+    judge = sketch_method(options.method) or MinMax()
+    methods = [judge if m.name == judge.name else m for m in METHODS if options.compare]
+    return audit_of(
+        seen.segments,
+        whole,
+        judge,
+        methods,
+        workers=_workers(options),
+        most=None if options.compare else _GLANCED_AT,
+    )
+
+
+def _in_parts(points: Points, options: CalibrateOptions) -> Callable[[Request], bool]:
+    """Return which requests are answered for each part of the data as well: what the audit looks at, and is not too large."""
+    most = None if options.compare else _GLANCED_AT
+    tensors = frozenset(glanced_at(points.tensors, most) if options.ranges else ())
+    return lambda request: request.tensor in tensors and not request.statistic.once
+
+
+def _room(loaded: LoadedModel, job: Job, options: CalibrateOptions, settings: DataSettings) -> int:
+    """Return what workers together may take for activations and counts: what a limit leaves beside all else.
+
+    Estimated, not measured: a run that is taken up again must find the same groups.
+    """
+    if settings.memory is None:
+        return options.memory
+    shared = sum(r.statistic.nbytes for r in job.groups[0] if isinstance(r.statistic, PatchesOf))
+    left = settings.memory - _PROGRAM - 2 * loaded.nbytes - shared
+    return min(options.memory, max(left, _LEAST))
+
+
+def _fingerprint(samples: Samples | Stream) -> str:
+    """Return what names the data; a stream has no name, and is never resumed."""
+    return samples.fingerprint() if isinstance(samples, Samples) else ""
+
+
+def _requests(
+    points: Points, samples: Samples | Stream, options: CalibrateOptions, settings: DataSettings
+) -> tuple[Request, ...]:
+    known = len(samples) if isinstance(samples, Samples) else _STREAM
+    count = values_counted(min(known, settings.limit or known))
+    if not options.ranges:
+        return tuple(dict.fromkeys(options.requests))
+    kinds: list[StatisticOf] = [SketchOf(most=None if options.every_value else count)]
+    if options.minmax_only:
+        kinds = [MinMaxOf()]
+    if sketch_method(options.method) is None:
+        kinds.append(options.method)
+    asked = [Request(tensor=tensor, statistic=kind) for tensor in points.tensors for kind in kinds]
+    return tuple(dict.fromkeys((*asked, *options.requests)))
+
+
+def _order(job: Job) -> dict[str, Any]:
+    return {"batch": job.batch, "limit": job.limit, "shuffle": job.shuffle, "seed": job.seed}
+
+
+def _fitted(
+    job: Job,
+    inputs: Sequence[InputSpec],
+    options: CalibrateOptions,
+    room: int,
+    fingerprint: str,
+    *,
+    alone: bool,
+) -> Job:
+    """Fit batch and groups to what the first samples show, so that all fits into `room`; give the job its key.
+
+    `alone`: do not run samples together, of which each takes branches of its own.
+    """
+    wanted = job.batch
+    first = _first(job, 1)[0]
+    batch = batch_for(inputs, first, wanted or 1)
+    job = replace(job, batch=batch, whole_batches=fixed_batch(inputs) is not None)
+    samples = _first(job, batch)
+    if job.whole_batches and len(samples) < batch:
+        raise DataError(
+            f"The model takes batches of {batch}, and there are only {len(samples)} samples."
+        )
+    nbytes = try_out(opened(job), collate(samples)[0], first)
+    if not (wanted or alone) and fixed_batch(inputs) is None and not _is_ordered(options):
+        together = _first(job, rows_for(first, nbytes, len(job.order())))
+        batch = len(together) if runs_together(opened(job), together) else 1
+        nbytes = {tensor: n * batch for tensor, n in nbytes.items()}
+    opened(job).session.rest()
+    groups = grouped(job.groups[0], nbytes, memory=room // _workers(options))
+    job = replace(job, batch=batch, groups=groups)
+    return replace(job, key=job_key(job, fingerprint))
+
+
+def _first(job: Job, count: int) -> list[Sample]:
+    """Return the first samples that can be read."""
+    assert job.samples is not None  # noqa: S101 - streams are not fitted
+    found: list[Sample] = []
+    for number in job.order().tolist():
+        try:
+            found.append(job.samples[number])
+        except DataError:
+            if not job.skip_bad:
+                raise
+        if len(found) == count:
+            break
+    if not found:
+        raise DataError("None of the samples can be read.")
+    return found
+
+
+def _is_ordered(options: CalibrateOptions) -> bool:
+    return options.method.ordered or any(r.statistic.ordered for r in options.requests)
+
+
+def _workers(options: CalibrateOptions) -> int:
+    if _is_ordered(options):
+        return 1
+    if options.workers is not None:
+        return options.workers
+    return cores()
+
+
+def _observe(
+    job: Job,
+    partial_file: Path | None,
+    parted: Callable[[Request], bool],
+    options: CalibrateOptions,
+    monitor: Monitor,
+) -> Pass:
+    checkpoint = Checkpoint(partial_file, job.key) if partial_file is not None else None
+    monitor.start(len(job.groups) * len(job.order()))
+    run = partial(
+        observe,
+        job,
+        parted=parted,
+        checkpoint=checkpoint,
+        tick=monitor.tick,
+        resumed=monitor.resumed,
+    )
+    if options.scheduler is None:
+        return run(workers=_workers(options))
+    if _is_ordered(options):
+        raise UsageError(
+            "What is asked for depends on the order of the samples (a moving average does): it runs on "
+            "one worker, without --scheduler."
+        )
+    with cluster(options.scheduler, monitor.stage) as client:
+        workers = len(workers_of(client)) or 1
+        monitor.start(len(job.groups) * len(job.order()))
+        return run(workers=workers, engine=partial(run_on, client))
+
+
+def _observe_stream(
+    job: Job,
+    stream: Stream,
+    inputs: Sequence[InputSpec],
+    parted: Callable[[Request], bool],
+    options: CalibrateOptions,
+    monitor: Monitor,
+) -> Pass:
+    if options.scheduler is not None:
+        raise UsageError(
+            "A Python iterator cannot be sent to a cluster: give a path, or a sequence."
+        )
+    samples = iter(stream)
+    first = next(samples, None)
+    if first is None:
+        raise DataError("The data has no samples.")
+    batch = batch_for(inputs, first, job.batch or 1)
+    job = replace(job, batch=batch, whole_batches=fixed_batch(inputs) is not None)
+    monitor.start(None)
+    return observe_stream(
+        job,
+        chain([first], samples),
+        workers=_workers(options),
+        parted=parted,
+        tick=monitor.tick,
+    )

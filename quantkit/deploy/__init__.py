@@ -1,0 +1,1 @@
+"""Into and out of quantkit: export from frameworks, view, serve, package."""

@@ -1,0 +1,258 @@
+"""What SOURCE is: an object of Python code, or a file of a framework; never a pickle, which runs code when it is read."""
+
+import importlib
+import importlib.util
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from shutil import which
+from types import ModuleType
+from typing import Any, Literal
+
+from quantkit.deploy.export.blame import blamed
+from quantkit.errors import ModelError, QuantkitError, UsageError, as_os_error, install_command
+from quantkit.settings import closest
+
+__all__ = ["Kind", "Loaded", "commit_of", "kind_of", "load_object", "need_torch", "quiet_import"]
+__all__ += ["own_path", "user_code"]
+
+_TORCH = (
+    "This source needs PyTorch, which is not installed: install its CPU build with the command that PyTorch's 'Get started' "
+    "page shows for compute platform CPU (a plain 'pip install torch' brings CUDA and 5 GB on Linux), and {}."
+)
+
+Kind = Literal["object", "program", "torchscript", "keras", "tflite", "saved model"]
+
+_PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+_SUFFIXES: dict[str, Kind] = {".pt2": "program", ".keras": "keras", ".tflite": "tflite"}
+_PICKLED = {".pkl", ".pickle", ".joblib", ".pth", ".pt", ".ckpt", ".bin", ".sav"}
+_HOW = "give package.module:factory, path/to/file.py:factory, or a .pt2, TorchScript, .keras, .tflite or SavedModel file"
+
+
+def kind_of(source: str) -> Kind:
+    """Say what a source is, by what it holds rather than by its name.
+
+    Raises:
+        UsageError: It is nothing that can be exported; a pickle is named as one.
+    """
+    path = Path(source)
+    if path.is_dir():
+        if (path / "saved_model.pb").is_file():
+            return "saved model"
+        raise UsageError(f"'{source}' is a folder without saved_model.pb: {_HOW}.")
+    if path.is_file():
+        return _kind_of_file(path)
+    if ":" in source.removeprefix(path.drive):
+        return "object"
+    if path.suffix in {*_SUFFIXES, *_PICKLED, ".onnx", ".py"} or os.sep in source:
+        raise as_os_error(UsageError(f"'{source}' does not exist."), FileNotFoundError)
+    raise UsageError(f"'{source}' is no source of a model: {_HOW}.")
+
+
+def _kind_of_file(path: Path) -> Kind:
+    if path.suffix == ".onnx":
+        raise UsageError(f"'{path}' is an ONNX model already: 'quantkit optimize' simplifies it.")
+    if path.suffix == ".py":
+        raise UsageError(
+            f"Which object of '{path}'? Write {path}:NAME, where NAME returns the model."
+        )
+    with path.open("rb") as file:
+        head = file.read(8)
+    if path.suffix in _SUFFIXES and not head.startswith(_PICKLES):
+        return _SUFFIXES[path.suffix]
+    if head[4:8] == b"TFL3":
+        return "tflite"
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+        if any(name.endswith("constants.pkl") for name in names) and any(
+            "/code/" in n for n in names
+        ):
+            return "torchscript"
+        if any("models/" in name and name.endswith(".json") for name in names):
+            return "program"
+    raise UsageError(
+        f"'{path}' is a pickle, or no model at all: a pickle runs whatever code it holds when it is read, and holds no "
+        f"code of the model; give the code as package.module:factory, and torch weights with --weights."
+        if path.suffix in _PICKLED or head.startswith(_PICKLES) or zipfile.is_zipfile(path)
+        else f"'{path}' is no source of a model: {_HOW}."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """An object of the user's code.
+
+    Attributes:
+        value: The object.
+        name: How it is called in records: without folders.
+        file: Where its code is; None if that cannot be told.
+    """
+
+    value: Any
+    name: str
+    file: Path | None
+
+
+def load_object(source: str) -> Loaded:
+    """Import ``package.module:name`` or ``path/to/file.py:name``; the current folder is searched first.
+
+    Raises:
+        UsageError: There is no such module or name, or its code fails; the message names the line.
+    """
+    place, _, name = source.rpartition(":")
+    if not place or not name:
+        raise UsageError(f"'{source}' is no source of a model: {_HOW}.")
+    module = _module(place, source)
+    found: Any = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            said = sorted(n for n, v in vars(module).items() if callable(v) and n[:1] != "_")
+            named = closest(name, said) or (f": there is {', '.join(said[:8])}" if said else "")
+            raise UsageError(f"'{place}' has no '{name}'{named}.")
+        found = getattr(found, part)
+    file = getattr(module, "__file__", None)
+    shown = Path(place).name if place.endswith(".py") else place
+    return Loaded(value=found, name=f"{shown}:{name}", file=Path(file) if file else None)
+
+
+@contextmanager
+def own_path() -> Iterator[None]:
+    """Leave `sys.path` as it was: what is beside a user's file must not stand before installed modules afterwards."""
+    before = sys.path.copy()
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+
+
+def _module(place: str, source: str) -> ModuleType:
+    if place.endswith(".py"):
+        return _module_of_file(Path(place))
+    if not all(part.isidentifier() for part in place.split(".")):
+        raise UsageError(f"'{place}' is no name of a module: {_HOW}.")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        with user_code(f"Importing '{place}'"):
+            return importlib.import_module(place)
+    except UsageError as e:
+        missing = getattr(e.__cause__, "name", None) or place
+        if place == missing or place.startswith(f"{missing}."):
+            raise UsageError(
+                f"There is no module '{missing}' here or among the installed ones: '{source}' is read as MODULE:NAME."
+            ) from e
+        raise
+
+
+def _module_of_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise as_os_error(UsageError(f"'{path}' does not exist."), FileNotFoundError)
+    for folder in (
+        str(Path.cwd()),
+        str(path.resolve().parent),
+    ):  # what stands beside it can be imported
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+    name = _free_name(path)
+    spec = importlib.util.spec_from_file_location(name, path.resolve())
+    if spec is None or spec.loader is None:
+        raise UsageError(f"'{path}' cannot be imported as Python code.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        with user_code(f"Importing '{path}'"):
+            spec.loader.exec_module(module)
+    except ModelError as e:
+        sys.modules.pop(name, None)
+        if "relative import" not in str(e.__cause__):
+            raise
+        raise UsageError(
+            f"'{path}' imports from its own package: give it as package.{path.stem}:NAME, from the folder that holds the "
+            "package."
+        ) from e
+    return module
+
+
+def _free_name(path: Path) -> str:
+    """Return how a file's module is called: as the file, unless that is a module which others need."""
+    known = sys.modules.get(path.stem)
+    ours = known is None or getattr(known, "__file__", None) == str(path.resolve())
+    return path.stem if ours else f"{path.stem}_of_{path.resolve().parent.name}"
+
+
+@contextmanager
+def user_code(doing: str) -> Iterator[None]:
+    """Run code of the user's: what it prints goes to the error stream, and what it raises is one line.
+
+    It finds no arguments of the command line: those are quantkit's.
+
+    Raises:
+        UsageError: A package that it imports is not there; of torch, how to get the right one.
+        ModelError: It failed; the message names the user's line.
+    """
+    arguments = sys.argv
+    sys.argv = arguments[:1]
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    except QuantkitError:
+        raise
+    except ModuleNotFoundError as e:
+        missing = e.name or str(e)
+        if missing.partition(".")[0] == "torch":
+            raise UsageError(_TORCH.format(install_command("export"))) from e
+        raise UsageError(f"{doing} needs the module '{missing}': install it.") from e
+    except (Exception, SystemExit) as e:
+        raise ModelError(f"{doing} fails: {blamed(e)}.") from e
+    finally:
+        sys.argv = arguments
+
+
+def quiet_import(name: str, needs: str) -> ModuleType:
+    """Import a package that quantkit does without.
+
+    Args:
+        name: Of the module.
+        needs: What to say if it is not there: one sentence with what to install.
+
+    Raises:
+        UsageError: It is not installed, or does not load.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as e:
+        raise UsageError(needs if getattr(e, "name", None) else f"{needs} ({e})") from e
+
+
+def commit_of(file: Path | None) -> tuple[str, bool]:
+    """Return the git commit that a file's folder is at, and whether it has changes since; "" where there is none."""
+    git = which("git")
+    if file is None or git is None:
+        return "", False
+
+    def asked(*words: str) -> str:
+        command = [git, "-C", str(file.resolve().parent), *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - git itself
+        return done.stdout.strip() if done.returncode == 0 else ""
+
+    commit = asked("rev-parse", "HEAD")
+    tracked = bool(commit) and bool(asked("ls-files", "--", str(file.resolve())))
+    if not tracked:  # the folder may lie within somebody else's repository
+        return "", False
+    return commit, bool(asked("status", "--porcelain", "--untracked-files=no"))
+
+
+def need_torch() -> Any:
+    """Import torch.
+
+    Raises:
+        UsageError: It is not installed; the message says how to get the build for CPUs.
+    """
+    return quiet_import("torch", _TORCH.format(install_command("export")))

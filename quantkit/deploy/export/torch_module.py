@@ -1,0 +1,541 @@
+"""A `torch.nn.Module`: made ready and run; `torch_trace` exports it. torch is imported when it is used."""
+
+import copy
+import inspect
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
+from dataclasses import dataclass, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantkit.deploy.export.blame import blamed
+from quantkit.deploy.export.framework import Exported, Feeds, Outputs
+from quantkit.deploy.export.inputs import DTYPES, Inputs
+from quantkit.deploy.export.source import need_torch, user_code
+from quantkit.deploy.export.torch_trace import FrozenError, Traced, plain_attention, traced
+from quantkit.deploy.export.torch_weights import state_digest
+from quantkit.errors import ModelError, UsageError
+
+__all__ = ["TorchModule", "signature_hint"]
+
+_PROBED = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 32, 64, 128)
+_SHOWN = 3  # names in a sentence
+_QUANTIZED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized", "torch.ao.nn.sparse")
+
+
+def signature_hint(module: Any) -> str:
+    """Return what to give as --input, made of forward()'s signature."""
+    names = _parameters(module, needed=True)
+    return " ".join(f"--input '{_likely(name)}'" for name in names or ["x"])
+
+
+def _likely(name: str) -> str:
+    lower = name.lower()
+    if "mask" in lower:
+        return f"{name}:int64[batch,seq]{{0..1}}"
+    if "ids" in lower or "token" in lower:
+        return f"{name}:int64[batch,seq]{{0..30521}}"
+    if "image" in lower or "pixel" in lower or "img" in lower:
+        return f"{name}:float32[batch,3,224,224]"
+    return f"{name}:float32[batch,16]"
+
+
+def _parameters(module: Any, *, needed: bool = False) -> list[str]:
+    """Return the names of forward()'s parameters; `needed`: those without a default."""
+    schema = getattr(getattr(module, "forward", None), "schema", None)  # of TorchScript
+    if schema is not None:
+        return [a.name for a in schema.arguments[1:] if not (needed and a.has_default_value())]
+    try:
+        found = inspect.signature(module.forward).parameters.values()
+    except (TypeError, ValueError, AttributeError):
+        return []
+    kinds = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
+    return [p.name for p in found if p.kind in kinds and not (needed and p.default is not p.empty)]
+
+
+def _takes_any_name(module: Any) -> bool:
+    """Say whether forward() ends in ``**inputs``, and has no ``*inputs`` that they might belong to."""
+    try:
+        kinds = {p.kind for p in inspect.signature(module.forward).parameters.values()}
+    except (TypeError, ValueError, AttributeError):
+        return False
+    return kinds & {inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL} == {
+        inspect.Parameter.VAR_KEYWORD
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchModule:
+    """A module in evaluation mode, with the inputs that it takes. See `Framework`.
+
+    Attributes:
+        module: The module.
+        inputs: What it takes.
+        by_name: Whether inputs are given by their names, or in their order.
+        sizes: Of dynamic dimensions, that it is traced at.
+        outputs: Names of its outputs.
+        weights: SHA-256 of its weights.
+        nbytes: Of its weights.
+        version: Of the framework.
+        legacy: Whether the older exporter is asked for.
+        notes: What was done to it.
+        name: Of the framework.
+    """
+
+    module: Any
+    inputs: Inputs
+    by_name: bool
+    sizes: Mapping[str, int]
+    outputs: tuple[str, ...]
+    weights: str
+    nbytes: int
+    version: str
+    legacy: bool = False
+    notes: tuple[str, ...] = ()
+    name: str = "torch"
+
+    def run(self, feeds: Feeds) -> Outputs:
+        """Run the model as it is."""
+        values = _called(self.module, feeds, self.by_name)
+        return dict(zip(self.outputs, (array for _, array in values), strict=True))
+
+    def run_wide(self, feeds: Feeds) -> Outputs | None:
+        """Run a copy in float64; None where that cannot be done."""
+        try:
+            wide = copy.deepcopy(self.module).double()
+            given = {
+                k: v.astype(np.float64) if v.dtype.kind == "f" else v for k, v in feeds.items()
+            }
+            values = _called(wide, given, self.by_name)
+        except Exception:  # noqa: BLE001 - a model that names float32 somewhere: then there is no second opinion
+            return None
+        return dict(zip(self.outputs, (array for _, array in values), strict=True))
+
+    def inner(self, feeds: Feeds) -> Outputs:
+        """Run it; return what its submodules give, by their names; not those that run more than once."""
+        with _watched(self.module) as seen:
+            self.run(feeds)
+        return {name: found[0] for name, found in seen.items() if len(found) == 1}
+
+    def export(self, folder: Path, opset: int) -> Exported:
+        """Write it as ONNX into a folder.
+
+        Raises:
+            ModelError: The exporter refuses it; the message names the line of code.
+        """
+        rough = any(p.dtype == need_torch().bfloat16 for p in self.module.parameters())
+        doubt = "its weights are bfloat16, which each runtime rounds in its own way: return model.float()"
+        return replace(self._traced(folder, opset), doubt=doubt if rough else "")
+
+    def _traced(self, folder: Path, opset: int) -> Exported:
+        job = Traced(
+            module=self.module,
+            inputs=self.inputs,
+            by_name=self.by_name,
+            sizes=self.sizes,
+            outputs=self.outputs,
+            flatten=flattened,
+        )
+        scripted = isinstance(self.module, need_torch().jit.ScriptModule)
+        older = "it alone reads TorchScript" if scripted else "as asked" if self.legacy else ""
+        try:
+            return traced(job, folder, opset, older=older)
+        except FrozenError as first:
+            # Where small sizes shrink to 1 inside of the model, only larger ones are traced as dynamic.
+            for sizes in self.inputs.traced():
+                if sum(sizes.values()) <= sum(self.sizes.values()):
+                    continue
+                if _runs(self.module, self.inputs, sizes, self.by_name):
+                    with suppress(FrozenError):
+                        return traced(replace(job, sizes=sizes), folder, opset)
+            if (
+                first.line is None
+            ):  # no code of the user's: torch's own layers do not export otherwise
+                with suppress(ModelError):
+                    why = f"the new one freezes '{first.dimension}'"
+                    return traced(job, folder, opset, older=why)
+            raise first from first.__cause__
+
+
+def ready_module(
+    module: Any, inputs: Inputs, outputs: Sequence[str] = (), *, legacy: bool = False
+) -> TorchModule:
+    """Put a module into evaluation mode and find inputs that it runs on.
+
+    Args:
+        module: The module.
+        inputs: What it takes.
+        outputs: Names for its outputs; none: dict keys, fields of named tuples, or "output".
+        legacy: Ask for the older exporter.
+
+    Raises:
+        ModelError: It does not run, is in training form, or gives two answers for one input.
+    """
+    torch = need_torch()
+    module = getattr(module, "_orig_mod", module)  # of torch.compile: the model itself is the same
+    _refuse_unready(module)
+    was_training = bool(getattr(module, "training", False))
+    with user_code("eval() of the model"):
+        module.eval()
+        module.to("cpu")
+    _refuse_training(module)
+    by_name = _given_by_name(module, inputs)
+    inputs, sizes = _that_run(module, inputs, by_name=by_name)
+    named, notes = _same_twice(module, inputs.feeds(sizes, seed=0), by_name=by_name)
+    digest, nbytes = state_digest(module.state_dict())
+    if _zeroes_padding(module) and any(spec.is_mask for spec in inputs.specs):
+        notes.append(
+            "at padded places torch's fast path of nn.TransformerEncoder gives zeros, and the file what the layers compute: "
+            "do not use them"
+        )
+    if inputs.drawn:
+        notes.append(
+            "the model does not run on made-up values: it was proved on rows of the example alone"
+        )
+    if was_training:
+        notes = ["switched the model from train() to eval()", *notes]
+    return TorchModule(
+        module=module,
+        inputs=inputs,
+        by_name=by_name,
+        sizes=sizes,
+        outputs=output_names(named, outputs, inputs),
+        weights=digest,
+        nbytes=nbytes,
+        version=str(torch.__version__),
+        legacy=legacy,
+        notes=tuple(notes),
+    )
+
+
+def _zeroes_padding(module: Any) -> bool:
+    encoder = need_torch().nn.TransformerEncoder
+    return any(isinstance(m, encoder) and m.use_nested_tensor for m in module.modules())
+
+
+def _refuse_unready(module: Any) -> None:
+    """Refuse modules without values, and those that torch quantized."""
+    for name, part in module.named_modules():
+        if type(part).__module__.startswith(_QUANTIZED):
+            raise ModelError(
+                f"'{name}' ({type(part).__name__}) was quantized by torch, which does not export: give the float model, and "
+                "quantize the file with 'quantkit quantize'."
+            )
+    held = (*module.named_parameters(), *module.named_buffers())
+    empty = next((name for name, tensor in held if tensor.is_meta), None)
+    if empty is not None:
+        raise ModelError(
+            f"'{empty}' is on the meta device, which holds no values: make the model without torch.device('meta'), or fill "
+            "it with load_state_dict(state, assign=True)."
+        )
+
+
+def _refuse_training(module: Any) -> None:
+    """Refuse what eval() leaves as it is in training."""
+    torch = need_torch()
+    left = [(name, type(m).__name__) for name, m in module.named_modules() if m.training]
+    if left:
+        named = ", ".join(
+            f"'{name or 'the model itself'}' ({kind})" for name, kind in left[:_SHOWN]
+        )
+        more = f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
+        raise ModelError(
+            f"After model.eval() these are still in training mode: {named}{more}; a train() or eval() of the model's own "
+            "keeps them there: let it call super().train(mode)."
+        )
+    norms = torch.nn.modules.batchnorm._BatchNorm  # noqa: SLF001 - the base of all of them
+    for name, part in module.named_modules():
+        if isinstance(part, norms) and part.running_mean is None:
+            raise ModelError(
+                f"'{name}' ({type(part).__name__}) has no running statistics (track_running_stats=False) and normalizes by "
+                "the batch as in training: the answer for a sample depends on the others. Train it with "
+                "track_running_stats=True."
+            )
+
+
+def _given_by_name(module: Any, inputs: Inputs) -> bool:
+    """Say whether inputs are called as forward()'s parameters; some of them alone would be a slip."""
+    known, given = _parameters(module), [spec.name for spec in inputs.specs]
+    needed = _parameters(module, needed=True)
+    any_name = _takes_any_name(module) and all(name in given for name in needed)
+    if given and (any_name or all(name in known for name in given)):
+        missing = [name for name in needed if name not in given]
+        if missing:
+            raise UsageError(
+                f"forward() also needs {', '.join(missing)}: {signature_hint(module)} is how all of them might be given."
+            )
+        return True
+    mixed = [name for i, name in enumerate(given) if name in known and known[i : i + 1] != [name]]
+    if mixed:
+        raise UsageError(
+            f"forward() takes {', '.join(known)}, and '{mixed[0]}' is given at another place: name all inputs as forward() "
+            "does, or none."
+        )
+    if known and len(given) < len(needed):
+        raise UsageError(
+            f"forward() takes {len(needed)} inputs ({', '.join(needed)}), and {len(given)} are given: "
+            f"{signature_hint(module)} is how they might be given."
+        )
+    return False
+
+
+def _called(module: Any, feeds: Feeds, by_name: bool) -> list[tuple[str, NDArray[Any]]]:  # noqa: FBT001 - private
+    """Run a module; return its outputs, flat, with the names that they suggest."""
+    torch = need_torch()
+    tensors = {name: torch.from_numpy(np.array(value)) for name, value in feeds.items()}
+    with (
+        torch.no_grad(),
+        plain_attention(),
+        redirect_stdout(sys.stderr),
+    ):  # prints are no part of --json
+        given = module(**tensors) if by_name else module(*tensors.values())
+    return [(name, as_numpy(value, name)) for name, value in flattened(given)]
+
+
+def as_numpy(value: Any, name: str) -> NDArray[Any]:
+    """Return a tensor as an array; bfloat16, which numpy lacks, as float32."""
+    torch = need_torch()
+    tensor = value.detach().cpu()
+    if tensor.is_complex() or tensor.layout != torch.strided:
+        raise ModelError(
+            f"Output '{name}' is complex or sparse, which ONNX models cannot give: return torch.view_as_real(y), y.abs() or "
+            "y.to_dense()."
+        )
+    tensor = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+    array: NDArray[Any] = tensor.resolve_conj().resolve_neg().numpy().copy()
+    return array
+
+
+def flattened(given: Any, name: str = "") -> list[tuple[str, Any]]:
+    """Return the tensors in what a module gives, with names: keys of dicts, fields of named tuples, else numbers.
+
+    Raises:
+        ModelError: There is something else in it.
+    """
+    torch = need_torch()
+    if given is None:
+        return []
+    if isinstance(given, torch.Tensor):
+        return [(name or "output", given)]
+    if isinstance(given, Mapping):
+        parts = [(str(key), value) for key, value in given.items()]
+    elif hasattr(given, "_fields"):
+        parts = list(zip(given._fields, given, strict=True))
+    elif is_dataclass(given):
+        parts = [(f.name, getattr(given, f.name)) for f in fields(given)]
+    elif isinstance(given, list | tuple):
+        several = len(given) > 1
+        base = name or "output"
+        return [
+            pair
+            for i, value in enumerate(given)
+            for pair in flattened(value, f"{base}_{i}" if several else base)
+        ]
+    else:
+        raise ModelError(
+            f"The model gives a {type(given).__name__} as '{name or 'output'}', which is no tensor: return tensors, or "
+            "lists and dicts of them."
+        )
+    return [
+        pair for key, value in parts for pair in flattened(value, f"{name}_{key}" if name else key)
+    ]
+
+
+def output_names(found: Sequence[str], asked: Sequence[str], inputs: Inputs) -> tuple[str, ...]:
+    """Return the names of outputs: those that were asked for, else those found, all different.
+
+    Raises:
+        UsageError: There are more or fewer outputs than names, or two have one name.
+    """
+    given = {spec.name for spec in inputs.specs}
+    if asked:
+        if len(asked) != len(found):
+            raise UsageError(
+                f"--output names {len(asked)} outputs, and the model has {len(found)}: {', '.join(found)}."
+            )
+        twice = next((n for i, n in enumerate(asked) if n in asked[:i] or n in given), None)
+        if twice is not None:
+            raise UsageError(f"--output '{twice}' is the name of another output or of an input.")
+        return tuple(asked)
+    names: list[str] = []
+    for name in found:
+        free = name
+        while free in given or free in names:
+            free += "_output"
+        names.append(free)
+    return tuple(names)
+
+
+def _that_run(module: Any, inputs: Inputs, *, by_name: bool) -> tuple[Inputs, dict[str, int]]:
+    """Return inputs whose values and sizes the module runs at: made up, else drawn from the example."""
+    try:
+        return inputs, _sizes_that_run(module, inputs, by_name=by_name)
+    except ModelError:
+        if inputs.example is None:
+            raise
+    drawn = replace(inputs, drawn=True)
+    return drawn, _sizes_that_run(module, drawn, by_name=by_name)
+
+
+def _sizes_that_run(module: Any, inputs: Inputs, *, by_name: bool) -> dict[str, int]:
+    """Return sizes of the dynamic dimensions at which the module runs.
+
+    Raises:
+        ModelError: There are none; says at which sizes it would run, if only one dimension is to blame.
+    """
+    failure: Exception | None = None
+    first: Mapping[str, int] = {}
+    for sizes in inputs.traced():
+        try:
+            with user_code("forward()"):
+                _called(module, inputs.feeds(sizes, seed=0), by_name)
+        except ModelError as e:
+            if e.__cause__ is None:  # it ran, and what it gives is at fault
+                raise
+            failure, first = failure or e, first or sizes
+        else:
+            return sizes
+    assert failure is not None  # noqa: S101 - at least one was tried
+    cause = failure.__cause__ or failure
+    said = blamed(cause)
+    for name in inputs.bounds:
+        running = [
+            size
+            for size in _PROBED
+            if inputs.bounds[name].holds(size)
+            and _runs(module, inputs, {**first, name: size}, by_name)
+        ]
+        if running and max(running) < first[name]:
+            raise ModelError(
+                f"The model runs at {name}={max(running)} and not at {name}={first[name]} ({said}): bound the dimension in "
+                f"--input, such as {name}<={max(running)}."
+            )
+        if running:
+            listed = ", ".join(map(str, running))
+            raise ModelError(
+                f"The model runs at {name}={listed} and not at {name}={first[name]}, so that '{name}' is no dynamic "
+                f"dimension ({said}): a number in its code, or a parameter or buffer of that size, fixes it, or another "
+                f"dimension does. Take the size from x.shape, write the number in --input, or one name for both."
+            )
+    shapes = ", ".join(f"{s.name} {s.dtype}{list(s.shape(first))}" for s in inputs.specs)
+    raise ModelError(
+        f"forward() fails on {shapes}: {said}{_other_type(module, inputs)}{_range(inputs)}."
+    )
+
+
+def _other_type(module: Any, inputs: Inputs) -> str:
+    """Say what to write where inputs and weights are of different types, which frameworks do not mix; else ""."""
+    held = {
+        str(p.dtype).removeprefix("torch.") for p in module.parameters() if p.is_floating_point()
+    }
+    given = [spec for spec in inputs.specs if np.dtype(spec.dtype).kind == "f"]
+    if len(held) != 1 or all(spec.dtype in held for spec in given):
+        return ""
+    weights = held.pop()
+    if weights not in DTYPES:
+        return f"; its weights are {weights}, which inputs cannot be: return model.float()"
+    spec = next(spec for spec in given if spec.dtype != weights)
+    return f"; its weights are {weights}: write '{replace(spec, dtype=weights)}', or return model.float()"
+
+
+def _range(inputs: Inputs) -> str:
+    """Say how values are described where nobody did, and they may be what a model fails on; else ""."""
+    name = next(iter(inputs.unranged()), "")
+    return (
+        name
+        and f"; if values of '{name}' are at fault, add their range to --input, such as {{0..30521}}, or give --example"
+    )
+
+
+def _runs(module: Any, inputs: Inputs, sizes: Mapping[str, int], by_name: bool) -> bool:  # noqa: FBT001 - private
+    try:
+        with user_code("forward()"):
+            _called(module, inputs.feeds(sizes, seed=0), by_name)
+    except ModelError:
+        return False
+    return True
+
+
+def _same_twice(module: Any, feeds: Feeds, *, by_name: bool) -> tuple[list[str], list[str]]:
+    """Run a module twice on one input; return the names of its outputs, and notes.
+
+    Raises:
+        ModelError: It gives two answers; the message names the part that they come from.
+    """
+    before = {
+        name: value.clone()
+        for name, value in module.state_dict().items()
+        if hasattr(value, "clone")
+    }
+    with user_code("forward()"):
+        with _watched(module) as one:
+            first = _called(module, feeds, by_name)
+        changed = [
+            n
+            for n, v in module.state_dict().items()
+            if n in before and not _same_tensor(v, before[n])
+        ]
+        with _watched(module) as two:
+            second = _called(module, feeds, by_name)
+    names = [name for name, _ in first]
+    same = names == [name for name, _ in second] and all(
+        np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+        for (_, a), (_, b) in zip(first, second, strict=True)
+    )
+    module.load_state_dict({**module.state_dict(), **before}, strict=False)
+    if same:
+        return names, [
+            f"'{name}' changes whenever the model runs, which the file does not keep"
+            for name in changed[:1]
+        ]
+    if changed:
+        raise ModelError(
+            f"The model gives two answers for one input: '{changed[0]}' changes whenever it runs. State is no part of an "
+            "ONNX model: make it an input and an output."
+        )
+    raise ModelError(
+        f"The model gives two answers for one input: noise comes from {_noisy(module, one, two)}; take it out for inference."
+    )
+
+
+def _same_tensor(one: Any, other: Any) -> bool:
+    torch = need_torch()
+    return bool(one.shape == other.shape and torch.equal(one.nan_to_num(), other.nan_to_num()))
+
+
+def _noisy(module: Any, one: Mapping[str, list[Any]], two: Mapping[str, list[Any]]) -> str:
+    """Name the first part that gives two answers, or the model's own forward(), where such calls usually stand."""
+    kinds = dict(module.named_modules())
+    for name, found in one.items():
+        again = two.get(name, [])
+        if len(found) != len(again) or not all(map(np.array_equal, found, again)):
+            return f"'{name}' ({type(kinds[name]).__name__})"
+    return f"forward() of {type(module).__name__} itself (a dropout with training=True, torch.rand, or state in an attribute)"
+
+
+@contextmanager
+def _watched(module: Any) -> Iterator[dict[str, list[NDArray[Any]]]]:
+    """Keep what every submodule gives, by its name, in the order in which they end."""
+    torch = need_torch()
+    seen: dict[str, list[NDArray[Any]]] = {}
+
+    def keep(name: str) -> Any:
+        def hook(_module: Any, _inputs: Any, given: Any) -> None:
+            first = given[0] if isinstance(given, list | tuple) and given else given
+            if isinstance(first, torch.Tensor) and not first.is_complex():
+                seen.setdefault(name, []).append(as_numpy(first, name))
+
+        return hook
+
+    parts = ((n, m) for n, m in module.named_modules() if n)
+    scripted = torch.jit.ScriptModule  # takes no hooks
+    handles = [m.register_forward_hook(keep(n)) for n, m in parts if not isinstance(m, scripted)]
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()

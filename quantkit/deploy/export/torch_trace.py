@@ -1,0 +1,471 @@
+"""Export a `torch.nn.Module`: by `torch.export`, or by the older exporter, which follows one run.
+
+`torch.export` refuses a dimension that is asked to be dynamic and that the code fixes. Where in the user's code that is, it
+does not say: its logger does, which writes when it happens, deep in the stack of the very line that is looked for.
+The older exporter fixes in silence: it comes second, is named, and what it writes passes the same proof.
+"""
+
+import logging
+import os
+import re
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from io import StringIO
+from pathlib import Path
+from typing import Any, Self
+
+from quantkit.deploy.export.blame import Line, blamed, innermost, is_users, line_of, placed
+from quantkit.deploy.export.framework import Exported, Limit
+from quantkit.deploy.export.inputs import Inputs
+from quantkit.deploy.export.source import need_torch, quiet_import
+from quantkit.deploy.export.tidy import layers_of
+from quantkit.errors import ModelError, install_command
+
+__all__ = [
+    "PREFIX",
+    "FrozenError",
+    "Traced",
+    "hushed",
+    "limits_of",
+    "need_exporter",
+    "plain_attention",
+    "program_to_onnx",
+]
+__all__ += ["refuse_training_calls", "traced"]
+
+PREFIX = "model."
+"""Of the names of weights and parts, in the wrapper that is traced."""
+
+# Operators that know of training, with the place of that argument.
+_TRAINING = {
+    "aten.batch_norm": 5,
+    "aten.dropout": 2,
+    "aten.native_dropout": 2,
+    "aten.feature_dropout": 2,
+}
+_OLDEST = 18  # opset that the new exporter writes
+_NEWEST_OF_OLD = 20  # opset that the older one writes
+_FAR = 1 << 31
+_LOGGER = "torch.fx.experimental.symbolic_shapes"
+_RECURRENT = ("nn/modules/rnn.py", "nn\\modules\\rnn.py")
+_SYMBOL = re.compile(r"create_symbol (\w+) = \d+ for L\['tensors'\]\[(\d+)\]\.size\(\)\[(\d+)\]")
+_REPLACED = re.compile(r"set_replacement (\w+) = (\d+)\b")
+_GUARD = re.compile(r"eval (.+?) \[guard added\]")
+
+
+class FrozenError(ModelError):
+    """A dynamic dimension became a number at the sizes of the example.
+
+    Attributes:
+        dimension: Its name.
+        line: Of the user's code; None: it was none of that.
+    """
+
+    def __init__(self, message: str, dimension: str, line: Line | None) -> None:
+        super().__init__(message)
+        self.dimension = dimension
+        self.line = line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traced:
+    """What is traced.
+
+    Attributes:
+        module: The module.
+        inputs: What it takes.
+        by_name: Whether inputs are given by their names, or in their order.
+        sizes: Of dynamic dimensions, that it is traced at.
+        outputs: Names of its outputs.
+        flatten: Turns what it gives into a list of named tensors.
+    """
+
+    module: Any
+    inputs: Inputs
+    by_name: bool
+    sizes: Mapping[str, int]
+    outputs: tuple[str, ...]
+    flatten: Callable[[Any], list[tuple[str, Any]]]
+
+    def wrapped(self) -> Any:
+        """Return a module that takes inputs in their order and gives a flat tuple; TorchScript is one as it is."""
+        if isinstance(self.module, need_torch().jit.ScriptModule):
+            return self.module
+        torch, names = need_torch(), [spec.name for spec in self.inputs.specs]
+        inner, by_name, flatten = self.module, self.by_name, self.flatten
+
+        class Flat(torch.nn.Module):  # type: ignore[misc,name-defined]
+            def __init__(self) -> None:
+                super().__init__()
+                self.model = inner
+
+            def forward(self, *tensors: Any) -> Any:
+                named = dict(zip(names, tensors, strict=True))
+                given = self.model(**named) if by_name else self.model(*tensors)
+                return tuple(value for _, value in flatten(given))
+
+        return Flat().eval()
+
+    def tensors(self) -> tuple[Any, ...]:
+        """Return the inputs as tensors."""
+        torch = need_torch()
+        feeds = self.inputs.feeds(self.sizes, seed=0)
+        return tuple(torch.from_numpy(value) for value in feeds.values())
+
+
+def need_exporter() -> None:
+    """Import what torch's exporter needs.
+
+    Raises:
+        UsageError: It is not installed.
+    """
+    quiet_import("onnxscript", f"torch's exporter needs onnxscript: {install_command('export')}.")
+
+
+def traced(job: Traced, folder: Path, opset: int, *, older: str = "") -> Exported:
+    """Write a module as ONNX into a folder.
+
+    Args:
+        job: What is traced.
+        folder: Where to write.
+        opset: Which opset; below 18 only the older exporter has it.
+        older: Why the older exporter is to be used; "": it is not.
+
+    Raises:
+        ModelError: It freezes a dynamic dimension, decides by values, or neither exporter can write it.
+    """
+    if older or opset < _OLDEST:
+        why = older or f"the new one writes opset {_OLDEST} and above"
+        return _by_trace(job, folder, opset, f"the older exporter was used: {why}")
+    need_exporter()
+    watch = _Watch(job.inputs)
+    try:
+        return _by_program(job, folder, opset, watch)
+    except ModelError:
+        raise
+    except Exception as e:  # noqa: BLE001 - torch raises whatever its parts do
+        first = blamed(_beneath(e))
+        note = f"torch's new exporter cannot write this model ({first}); the older one was used"
+        if watch.recurrent:
+            note = "torch's new exporter unrolls recurrent layers at one length; the older one, which keeps them, was used"
+        else:
+            _refuse_known(e, watch)
+        try:
+            return _by_trace(job, folder, opset, note)
+        except ModelError as second:
+            raise ModelError(
+                f"torch cannot export this model: {first}; nor can its older exporter: {second}"
+            ) from e
+
+
+def _beneath(error: BaseException) -> BaseException:
+    """Return what the exporter's own errors wrap in advice."""
+    while type(error).__module__.startswith("torch.onnx") and error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def _by_program(job: Traced, folder: Path, opset: int, watch: "_Watch") -> Exported:
+    torch = need_torch()
+    dynamic = tuple(
+        {a: torch.export.Dim.DYNAMIC for a, d in enumerate(spec.dims) if isinstance(d, str)}
+        for spec in job.inputs.specs
+    )
+    with hushed(), watch, torch.no_grad(), plain_attention():
+        program = torch.export.export(
+            job.wrapped(), job.tensors(), dynamic_shapes={"tensors": dynamic}, strict=False
+        )
+    refuse_training_calls(program)
+    path, layers = program_to_onnx(program, folder, opset)
+    return Exported(
+        path=path,
+        exporter="torch.export",
+        sizes=job.sizes,
+        limits=limits_of(program, job.inputs, watch.line_for),
+        layers=layers,
+    )
+
+
+def program_to_onnx(program: Any, folder: Path, opset: int) -> tuple[Path, dict[str, str]]:
+    """Write an exported program as ONNX; return the file, and the tensors of its parts."""
+    torch = need_torch()
+    path = folder / "exported.onnx"
+    with hushed():
+        done = torch.onnx.export(program, dynamo=True, opset_version=opset, verbose=False)
+        done.save(str(path), external_data=True)
+    return path, layers_of(done.model, PREFIX)
+
+
+def refuse_training_calls(program: Any) -> None:
+    """Refuse operators that are asked to do as in training, whatever mode the model is in.
+
+    Raises:
+        ModelError: There is one; the message names the user's line.
+    """
+    for node in program.graph.nodes:
+        name = str(node.target)
+        for operator, place in _TRAINING.items():
+            if name.startswith(operator) and len(node.args) > place and node.args[place] is True:
+                line = _line_in(str(node.meta.get("stack_trace") or ""))
+                where = f" at {placed(line)}" if line else ""
+                raise ModelError(
+                    f"{operator.removeprefix('aten.')} runs as in training{where}: pass training=self.training, and put the "
+                    "model into evaluation mode."
+                )
+
+
+def _line_in(trace: str) -> Line | None:
+    """Return the user's line in a stack trace that was written down."""
+    found = re.findall(r'File "([^"]+)", line (\d+), in .*\n\s*(.*)', trace)
+    lines = [(file, int(number), text.strip()) for file, number, text in found if is_users(file)]
+    return lines[-1] if lines else None
+
+
+def limits_of(
+    program: Any, inputs: Inputs, line_for: Callable[[str], Line | None]
+) -> dict[str, Limit]:
+    """Return for which sizes of dynamic dimensions an exported program holds."""
+    nodes = {n.name: n for n in program.graph.nodes if n.op == "placeholder"}
+    found: dict[str, Limit] = {}
+    for name, spec in zip(program.graph_signature.user_inputs, inputs.specs, strict=True):
+        shape = getattr(nodes[name].meta.get("val"), "shape", ())
+        for size, dim in zip(shape, spec.dims, strict=False):
+            symbol = str(size)
+            ranges = {str(s): r for s, r in program.range_constraints.items()}
+            if not isinstance(dim, str) or symbol not in ranges:
+                continue
+            least, most = _end(ranges[symbol].lower), _end(ranges[symbol].upper)
+            # Tracing takes sizes of 0 and 1 for others: that it begins at 2 says nothing.
+            found[dim] = Limit(
+                least=least if least and least > 2 else 1,
+                most=most,
+                line=line_for(symbol),
+            )
+    return found
+
+
+def _end(value: Any) -> int | None:
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError, AttributeError):
+        return None
+    return number if abs(number) < _FAR else None
+
+
+def _by_trace(job: Traced, folder: Path, opset: int, note: str) -> Exported:
+    torch = need_torch()
+    path = folder / "exported.onnx"
+    names = [spec.name for spec in job.inputs.specs]
+    axes = {
+        spec.name: {a: d for a, d in enumerate(spec.dims) if isinstance(d, str)}
+        for spec in job.inputs.specs
+    }
+    with ExitStack() as stack:
+        told = stack.enter_context(warnings.catch_warnings(record=True))
+        for quiet in (
+            hushed(ignore=False),
+            _no_native_output(),
+            torch.no_grad(),
+            plain_attention(),
+        ):
+            stack.enter_context(quiet)
+        warnings.simplefilter("always")
+        try:
+            torch.onnx.export(
+                job.wrapped(),
+                job.tensors(),
+                str(path),
+                dynamo=False,
+                input_names=names,
+                output_names=list(job.outputs),
+                dynamic_axes={name: found for name, found in axes.items() if found},
+                opset_version=min(opset, _NEWEST_OF_OLD),
+            )
+        except Exception as e:
+            raise ModelError(f"{blamed(e)}.") from e
+    for warning in told:
+        if "Python boolean" in str(warning.message) and is_users(warning.filename):
+            line = _read_line(warning.filename, warning.lineno)
+            raise ModelError(_decides(line))
+    return Exported(
+        path=path,
+        exporter="torch's older exporter",
+        sizes=job.sizes,
+        limits={},
+        layers={},
+        second=note,
+    )
+
+
+def _read_line(file: str, number: int) -> Line:
+    import linecache
+
+    return file, number, linecache.getline(file, number).strip()
+
+
+def _refuse_known(error: Exception, watch: "_Watch") -> None:
+    """Raise what can be said better than torch does: a frozen dimension, a decision by values."""
+    if watch.frozen:
+        symbol, (size, line) = next(iter(watch.frozen.items()))
+        name, dim = watch.symbols[symbol]
+        where = f" at {placed(line)}" if line else ""
+        raise FrozenError(
+            f"Dimension '{dim}' of input '{name}' is frozen at {size}{where}: {_cure(line)}; or write the number in --input.",
+            dim,
+            line,
+        ) from error
+    chain: list[BaseException] = [error]
+    while (inner := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        chain.append(inner)
+    if any("data-dependent" in str(e) for e in chain):
+        raise ModelError(_decides(line_of(error))) from error
+
+
+def _decides(line: Line | None) -> str:
+    """Say that values decide which code runs, and what to write instead."""
+    where = placed(line) if line else "a line that torch does not name"
+    text = line[2] if line else ""
+    if re.search(r"\.item\(|\bint\(|\bfloat\(|\.tolist\(", text):
+        return (
+            f"The model makes a Python number of a value at {where}, which a file cannot hold: keep it a tensor (without "
+            ".item(), int() or float())."
+        )
+    return (
+        f"Values decide which code runs at {where}, and a file would keep one branch: use torch.where(condition, a, b), or "
+        "torch.cond(condition, f, g, inputs)."
+    )
+
+
+def _cure(line: Line | None) -> str:
+    """Say what to change on a line that fixes a size."""
+    text = line[2] if line else ""
+    if re.search(r"\bfor\b|\bunbind\b|\bsplit\b|\bchunk\b|\bzip\(|\benumerate\(|\blist\(", text):
+        return "a loop over it runs as often as for the example: write it as one operation on the whole tensor"
+    if re.search(r"\bint\(|\bnp\.|\bmath\.|\bfloat\(|\bnumpy\(", text):
+        return "int() and numpy make a number of a size: use x.shape[...] as it is"
+    if re.search(r"\.(view|reshape|expand|repeat|unflatten)\(", text):
+        return "a number stands where the size belongs: write -1 or x.shape[...]"
+    return (
+        "a number, a parameter or a buffer of that size fixes it: give it size 1, so that it broadcasts, or take the size "
+        "from x.shape[...]"
+    )
+
+
+@dataclass(slots=True)
+class _Watch:
+    """Listens to torch's log of sizes while the user's code is on the stack.
+
+    Attributes:
+        inputs: What is traced.
+        symbols: Input and dynamic dimension of each of torch's symbols.
+        frozen: Symbols that became numbers, with the user's line.
+        guards: What sizes were compared with, with the user's line.
+        recurrent: Whether it was torch's own GRU, LSTM or RNN that made a number of a size.
+    """
+
+    inputs: Inputs
+    symbols: dict[str, tuple[str, str]] = field(default_factory=dict)
+    frozen: dict[str, tuple[int, Line | None]] = field(default_factory=dict)
+    guards: list[tuple[str, Line | None]] = field(default_factory=list)
+    recurrent: bool = False
+    _handler: Any = None
+    _level: int = 0
+
+    def __enter__(self) -> Self:
+        handler = logging.Handler()
+        handler.emit = self._heard  # type: ignore[method-assign]
+        logger = logging.getLogger(_LOGGER)
+        self._handler, self._level = handler, logger.level
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logger = logging.getLogger(_LOGGER)
+        logger.removeHandler(self._handler)
+        logger.setLevel(self._level)
+
+    def line_for(self, symbol: str) -> Line | None:
+        """Return the user's line that compared a size with something."""
+        word = re.compile(rf"\b{re.escape(symbol)}\b")
+        return next((line for guard, line in self.guards if line and word.search(guard)), None)
+
+    def _heard(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if found := _SYMBOL.match(text):
+            spec = self.inputs.specs[int(found[2])]
+            self.symbols[found[1]] = spec.name, str(spec.dims[int(found[3])])
+        elif found := _REPLACED.match(text):
+            if found[1] in self.symbols:
+                stack = _forward_stack()
+                self.frozen.setdefault(found[1], (int(found[2]), innermost(stack)))
+                self.recurrent |= any(f.filename.endswith(_RECURRENT) for f in stack)
+        elif found := _GUARD.match(text):
+            self.guards.append((found[1], innermost(_forward_stack())))
+
+
+def _forward_stack() -> traceback.StackSummary:
+    """Return what is being run within forward() now."""
+    stack = traceback.extract_stack()
+    wraps = [i for i, f in enumerate(stack) if f.filename == __file__ and f.name == "forward"]
+    return traceback.StackSummary.from_list(stack[wraps[-1] + 1 :] if wraps else [])
+
+
+@contextmanager
+def plain_attention() -> Iterator[None]:
+    """Keep torch's Transformer layers from their fast path: it is not exported, and puts zeros where a mask hides."""
+    kernels = need_torch().backends.mha
+    before = kernels.get_fastpath_enabled()
+    kernels.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        kernels.set_fastpath_enabled(before)
+
+
+@contextmanager
+def _no_native_output() -> Iterator[None]:
+    """Keep the older exporter from printing whole graphs: its C++ part writes past Python's streams."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept, nowhere = (os.dup(1), os.dup(2)), os.open(os.devnull, os.O_WRONLY)
+    try:
+        for stream in (1, 2):
+            os.dup2(nowhere, stream)
+        yield
+    finally:
+        for stream, own in zip((1, 2), kept, strict=True):
+            os.dup2(own, stream)
+            os.close(own)
+        os.close(nowhere)
+
+
+@contextmanager
+def hushed(*, ignore: bool = True) -> Iterator[None]:
+    """Keep torch from writing to the terminal: its messages are pages long.
+
+    Args:
+        ignore: Warnings too; False: whoever asks listens to them.
+    """
+    loggers = [
+        logging.getLogger(name)
+        for name in ("torch", *logging.root.manager.loggerDict)
+        if name.startswith(("torch", "onnxscript"))
+    ]
+    kept: Sequence[tuple[logging.Logger, list[logging.Handler], bool]] = [
+        (logger, logger.handlers, logger.propagate) for logger in loggers
+    ]
+    for logger in loggers:
+        logger.handlers, logger.propagate = [logging.NullHandler()], False
+    try:
+        with redirect_stdout(StringIO()), redirect_stderr(StringIO()), warnings.catch_warnings():
+            if ignore:
+                warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, handlers, propagate in kept:
+            logger.handlers, logger.propagate = handlers, propagate

@@ -1,0 +1,9 @@
+"""`python -m quantkit.deploy.serve MODEL`: the server with what a container needs and nothing else."""
+
+import sys
+
+from quantkit.deploy.serve.main import main
+
+__all__: list[str] = []
+
+sys.exit(main())

@@ -1,0 +1,350 @@
+"""One model, loaded to answer requests: its session, its inputs and outputs, and whether requests may share a run.
+
+A run keeps no memory for the next one: onnxruntime's arena keeps what the largest request took for ever, and is no faster
+here. Threads do not spin while they wait.
+"""
+
+import hashlib
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
+
+from quantkit.deploy.serve.mixing import mixing_operator
+from quantkit.deploy.serve.protocol import Array, Port
+from quantkit.errors import ModelError, UsageError, as_os_error
+from quantkit.files import model_in
+from quantkit.runtime.synthetic_inputs import Feeds, made_up_feeds
+from quantkit.settings import closest
+
+__all__ = ["RUN_ERRORS", "Engine", "load_engine"]
+
+# onnxruntime's exceptions have no common base but Exception itself.
+RUN_ERRORS: tuple[type[Exception], ...] = (
+    *(v for v in vars(ort_state).values() if isinstance(v, type) and issubclass(v, Exception)),
+    RuntimeError,
+    ValueError,  # an input that its Python side refuses
+)
+
+_DATATYPES = {
+    "tensor(bool)": "BOOL",
+    "tensor(int8)": "INT8",
+    "tensor(int16)": "INT16",
+    "tensor(int32)": "INT32",
+    "tensor(int64)": "INT64",
+    "tensor(uint8)": "UINT8",
+    "tensor(uint16)": "UINT16",
+    "tensor(uint32)": "UINT32",
+    "tensor(uint64)": "UINT64",
+    "tensor(float16)": "FP16",
+    "tensor(float)": "FP32",
+    "tensor(double)": "FP64",
+    "tensor(string)": "BYTES",
+}
+_WARM_UPS = 3
+_ROUNDING = 0.02  # of the largest value: what a run of several rows may differ from runs of one
+# Factors of the rows of a trial. Their number is a prime: a model that groups its rows does not run on them.
+_STEPS = (1.0, -1.0, 4.0, 0.25, -2.0)
+_HALVED = (1, 2)  # those of them whose whole numbers are smaller
+_TURNS = (1, 2)  # how far neighbours are moved on
+_SEQUENCES = ("seq", "time", "frame", "step", "token", "length")  # in the name of an axis
+_WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
+_CPU = "CPUExecutionProvider"
+_SUFFIX = "ExecutionProvider"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """A model that is ready to answer.
+
+    Attributes:
+        session: onnxruntime's.
+        path: Its file.
+        digest: The file's sha256.
+        inputs: What it takes.
+        outputs: What it gives.
+        metadata: What the model says of itself.
+        provider: Who computes.
+        seconds: Of one run with one row, when it was warmed up; 0: it could not be.
+        unbatched: Why requests must not share a run; "" if they may.
+        notes: What a user should know.
+        names: Of the outputs.
+    """
+
+    session: Any
+    path: Path
+    digest: str
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    metadata: Mapping[str, str]
+    provider: str
+    seconds: float = 0.0
+    unbatched: str = ""
+    notes: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+
+    def run(self, feeds: Mapping[str, Array], options: Any = None) -> dict[str, Array]:
+        """Run it once; raises one of `RUN_ERRORS`."""
+        return dict(zip(self.names, self.session.run(self.names, feeds, options), strict=True))
+
+    def fits(self, other: "Engine") -> bool:
+        """Say whether callers of the other model can be answered by this one: it takes the same, and gives the same."""
+        return (
+            self.inputs == other.inputs
+            and self.names == other.names
+            and all(_alike(*pair) for pair in zip(self.outputs, other.outputs, strict=True))
+        )
+
+
+def _alike(one: Port, other: Port) -> bool:
+    """Say whether two outputs can have the same values: where both fix an extent it is the same."""
+    open_shape = not one.shape or not other.shape  # which may be a single number, or unsaid
+    return one.datatype == other.datatype and (
+        open_shape
+        or (
+            len(one.shape) == len(other.shape)
+            and all(
+                None in pair or pair[0] == pair[1]
+                for pair in zip(one.shape, other.shape, strict=True)
+            )
+        )
+    )
+
+
+def load_engine(
+    path: Path, *, provider: str = "cpu", threads: int = 1, batch: bool = True
+) -> Engine:
+    """Load a model, run it a few times, and find out whether requests may share a run.
+
+    Args:
+        path: The model.
+        provider: Who computes, by a name such as cpu or cuda.
+        threads: For one run.
+        batch: Find out whether requests may share a run; else `unbatched` says that they do not.
+
+    Raises:
+        ModelError: It cannot be read, or takes or gives what cannot be sent.
+        UsageError: There is no such provider.
+    """
+    provider, said = _provider(provider)
+    content = _content(path)
+    session = _session(path, content, provider, threads)
+    actual = session.get_providers()[0]
+    if actual != provider:
+        said = (*said, f"onnxruntime computes with {_short(actual)} instead of {_short(provider)}.")
+    outputs = _ports(session.get_outputs(), path)
+    engine = Engine(
+        session=session,
+        path=path,
+        digest=hashlib.sha256(content).hexdigest(),
+        inputs=_ports(session.get_inputs(), path),
+        outputs=outputs,
+        metadata=dict(session.get_modelmeta().custom_metadata_map),
+        provider=actual,
+        names=tuple(port.name for port in outputs),
+    )
+    feeds, reason = _runnable(engine)
+    if feeds is None:
+        why = f"its batching could not be tried ({reason})"
+        said = (*said, f"The model was not warmed up: {reason}.")
+        return replace(engine, notes=said, unbatched=why)
+    alone = _unshared(engine, feeds, content) if batch else "batching is off"
+    return replace(engine, notes=said, seconds=_seconds(engine, feeds), unbatched=alone)
+
+
+def _provider(name: str) -> tuple[str, tuple[str, ...]]:
+    """Return onnxruntime's name of a provider, or the CPU's and why."""
+    available = ort.get_available_providers()
+    short = {_short(one): one for one in available}
+    wanted = name.lower().removesuffix(_SUFFIX.lower())
+    if wanted in short:
+        return short[wanted], ()
+    known = [_short(one) for one in ort.get_all_providers()]
+    if wanted not in known:
+        raise UsageError(
+            f"provider '{name}' is unknown{closest(wanted, known)}: use one of {', '.join(known)}."
+        )
+    return _CPU, (
+        f"The provider '{name}' is not in this onnxruntime, which has {', '.join(short)}: the CPU computes instead.",
+    )
+
+
+def _short(provider: str) -> str:
+    return provider.removesuffix(_SUFFIX).lower()
+
+
+def _content(path: Path) -> bytes:
+    """Return the model file, read once: it may be replaced at any time, and digest and session must agree."""
+    if not path.is_file():
+        where = model_in(path) if path.is_dir() else "give the path of an ONNX file."
+        said = f"There is no model '{path}': {where}"
+        raise as_os_error(ModelError(said), FileNotFoundError)
+    try:
+        return path.read_bytes()
+    except OSError as e:
+        raise as_os_error(ModelError(f"Cannot read '{path}': {e.strerror or e}."), e) from e
+
+
+def _session(path: Path, content: bytes, provider: str, threads: int) -> Any:
+    if os.environ.get("ORT_DISABLE_TELEMETRY") == "1":
+        ort.disable_telemetry_events()  # it may have been imported before quantkit
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = threads
+    options.enable_cpu_mem_arena = False
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    # Weights in files of their own are looked for next to the model.
+    options.add_session_config_entry(_WEIGHTS_FOLDER, str(path.absolute().parent))
+    wanted = [provider] if provider == _CPU else [provider, _CPU]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what it says of providers is compared and told
+            return ort.InferenceSession(content, options, providers=wanted)
+    except RUN_ERRORS as e:
+        raise ModelError(f"onnxruntime {ort.__version__} does not load '{path}': {_said(e)}") from e
+
+
+def _said(error: Exception) -> str:
+    """Return the first line of a message, cut where nobody would read on."""
+    line = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    return line if len(line) <= 300 else f"{line[:300]}..."
+
+
+def _ports(signature: Sequence[Any], path: Path) -> tuple[Port, ...]:
+    found = []
+    for one in signature:
+        datatype = _DATATYPES.get(one.type)
+        if datatype is None:
+            raise ModelError(
+                f"'{one.name}' of '{path.name}' is a {one.type}, which the protocol cannot send: "
+                "export the model with tensors (skl2onnx: zipmap=False; bfloat16: float32)."
+            )
+        shape = tuple(n if isinstance(n, int) and n >= 0 else None for n in one.shape)
+        found.append(Port(name=one.name, datatype=datatype, shape=shape))
+    return tuple(found)
+
+
+def _seconds(engine: Engine, feeds: Feeds) -> float:
+    """Return the seconds of the fastest of a few runs."""
+    times = []
+    for _ in range(_WARM_UPS):
+        start = perf_counter()
+        engine.run(feeds)
+        times.append(perf_counter() - start)
+    return min(times)
+
+
+def _runnable(engine: Engine) -> tuple[Feeds | None, str]:
+    """Return made-up inputs that the model runs on; None and the reason if none does."""
+    reason = "no value can be made up for one of its inputs"
+    for feeds in made_up_feeds(engine.session.get_inputs()):
+        try:
+            engine.run(feeds)
+        except RUN_ERRORS as e:
+            reason = f"made-up inputs do not run: {_said(e).rstrip('.')}"
+        else:
+            return feeds, ""
+    return None, reason
+
+
+def _unshared(engine: Engine, feeds: Feeds, content: bytes) -> str:
+    """Return why requests must not share a run; "" if neither the file nor a trial speaks against it."""
+    for signature, port in zip(engine.session.get_inputs(), engine.inputs, strict=True):
+        if not port.shape or port.shape[0] is not None:
+            return f"the first axis of the input '{port}' is fixed"
+        axis = str(signature.shape[0] or "")
+        if any(word in axis.lower() for word in _SEQUENCES) and "batch" not in axis.lower():
+            return f"the first axis of the input '{port.name}' is called '{axis}'"
+    return mixing_operator(content, {port.name for port in engine.inputs}) or _tried(engine, feeds)
+
+
+def _tried(engine: Engine, feeds: Feeds) -> str:
+    """Return why requests must not share a run, by running rows together; "" if nothing speaks against it.
+
+    The first, the middle and the last row each keep their place while all others change: runs of the same size, in which
+    an answer must not differ by a bit. A model may be causal along its first axis: then its first row alone shows nothing.
+    """
+    rows = [_variant(feeds, k) for k in range(len(_STEPS))]
+    places = (0, len(rows) // 2, len(rows) - 1)
+    try:
+        expected = engine.run(_together(rows))
+        alone = {place: engine.run(rows[place]) for place in places}
+        for place, single in alone.items():
+            for turn in _TURNS:
+                others = [*rows[turn:], *rows[:turn]]
+                others[place] = rows[place]
+                if why := _difference(expected, engine.run(_together(others)), single, place):
+                    return why
+    except RUN_ERRORS as e:
+        return f"{len(rows)} rows do not run together: {_said(e).rstrip('.')}"
+    for place, single in alone.items():
+        others = [_not_numbers(row) for row in rows]
+        others[place] = rows[place]
+        with suppress(*RUN_ERRORS):  # a model may refuse them
+            if why := _difference(expected, engine.run(_together(others)), single, place):
+                return why
+    return ""
+
+
+def _difference(
+    expected: Mapping[str, Array],
+    found: Mapping[str, Array],
+    alone: Mapping[str, Array],
+    place: int,
+) -> str:
+    """Return how the answer to a row differs when its neighbours change, or are absent; "" if it does not."""
+    for name, array in expected.items():
+        other, single = found[name], alone[name]
+        if array.shape != (len(_STEPS), *single.shape[1:]) or array.shape != other.shape:
+            return f"the output '{name}' has no row for each row of the input"
+        if not _same(array[place], other[place]):
+            return f"a row's output '{name}' depends on the rows beside it"
+        if not _close(array[place], single[0]):
+            return f"a row's output '{name}' depends on how many rows there are, or on its place"
+    return ""
+
+
+def _together(rows: Sequence[Feeds]) -> dict[str, Array]:
+    return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+
+
+def _variant(feeds: Feeds, k: int) -> dict[str, Array]:
+    """Return another row of the same shape: floats in another range, whole numbers and masks partly smaller."""
+    found = {}
+    for name, array in feeds.items():
+        row = np.roll(array[:1], k, axis=-1) if array.ndim > 1 else array[:1].copy()
+        if row.dtype.kind == "f":
+            row = row * row.dtype.type(_STEPS[k])
+        elif k in _HALVED:
+            # Smaller numbers are valid wherever larger ones are: as an index, a length or a mask.
+            half = row.shape[-1] // 2
+            row[..., half:] = row[..., half:] // 2 if row.dtype.kind in "iu" else False
+        found[name] = row
+    return found
+
+
+def _not_numbers(row: Feeds) -> dict[str, Array]:
+    """Return a row of NaN, which shows in every value that is computed with it, however small its part is."""
+    return {
+        name: np.full_like(array, np.nan) if array.dtype.kind == "f" else array
+        for name, array in row.items()
+    }
+
+
+def _same(one: Array, other: Array) -> bool:
+    return bool(np.array_equal(one, other, equal_nan=one.dtype.kind == "f"))
+
+
+def _close(one: Array, other: Array) -> bool:
+    if one.dtype.kind != "f":
+        return one.shape == other.shape
+    scale = float(np.max(np.abs(other), initial=0.0, where=np.isfinite(other)))
+    return bool(np.allclose(one, other, rtol=0, atol=_ROUNDING * max(scale, 1e-6), equal_nan=True))

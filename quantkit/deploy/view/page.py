@@ -1,0 +1,253 @@
+"""The page: one file that opens from disk, with all that is known; and names as they fit into boxes."""
+
+import re
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from quantkit._version import __version__
+from quantkit.deploy.view.facts import KINDS, Box, Drawing, Page, Tensor
+from quantkit.deploy.view.groups import Tree
+from quantkit.evaluate.report.html import policy, script_json
+from quantkit.evaluate.report.palette import themes
+from quantkit.model.ops.integer_ops import stands_for
+from quantkit.numbers import counted, human
+from quantkit.text import printable
+
+__all__ = ["render_page", "shown_name"]
+
+_STATUS = {"same": "the same", "changed": "changed", "removed": "removed", "added": "added"}
+_SHORT = {"int8": "int8", "dynamic": "dynamic", "blocks": "blocks", "stored": "stored"}
+_SHORT |= {"half": "half", "float": "float", "absorbed": "fused", "moves": "", "other": ""}
+_SHORT |= {"same": "", "changed": "changed", "removed": "removed", "added": "added"}
+# Of what is folded into a layer, what a reader wants to see in its box.
+_TAILS = frozenset(
+    {"Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "PRelu"}
+)
+_TAILS |= {"Relu", "Selu", "Sigmoid", "Softplus", "Tanh"}
+_ADDED = re.compile(r" \(\d+\)$")
+_PIECE = re.compile(r"^part \d+ of \d+$")
+_LONGEST = 4000  # letters of a name that is shown
+
+
+def render_page(page: Page) -> str:
+    """Return the page: no network, no other file, the same text for the same facts."""
+    style, script = themes() + _asset("graph.css"), _asset("graph.js")
+    return (
+        _environment()
+        .get_template("graph.html.jinja")
+        .render(
+            page={
+                "title": printable(page.title),
+                "drawings": [
+                    {
+                        "name": printable(d.name),
+                        "facts": _facts(d),
+                        "notes": [_text(note) for note in d.notes],
+                    }
+                    for d in page.drawings
+                ],
+            },
+            version=__version__,
+            style=Markup(style),  # noqa: S704 - our own file
+            script=Markup(script),  # noqa: S704 - our own file
+            policy=policy(style, script),
+            data=Markup(script_json(_data(page))),  # noqa: S704 - escaped by `script_json`
+        )
+    )
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(
+        loader=PackageLoader("quantkit.deploy.view", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def _asset(name: str) -> str:
+    return (files("quantkit.deploy.view") / "templates" / name).read_text(encoding="utf-8")
+
+
+def _facts(drawing: Drawing) -> str:
+    layers = sum(box.role == "layer" for box in drawing.boxes)
+    return f"{drawing.nodes} nodes in {layers} boxes, {human(drawing.nbytes)}"
+
+
+def _data(page: Page) -> dict[str, Any]:
+    return {
+        "kinds": dict(KINDS) | _STATUS,
+        "short": _SHORT,
+        "plan": page.plan,
+        "graphs": [_graph(drawing) for drawing in page.drawings],
+        "pairs": [[p.a, p.b, p.status, [_text(c) for c in p.changes]] for p in page.pairs],
+    }
+
+
+def _graph(drawing: Drawing) -> dict[str, Any]:
+    paths = _paths(drawing.tree)
+    inside = _counts(drawing)
+    return {
+        "name": _text(drawing.name),
+        "nbytes": drawing.nbytes,
+        "notes": [_text(note) for note in drawing.notes],
+        "boxes": [
+            _box(box, paths[drawing.tree.home[number]]) for number, box in enumerate(drawing.boxes)
+        ],
+        "groups": [
+            {
+                "label": _text(group.label),
+                "path": _text(paths[number]),
+                "parent": group.parent,
+                "sub": inside[number],
+                "items": group.items,
+                "layers": layout.layers,
+                "nets": [
+                    {"boxes": n.boxes, "start": n.start, "via": n.via, "ends": n.ends}
+                    for n in layout.nets
+                ],
+                "entries": layout.entries,
+                "exits": layout.exits,
+            }
+            for number, (group, layout) in enumerate(
+                zip(drawing.tree.groups, drawing.layouts, strict=True)
+            )
+        ],
+    }
+
+
+def _text(name: str) -> str:
+    return printable(name)[:_LONGEST]
+
+
+def _paths(tree: Tree) -> list[str]:
+    found: list[str] = []
+    for group in tree.groups:
+        around = found[group.parent] if group.parent >= 0 else ""
+        found.append("/".join(filter(None, (around, group.label))))
+    return found
+
+
+def _counts(drawing: Drawing) -> list[str]:
+    """Return what a closed group says of itself."""
+    layers = [0] * len(drawing.tree.groups)
+    nbytes = [0] * len(drawing.tree.groups)
+    for number, box in enumerate(drawing.boxes):
+        for group in drawing.tree.above(number):
+            layers[group] += box.role == "layer"
+            nbytes[group] += box.nbytes
+    return [
+        f"{counted(n, 'layer')}" + (f", {human(size)}" if size else "")
+        for n, size in zip(layers, nbytes, strict=True)
+    ]
+
+
+def shown_name(box: Box, path: str) -> str:
+    """Return the name of a box as it is written inside of its group: without what the group or the operator says."""
+    parts = [part for part in box.name.split("/") if part]
+    around = [_ADDED.sub("", part) for part in path.split("/")]
+    around = [part for part in around if part and not _PIECE.match(part)]
+    shared = range(min(len(around), len(parts) - 1), 0, -1)
+    parts = parts[next((n for n in shared if around[-n:] == parts[:n]), 0) :]
+    own = re.escape(stands_for(box.op_type))
+    if len(parts) > 1 and re.fullmatch(rf"{own}(_\d+)?", parts[-1]):
+        parts = parts[:-1]
+    return "/".join(parts) or box.name or box.op_type
+
+
+def _box(box: Box, path: str) -> dict[str, Any]:
+    what = _what(box)
+    shape = _dims(box.makes[0]) if box.makes else ""
+    plain: dict[str, Any] = {
+        "name": _text(box.name),
+        "label": _text(shown_name(box, path)),
+        "role": "" if box.role == "layer" else box.role,
+        "op": box.op_type,
+        "what": what,
+        "sub": " ".join(filter(None, (what if box.role == "layer" else box.role, shape))),
+        "reads": box.reads,
+        "operators": [
+            [_text(o.name), o.op_type, *([o.fate] if o.fate else [])] for o in box.operators
+        ],
+        "attributes": [[_text(k), _text(v)] for k, v in box.attributes],
+        "makes": [_tensor(tensor) for tensor in box.makes],
+        "weights": [
+            _given(
+                name=_text(w.name),
+                dtype=w.dtype,
+                shape=w.shape,
+                bytes=w.nbytes,
+                low=w.low,
+                high=w.high,
+            )
+            for w in box.weights
+        ],
+        "bytes": box.nbytes,
+    }
+    if box.runs is not None:
+        plain["run"] = {
+            "kind": box.runs.kind,
+            "kernel": _text(box.runs.kernel),
+            "why": _text(box.runs.why),
+            "fix": _text(box.runs.fix),
+        }
+    if box.planned is not None:
+        plain["plan"] = {"kind": box.planned.kind, "why": _text(box.planned.why)}
+    if box.seconds is not None:
+        plain["sec"] = box.seconds
+    if box.layer is not None:
+        layer = box.layer
+        plain["layer"] = {
+            "share": layer.share,
+            "alone": layer.alone_db,
+            "local": layer.local_db,
+            "accumulated": layer.accumulated_db,
+            "clipped": layer.clipped,
+            "fix": _text(layer.fix),
+        }
+    return plain
+
+
+def _what(box: Box) -> str:
+    """Return the operator, with the activation function that is folded into its box."""
+    ops = [operator.op_type for operator in box.operators]
+    tails = [stands_for(op) for op in ops if stands_for(op) in _TAILS and op != box.op_type]
+    if tails == ["Sigmoid"] and "Mul" in {stands_for(op) for op in ops}:
+        tails = ["SiLU"]
+    return " + ".join([stands_for(box.op_type), *dict.fromkeys(tails)])
+
+
+def _dims(tensor: Tensor) -> str:
+    if not tensor.shape:
+        return ""
+    return "\u00d7".join(_text(str(n)) for n in tensor.shape)
+
+
+def _tensor(tensor: Tensor) -> dict[str, Any]:
+    histogram = tensor.histogram
+    return _given(
+        name=_text(tensor.name),
+        dtype=tensor.dtype,
+        shape=None
+        if tensor.shape is None
+        else [n if isinstance(n, int) else _text(n) for n in tensor.shape],
+        scale=tensor.scale,
+        zero=tensor.zero_point,
+        integers=tensor.integers,
+        low=tensor.low,
+        high=tensor.high,
+        hist=None
+        if histogram is None
+        else {"low": histogram.low, "high": histogram.high, "bins": histogram.bins},
+    )
+
+
+def _given(**facts: Any) -> dict[str, Any]:
+    """Return the facts that are known."""
+    return {name: value for name, value in facts.items() if value is not None}

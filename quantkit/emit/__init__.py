@@ -1,7 +1,0 @@
-"""A plan becomes a graph. Emitters decide nothing."""
-
-from quantkit.emit.dynamic import emit_dynamic
-from quantkit.emit.half import emit_half
-from quantkit.emit.static import Format, emit_static
-
-__all__ = ["Format", "emit_dynamic", "emit_half", "emit_static"]

@@ -1,0 +1,349 @@
+"""`compare_models`: what differs between two model files.
+
+What they say about themselves (versions, metadata, inputs and outputs), their nodes and weights, and the scales and zero
+points of activations that both quantize.
+"""
+
+import filecmp
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import log
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import onnx_ir as ir
+
+from quantkit.evaluate.diff.nodes import Change, NodesDiff, nodes_diff
+from quantkit.evaluate.diff.stored import dtype_name
+from quantkit.evaluate.diff.tensor_errors import TensorErrors, tensor_errors
+from quantkit.evaluate.diff.weights import WeightsDiff, weights_diff
+from quantkit.evaluate.match.nodes import base_name, pair_nodes
+from quantkit.model.graph.load import LoadedModel
+from quantkit.model.graph.size.by_cause import size_by_cause
+from quantkit.model.graph.unpack import unpack
+from quantkit.model.ops.integer_ops import INTEGER_OPS, Role
+from quantkit.runtime.session import load_model
+from quantkit.runtime.synthetic_inputs import Feeds
+
+__all__ = ["Fixed", "ModelDiff", "ScaleChange", "ScalesDiff", "SizeChange", "compare_models"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fixed:
+    """How a tensor is quantized: ``q = round(x / scale) + zero_point``, one pair of numbers for the whole tensor."""
+
+    dtype: str
+    scale: float
+    zero_point: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleChange:
+    """A tensor that is quantized in both models, not alike.
+
+    Attributes:
+        tensor: Its name.
+        a: In the first model.
+        b: In the second.
+        ratio: The second's scale over the first's: above 1 the steps became coarser.
+    """
+
+    tensor: str
+    a: Fixed
+    b: Fixed
+    ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalesDiff:
+    """What became of quantized activations.
+
+    Attributes:
+        equal: How many have the same type, scale and zero point in both.
+        changed: The others that are quantized in both; the largest change of scale first.
+        only_a: Quantized only in the first model.
+        only_b: Quantized only in the second.
+    """
+
+    equal: int
+    changed: tuple[ScaleChange, ...]
+    only_a: tuple[str, ...]
+    only_b: tuple[str, ...]
+
+
+def _scales_diff(a: ir.Model, b: ir.Model) -> ScalesDiff:
+    """Compare what QuantizeLinear and integer kernels say of the tensors that they make."""
+    left, right = dict(_fixed_scales(a)), dict(_fixed_scales(b))
+    both = [tensor for tensor in left if tensor in right]
+    changed = [
+        ScaleChange(
+            tensor=tensor,
+            a=left[tensor],
+            b=right[tensor],
+            ratio=right[tensor].scale / left[tensor].scale,
+        )
+        for tensor in both
+        if left[tensor] != right[tensor]
+    ]
+    return ScalesDiff(
+        equal=len(both) - len(changed),
+        changed=tuple(sorted(changed, key=lambda c: -abs(log(c.ratio)) if c.ratio > 0 else 0)),
+        only_a=tuple(t for t in left if t not in right),
+        only_b=tuple(t for t in right if t not in left),
+    )
+
+
+def _fixed_scales(model: ir.Model) -> Iterator[tuple[str, Fixed]]:
+    for node in model.graph.all_nodes():
+        found = _quantized_tensor(node)
+        if found is None:
+            continue
+        tensor, scale, zero = found
+        number = _number(scale)
+        if number is not None and number > 0:
+            dtype = zero.dtype if zero is not None and zero.dtype is not None else None
+            yield (
+                base_name(tensor),
+                Fixed(
+                    dtype=dtype_name(dtype) if dtype is not None else "uint8",
+                    scale=number,
+                    zero_point=int(_number(zero) or 0),
+                ),
+            )
+
+
+def _quantized_tensor(node: ir.Node) -> tuple[str, ir.Value | None, ir.Value | None] | None:
+    """Return the tensor that a node quantizes, its scale and its zero point; None if it quantizes none."""
+    row = INTEGER_OPS.get(node.op_type)
+    if row is None or row.result is None or len(node.inputs) <= row.result[0]:
+        return None  # a QGemm without a scale for its result makes floats
+    value = node.outputs[0]
+    if row.role is Role.CONVERTS:
+        if node.inputs[0] is None or node.inputs[0].is_initializer():
+            return None  # a weight that is quantized at run time
+        # The integers are named after the tensor; what is read may have a name of its own, if it is an output.
+        named = base_name(node.outputs[0].name or "") != node.outputs[0].name
+        value = value if named else node.inputs[0]
+    scale, zero = row.result
+    given = node.inputs[zero] if zero < len(node.inputs) else None
+    return value.name or "", node.inputs[scale], given
+
+
+def _number(value: ir.Value | None) -> float | None:
+    """Return a constant of one number; None for anything else."""
+    tensor = value.const_value if value is not None else None
+    return float(tensor.numpy().item()) if tensor is not None and tensor.size == 1 else None
+
+
+_SHOWN = 70  # characters of a value
+_DIGEST = 64  # hexadecimal digits of SHA-256
+_DIGEST_SHOWN = 12
+# What provenance says of the file that it stands in: any difference below differs here too.
+_FOLLOWS = frozenset({"content", "seal"})
+
+
+def _header_changes(a: ir.Model, b: ir.Model) -> tuple[Change, ...]:
+    """Return the versions and metadata that differ."""
+    left, right = dict(_header(a)), dict(_header(b))
+    return _changes(left, right)
+
+
+def _port_changes(a: ir.Model, b: ir.Model) -> tuple[Change, ...]:
+    """Return the inputs and outputs that differ in type or shape, or are in one model only."""
+    return _changes(dict(_ports(a)), dict(_ports(b)))
+
+
+def _changes(left: Mapping[str, str], right: Mapping[str, str]) -> tuple[Change, ...]:
+    return tuple(
+        Change(what=key, a=_short(left.get(key, "")), b=_short(right.get(key, "")))
+        for key in {**left, **right}
+        if left.get(key, "") != right.get(key, "")
+    )
+
+
+def _short(text: str) -> str:
+    if len(text) == _DIGEST and set(text) <= set("0123456789abcdef"):
+        return text[:_DIGEST_SHOWN]
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+
+
+def _header(model: ir.Model) -> Iterator[tuple[str, str]]:
+    yield "IR version", str(model.ir_version or "")
+    for domain, version in sorted(model.opset_imports.items()):
+        yield f"opset {domain or 'ai.onnx'}", str(version)
+    yield "producer", f"{model.producer_name or ''} {model.producer_version or ''}".strip()
+    yield "domain", model.domain or ""
+    yield "model version", str(model.model_version or "")
+    yield "doc string", model.doc_string or ""
+    for key, value in sorted(model.metadata_props.items()):
+        yield from _entry(key, value)
+
+
+def _entry(key: str, value: str) -> Iterator[tuple[str, str]]:
+    """Yield a metadata entry; one that is a JSON object, as provenance is, leaf by leaf."""
+    try:
+        plain = json.loads(value) if value.startswith("{") else None
+    except (ValueError, RecursionError):
+        plain = None
+    if isinstance(plain, dict):
+        yield from _leaves(key, plain)
+    else:
+        yield key, value
+
+
+def _leaves(path: str, plain: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for key, value in sorted(plain.items()):
+        if isinstance(value, dict):
+            yield from _leaves(f"{path}.{key}", value)
+        elif value not in (None, "", []) and key not in _FOLLOWS:
+            yield f"{path}.{key}", value if isinstance(value, str) else json.dumps(value)
+
+
+def _ports(model: ir.Model) -> Iterator[tuple[str, str]]:
+    for value in model.graph.inputs:
+        if not value.is_initializer():
+            yield f"input {value.name}", _form(value)
+    for value in model.graph.outputs:
+        yield f"output {value.name}", _form(value)
+
+
+def _form(value: ir.Value) -> str:
+    """Return "float32[N, 3, 224, 224]"; a dimension without a name is a question mark."""
+    dtype = dtype_name(value.dtype) if value.dtype is not None else "?"
+    if value.shape is None:
+        return dtype
+    extents = (n if isinstance(n, int) else (n.value or "?") for n in value.shape.dims)
+    return f"{dtype}[{', '.join(str(n) for n in extents)}]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeChange:
+    """Bytes of one cause in both models."""
+
+    cause: str
+    a: int
+    b: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelDiff:
+    """What differs between two models.
+
+    Attributes:
+        a: Path of the first.
+        b: Path of the second.
+        identical: The files have the same bytes; then nothing was run.
+        nbytes: Size of both, external data included.
+        header: Versions and metadata that differ.
+        ports: Inputs and outputs that differ.
+        nodes: How nodes correspond.
+        weights: How weights correspond.
+        scales: How activations are quantized.
+        sizes: By cause, in both; they add up to `nbytes`.
+        errors: What running both shows.
+    """
+
+    a: str
+    b: str
+    identical: bool
+    nbytes: tuple[int, int]
+    header: tuple[Change, ...]
+    ports: tuple[Change, ...]
+    nodes: NodesDiff
+    weights: WeightsDiff
+    scales: ScalesDiff
+    sizes: tuple[SizeChange, ...]
+    errors: TensorErrors
+
+    @property
+    def computes_the_same(self) -> bool:
+        """Whether graph, weights and scales are the same, whatever the files say about themselves."""
+        parts = (self.nodes, self.weights, self.scales)
+        changed = any(part.changed or part.only_a or part.only_b for part in parts)
+        return not (changed or self.ports or self.errors.differ)
+
+    @property
+    def same(self) -> bool:
+        """Whether no difference was found."""
+        return self.identical or (
+            self.computes_the_same
+            and not self.header
+            and not self.nodes.renamed
+            and self.nbytes[0] == self.nbytes[1]
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        plain: dict[str, Any] = msgspec.json.decode(
+            msgspec.json.encode(self)
+        )  # no NaN, no Infinity
+        return {"kind": "models", "same": self.same, **plain}
+
+
+def compare_models(
+    a: Path,
+    b: Path,
+    *,
+    samples: Sequence[Feeds] = (),
+    progress: Callable[[str], None] = lambda _: None,
+) -> ModelDiff:
+    """Compare two model files.
+
+    Args:
+        a: The first: float, or the last release.
+        b: The second.
+        samples: Inputs to run both on; without, one is made up from the signature.
+        progress: Told what begins.
+
+    Raises:
+        ModelError: One of the two cannot be read.
+        DataError: The models do not run on the samples.
+    """
+    progress("Reading both models")
+    first, second = load_model(a), load_model(b)
+    for loaded in (first, second):
+        unpack(loaded.model)  # weights as a runtime has them, not the nodes that make them
+    first.require_weights()
+    second.require_weights()
+    identical = _identical(first, second)
+    progress("Matching nodes")
+    pairs = pair_nodes(first.model, second.model)
+    nodes = nodes_diff(first.model, second.model, pairs)
+    progress("Comparing weights")
+    weights = weights_diff(first.model, second.model, pairs)
+    errors = TensorErrors()
+    if not identical:
+        progress("Running both models")
+        errors = tensor_errors(first, second, samples, progress)
+    return ModelDiff(
+        a=str(a),
+        b=str(b),
+        identical=identical,
+        nbytes=(first.nbytes, second.nbytes),
+        header=_header_changes(first.model, second.model),
+        ports=_port_changes(first.model, second.model),
+        nodes=nodes,
+        weights=weights,
+        scales=_scales_diff(first.model, second.model),
+        sizes=_sizes(first, second),
+        errors=errors,
+    )
+
+
+def _identical(a: LoadedModel, b: LoadedModel) -> bool:
+    """Say whether all files have the same contents, one after the other."""
+    return len(a.files) == len(b.files) and all(
+        filecmp.cmp(x, y, shallow=False) for x, y in zip(a.files, b.files, strict=True)
+    )
+
+
+def _sizes(a: LoadedModel, b: LoadedModel) -> tuple[SizeChange, ...]:
+    before = {part.cause: part.nbytes for part in size_by_cause(a)}
+    after = {part.cause: part.nbytes for part in size_by_cause(b)}
+    found = [
+        SizeChange(cause=cause, a=before.get(cause, 0), b=after.get(cause, 0))
+        for cause in {**before, **after}
+    ]
+    return tuple(sorted(found, key=lambda s: -max(s.a, s.b)))

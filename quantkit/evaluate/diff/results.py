@@ -1,0 +1,309 @@
+"""`compare_results`: this release against the last, and why the figures of the two may not compare."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from quantkit.evaluate.diff.figures import Figure, Unit, Verdict, figures_of, judge
+from quantkit.evaluate.diff.nodes import Change
+from quantkit.result import DataSource, Evaluated, Interval, Judged, Layer, Outcome, Result, Rule
+from quantkit.result import Verdict as GateVerdict
+
+__all__ = [
+    "CandidateDiff",
+    "Caveat",
+    "FigureChange",
+    "LayerChange",
+    "ResultDiff",
+    "RuleChange",
+    "compare_results",
+]
+
+_DIGEST = 12  # characters of a digest that people read
+
+
+@dataclass(frozen=True, slots=True)
+class Caveat:
+    """Something that differs and that figures depend on.
+
+    Attributes:
+        what: What differs.
+        a: In the first result.
+        b: In the second.
+        spoils: What does not compare because of it.
+    """
+
+    what: str
+    a: str
+    b: str
+    spoils: str
+
+
+def _caveats_of(a: Result, b: Result) -> tuple[Caveat, ...]:
+    """Return what differs between the conditions of two results, the gravest first."""
+    return tuple(c for c in (*_models(a, b), *_data(a.data, b.data), *_machine(a, b)) if c.a != c.b)
+
+
+def _models(a: Result, b: Result) -> Iterator[Caveat]:
+    spoils = "drops, flips, SQNR and ratios: they are relative to another model"
+    first, second = (_short(result.float_model.file.sha256) for result in (a, b))
+    yield Caveat("float model", first, second, spoils)
+
+
+def _data(a: DataSource, b: DataSource) -> Iterator[Caveat]:
+    spoils = "metrics, drops, flips and SQNR: they are of other samples"
+    yield Caveat("data fingerprint", _short(a.fingerprint), _short(b.fingerprint), spoils)
+    yield Caveat("samples", str(a.samples), str(b.samples), spoils)
+    if a.samples == b.samples:  # else it says the same again
+        yield Caveat("order", a.order, b.order, spoils)
+    yield Caveat("preprocessing", "; ".join(a.preprocessing), "; ".join(b.preprocessing), spoils)
+
+
+def _machine(a: Result, b: Result) -> Iterator[Caveat]:
+    x, y = a.origin, b.origin
+    spoils = "latency and memory, and integers where a CPU saturates"
+    yield Caveat("CPU", x.cpu, y.cpu, spoils)
+    yield Caveat("cores", str(x.cores), str(y.cores), "latency")
+    yield Caveat("system", x.system, y.system, "latency and memory")
+    for name in {**x.software, **y.software}:
+        first, second = (origin.software.get(name, "none") for origin in (x, y))
+        yield Caveat(name, first, second, _spoiled_by(name))
+
+
+def _spoiled_by(software: str) -> str:
+    if software == "onnxruntime":
+        return "latency, memory and int8 share: another runtime ran the models"
+    return "figures that it computes" if software == "quantkit" else "little"
+
+
+def _short(digest: str) -> str:
+    return digest[:_DIGEST]
+
+
+# A layer's SQNR on a few samples moves by some tenths of a dB with the samples.
+_LAYER_DB = 1.0
+_PERFECT = 200.0  # dB; stands for no error where losses are ranked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FigureChange:
+    """One figure in both results; None where it was not measured, or where an SQNR has no noise."""
+
+    figure: str
+    unit: Unit
+    a: float | None
+    b: float | None
+    a_interval: Interval | None
+    b_interval: Interval | None
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleChange:
+    """A rule of the gate whose limit or outcome differs; None: there is no such rule."""
+
+    rule: str
+    a: Judged | None
+    b: Judged | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerChange:
+    """A layer that alone brings more noise than before, in dB at the output; None: no error at all."""
+
+    node: str
+    op_type: str
+    a: float | None
+    b: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateDiff:
+    """One candidate in both results.
+
+    Attributes:
+        name: Its name, "old -> new" where that differs; the float model is among them.
+        figures: Every figure of either.
+        outcome: Its verdict, if that differs.
+        rules: Rules whose limit or outcome differs.
+        layers_worse: The largest loss first.
+        layers_better: How many layers got better.
+        warnings_new: Only in the second.
+        warnings_gone: Only in the first.
+        file_changed: The model file is another one.
+    """
+
+    name: str
+    figures: tuple[FigureChange, ...]
+    outcome: Change | None
+    rules: tuple[RuleChange, ...]
+    layers_worse: tuple[LayerChange, ...]
+    layers_better: int
+    warnings_new: tuple[str, ...]
+    warnings_gone: tuple[str, ...]
+    file_changed: bool
+
+    @property
+    def same(self) -> bool:
+        """Whether no difference was found; another file with the same figures is none."""
+        still = all(f.verdict == "same" for f in self.figures)
+        moved = self.layers_worse or self.layers_better or self.warnings_new or self.warnings_gone
+        return still and not (self.outcome or self.rules or moved)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultDiff:
+    """What differs between two results.
+
+    Attributes:
+        a: Title of the first.
+        b: Title of the second.
+        caveats: Why figures may not compare.
+        candidates: Those in both, the float model first.
+        only_a: Names of candidates that only the first has.
+        only_b: Names of candidates that only the second has.
+    """
+
+    a: str
+    b: str
+    caveats: tuple[Caveat, ...]
+    candidates: tuple[CandidateDiff, ...]
+    only_a: tuple[str, ...]
+    only_b: tuple[str, ...]
+
+    @property
+    def same(self) -> bool:
+        """Whether no figure, rule or warning differs and nothing says that figures do not compare."""
+        return not (self.caveats or self.only_a or self.only_b) and all(
+            c.same for c in self.candidates
+        )
+
+    @property
+    def worse(self) -> tuple[tuple[str, FigureChange], ...]:
+        """Every figure that got worse beyond noise, with its candidate."""
+        return tuple(
+            (c.name, f) for c in self.candidates for f in c.figures if f.verdict == "worse"
+        )
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether a candidate has a worse figure, fails the gate that it passed, or is gone."""
+        candidates = self.candidates[1:]  # float is not what is released
+        broken = any(c.outcome.a == "pass" and c.outcome.b for c in candidates if c.outcome)
+        worse = any(f.verdict == "worse" for c in candidates for f in c.figures)
+        return broken or worse or bool(self.only_a)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        plain: dict[str, Any] = msgspec.json.decode(
+            msgspec.json.encode(self)
+        )  # no NaN, no Infinity
+        return {"kind": "results", "same": self.same, **plain}
+
+
+def compare_results(a: Result, b: Result) -> ResultDiff:
+    """Compare two results: candidates of the same name, or the only ones, and the float models with each other."""
+    before, after = ({m.name: m for m in result.candidates} for result in (a, b))
+    verdicts = [{v.candidate: v for v in result.verdicts} for result in (a, b)]
+    same = (a.data.fingerprint, a.data.order) == (b.data.fingerprint, b.data.order)
+    pairs = {name: name for name in before if name in after}
+    if len(before) == len(after) == 1:
+        pairs = dict(zip(before, after, strict=True))
+    both = (
+        _candidate(
+            old if old == new else f"{old} -> {new}",
+            before[old],
+            after[new],
+            [verdicts[0].get(old), verdicts[1].get(new)],
+            same_samples=same,
+        )
+        for old, new in pairs.items()
+    )
+    floats = _candidate("float", a.float_model, b.float_model, [None, None], same_samples=same)
+    return ResultDiff(
+        a=a.title,
+        b=b.title,
+        caveats=_caveats_of(a, b),
+        candidates=(floats, *both),
+        only_a=tuple(n for n in before if n not in pairs),
+        only_b=tuple(n for n in after if n not in pairs.values()),
+    )
+
+
+def _candidate(
+    name: str,
+    a: Evaluated,
+    b: Evaluated,
+    verdicts: Sequence[GateVerdict | None],
+    *,
+    same_samples: bool,
+) -> CandidateDiff:
+    # Figures are joined by name, so one that only one result has shows as new or gone instead of vanishing. Warnings
+    # are compared as text: they hold names and numbers, and one with another number is another warning. Layers count
+    # as moved by more than the noise of measuring them; those that improved are a number only, as nobody acts on
+    # them.
+    left, right = figures_of(a), figures_of(b)
+    layers = list(_layers(a, b))
+    worse = [c for c in layers if _db(c.b) < _db(c.a)]
+    outcomes = [v.outcome if v is not None else "" for v in verdicts]
+    judged = [{j.rule.key: j for j in v.rules} if v is not None else {} for v in verdicts]
+    return CandidateDiff(
+        name=name,
+        figures=tuple(
+            _change(key, left.get(key), right.get(key), same_samples=same_samples)
+            for key in {**left, **right}
+        ),
+        outcome=Change(what="verdict", a=outcomes[0], b=outcomes[1])
+        if outcomes[0] != outcomes[1]
+        else None,
+        rules=tuple(_rules(*judged)),
+        layers_worse=tuple(sorted(worse, key=lambda c: _db(c.b) - _db(c.a))),
+        layers_better=len(layers) - len(worse),
+        warnings_new=tuple(w for w in b.warnings if w not in a.warnings),
+        warnings_gone=tuple(w for w in a.warnings if w not in b.warnings),
+        file_changed=a.file.sha256 != b.file.sha256,
+    )
+
+
+def _change(name: str, a: Figure | None, b: Figure | None, *, same_samples: bool) -> FigureChange:
+    known = b or a
+    assert known is not None  # noqa: S101 - the name comes from one of the two
+    return FigureChange(
+        figure=name,
+        unit=known.unit,
+        a=a.value if a is not None else None,
+        b=b.value if b is not None else None,
+        a_interval=a.interval if a is not None else None,
+        b_interval=b.interval if b is not None else None,
+        verdict=judge(a, b, same_samples=same_samples),
+    )
+
+
+def _rules(a: dict[str, Judged], b: dict[str, Judged]) -> Iterator[RuleChange]:
+    for key in {**a, **b}:
+        left, right = a.get(key), b.get(key)
+        if _essence(left) != _essence(right):
+            yield RuleChange(rule=key, a=left, b=right)
+
+
+def _essence(judged: Judged | None) -> tuple[Rule, Outcome] | None:
+    return None if judged is None else (judged.rule, judged.outcome)
+
+
+def _layers(a: Evaluated, b: Evaluated) -> Iterator[LayerChange]:
+    """Yield the layers whose noise moved by more than `_LAYER_DB`."""
+    before = _by_node(a)
+    for node, now in _by_node(b).items():
+        was = before.get(node)
+        if was is not None and abs(_db(was.alone_db) - _db(now.alone_db)) > _LAYER_DB:
+            yield LayerChange(node=node, op_type=now.op_type, a=was.alone_db, b=now.alone_db)
+
+
+def _by_node(model: Evaluated) -> dict[str, Layer]:
+    return {layer.node: layer for layer in model.layers.layers} if model.layers else {}
+
+
+def _db(value: float | None) -> float:
+    return _PERFECT if value is None else min(value, _PERFECT)

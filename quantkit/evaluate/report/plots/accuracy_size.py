@@ -1,0 +1,177 @@
+"""The picture: what accuracy costs in bytes and in time, with float as reference."""
+
+from math import inf
+from typing import Literal
+
+from quantkit.evaluate.report import numbers
+from quantkit.evaluate.report.palette import Theme, look
+from quantkit.evaluate.report.plots.scatter import Axis, Chart, Mark, chart_svg, labels_for
+from quantkit.evaluate.report.plots.svg import line
+from quantkit.result import Evaluated, Metric, Result
+
+__all__ = ["WHISKER", "accuracy_chart", "accuracy_size", "accuracy_size_svg"]
+
+WHISKER = "".join(
+    line(*ends, "whisker float") for ends in ((10, -8, 10, 8), (6, -8, 14, -8), (6, 8, 14, 8))
+)
+"""Sign of an interval in a legend."""
+
+
+def accuracy_size_svg(
+    result: Result, *, width: int = 860, theme: Theme | Literal["auto"] = "auto"
+) -> str:
+    """Draw it as a file of its own; `theme` "auto" follows the reader's."""
+    return chart_svg(accuracy_chart(result), width=width, theme=theme)
+
+
+def accuracy_size(result: Result, *, width: int) -> str:
+    """Draw it for the page."""
+    return chart_svg(accuracy_chart(result), width=width)
+
+
+def accuracy_chart(result: Result) -> Chart:
+    """Lay out the picture: the main metric if there is one, else the worst output's SQNR."""
+    metric = result.float_model.metric
+    failed = {v.candidate for v in result.verdicts if v.outcome == "fail"}
+    limits = {rule.key: rule.limit for rule in result.rules}
+    saved = limits.get("min_size_reduction")
+    across = [Axis("size, % of float", None if saved is None else 100 * (1 - saved), 6.0)]
+    if any(m.typical_latency for m in result.candidates):
+        across.append(Axis("time, multiple of float's", limits.get("max_latency_ratio"), 0.06))
+    places = {p: m for p, m in enumerate(result.models) if p and _is_measured(m, metric)}
+    labels = labels_for([m.name for m in places.values()])
+    marks = tuple(
+        _mark(model, place, metric, label, panels=len(across), failed=model.name in failed)
+        for (place, model), label in zip(places.items(), labels, strict=True)
+    )
+    missing = [m.name for p, m in enumerate(result.models) if p and p not in places]
+    costs = " and ".join(axis.label.partition(",")[0] for axis in across)
+    label = _label(metric)
+    return Chart(
+        title=result.title,
+        label=label,
+        described=f"{label} against {costs}, {len(marks)} candidates",
+        reference=_mark(result.float_model, 0, metric, "", panels=len(across)),
+        marks=marks,
+        across=tuple(across),
+        upwards=metric is None or metric.higher_is_better,
+        limit=_limit(metric, limits.get("max_drop")),
+        limits=_limit_words(metric, limits),
+        bounds=(0.0, 100.0) if metric is not None and metric.is_fraction else (-inf, inf),
+        keys=((WHISKER, f"whisker: {_whiskers(result, metric)}"),)
+        if any(m.low is not None for m in marks)
+        else (),
+        note=f"not in the picture, for want of a figure: {', '.join(missing)}" if missing else "",
+    )
+
+
+def _is_measured(model: Evaluated, metric: Metric | None) -> bool:
+    if metric is not None:
+        return model.metric is not None
+    return model.worst_output is not None and model.worst_output.db > -inf
+
+
+def _label(metric: Metric | None) -> str:
+    if metric is None:
+        return "signal to noise of the worst output, dB"
+    unit = ", %" if metric.is_fraction else ""
+    return f"{metric.name}{unit}" + ("" if metric.higher_is_better else " (less is better)")
+
+
+def _limit(metric: Metric | None, allowed: float | None) -> float | None:
+    if metric is None or allowed is None:
+        return None
+    worst = metric.value - allowed if metric.higher_is_better else metric.value + allowed
+    return worst * numbers.metric_scale(metric)
+
+
+def _whiskers(result: Result, metric: Metric | None) -> str:
+    paired = [
+        m.metric.drop_interval for m in result.candidates if m.metric and m.metric.drop_interval
+    ]
+    if metric is not None and paired:
+        return f"{numbers.percent(paired[0].confidence)} interval of the difference"
+    return "interval of the figure"
+
+
+def _limit_words(metric: Metric | None, limits: dict[str, float]) -> str:
+    """Name the rules that the picture has lines for."""
+    words = []
+    if metric is not None and "max_drop" in limits:
+        words.append(f"drop {numbers.difference(limits['max_drop'], metric)}")
+    if "min_size_reduction" in limits:
+        words.append(f"size {numbers.percent(1 - limits['min_size_reduction'])}")
+    if "max_latency_ratio" in limits:
+        words.append(f"time {numbers.ratio(limits['max_latency_ratio'])}")
+    return f"gate: {', '.join(words)}" if words else ""
+
+
+def _mark(
+    model: Evaluated,
+    place: int,
+    metric: Metric | None,
+    label: str,
+    *,
+    panels: int,
+    failed: bool = False,
+) -> Mark:
+    y, low, high = _height(model, metric)
+    time = model.typical_latency.ratio if model.typical_latency else None
+    if metric is not None:
+        merit = numbers.metric_value(model.metric)
+    else:
+        merit = numbers.sqnr(model.worst_output) if place else "float"
+    words = [merit, f"{numbers.percent(model.size.ratio)} size"]
+    words += [f"{numbers.ratio(time)} time"] if time is not None else []
+    words += ["fails the gate"] if failed else []
+    return Mark(
+        name=model.name,
+        look=look(place),
+        x=(100 * model.size.ratio, time)[:panels],
+        y=y,
+        low=low,
+        high=high,
+        words=" · ".join(words),
+        tip=_tip(model, metric, merit),
+        label=label,
+        failed=failed,
+    )
+
+
+def _height(model: Evaluated, metric: Metric | None) -> tuple[float | None, ...]:
+    if metric is None:
+        output = model.worst_output
+        if output is None or output.sqnr_db is None:
+            return None, None, None
+        found = output.sqnr_interval
+        return output.sqnr_db, found.low if found else None, found.high if found else None
+    own = model.metric
+    if own is None:
+        return None, None, None
+    scale = numbers.metric_scale(own)
+    low, high = (own.interval.low, own.interval.high) if own.interval else (own.value, own.value)
+    if own.drop is not None and own.drop_interval is not None:
+        sign = -1 if own.higher_is_better else 1
+        ends = [metric.value + sign * d for d in (own.drop_interval.low, own.drop_interval.high)]
+        low, high = min(ends), max(ends)
+    return own.value * scale, low * scale, high * scale
+
+
+def _tip(model: Evaluated, metric: Metric | None, merit: str) -> str:
+    own = model.metric
+    sampled = own is not None and own.drop is None and own.interval is not None
+    spread = f" ({numbers.value_interval(own)})" if own is not None and sampled else ""
+    lines = [model.name, f"{metric.name if metric else 'SQNR'}: {merit}{spread}"]
+    if model.metric is not None and model.metric.drop is not None:
+        unit = numbers.drop_unit(model.metric)
+        lines.append(f"drop: {numbers.drop(model.metric)} {unit}")
+    lines.append(
+        f"size: {numbers.size(model.size.disk)}, {numbers.percent(model.size.ratio)} of float"
+    )
+    timed = model.typical_latency
+    if timed is not None:
+        spread = f" ({numbers.interval(timed.ratio_interval)})" if timed.ratio_interval else ""
+        lines.append(
+            f"time: {numbers.significant(timed.median_ms)} ms, {numbers.ratio(timed.ratio)}{spread}"
+        )
+    return "\n".join(lines)

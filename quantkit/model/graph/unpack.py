@@ -1,0 +1,154 @@
+"""Weights of few bits as a runtime sees them once it has loaded a file: constants again, not nodes that make them.
+
+`quantkit.quantize.emit.packed` writes codes as planes of bits and nodes that put them together. Whoever compares weights or looks for integers wants what comes of that. The model is changed in
+memory alone; contents are computed each time they are read.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from quantkit.model.graph.edit import add_initializer, constant, discard, is_op, value_names
+from quantkit.model.graph.mapping import lazy
+
+__all__ = ["STORED_BYTES", "unpack"]
+
+Array = NDArray[Any]
+
+STORED_BYTES = "quantkit.stored_bytes"
+"""In `ir.Value.meta` of a constant that was packed: what it takes in the file."""
+
+_BLOCKS = frozenset({"MatMulNBits", "GatherBlockQuantized"})
+_SUFFIXES = ("_codes_plane0", "_codes")
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A constant that nodes make of others.
+
+    Attributes:
+        read: Computes it.
+        dtype: Of its values.
+        sources: The initializers that it is made of.
+        shifted: Bits were taken apart on the way.
+    """
+
+    read: Callable[[], Array]
+    dtype: ir.DataType
+    sources: frozenset[ir.Value]
+    shifted: bool
+
+
+def unpack(model: ir.Model) -> int:
+    """Put constants in the place of nodes that make weights of packed bits, in place; return how many."""
+    names = value_names(model)
+    count = 0
+    for graph in model.graphs():
+        made: dict[ir.Value, _Made] = {}
+        for node in graph:
+            found = _made(node, made)
+            if found is not None:
+                made[node.outputs[0]] = found
+        count += sum(_replaced(graph, value, one, made, names.fresh) for value, one in made.items())
+        for node in [n for n in reversed(graph) if n.outputs and n.outputs[0] in made]:
+            if not node.outputs[0].uses() and not node.outputs[0].is_graph_output():
+                discard(node)
+        unread = [
+            n for n, v in graph.initializers.items() if not v.uses() and not v.is_graph_output()
+        ]
+        for name in unread if count else ():
+            del graph.initializers[name]
+    return count
+
+
+def _made(node: ir.Node, known: Mapping[ir.Value, _Made]) -> _Made | None:
+    """Return how a node's result is computed from constants; None if it is not, or not by what packs weights."""
+    if not is_op(node, *_COMPUTED) or len(node.outputs) != 1:
+        return None
+    inputs = []
+    for value in node.inputs:
+        own = known.get(value) if value is not None else None
+        tensor = constant(value) if own is None else None
+        if value is None or (own is None and tensor is None):
+            return None
+        inputs.append(own or _Made(tensor.numpy, tensor.dtype, frozenset({value}), False))  # type: ignore[union-attr]
+    to = node.attributes.get_int("to", 0) if node.op_type == "Cast" else 0
+    compute = _COMPUTED[node.op_type]
+    return _Made(
+        lambda: compute(node, *(one.read() for one in inputs)),
+        ir.DataType(to) if to else inputs[0].dtype,
+        frozenset().union(*(one.sources for one in inputs)),
+        node.op_type == "BitShift" or any(one.shifted for one in inputs),
+    )
+
+
+def _replaced(
+    graph: ir.Graph,
+    value: ir.Value,
+    one: _Made,
+    made: Mapping[ir.Value, _Made],
+    fresh: Callable[[str], str],
+) -> bool:
+    """Let nodes that compute something read a constant where they read what was put together."""
+    readers = [u for u in value.uses() if not (u.node.outputs and u.node.outputs[0] in made)]
+    if not readers or not (one.shifted or any(u.node.op_type in _BLOCKS for u in readers)):
+        return False
+    array = one.read()
+    tensor = lazy(one.read, one.dtype, array.shape, None)
+    own = add_initializer(graph, fresh(_name(one)), tensor)
+    own.meta[STORED_BYTES] = sum(s.const_value.nbytes for s in one.sources if s.const_value)
+    for use in readers:
+        use.node.replace_input_with(use.idx, own)
+    return True
+
+
+def _name(one: _Made) -> str:
+    """Return what the weight was called, as other quantized weights are."""
+    names = sorted(source.name or "" for source in one.sources)
+    for suffix in _SUFFIXES:
+        for name in names:
+            if name.endswith(suffix):
+                return f"{name.removesuffix(suffix)}_quantized"
+    return f"{names[0]}_unpacked"
+
+
+def _shift(node: ir.Node, x: Array, by: Array) -> Array:
+    right = node.attributes.get_string("direction", "RIGHT") == "RIGHT"
+    return np.right_shift(x, by) if right else np.left_shift(x, by)
+
+
+def _cast(node: ir.Node, x: Array) -> Array:
+    return x.astype(ir.DataType(node.attributes["to"].as_int()).numpy())
+
+
+def _slice(_: ir.Node, x: Array, starts: Array, ends: Array, axes: Array | None = None) -> Array:
+    where = range(len(starts)) if axes is None else axes.tolist()
+    index = [slice(None)] * x.ndim
+    for axis, start, end in zip(where, starts.tolist(), ends.tolist(), strict=True):
+        index[axis] = slice(start, end)
+    return x[tuple(index)]
+
+
+def _reshape(_: ir.Node, x: Array, shape: Array) -> Array:
+    return x.reshape(shape.tolist())
+
+
+def _transpose(node: ir.Node, x: Array) -> Array:
+    return x.transpose(node.attributes.get_ints("perm", tuple(reversed(range(x.ndim)))))
+
+
+_COMPUTED: Mapping[str, Callable[..., Array]] = {
+    "Add": lambda _, a, b: a + b,
+    "BitShift": _shift,
+    "Cast": _cast,
+    "Mod": lambda _, a, b: np.mod(a, b),
+    "Mul": lambda _, a, b: a * b,
+    "Reshape": _reshape,
+    "Slice": _slice,
+    "Sub": lambda _, a, b: a - b,
+    "Transpose": _transpose,
+}

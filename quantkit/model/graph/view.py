@@ -1,0 +1,219 @@
+"""Reads the planners' view off a graph, once, in time linear in its size."""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from quantkit.model.graph.edit import owner_of, subgraphs_of
+from quantkit.model.graph.opset import opset_of
+from quantkit.model.ops import Kernel, OpFact, fact_of
+from quantkit.model.ops.view import Attributes, Constant, Node, View, Weight, WeightUse
+
+__all__ = ["view_of"]
+
+# Constants whose ends are kept: operands of Add and Mul, bounds of Clip. Of larger ones only weights are read, to see
+# whether they are finite.
+_LOOKED_INTO = 1 << 16
+_PLAIN = {
+    ir.AttributeType.INT,
+    ir.AttributeType.FLOAT,
+    ir.AttributeType.STRING,
+    ir.AttributeType.INTS,
+    ir.AttributeType.STRINGS,
+}
+_SEQUENCES = {"SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert"}
+_SEQUENCES |= {"Optional", "SequenceMap", "SplitToSequence"}
+# Of doubles there are no integers: QuantizeLinear does not take them.
+_FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
+
+
+def view_of(model: ir.Model, *, read_weights: bool = True) -> View:
+    """Describe a model for planners.
+
+    Names must be unique over all graphs (`quantkit.model.graph.normalize`). Types are taken as they are: where the file
+    states none, `quantkit.model.graph.shapes.infer_types` finds them before.
+
+    Args:
+        model: The model; it is left as it is.
+        read_weights: False takes large weights for finite, unread: where nobody asks, or where external data is missing.
+    """
+    # Weights and constants overlap: a matrix is both, a graph input with a default is a weight that must not be taken
+    # for constant. Large weights are read once, for NaN and infinity only, as a single one would make every integer
+    # of its channel meaningless. Nodes of subgraphs are listed too, in the order of the file, so that a plan can say
+    # why they stay float; `outputs` are those of all graphs for the same reason: what a branch hands out is read by
+    # somebody who is not in the list of its readers.
+    weights: dict[str, Weight] = {}
+    constants: dict[str, Constant] = {}
+    held = [value for graph in model.graphs() for value in graph.initializers.values()]
+    for value in held:
+        tensor, name = value.const_value, value.name or ""
+        if tensor is None:
+            continue
+        ends = _ends(tensor, large=read_weights and _is_weight(tensor))
+        if _is_weight(tensor):
+            weights[name] = _weight(value, ends)
+        if not value.is_graph_input():
+            constants[name] = _constant(tensor, ends)
+    nodes: list[Node] = []
+    holders: dict[ir.Graph, tuple[str, ...]] = {model.graph: ()}  # those around come first
+    producer: dict[str, int] = {}
+    readers: dict[str, list[int]] = {}
+    for index, node in enumerate(model.graph.all_nodes()):
+        seen = _node(node, weights, holders)
+        nodes.append(seen)
+        producer.update({name: index for name in seen.outputs if name})
+        for name in filter(None, seen.inputs):
+            readers.setdefault(name, []).append(index)
+        if node.op_type == "Constant" and not node.domain:
+            constants[seen.outputs[0]] = _constant_of(node)
+    return View(
+        opset=opset_of(model),
+        nodes=tuple(nodes),
+        names=frozenset(node.name for node in nodes),
+        producer=producer,
+        readers={name: tuple(found) for name, found in readers.items()},
+        inputs=tuple(v.name or "" for v in model.graph.inputs),
+        outputs=frozenset(v.name or "" for graph in model.graphs() for v in graph.outputs),
+        weights=weights,
+        constants=constants,
+        initializers=frozenset(v.name or "" for v in held),
+        not_float=frozenset(_not_float(model)),
+    )
+
+
+# What constants may be that are quantized; weights in float16 are widened before anybody looks (`quantkit.model.graph.half`).
+_HELD = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16})
+
+
+def _ends(tensor: ir.TensorProtocol, *, large: bool = False) -> tuple[float, float] | None:
+    """Return the smallest and the largest value; None for what is not float, not there, or large unless so asked."""
+    if tensor.dtype not in _HELD or not tensor.size:
+        return None
+    # External data that is left is data whose file is missing (`quantkit.model.graph.load`).
+    if isinstance(tensor, ir.ExternalTensor) or (tensor.size > _LOOKED_INTO and not large):
+        return None
+    array = tensor.numpy()
+    # NaN and infinity pass through min and max, which need no temporary.
+    return float(array.min()), float(array.max())
+
+
+def _is_weight(tensor: ir.TensorProtocol) -> bool:
+    return tensor.dtype is ir.DataType.FLOAT and len(tensor.shape) >= 2 and bool(tensor.size)
+
+
+def _constant(tensor: ir.TensorProtocol, ends: tuple[float, float] | None) -> Constant:
+    low, high = ends if ends is not None and tensor.size <= _LOOKED_INTO else (None, None)
+    shape = tuple(int(n) for n in tensor.shape.numpy())
+    return Constant(shape=shape, low=low, high=high, is_float=tensor.dtype in _HELD)
+
+
+def _constant_of(node: ir.Node) -> Constant:
+    """Describe what a Constant holds: a tensor, or a number, a text or a list of them in an attribute of their own."""
+    attribute = next(iter(node.attributes.values()))
+    if attribute.type is ir.AttributeType.TENSOR:
+        tensor = attribute.as_tensor()
+    elif attribute.type in {ir.AttributeType.FLOAT, ir.AttributeType.FLOATS}:
+        tensor = ir.tensor(np.asarray(attribute.value, np.float32))
+    else:
+        return Constant(shape=np.shape(attribute.value))
+    return _constant(tensor, _ends(tensor))
+
+
+def _weight(value: ir.Value, ends: tuple[float, float] | None) -> Weight:
+    tensor = value.const_value
+    assert tensor is not None  # noqa: S101 - it is known to hold a weight
+    return Weight(
+        tensor=value.name or "",
+        shape=tuple(int(n) for n in tensor.shape.numpy()),
+        finite=ends is None or bool(np.isfinite(ends).all()),
+        exposed=value.is_graph_input() or value.is_graph_output(),
+        uses=tuple(_uses(value)),
+        low=None if ends is None else ends[0],
+        high=None if ends is None else ends[1],
+    )
+
+
+def _uses(value: ir.Value) -> Iterator[WeightUse]:
+    for use in value.uses():
+        node = use.node
+        if _swaps_axes(node) and not node.outputs[0].is_graph_output() and node.outputs[0].uses():
+            for inner in node.outputs[0].uses():
+                yield _use(inner.node, inner.idx, transposed=True)
+        else:
+            yield _use(node, use.idx, transposed=False)
+
+
+def _use(node: ir.Node, slot: int, *, transposed: bool) -> WeightUse:
+    fact = fact_of(node.domain, node.op_type)
+    known = fact is not None and slot in fact.weights
+    return WeightUse(node=node.name or "", slot=slot, transposed=transposed, known=known)
+
+
+def _swaps_axes(node: ir.Node) -> bool:
+    """Say whether a node is the Transpose of a constant matrix."""
+    if node.op_type != "Transpose" or node.domain or not node.inputs or not node.outputs:
+        return False
+    tensor = node.inputs[0].const_value if node.inputs[0] is not None else None
+    if tensor is None or len(tensor.shape) != 2:
+        return False
+    return tuple(node.attributes.get_ints("perm", (1, 0))) == (1, 0)
+
+
+def _node(
+    node: ir.Node, weights: Mapping[str, Weight], holders: dict[ir.Graph, tuple[str, ...]]
+) -> Node:
+    inside = holders[owner_of(node)]
+    holder = f"{node.domain}:{node.op_type}" if node.domain else node.op_type
+    holders.update((graph, (*inside, holder)) for graph in subgraphs_of(node))
+    fact = fact_of(node.domain, node.op_type)
+    own = {} if fact is None else dict(_own_weights(node, fact, weights))
+    # A Gather without a table of its own looks up shapes or activations.
+    if fact is not None and fact.kernel is Kernel.LOOKUP and not own:
+        fact = None
+    return Node(
+        name=node.name or "",
+        op_type=node.op_type,
+        domain=node.domain,
+        attributes=_plain_attributes(node),
+        inputs=tuple((v.name or "") if v is not None else "" for v in node.inputs),
+        outputs=tuple(v.name or "" for v in node.outputs),
+        inside=inside,
+        fact=fact,
+        weights=own,
+    )
+
+
+def _own_weights(
+    node: ir.Node, fact: OpFact, weights: Mapping[str, Weight]
+) -> Iterator[tuple[int, str]]:
+    """Yield the slots that hold a weight, and its name: read as it is, or through a Transpose."""
+    for slot in fact.weights:
+        value = node.inputs[slot] if slot < len(node.inputs) else None
+        producer = None if value is None else value.producer()
+        if producer is not None and _swaps_axes(producer):
+            value = producer.inputs[0]
+        if value is not None and value.is_initializer() and (name := value.name or "") in weights:
+            yield slot, name
+
+
+def _plain_attributes(node: ir.Node) -> Attributes:
+    """Return the attributes that are numbers, strings or lists of them."""
+    plain: dict[str, int | float | str | tuple[int, ...] | tuple[str, ...]] = {}
+    for attribute in node.attributes.values():
+        if attribute.type in _PLAIN and not attribute.is_ref():
+            value = attribute.value
+            plain[attribute.name] = tuple(value) if isinstance(value, list | tuple) else value
+    return plain
+
+
+def _not_float(model: ir.Model) -> Iterator[str]:
+    """Yield the values that are known to be something else than floats that can be quantized."""
+    values = [v for graph in model.graphs() for v in (*graph.inputs, *graph.initializers.values())]
+    values += [out for node in model.graph.all_nodes() for out in node.outputs]
+    for value in values:
+        maker = value.producer()
+        known = value.dtype is not None and value.dtype not in _FLOATS
+        # A sequence of floats is none, and inference does not tell.
+        if known or (maker is not None and maker.op_type in _SEQUENCES):
+            yield value.name or ""

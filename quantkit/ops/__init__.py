@@ -1,6 +1,0 @@
-"""What operators are, each fact once: float ones, and a row per quantized one. Knows neither onnx nor onnxruntime."""
-
-from quantkit.ops.float_ops import FACTS, Kernel, OpFact, channel_axis, fact_of
-from quantkit.ops.integer_ops import MICROSOFT
-
-__all__ = ["FACTS", "MICROSOFT", "Kernel", "OpFact", "channel_axis", "fact_of"]

@@ -1,0 +1,299 @@
+"""Profile a prepared model and choose the nodes to keep out of int8.
+
+    the rules' plan -> emit it, rounded to nearest -> profile it beside the float model -> costs -> the nodes that lose time
+
+It runs nothing of the data but a sample or two, and what it finds is kept with the preparation.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from numpy.typing import NDArray
+
+from quantkit.calibration.monitor import Monitor, Silent
+from quantkit.files import scratch
+from quantkit.model.graph.load import LoadedModel
+from quantkit.model.graph.save import Stage, copy_of
+from quantkit.model.ops.float_ops import MATRIX_PRODUCTS, PRODUCTS
+from quantkit.model.ops.view import View
+from quantkit.pipeline.plan_prepared import plan_of
+from quantkit.pipeline.prepare import Prepared
+from quantkit.quantize.emit import Format, emit_static
+from quantkit.quantize.plan import Kept, Mode, Plan
+from quantkit.quantize.plan.measured import Costs, choose, predict
+from quantkit.quantize.plan.model import SolvedIntegers
+from quantkit.quantize.plan.selection import resolve_names
+from quantkit.runtime.check_result import LARGE
+from quantkit.runtime.profile import (
+    costs_of,
+    is_plausible,
+    load_text,
+    profile_models,
+    run_seconds,
+    with_dynamic,
+)
+from quantkit.runtime.session import RUNTIME_ERRORS, first_line, make_session, run_made_up
+from quantkit.runtime.timing import time_models
+from quantkit.targets import integer_time, this_machine
+
+__all__ = ["SWITCH", "Decision", "decide", "file_of", "timing_notes", "write_draft"]
+
+SWITCH = "QUANTKIT_MEASURE"  # "0": unless it is asked for, nothing is measured
+_SHORTEST = 100e-6  # seconds; of less than that, calling the runtime is the larger part
+_SAMPLES = 2
+_COARSER, _UNSURE = (
+    (0.25,),
+    100.0,
+)  # by how much of themselves figures may be wrong that did not come true
+_FOREIGN = 0.5  # the same, of a CPU that is not this one
+_LONG = 30e-3  # seconds; one sample of a run as long as that is enough
+_LITTLE = 0.05  # of the time: products that take less are not tried in a third way
+_TRIES = 2  # to measure times that are plausible and steady
+_NONE_SLOWER = "no node is slower in int8"
+_GAIN = 0.02  # of the time: less is not worth another plan than that of the rules
+
+Feeds = Sequence[Mapping[str, NDArray[Any]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What measuring led to.
+
+    Attributes:
+        kept: The nodes that are not to run in calibrated integers, and how instead.
+        costs: What was measured; None: nothing was.
+        rules: The plan without what was measured; None: nothing was.
+        notes: Why nothing was measured.
+    """
+
+    kept: Mapping[str, Kept] = field(default_factory=lambda: MappingProxyType({}))
+    costs: Costs | None = None
+    rules: Plan | None = None
+    notes: tuple[str, ...] = ()
+
+
+def decide(
+    prepared: Prepared, output_format: Format = Format.QDQ, monitor: Monitor | None = None
+) -> Decision:
+    """Return which nodes of a prepared model stay out of calibrated integers because these are slower here.
+
+    What was measured before is not measured again.
+
+    Args:
+        prepared: The model.
+        output_format: How it is to be written down.
+        monitor: Told what is done.
+    """
+    job = prepared.job
+    if job.kept is not None:
+        return Decision(kept=job.kept)
+    if not _is_measured(prepared):
+        return Decision()
+    rules = plan_of(prepared, output_format)
+    options = job.options
+    key = f"{options.runs_on.name} {options.activation.name} {options.weight.name}"
+    if key not in prepared.costs:
+        (monitor or Silent()).stage("Measuring what integers gain here")
+        prepared.costs[key] = _measured(prepared, rules)
+    found = prepared.costs[key]
+    if isinstance(found, str):
+        return Decision(notes=(found,))
+    kept = _slower(prepared, rules, found)
+    plan = plan_of(prepared, output_format, kept) if kept else rules
+    before, after = (predict(prepared.ready.view, p, found) for p in (rules, plan))
+    if after > (1 - _GAIN) * before:
+        kept = {}
+    return Decision(kept=kept, costs=found, rules=rules)
+
+
+def _slower(prepared: Prepared, rules: Plan, costs: Costs) -> dict[str, Kept]:
+    """Return what is better left out of integers, but for what the user wants there."""
+    view = prepared.ready.view
+    forced = resolve_names(prepared.job.options.forced, view.names)
+    return {n: one for n, one in choose(view, rules, costs).items() if n not in forced}
+
+
+def timing_notes(
+    decision: Decision, view: View, plan: Plan, ratio: float | None = None
+) -> tuple[str, ...]:
+    """Return what was measured, and what it says of a plan; or why nothing was measured.
+
+    Args:
+        decision: What was measured.
+        view: The graph.
+        plan: The plan that is written in the end.
+        ratio: Its time as a share of float's, measured in turns; None: it is predicted.
+    """
+    costs, rules = decision.costs, decision.rules
+    if costs is None or rules is None:
+        return decision.notes
+    planned, static = (
+        [n.node for n in p.nodes if n.mode in {Mode.STATIC, Mode.ABSORBED}] for p in (rules, plan)
+    )
+    left = len(planned) - len(static)
+    rest = f"{left} of {len(planned)} nodes stay out of int8" if left else _NONE_SLOWER
+    seconds = predict(view, plan, costs) if ratio is None else ratio * costs.total
+    runs = static or any(n.mode is Mode.INTEGER for n in plan.nodes)
+    int8 = f", int8 {_ms(seconds)}{' predicted' if ratio is None else ''}" if runs else ""
+    busy = f" ({costs.load})" if costs.load else ""
+    where = "" if costs.source == "measured" else f", converted for {plan.target}"
+    return (f"timing: float {_ms(costs.total)}{int8}{where}; {rest}{busy}",)
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g} ms"
+
+
+def _is_measured(prepared: Prepared) -> bool:
+    """Say whether a model is to be run: asked for, or by default where the target is this machine."""
+    options = prepared.job.options
+    if options.covers_all or options.measure is False:
+        return False
+    if options.measure is None and os.environ.get(SWITCH) == "0":
+        return False
+    return integer_time(options.runs_on.name) is not None and prepared.ready.nbytes < LARGE
+
+
+def _measured(prepared: Prepared, rules: Plan) -> Costs | str:
+    """Run the model in float and as the rules plan it; return what that takes, or why nobody knows."""
+    if not any(n.mode is Mode.STATIC for n in rules.nodes):
+        return "Nothing was measured: nothing of it runs in calibrated integers."
+    with scratch() as folder:
+        try:
+            source = file_of(prepared.source, folder)
+            feeds = _feeds(prepared, source)
+            if not feeds:
+                return "Nothing was measured: no inputs could be made up."
+            seconds = run_seconds(str(source), feeds)
+            if prepared.job.options.measure is None and seconds < _SHORTEST:
+                return f"Nothing was measured: a run takes {1e6 * seconds:.0f} us, of which too much is the call itself."
+            lab = _Lab(feeds[: 1 if seconds > _LONG else None], folder, _patience(seconds))
+            for _ in range(_TRIES):
+                if (costs := _profiled(prepared, rules, source, lab)) is not None:
+                    break
+            else:
+                return f"Planned by rules: timings are unstable ({load_text()})."
+            costs = replace(_confirmed(prepared, rules, costs, lab), load=load_text())
+            return _elsewhere(costs, rules, prepared.job.options.runs_on.name)
+        except RUNTIME_ERRORS as e:
+            return f"Nothing was measured: {first_line(e)}"
+
+
+def _elsewhere(costs: Costs, rules: Plan, target: str) -> Costs:
+    """Return what the same takes on the CPU that it is for; of one that is not this machine only large differences count."""
+    factor = integer_time(target)
+    if factor is None or target in {"cpu", this_machine().target}:
+        return costs
+    products = {n.node for n in rules.nodes if n.op_type in PRODUCTS}
+    static = {n: s * (factor if n in products else 1.0) for n, s in costs.static.items()}
+    return replace(costs, static=static, noise=max(costs.noise, _FOREIGN), source="table")
+
+
+def file_of(source: LoadedModel, folder: Path) -> Path:
+    """Return the file of a model as it was given; one that was given as an object is written into the folder.
+
+    Args:
+        source: The model.
+        folder: Where it is written, if it must be.
+    """
+    if source.path is not None:
+        return source.path
+    path = folder / "given.onnx"
+    assert source.proto is not None  # noqa: S101 - one of the two is given
+    path.write_bytes(source.proto.SerializeToString())
+    return path
+
+
+def _feeds(prepared: Prepared, source: Path) -> Feeds:
+    """Return a sample of each shape, two at most; made up where no data was given."""
+    by_shape = {
+        tuple((name, array.shape) for name, array in sorted(feed.items())): feed
+        for feed in reversed(prepared.judged)
+    }
+    if by_shape:
+        return list(by_shape.values())[-_SAMPLES:]
+    session = make_session(str(source), threads=1)
+    found = run_made_up(session, prepared.input_ranges)
+    return [found.feeds] if found.feeds else []
+
+
+@dataclass(frozen=True, slots=True)
+class _Lab:
+    """What models are run on, where they are written, and the seconds that each may take in all."""
+
+    feeds: Feeds
+    folder: Path
+    seconds: float
+
+
+def _patience(run: float) -> float:
+    """Return the seconds to spend on a model of which one run takes so long."""
+    return min(1.0, max(0.3, 100 * run))
+
+
+def _profiled(prepared: Prepared, rules: Plan, source: Path, lab: _Lab) -> Costs | None:
+    """Return what each node takes; None if runs take too different times for that."""
+    view = prepared.ready.view
+    paths = [
+        source,
+        write_draft(prepared, None, lab.folder / "float.onnx"),
+        write_draft(prepared, rules, lab.folder / "static.onnx"),
+    ]
+    found = profile_models(paths, lab.feeds, lab.folder, seconds=lab.seconds)
+    given, floats, static = found
+    ratios = (floats.total / given.total, static.total / given.total)
+    if not all(map(is_plausible, ratios)) or not all(one.steady for one in found):
+        return None
+    costs = costs_of(view, rules, floats, static, total=given.total)
+    products = [
+        n.node for n in rules.nodes if n.mode is Mode.STATIC and n.op_type in MATRIX_PRODUCTS
+    ]
+    if sum(costs.floats.get(name, 0.0) for name in products) < _LITTLE * costs.total:
+        return costs
+    kept = {n.node: Kept("", Mode.STORED) for n in rules.nodes if n.mode is Mode.STATIC}
+    kept |= {name: Kept("", Mode.INTEGER) for name in products}
+    plan = plan_of(prepared, Format.QDQ, kept)
+    products = [name for name in products if plan.node[name].mode is Mode.INTEGER]
+    if not products:
+        return costs
+    path = write_draft(prepared, plan, lab.folder / "dynamic.onnx")
+    (dynamic,) = profile_models([path], lab.feeds, lab.folder, seconds=lab.seconds)
+    return with_dynamic(view, costs, products, dynamic)
+
+
+def _confirmed(prepared: Prepared, rules: Plan, costs: Costs, lab: _Lab) -> Costs:
+    """Run what the figures lead to beside what the rules lead to: if it is not faster, only larger differences count."""
+    before = lab.folder / "static" / "static.onnx"
+    for number, noise in enumerate((costs.noise, *_COARSER)):
+        found = replace(costs, noise=noise)
+        kept = _slower(prepared, rules, found)
+        if not kept:
+            return found
+        plan = plan_of(prepared, Format.QDQ, kept)
+        chosen = write_draft(prepared, plan, lab.folder / f"chosen{number}.onnx")
+        was, now = time_models([before, chosen], lab.feeds, seconds=lab.seconds)
+        if now < (1 - _GAIN / 2) * was:
+            return found
+    return replace(costs, noise=_UNSURE)
+
+
+def write_draft(prepared: Prepared, plan: Plan | None, path: Path) -> Path:
+    """Write the float model, or what a plan makes of it with weights rounded to nearest, into a folder named as the file.
+
+    Args:
+        prepared: The model.
+        plan: The plan; None: the float model.
+        path: Names the file and its folder.
+    """
+    model = copy_of(prepared.ready.model)
+    if plan is not None:
+        emit_static(model, plan, SolvedIntegers(), Format.QDQ)
+    folder = path.with_suffix("")
+    folder.mkdir(exist_ok=True)
+    stage = Stage(folder / path.name, folder)
+    stage.write(model)
+    return stage.model_path

@@ -1,0 +1,447 @@
+"""What came of quantizing a model, and what must hold before and after."""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from quantkit.errors import ModelError, NothingToQuantizeError, VerifyError
+from quantkit.files import check_outputs
+from quantkit.model.graph.load import LoadedModel
+from quantkit.model.graph.save import copy_of
+from quantkit.model.graph.unpack import unpack
+from quantkit.model.ops import Kernel, fact_of
+from quantkit.model.ops.integer_ops import quantized_among
+from quantkit.model.ops.view import View
+from quantkit.model.provenance import Provenance, model_digest
+from quantkit.numbers import human
+from quantkit.quantize.plan import Mode, NodePlan, Plan
+from quantkit.quantize.plan.selection import AS_CHOSEN
+from quantkit.runtime.check_result import FLOOR_DB, MADE_UP, Verification
+from quantkit.runtime.kernels import Fusion, HalfKernels
+from quantkit.runtime.saturation import saturating_nodes
+from quantkit.runtime.session import load_model
+from quantkit.settings import DynamicSettings, StaticSettings, TensorRule, WeightsSettings
+from quantkit.targets import Target
+
+__all__ = [
+    "TINY",
+    "QuantizeResult",
+    "check_output_path",
+    "is_noise",
+    "noise",
+    "read_model",
+    "require_change",
+    "require_pair_safe",
+    "require_same",
+    "require_signal",
+    "require_smaller",
+    "require_static",
+    "unfused",
+    "unheeded",
+    "warnings_of",
+]
+
+
+_SHOWN = 3  # names in a message
+TINY = 64 << 10  # bytes
+_FEW_SAMPLES = 4  # from which on one sample can stand out
+_LOUD_DB = 30.0  # below which a sample that stands out is worth a warning
+_LOUDER = 2  # times the error of samples on average, at least: the signal of others is small
+_APART_DB = 10.0  # below the figure of all samples
+_LITTLE = 0.1  # of the file: less is not worth a file of its own
+_NOT_RUN = frozenset({Mode.FLOAT, Mode.STORED, Mode.ABSORBED})
+_ENOUGH = 8  # values without which a share of equal ones says nothing
+_HALF, _FEW_DIFFER = 0.5, 0.9  # of the values equal: below, noise; below, worth a word
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizeResult:
+    """What was done.
+
+    Attributes:
+        plan: Every decision, with its reason.
+        input_bytes: Size of the float model, external data included.
+        output_bytes: Size of the result, external data included.
+        external_data: Whether its weights are in a ``.data`` file beside it.
+        verification: What was checked before writing; None if that was switched off.
+        warnings: What the user should know.
+        notes: What was done to the float model before it was quantized.
+        seconds: Wall time.
+        fusion: What onnxruntime really runs in integers; None if that was not looked at.
+        half: What it really computes in 16 bits; None if that was not looked at.
+    """
+
+    plan: Plan
+    input_bytes: int
+    output_bytes: int
+    external_data: bool
+    verification: Verification | None
+    warnings: tuple[str, ...]
+    seconds: float
+    fusion: Fusion | None = None
+    notes: tuple[str, ...] = ()
+    half: HalfKernels | None = None
+
+    def __str__(self) -> str:
+        """Say what counts, in a few lines."""
+        lines = [self._sizes(), str(self.plan)]
+        if self.fusion is not None:
+            ran = f"{self.fusion.integer_count} of {self.fusion.product_count}"
+            lines.append(
+                f"onnxruntime runs {ran} layers (Conv, Gemm, MatMul, ...) in integers on this CPU"
+            )
+        if self.half is not None:
+            lines.append(str(self.half))
+        lines.append("not verified" if self.verification is None else str(self.verification))
+        lines += [f"note: {text}" for text in self.warnings[:_SHOWN]]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"<QuantizeResult: {self._sizes()}>"
+
+    def _repr_html_(self) -> str:
+        """Return the summary for notebooks, line by line."""
+        return f"<pre>{escape(str(self))}</pre>"
+
+    def _sizes(self) -> str:
+        share = self.output_bytes / self.input_bytes
+        sizes = f"{human(self.input_bytes)} -> {human(self.output_bytes)}"
+        return f"{sizes} ({share:.1%} of float) in {self.seconds:.2f} s"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        checked = self.verification
+        return {
+            "input_bytes": self.input_bytes,
+            "output_bytes": self.output_bytes,
+            "external_data": self.external_data,
+            "seconds": round(self.seconds, 4),
+            "warnings": list(self.warnings),
+            "notes": list(self.notes),
+            "verification": None if checked is None else checked.to_json(),
+            "fusion": None if self.fusion is None else self.fusion.to_json(),
+            **({} if self.half is None else {"half": self.half.to_json()}),
+            "plan": self.plan.to_json(),
+        }
+
+
+def read_model(
+    source: str | Path | onnx.ModelProto, output: Path | None = None, data: object = None
+) -> LoadedModel:
+    """Load a model whose weights are all there, and that the output does not overwrite."""
+    loaded = load_model(source)
+    check_output_path(output, loaded, data)
+    loaded.require_weights()
+    return loaded
+
+
+def check_output_path(output: Path | None, loaded: LoadedModel, data: object = None) -> None:
+    """Refuse, before anything runs, an output that cannot be written or would overwrite what is read; None is no output.
+
+    Args:
+        output: Where to write; None: nowhere.
+        loaded: The model that is read.
+        data: What else is read; only paths count.
+    """
+    read = [Path(data)] if isinstance(data, str | Path) else []
+    check_outputs([output], [*loaded.files, *read])
+
+
+def require_change(plan: Plan, loaded: LoadedModel) -> None:
+    """Refuse a plan that changes nothing, with the reasons."""
+    if plan.changes:
+        return
+    raise NothingToQuantizeError(
+        f"Nothing to quantize in {loaded.name}: "
+        + (_why_not(plan, loaded) or "no operator in it holds weights")
+        + ". Nothing was written."
+    )
+
+
+def require_static(plan: Plan, loaded: LoadedModel, *, observed: bool) -> list[str]:
+    """Refuse a plan that gains nothing, with the reasons; of one that runs nothing in calibrated integers say so.
+
+    Args:
+        plan: What was decided.
+        loaded: The float model.
+        observed: Its tensors were looked at here. A calibration that was given may be of another model, or of too few of its
+            tensors: then doing something else instead would hide that.
+    """
+    if any(n.mode is Mode.STATIC for n in plan.nodes):
+        return []
+    why = _why_not(plan, loaded) or "it has no Conv, Gemm or MatMul"
+    if observed and plan.changes and plan.coverage == "gain":
+        return [
+            f"Nothing runs in calibrated integers ({why}): the model is quantized as `quantkit quantize dynamic` does it."
+        ]
+    else_ = "; `quantkit quantize dynamic` would shrink it" if plan.changes else ""
+    raise NothingToQuantizeError(
+        f"Nothing in {loaded.name} can run in calibrated integers: {why}. Nothing was written{else_}."
+    )
+
+
+def require_smaller(loaded: LoadedModel, nbytes: int) -> None:
+    """Refuse a result that gains nothing: nothing smaller came of any plan.
+
+    Of a model so small that the record of its origin takes more than 8-bit weights save, it is a warning.
+
+    Args:
+        loaded: The float model.
+        nbytes: Of the result and its external data.
+    """
+    if TINY <= loaded.nbytes <= nbytes:
+        raise NothingToQuantizeError(
+            f"Quantizing {loaded.name} gains nothing: of {loaded.nbytes} bytes {nbytes} would come, as its weights are too small "
+            "or are not what fills the file. Nothing was written; `quantkit optimize` may still make it smaller and faster."
+        )
+
+
+def _why_not(plan: Plan, loaded: LoadedModel) -> str:
+    """Return the most frequent reasons why nodes stay float, those of layers first; "" if there is no node that could be quantized."""
+    if quantized := quantized_among(n.op_type for n in loaded.model.graph.all_nodes()):
+        return f"it is quantized already ({', '.join(quantized)})"
+    counted = Counter((n.op_type, n.why) for n in plan.nodes if n.mode in _NOT_RUN)
+    # What a Gather of an index does not gain explains nothing; sorting keeps the order of equals.
+    reasons = sorted(counted.most_common(), key=lambda one: not _holds_weights(one[0][0]))[:2]
+    return "; ".join(f"{count} {op_type}: {why}" for (op_type, why), count in reasons)
+
+
+def _holds_weights(op_type: str) -> bool:
+    """Say whether an operator is a layer: it has weights, which it does not only look up."""
+    fact = fact_of("", op_type)
+    return fact is not None and fact.kernel is not Kernel.LOOKUP
+
+
+def _gains_little(plan: Plan, loaded: LoadedModel, nbytes: int) -> str:
+    """Say that neither the size nor the arithmetic of a result is worth it, and why; "" if one is."""
+    runs = any(n.mode not in _NOT_RUN and _holds_weights(n.op_type) for n in plan.nodes)
+    share = 1 - nbytes / max(1, loaded.nbytes)
+    if runs or loaded.nbytes < TINY or not 0 < share < _LITTLE:
+        return ""
+    left = _why_not(plan, loaded) or "what it holds weights in is a small part of the file"
+    return f"Next to nothing is gained: the file is {share:.1%} smaller, and no layer computes with fewer bits ({left})."
+
+
+def require_pair_safe(model: ir.Model, target: Target, own: Collection[str]) -> list[str]:
+    """Refuse weights that could saturate on x86 without VNNI: the file would not mean the same everywhere.
+
+    Of weights whose numbers somebody gave, or whose integers the file had, it is what was asked for: a warning is returned.
+
+    Args:
+        model: The quantized model.
+        target: What runs it.
+        own: The nodes whose weights' scales were chosen here.
+    """
+    loaded = copy_of(model)
+    unpack(loaded)
+    unsafe = saturating_nodes(loaded) if target.saturates else []
+    if not unsafe:
+        return []
+    said = f"The weights of {len(unsafe)} nodes could saturate on x86 without VNNI ({unsafe[0]})"
+    if not any(name in own for name in unsafe):
+        return [f"{said}: their integers or scales were given. Use uint8 weights there."]
+    raise VerifyError(f"{said}. Nothing was written.")
+
+
+def require_same(loaded: LoadedModel, origin: Provenance) -> None:
+    """Refuse to write what was made from a file that has changed meanwhile: it would be of two models."""
+    loaded.require_unchanged()
+    if loaded.path is None or loaded.is_untouched:
+        return
+    if model_digest(loaded)["sha256"] != origin.float.sha256:
+        raise ModelError(f"{loaded.name} was changed while it was being read; nothing was written.")
+
+
+def unfused(plan: Plan, fusion: Fusion | None, target: Target) -> list[str]:
+    """Say which products were planned in integers and are computed in float by onnxruntime on this CPU.
+
+    Args:
+        plan: What was decided.
+        fusion: What onnxruntime runs; None: not looked at.
+        target: What the plan is for: only what onnxruntime runs on this CPU can be said.
+    """
+    if fusion is None or not target.runtime.startswith("onnxruntime, CPU"):
+        return []
+    planned = {n.node for n in plan.nodes if n.mode is Mode.STATIC}
+    lost = [name for name in fusion.float_products if name in planned]
+    if not lost:
+        return []
+    more = f" and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
+    shown = ", ".join(lost[:_SHOWN]) + more
+    return [f"onnxruntime computes {len(lost)} nodes in float that were to be integers: {shown}."]
+
+
+def unheeded(
+    plan: Plan,
+    options: StaticSettings | DynamicSettings | WeightsSettings,
+    view: View | None = None,
+) -> list[str]:
+    """Say what the user asked for by name and does not get: operators, nodes, rules for tensors; each with the reason.
+
+    Args:
+        plan: What was decided.
+        options: What the user chose.
+        view: The graph that was planned, for the reasons of tensors; None if there is none at hand.
+    """
+    static = isinstance(options, StaticSettings)
+    missed = {Mode.FLOAT, Mode.STORED} if static and plan.coverage == "gain" else {Mode.FLOAT}
+    said = []
+    for op_type in dict.fromkeys(options.op_types):
+        nodes = [n for n in plan.nodes if n.op_type == op_type and n.why not in AS_CHOSEN]
+        said += _missed(f"{op_type} was asked for", nodes, missed)
+    for rule in dict.fromkeys(options.include):
+        exact = plan.node.get(rule)
+        nodes = [exact] if exact else [n for n in plan.nodes if fnmatchcase(n.node, rule)]
+        # Of a pattern it is enough that something is quantized.
+        if all(n.mode in missed and n.why not in AS_CHOSEN for n in nodes):
+            said += _missed(f"'{rule}' was asked for", nodes, missed)
+    if isinstance(options, StaticSettings):
+        for ruled in options.tensors:
+            if not ruled.keep_float and (why := _unruled(ruled, plan, view)):
+                said.append(f"The rule for tensor '{ruled.tensor}' has no effect: {why}.")
+    return said
+
+
+def _missed(what: str, nodes: Sequence[NodePlan], modes: Collection[Mode]) -> list[str]:
+    missed = [node for node in nodes if node.mode in modes]
+    if not missed:
+        return []
+    first = missed[0]
+    some = f"{len(missed)} of {len(nodes)} nodes do not run in integers, the first '{first.node}'"
+    said = some if len(nodes) > 1 else "does not run in integers"
+    return [f"{what} and {said}: {first.why}."]
+
+
+def _unruled(rule: TensorRule, plan: Plan, view: View | None) -> str:
+    """Return why a rule for tensors changes nothing; "" if it does."""
+    quantized = {*plan.activation, *plan.weight}
+    named = {rule.tensor} if rule.tensor in quantized else set()
+    named = named or {name for name in quantized if fnmatchcase(name, rule.tensor)}
+    if not named:
+        return _why_unquantized(rule.tensor, plan, view)
+    if not named & plan.activation.keys() and not any(plan.weight[n].spec.pinned for n in named):
+        return "it is a weight; use the weight settings"
+    found = [a for a in plan.activations if a.tensor in named]
+    kinds = {a.dtype.name for a in found}
+    kinds |= {a.converted.dtype.name for a in found if a.converted is not None}
+    if rule.dtype is not None and kinds and rule.dtype not in kinds:
+        return (
+            f"its integers are {', '.join(sorted(kinds))}, those of what it shares its scale with"
+        )
+    return ""
+
+
+def _why_unquantized(tensor: str, plan: Plan, view: View | None) -> str:
+    if view is None or tensor not in view.readers.keys() | view.producer.keys():
+        return "nothing that it names is quantized"
+    maker = view.maker(tensor)
+    around = [view.nodes[i] for i in view.readers.get(tensor, ())] + ([maker] if maker else [])
+    decided = [(node, plan.node[node.name]) for node in around if node.name in plan.node]
+    for node, one in decided:
+        if one.mode is Mode.ABSORBED and tensor in node.inputs:
+            return f"'{node.name}' behind it is fused, and its result '{node.outputs[0]}' is what is quantized"
+    for node, one in decided:
+        if one.mode in {Mode.FLOAT, Mode.STORED}:
+            return f"not quantized because node '{node.name}' stays float: {one.why}"
+    return "it is not quantized"
+
+
+def is_noise(checked: Verification | None) -> bool:
+    """Say whether an output has nothing to do with that of the float model, not even by its mean."""
+    return checked is not None and checked.is_noise
+
+
+def require_signal(checked: Verification | None, instead: str = "") -> None:
+    """Refuse noise where the inputs were the user's own; `instead`: what to do about it."""
+    if checked is not None and checked.is_noise and checked.on != MADE_UP:
+        raise VerifyError(f"{noise(checked)} Nothing was written{instead and f': {instead}'}.")
+
+
+def noise(checked: Verification | None) -> str:
+    """Return a sentence about the worst output."""
+    assert checked is not None  # noqa: S101 - noise was measured
+    if not checked.compared:
+        name, found = min(checked.agreement.items(), key=lambda one: one[1].share)
+        return (
+            f"Of the {found.values} values of output '{name}' only {found.equal} are those of the float model, "
+            f"on {checked.judged_on}."
+        )
+    name, db = min(checked.compared.items(), key=lambda one: one[1])
+    wanted = f"and {FLOOR_DB:.0f} are wanted"
+    if not checked.below_floor:
+        wanted += " with some to spare, as other samples may fare worse"
+    return (
+        f"Output '{name}' of the quantized model is {db:.1f} dB from float on {checked.judged_on}, "
+        f"{'which is noise' if checked.has_noise else wanted}."
+    )
+
+
+def warnings_of(
+    plan: Plan, loaded: LoadedModel, nbytes: int, checked: Verification | None
+) -> list[str]:
+    """Return what the user should know about a result.
+
+    Args:
+        plan: What was decided.
+        loaded: The float model.
+        nbytes: Of the result and its external data.
+        checked: What the comparison with float found; None: switched off.
+    """
+    found = [little] if (little := _gains_little(plan, loaded, nbytes)) else []
+    if nbytes >= loaded.nbytes:
+        found.append(
+            f"The result is not smaller than the float model: {loaded.nbytes} -> {nbytes} bytes. In a model this small "
+            "scales, conversions and the record of its origin take more than 8-bit weights save."
+            if loaded.nbytes < TINY
+            else f"The result is not smaller than the float model: {loaded.nbytes} -> {nbytes} bytes."
+        )
+    if checked is None:
+        found.append("Not verified: the result was neither loaded nor compared with float.")
+        return found
+    found += _doubts(checked)
+    if checked.remark:
+        found.append(checked.remark)
+    return found
+
+
+def _doubts(checked: Verification) -> Iterator[str]:
+    """Yield what the figures of a verification say against a result."""
+    if checked.has_noise:
+        yield (
+            f"{noise(checked)} This model may amplify any small change: verify it with a real sample before you ship "
+            "it."
+            if checked.on == MADE_UP
+            else f"{noise(checked)} Evaluate it before you ship it (`quantkit evaluate`)."
+        )
+    elif checked.on != MADE_UP and checked.below_floor:
+        yield (
+            f"{noise(checked)} Evaluate it before you ship it (`quantkit evaluate` names the layers that lose most)."
+        )
+    for name, share in checked.largest_share.items():
+        lowest, apart = checked.lowest[name], checked.compared[name] - checked.lowest[name]
+        if checked.samples < _FEW_SAMPLES:
+            continue
+        if checked.median[name] - checked.compared[name] > _APART_DB:
+            yield (
+                f"The samples differ widely in output '{name}' (median {checked.median[name]:.1f} dB, worst {lowest:.1f}): the "
+                "figure above is that of a few, and other inputs may get far less. More samples tell."
+            )
+        elif (
+            share * checked.samples > _LOUDER
+            and lowest <= _LOUD_DB
+            and (share > _HALF or apart > _APART_DB)
+        ):
+            yield (
+                f"One of {checked.judged_on} has {share:.0%} of the error of output '{name}' ({lowest:.1f} dB, median "
+                f"{checked.median[name]:.1f}): other inputs may get far less than the figure above."
+            )
+    for name, found in checked.agreement.items():
+        if found.values >= _ENOUGH and found.share < _FEW_DIFFER and not is_noise(checked):
+            yield f"{1 - found.share:.1%} of the values of output '{name}' differ from the float model."

@@ -1,0 +1,271 @@
+"""Keep in float what is nearly free there: less noise for few bytes, and for little time; all of it measured.
+
+The noise of each rounding is known from the float model with switches (`quantkit.quantize.solve.losses`). Two things are tried:
+
+1. Small weights of nodes that compute in float anyway stay float in the file as well. That costs bytes and no time.
+2. The loudest roundings are left out. The cheapest way to do so is a minimum cut (`quantkit.quantize.plan.measured`); plans that are
+   predicted to take little more time are timed next to the one that they would replace.
+
+A plan is taken only if it is quieter on samples that did not choose it.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from quantkit.calibration.monitor import Monitor
+from quantkit.files import scratch
+from quantkit.numbers import counted
+from quantkit.numerics.decibels import decibels
+from quantkit.pipeline.measure import write_draft
+from quantkit.pipeline.prepare import Feeds, Prepared
+from quantkit.pipeline.repair import PlanSearch, time_ratios
+from quantkit.quantize.plan import Kept, Mode, Plan
+from quantkit.quantize.plan.measured import Costs, Losses, predict
+from quantkit.quantize.plan.model import SolvedIntegers
+from quantkit.quantize.solve.losses import Meter
+from quantkit.quantize.solve.weights import still_static
+from quantkit.runtime.session import RUNTIME_ERRORS
+
+__all__ = ["Trade", "trade_time_for_noise"]
+
+_MORE_TIME, _FOR_DB = 0.02, 0.5  # at most this share of the time, for at least so many dB
+_MORE_BYTES, _FOR_FREE_DB = 0.01, 0.05  # the same of the bytes of all weights
+_UNSURE = 0.03  # a ratio whose interval reaches further above `_MORE_TIME` is not known well enough
+_SAMPLES = 32  # of which every fourth chooses, and the others judge: single samples differ by more than a dB
+_FEWEST = 4
+_CHOOSE = 2  # samples on which single roundings are measured
+_SECONDS, _RUNS = 1.5, (16, 48)  # for that, about; and in how many runs
+_FEWER = 8  # samples, of a model of which a run takes longer than a thirtieth of a second
+_LOUDEST = 16  # roundings that are tried
+_QUIET = 1 / 64  # of the noise: what adds less is not worth a try
+_TIMED = (1, 2)  # predictions are rough: plans of up to twice the allowed time are timed
+_PRICE = 10.0  # of the model's time, for a rounding that is to go: no plan that has it costs less
+_SAVED = 3  # bytes of a value that 8 bits save
+_WHY = "nearly free in float, for less noise"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trade:
+    """A plan that keeps more in float, and notes about its gain and cost."""
+
+    plan: Plan
+    kept: Mapping[str, Kept]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Candidate:
+    """A plan with its predicted seconds and the sum of its known noises."""
+
+    plan: Plan
+    kept: Mapping[str, Kept]
+    seconds: float
+    noise: float
+
+
+def trade_time_for_noise(
+    prepared: Prepared,
+    plan: Plan,
+    solved: SolvedIntegers,
+    costs: Costs | None,
+    kept: Mapping[str, Kept],
+    monitor: Monitor,
+) -> Trade:
+    """Return a plan that is quieter than one that was measured, and at most 2 % slower; without notes it is the same plan.
+
+    Args:
+        prepared: The model.
+        plan: The plan to improve.
+        solved: Its integers.
+        costs: Measured times; None: nothing was measured, and nothing is traded.
+        kept: What the plan keeps out of integers already.
+        monitor: Told what is done.
+    """
+    same = Trade(plan=plan, kept=kept, notes=())
+    if costs is None or costs.source != "measured" or costs.noise >= 1 or prepared.data is None:
+        return same
+    # Samples that verify the result neither choose nor judge here.
+    count = _SAMPLES if costs.total < 1 / _SAMPLES else _FEWER
+    samples, _ = replace(prepared.data, unseen=()).judged(prepared.source, count)
+    if len(samples) < _FEWEST:
+        return same
+    monitor.stage("Looking for what is nearly free in float")
+    try:
+        others = samples[::4]
+        meter = Meter(prepared.ready.model, prepared.ready.view, plan, solved, others)
+        if meter.by_labels:
+            return same
+        runs = min(_RUNS[1], max(_RUNS[0], int(_SECONDS / (_CHOOSE * max(costs.total, 1e-6)))))
+        losses = meter.losses(_worst(meter, plan), _CHOOSE, runs)
+        search = _Search(prepared, plan, costs, kept, losses)
+        return _traded(
+            search, _Judge(prepared, solved, [s for i, s in enumerate(samples) if i % 4])
+        )
+    except RUNTIME_ERRORS:  # a model that does not run with switches in it
+        return same
+
+
+def _traded(search: "_Search", judge: "_Judge") -> Trade:
+    """Spend bytes, then time, each if it brings enough."""
+    best, notes = search.start, list[str]()
+    free = search.with_small_weights(best)
+    if free.kept != best.kept and (gain := judge.gain(best.plan, free.plan)) >= _FOR_FREE_DB:
+        notes.append(_weights_note(best, free, gain))
+        best = free
+    found = search.quieter(best)
+    ratios = _time_ratios(judge.prepared, best.plan, found, judge.samples[:2])
+    for one, ratio in sorted(ratios, key=lambda pair: pair[0].noise):
+        if (gain := judge.gain(best.plan, one.plan)) >= _FOR_DB:
+            notes.append(_time_note(best.plan, one.plan, gain, ratio))
+            best = one
+            break
+    return Trade(plan=best.plan, kept=best.kept, notes=tuple(notes))
+
+
+class _Judge:
+    """Measures whole plans on samples that did not choose them, with the weights that each of them has."""
+
+    def __init__(self, prepared: Prepared, solved: SolvedIntegers, samples: Feeds) -> None:
+        self.prepared, self.solved, self.samples = prepared, solved, samples
+        self.known: dict[int, float] = {}
+
+    def gain(self, before: Plan, after: Plan) -> float:
+        """Return by how many dB a plan is quieter than another."""
+        was, now = (max(self._noise_of(plan), 1e-30) for plan in (before, after))
+        return decibels(was / now)
+
+    def _noise_of(self, plan: Plan) -> float:
+        if id(plan) not in self.known:
+            ready = self.prepared.ready
+            solved = still_static(ready.products, plan, self.solved)
+            feeds = self.samples
+            meter = Meter(ready.model, ready.view, plan, solved, feeds, most=len(feeds))
+            self.known[id(plan)] = _worst(meter, plan)
+        return self.known[id(plan)]
+
+
+def _worst(meter: Meter, plan: Plan) -> float:
+    return max(meter.noise_of(plan).values(), default=0.0)
+
+
+class _Search(PlanSearch):
+    """Plans with more in float, by the noise of single roundings and by predicted times."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        plan: Plan,
+        costs: Costs,
+        kept: Mapping[str, Kept],
+        losses: Losses,
+    ) -> None:
+        super().__init__(prepared, plan, costs, losses)
+        self.single = {**losses.tensors, **losses.nodes}
+        self.price = _PRICE * (sum(costs.floats.values()) + sum(costs.static.values()))
+        self.start = self._candidate(plan, kept)
+
+    def with_small_weights(self, one: _Candidate) -> _Candidate:
+        """Return a plan with more weights in float, of nodes that compute in float: the loudest for their bytes first."""
+        stored = [n.node for n in one.plan.nodes if n.mode is Mode.STORED and self._bytes(n.node)]
+        left = _MORE_BYTES * sum(self.view.weights[w.tensor].size for w in one.plan.weights)
+        more = dict[str, Kept]()
+        for name in sorted(stored, key=lambda n: self._loss(n) / self._bytes(n), reverse=True):
+            if self._loss(name) > 0 and self._bytes(name) <= left:
+                left -= self._bytes(name)
+                why = one.kept[name].why if name in one.kept else _WHY
+                more[name] = Kept(why, Mode.FLOAT)
+        kept = {**one.kept, **more}
+        return self._candidate(self.planned(kept), kept) if more else one
+
+    def _bytes(self, name: str) -> int:
+        """Return the bytes that 8 bits save of a node's weights; 0 if it shares one."""
+        weights = [self.view.weights[w] for w in self.nodes[name].weights.values()]
+        return 0 if any(len(w.uses) > 1 for w in weights) else _SAVED * sum(w.size for w in weights)
+
+    def quieter(self, start: _Candidate) -> list[_Candidate]:
+        """Return the quietest plan that is predicted to keep to the allowed time, and one that may turn out to."""
+        most = [(1 + multiple * _MORE_TIME) * start.seconds for multiple in _TIMED]
+        path = self._path(start, most[-1])
+        fitting = [[one for one in path if one.seconds <= seconds] for seconds in most]
+        best = [min(found, key=lambda one: one.noise) for found in fitting if found]
+        return list({frozenset(one.kept): one for one in best}.values())
+
+    def _path(self, start: _Candidate, most: float) -> list[_Candidate]:
+        """Return plans of at most so many seconds, each without one rounding more than the one before."""
+        loud = sorted(self.single, key=self._loss, reverse=True)[:_LOUDEST]
+        loud = [name for name in loud if self._loss(name) > _QUIET * start.noise]
+        alone = {name: self._without([name], start) for name in loud}
+        cheap = [name for name in loud if start.seconds <= alone[name].seconds <= most]
+
+        def noise_per_second(name: str) -> float:  # a microsecond is as good as nothing
+            one = alone[name]
+            return (start.noise - one.noise) / max(one.seconds - start.seconds, 1e-6)
+
+        found, gone = list[_Candidate](), list[str]()
+        for name in sorted(cheap, key=noise_per_second, reverse=True):
+            one = self._without([*gone, name], start)
+            if one.seconds <= most and one.noise < start.noise:
+                gone.append(name)
+                found.append(one)
+        return found
+
+    def _loss(self, name: str) -> float:
+        return max(self.single.get(name, ()), default=0.0)
+
+    def _without(self, names: Collection[str], start: _Candidate) -> _Candidate:
+        """Return the fastest plan without these roundings, as far as the user's own choices allow that."""
+        priced = Losses(
+            outputs=("",),
+            nodes={n: (1.0,) for n in names if n in self.losses.nodes},
+            tensors={t: (1.0,) for t in names if t in self.losses.tensors},
+        )
+        left = self.left_out(priced, self.price)
+        more = {n: replace(one, why=_WHY) for n, one in left.items()}
+        kept = {**more, **start.kept}
+        return self._candidate(self.planned(kept), kept)
+
+    def _candidate(self, plan: Plan, kept: Mapping[str, Kept]) -> _Candidate:
+        rounded = [t for t in self.losses.tensors if t in plan.activation]
+        weights = [n for n in self.losses.nodes if plan.node[n].mode is self.plan.node[n].mode]
+        return _Candidate(
+            plan=plan,
+            kept=kept,
+            seconds=predict(self.view, plan, self.costs),
+            noise=sum(map(self._loss, (*rounded, *weights))),
+        )
+
+
+def _time_ratios(
+    prepared: Prepared, plan: Plan, found: Sequence[_Candidate], feeds: Feeds
+) -> list[tuple[_Candidate, float]]:
+    """Return the candidates that take little more time than a plan, with the ratio; measured in turns."""
+    if not found:
+        return []
+    with scratch() as folder:
+        plans = [plan, *(one.plan for one in found)]
+        paths = [write_draft(prepared, p, folder / f"{n}.onnx") for n, p in enumerate(plans)]
+        ratios = time_ratios(paths, feeds, width=_MORE_TIME / 4)
+    return [
+        (one, ratio)
+        for one, (ratio, interval) in zip(found, ratios, strict=True)
+        if interval is not None
+        and ratio <= 1 + _MORE_TIME
+        and interval.high <= 1 + _MORE_TIME + _UNSURE
+    ]
+
+
+def _weights_note(before: _Candidate, after: _Candidate, gain: float) -> str:
+    """Return what more the file holds in float, and what that gains and costs."""
+    count = len({w.tensor for w in before.plan.weights} - {w.tensor for w in after.plan.weights})
+    return f"Kept {counted(count, 'small weight')} in float: +{gain:.1f} dB, no more time."
+
+
+def _time_note(before: Plan, after: Plan, gain: float, ratio: float) -> str:
+    """Return what more runs in float, and what that gains and costs."""
+    tensors = sum(a.tensor not in after.activation for a in before.activations)
+    nodes = sum(
+        n.mode is Mode.STATIC and after.node[n.node].mode is not Mode.STATIC for n in before.nodes
+    )
+    what = counted(tensors, "tensor") if tensors else counted(nodes, "node")
+    more = f"for {100 * (ratio - 1):.1f} % more time" if ratio > 1 else "for no more time"
+    return f"Kept {what} in float: +{gain:.1f} dB {more}."

@@ -1,0 +1,287 @@
+"""`quantkit view`: load -> ask onnxruntime, results, plans, calibrations -> fold, group, lay out -> one page, or files for Model Explorer."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import onnx_ir as ir
+
+from quantkit.calibration import Calibration
+from quantkit.deploy.view.collect import Known, boxes_of
+from quantkit.deploy.view.compare import described, float_names, pair_boxes, with_fates
+from quantkit.deploy.view.facts import Box, Drawing, Page
+from quantkit.deploy.view.fold import Folded, fold
+from quantkit.deploy.view.groups import group_boxes
+from quantkit.deploy.view.layers import lay_out
+from quantkit.errors import ModelError, QuantkitError, UsageError
+from quantkit.evaluate.match.nodes import pair_nodes
+from quantkit.files import scratch
+from quantkit.model.graph.load import LoadedModel
+from quantkit.model.graph.shapes import shapes
+from quantkit.model.graph.view import view_of
+from quantkit.model.ops.integer_ops import quantized_among
+from quantkit.model.provenance import model_digest
+from quantkit.quantize.plan import NodePlan, Plan, plan_dynamic
+from quantkit.result import Evaluated, Layer, NodeRuns, Result, Runtime
+from quantkit.runtime.kernels import runtime_of
+from quantkit.runtime.kernels.truth import PRODUCTS, bare_names, optimized_nodes
+from quantkit.runtime.profile import node_seconds, profile_models
+from quantkit.runtime.session import (
+    RUNTIME_ERRORS,
+    first_line,
+    load_model,
+    make_session,
+    run_made_up,
+)
+
+__all__ = ["ViewOptions", "view"]
+
+_FAILURES: tuple[type[Exception], ...] = (QuantkitError, *RUNTIME_ERRORS)
+_TIMED = 0.6  # seconds to spend on each model
+_KIN = 0.5  # of the layers of the smaller model
+_WOULD = "what quantize dynamic would do"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewOptions:
+    """What is known of the models beside their files.
+
+    Attributes:
+        result: An evaluation of them: where the drift comes from.
+        calibration: Ranges and distributions of the float model's tensors.
+        plan: What a plan does to the float model.
+        time: Measure what each layer takes here, on made-up inputs.
+        raw: Draw every node as a box.
+    """
+
+    result: Result | None = None
+    calibration: Calibration | None = None
+    plan: Plan | None = None
+    time: bool = False
+    raw: bool = False
+
+
+def view(
+    models: Sequence[Path],
+    options: ViewOptions | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Page:
+    """Draw one model, or two beside each other: the float model first.
+
+    Args:
+        models: One or two files.
+        options: What else is known.
+        progress: Called with what is being done.
+
+    Raises:
+        QuantkitError: A model cannot be read, or a result is not about it.
+    """
+    options = options or ViewOptions()
+    seen = [_look(path, options, progress) for path in models]
+    progress("Drawing")
+    candidate = _evaluated(seen, options.result)
+    layers = {} if candidate is None or candidate.layers is None else candidate.layers.layers
+    by_name = {layer.node: layer for layer in layers}
+    title = " and ".join(path.name for path in models)
+    if len(seen) == 1:
+        one = seen[0]
+        boxes = boxes_of(one.folded, _known(one, options, by_name))
+        return Page(title=title, drawings=(_drawing(one, boxes),), plan=one.plan_words)
+    return _beside(seen[0], seen[1], title, options, by_name)
+
+
+def _beside(
+    a: "_Seen", b: "_Seen", title: str, options: ViewOptions, layers: Mapping[str, Layer]
+) -> Page:
+    if _is_quantized(a.loaded.model) and not _is_quantized(b.loaded.model):
+        said = f"It stands where the float model belongs, which '{b.path.name}' seems to be: give that one first."
+        a = replace(a, notes=(*a.notes, said))
+    pairs = pair_nodes(a.loaded.model, b.loaded.model)
+    first = with_fates(boxes_of(a.folded, _known(a, options, layers)), pairs)
+    names = float_names(pairs, b.folded)
+    scopes = {box.name: box.scope for box in first if box.role == "layer"}
+    second = boxes_of(b.folded, _known(b, options, layers, names=names, scopes=scopes))
+    both = pair_boxes(a.folded, b.folded, pairs)
+    b = replace(b, notes=(*b.notes, *_strangers(a, b, both)))
+    return Page(
+        title=title,
+        drawings=(_drawing(a, first), _drawing(b, second)),
+        pairs=described(both, first, second),
+        plan=a.plan_words,
+    )
+
+
+def _strangers(a: "_Seen", b: "_Seen", pairs: Sequence[tuple[int | None, int | None]]) -> list[str]:
+    """Say so where two models have little to do with each other: what changed means nothing then."""
+    layers = [sum(box.value is None for box in one.folded) for one in (a, b)]
+    found = sum(
+        left is not None and right is not None and a.folded[left].value is None
+        for left, right in pairs
+    )
+    if found >= _KIN * min(layers):
+        return []
+    said = (
+        f"{found} of its {layers[1]} layers correspond to one of the {layers[0]} of '{a.path.name}'"
+    )
+    return [f"{said}: it does not seem to be made from that."]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """One model, folded, and what onnxruntime and plans say of it."""
+
+    path: Path
+    loaded: LoadedModel
+    folded: list[Folded]
+    runs: Mapping[str, NodeRuns]
+    kernels: Mapping[str, str] | None
+    seconds: Mapping[str, float]
+    plan: Mapping[str, NodePlan]
+    plan_words: str
+    notes: tuple[str, ...]
+
+
+def _look(path: Path, options: ViewOptions, progress: Callable[[str], None]) -> _Seen:
+    progress(f"Reading {path}")
+    loaded = load_model(path)
+    model = loaded.model
+    with suppress(ModelError):  # then no shapes are shown
+        shapes(model)
+    notes: list[str] = []
+    runs: dict[str, NodeRuns] = {}
+    kernels: dict[str, str] | None = None
+    seconds: Mapping[str, float] = {}
+    progress(f"What runs in integers: {path}")
+    if loaded.missing:
+        notes.append(f"Its external data is missing: {', '.join(loaded.missing)}.")
+    else:
+        try:
+            known = _runtime(loaded, options.result) or runtime_of(path)
+            runs = {node.node: node for node in known.nodes}
+            kernels = _kernels(path)
+        except _FAILURES as e:
+            notes.append(f"onnxruntime does not load it: {first_line(e)}")
+    if options.time and kernels is not None:
+        progress(f"Timing {path}")
+        seconds = _seconds(path, model)
+    quantized = _is_quantized(model) or bool(loaded.missing)
+    plan, words = _planned(model, options, quantized=quantized)
+    return _Seen(
+        path=path,
+        loaded=loaded,
+        folded=fold(model, raw=options.raw),
+        runs=runs,
+        kernels=kernels,
+        seconds=seconds,
+        plan=plan,
+        plan_words=words,
+        notes=tuple(notes),
+    )
+
+
+def _is_quantized(model: ir.Model) -> bool:
+    return bool(quantized_among(node.op_type for node in model.graph.all_nodes()))
+
+
+def _runtime(loaded: LoadedModel, result: Result | None) -> Runtime | None:
+    """Return what an evaluation of the same file found out already."""
+    if result is None:
+        return None
+    digest = model_digest(loaded)["sha256"]
+    return next((m.runtime for m in result.models if m.file.sha256 == digest), None)
+
+
+def _kernels(path: Path) -> dict[str, str]:
+    """Return the operators that run by their names and by the tensors that they make."""
+    found: dict[str, str] = {}
+    nodes = list(optimized_nodes(path))
+    for node in nodes:
+        for name in (node.name, *node.output):
+            if name:
+                found.setdefault(name, node.op_type)
+    # A node in another layout is named anew ("pool_nchwc"). A layer goes by the tensor of what is fused into it: that is
+    # no name of an operator that runs.
+    for node in (n for n in nodes if n.op_type not in PRODUCTS):
+        for name in bare_names(node.name):
+            found.setdefault(name, node.op_type)
+    return found
+
+
+def _planned(
+    model: ir.Model, options: ViewOptions, *, quantized: bool
+) -> tuple[Mapping[str, NodePlan], str]:
+    if options.plan is not None:
+        return options.plan.node, "what the plan does"
+    if quantized:
+        return {}, ""
+    return plan_dynamic(view_of(model, read_weights=False)).node, _WOULD
+
+
+def _seconds(path: Path, model: ir.Model) -> Mapping[str, float]:
+    """Return what nodes take, on made-up inputs.
+
+    Raises:
+        UsageError: None could be made up that the model takes.
+    """
+    feeds = run_made_up(make_session(str(path), threads=1)).feeds
+    if not feeds:
+        raise UsageError(
+            f"No input could be made up that '{path}' runs on: view it without --time."
+        )
+    with scratch() as folder:
+        profile = profile_models([path], [feeds], folder, seconds=_TIMED)[0]
+    return node_seconds(view_of(model, read_weights=False), profile)
+
+
+def _known(
+    seen: _Seen,
+    options: ViewOptions,
+    layers: Mapping[str, Layer],
+    *,
+    names: Mapping[str, str] | None = None,
+    scopes: Mapping[str, tuple[str, ...]] | None = None,
+) -> Known:
+    return Known(
+        runs=seen.runs,
+        kernels=seen.kernels,
+        seconds=seen.seconds,
+        layers=layers,
+        plan=seen.plan,
+        calibration=options.calibration,
+        names=names or {},
+        scopes=scopes or {},
+    )
+
+
+def _drawing(seen: _Seen, boxes: Sequence[Box]) -> Drawing:
+    reads = [box.reads for box in boxes]
+    tree = group_boxes([box.scope for box in boxes], reads)
+    return Drawing(
+        name=seen.path.name,
+        boxes=tuple(boxes),
+        tree=tree,
+        layouts=lay_out(tree, reads),
+        nodes=sum(len(box.operators) for box in boxes),
+        nbytes=seen.loaded.nbytes,
+        notes=seen.notes,
+    )
+
+
+def _evaluated(seen: Sequence[_Seen], result: Result | None) -> Evaluated | None:
+    """Return what was measured of the last model, or, if that is the float one, of the first candidate.
+
+    Raises:
+        UsageError: The result is about other files.
+    """
+    if result is None:
+        return None
+    digests = [model_digest(one.loaded)["sha256"] for one in seen]
+    found = [m for digest in reversed(digests) for m in result.models if m.file.sha256 == digest]
+    if not found:
+        evaluated = ", ".join(f"'{model.file.path}'" for model in result.models)
+        raise UsageError(
+            f"The result is not about '{seen[-1].path}', but about {evaluated}: give one of these, or the result of an "
+            "evaluation of this file."
+        )
+    return found[0] if found[0].role == "candidate" else next(iter(result.candidates), None)

@@ -1,0 +1,1 @@
+"""Quantize a graph: plan, solve, emit, and the rewrites before."""

@@ -1,0 +1,354 @@
+"""The dynamic plan, executed: an emitter per operator.
+
+MatMul and Gemm in integers:
+
+    Y = alpha A B + beta C   ->   xq, xs, xz = DynamicQuantizeLinear(A)
+                                  Y = Cast(MatMulInteger(xq, wq, xz, wz)) * (xs * ws alpha) + beta C
+
+This is the one shape that onnxruntime fuses into DynamicQuantizeMatMul or, when several products
+share A, into MatMulIntegerToFloat: ``Mul(xs, ws)`` with the activation's scale first, ws of one
+axis, explicit zero points.
+
+Conv likewise, with ConvInteger and a scale per channel; a MatMul of two activations with both quantized as they come.
+LSTM, Attention and EmbedLayerNormalization become the operators of com.microsoft that take int8 weights.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from quantkit.model.graph.edit import Canvas, QuantizedInput, owner_of
+from quantkit.model.ops import MICROSOFT, Kernel, fact_of
+from quantkit.numerics.weights import fit, quantize_weight
+from quantkit.quantize.emit.weights import EmittedWeight, Weights, emit_lookup, emit_stored
+from quantkit.quantize.plan.model import Mode, Plan, SolvedIntegers
+from quantkit.spec import PerTensor, QParams, QuantSpec
+
+__all__ = ["emit_attention", "emit_conv", "emit_dynamic", "emit_embed", "emit_lstm", "emit_matmul"]
+__all__ += ["emit_rest", "remove_node"]
+
+
+def emit_lstm(canvas: Canvas, weights: Weights, node: ir.Node) -> None:
+    """LSTM -> DynamicQuantizeLSTM; W and R as (directions, input, 4 hidden), a scale per gate column.
+
+    Args:
+        canvas: The model.
+        weights: Writes each weight once.
+        node: That is replaced.
+    """
+    inputs = _padded(node.inputs, 8)
+    w, r = (_emitted(weights, inputs[i]) for i in (1, 2))
+    directions = w.shape[0]
+
+    def per_direction(parameter: NDArray[Any]) -> NDArray[Any]:
+        return np.ascontiguousarray(np.broadcast_to(parameter, (directions, *parameter.shape)))
+
+    parameters = [
+        canvas.constant(weight.graph, per_direction(array), f"{weight.tensor}_{name}")
+        for weight in (w, r)
+        for name, array in (
+            ("scale", weight.qparams.scale),
+            ("zero_point", weight.qparams.zero_point),
+        )
+    ]
+    inputs[1], inputs[2] = (_by_input(canvas, weight, node) for weight in (w, r))
+    _replace_all(canvas, node, Kernel.LSTM, [*inputs, *parameters], drop={"layout"})
+
+
+def _by_input(canvas: Canvas, weight: EmittedWeight, node: ir.Node) -> ir.Value:
+    """Return the integers as (directions, input, gates), turned here if another reader has them as they were."""
+    if weight.plan.transposed:
+        return weight.values
+    return canvas.swapped(weight.values, len(weight.shape), before=node)
+
+
+def emit_attention(canvas: Canvas, weights: Weights, node: ir.Node) -> None:
+    """Attention -> QAttention on the dynamically quantized input.
+
+    Args:
+        canvas: The model.
+        weights: Writes each weight once.
+        node: That is replaced.
+    """
+    activation, kernel, bias, mask, past, *_ = _padded(node.inputs, 5)
+    weight = _emitted(weights, kernel)
+    assert activation is not None  # noqa: S101 - a required input
+    x = canvas.quantized_input(activation, node)
+    scale = canvas.constant(weight.graph, weight.qparams.scale, f"{weight.tensor}_scale")
+    zero = canvas.constant(weight.graph, weight.qparams.zero_point, f"{weight.tensor}_zero_point")
+    inputs = [x.values, weight.values, bias, x.scale, scale, mask, x.zero_point, zero, past]
+    drop = {"qkv_hidden_sizes", "rotary_embedding_dim"}
+    _replace_all(canvas, node, Kernel.ATTENTION, inputs, drop=drop)
+
+
+def emit_embed(canvas: Canvas, weights: Weights, node: ir.Node) -> None:
+    """EmbedLayerNormalization -> QEmbedLayerNormalization; gamma and beta are quantized with the tables.
+
+    Args:
+        canvas: The model.
+        weights: Writes each weight once.
+        node: That is replaced.
+    """
+    ids, segments, word, position, segment, gamma, beta, mask, *_ = _padded(node.inputs, 8)
+    tables = [_emitted(weights, t) if t is not None else None for t in (word, position, segment)]
+    spec = next(t.plan.spec for t in tables if t is not None)
+    graph = owner_of(node)
+    values: list[ir.Value | None] = [t.values if t else None for t in tables]
+    qparams: list[QParams | None] = [t.qparams if t else None for t in tables]
+    for vector in (gamma, beta):
+        value, found = _vector(canvas, graph, vector, spec)
+        values.append(value)
+        qparams.append(found)
+    names = ("word", "position", "segment", "gamma", "beta")
+    base = node.outputs[0].name or "embedding"
+
+    def parameters(kind: str) -> list[ir.Value | None]:
+        return [
+            canvas.constant(graph, getattr(q, kind), f"{base}_{name}_{kind}") if q else None
+            for name, q in zip(names, qparams, strict=True)
+        ]
+
+    inputs = [ids, segments, *values, mask, *parameters("scale"), *parameters("zero_point")]
+    drop = {"mask_index_type"}
+    _replace_all(canvas, node, Kernel.EMBED, inputs, drop=drop, output_count=2)
+
+
+def _vector(
+    canvas: Canvas, graph: ir.Graph, vector: ir.Value | None, spec: QuantSpec
+) -> tuple[ir.Value, QParams]:
+    assert vector is not None  # noqa: S101 - a required input
+    assert vector.const_value is not None  # noqa: S101 - the planner looked
+    array = vector.const_value.numpy()
+    own = QuantSpec(dtype=spec.dtype, granularity=PerTensor(), symmetric=spec.symmetric)
+    qparams = fit(array, own)
+    q = quantize_weight(array, qparams)
+    return canvas.constant(graph, q, f"{vector.name}_quantized"), qparams
+
+
+def _padded(inputs: Sequence[ir.Value | None], n: int) -> list[ir.Value | None]:
+    return [*inputs, *(None for _ in range(n - len(inputs)))]
+
+
+def _emitted(weights: Weights, value: ir.Value | None) -> EmittedWeight:
+    source = weights.behind(value)
+    assert source is not None  # noqa: S101 - the plan says the weight is constant
+    return weights.emit(source)
+
+
+def _replace_all(
+    canvas: Canvas,
+    node: ir.Node,
+    op_type: str,
+    inputs: Sequence[ir.Value | None],
+    *,
+    drop: set[str],
+    output_count: int | None = None,
+) -> None:
+    """Replace `node` by one of another type with the same outputs and the attributes it knows."""
+    attributes = {k: v for k, v in node.attributes.items() if k not in drop}
+    base = node.outputs[0].name or node.op_type
+    count = output_count or len(node.outputs)
+    made = canvas.node(
+        op_type,
+        inputs,
+        before=node,
+        attributes=attributes,
+        domain=MICROSOFT,
+        outputs=[f"{base}_{i}" for i in range(count)],
+    )
+    for i, old in enumerate(node.outputs[:count]):
+        if old.name:
+            canvas.replace(node, made[i], i)
+        elif output_count is None:
+            made[i].name = ""
+
+
+_BIAS = 2  # Gemm's third input
+
+
+def emit_matmul(canvas: Canvas, weights: Weights, node: ir.Node) -> None:
+    """Replace a MatMul or Gemm.
+
+    Args:
+        canvas: The model.
+        weights: Writes each weight once.
+        node: That is replaced.
+    """
+    base = node.outputs[0].name or node.name or "matmul"
+    activation = node.inputs[0]
+    assert activation is not None  # noqa: S101 - a required input
+    if node.attributes.get_int("transA", 0):
+        activation = canvas.swapped(activation, 2, before=node)
+    x = canvas.quantized_input(activation, node)
+    operand = _operand(canvas, weights, node)
+    result = _product(canvas, node, "MatMulInteger", x, operand)
+    canvas.replace(node, _add_bias(canvas, node, result, base))
+
+
+def _operand(canvas: Canvas, weights: Weights, node: ir.Node) -> QuantizedInput:
+    """Return the right operand of a MatMul or Gemm: a weight, or an activation that is quantized as it comes."""
+    value = node.inputs[1]
+    source = weights.behind(value)
+    if source is None:
+        assert value is not None  # noqa: S101 - a required input
+        return canvas.quantized_input(value, node)
+    weight = weights.emit(source)
+    alpha = node.attributes.get_float("alpha", 1.0) if node.op_type == "Gemm" else 1.0
+    scale = (weight.qparams.scale * np.float32(alpha)).astype(np.float32)
+    scales, zeros = _parameters(canvas, weight, scale, weight.qparams.zero_point)
+    return QuantizedInput(_columns(canvas, weight, node), scales, zeros)
+
+
+def _product(
+    canvas: Canvas, node: ir.Node, op_type: str, x: QuantizedInput, operand: QuantizedInput
+) -> ir.Value:
+    """Write an integer product in front of `node`, scaled to float; it takes over the attributes of a Conv."""
+    base = node.outputs[0].name or node.name or "product"
+    (product,) = canvas.node(
+        op_type,
+        [x.values, operand.values, x.zero_point, operand.zero_point],
+        before=node,
+        attributes=dict(node.attributes) if op_type == Kernel.CONV else None,
+        outputs=[f"{base}_int32"],
+    )
+    (product,) = canvas.node(
+        "Cast",
+        [product],
+        before=node,
+        attributes={"to": int(ir.DataType.FLOAT)},
+        outputs=[f"{base}_float"],
+    )
+    (factor,) = canvas.node("Mul", [x.scale, operand.scale], before=node, outputs=[f"{base}_scale"])
+    (result,) = canvas.node("Mul", [product, factor], before=node, outputs=[f"{base}_product"])
+    return result
+
+
+def _parameters(
+    canvas: Canvas, weight: EmittedWeight, scale: NDArray[Any], zero: NDArray[Any]
+) -> tuple[ir.Value, ir.Value]:
+    return (
+        canvas.constant(weight.graph, scale, f"{weight.tensor}_scale"),
+        canvas.constant(weight.graph, zero, f"{weight.tensor}_zero_point"),
+    )
+
+
+def emit_conv(canvas: Canvas, weights: Weights, node: ir.Node) -> None:
+    """Replace a Conv; ConvInteger takes one zero point of the weight.
+
+    Args:
+        canvas: The model.
+        weights: Writes each weight once.
+        node: That is replaced.
+    """
+    base, activation = node.outputs[0].name or node.name or "conv", node.inputs[0]
+    assert activation is not None  # noqa: S101 - a required input
+    weight = _emitted(weights, node.inputs[1])
+    x = canvas.quantized_input(activation, node)
+    channels = (-1, *(1 for _ in weight.shape[2:]))  # behind the batch
+    scale = weight.qparams.scale
+    parameters = _parameters(
+        canvas,
+        weight,
+        scale.reshape(channels) if scale.ndim else scale,
+        weight.qparams.zero_point.reshape(-1)[0],
+    )
+    result = _product(canvas, node, Kernel.CONV, x, QuantizedInput(weight.values, *parameters))
+    bias = node.inputs[_BIAS] if len(node.inputs) > _BIAS else None
+    if bias is not None:
+        shape = canvas.constant(
+            owner_of(node), np.asarray(channels, np.int64), f"{base}_bias_shape"
+        )
+        (bias,) = canvas.node("Reshape", [bias, shape], before=node, outputs=[f"{base}_bias"])
+        (result,) = canvas.node("Add", [result, bias], before=node, outputs=[f"{base}_biased"])
+    canvas.replace(node, result)
+
+
+def _columns(canvas: Canvas, weight: EmittedWeight, node: ir.Node) -> ir.Value:
+    """Return the integers as (K, N); a tied weight that is stored the other way is transposed at load."""
+    through_transpose = weight.tensor != (node.inputs[1].name if node.inputs[1] else "")
+    wants_transposed = bool(node.attributes.get_int("transB", 0)) != through_transpose
+    if wants_transposed == weight.plan.transposed:
+        return weight.values
+    return canvas.swapped(weight.values, 2, before=node)
+
+
+def _add_bias(canvas: Canvas, node: ir.Node, result: ir.Value, base: str) -> ir.Value:
+    bias = node.inputs[_BIAS] if node.op_type == "Gemm" and len(node.inputs) > _BIAS else None
+    if bias is None:
+        return result
+    beta = node.attributes.get_float("beta", 1.0)
+    if beta != 1.0:
+        factor = canvas.constant(owner_of(node), np.asarray(beta, np.float32), f"{base}_beta")
+        (bias,) = canvas.node("Mul", [bias, factor], before=node, outputs=[f"{base}_bias"])
+    (total,) = canvas.node("Add", [result, bias], before=node, outputs=[f"{base}_biased"])
+    return total
+
+
+_EMITTERS: Mapping[Kernel, Callable[[Canvas, Weights, ir.Node], None]] = MappingProxyType(
+    {
+        Kernel.MATMUL: emit_matmul,
+        Kernel.CONV: emit_conv,
+        Kernel.LOOKUP: emit_lookup,
+        Kernel.LSTM: emit_lstm,
+        Kernel.ATTENTION: emit_attention,
+        Kernel.EMBED: emit_embed,
+    }
+)
+
+
+def emit_dynamic(model: ir.Model, plan: Plan, solved: SolvedIntegers | None = None) -> None:
+    """Rewrite `model` in place as `plan` says. Weights stay lazy until the model is saved.
+
+    Args:
+        model: The float model that was planned; it is rewritten.
+        plan: What was decided.
+        solved: Codes of weights that have few bits; None: there are none.
+    """
+    canvas = Canvas(model)
+    emit_rest(canvas, Weights(canvas, plan, solved or SolvedIntegers()), plan)
+
+
+def emit_rest(canvas: Canvas, weights: Weights, plan: Plan) -> None:
+    """Rewrite the nodes whose inputs are quantized as they come, and store the weights that are still read as float.
+
+    Args:
+        canvas: The model.
+        weights: Writes each weight once.
+        plan: What was decided.
+    """
+    # First nodes, then weights: only when all integer nodes stand is it known which float weights still have a
+    # reader. Such a weight is shared, or of a node that runs in float, and is stored in integers with a
+    # DequantizeLinear for who reads it. A weight without readers goes, unless it is an input or output of its graph
+    # by name.
+    model = canvas.model
+    for node in list(model.graph.all_nodes()):
+        decided = plan.node.get(node.name or "")
+        if decided is None or decided.mode is not Mode.INTEGER:
+            continue
+        fact = fact_of(node.domain, node.op_type)
+        assert fact is not None  # noqa: S101 - planned nodes have facts
+        _EMITTERS[fact.kernel](canvas, weights, node)
+        remove_node(node)
+    for graph in model.graphs():
+        for value in tuple(graph.initializers.values()):
+            if value.name in plan.weight and value.uses():
+                emit_stored(canvas, weights, value)
+            elif not value.uses() and not value.is_graph_output() and not value.is_graph_input():
+                graph.initializers.pop(value.name or "")
+
+
+def remove_node(node: ir.Node) -> None:
+    """Remove a node, and the Transpose of a weight that only it read."""
+    inputs = [value for value in node.inputs if value is not None]
+    if node.graph is not None:
+        node.graph.remove(node, safe=True)
+    for value in inputs:
+        producer = value.producer()
+        if producer is not None and producer.op_type == "Transpose" and not value.uses():
+            source = producer.inputs[0]
+            if source is not None and source.is_initializer() and not value.is_graph_output():
+                remove_node(producer)

@@ -1,0 +1,325 @@
+"""The plan of weight-only quantization: weights in blocks of 2 to 8 bits, activations in float.
+
+For each node that holds weights, in this order:
+
+1. excluded by the user, weight computed at run time, not finite, or too small to save a byte -> FLOAT;
+2. a kernel that multiplies by blocks, or looks rows up in them, and is not slower than float here -> BLOCKS;
+3. else -> STORED: as many bits in the file, turned back into float once, at load.
+
+What onnxruntime's kernels take, and when they leave their fast path (20 to 40 times as slow, without a word), is known here:
+
+- MatMulNBits: a constant matrix on the right, 2, 4 or 8 bits, blocks of 16 to 256 (2 bits: 32 to 128), zeros absent or uint8. At accuracy_level 4 activations
+  are rounded to 8 bits per block; below it 4 bits have a float kernel, 2 and 8 bits none: the slow path.
+- GatherBlockQuantized: rows of a matrix, in bytes; a small table only where Gather is named.
+- A DequantizeLinear of blocks is fused with the MatMul or Gemm behind it if nobody else reads the weight, in 4 and 8 bits; it runs at level 4 then. Inside of a subgraph
+  onnxruntime 1.31 looks for its constants there alone, and does not load the file if they are those of the main graph, where all weights are.
+
+Weights with few inputs per row (depthwise Conv), whose codes cannot make up for each other, keep 8 bits: they are a few per cent of a file.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import ceil
+from types import MappingProxyType
+
+from quantkit.model.ops import Kernel
+from quantkit.model.ops.view import Node, View, Weight
+from quantkit.numerics.blocks import BlockGrid
+from quantkit.numerics.dtypes import UINT8
+from quantkit.quantize.plan.dynamic import MIN_TABLE, take_back
+from quantkit.quantize.plan.model import (
+    BlockFormat,
+    Kept,
+    Mode,
+    NodePlan,
+    Plan,
+    WeightPlan,
+    kernel_bits,
+)
+from quantkit.quantize.plan.selection import Selection, check_op_types
+from quantkit.settings import WeightsSettings
+from quantkit.spec import PerAxis, QuantSpec
+
+__all__ = ["grid_of", "packed_bytes", "plan_blocks", "slow_path"]
+
+_MATRIX, _LOOK_UP = 2, "Gather"
+_INTEGER_LEVEL = 4
+_TWO_BITS, _TWO_BIT_BLOCKS = 2, (32, 64, 128)
+_PLAIN_BITS = (4, 8)  # types that DequantizeLinear has from opset 21 on
+_PACKED_OPSET, _PLAIN_OPSET = 11, 21
+_FEW_INPUTS = 32  # of a row
+_SAFE_BITS = 8
+_ASYMMETRIC = 4  # bits up to which zeros are worth their place
+_FINE_STEPS, _STEPS = 255, 15
+_WASTED = 8  # a last block that is filled up by more than one eighth of the row is too large
+_NODES = 2500  # bytes that the nodes of one packed weight add to a file
+_SCALE, _FLOAT = 4, 4  # bytes
+
+
+def slow_path(bits: int, block: int, level: int) -> str:
+    """Return why MatMulNBits would make the whole weight float in every run; "" if it would not.
+
+    Args:
+        bits: In which the kernel reads the weight: 2, 4 or 8.
+        block: Size of its blocks.
+        level: accuracy_level.
+    """
+    if bits != _ASYMMETRIC and level != _INTEGER_LEVEL:
+        return f"MatMulNBits has no fast path for {bits} bits at accuracy_level {level}: only 4"
+    if bits == _TWO_BITS and block not in _TWO_BIT_BLOCKS:
+        return (
+            f"MatMulNBits has no fast path for 2 bits in blocks of {block}: 32, 64 and 128 have one"
+        )
+    return ""
+
+
+def grid_of(options: WeightsSettings, bits: int, inputs: int, *, kernel: bool) -> BlockGrid:
+    """Return how a weight of so many bits and inputs per row stands in the file.
+
+    Args:
+        options: What the user chose.
+        bits: Of its codes.
+        inputs: K.
+        kernel: A kernel reads the blocks; else rows may be one block.
+    """
+    symmetric = bits > _ASYMMETRIC if options.symmetric is None else options.symmetric
+    if inputs <= _FEW_INPUTS and not kernel:
+        return BlockGrid(bits=bits, size=0, symmetric=symmetric, largest=1)
+    largest = _FINE_STEPS if bits <= _ASYMMETRIC else _STEPS
+    return BlockGrid(
+        bits=bits, size=_block(options, bits, inputs), symmetric=symmetric, largest=largest
+    )
+
+
+def _block(options: WeightsSettings, bits: int, inputs: int) -> int:
+    if options.block is not None:
+        return options.block
+    wasted = -inputs % 32
+    small = wasted * _WASTED > inputs and -inputs % 16 < wasted
+    return 16 if small and kernel_bits(bits) != _TWO_BITS else 32
+
+
+def packed_bytes(grid: BlockGrid, rows: int, inputs: int) -> int:
+    """Return how many bytes a weight takes in a file: codes, zeros, multipliers and scales."""
+    blocks = grid.count(inputs)
+    per_block = 0 if grid.symmetric else grid.bits
+    per_block += (grid.largest - 1).bit_length() if blocks > 1 else 0
+    padded = blocks * (grid.size or inputs)
+    return ceil(rows * (padded * grid.bits + blocks * per_block) / 8) + rows * _SCALE
+
+
+def plan_blocks(
+    view: View,
+    options: WeightsSettings | None = None,
+    *,
+    bits: Mapping[str, int] = MappingProxyType({}),
+    kept: Mapping[str, Kept] = MappingProxyType({}),
+) -> Plan:
+    """Decide how each node runs and how each weight is stored.
+
+    Args:
+        view: The graph.
+        options: What the user chose; None: the defaults.
+        bits: Of single weights, where they were chosen by what is measured.
+        kept: Nodes whose kernel was measured to be slower than float.
+    """
+    options = options or WeightsSettings()
+    chooser = _Chooser(view, options, bits, kept)
+    nodes = {node.name: node for node in view.weighted}
+    first = {name: chooser.first_choice(node) for name, node in nodes.items()}
+    floats = frozenset(w.tensor for w in view.weights.values() if not _is_stored(w, first))
+    chosen = take_back(view, first, floats)
+    weights = []
+    for weight in (w for name, w in view.weights.items() if name not in floats):
+        planned, others = chooser.weight_plan(weight, nodes, chosen)
+        weights.append(planned)
+        chosen |= others
+    plain = options.format == "onnx"
+    return Plan(
+        nodes=tuple(chosen[name] for name in nodes),
+        weights=tuple(weights),
+        min_opset=_PLAIN_OPSET if plain else _PACKED_OPSET,
+        block_format=BlockFormat(options.format),
+    )
+
+
+def _is_stored(weight: Weight, chosen: Mapping[str, NodePlan]) -> bool:
+    """Say whether every reader of a weight takes it as codes, or as floats made of them."""
+    if weight.exposed or not weight.finite or not weight.uses:
+        return False
+    plans = [chosen[use.node] if use.known else None for use in weight.uses]
+    return all(plan is not None and plan.mode is not Mode.FLOAT for plan in plans)
+
+
+class _Chooser(Selection):
+    """Decides one node at a time, knowing what the user asked for."""
+
+    def __init__(
+        self,
+        view: View,
+        options: WeightsSettings,
+        bits: Mapping[str, int],
+        kept: Mapping[str, Kept],
+    ) -> None:
+        self.view = view
+        self.options = options
+        self.bits = bits
+        self.kept = kept
+        least = 0 if _LOOK_UP in options.op_types else MIN_TABLE  # what is named is done
+        self.tables = {
+            name
+            for node in view.weighted
+            if node.kernel is Kernel.LOOKUP
+            for name in node.weights.values()
+            if view.weights[name].size >= least
+        }
+        super().__init__(
+            view.names,
+            op_types=check_op_types(options.op_types or None),
+            include=options.include,
+            exclude=options.exclude,
+        )
+
+    def first_choice(self, node: Node) -> NodePlan:
+        """Return the mode this node would have if it shared no weight with others."""
+        why = self.against(node.name, node.op_type) or self._why_weights_stay(node)
+        if why:
+            return _node_plan(node, Mode.FLOAT, why)
+        against = self._against_kernel(node)
+        if against:
+            return _node_plan(node, Mode.STORED, f"{against}; its weight becomes float at load")
+        return self._in_blocks(node)
+
+    def _in_blocks(self, node: Node) -> NodePlan:
+        own = self.view.weights[next(iter(node.weights.values()))]
+        grid = self._grid(own, node)
+        size = f"{grid.bits} bits in blocks of {grid.size}"
+        if node.kernel is Kernel.LOOKUP:
+            return _node_plan(node, Mode.BLOCKS, f"rows are looked up in {size}")
+        if self.options.format == "onnx":
+            return _node_plan(node, Mode.BLOCKS, f"reads DequantizeLinear of {size}")
+        level, read = self.options.level, kernel_bits(grid.bits)
+        slow = slow_path(read, grid.size, level)
+        path = f"slow path, as asked for: {slow}" if slow else "fast path"
+        rounded = ", activations rounded to 8 bits per block" if level == _INTEGER_LEVEL else ""
+        why = f"runs as MatMulNBits, {size}, {path}{rounded}"
+        return replace(_node_plan(node, Mode.BLOCKS, why), accuracy_level=level)
+
+    def _against_kernel(self, node: Node) -> str:
+        """Return why no kernel reads the blocks of a node's weight; "" if one does."""
+        if self.options.format == "onnx" and node.kernel is Kernel.LOOKUP:
+            return "rows are looked up in plain ONNX"
+        match node.kernel:
+            case Kernel.LOOKUP:
+                return self._against_lookup(node)
+            case Kernel.MATMUL:
+                return self._against_product(node)
+            case _:
+                return "no kernel multiplies it by blocks"
+
+    def _against_lookup(self, node: Node) -> str:
+        weight = self.view.weights[node.weights[0]]
+        if node.attributes.get("axis", 0) != 0 or len(weight.shape) != _MATRIX:
+            return "only rows of a matrix are looked up in blocks"
+        if node.transposes(0):
+            return "its table is read through a Transpose"
+        return "" if weight.tensor in self.tables else "its table is small"
+
+    def _against_product(self, node: Node) -> str:
+        if 1 not in node.weights or 0 in node.weights:
+            return "the constant is the left operand"
+        weight = self.view.weights[node.weights[1]]
+        if len(weight.shape) != _MATRIX:
+            return f"its weight has {len(weight.shape)} axes, not 2"
+        if node.attributes.get("transA"):
+            return "MatMulNBits does not transpose its input"
+        if node.name in self.kept:
+            return self.kept[node.name].why
+        return self._against_form(node, weight)
+
+    def _against_form(self, node: Node, weight: Weight) -> str:
+        grid = self._grid(weight, node)
+        if self.options.format == "onnx":
+            if grid.bits not in _PLAIN_BITS:
+                return f"DequantizeLinear has no type of {grid.bits} bits"
+            if node.in_subgraph:
+                return "it is inside of a subgraph, where onnxruntime fails to fuse it"
+            shared = len(weight.uses) > 1
+            return "its weight is shared, which keeps runtimes from fusing it" if shared else ""
+        slow = slow_path(kernel_bits(grid.bits), grid.size, self.options.level)
+        return "" if self.options.force else slow
+
+    def _why_weights_stay(self, node: Node) -> str:
+        weights = self.view.weights_of(node)
+        if not weights:
+            return "has no constant float32 weight"
+        if not all(w.finite for w in weights.values()):
+            return "its weight holds NaN or infinity"
+        if not any(self._saves_bytes(node, slot) for slot in weights):
+            return "its weight is too small for fewer bits to save anything"
+        return ""
+
+    def _saves_bytes(self, node: Node, slot: int) -> bool:
+        weight = self.view.weights[node.weights[slot]]
+        rows = weight.shape[node.channel_axis(slot, len(weight.shape))]
+        grid = self._grid(weight, node)
+        packed = packed_bytes(grid, rows, weight.size // rows)
+        return _FLOAT * weight.size > packed + _NODES
+
+    def _grid(self, weight: Weight, node: Node) -> BlockGrid:
+        """Return how a weight is stored if this node decides it."""
+        slot = next(s for s, name in node.weights.items() if name == weight.tensor)
+        axis = _row_axis(node, slot, weight)
+        inputs = weight.size // weight.shape[axis]
+        kernel = node.kernel in {Kernel.MATMUL, Kernel.LOOKUP} and len(weight.shape) == _MATRIX
+        return grid_of(self.options, self._bits(weight, inputs), inputs, kernel=kernel)
+
+    def _bits(self, weight: Weight, inputs: int) -> int:
+        options = self.options
+        if weight.tensor in self.bits:
+            return self.bits[weight.tensor]
+        if weight.tensor in self.tables:
+            return options.embedding_bits or _SAFE_BITS
+        return max(options.bits, _SAFE_BITS) if inputs < _FEW_INPUTS else options.bits
+
+    def weight_plan(
+        self, weight: Weight, nodes: Mapping[str, Node], chosen: Mapping[str, NodePlan]
+    ) -> tuple[WeightPlan, dict[str, NodePlan]]:
+        """Return how a weight is stored, and nodes that cannot read it in blocks because others do not, or along another axis.
+
+        The file has one form of a weight: blocks for all who read it, or what becomes float at load for all.
+        """
+        uses = [use for use in weight.uses if use.known]
+        axes = {use.node: _row_axis(nodes[use.node], use.slot, weight) for use in uses}
+        others = {name for name in axes if chosen[name].mode is not Mode.BLOCKS}
+        first = nodes[next(iter(axes))]
+        alike = not others and len(set(axes.values())) == 1
+        grid = self._grid(weight, first)
+        spec = QuantSpec(
+            dtype=UINT8, granularity=PerAxis(axes[first.name]), symmetric=grid.symmetric
+        )
+        planned = WeightPlan(tensor=weight.tensor, spec=spec, blocks=grid)
+        blocker = next(iter(others), first.name)
+        why = f"weight '{weight.tensor}' is shared with '{blocker}', which reads it as floats or along another axis"
+        taken = {
+            name: replace(
+                chosen[name],
+                mode=Mode.STORED,
+                why=f"{why}; it becomes float at load",
+                accuracy_level=0,
+            )
+            for name in axes
+            if not alike and chosen[name].mode is Mode.BLOCKS
+        }
+        return planned, taken
+
+
+def _row_axis(node: Node, slot: int, weight: Weight) -> int:
+    """Return the axis of a weight along which its rows run for a node: that of output channels, or of what is looked up."""
+    if node.kernel is Kernel.LOOKUP:
+        return 0
+    return node.channel_axis(slot, len(weight.shape))
+
+
+def _node_plan(node: Node, mode: Mode, why: str) -> NodePlan:
+    return NodePlan(node=node.name, op_type=node.op_type, mode=mode, why=why)

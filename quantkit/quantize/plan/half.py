@@ -1,0 +1,177 @@
+"""The plan of 16 bits: which tensors the file holds in float16 or bfloat16, and which nodes compute in float16 and why not.
+
+In the file (always). A float32 initializer is stored in 16 bits if it gains by that and loses little:
+
+1. an input or output of its graph, NaN or infinity, too large for onnxruntime to turn back at load -> float32;
+2. a value beyond 65504, less than 60 dB left, a divisor of which a value would become 0 -> float32;
+3. below 1 KB, or a vector -> float32. Rounding costs a layer about as much whatever the size of its weight, so that small ones gain
+   little for it; biases and gains of channels are a hundredth or two of a file, and cost 3 to 5 dB, as nothing averages their
+   errors out (`benchmarks/results/float16.md`).
+
+In arithmetic (`compute`): see `quantkit.quantize.plan.half_nodes`. What float16 nodes alone read is float16, whatever its size.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from quantkit.model.ops.half import FloatConstant, HalfView
+from quantkit.model.ops.view import Node
+from quantkit.numbers import human
+from quantkit.numerics.half import LARGEST, HalfLoss
+from quantkit.quantize.plan.half_nodes import (
+    BOUNDS,
+    DIVISORS,
+    Ranges,
+    Uses,
+    beyond,
+    computed,
+    reads_half,
+    uses_of,
+)
+from quantkit.quantize.plan.model import HalfPlan, Mode, NodePlan, Plan
+from quantkit.quantize.plan.selection import EXCLUDED, resolve_names
+from quantkit.settings import Float16Settings
+
+__all__ = ["LEAST_OPSET", "plan_half"]
+
+LEAST_OPSET = {"float16": 6, "bfloat16": 13}  # from which Cast knows the type
+
+# Rounding to nearest leaves float16 about 73 dB and bfloat16 about 55 of a tensor whose values are of one order of
+# magnitude; below, a good part of it is too small for the type.
+_LEAST_DB = {"float16": 60.0, "bfloat16": 50.0}
+# From here on onnxruntime computes a Cast of a constant in every run (its optimization.constant_folding_max_output_size_in_bytes).
+_FOLDED = 1 << 30
+_SMALL = 1 << 10  # bytes
+_CAST = 64  # bytes that a Cast takes in the file, besides the names in it
+_VECTORS = 0.05  # of all floats; where vectors take more they are stored like matrices
+
+_IN_FILE = "its weights have 16 bits in the file and become float32 when it is loaded"
+
+
+def plan_half(half: HalfView, settings: Float16Settings, ranges: Ranges | None = None) -> Plan:
+    """Decide what has 16 bits.
+
+    Args:
+        half: The graph; with types of all values if anything is to be computed in float16.
+        settings: What the user chose.
+        ranges: The smallest and largest value of each float tensor that was seen; None: nobody looked.
+    """
+    excluded = resolve_names(settings.exclude, half.view.names)
+    uses = uses_of(half.view)
+    found = {
+        constant.tensor: _why_kept(constant, uses, settings.dtype, excluded)
+        for constant in half.constants.values()
+    }
+    kept = {tensor: why for tensor, why in found.items() if why}
+    nodes = computed(half, uses, kept, excluded, ranges) if settings.compute else {}
+    decided = _Decided(half, uses, kept, _gaining(half), nodes)
+    halves = (*decided.stored(settings.dtype), *_ports(half, settings, ranges))
+    names = frozenset(one.tensor for one in halves)
+    plans = (decided.node_plan(node, names) for node in half.view.nodes)
+    return Plan(
+        nodes=tuple(one for one in plans if one is not None),
+        weights=(),
+        min_opset=LEAST_OPSET[settings.dtype],
+        halves=halves,
+    )
+
+
+def _why_kept(constant: FloatConstant, uses: Uses, dtype: str, excluded: frozenset[str]) -> str:
+    """Return why an initializer cannot have 16 bits; "" if it can."""
+    name, loss, readers = constant.tensor, constant.loss, uses.get(constant.tensor, [])
+    if constant.exposed:
+        return f"a weight is an input or output of its graph: '{name}'"
+    if loss is None:
+        return f"a weight is not there: '{name}'"
+    if not loss.finite:
+        return f"a weight holds NaN or infinity: '{name}'"
+    if constant.nbytes >= _FOLDED:
+        sizes = f"'{name}' takes {human(constant.nbytes)}, its limit is {human(_FOLDED)}"
+        return f"onnxruntime does not turn a weight of this size into float32 at load: {sizes}"
+    if any(node.name in excluded for node, _ in readers):
+        return EXCLUDED
+    return _why_lossy(name, loss, readers, dtype)
+
+
+def _why_lossy(name: str, loss: HalfLoss, readers: list[tuple[Node, int]], dtype: str) -> str:
+    """Return what 16 bits do to values that no reader may lose; "" for nothing."""
+    if loss.overflows:
+        most = f"'{name}' up to {loss.largest:.3g}"
+        bounds = bool(readers) and all(slot in BOUNDS.get(n.op_type, ()) for n, slot in readers)
+        return "" if bounds else f"a weight has values beyond {LARGEST:.0f}: {most}"
+    if loss.vanishes and any(DIVISORS.get(node.op_type) == slot for node, slot in readers):
+        return f"a divisor would become 0: '{name}'"
+    if loss.sqnr_db < _LEAST_DB[dtype]:
+        return f"{dtype} keeps too little of a weight: '{name}' at {loss.sqnr_db:.1f} dB"
+    return ""
+
+
+def _gaining(half: HalfView) -> frozenset[str]:
+    """Return the initializers of which 16 bits save more than they cost."""
+    constants = half.constants.values()
+    spared = sum(c.nbytes for c in constants if c.is_vector) < _VECTORS * half.float_bytes
+    return frozenset(
+        c.tensor
+        for c in constants
+        if c.nbytes >= max(_SMALL, 2 * (_CAST + 3 * len(c.tensor))) and not (c.is_vector and spared)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Decided:
+    """What was found of a graph.
+
+    Attributes:
+        half: The graph.
+        uses: Who reads what.
+        kept: Constants that stay float32, and why.
+        gaining: Constants that are worth a Cast.
+        nodes: Why nodes with floats stay float32; "": they compute in float16.
+    """
+
+    half: HalfView
+    uses: Uses
+    kept: Mapping[str, str]
+    gaining: frozenset[str]
+    nodes: Mapping[str, str]
+
+    def stored(self, dtype: str) -> Iterator[HalfPlan]:
+        """Yield the initializers that have 16 bits."""
+        for constant in self.half.constants.values():
+            name = constant.tensor
+            readers = self.uses.get(name, ())
+            halves = [reads_half(node, slot, self.half, self.nodes) for node, slot in readers]
+            if name in self.kept or not readers:
+                continue
+            if all(halves):
+                yield HalfPlan(tensor=name, dtype=dtype, why="only float16 nodes read it")
+            elif constant.tensor in self.gaining:
+                yield HalfPlan(tensor=name, dtype=dtype, why="it becomes float32 at load")
+
+    def node_plan(self, node: Node, halves: frozenset[str]) -> NodePlan | None:
+        """Return what is said of a node; None if it has no weights worth a word and could not compute in float16."""
+        why = self.nodes.get(node.name)
+        if why == "":
+            return NodePlan(node=node.name, op_type=node.op_type, mode=Mode.HALF, why="values fit")
+        held = [self.half.constants[name] for name in node.inputs if name in self.half.constants]
+        held = [constant for constant in held if constant.tensor in self.gaining]
+        if why is None and not held:
+            return None
+        stored = any(constant.tensor in halves for constant in held)
+        kept = [self.kept[c.tensor] for c in held if c.tensor in self.kept]
+        return NodePlan(
+            node=node.name,
+            op_type=node.op_type,
+            mode=Mode.STORED if stored else Mode.FLOAT,
+            why=why or next(iter(kept), _IN_FILE),
+        )
+
+
+def _ports(half: HalfView, settings: Float16Settings, ranges: Ranges | None) -> Iterator[HalfPlan]:
+    """Yield the inputs and outputs that are asked for in float16 and fit."""
+    view, floats = half.view, frozenset(half.floats)
+    asked = [n for n in view.inputs if n not in view.outputs] if settings.half_inputs else []
+    asked += [n for n in half.outputs if n in view.producer] if settings.half_outputs else []
+    for name in asked:
+        if name in floats and not beyond(name, ranges):
+            yield HalfPlan(tensor=name, dtype=settings.dtype, why="asked for")

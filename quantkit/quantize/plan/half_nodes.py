@@ -1,0 +1,243 @@
+"""Which nodes compute in float16.
+
+A node of the main graph does if ONNX has that for it, it holds no graph, and
+
+1. every constant that it reads keeps its value (`quantkit.quantize.plan.half`);
+2. nothing that it reads, makes or adds up inside was seen near 65504, and nothing is so small that digits are lost;
+3. it is connected, through float16 values, with a product: Casts around anything else gain nothing.
+
+Operators without float results read what is there, and a Cast to float makes what its readers want. What is computed of a
+constant beyond 65504 counts as beyond it too, up to the next operator that bounds it, also where no sample showed that: a mask
+of an attention is seen in batches with padding alone.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import sqrt
+
+from quantkit.model.ops.float_ops import FIXED_RANGES, FLOAT_PRODUCTS, NORMALIZES
+from quantkit.model.ops.half import HalfSlots, HalfView
+from quantkit.model.ops.view import Node, View
+from quantkit.numerics.half import LARGEST, LEAST_NORMAL
+from quantkit.quantize.plan.selection import EXCLUDED
+
+__all__ = ["BOUNDS", "DIVISORS", "Ranges", "Uses", "beyond", "computed", "reads_half", "uses_of"]
+
+Ranges = Mapping[str, tuple[float, float]]
+Uses = Mapping[str, list[tuple[Node, int]]]
+
+DIVISORS = {"Div": 1, "Log": 0, "Reciprocal": 0}
+"""Inputs of which 0 is no value, by operator."""
+
+BOUNDS = {"Clip": (1, 2)}
+"""Inputs that bound others: one that becomes infinite bounds as little as before."""
+
+_ROOM = 2.0  # other samples may hold values that are so many times as large as those that were seen
+_SQUARES = frozenset({"GlobalLpPool", "LRN", "LpNormalization", "LpPool", "ReduceL2"})
+_SQUARES |= {"GroupNormalization", "InstanceNormalization", "MeanVarianceNormalization"}
+_MEANS = frozenset({"AveragePool", "GlobalAveragePool", "ReduceMean"})
+_BOUNDED = FIXED_RANGES.keys() | FLOAT_PRODUCTS | NORMALIZES | {"Clip", "Erf", "Tanh"}
+
+
+def uses_of(view: View) -> Uses:
+    """Return who reads each tensor, and in which slot."""
+    found: dict[str, list[tuple[Node, int]]] = {}
+    for node in view.nodes:
+        for slot, name in enumerate(node.inputs):
+            found.setdefault(name, []).append((node, slot))
+    return found
+
+
+def reads_half(node: Node, slot: int, half: HalfView, found: Mapping[str, str]) -> bool:
+    """Say whether a node reads float16 in a slot.
+
+    Args:
+        node: The reader.
+        slot: Which of its inputs.
+        half: The graph.
+        found: What `computed` returned.
+    """
+    return found.get(node.name) == "" and slot in half.slots[node.name].inputs
+
+
+def beyond(name: str, ranges: Ranges | None) -> str:
+    """Return why a tensor's values do not fit into float16; "" if they do, or nobody looked."""
+    if ranges is None:
+        return ""
+    if name not in ranges:
+        return f"its values are not known, as no sample computes them: '{name}'"
+    most = max(map(abs, ranges[name]))
+    if most * _ROOM > LARGEST:
+        return f"values exceed {LARGEST:.0f}, or come near it: '{name}' up to {most:.3g}"
+    if 0 < most < LEAST_NORMAL:
+        return f"all values are so small that float16 loses digits: '{name}' up to {most:.3g}"
+    return ""
+
+
+def computed(
+    half: HalfView,
+    uses: Uses,
+    kept: Mapping[str, str],
+    excluded: frozenset[str],
+    ranges: Ranges | None,
+) -> dict[str, str]:
+    """Return why each node with floats stays float32; "" if it computes in float16.
+
+    Args:
+        half: The graph, with types.
+        uses: Who reads what.
+        kept: Constants that stay float32, and why.
+        excluded: Nodes that the user leaves out.
+        ranges: What was seen of each float tensor; None: nobody looked.
+    """
+    # In order, so that who makes a value is decided before who reads it; then backwards, for Casts that make floats of
+    # integers; at last groups without a product are taken back.
+    found = _forward(_Obstacles(half, kept, excluded, ranges))
+    for node in reversed(half.view.nodes):
+        if found.get(node.name) == "" and not half.slots[node.name].inputs:
+            found[node.name] = _why_made(node, half, uses, found)
+    return _with_products(half, uses, found)
+
+
+def _forward(against: "_Obstacles") -> dict[str, str]:
+    half, found = against.half, dict[str, str]()
+    floats = {*half.floats, *half.constants}
+    huge: set[str] = set()
+    for node in half.view.nodes:
+        if floats.isdisjoint(node.inputs) and floats.isdisjoint(node.outputs):
+            continue
+        why = against.node(node)
+        large = {name for name in node.inputs if name in huge or against.overflows(name)}
+        if not why and large:
+            why = f"it may hold values beyond {LARGEST:.0f}, by a constant: '{min(large)}'"
+        if why and large and node.op_type not in _BOUNDED:
+            huge.update(filter(None, node.outputs))
+        found[node.name] = why or _why_read(node, half, found)
+    return found
+
+
+def _why_read(node: Node, half: HalfView, found: Mapping[str, str]) -> str:
+    """Return why a node without float results reads float32: what it reads is that."""
+    slots = half.slots[node.name]
+    makers = (half.view.maker(node.inputs[slot]) for slot in slots.inputs)
+    if not slots.outputs and any(m is None or found.get(m.name) != "" for m in makers):
+        return "it reads float32, and makes no floats"
+    return ""
+
+
+def _why_made(node: Node, half: HalfView, uses: Uses, found: Mapping[str, str]) -> str:
+    """Return why a node that reads no floats makes float32: somebody who reads it wants that."""
+    names = [node.outputs[slot] for slot in half.slots[node.name].outputs]
+    readers = [use for name in names for use in uses.get(name, ())]
+    halves = all(reads_half(reader, slot, half, found) for reader, slot in readers)
+    wanted = bool(readers) and halves and half.view.outputs.isdisjoint(names)
+    return "" if wanted else "what reads it wants float32"
+
+
+def _with_products(half: HalfView, uses: Uses, found: dict[str, str]) -> dict[str, str]:
+    """Take back nodes that are connected with no product, through values in float16."""
+    groups = _Groups()
+    halves = [node for node in half.view.nodes if found.get(node.name) == ""]
+    for node in halves:
+        for slot in half.slots[node.name].outputs:
+            for reader, i in uses.get(node.outputs[slot], ()):
+                if reads_half(reader, i, half, found):
+                    groups.join(node.name, reader.name)
+    multiply = {groups.root(n.name) for n in halves if n.op_type in FLOAT_PRODUCTS}
+    alone = (n.name for n in halves if groups.root(n.name) not in multiply)
+    return found | dict.fromkeys(alone, "nothing around it multiplies in float16")
+
+
+@dataclass(frozen=True, slots=True)
+class _Obstacles:
+    """What in a node, its constants or its ranges is against float16."""
+
+    half: HalfView
+    kept: Mapping[str, str]
+    excluded: frozenset[str]
+    ranges: Ranges | None
+
+    def node(self, node: Node) -> str:
+        """Return what is against float16; "" if nothing is."""
+        slots = self.half.slots.get(node.name)
+        if slots is None or node.name in self.excluded:
+            return self._unable(node)
+        if _moves_batch(node):
+            return "onnxruntime crashes where it fuses this Transpose with a MatMul in float16"
+        read = [node.inputs[slot] for slot in sorted(slots.inputs)]
+        made = [node.outputs[slot] for slot in sorted(slots.outputs)]
+        found = (*self._of_values(read, made), self._inside(node, slots))
+        return next(filter(None, found), "")
+
+    def overflows(self, name: str) -> bool:
+        """Say whether it is a constant with values beyond float16, and not a bound."""
+        constant = self.half.constants.get(name) if name in self.kept else None
+        return constant is not None and constant.loss is not None and constant.loss.overflows
+
+    def _unable(self, node: Node) -> str:
+        if node.name in self.excluded:
+            return EXCLUDED
+        if node.inside:
+            return f"it stands inside of {node.inside[0]}"
+        if node.name in self.half.holders:
+            return "it holds a graph of its own"
+        if node.domain:
+            return f"operators of {node.domain} stay float32"
+        if node.name in self.half.untyped:
+            return "the type of what it reads or makes is not known"
+        return "ONNX has no float16 input for it"
+
+    def _of_values(self, read: list[str], made: list[str]) -> Iterator[str]:
+        constants = self.half.constants
+        yield from (self.kept[name] for name in read if name in self.kept)
+        yield from (beyond(n, self.ranges) for n in (*read, *made) if n not in constants)
+
+    def _inside(self, node: Node, slots: HalfSlots) -> str:
+        """Return what an operator computes on its way that does not fit."""
+        if self.ranges is None:
+            return ""
+        read = {slot: self.ranges.get(node.inputs[slot], (0.0, 0.0)) for slot in slots.inputs}
+        largest = max((abs(end) for ends in read.values() for end in ends), default=0.0)
+        if node.op_type in _SQUARES and largest * _ROOM > sqrt(LARGEST):
+            return f"squares inside of it exceed {LARGEST:.0f}: it reads up to {largest:.3g}"
+        count = self.half.sums.get(node.name, 1)
+        made = self.ranges.get(node.outputs[0], (0.0, 0.0)) if node.op_type in _MEANS else (0.0,)
+        total = max(map(abs, made)) * count
+        if total * _ROOM > LARGEST:
+            return f"sums inside of it exceed {LARGEST:.0f}: {count} values make up to {total:.3g}"
+        least = read.get(DIVISORS.get(node.op_type, -1), (0.0, 0.0))[0]
+        if 0 < least < LEAST_NORMAL:
+            return f"float16 may turn what it reads into 0: values from {least:.3g}"
+        return ""
+
+
+def _moves_batch(node: Node) -> bool:
+    """Tell whether a node is a Transpose that moves the first of several batch axes.
+
+    onnxruntime 1.31 fuses it with the MatMul behind it. If a float16 weight is multiplied, its inference of shapes then
+    reads memory that is not there (SIGSEGV at load). A Cast between the two keeps them apart.
+    """
+    perm = node.attributes.get("perm", ())
+    return (
+        node.op_type == "Transpose" and isinstance(perm, tuple) and perm[2:] != () and perm[0] != 0
+    )
+
+
+class _Groups:
+    """Names that belong together."""
+
+    def __init__(self) -> None:
+        self._parent: dict[str, str] = {}
+
+    def root(self, name: str) -> str:
+        """Return the name that stands for its group."""
+        path = []
+        while (parent := self._parent.get(name, name)) != name:
+            path.append(name)
+            name = parent
+        self._parent.update(dict.fromkeys(path, name))
+        return name
+
+    def join(self, one: str, other: str) -> None:
+        """Let two groups be one."""
+        self._parent[self.root(one)] = self.root(other)

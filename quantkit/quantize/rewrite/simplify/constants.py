@@ -1,0 +1,277 @@
+"""What does not depend on the inputs is computed now.
+
+1. `Constant` nodes become initializers.
+2. Shape and Size of a shape that is certain; Gather and Slice of those extents of it that are.
+3. Operators on constants, with onnx's reference implementation: those that move, compare and count, and
+   basic arithmetic, for which no kernel gives another result.
+
+Not folded: what makes the file grow, by more than a fiftieth of its constants in all or by more than 1 MB at once: a ConstantOfShape of half a
+megabyte is eight bytes in the file; integers or halves that become floats, which is how a weight is stored small; whatever overflows or divides by zero; outputs, which must stay outputs of a node.
+
+Of what a graph computes from shapes, that which is certain is known (2).
+"""
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from quantkit.model.graph._wire import LIMIT
+from quantkit.model.graph.edit import (
+    Names,
+    add_initializer,
+    constant,
+    discard,
+    is_op,
+    nodes_of,
+    redirect,
+    value_names,
+)
+from quantkit.model.graph.opset import opset_of
+from quantkit.model.graph.shapes import Dims, dims, dtype, integers, static
+
+__all__ = ["LEAST_TIED", "constants", "dimensions"]
+
+LEAST_TIED = (
+    1 << 12
+)  # values of a weight that is stored once for several readers: of less a node is not worth it
+
+_FROM_INPUT = 4  # the slot of Slice's steps
+Integers = NDArray[np.int64]
+
+
+def dimensions(node: ir.Node) -> Integers | None:
+    """Return the value of Shape, Size, or Gather and Slice of a Shape; None if it depends on the inputs.
+
+    Gather and Slice may take those extents that are certain from a shape where others are not.
+    """
+    if is_op(node, "Shape"):
+        return _certain(_shape(node))
+    if is_op(node, "Size"):
+        found = dims(node.inputs[0])
+        certain = None if found is None else _certain(found)
+        return None if certain is None else np.asarray(certain.prod(dtype=np.int64))
+    source = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
+    if source is None or not is_op(source, "Shape"):
+        return None
+    extents = _shape(source)
+    if extents is None:
+        return None
+    if is_op(node, "Gather"):
+        return _gathered(node, extents)
+    return _certain(_sliced(node, extents)) if is_op(node, "Slice") else None
+
+
+def _shape(node: ir.Node) -> Dims | None:
+    """Return what a Shape node returns."""
+    found = dims(node.inputs[0])
+    if found is None:
+        return None
+    start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", len(found))
+    return found[start:end]
+
+
+def _certain(extents: Dims | None) -> Integers | None:
+    if extents is None or None in extents:
+        return None
+    return np.array(extents, np.int64)
+
+
+def _gathered(node: ir.Node, extents: Dims) -> Integers | None:
+    indices = constant(node.inputs[1])
+    if indices is None:
+        return None
+    wanted = np.asarray(indices.numpy())
+    if wanted.size == 0 or not (-len(extents) <= wanted.min() <= wanted.max() < len(extents)):
+        return None
+    taken = _certain(tuple(extents[int(i)] for i in wanted.reshape(-1)))
+    return None if taken is None else taken.reshape(wanted.shape)
+
+
+def _sliced(node: ir.Node, extents: Dims) -> Dims | None:
+    starts, ends = integers(node, 1, "starts"), integers(node, 2, "ends")
+    has_steps = len(node.inputs) > _FROM_INPUT and node.inputs[_FROM_INPUT] is not None
+    steps = integers(node, _FROM_INPUT, "") if has_steps else (1,)
+    if steps != (1,) or starts is None or ends is None or len(starts) != 1 or len(ends) != 1:
+        return None
+    return extents[starts[0] : ends[0]]
+
+
+_LARGEST = 1 << 20  # bytes by which one result may make the file larger
+_SLACK = 4096  # bytes by which all of them may make a file without weights larger
+_SHARE = 50  # of the bytes of all constants, one in so many may be added
+_GROWING = frozenset({"ConstantOfShape", "Expand", "Range", "Tile"})
+_COMPUTED = """
+    Abs Add And Cast Ceil Concat Div Equal Flatten Floor Gather GatherElements GatherND Greater
+    GreaterOrEqual Less LessOrEqual Max Min Mod Mul Neg Not Or Reciprocal ReduceMax ReduceMin
+    ReduceProd Reshape Sign Slice Sqrt Squeeze Sub Transpose Unsqueeze Where Xor
+"""
+_FOLDED = _GROWING | frozenset(_COMPUTED.split())
+# What the reference implementation raises on nodes that are wrong, or of a version that it does not know.
+_REFUSALS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+Array = NDArray[Any]
+
+
+def constants(model: ir.Model) -> int:
+    """Fold what does not depend on the inputs; return how many nodes went."""
+    names, room = value_names(model), _Room(left=max(_SLACK, _held_bytes(model) // _SHARE))
+    opset = opset_of(model)
+    return sum(_fold(node, names, opset, room) for node in nodes_of(model) if not node.domain)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Room:
+    """By how many bytes the file may still grow; what is folded away gives room back."""
+
+    left: int
+
+    def takes(self, growth: int) -> bool:
+        if growth > min(self.left, _LARGEST):
+            return False
+        self.left -= growth
+        return True
+
+
+def _held_bytes(model: ir.Model) -> int:
+    """Return the bytes of all constants, those in Constant nodes included."""
+    graphs = (model.graph, *model.graph.subgraphs())
+    tensors = [v.const_value for graph in graphs for v in graph.initializers.values()]
+    tensors += [_held(node) for node in nodes_of(model) if is_op(node, "Constant")]
+    return sum(t.nbytes for t in tensors if t is not None and t.dtype is not ir.DataType.STRING)
+
+
+def _fold(node: ir.Node, names: Names, opset: int, room: _Room) -> bool:
+    if len(node.outputs) != 1 or node.outputs[0].is_graph_output() or not node.outputs[0].name:
+        return False
+    if is_op(node, "Constant"):
+        tensor = _held(node)
+    else:
+        found: Array | None = dimensions(node) if node.inputs else None
+        array = _computed(node, opset, room) if found is None else found
+        tensor = None if array is None else ir.tensor(array)
+    graph, out = node.graph, node.outputs[0]
+    if tensor is None or not isinstance(graph, ir.Graph):
+        return False
+    # Equal names in two subgraphs are allowed for values, but not for initializers of a quantkit graph.
+    value = add_initializer(graph, names.renew(out.name or ""), tensor)
+    redirect(out, value)
+    discard(node)
+    return True
+
+
+def _held(node: ir.Node) -> ir.TensorProtocol | None:
+    """Return what a Constant holds; None for strings and sparse tensors."""
+    attribute = next(iter(node.attributes.values()), None)
+    if attribute is None or attribute.is_ref():
+        return None
+    match attribute.type:  # not by its name: onnxruntime takes a number called "value", too
+        case ir.AttributeType.TENSOR:
+            tensor = attribute.as_tensor()
+            if tensor.dtype is ir.DataType.STRING:
+                return None
+            # A tensor of its own: the other one may be part of the caller's message, and gets a new name.
+            return ir.Tensor(tensor.numpy(), dtype=tensor.dtype)
+        case ir.AttributeType.INT | ir.AttributeType.INTS:
+            return ir.tensor(np.array(attribute.value, np.int64))
+        case ir.AttributeType.FLOAT | ir.AttributeType.FLOATS:
+            return ir.tensor(np.array(attribute.value, np.float32))
+    return None
+
+
+def _computed(node: ir.Node, opset: int, room: _Room) -> Array | None:
+    if node.op_type not in _FOLDED or dtype(node.outputs[0]) is ir.DataType.STRING:
+        return None
+    # Not folded: what is not wholly constant; texts; what would make the file larger (a Tile, an Expand); a weight
+    # that is stored in few bits on purpose, or once for two readers. Computed by onnx's reference, whose result is believed only if type and
+    # shape are those that the graph states. What overflows or divides by zero is not folded: what becomes of it is
+    # the runtime's to say.
+    tensors = [constant(v) for v in node.inputs if v is not None]
+    held = [t for t in tensors if t is not None and t.dtype is not ir.DataType.STRING]
+    if (
+        len(held) < len(tensors)
+        or not held
+        or not _may_pay(node, held, room)
+        or _is_stored(node, held)
+        or _is_tied(node, held)
+    ):
+        return None
+    try:
+        with np.errstate(all="raise", under="ignore"):
+            array = _run(node, opset)
+        expected = _is_expected(array, node.outputs[0])
+        return array if expected and room.takes(array.nbytes - _vanishing(node)) else None
+    except _REFUSALS:
+        return None
+
+
+def _may_pay(node: ir.Node, tensors: list[ir.TensorProtocol], room: _Room) -> bool:
+    """Say, before it is computed, whether the result can be small enough."""
+    out, shape = node.outputs[0], static(node.outputs[0])
+    wanted = dtype(out)
+    if shape is None or wanted is None:
+        return node.op_type not in _GROWING and all(t.nbytes < LIMIT for t in tensors)
+    return prod(shape) * wanted.itemsize - _vanishing(node) <= min(room.left, _LARGEST)
+
+
+def _vanishing(node: ir.Node) -> int:
+    """Return the bytes of the constants that only this node reads."""
+    sources = {v for v in node.inputs if v is not None and len(v.uses()) == 1}
+    return sum(t.nbytes for v in sources if (t := constant(v)) is not None)
+
+
+def _is_stored(node: ir.Node, tensors: list[ir.TensorProtocol]) -> bool:
+    """Say whether this is a weight stored in few bits that is made float where it is read."""
+    target = node.attributes.get_int("to")
+    if node.op_type != "Cast" or target is None or tensors[0].size * 4 < LIMIT:
+        return False
+    held, wanted = tensors[0].dtype, ir.DataType(target)
+    fewer = held.is_integer() or held.bitwidth < wanted.bitwidth
+    return fewer and wanted.is_floating_point()
+
+
+def _is_tied(node: ir.Node, tensors: list[ir.TensorProtocol]) -> bool:
+    """Say whether this is the transpose of a weight that is stored once for several readers (`tie_weights`)."""
+    source = node.inputs[0]
+    several = source is not None and len(source.uses()) > 1
+    return node.op_type == "Transpose" and several and tensors[0].size >= LEAST_TIED
+
+
+def _run(node: ir.Node, opset: int) -> Array:
+    """Compute one node, in a model of its own: a node alone would be read as of the newest opset."""
+    from onnx.reference import ReferenceEvaluator
+
+    proto = onnx.ModelProto(ir_version=onnx.IR_VERSION)
+    proto.opset_import.add(domain="", version=opset)
+    proto.graph.node.append(ir.serde.serialize_node(node))
+    feeds: dict[str, Any] = {}
+    for value in node.inputs:
+        tensor = constant(value)
+        if value is not None and value.name and tensor is not None and value.name not in feeds:
+            proto.graph.input.add(name=value.name)
+            feeds[value.name] = tensor.numpy()
+    proto.graph.output.add(name=node.outputs[0].name)
+    results: Any = ReferenceEvaluator(proto).run(None, feeds)
+    return np.asarray(results[0])
+
+
+def _is_expected(array: Array, out: ir.Value) -> bool:
+    """Compare a result with what inference says of it: a reference that errs is not believed."""
+    wanted, extents = dtype(out), dims(out)
+    if wanted is None or ir.DataType.from_numpy(array.dtype) != wanted:
+        return False
+    same_rank = extents is not None and len(extents) == array.ndim
+    return extents is None or (
+        same_rank and all(e in (None, n) for e, n in zip(extents, array.shape, strict=True))
+    )
