@@ -14,7 +14,7 @@ from quantkit.model.graph.half import RUN_WIDE, computes_bfloat16, half_type, wi
 from quantkit.model.graph.load import LoadedModel
 from quantkit.model.graph.opset import opset_of
 from quantkit.model.graph.save import copy_of
-from quantkit.model.graph.size.by_cause import account_of
+from quantkit.model.graph.size import account
 from quantkit.model.graph.unpack import unpack
 from quantkit.model.graph.view import view_of
 from quantkit.model.ops.float_ops import FLOAT_PRODUCTS
@@ -174,7 +174,7 @@ def inspect_model(source: str | Path | onnx.ModelProto, *, weights: int = 0) -> 
     inputs = tuple(_port(v) for v in model.graph.inputs if not v.is_initializer())
     outputs = tuple(_port(v) for v in model.graph.outputs)
     operators = dict(Counter(_operator(n) for n in model.graph.all_nodes()).most_common())
-    accounts = account_of(loaded)
+    accounts = account(loaded.source)
     float16, float16_bytes = foreseen(loaded)
     stored = _stored(model)
     wide = computes_bfloat16(model)

@@ -22,8 +22,9 @@ from quantkit._version import __version__
 from quantkit.calibration.job import sample_digest
 from quantkit.calibration.monitor import Monitor, Silent
 from quantkit.calibration.origin import samples_origin
-from quantkit.calibration.prepare import batch_for, inputs_of
+from quantkit.calibration.prepare import inputs_of
 from quantkit.data import Samples, batches, collate
+from quantkit.data.feeds import batch_for
 from quantkit.errors import QuantkitError
 from quantkit.files import replace_text, scratch
 from quantkit.model.graph.channel_factors import Divisors, write_divisors

@@ -25,12 +25,12 @@ from quantkit.model.ops.float_ops import (
     SELECTS,
 )
 from quantkit.model.ops.integer_ops import STATIC_OPS
-from quantkit.model.ops.view import Node, View, Weight, has_vector_bias
+from quantkit.model.ops.view import Node, View, Weight, fills_in, has_vector_bias
 from quantkit.numerics.dtypes import INT8
 from quantkit.quantize.plan.dynamic import weight_plan
 from quantkit.quantize.plan.islands import form_obstacle, weight_obstacle
 from quantkit.quantize.plan.model import ActivationPlan, Mode, NodePlan, Plan, WeightPlan
-from quantkit.quantize.plan.ranges import OpenRanges, Ranges, Sharing, clips_alike, fills_in
+from quantkit.quantize.plan.ranges import OpenRanges, Ranges, Sharing, clips_alike
 from quantkit.quantize.plan.selection import Selection, near
 from quantkit.settings import DynamicSettings, StaticSettings, TensorRule
 from quantkit.spec import PerAxis, PerBlock, PerTensor, QuantSpec
@@ -41,6 +41,7 @@ _PAIR_OPSET = 10  # QuantizeLinear
 _WIDE_OPSET = 21  # QuantizeLinear to 16 bits
 # They are conversions themselves, or hold graphs.
 _NEVER = frozenset({"DequantizeLinear", "If", "Loop", "QuantizeLinear", "Scan"})
+
 _TABLES = frozenset({"Gather", "GatherElements"})
 # Movement that is quantized also where what it moves is not, as pairs and as QLinear operators; and what is not computed in
 # integers for its own sake.

@@ -19,13 +19,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from quantkit.model.ops.float_ops import activation_slots
-from quantkit.model.ops.view import Node, View, Weight
+from quantkit.model.ops.view import Node, View, Weight, clip_bounds, fills_in
 from quantkit.quantize.plan.dynamic import exposed_why
-from quantkit.quantize.plan.ranges import FEWEST_STEPS, Ranges, Sharing, clip_bounds, fills_in
+from quantkit.quantize.plan.ranges import FEWEST_STEPS, Ranges, Sharing
 
 __all__ = ["Islands", "Rules", "find_islands", "form_obstacle", "weight_obstacle"]
 
 _SUMS = frozenset({"Add", "Where"})
+
 # A Softmax over many values has few large ones, for which the steps are made, and whose mean is far below a step.
 _COARSE = 25.0  # dB
 

@@ -12,8 +12,8 @@ from math import inf, isfinite, sqrt
 import numpy as np
 
 from quantkit.errors import UsageError
-from quantkit.model.ops.float_ops import FILL_SLOTS, FIXED_RANGES, MOVES
-from quantkit.model.ops.view import Constant, Node, View
+from quantkit.model.ops.float_ops import FIXED_RANGES, MOVES
+from quantkit.model.ops.view import Constant, Node, View, clip_bounds, fills_in
 from quantkit.numerics.affine import affine_from_range
 from quantkit.numerics.decibels import decibels
 from quantkit.numerics.dtypes import UINT8, IntType
@@ -28,9 +28,7 @@ __all__ = [
     "OpenRanges",
     "Ranges",
     "Sharing",
-    "clip_bounds",
     "clips_alike",
-    "fills_in",
 ]
 
 _ROUNDING = 1e-3  # of a step, by which float32 may miss the end of a range
@@ -447,37 +445,6 @@ def _moved_from(maker: Node | None, constants: Mapping[str, Constant]) -> str | 
     if maker is None or maker.op_type not in MOVES or not maker.inputs:
         return None
     return None if fills_in(maker, constants) else maker.inputs[0]
-
-
-def clip_bounds(node: Node, constants: Mapping[str, Constant]) -> tuple[float, float] | None:
-    """Return between which constants a node clips; None if it does not, or they are computed."""
-    if node.op_type == "Relu":
-        return 0.0, inf
-    if node.op_type != "Clip":
-        return None
-    bounds = []
-    for slot, name, default in ((1, "min", -inf), (2, "max", inf)):
-        given = node.inputs[slot] if slot < len(node.inputs) else ""
-        value = node.attributes.get(name, default)
-        if given:
-            constant = constants.get(given)
-            if constant is None or constant.low is None:
-                return None
-            value = constant.low
-        bounds.append(float(value))  # type: ignore[arg-type]  # a number in every valid model
-    return bounds[0], bounds[1]
-
-
-def fills_in(node: Node, constants: Mapping[str, Constant]) -> bool:
-    """Say whether a node that moves data adds values of its own, other than 0, which every range holds."""
-    if node.op_type != "Pad" or node.attributes.get("mode", "constant") != "constant":
-        return False
-    slot = FILL_SLOTS[node.op_type]
-    given = node.inputs[slot] if len(node.inputs) > slot else ""
-    if not given:
-        return node.attributes.get("value", 0.0) != 0  # before opset 11 an attribute
-    constant = constants.get(given)
-    return constant is None or constant.low != 0
 
 
 def clips_alike(
