@@ -203,7 +203,7 @@ def _require_halves(plan: Plan, loaded: LoadedModel, options: Float16Settings) -
     if plan.changes:
         return
     half = half_type(loaded.model)
-    heads = (f"{n.op_type}: {n.why.partition(': ')[0]}" for n in plan.nodes)
+    heads = (f"{n.op_type}: {n.reason.head}" for n in plan.nodes)
     reasons = Counter(heads).most_common(2)
     why = f"its weights are {half} already" if half else "it has no float32 weights worth it"
     if reasons and not half:

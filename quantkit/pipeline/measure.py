@@ -253,8 +253,8 @@ def _profiled(prepared: Prepared, rules: Plan, source: Path, lab: _Lab) -> Costs
     ]
     if sum(costs.floats.get(name, 0.0) for name in products) < _LITTLE * costs.total:
         return costs
-    kept = {n.node: Kept("", Mode.STORED) for n in rules.nodes if n.mode is Mode.STATIC}
-    kept |= {name: Kept("", Mode.INTEGER) for name in products}
+    kept = {n.node: Kept(None, Mode.STORED) for n in rules.nodes if n.mode is Mode.STATIC}
+    kept |= {name: Kept(None, Mode.INTEGER) for name in products}
     plan = plan_of(prepared, Format.QDQ, kept)
     products = [name for name in products if plan.node[name].mode is Mode.INTEGER]
     if not products:
