@@ -34,7 +34,7 @@ from onnx import numpy_helper
 from zoo import Case, cases, repeated, work_of
 
 from quantkit import QuantizeResult, quantize_float16
-from quantkit.model.graph.messages import tensors_of
+from quantkit.model.graph.protos import tensors_of
 
 __all__ = ["made", "markdown"]
 

@@ -35,6 +35,7 @@ from quantkit.pipeline.plan_prepared import plan_of
 from quantkit.pipeline.prepare import Prepared
 from quantkit.quantize.plan import Kept, Mode, Plan
 from quantkit.quantize.plan.measured import predict
+from quantkit.reasons import Why, because
 from quantkit.settings import RecoverSettings
 
 Report = dict[str, Any]
@@ -71,7 +72,7 @@ def plans(prepared: Prepared, count: int) -> Iterator[tuple[str, Plan]]:
 
 
 def _out(names: Sequence[str]) -> dict[str, Kept]:
-    return {name: Kept("left out", Mode.STORED) for name in names}
+    return {name: Kept(because(Why.OTHER, text="left out"), Mode.STORED) for name in names}
 
 
 def measured(case: Case, folder: Path, count: int) -> Report:

@@ -49,6 +49,7 @@ from quantkit.pipeline.prepare import Prepared
 from quantkit.quantize.plan import Format
 from quantkit.quantize.plan.measured import predict
 from quantkit.quantize.plan.model import Kept
+from quantkit.reasons import Why, because
 from quantkit.result import Evaluated, Result, load_result
 
 Report = dict[str, Any]
@@ -369,7 +370,7 @@ def _predicted(prepared: Prepared, products: Sequence[str], seconds: float) -> R
     start = time.perf_counter()
     while time.perf_counter() - start < seconds:
         share = rng.random()
-        kept = {p: Kept("drawn") for p in products if rng.random() < share}
+        kept = {p: Kept(because(Why.OTHER, text="drawn")) for p in products if rng.random() < share}
         plan = planned(kept)
         # What differs by less is within the noise that the cut allows for.
         faster += predict(view, plan, found.costs) < cut * (1 - found.costs.noise)

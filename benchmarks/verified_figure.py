@@ -29,7 +29,7 @@ Feeds = dict[str, Any]
 Pool = tuple[Path, list[Feeds]]
 Row = dict[str, Any]
 
-_TESTS = Path(__file__).resolve().parents[1] / "tests"
+_TESTS = Path(__file__).resolve().parents[1] / "tests" / "helpers"
 _README = ("mobilenet_v2", "efficientnet_lite0", "resnet20_cifar10", "all-MiniLM-L6-v2")
 _POOL, _OTHERS, _FEWEST = 328, 200, 12
 _WITHIN, _TOO_GOOD = 2.0, 5.0

@@ -15,9 +15,10 @@ numpy only; they know arrays and nothing of graphs, so weights and activations u
 """
 
 from calibrators.exact import ExactSum
+from calibrators.extremes import ChannelExtremes
 from calibrators.histogram import Histogram
 from calibrators.methods import Entropy, MeanSquaredError, MinMax, Percentile
-from calibrators.moments import ChannelExtremes, ChannelMoments, SecondMoment
+from calibrators.moments import ChannelMoments, SecondMoment
 from calibrators.moving_average import MovingAverage
 from calibrators.patches import PatchMoments, Window
 from calibrators.protocol import Calibrator, Method, State, Statistic

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from quantkit.pipeline.tune import Tuned
     from quantkit.pipeline.verify_file import Attestation
     from quantkit.quantize.plan import Plan
-    from quantkit.quantize.rewrite.simplify import ModelPass
+    from quantkit.quantize.rewrite.simplify.plugins import ModelPass
     from quantkit.result import Result, load_result
     from quantkit.settings import (
         BatchSettings,
@@ -91,7 +91,7 @@ _HOME = {
     "LimitSettings": "quantkit.settings",
     "MetricFunction": "quantkit.evaluate.accuracy.user_metric",
     "ModelDiff": "quantkit.evaluate.diff",
-    "ModelPass": "quantkit.quantize.rewrite.simplify",
+    "ModelPass": "quantkit.quantize.rewrite.simplify.plugins",
     "NodeRule": "quantkit.settings",
     "PackageSettings": "quantkit.settings",
     "Packaged": "quantkit.pipeline.package",

@@ -21,7 +21,6 @@ from quantkit.calibration.observations import Observations
 from quantkit.calibration.points import Points
 from quantkit.calibration.prepare import (
     MEMORY,
-    batch_for,
     grouped,
     inputs_of,
     job_key,
@@ -40,6 +39,7 @@ from quantkit.calibration.requests import (
 )
 from quantkit.calibration.run import Checkpoint, Pass, observe, observe_stream
 from quantkit.data import InputSpec, Sample, Samples, Stream, collate, fixed_batch
+from quantkit.data.feeds import batch_for
 from quantkit.errors import DataError, UsageError
 from quantkit.model.graph.half import half_type, widened_note
 from quantkit.model.graph.load import LoadedModel

@@ -41,7 +41,7 @@ class Monitor(Protocol):
         """Say that so many more are done."""
 
 
-class Silent:
+class Silent(Monitor):
     """A monitor that says nothing."""
 
     def step(self, number: int, of: int, text: str) -> None:

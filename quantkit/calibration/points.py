@@ -13,8 +13,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from quantkit.model.ops.float_ops import ABSORBED_BY, BY_CONSTANT, COMPUTES, MOVES, PRODUCTS
-from quantkit.model.ops.view import Node, View
-from quantkit.quantize.plan.ranges import clip_bounds, fills_in
+from quantkit.model.ops.view import Node, View, clip_bounds, fills_in
 
 __all__ = ["Points", "moved_from", "points_of"]
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from quantkit.calibration.job import Job, OpenJob
 from quantkit.calibration.requests import PatchesOf, Request
-from quantkit.data import InputSpec, Sample, collate, fixed_batch
+from quantkit.data import InputSpec, Sample, collate
 from quantkit.errors import DataError, ModelError
 from quantkit.model.graph.load import LoadedModel
 from quantkit.runtime.session import RUNTIME_ERRORS, first_line
@@ -18,7 +18,6 @@ from quantkit.settings import DataSettings
 
 __all__ = [
     "MEMORY",
-    "batch_for",
     "grouped",
     "inputs_of",
     "job_key",
@@ -61,31 +60,6 @@ def inputs_of(source: LoadedModel, *, open_shapes: bool = False) -> tuple[InputS
         axis = (first.value or "") if isinstance(first, ir.SymbolicDim) else ""
         found.append(InputSpec(name=value.name or "", dtype=dtype, shape=shape, axis=axis))
     return tuple(found)
-
-
-def batch_for(inputs: Sequence[InputSpec], sample: Sample, wanted: int) -> int:
-    """Return how many samples make a batch: as many as asked, or as the model is built for.
-
-    Args:
-        inputs: What the model takes.
-        sample: The first.
-        wanted: As the user asked.
-
-    Raises:
-        DataError: The model's batch is not a multiple of the sample's.
-    """
-    fixed = fixed_batch(inputs)
-    if fixed is None:
-        return wanted
-    if sample.whole:
-        return 1
-    rows = min((a.shape[0] for a in sample.feeds.values() if a.ndim), default=1) or 1
-    if fixed % rows:
-        raise DataError(
-            f"The model takes batches of {fixed}, which samples of {rows} rows ('{sample.name}') do "
-            "not fill."
-        )
-    return fixed // rows
 
 
 def try_out(work: OpenJob, feeds: Mapping[str, Any], first: Sample) -> dict[str, int]:

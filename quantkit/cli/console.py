@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from quantkit.quantize.plan import Plan
+    from quantkit.reasons import Reason
 
 __all__ = ["Column", "ExternalDataOption", "JsonOption", "ModelArgument", "OutputOption"]
 __all__ += ["PlanOption", "SavePlanOption", "SourceArgument", "VerifyOption"]
@@ -216,7 +217,7 @@ def plan_table(plan: "Plan", how: str, more: str = "") -> "Table":
     table.add_column("why not int8")
     for op_type, counts in sorted(plan.counts().items()):
         reasons = Counter(
-            grouped([n.why for n in plan.nodes if n.op_type == op_type and n.mode not in int8])
+            grouped([n.reason for n in plan.nodes if n.op_type == op_type and n.mode not in int8])
         ).most_common()
         why = reasons[0][0] if reasons else ""
         if len(reasons) > 1:
@@ -242,13 +243,12 @@ def static_plan_table(plan: "Plan") -> "Table":
     return table
 
 
-def grouped(reasons: "Sequence[str]") -> list[str]:
-    """Return reasons without their figures, which stand behind a colon, where several differ in these alone."""
+def grouped(reasons: "Sequence[Reason]") -> list[str]:
+    """Return the sentences of reasons, without their values where several differ in these alone."""
     several: dict[str, set[str]] = {}
-    for why in reasons:
-        several.setdefault(why.partition(": ")[0], set()).add(why)
-    heads = (why.partition(": ")[0] for why in reasons)
-    return [w if len(several[h]) == 1 else h for w, h in zip(reasons, heads, strict=True)]
+    for reason in reasons:
+        several.setdefault(reason.head, set()).add(str(reason))
+    return [str(r) if len(several[r.head]) == 1 else r.head for r in reasons]
 
 
 def float_reasons(plan: "Plan") -> list[str]:
@@ -264,7 +264,7 @@ def block_reasons(plan: "Plan") -> list[str]:
 def _reasons(plan: "Plan", modes: "Collection[str]", how: str) -> list[str]:
     reasons: dict[str, Counter[str]] = {}
     nodes = [n for n in plan.nodes if n.mode.value in modes]
-    for n, why in zip(nodes, grouped([n.why for n in nodes]), strict=True):
+    for n, why in zip(nodes, grouped([n.reason for n in nodes]), strict=True):
         reasons.setdefault(why, Counter())[n.op_type] += 1
     listed = sorted(reasons.items(), key=lambda reason: (-reason[1].total(), reason[0]))
     lines = []

@@ -37,7 +37,8 @@ __all__ = ["optimize"]
 def _show_passes(value: bool) -> None:  # noqa: FBT001 - typer's signature of a callback
     if not value:
         return
-    from quantkit.quantize.rewrite.simplify import PASSES, PLUGINS
+    from quantkit.quantize.rewrite.simplify import PASSES
+    from quantkit.quantize.rewrite.simplify.plugins import PLUGINS
 
     for name, run in PASSES.items():
         what = (run.__doc__ or "").partition(";")[0].strip()

@@ -9,18 +9,11 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from quantkit.data import detect
-from quantkit.data.batch import batches, collate, fixed_batch, order
+from quantkit.data.batch import batches, order
 from quantkit.data.blocks import Trial
-from quantkit.data.model import (
-    Boxes,
-    Description,
-    InputSpec,
-    Label,
-    Padding,
-    Sample,
-    Samples,
-    Stream,
-)
+from quantkit.data.boxes import Boxes
+from quantkit.data.feeds import collate, fixed_batch
+from quantkit.data.model import Description, InputSpec, Label, Padding, Sample, Samples, Stream
 from quantkit.errors import UsageError
 from quantkit.settings import DataSettings, ImageSettings, TextSettings
 
@@ -116,7 +109,7 @@ def _open_path(
     found = detect.detect(path)
     match found.kind:
         case detect.TEST_SETS:
-            from quantkit.data.batch import open_test_sets
+            from quantkit.data.test_sets import open_test_sets
 
             return open_test_sets(found, inputs, trial)
         case detect.NPZ:

@@ -20,19 +20,10 @@ from typing import Protocol
 
 from quantkit.data.blocks import Block, Trial, block_of, divide, whole_block
 from quantkit.data.detect import Found
-from quantkit.data.model import Array, Description, InputSpec, Sample, file_fingerprint
-from quantkit.data.rows import (
-    LABEL_NAMES,
-    array_labels_line,
-    check_names,
-    check_unknown,
-    conform,
-    first_good,
-    input_lines,
-    labels_of,
-    mislabelled,
-    plain_label,
-)
+from quantkit.data.fingerprint import file_fingerprint
+from quantkit.data.labels import LABEL_NAMES, array_labels_line, labels_of, mislabelled, plain_label
+from quantkit.data.model import Array, Description, InputSpec, Sample
+from quantkit.data.rows import check_names, check_unknown, conform, first_good, input_lines
 from quantkit.data.stored import ArrayFiles, StoredArray, npy_array, npz_arrays
 from quantkit.errors import DataError
 from quantkit.settings import DataSettings

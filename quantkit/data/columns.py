@@ -20,10 +20,11 @@ from typing import Any
 import numpy as np
 
 from quantkit.data.images import one_at_a_time
+from quantkit.data.labels import LABEL_NAMES
 from quantkit.data.model import Array, InputSpec, Padding
 from quantkit.data.pixels import read_image
 from quantkit.data.preprocessing import Preprocessing, image_input, preprocessing
-from quantkit.data.rows import LABEL_NAMES, quoted
+from quantkit.data.rows import quoted
 from quantkit.data.text import TextEncoder, looks_like_text, text_encoder
 from quantkit.errors import DataError, UsageError
 from quantkit.settings import DataSettings, closest

@@ -15,7 +15,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from quantkit.data.model import BOXES
+from quantkit.data.boxes import BOXES
 from quantkit.data.rows import quoted
 from quantkit.errors import DataError, as_os_error
 from quantkit.settings import memory_text

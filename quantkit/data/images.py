@@ -10,21 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from quantkit.data.boxes import Boxes, boxes_file, read_boxes
 from quantkit.data.detect import Found
-from quantkit.data.model import (
-    Array,
-    Boxes,
-    Description,
-    InputSpec,
-    Label,
-    Sample,
-    boxes_file,
-    file_fingerprint,
-    read_boxes,
-)
+from quantkit.data.fingerprint import file_fingerprint
+from quantkit.data.labels import labels_line, plural
+from quantkit.data.model import Array, Description, InputSpec, Label, Sample
 from quantkit.data.pixels import place_in, read_image, stored_size, stored_turned
 from quantkit.data.preprocessing import Preprocessing, image_input, preprocessing
-from quantkit.data.rows import conform, first_good, input_lines, labels_line, plural, quoted
+from quantkit.data.rows import conform, first_good, input_lines, quoted
 from quantkit.errors import DataError
 from quantkit.settings import DataSettings, closest, memory_of
 

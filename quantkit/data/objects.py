@@ -14,26 +14,10 @@ import numpy as np
 
 from quantkit.data.arrays import ArraySamples
 from quantkit.data.blocks import Header, Trial, block_of, joins
-from quantkit.data.model import (
-    Array,
-    Description,
-    InputSpec,
-    Label,
-    Sample,
-    Samples,
-    Stream,
-    digest,
-)
-from quantkit.data.rows import (
-    LABEL_NAMES,
-    array_labels_line,
-    conform,
-    input_lines,
-    labels_of,
-    mislabelled,
-    plain_label,
-    quoted,
-)
+from quantkit.data.fingerprint import digest
+from quantkit.data.labels import LABEL_NAMES, array_labels_line, labels_of, mislabelled, plain_label
+from quantkit.data.model import Array, Description, InputSpec, Label, Sample, Samples, Stream
+from quantkit.data.rows import conform, input_lines, quoted
 from quantkit.errors import DataError, UsageError
 from quantkit.settings import DataSettings
 

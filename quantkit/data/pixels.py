@@ -21,7 +21,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from quantkit.data.model import Array, Boxes
+from quantkit.data.boxes import Boxes
+from quantkit.data.model import Array
 from quantkit.data.preprocessing import Preprocessing
 from quantkit.settings import memory_text
 

@@ -1,9 +1,8 @@
 """Arrays in .npy and .npz files: where each one lies, and some of its rows read without the rest.
 
-Nothing that a file declares is believed before it is compared with the bytes that are there. Rows of
-.npy files and of what `np.savez` wrote are read at their place; what `np.savez_compressed` wrote is
-unpacked whole where it is small, and else unpacked as far as the row that is wanted, from the nearest
-of some points that are kept on the way. Neither takes memory that grows with the file.
+A header is compared with the bytes that the file holds before anything is read. Rows of .npy files and of
+`np.savez` are read at their place. Arrays of `np.savez_compressed` are unpacked whole; one that takes more than
+the memory limit is an error that says how to save it instead.
 """
 
 import io
@@ -12,15 +11,13 @@ import os
 import struct
 import tokenize
 import zlib
-from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 from typing import IO, Any
-from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
+from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 import numpy as np
 from numpy.lib import format as npy_format
@@ -39,15 +36,8 @@ _DIRECTORY = 32 << 20  # the list of members is read whole: 300,000 of them
 _ENCRYPTED = 0x1
 _HEADER = 10_000  # bytes; NumPy reads no longer one either
 _VERSIONS = ((1, 0), (2, 0), (3, 0))
-_WHOLE_SHARE = 8  # of the memory: an array that takes less is unpacked whole
-_KEPT = 256 << 20
-_KEPT_ARRAYS = 64
-_RATIO = (
-    100  # times its bytes may be unpacked to get at a row, if memory is less: a bomb takes minutes
-)
-_POINTS = 1024  # at which unpacking can be taken up again; each takes 40 KB
+_MOST_ARRAYS = 64  # unpacked at a time
 _STEP = 1 << 20
-_CHUNK = 1 << 16
 _LARGEST = 2**48  # no extent is larger; sums of some stay whole numbers of 64 bits
 _BROKEN = (OSError, ValueError, BadZipFile, EOFError, RuntimeError, struct.error, *_UNPACKING)
 _BAD_HEADER = (TypeError, KeyError, SyntaxError, RecursionError, MemoryError, tokenize.TokenError)
@@ -218,12 +208,12 @@ def _member(archive: ZipFile, info: ZipInfo, raw: IO[bytes], file: Path) -> Stor
 
 
 class ArrayFiles:
-    """Reads rows of stored arrays; keeps what was unpacked last. Pickles empty; threads may share it."""
+    """Reads rows of stored arrays and caches unpacked ones. Pickles empty; threads may share it."""
 
     def __init__(self, memory: int) -> None:
         self._memory = memory
         self._lock = Lock()
-        self._kept: OrderedDict[tuple[Path, str], Array | _Inflater] = OrderedDict()
+        self._unpacked: OrderedDict[tuple[Path, str], Array] = OrderedDict()
 
     def __reduce__(self) -> tuple[type["ArrayFiles"], tuple[int]]:
         return ArrayFiles, (self._memory,)
@@ -267,18 +257,7 @@ class ArrayFiles:
         if array.method == ZIP_STORED:
             _read_at(array, place, out)
             return out
-        if header.nbytes <= self._share():
-            return np.array(self._whole(array)[start:stop])
-        if array.method != ZIP_DEFLATED:
-            self._fits(array, self._share())
-        self._fits(array, max(self._memory, array.size * _RATIO))
-        stream = self._keep(array, lambda: _Inflater(array))
-        assert isinstance(stream, _Inflater)  # noqa: S101 - just made
-        stream.read_into(place, out)
-        return out
-
-    def _share(self) -> int:
-        return self._memory // _WHOLE_SHARE
+        return np.array(self._whole(array)[start:stop])
 
     def _fits(self, array: StoredArray, limit: int, part: Header | None = None) -> None:
         taken = (part or array.header).nbytes
@@ -309,25 +288,19 @@ class ArrayFiles:
             )
             return mapped
         self._fits(array, self._memory)
-        values = self._keep(array, lambda: _unpacked(array))
-        assert isinstance(values, np.ndarray)  # noqa: S101 - just made
-        return values
-
-    def _keep(
-        self, array: StoredArray, read: Callable[[], "Array | _Inflater"]
-    ) -> "Array | _Inflater":
         key = (array.file, array.member)
         with self._lock:
-            if key not in self._kept:
-                self._kept[key] = read()
-            self._kept.move_to_end(key)
-            while len(self._kept) > 1 and self._too_much():
-                self._kept.popitem(last=False)
-            return self._kept[key]
+            if key not in self._unpacked:
+                self._unpacked[key] = _unpack(array)
+            self._unpacked.move_to_end(key)
+            while len(self._unpacked) > 1 and self._exceeds_share():
+                self._unpacked.popitem(last=False)
+            return self._unpacked[key]
 
-    def _too_much(self) -> bool:
-        held = sum(kept.nbytes for kept in self._kept.values())
-        return len(self._kept) > _KEPT_ARRAYS or held > min(_KEPT, self._memory // 4)
+    def _exceeds_share(self) -> bool:
+        taken = sum(values.nbytes for values in self._unpacked.values())
+        too_many = len(self._unpacked) > _MOST_ARRAYS
+        return too_many or taken > self._memory
 
 
 def _bytes(array: Array) -> memoryview:
@@ -347,7 +320,7 @@ def _read_at(array: StoredArray, place: int, out: Array) -> None:
             view = view[count:]
 
 
-def _unpacked(array: StoredArray) -> Array:
+def _unpack(array: StoredArray) -> Array:
     values = np.empty(array.header.shape, array.header.dtype, "F" if array.fortran else "C")
     view = _bytes(values)
     with ZipFile(array.file) as archive, archive.open(array.member) as stream:
@@ -360,70 +333,3 @@ def _unpacked(array: StoredArray) -> Array:
             view = view[len(chunk) :]
         stream.read(1)  # at the end the check sum is compared
     return values
-
-
-@dataclass(slots=True)
-class _Point:
-    """A state of unpacking: where it is in what comes out, and in the file."""
-
-    out: int
-    packed: int
-    state: Any
-
-
-class _Inflater:
-    """Random access to what deflate packed, by points on the way at which it can be taken up."""
-
-    def __init__(self, array: StoredArray) -> None:
-        self._array = array
-        self._step = max(_STEP, array.header.nbytes // _POINTS)
-        self._points = [_Point(out=0, packed=0, state=zlib.decompressobj(-zlib.MAX_WBITS))]
-        self._now = self._copy(self._points[0])
-        self._lock = Lock()
-
-    @property
-    def nbytes(self) -> int:
-        """What is held: a window of 32 KB and tables for each point."""
-        return len(self._points) * 40_000
-
-    @staticmethod
-    def _copy(point: _Point) -> _Point:
-        return _Point(out=point.out, packed=point.packed, state=point.state.copy())
-
-    def read_into(self, place: int, out: Array) -> None:
-        """Fill `out` with the values `place` bytes behind the first."""
-        view = _bytes(out)
-        place += self._array.skip
-        with self._lock, self._array.file.open("rb") as stream:
-            self._go_back(place)
-            while view:
-                begin = self._now.out
-                chunk = self._next(stream, min(_CHUNK, place - begin) or min(_CHUNK, len(view)))
-                if begin < place:
-                    continue
-                view[: len(chunk)] = chunk
-                view, place = view[len(chunk) :], place + len(chunk)
-
-    def _go_back(self, place: int) -> None:
-        number = bisect_right(self._points, place, key=lambda point: point.out) - 1
-        nearest = self._points[number]
-        if not nearest.out <= self._now.out <= place:
-            self._now = self._copy(nearest)
-
-    def _next(self, stream: IO[bytes], most: int) -> bytes:
-        """Return the next bytes, at most so many; keep a point if the last is far behind."""
-        now, state = self._now, self._now.state
-        chunk = b""
-        while not chunk:
-            packed = state.unconsumed_tail
-            if not packed:
-                stream.seek(self._array.start + now.packed)
-                packed = stream.read(min(_CHUNK, self._array.size - now.packed))
-                now.packed += len(packed)
-            chunk = state.decompress(packed, most)
-            if not chunk and (state.eof or not packed):
-                raise EOFError("it ends before its values do")
-        now.out += len(chunk)
-        if now.out - self._points[-1].out >= self._step:
-            self._points.append(self._copy(now))
-        return bytes(chunk)

@@ -19,8 +19,10 @@ from typing import Any, Protocol
 from quantkit.data import detect
 from quantkit.data.columns import RowReader, label_column, row_reader
 from quantkit.data.detect import SAVED, Found, check_tables
-from quantkit.data.model import Description, InputSpec, Label, Sample, digest, file_fingerprint
-from quantkit.data.rows import conform, first_good, input_lines, labels_line
+from quantkit.data.fingerprint import digest, file_fingerprint
+from quantkit.data.labels import labels_line
+from quantkit.data.model import Description, InputSpec, Label, Sample
+from quantkit.data.rows import conform, first_good, input_lines
 from quantkit.errors import DataError
 from quantkit.files import make_scratch
 from quantkit.settings import DataSettings

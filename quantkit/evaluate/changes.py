@@ -14,9 +14,9 @@ import onnx_ir as ir
 
 from quantkit.evaluate.outputs import MeasuredOutputs, NamedModel
 from quantkit.model.graph.load import read_structure
-from quantkit.model.graph.messages import proto_graphs
-from quantkit.model.graph.size.by_cause import Accounts, account
-from quantkit.model.graph.size.causes import WEIGHTS
+from quantkit.model.graph.protos import proto_graphs
+from quantkit.model.graph.size import Accounts, account
+from quantkit.model.graph.tensor_causes import WEIGHTS
 from quantkit.result import Changes, OperatorChange, Result
 
 __all__ = ["candidate_warnings", "changes_of", "otherwise_prepared", "swapped"]

@@ -15,8 +15,8 @@ from quantkit.model.ops import FACTS
 from quantkit.ort.extra_options import read_extra_options
 from quantkit.ort.quant_utils import type_name
 from quantkit.pipeline.pipeline import QuantizeResult, dynamic, write_float
-from quantkit.quantize.plan import Mode, Plan
-from quantkit.quantize.plan.dynamic import AS_ASKED
+from quantkit.quantize.plan import Plan
+from quantkit.reasons import Why
 from quantkit.settings import DynamicSettings
 
 __all__ = ["float_instead", "quantize_dynamic", "told"]
@@ -111,7 +111,7 @@ def told(result: QuantizeResult) -> QuantizeResult:
 
 def _without_gain(plan: Plan) -> tuple[str, ...]:
     """Say how much runs in integers that is not faster by it."""
-    found = [n for n in plan.nodes if n.mode is Mode.INTEGER and AS_ASKED in n.why]
+    found = [n for n in plan.nodes if n.reason.why is Why.RUNS_AS_REQUESTED]
     if not found:
         return ()
     first = f"{found[0].op_type} '{found[0].node}' {found[0].why}"

@@ -27,7 +27,7 @@ from quantkit.api.arguments import checked_names
 from quantkit.errors import OutputError, QuantkitError, UsageError, as_os_error
 from quantkit.files import scratch
 from quantkit.model.graph.load import read_structure
-from quantkit.model.graph.messages import to_ir
+from quantkit.model.graph.protos import to_ir
 from quantkit.model.graph.save import staged
 from quantkit.ort._passthrough import forward
 from quantkit.ort.weight_only import Given, quantize_in_blocks, settings_of

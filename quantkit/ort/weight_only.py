@@ -18,6 +18,7 @@ from quantkit.quantize.plan import Mode, Plan
 from quantkit.quantize.plan.blocks import grid_of, slow_path
 from quantkit.quantize.plan.model import kernel_bits
 from quantkit.quantize.plan.selection import resolve_names
+from quantkit.reasons import Why, because
 from quantkit.settings import WeightsSettings
 
 __all__ = ["Given", "quantize_in_blocks", "settings_of"]
@@ -31,7 +32,7 @@ _FORMATS = {"QOperator": "contrib", "QDQ": "onnx"}
 _AXES = {"MatMul": (0, -2), "Gather": (1, -1)}  # of matrices, along which blocks run
 _DAMPING = 0.01  # that quantkit.numerics.blocks adds to moments
 _SCHEMES = {"sym": True, "asym": False}
-_SLOW = "slow path, as asked for"  # in the reasons of plans
+_SLOW = frozenset({Why.BLOCKS_SLOW, Why.BLOCKS_CUSTOM_SLOW})
 _CUSTOM = ("bits", "group_size", "scheme")
 
 
@@ -260,12 +261,13 @@ def _with_grid(plan: Plan, name: str, tensor: str, own: WeightsSettings) -> Plan
     spec = replace(plan.weight[tensor].spec, symmetric=grid.symmetric)
     stored = replace(plan.weight[tensor], spec=spec, blocks=grid)
     slow = slow_path(kernel_bits(grid.bits), grid.size, own.level)
-    why = f"{grid.bits} bits in blocks of {grid.size}, by customized_weight_config"
-    why += f", {_SLOW}: {slow}" if slow else ""
+    why = because(Why.BLOCKS_CUSTOM, bits=grid.bits, block=grid.size)
+    if slow is not None:
+        why = because(Why.BLOCKS_CUSTOM_SLOW, bits=grid.bits, block=grid.size, against=slow)
     return replace(
         plan,
         weights=tuple(stored if w.tensor == tensor else w for w in plan.weights),
-        nodes=tuple(replace(n, why=why) if n.node == name else n for n in plan.nodes),
+        nodes=tuple(replace(n, reason=why) if n.node == name else n for n in plan.nodes),
     )
 
 
@@ -281,7 +283,7 @@ def _without_effect(config: Any, given: Given) -> Iterable[str]:
 
 def _slow(plan: Plan) -> Iterable[str]:
     """Yield what is said of nodes that the kernel computes on its slow path."""
-    found = [n for n in plan.nodes if n.mode is Mode.BLOCKS and _SLOW in n.why]
+    found = [n for n in plan.nodes if n.reason.why in _SLOW]
     if found:
         yield (
             f"{len(found)} nodes are far slower than float, such as {found[0].op_type} '{found[0].node}': {found[0].why}."

@@ -16,6 +16,7 @@ from quantkit.numerics.blocks import BlockCodes, BlockGrid
 from quantkit.quantize.emit.blocks import emit_blocks
 from quantkit.quantize.plan import Kept, Mode, NodePlan, Plan, WeightPlan
 from quantkit.quantize.plan.model import SolvedIntegers
+from quantkit.reasons import Why, because
 from quantkit.runtime.check_result import Reference, Tally
 from quantkit.runtime.profile import is_plausible
 from quantkit.runtime.session import RUNTIME_ERRORS, make_session, run_session
@@ -90,7 +91,8 @@ def times_in_blocks(plan: Plan, view: View, rows: Sequence[int]) -> dict[str, La
 def kept_out_of_blocks(slow: Mapping[str, LayerTimes]) -> dict[str, Kept]:
     """Return nodes whose weights become float at load instead, with what they take in blocks."""
     return {
-        name: Kept(f"measured to be slower: {found}", Mode.STORED) for name, found in slow.items()
+        name: Kept(because(Why.SLOWER_IN_BLOCKS, times=str(found)), Mode.STORED)
+        for name, found in slow.items()
     }
 
 
@@ -168,7 +170,7 @@ def _in_blocks(model: ir.Model, size: _Size, draw: np.random.Generator) -> None:
                 node="layer",
                 op_type="MatMul",
                 mode=Mode.BLOCKS,
-                why="timed",
+                reason=because(Why.TIMED),
                 accuracy_level=size.level,
             ),
         ),

@@ -19,8 +19,9 @@ from quantkit.calibration.collect import CalibrateOptions, collect
 from quantkit.calibration.container import is_container
 from quantkit.calibration.monitor import Monitor, Silent
 from quantkit.calibration.points import Points, points_of
-from quantkit.calibration.prepare import batch_for, inputs_of, with_model_folder
+from quantkit.calibration.prepare import inputs_of, with_model_folder
 from quantkit.data import InputSpec, Sample, Samples, Stream, collate, open_data, order
+from quantkit.data.feeds import batch_for
 from quantkit.errors import (
     DataError,
     ModelError,

@@ -44,7 +44,7 @@ from quantkit.quantize.emit import emit_half
 from quantkit.quantize.plan import Mode, Plan, plan_half
 from quantkit.quantize.plan.half import LEAST_OPSET
 from quantkit.quantize.plan.half_nodes import Ranges
-from quantkit.quantize.rewrite.simplify.subexpressions import tie_weights
+from quantkit.quantize.rewrite.simplify.tied_weights import tie_weights
 from quantkit.runtime.check_result import Reference, Verification, run_float
 from quantkit.runtime.kernels import half_kernels
 from quantkit.settings import DataSettings, Float16Settings
@@ -203,7 +203,7 @@ def _require_halves(plan: Plan, loaded: LoadedModel, options: Float16Settings) -
     if plan.changes:
         return
     half = half_type(loaded.model)
-    heads = (f"{n.op_type}: {n.why.partition(': ')[0]}" for n in plan.nodes)
+    heads = (f"{n.op_type}: {n.reason.head}" for n in plan.nodes)
     reasons = Counter(heads).most_common(2)
     why = f"its weights are {half} already" if half else "it has no float32 weights worth it"
     if reasons and not half:

@@ -14,7 +14,7 @@ from quantkit.model.graph.half import RUN_WIDE, computes_bfloat16, half_type, wi
 from quantkit.model.graph.load import LoadedModel
 from quantkit.model.graph.opset import opset_of
 from quantkit.model.graph.save import copy_of
-from quantkit.model.graph.size.by_cause import account_of
+from quantkit.model.graph.size import account
 from quantkit.model.graph.unpack import unpack
 from quantkit.model.graph.view import view_of
 from quantkit.model.ops.float_ops import FLOAT_PRODUCTS
@@ -28,7 +28,7 @@ from quantkit.pipeline.calibrate import view_for_static
 from quantkit.pipeline.float16 import foreseen, held_bytes
 from quantkit.quantize.plan import Mode, Plan, plan_blocks, plan_dynamic, plan_static, ranges_needed
 from quantkit.quantize.plan.blocks import packed_bytes, slow_path
-from quantkit.quantize.rewrite.simplify.subexpressions import tie_weights
+from quantkit.quantize.rewrite.simplify.tied_weights import tie_weights
 from quantkit.result import Part
 from quantkit.runtime.session import load_model, runtime_limits, runtime_version
 from quantkit.settings import DynamicSettings, StaticSettings
@@ -174,7 +174,7 @@ def inspect_model(source: str | Path | onnx.ModelProto, *, weights: int = 0) -> 
     inputs = tuple(_port(v) for v in model.graph.inputs if not v.is_initializer())
     outputs = tuple(_port(v) for v in model.graph.outputs)
     operators = dict(Counter(_operator(n) for n in model.graph.all_nodes()).most_common())
-    accounts = account_of(loaded)
+    accounts = account(loaded.source)
     float16, float16_bytes = foreseen(loaded)
     stored = _stored(model)
     wide = computes_bfloat16(model)

@@ -20,6 +20,7 @@ from quantkit.model.graph.load import LoadedModel
 from quantkit.model.graph.save import Stage, copy_of
 from quantkit.model.ops.float_ops import MATRIX_PRODUCTS, PRODUCTS
 from quantkit.model.ops.view import View
+from quantkit.pipeline.node_costs import costs_of, with_dynamic
 from quantkit.pipeline.plan_prepared import plan_of
 from quantkit.pipeline.prepare import Prepared
 from quantkit.quantize.emit import Format, emit_static
@@ -29,12 +30,10 @@ from quantkit.quantize.plan.model import SolvedIntegers
 from quantkit.quantize.plan.selection import resolve_names
 from quantkit.runtime.check_result import LARGE
 from quantkit.runtime.profile import (
-    costs_of,
     is_plausible,
     load_text,
     profile_models,
     run_seconds,
-    with_dynamic,
 )
 from quantkit.runtime.session import RUNTIME_ERRORS, first_line, make_session, run_made_up
 from quantkit.runtime.timing import time_models
@@ -254,8 +253,8 @@ def _profiled(prepared: Prepared, rules: Plan, source: Path, lab: _Lab) -> Costs
     ]
     if sum(costs.floats.get(name, 0.0) for name in products) < _LITTLE * costs.total:
         return costs
-    kept = {n.node: Kept("", Mode.STORED) for n in rules.nodes if n.mode is Mode.STATIC}
-    kept |= {name: Kept("", Mode.INTEGER) for name in products}
+    kept = {n.node: Kept(None, Mode.STORED) for n in rules.nodes if n.mode is Mode.STATIC}
+    kept |= {name: Kept(None, Mode.INTEGER) for name in products}
     plan = plan_of(prepared, Format.QDQ, kept)
     products = [name for name in products if plan.node[name].mode is Mode.INTEGER]
     if not products:

@@ -14,23 +14,16 @@ from numpy.typing import NDArray
 
 from quantkit.errors import QuantkitError, VerifyError
 from quantkit.files import check_outputs, scratch
-from quantkit.model.graph.messages import to_proto
 from quantkit.model.graph.opset import raise_opset
+from quantkit.model.graph.protos import to_proto
 from quantkit.model.graph.save import Stage, staged
 from quantkit.model.provenance import ModelOrigin, Provenance, model_digest, write_model
 from quantkit.numbers import human
 from quantkit.numerics.affine import sqnr
 from quantkit.pipeline.apart import compare_apart
 from quantkit.pipeline.outcome import require_same
-from quantkit.quantize.rewrite.simplify import (
-    ModelPass,
-    SimplifyReport,
-    find_pass,
-    run_pass,
-    select,
-    simplify,
-    with_pass,
-)
+from quantkit.quantize.rewrite.simplify import SimplifyReport, select, simplify
+from quantkit.quantize.rewrite.simplify.plugins import ModelPass, find_pass, run_pass, with_pass
 from quantkit.runtime.check_result import LARGE, Reference, Verification, run_float
 from quantkit.runtime.session import load_model, make_session, readable_ir_version, run_session
 from quantkit.settings.record import to_record

@@ -267,7 +267,7 @@ def unfused(plan: Plan, fusion: Fusion | None, target: Target) -> list[str]:
         fusion: What onnxruntime runs; None: not looked at.
         target: What the plan is for: only what onnxruntime runs on this CPU can be said.
     """
-    if fusion is None or not target.runtime.startswith("onnxruntime, CPU"):
+    if fusion is None or not target.has_qlinear:
         return []
     planned = {n.node for n in plan.nodes if n.mode is Mode.STATIC}
     lost = [name for name in fusion.float_products if name in planned]
@@ -294,13 +294,13 @@ def unheeded(
     missed = {Mode.FLOAT, Mode.STORED} if static and plan.coverage == "gain" else {Mode.FLOAT}
     said = []
     for op_type in dict.fromkeys(options.op_types):
-        nodes = [n for n in plan.nodes if n.op_type == op_type and n.why not in AS_CHOSEN]
+        nodes = [n for n in plan.nodes if n.op_type == op_type and n.reason.why not in AS_CHOSEN]
         said += _missed(f"{op_type} was asked for", nodes, missed)
     for rule in dict.fromkeys(options.include):
         exact = plan.node.get(rule)
         nodes = [exact] if exact else [n for n in plan.nodes if fnmatchcase(n.node, rule)]
         # Of a pattern it is enough that something is quantized.
-        if all(n.mode in missed and n.why not in AS_CHOSEN for n in nodes):
+        if all(n.mode in missed and n.reason.why not in AS_CHOSEN for n in nodes):
             said += _missed(f"'{rule}' was asked for", nodes, missed)
     if isinstance(options, StaticSettings):
         for ruled in options.tensors:

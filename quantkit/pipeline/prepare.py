@@ -30,10 +30,10 @@ from quantkit.model.graph.channel_factors import Divisors
 from quantkit.model.graph.edit import nodes_of
 from quantkit.model.graph.half import half_type, stays_half, widen, widened_note
 from quantkit.model.graph.load import LoadedModel
-from quantkit.model.graph.messages import root_cause
 from quantkit.model.graph.normalize import fix_defaults, lift_weights
 from quantkit.model.graph.opset import opset_of, raise_opset
 from quantkit.model.graph.products import Product, products_of
+from quantkit.model.graph.protos import root_cause
 from quantkit.model.graph.save import Stage, copy_of
 from quantkit.model.graph.shapes import infer_types
 from quantkit.model.graph.view import view_of

@@ -77,6 +77,7 @@ from quantkit.quantize.solve.blocks import BlockSettings, solve_blind
 from quantkit.quantize.solve.empirical_bias import correct_biases
 from quantkit.quantize.solve.rounding import Rounding
 from quantkit.quantize.solve.weights import is_static, moment_request, solve, still_static
+from quantkit.reasons import Why
 from quantkit.runtime.check_result import (
     FLOOR_DB,
     LARGE,
@@ -100,7 +101,6 @@ _PROBES = 8  # samples on which single weights are tried
 _SHOWN = 3  # names in a message
 _FEW = 4  # samples
 _SLOWEST = 1.02  # of float's time
-_SLOW = "measured to be slower in integers than in float"
 _INSTEAD = (
     "calibrate with more samples that look like those in use, leave layers in float (--exclude), or use "
     "`quantkit quantize dynamic`"
@@ -351,7 +351,7 @@ class _Writer:
             kept = (
                 faster(self.prepared, found.plan, costs, ratio)
                 if first
-                else stored_only(self.prepared, _SLOW)
+                else stored_only(self.prepared, Why.SLOWER_THAN_FLOAT)
             )
             kept = {n: one for n, one in {**kept, **found.kept}.items() if n not in forced}
             fewer = plan_of(self.prepared, self.output_format, kept)
@@ -397,7 +397,7 @@ class _Writer:
     def _stored(self, found: _Attempt) -> Mapping[str, Kept]:
         """Compute everything in float."""
         grown = self._has_grown(found)
-        why = "in integers " + ("the file would grow" if grown else "the model would lose too much")
+        why = Why.FILE_GROWS if grown else Why.MODEL_LOSES
         return {**stored_only(self.prepared, why), **found.kept}
 
     def _given_up(self, found: _Attempt, kept: Mapping[str, Kept]) -> str:

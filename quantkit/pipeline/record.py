@@ -13,6 +13,7 @@ from quantkit.model.graph.load import LoadedModel
 from quantkit.model.provenance import ModelOrigin, Provenance, model_digest
 from quantkit.pipeline.calibrate import CalibrateOptions
 from quantkit.quantize.plan import Format, Kept, Mode
+from quantkit.reasons import Why, because
 from quantkit.settings import (
     DataSettings,
     DynamicSettings,
@@ -148,7 +149,7 @@ def kept_record(kept: Mapping[str, Kept]) -> dict[str, Any]:
 
 def kept_of(options: Mapping[str, Any]) -> dict[str, Kept]:
     """Read what `kept_record` wrote."""
-    why = "measured when it was made"
+    why = because(Why.MEASURED_BEFORE)
     return {
         name: Kept(why, None if mode == "any" else Mode(mode))
         for mode, names in options.get("kept", {}).items()

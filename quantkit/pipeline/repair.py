@@ -17,6 +17,7 @@ from quantkit.quantize.plan.measured import Costs, Losses, choose, predict
 from quantkit.quantize.plan.model import SolvedIntegers
 from quantkit.quantize.plan.selection import resolve_names
 from quantkit.quantize.solve.losses import Meter
+from quantkit.reasons import Why, because
 from quantkit.result import Interval
 from quantkit.runtime.check_result import FLOOR_DB, MADE_UP, NOISE_DB, Verification
 from quantkit.runtime.profile import is_plausible
@@ -160,9 +161,7 @@ class _Search(PlanSearch):
         else:  # what single places lose says too little of what they lose together
             found = self._at(quiet)
             static = [n.node for n in self.plan.nodes if n.mode is Mode.STATIC]
-            rest = Kept(
-                "in integers with what is around it the model would lose too much", Mode.STORED
-            )
+            rest = Kept(because(Why.TOGETHER_NOISY), Mode.STORED)
             left = dict.fromkeys((name for name in static if name not in self.forced), rest)
             return self._put_back(self._fewer(found, {**left, **found}))
         for _ in range(_FINER):
@@ -232,8 +231,7 @@ def _float_weights(plan: Plan, losses: Losses, allowed: float) -> dict[str, Kept
     for lost, name in sorted(stored, reverse=True):
         if left <= allowed:
             break
-        said = losses.at_worst(losses.nodes[name])
-        found[name] = Kept(f"8 bits of its weight alone leave {said}", Mode.FLOAT)
+        found[name] = Kept(losses.of_weight(name), Mode.FLOAT)
         left -= lost
     return found
 
@@ -262,7 +260,7 @@ def without_small_weights(prepared: Prepared, plan: Plan, least: int) -> dict[st
         least: How many values a weight must have.
     """
     quantized = {node.node for node in plan.nodes if node.mode is not Mode.FLOAT}
-    why = Kept("its weight is too small for the file to shrink by it", Mode.FLOAT)
+    why = Kept(because(Why.WEIGHT_TOO_SMALL_FOR_FILE), Mode.FLOAT)
     small = small_weights(prepared.ready.view, least)
     return dict.fromkeys((name for name in small if name in quantized), why)
 
@@ -276,9 +274,9 @@ def small_weights(view: View, least: int) -> tuple[str, ...]:
     )
 
 
-def stored_only(prepared: Prepared, why: str) -> dict[str, Kept]:
+def stored_only(prepared: Prepared, why: Why) -> dict[str, Kept]:
     """Return all products, to compute in float with weights in 8 bits."""
-    return dict.fromkeys((p.node for p in prepared.ready.products), Kept(why, Mode.STORED))
+    return dict.fromkeys((p.node for p in prepared.ready.products), Kept(because(why), Mode.STORED))
 
 
 def faster(prepared: Prepared, plan: Plan, costs: Costs, ratio: float) -> dict[str, Kept]:

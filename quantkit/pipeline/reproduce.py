@@ -26,7 +26,7 @@ from quantkit.pipeline.verify_file import (
     was_calibrated,
 )
 from quantkit.pipeline.weights import WeightsJob, quantize_weights
-from quantkit.quantize.rewrite.simplify import PLUGINS
+from quantkit.quantize.rewrite.simplify.plugins import PLUGINS
 from quantkit.settings import DataSettings
 from quantkit.settings.record import (
     data_settings_of,

@@ -24,6 +24,7 @@ from quantkit.quantize.plan.measured import Costs, Losses, predict
 from quantkit.quantize.plan.model import SolvedIntegers
 from quantkit.quantize.solve.losses import Meter
 from quantkit.quantize.solve.weights import still_static
+from quantkit.reasons import Why, because
 from quantkit.runtime.session import RUNTIME_ERRORS
 
 __all__ = ["Trade", "trade_time_for_noise"]
@@ -41,7 +42,7 @@ _QUIET = 1 / 64  # of the noise: what adds less is not worth a try
 _TIMED = (1, 2)  # predictions are rough: plans of up to twice the allowed time are timed
 _PRICE = 10.0  # of the model's time, for a rounding that is to go: no plan that has it costs less
 _SAVED = 3  # bytes of a value that 8 bits save
-_WHY = "nearly free in float, for less noise"
+_WHY = because(Why.NEARLY_FREE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +173,7 @@ class _Search(PlanSearch):
         for name in sorted(stored, key=lambda n: self._loss(n) / self._bytes(n), reverse=True):
             if self._loss(name) > 0 and self._bytes(name) <= left:
                 left -= self._bytes(name)
-                why = one.kept[name].why if name in one.kept else _WHY
+                why = one.kept[name].reason if name in one.kept else _WHY
                 more[name] = Kept(why, Mode.FLOAT)
         kept = {**one.kept, **more}
         return self._candidate(self.planned(kept), kept) if more else one
@@ -220,7 +221,7 @@ class _Search(PlanSearch):
             tensors={t: (1.0,) for t in names if t in self.losses.tensors},
         )
         left = self.left_out(priced, self.price)
-        more = {n: replace(one, why=_WHY) for n, one in left.items()}
+        more = {n: replace(one, reason=_WHY) for n, one in left.items()}
         kept = {**more, **start.kept}
         return self._candidate(self.planned(kept), kept)
 

@@ -22,8 +22,9 @@ from quantkit._version import __version__
 from quantkit.calibration.job import sample_digest
 from quantkit.calibration.monitor import Monitor, Silent
 from quantkit.calibration.origin import samples_origin
-from quantkit.calibration.prepare import batch_for, inputs_of
+from quantkit.calibration.prepare import inputs_of
 from quantkit.data import Samples, batches, collate
+from quantkit.data.feeds import batch_for
 from quantkit.errors import QuantkitError
 from quantkit.files import replace_text, scratch
 from quantkit.model.graph.channel_factors import Divisors, write_divisors
@@ -74,7 +75,7 @@ from quantkit.quantize.plan import Kept, Plan, WeightPlan, check_fits, plan_bloc
 from quantkit.quantize.plan.blocks import grid_of
 from quantkit.quantize.plan.model import SolvedIntegers
 from quantkit.quantize.rewrite.awq import scale_inputs
-from quantkit.quantize.rewrite.simplify.subexpressions import tie_weights
+from quantkit.quantize.rewrite.simplify.tied_weights import tie_weights
 from quantkit.quantize.rewrite.smooth import smoothable
 from quantkit.quantize.solve.blocks import BlockSettings, CodesFolder, solve_blind, solve_in_order
 from quantkit.runtime.check_result import LARGE, Reference, run_float

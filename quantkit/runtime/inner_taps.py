@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 import numpy as np
 import onnx
 
-from quantkit.model.graph.messages import proto_graphs
+from quantkit.model.graph.protos import proto_graphs
 
 __all__ = ["SAMPLED", "hand_out", "inner_names"]
 

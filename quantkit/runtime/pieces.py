@@ -21,7 +21,7 @@ from onnx import numpy_helper
 
 from quantkit.model.graph.load import load
 from quantkit.model.graph.mapping import mapped_model
-from quantkit.model.graph.messages import to_proto
+from quantkit.model.graph.protos import to_proto
 from quantkit.runtime.session import make_session, readable_ir_version
 
 __all__ = [

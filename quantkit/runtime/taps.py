@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from quantkit.model.graph.load import LoadedModel
 from quantkit.model.graph.mapping import mapped_model
-from quantkit.model.graph.messages import to_proto
+from quantkit.model.graph.protos import to_proto
 from quantkit.model.graph.shapes import dtype
 from quantkit.runtime.inner_taps import hand_out, inner_names
 from quantkit.runtime.session import RUNTIME_ERRORS, make_session, readable_ir_version

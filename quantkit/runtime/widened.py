@@ -20,8 +20,8 @@ from quantkit.errors import ModelError
 from quantkit.files import scratch
 from quantkit.model.graph.half import computes_bfloat16, widen
 from quantkit.model.graph.load import load
-from quantkit.model.graph.messages import to_ir
 from quantkit.model.graph.normalize import inline_functions
+from quantkit.model.graph.protos import to_ir
 from quantkit.model.graph.save import Stage, unchecked
 from quantkit.numerics.half import halved
 

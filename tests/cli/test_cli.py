@@ -73,6 +73,8 @@ def test_json_is_the_whole_result(
         "op_type": "MatMul",
         "mode": "integer",
         "why": "runs as MatMulInteger",
+        "code": "runs-as",
+        "facts": {"kernel": "MatMulInteger"},
         "float_output": False,
     }
     assert plain["verification"]["sqnr_db"]["y"] > 30

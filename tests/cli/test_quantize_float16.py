@@ -64,7 +64,12 @@ def test_json_is_the_whole_result(
     assert call(*line) == 0
     plain = json.loads(capsys.readouterr().out)
     assert plain["plan"]["halves"] == [
-        {"tensor": "w", "dtype": "float16", "why": "it becomes float32 at load"}
+        {
+            "tensor": "w",
+            "dtype": "float16",
+            "why": "it becomes float32 at load",
+            "code": "half-at-load",
+        }
     ]
     assert "half" not in plain
     assert call(*line, "--compute") == 0

@@ -62,7 +62,7 @@ def _show(name: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(HOME.parent))
+    sys.path[:0] = [str(HOME.parent), str(HOME.parent / "helpers")]
     if sys.argv[1:2] == ["--show"]:
         _show(sys.argv[2])
     else:

@@ -14,7 +14,7 @@ from quantkit import calibrate, quantize_dynamic, quantize_static
 from quantkit.cli.app import run as quantkit
 from quantkit.model.graph.half import half_type, widen
 from quantkit.model.graph.load import load
-from quantkit.model.graph.messages import to_proto
+from quantkit.model.graph.protos import to_proto
 from quantkit.pipeline.inspect import inspect_model
 
 HALF = TensorProto.FLOAT16

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from quantkit import optimize, quantize_dynamic, quantize_static
 from quantkit.cli.app import run as quantkit
 from quantkit.model.graph.load import load
-from quantkit.model.graph.messages import to_ir, to_proto
+from quantkit.model.graph.protos import to_ir, to_proto
 from quantkit.runtime.session import as_array
 
 CLASSES = 10

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quantkit.model.graph.load import load
-from quantkit.model.graph.messages import to_proto
 from quantkit.model.graph.opset import raise_opset
+from quantkit.model.graph.protos import to_proto
 from quantkit.model.graph.unpack import STORED_BYTES, unpack
 from quantkit.model.graph.view import view_of
 from quantkit.numerics.blocks import BlockCodes, from_rows

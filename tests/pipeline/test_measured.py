@@ -18,13 +18,14 @@ from quantkit.errors import UsageError
 from quantkit.files import scratch
 from quantkit.model.provenance import read_provenance
 from quantkit.pipeline import measure, realize, repair
+from quantkit.pipeline.node_costs import costs_of
 from quantkit.pipeline.plan_prepared import plan_of
 from quantkit.pipeline.reproduce import reproduce
 from quantkit.quantize.plan import Mode, Plan
 from quantkit.quantize.plan.measured import Costs, predict
 from quantkit.result import Interval
 from quantkit.runtime import profile, timing
-from quantkit.runtime.profile import costs_of, profile_models
+from quantkit.runtime.profile import profile_models
 from quantkit.targets import Machine, machine
 
 CHANNELS = 16

@@ -14,7 +14,7 @@ import quantkit
 from quantkit import Prepared, RecoverSettings, StaticSettings
 from quantkit.calibration.origin import calibration_digest
 from quantkit.errors import DataError, UsageError
-from quantkit.model.graph.messages import to_proto
+from quantkit.model.graph.protos import to_proto
 from quantkit.quantize.plan import Mode
 
 CHANNELS = 6

@@ -12,6 +12,7 @@ from quantkit.errors import UnknownNodeError, UsageError
 from quantkit.model.graph.view import view_of
 from quantkit.quantize.plan import Kept, Mode, plan_blocks
 from quantkit.quantize.plan.blocks import packed_bytes, slow_path
+from quantkit.reasons import Why, because
 from quantkit.settings import WeightsSettings
 
 
@@ -115,7 +116,7 @@ def test_an_excluded_reader_keeps_a_shared_weight_float() -> None:
 
 def test_measured_to_be_slower_is_stored() -> None:
     built, _ = planned(layers())
-    kept = {"first": Kept("measured to be slower", Mode.STORED)}
+    kept = {"first": Kept(because(Why.SLOWER_IN_BLOCKS, times="2.00"), Mode.STORED)}
     plan = plan_blocks(view_of(built), kept=kept)
     assert plan.node["first"].mode is Mode.STORED
     assert "measured to be slower" in plan.node["first"].why

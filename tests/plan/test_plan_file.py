@@ -19,16 +19,30 @@ from quantkit.numerics.dtypes import INT8, INT16, UINT8, UINT16
 from quantkit.quantize.emit.static import Format
 from quantkit.quantize.plan import Mode, Plan, check_fits, diff_plans, read_plan, write_plan
 from quantkit.quantize.plan.model import ActivationPlan, BlockFormat, NodePlan, WeightPlan
+from quantkit.reasons import Why, because
 from quantkit.settings import QdqSettings
 from quantkit.spec import PerAxis, PerTensor, QuantSpec
 
 NAMES = st.text(min_size=1, max_size=12)
+TEXTS = st.text(max_size=20)
+REASONS = st.one_of(
+    st.builds(lambda text: because(Why.OTHER, text=text), TEXTS),
+    st.builds(lambda name: because(Why.RANGE_NOT_KNOWN, tensor=name), NAMES),
+    st.builds(
+        lambda low, text: because(
+            Why.RANGE, source=because(Why.OTHER, text=text), low=low, high=1.5
+        ),
+        st.floats(-1e9, 0.0),
+        TEXTS,
+    ),
+)
+_SAME = because(Why.EXCLUDED)
 NODES = st.builds(
     NodePlan,
     node=NAMES,
     op_type=st.sampled_from(["Conv", "Gemm", "Relu"]),
     mode=st.sampled_from(Mode),
-    why=st.text(max_size=20),
+    reason=REASONS,
     float_output=st.booleans(),
 )
 ACTIVATIONS = st.sampled_from([UINT8, INT8, UINT16, INT16]).flatmap(
@@ -38,7 +52,7 @@ ACTIVATIONS = st.sampled_from([UINT8, INT8, UINT16, INT16]).flatmap(
         dtype=st.just(dtype),
         scale=st.floats(2.0**-100, 2.0**100, width=32),
         zero_point=st.integers(dtype.qmin, dtype.qmax),
-        why=st.text(max_size=20),
+        reason=REASONS,
     )
 )
 SPECS = st.builds(
@@ -83,9 +97,10 @@ def test_a_plan_survives_its_file(plan: Plan) -> None:
 def test_equal_plans_do_not_differ_and_others_do(one: Plan, two: Plan) -> None:
     assert diff_plans(one, one) == []
     # The order of entries, and reasons, are no differences.
-    plain = [replace(p, nodes=tuple(replace(n, why="") for n in p.nodes)) for p in (one, two)]
+    plain = [replace(p, nodes=tuple(replace(n, reason=_SAME) for n in p.nodes)) for p in (one, two)]
     plain = [
-        replace(p, activations=tuple(replace(a, why="") for a in p.activations)) for p in plain
+        replace(p, activations=tuple(replace(a, reason=_SAME) for a in p.activations))
+        for p in plain
     ]
     same = all(
         {getattr(e, key) for e in getattr(plain[0], part)}

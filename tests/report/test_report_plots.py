@@ -7,7 +7,7 @@ from math import ulp
 from xml.etree import ElementTree as ET
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from report_cases import (
     bare,
@@ -24,6 +24,7 @@ from result_cases import candidate, example_result, float_model
 from quantkit.evaluate.report import accuracy_size_svg
 from quantkit.evaluate.report.palette import look
 from quantkit.evaluate.report.plots import (
+    accuracy_size,
     forest,
     latency,
     layers,
@@ -32,11 +33,11 @@ from quantkit.evaluate.report.plots import (
     samples,
     size_bars,
 )
-from quantkit.evaluate.report.plots.frame import apart, window
+from quantkit.evaluate.report.plots.accuracy_size import accuracy_chart
 from quantkit.evaluate.report.plots.intervals import Group, Row, interval_plot
-from quantkit.evaluate.report.plots.labels import Box, place
-from quantkit.evaluate.report.plots.points import points
-from quantkit.evaluate.report.plots.svg import Scale, nice_step, shorten, text_width
+from quantkit.evaluate.report.plots.scales import Scale, nice_step
+from quantkit.evaluate.report.plots.scatter import apart, labels_for, shown_range
+from quantkit.evaluate.report.plots.widths import shorten, text_width
 from quantkit.result import Evaluated, Interval, Result, Rule
 
 _SVG = "{http://www.w3.org/2000/svg}"
@@ -59,14 +60,14 @@ def test_picture_stands_alone(width: int, theme: str) -> None:
 
 
 def test_picture_in_the_page_has_no_style_of_its_own() -> None:
-    assert "<style" not in accuracy_size_svg(example_result(), standalone=False)
+    assert "<style" not in accuracy_size(example_result(), width=880)
 
 
 @pytest.mark.parametrize("width", [350, 880])
 @pytest.mark.parametrize("make", [example_result, hard_result, judged_result, unlabelled_result])
 def test_all_pictures_are_valid_and_stay_within_their_width(make: object, width: int) -> None:
     result: Result = make()  # type: ignore[operator]
-    drawn = [accuracy_size_svg(result, width=width, standalone=False)]
+    drawn = [accuracy_size(result, width=width)]
     drawn += [draw(result, width=width) for draw in (forest, latency, size_bars, runs, samples)]
     for place_, model in enumerate(result.models):
         drawn += [layers(model.layers, look(place_), width=width)] if model.layers else []
@@ -79,59 +80,60 @@ def test_all_pictures_are_valid_and_stay_within_their_width(make: object, width:
 
 
 def test_every_mark_can_be_reached_and_has_words() -> None:
-    root = parsed(accuracy_size_svg(example_result(), standalone=False))
+    root = parsed(accuracy_size(example_result(), width=880))
     marks = [e for e in root.iter() if "mark" in e.get("class", "").split()]
-    assert len(marks) == 3
+    assert len(marks) == 2 * 3  # against size and against time
     for mark in marks:
         assert mark.get("tabindex") == "0"
         assert mark.get("aria-label") == mark.get("data-tip")
 
 
 def test_whiskers_are_of_the_difference_in_pairs() -> None:
-    found = points(example_result())
-    static = found.candidates[0]
+    found = accuracy_chart(example_result())
+    static = found.marks[0]
     assert static.y == pytest.approx(90.9)
     assert (static.low, static.high) == pytest.approx((91.2 - 0.7, 91.2 + 0.1))
     assert (found.reference.low, found.reference.high) == pytest.approx((90, 92.4))
 
 
 def test_without_labels_height_is_signal_to_noise() -> None:
-    found = points(unlabelled_result())
+    found = accuracy_chart(unlabelled_result())
     assert found.reference.y is None
-    assert [p.y for p in found.candidates] == [31.2, 44.4, None]
+    assert [p.y for p in found.marks] == [31.2, 44.4, None]
 
 
 def test_errors_point_the_other_way() -> None:
     models = (regression(untimed(float_model()), 0.01, None), regression(candidate(), 0.012, 0.002))
-    found = points(replace(example_result(), models=models))
+    found = accuracy_chart(replace(example_result(), models=models))
     assert not found.upwards
-    assert found.candidates[0].low == pytest.approx(0.011)
-    assert found.candidates[0].high == pytest.approx(0.013)
+    assert found.marks[0].low == pytest.approx(0.011)
+    assert found.marks[0].high == pytest.approx(0.013)
     parsed(accuracy_size_svg(replace(example_result(), models=models)))
 
 
 def test_a_broken_candidate_goes_off_the_scale() -> None:
-    found = points(hard_result())
-    shown = window(found)
-    assert shown.beyond
-    assert [shown.shows(p) for p in found.candidates] == [True] * 5 + [False]
+    found = accuracy_chart(hard_result())
+    shown = shown_range(found)
+    assert [found.is_beyond(p, *shown) for p in found.marks] == [False] * 5 + [True]
     assert "off the scale" in accuracy_size_svg(hard_result())
-    near = replace(example_result(), models=example_result().models[:2])
-    assert not window(points(near)).beyond
+    near = accuracy_chart(replace(example_result(), models=example_result().models[:2]))
+    assert not any(near.is_beyond(p, *shown_range(near)) for p in near.marks)
 
 
 def test_band_of_float_is_drawn_only_if_both_ends_are_on_the_axis() -> None:
     """One that exceeds the axis painted the whole plot; float's mark then has a whisker with arrows."""
     narrow = replace(example_result(), models=tuple(map(_precise_float, example_result().models)))
     for result, band in ((example_result(), False), (narrow, True)):
-        svg = accuracy_size_svg(result, standalone=False)
+        svg = accuracy_size(result, width=880)
         assert ('class="band"' in svg) == band
         assert ("its own interval exceeds the axis" in svg) == (not band)
-        (home,) = (
+        homes = [
             e for e in parsed(svg).iter() if e.get("data-tip", "").startswith("float32\ntop-1")
-        )
-        whiskers = [e for e in home if e.get("class") == "whisker float"]
-        assert len(whiskers) == (0 if band else 5)  # the line, and two strokes for each arrow
+        ]
+        upright = [
+            e for e in homes[1] if e.get("class") == "whisker float" and e.get("x1") == e.get("x2")
+        ]
+        assert len(upright) == (0 if band else 1)
 
 
 def _precise_float(model: Evaluated) -> Evaluated:
@@ -140,23 +142,6 @@ def _precise_float(model: Evaluated) -> Evaluated:
     value = model.metric.value
     metric = replace(model.metric, interval=Interval(low=value - 0.0005, high=value + 0.0005))
     return replace(model, metrics=(metric, *model.metrics[1:]))
-
-
-@pytest.mark.parametrize("width", [350, 880])
-def test_name_of_float_stands_clear_of_its_whisker(width: int) -> None:
-    """Its interval exceeds the axis, and the whisker goes through the middle of the lane."""
-    reference = replace(float_model(), name="fashion_cnn")
-    metric = reference.metrics[0]
-    wide = replace(metric, interval=Interval(low=metric.value - 0.2, high=metric.value + 0.08))
-    models = (replace(reference, metrics=(wide,)), candidate())
-    result = replace(example_result(), models=models)
-    root = parsed(accuracy_size_svg(result, width=width, standalone=False))
-    name = next(e for e in root.iter(f"{_SVG}text") if "cnn" in (e.text or ""))
-    assert (name.text == "fashion_cnn") == (width == 880)
-    whiskers = [e for e in root.iter(f"{_SVG}line") if e.get("class") == "whisker float"]
-    assert float(name.get("y", 0)) < min(
-        float(e.get("y2", 0)) for e in whiskers if e.get("x1") == name.get("x")
-    )
 
 
 @pytest.mark.parametrize("ends", [(-0.002, 0.05), (0.001, 0.05), (-0.05, 0.0)])
@@ -170,20 +155,10 @@ def test_dot_of_a_lone_candidate_lies_on_its_axis(ends: tuple[float, float]) -> 
 
 
 def test_gate_is_drawn() -> None:
-    found = points(judged_result())
+    found = accuracy_chart(judged_result())
     assert found.limit == pytest.approx(90.2)
-    assert found.size_limit == pytest.approx(0.3)
+    assert found.across[0].limit == pytest.approx(30)
     assert "gate: drop" in accuracy_size_svg(judged_result())
-
-
-@pytest.mark.parametrize("width", [350, 880])
-def test_words_at_the_gate_stand_beside_float(width: int) -> None:
-    """A narrow picture has no room for them right of float, whose whisker would cross them."""
-    root = parsed(accuracy_size_svg(judged_result(), width=width, standalone=False))
-    words = next(e for e in root.iter(f"{_SVG}text") if e.text == "gate: drop")
-    name = next(e for e in root.iter(f"{_SVG}text") if e.text == "float32")
-    end, float_x = float(words.get("x", 0)), float(name.get("x", 0))
-    assert end - text_width("gate: drop", 12) > float_x or end < float_x
 
 
 def test_samples_are_drawn_from_the_worst_to_the_median() -> None:
@@ -208,19 +183,28 @@ def test_what_breaks_a_rule_about_samples_lies_left_of_its_limit() -> None:
     assert end == pytest.approx(float(limit.get("x1", 0)), abs=0.2)
 
 
-def test_names_do_not_cover_each_other() -> None:
-    """On the wide picture of six candidates, four of them in one heap."""
-    svg = accuracy_size_svg(hard_result(), width=880, standalone=False)
+@pytest.mark.parametrize("width", [350, 880])
+def test_words_do_not_cover_each_other(width: int) -> None:
+    """Six candidates, four of them in one heap, each with a label in both panels and a name in the legend."""
+    svg = accuracy_size(hard_result(), width=width)
     boxes = []
     for element in parsed(svg).iter(f"{_SVG}text"):
+        words = element.text or ""
         if element.get("class", "") in {"name", "figures", "figures fails"}:
-            words = element.text or ""
             wide = text_width(words, 12) * 0.95
             part = {"middle": 0.5, "end": 1.0}.get(element.get("text-anchor", ""), 0.0)
-            left = float(element.get("x", 0)) - part * wide
-            boxes.append(Box(left, float(element.get("y", 0)) - 9, wide, 10))
-    assert len(boxes) == 13
-    assert all(one.overlap(other) == 0 for one, other in combinations(boxes, 2))
+            left, top = float(element.get("x", 0)) - part * wide, float(element.get("y", 0)) - 9
+            boxes.append((left, top, left + wide, top + 10))
+    assert len(boxes) == 2 * 6 + 2 * 7
+    for one, other in combinations(boxes, 2):
+        assert min(one[2], other[2]) <= max(one[0], other[0]) or min(one[3], other[3]) <= max(
+            one[1], other[1]
+        )
+
+
+def test_labels_are_numbers_unless_all_names_are_short() -> None:
+    assert labels_for(["01", "17"]) == ["01", "17"]
+    assert labels_for(["01", "static"]) == ["1", "2"]
 
 
 def test_parts_of_a_bar_add_up() -> None:
@@ -271,22 +255,20 @@ def test_ticks_are_round_and_within(low: float, span: float, count: int) -> None
     assert len(ticks) <= count + 2
 
 
-@settings(max_examples=30, deadline=None)
-@given(st.lists(st.tuples(st.floats(50, 300), st.floats(50, 300)), min_size=1, max_size=7))
-def test_names_stay_inside_if_there_is_room(spots: list[tuple[float, float]]) -> None:
-    inside = Box(0, 0, 600, 400)
-    placed = place([(x, y, 10, 90, 30) for x, y in spots], [], inside)
-    assert all(p.box.outside(inside) < 1e-6 for p in placed)
-    for one, other in combinations(placed, 2):
-        assert one.box.overlap(other.box) < 90 * 30 * 0.5
-
-
 @given(st.lists(st.floats(0, 50), min_size=1, max_size=6))
 def test_marks_stand_apart(xs: list[float]) -> None:
     spots = [(x, 100.0) for x in xs]
     moved = apart(spots, [(90.0, 110.0)] * len(xs))
     assert [y for _, y in moved] == [100.0] * len(xs)
-    assert all(abs(new - old) <= 4 * 13 + 1e-6 for (new, _), old in zip(moved, xs, strict=True))
+    assert all(abs(new - old) <= 5 * 12 + 1e-6 for (new, _), old in zip(moved, xs, strict=True))
+
+
+def test_no_mark_is_moved_past_a_limit() -> None:
+    spots, extents = [(100.0, 50.0)] * 3, [(40.0, 60.0)] * 3
+    xs = [x for x, _ in apart(spots, extents, walls=(105.0,))]
+    assert xs[0] == 100
+    assert len(set(xs)) == 3
+    assert max(xs) < 105
 
 
 def test_long_names_keep_both_ends() -> None:
@@ -308,13 +290,13 @@ def test_cut_names_fit(name: str, width: float) -> None:
 def test_what_has_no_figure_is_not_drawn_as_equal_to_float() -> None:
     plain = example_result()
     labelled = replace(plain, models=(*plain.models, bare(candidate("not measured"))))
-    found = points(labelled)
-    assert [p.name for p in found.candidates] == ["static", "ort default"]
-    assert found.missing == ("not measured",)
+    found = accuracy_chart(labelled)
+    assert [p.name for p in found.marks] == ["static", "ort default"]
+    assert found.note.endswith(": not measured")
     assert "for want of a figure: not measured" in accuracy_size_svg(labelled)
     base = unlabelled_result()
     lost = broken_outputs(base.models[1])
-    assert points(replace(base, models=(base.models[0], lost))).missing == ("static",)
+    assert accuracy_chart(replace(base, models=(base.models[0], lost))).note.endswith(": static")
 
 
 def test_a_row_near_the_reference_does_not_cut_off_the_others() -> None:
@@ -341,18 +323,18 @@ def test_the_scale_of_a_share_ends_at_nothing_and_at_all(value: float, drop: flo
         replace(candidate(), metrics=(own,)),
     )
     found = replace(plain, models=models)
-    shown = window(points(found))
-    assert shown.low >= 0
-    assert shown.high <= 100
+    low, high = shown_range(accuracy_chart(found))
+    assert low >= 0
+    assert high <= 100
     # The whisker goes on beyond the picture and has an arrow there, two lines that meet, instead of a bar.
     slanted = [
         e
         for e in parsed(accuracy_size_svg(found)).iter(f"{_SVG}line")
-        if "whisker" in (e.get("class") or "")
+        if e.get("class") == "whisker s0"
         and e.get("x1") != e.get("x2")
         and e.get("y1") != e.get("y2")
     ]
-    assert len(slanted) == 2
+    assert len(slanted) == 2 * 2  # in both panels
 
 
 def test_a_whisker_that_leaves_the_plot_of_intervals_has_an_arrow() -> None:

@@ -4,8 +4,9 @@ from builders import graph, model, node, weight
 
 from quantkit.model.graph.load import load
 from quantkit.model.graph.view import view_of
+from quantkit.pipeline.node_costs import costs_of
 from quantkit.quantize.plan import Plan
-from quantkit.runtime.profile import Kernel, Profile, costs_of
+from quantkit.runtime.profile import Kernel, Profile
 
 
 def test_a_name_that_looks_like_onnxruntimes_own_is_found() -> None:

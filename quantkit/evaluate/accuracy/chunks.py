@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from calibrators import Sketch
 from quantkit.calibration.job import sample_digest
-from quantkit.calibration.prepare import batch_for
 from quantkit.data import InputSpec, Label, Sample, collate, fixed_batch
+from quantkit.data.feeds import batch_for
 from quantkit.errors import DataError
 from quantkit.evaluate.accuracy.models import OpenModel, OutputSpec, Source
 from quantkit.runtime.session import RUNTIME_ERRORS, first_line

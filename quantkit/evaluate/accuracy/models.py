@@ -23,7 +23,7 @@ from quantkit.data import (
     open_data,
     order,
 )
-from quantkit.data.model import digest
+from quantkit.data.fingerprint import digest
 from quantkit.errors import DataError, ModelError, RuntimeSupportError, UsageError
 from quantkit.runtime.session import RUNTIME_ERRORS, load_model, make_session, why_not_loaded
 from quantkit.settings import DataSettings

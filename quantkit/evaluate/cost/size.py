@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from quantkit.files import scratch
-from quantkit.model.graph.size.by_cause import account
+from quantkit.model.graph.size import account
 from quantkit.result import Memory, Size
 from quantkit.runtime.synthetic_inputs import Feeds
 

@@ -21,7 +21,7 @@ from quantkit.evaluate.diff.tensor_errors import TensorErrors, tensor_errors
 from quantkit.evaluate.diff.weights import WeightsDiff, weights_diff
 from quantkit.evaluate.match.nodes import base_name, pair_nodes
 from quantkit.model.graph.load import LoadedModel
-from quantkit.model.graph.size.by_cause import size_by_cause
+from quantkit.model.graph.size import account
 from quantkit.model.graph.unpack import unpack
 from quantkit.model.ops.integer_ops import INTEGER_OPS, Role
 from quantkit.runtime.session import load_model
@@ -340,8 +340,8 @@ def _identical(a: LoadedModel, b: LoadedModel) -> bool:
 
 
 def _sizes(a: LoadedModel, b: LoadedModel) -> tuple[SizeChange, ...]:
-    before = {part.cause: part.nbytes for part in size_by_cause(a)}
-    after = {part.cause: part.nbytes for part in size_by_cause(b)}
+    before = {part.cause: part.nbytes for part in account(a.source).parts}
+    after = {part.cause: part.nbytes for part in account(b.source).parts}
     found = [
         SizeChange(cause=cause, a=before.get(cause, 0), b=after.get(cause, 0))
         for cause in {**before, **after}

@@ -264,7 +264,7 @@ def _environment() -> Environment:
     environment.filters["indented"] = _indented
     environment.filters["spoken"] = _spoken
     environment.globals |= {
-        "accuracy_size": _both(_accuracy_size),
+        "accuracy_size": _both(plots.accuracy_size),
         "forest": _both(plots.forest),
         "frontier_plot": _both(plots.frontier),
         "judged_drop": plots.judged_drop,
@@ -283,10 +283,6 @@ def _environment() -> Environment:
         "ABSENT": numbers.ABSENT,
     }
     return environment
-
-
-def _accuracy_size(result: Result, *, width: int) -> str:
-    return plots.accuracy_size_svg(result, width=width, standalone=False)
 
 
 def _both(draw: Callable[..., str]) -> Callable[..., Markup]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import onnx
 import onnx_ir as ir
 
-from quantkit.model.graph.messages import Part, described_values, parts_of, proto_graphs, tensors_of
+from quantkit.model.graph.protos import Part, described_values, parts_of, proto_graphs, tensors_of
 from quantkit.text import printable
 
 __all__ = ["DamageError", "complaint_of", "mend", "validate"]

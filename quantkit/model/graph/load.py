@@ -20,7 +20,8 @@ from quantkit.files import model_in
 from quantkit.model.graph._wire import LIMIT, MARK, split
 from quantkit.model.graph.intake import DamageError, complaint_of, mend, validate
 from quantkit.model.graph.mapping import MappedFile
-from quantkit.model.graph.messages import (
+from quantkit.model.graph.normalize import inline_functions, normalize
+from quantkit.model.graph.protos import (
     leads_out,
     location_of,
     proto_graphs,
@@ -28,7 +29,6 @@ from quantkit.model.graph.messages import (
     tensors_of,
     to_ir,
 )
-from quantkit.model.graph.normalize import inline_functions, normalize
 from quantkit.protobuf import WireError
 
 __all__ = ["LoadedModel", "external_files", "load", "model_files", "read_structure"]

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from quantkit.errors import ModelError, as_os_error
 from quantkit.model.graph._wire import MARK, split
-from quantkit.model.graph.messages import tensors_of
+from quantkit.model.graph.protos import tensors_of
 
 __all__ = ["SMALL", "MappedFile", "MappedModel", "ends_of", "lazy", "mapped_model"]
 

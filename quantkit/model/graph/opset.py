@@ -15,8 +15,8 @@ from onnx import shape_inference
 
 from quantkit.errors import ModelError
 from quantkit.model.graph._wire import MARK
-from quantkit.model.graph.messages import proto_graphs, to_ir
 from quantkit.model.graph.normalize import normalize
+from quantkit.model.graph.protos import proto_graphs, to_ir
 from quantkit.model.graph.save import skeleton, weightless
 
 __all__ = ["opset_of", "raise_opset", "ranks_of"]

@@ -19,7 +19,7 @@ from onnx import shape_inference
 
 from quantkit.errors import ModelError
 from quantkit.model.graph.edit import constant
-from quantkit.model.graph.messages import proto_graphs
+from quantkit.model.graph.protos import proto_graphs
 from quantkit.model.graph.save import skeleton, weightless
 
 __all__ = [

@@ -13,6 +13,7 @@ from enum import Flag, StrEnum, auto
 from types import MappingProxyType
 
 from quantkit.model.ops.integer_ops import MICROSOFT
+from quantkit.reasons import Why
 
 __all__ = [
     "ABSORBED_BY",
@@ -74,14 +75,11 @@ class OpFact:
     weights: tuple[int, ...]
     channel_axis: int
     kernel: Kernel = Kernel.NONE
-    why: str = ""
+    why: Why | None = None
     domain: str = ""
 
 
-_SLOW_CONV = (
-    "onnxruntime does not fuse a dynamic ConvInteger, which takes 2 to 4 times as long as float"
-)
-_NO_KERNEL = "onnxruntime has no dynamic int8 kernel for it"
+_SLOW_CONV, _NO_KERNEL = Why.SLOW_CONV_INTEGER, Why.NO_DYNAMIC_KERNEL
 
 # Sources: onnxruntime's kernel table and the measurements in ``benchmarks/``.
 _WEIGHTED = (

@@ -6,11 +6,22 @@ them, and know nothing of each other.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import prod
+from math import inf, prod
 
 from quantkit.model.ops import Kernel, OpFact, channel_axis
+from quantkit.model.ops.float_ops import FILL_SLOTS
 
-__all__ = ["Attributes", "Constant", "Node", "View", "Weight", "WeightUse", "has_vector_bias"]
+__all__ = [
+    "Attributes",
+    "Constant",
+    "Node",
+    "View",
+    "Weight",
+    "WeightUse",
+    "clip_bounds",
+    "fills_in",
+    "has_vector_bias",
+]
 
 _SHOWN = frozenset({"If", "Loop", "Scan"})
 _BIAS = 2  # input slot of products and normalizations
@@ -207,3 +218,34 @@ def has_vector_bias(node: Node, view: View, *, absent: bool) -> bool:
     constant = view.constants.get(name)
     known = constant is not None and constant.is_float and name in view.initializers
     return known and constant is not None and all(n == 1 for n in constant.shape[:-1])
+
+
+def clip_bounds(node: Node, constants: Mapping[str, Constant]) -> tuple[float, float] | None:
+    """Return between which constants a node clips; None if it does not, or they are computed."""
+    if node.op_type == "Relu":
+        return 0.0, inf
+    if node.op_type != "Clip":
+        return None
+    bounds = []
+    for slot, name, default in ((1, "min", -inf), (2, "max", inf)):
+        given = node.inputs[slot] if slot < len(node.inputs) else ""
+        value = node.attributes.get(name, default)
+        if given:
+            constant = constants.get(given)
+            if constant is None or constant.low is None:
+                return None
+            value = constant.low
+        bounds.append(float(value))  # type: ignore[arg-type]  # a number in every valid model
+    return bounds[0], bounds[1]
+
+
+def fills_in(node: Node, constants: Mapping[str, Constant]) -> bool:
+    """Say whether a node that moves data adds values of its own, other than 0, which every range holds."""
+    if node.op_type != "Pad" or node.attributes.get("mode", "constant") != "constant":
+        return False
+    slot = FILL_SLOTS[node.op_type]
+    given = node.inputs[slot] if len(node.inputs) > slot else ""
+    if not given:
+        return node.attributes.get("value", 0.0) != 0  # before opset 11 an attribute
+    constant = constants.get(given)
+    return constant is None or constant.low != 0

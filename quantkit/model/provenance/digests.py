@@ -21,7 +21,7 @@ import onnx
 from quantkit.errors import ModelError
 from quantkit.model.graph._wire import MARK
 from quantkit.model.graph.load import LoadedModel, read_structure
-from quantkit.model.graph.messages import leads_out, proto_graphs
+from quantkit.model.graph.protos import leads_out, proto_graphs
 from quantkit.settings.record import PROVENANCE
 
 __all__ = ["KEY", "content_digest", "model_digest"]

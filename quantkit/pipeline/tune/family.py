@@ -128,10 +128,7 @@ def _worst_first(every: Plan, losses: Losses) -> Iterator[Mapping[str, Kept]]:
     ranked = sorted(lost, key=lambda name: (-lost[name], name))
     count, following = 1, 2
     while count < len(ranked):
-        yield {
-            name: Kept(f"8 bits of its weight alone leave {losses.at_worst(losses.nodes[name])}")
-            for name in ranked[:count]
-        }
+        yield {name: Kept(losses.of_weight(name)) for name in ranked[:count]}
         count, following = following, count + following
 
 

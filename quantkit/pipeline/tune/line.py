@@ -112,7 +112,7 @@ class TuneJob:
     @property
     def timed(self) -> bool:
         """Whether time is measured while searching: not where it is forbidden, nor where the target is another machine."""
-        here = self.static.runs_on.runtime.startswith("onnxruntime, CPU")
+        here = self.static.runs_on.has_qlinear
         asked = self.static.measure
         return here and (os.environ.get(SWITCH) != "0" if asked is None else asked)
 

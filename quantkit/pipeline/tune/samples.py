@@ -14,7 +14,7 @@ from quantkit.calibration.job import sample_digest
 from quantkit.calibration.monitor import Monitor
 from quantkit.calibration.prepare import inputs_of, with_model_folder
 from quantkit.data import Sample, Samples, order
-from quantkit.data.model import digest
+from quantkit.data.fingerprint import digest
 from quantkit.errors import DataError, UsageError
 from quantkit.evaluate.accuracy.models import OutputSpec, Source, open_source, single_rows
 from quantkit.evaluate.outputs import AccuracyOptions

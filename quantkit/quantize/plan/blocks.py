@@ -37,6 +37,7 @@ from quantkit.quantize.plan.model import (
     kernel_bits,
 )
 from quantkit.quantize.plan.selection import Selection, check_op_types
+from quantkit.reasons import Reason, Why, because
 from quantkit.settings import WeightsSettings
 from quantkit.spec import PerAxis, QuantSpec
 
@@ -56,8 +57,8 @@ _NODES = 2500  # bytes that the nodes of one packed weight add to a file
 _SCALE, _FLOAT = 4, 4  # bytes
 
 
-def slow_path(bits: int, block: int, level: int) -> str:
-    """Return why MatMulNBits would make the whole weight float in every run; "" if it would not.
+def slow_path(bits: int, block: int, level: int) -> Reason | None:
+    """Return why MatMulNBits would make the whole weight float in every run; None if it would not.
 
     Args:
         bits: In which the kernel reads the weight: 2, 4 or 8.
@@ -65,12 +66,10 @@ def slow_path(bits: int, block: int, level: int) -> str:
         level: accuracy_level.
     """
     if bits != _ASYMMETRIC and level != _INTEGER_LEVEL:
-        return f"MatMulNBits has no fast path for {bits} bits at accuracy_level {level}: only 4"
+        return because(Why.SLOW_LEVEL, bits=bits, level=level)
     if bits == _TWO_BITS and block not in _TWO_BIT_BLOCKS:
-        return (
-            f"MatMulNBits has no fast path for 2 bits in blocks of {block}: 32, 64 and 128 have one"
-        )
-    return ""
+        return because(Why.SLOW_TWO_BITS, block=block)
+    return None
 
 
 def grid_of(options: WeightsSettings, bits: int, inputs: int, *, kernel: bool) -> BlockGrid:
@@ -187,77 +186,77 @@ class _Chooser(Selection):
             return _node_plan(node, Mode.FLOAT, why)
         against = self._against_kernel(node)
         if against:
-            return _node_plan(node, Mode.STORED, f"{against}; its weight becomes float at load")
+            return _node_plan(node, Mode.STORED, because(Why.BLOCKS_BECOME_FLOAT, because=against))
         return self._in_blocks(node)
 
     def _in_blocks(self, node: Node) -> NodePlan:
         own = self.view.weights[next(iter(node.weights.values()))]
         grid = self._grid(own, node)
-        size = f"{grid.bits} bits in blocks of {grid.size}"
+        size = {"bits": grid.bits, "block": grid.size}
         if node.kernel is Kernel.LOOKUP:
-            return _node_plan(node, Mode.BLOCKS, f"rows are looked up in {size}")
+            return _node_plan(node, Mode.BLOCKS, because(Why.BLOCKS_LOOKED_UP, **size))
         if self.options.format == "onnx":
-            return _node_plan(node, Mode.BLOCKS, f"reads DequantizeLinear of {size}")
+            return _node_plan(node, Mode.BLOCKS, because(Why.BLOCKS_DEQUANTIZED, **size))
         level, read = self.options.level, kernel_bits(grid.bits)
         slow = slow_path(read, grid.size, level)
-        path = f"slow path, as asked for: {slow}" if slow else "fast path"
-        rounded = ", activations rounded to 8 bits per block" if level == _INTEGER_LEVEL else ""
-        why = f"runs as MatMulNBits, {size}, {path}{rounded}"
+        rounded = because(Why.ACTIVATIONS_ROUNDED) if level == _INTEGER_LEVEL else None
+        why = because(Why.BLOCKS_FAST, **size, rounded=rounded)
+        if slow:
+            why = because(Why.BLOCKS_SLOW, **size, against=slow, rounded=rounded)
         return replace(_node_plan(node, Mode.BLOCKS, why), accuracy_level=level)
 
-    def _against_kernel(self, node: Node) -> str:
-        """Return why no kernel reads the blocks of a node's weight; "" if one does."""
+    def _against_kernel(self, node: Node) -> Reason | None:
+        """Return why no kernel reads the blocks of a node's weight; None if one does."""
         if self.options.format == "onnx" and node.kernel is Kernel.LOOKUP:
-            return "rows are looked up in plain ONNX"
+            return because(Why.LOOKED_UP_IN_ONNX)
         match node.kernel:
             case Kernel.LOOKUP:
                 return self._against_lookup(node)
             case Kernel.MATMUL:
                 return self._against_product(node)
             case _:
-                return "no kernel multiplies it by blocks"
+                return because(Why.NO_BLOCK_KERNEL)
 
-    def _against_lookup(self, node: Node) -> str:
+    def _against_lookup(self, node: Node) -> Reason | None:
         weight = self.view.weights[node.weights[0]]
         if node.attributes.get("axis", 0) != 0 or len(weight.shape) != _MATRIX:
-            return "only rows of a matrix are looked up in blocks"
+            return because(Why.ROWS_IN_BLOCKS)
         if node.transposes(0):
-            return "its table is read through a Transpose"
-        return "" if weight.tensor in self.tables else "its table is small"
+            return because(Why.TABLE_TRANSPOSED)
+        return None if weight.tensor in self.tables else because(Why.TABLE_SMALL)
 
-    def _against_product(self, node: Node) -> str:
+    def _against_product(self, node: Node) -> Reason | None:
         if 1 not in node.weights or 0 in node.weights:
-            return "the constant is the left operand"
+            return because(Why.LEFT_OPERAND)
         weight = self.view.weights[node.weights[1]]
         if len(weight.shape) != _MATRIX:
-            return f"its weight has {len(weight.shape)} axes, not 2"
+            return because(Why.WEIGHT_RANK, axes=len(weight.shape))
         if node.attributes.get("transA"):
-            return "MatMulNBits does not transpose its input"
+            return because(Why.BLOCKS_TRANSPOSED_INPUT)
         if node.name in self.kept:
-            return self.kept[node.name].why
+            return self.kept[node.name].reason
         return self._against_form(node, weight)
 
-    def _against_form(self, node: Node, weight: Weight) -> str:
+    def _against_form(self, node: Node, weight: Weight) -> Reason | None:
         grid = self._grid(weight, node)
         if self.options.format == "onnx":
             if grid.bits not in _PLAIN_BITS:
-                return f"DequantizeLinear has no type of {grid.bits} bits"
+                return because(Why.NO_BLOCK_TYPE, bits=grid.bits)
             if node.in_subgraph:
-                return "it is inside of a subgraph, where onnxruntime fails to fuse it"
-            shared = len(weight.uses) > 1
-            return "its weight is shared, which keeps runtimes from fusing it" if shared else ""
+                return because(Why.BLOCKS_IN_SUBGRAPH)
+            return because(Why.BLOCKS_NOT_FUSED) if len(weight.uses) > 1 else None
         slow = slow_path(kernel_bits(grid.bits), grid.size, self.options.level)
-        return "" if self.options.force else slow
+        return None if self.options.force else slow
 
-    def _why_weights_stay(self, node: Node) -> str:
+    def _why_weights_stay(self, node: Node) -> Reason | None:
         weights = self.view.weights_of(node)
         if not weights:
-            return "has no constant float32 weight"
+            return because(Why.NO_WEIGHT)
         if not all(w.finite for w in weights.values()):
-            return "its weight holds NaN or infinity"
+            return because(Why.WEIGHT_NOT_FINITE)
         if not any(self._saves_bytes(node, slot) for slot in weights):
-            return "its weight is too small for fewer bits to save anything"
-        return ""
+            return because(Why.WEIGHT_TOO_SMALL_FOR_BLOCKS)
+        return None
 
     def _saves_bytes(self, node: Node, slot: int) -> bool:
         weight = self.view.weights[node.weights[slot]]
@@ -300,14 +299,9 @@ class _Chooser(Selection):
         )
         planned = WeightPlan(tensor=weight.tensor, spec=spec, blocks=grid)
         blocker = next(iter(others), first.name)
-        why = f"weight '{weight.tensor}' is shared with '{blocker}', which reads it as floats or along another axis"
+        why = because(Why.BLOCKS_SHARED, tensor=weight.tensor, node=blocker)
         taken = {
-            name: replace(
-                chosen[name],
-                mode=Mode.STORED,
-                why=f"{why}; it becomes float at load",
-                accuracy_level=0,
-            )
+            name: replace(chosen[name], mode=Mode.STORED, reason=why, accuracy_level=0)
             for name in axes
             if not alike and chosen[name].mode is Mode.BLOCKS
         }
@@ -321,5 +315,5 @@ def _row_axis(node: Node, slot: int, weight: Weight) -> int:
     return node.channel_axis(slot, len(weight.shape))
 
 
-def _node_plan(node: Node, mode: Mode, why: str) -> NodePlan:
-    return NodePlan(node=node.name, op_type=node.op_type, mode=mode, why=why)
+def _node_plan(node: Node, mode: Mode, reason: Reason) -> NodePlan:
+    return NodePlan(node=node.name, op_type=node.op_type, mode=mode, reason=reason)

@@ -16,10 +16,10 @@ from quantkit.model.ops.float_ops import (
     PRODUCTS,
     activation_slots,
 )
-from quantkit.model.ops.view import Node, View
+from quantkit.model.ops.view import Node, View, clip_bounds
 from quantkit.numerics.dtypes import IntType
 from quantkit.quantize.plan.model import ActivationPlan, Format, Mode, NodePlan, Plan, WeightPlan
-from quantkit.quantize.plan.ranges import clip_bounds, clips_alike
+from quantkit.quantize.plan.ranges import clips_alike
 from quantkit.quantize.plan.selection import near
 from quantkit.settings import StaticSettings
 from quantkit.spec import PerBlock, PerTensor

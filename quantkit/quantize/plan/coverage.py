@@ -25,13 +25,14 @@ from quantkit.model.ops.float_ops import (
     SELECTS,
 )
 from quantkit.model.ops.integer_ops import STATIC_OPS
-from quantkit.model.ops.view import Node, View, Weight, has_vector_bias
+from quantkit.model.ops.view import Node, View, Weight, fills_in, has_vector_bias
 from quantkit.numerics.dtypes import INT8
 from quantkit.quantize.plan.dynamic import weight_plan
 from quantkit.quantize.plan.islands import form_obstacle, weight_obstacle
 from quantkit.quantize.plan.model import ActivationPlan, Mode, NodePlan, Plan, WeightPlan
-from quantkit.quantize.plan.ranges import OpenRanges, Ranges, Sharing, clips_alike, fills_in
+from quantkit.quantize.plan.ranges import OpenRanges, Ranges, Sharing, clips_alike
 from quantkit.quantize.plan.selection import Selection, near
+from quantkit.reasons import Reason, Why, because
 from quantkit.settings import DynamicSettings, StaticSettings, TensorRule
 from quantkit.spec import PerAxis, PerBlock, PerTensor, QuantSpec
 
@@ -41,6 +42,7 @@ _PAIR_OPSET = 10  # QuantizeLinear
 _WIDE_OPSET = 21  # QuantizeLinear to 16 bits
 # They are conversions themselves, or hold graphs.
 _NEVER = frozenset({"DequantizeLinear", "If", "Loop", "QuantizeLinear", "Scan"})
+
 _TABLES = frozenset({"Gather", "GatherElements"})
 # Movement that is quantized also where what it moves is not, as pairs and as QLinear operators; and what is not computed in
 # integers for its own sake.
@@ -116,8 +118,8 @@ class _Found:
         asked: Tensors whose range was asked for.
     """
 
-    static: dict[int, str] = field(default_factory=dict)
-    floats: dict[int, str] = field(default_factory=dict)
+    static: dict[int, Reason] = field(default_factory=dict)
+    floats: dict[int, Reason] = field(default_factory=dict)
     absorbed: dict[int, int] = field(default_factory=dict)
     quantized: dict[str, None] = field(default_factory=dict)
     moved: dict[str, str] = field(default_factory=dict)
@@ -168,37 +170,37 @@ class _Walk:
                 raise UsageError(f"Operator type '{name}' is not in the model{slip}")
         return named
 
-    def _against(self, node: Node) -> str:
+    def _against(self, node: Node) -> Reason | None:
         """Return why a node is left alone, whatever its tensors are."""
         if node.in_subgraph:
-            return "inside If, Loop or Scan, which coverage all leaves in float"
+            return because(Why.COVER_SUBGRAPH)
         if node.op_type in _NEVER:
-            return "it converts or branches"
+            return because(Why.CONVERTS)
         if node.domain and node.op_type not in self.named:
-            return "not of the standard operators"
+            return because(Why.NOT_STANDARD)
         if not self.named and node.op_type not in self.target.covered:
-            return f"{self.target.name} does not take it in integers"
+            return because(Why.TARGET_TAKES_FLOAT, target=self.target.name)
         why = self.selection.against(node.name, node.op_type)
         if not why and self.qlinear:
             why = self._without_qlinear(node)
-        return why or (form_obstacle(node, self.view) if node.op_type == "AveragePool" else "")
+        return why or (form_obstacle(node, self.view) if node.op_type == "AveragePool" else None)
 
-    def _without_qlinear(self, node: Node) -> str:
+    def _without_qlinear(self, node: Node) -> Reason | None:
         """Return why a node cannot be written as a QLinear operator, or on integers."""
         moves = node.op_type in self.target.moves
         if node.op_type not in STATIC_OPS and not moves and node.op_type not in CLIPS | COMPARES:
-            return "there is no QLinear operator for it"
+            return because(Why.NO_QLINEAR)
         if node.op_type in self.qdq.float_outputs:
-            return "its result is to stay float, for which there is no QLinear operator"
+            return because(Why.NO_QLINEAR_FLOAT_OUTPUT)
         if node.op_type in PRODUCTS:
             return _without_qlinear_product(node, self.view)
         if moves and any(map(self.ranges.is_ruled, node.outputs)):
-            return "integers that are moved keep their scale, and its result has one of its own"
+            return because(Why.NO_QLINEAR_OWN_SCALE)
         if node.op_type in _LATENT and node.inputs[0] not in self.found.quantized:
-            return "what it reads is not quantized"
-        return "" if node.op_type == "Pad" else form_obstacle(node, self.view)
+            return because(Why.NO_QLINEAR_FLOAT_INPUT)
+        return None if node.op_type == "Pad" else form_obstacle(node, self.view)
 
-    def _cover(self, index: int, node: Node) -> str:
+    def _cover(self, index: int, node: Node) -> Reason | None:
         """Quantize what a node reads and makes; return why not."""
         if node.op_type in CLIPS:
             return self._clip(index, node)
@@ -208,14 +210,14 @@ class _Walk:
             return self._product(index, node)
         return self._compute(index, node)
 
-    def _compute(self, index: int, node: Node) -> str:
+    def _compute(self, index: int, node: Node) -> Reason | None:
         slots = COVERED_SLOTS.get(node.op_type, range(len(node.inputs)))
         inputs = [node.inputs[s] for s in slots if s < len(node.inputs) and node.inputs[s]]
         inputs = [n for n in inputs if self._is_float(n) and not self._is_restored(n)]
         if not inputs and not self._results(node):
-            return "it has no float tensors"
+            return because(Why.NO_FLOAT_TENSORS)
         if node.op_type == "Where" and not self.moves_all and not self._all_quantized(inputs):
-            return "what it chooses from is not quantized"
+            return because(Why.CHOOSES_FLOAT)
         why = self._unknown([*inputs, *(self._results(node) if self.qlinear else ())])
         if why:
             return why
@@ -226,14 +228,14 @@ class _Walk:
         if node.op_type in self.target.moves and results and not self.sharing.against(inputs):
             self.found.joined.append((tuple(inputs), results))
             self.sharing.join(inputs, results)
-        self.found.static[index] = "all is quantized"
-        return ""
+        self.found.static[index] = because(Why.ALL_QUANTIZED)
+        return None
 
     def _all_quantized(self, inputs: list[str]) -> bool:
         computed = [name for name in inputs if name not in self.view.constants]
         return bool(computed) and all(name in self.found.quantized for name in computed)
 
-    def _product(self, index: int, node: Node) -> str:
+    def _product(self, index: int, node: Node) -> Reason | None:
         """A constant weight has scales of its own; without one it is a product of two activations."""
         weight = self.view.weights.get(node.weights.get(1, ""))
         reads = [
@@ -249,18 +251,18 @@ class _Walk:
         if weight is not None:
             self.found.weights.setdefault(weight.tensor, []).append(node)
         self._hand_on(index, node)
-        self.found.static[index] = "all is quantized"
-        return ""
+        self.found.static[index] = because(Why.ALL_QUANTIZED)
+        return None
 
-    def _select(self, index: int, node: Node) -> str:
+    def _select(self, index: int, node: Node) -> Reason | None:
         """What comes out has the scale of what goes in, where it is among that."""
         source = node.inputs[0] if node.inputs else ""
         if not self._is_float(source):
-            return "it has no float tensors"
+            return because(Why.NO_FLOAT_TENSORS)
         constant = node.op_type in _TABLES and source in self.view.constants
         free = constant or node.op_type in _FREE[self.qlinear] or self.moves_all
         if not free and source not in self.found.quantized:
-            return "what it moves is not quantized"
+            return because(Why.MOVES_FLOAT)
         reads = [source]
         if node.op_type == "Pad" and len(node.inputs) > 2 and self._is_float(node.inputs[2]):
             reads.append(node.inputs[2])
@@ -280,18 +282,18 @@ class _Walk:
         if self.qlinear and len(reads) > 1:
             return self._pad(index, reads, results)
         self._take(reads)
-        self.found.static[index] = "all is quantized"
+        self.found.static[index] = because(Why.ALL_QUANTIZED)
         if node.op_type in self.qdq.float_outputs:
-            return ""
+            return None
         others = [name for name in results if name not in kept and not self._unknown([name])]
         self._take([*kept, *others])
         self.found.moved.update(dict.fromkeys(kept, source))
         if kept:
             self.sharing.join([source], kept)
         self.found.made[index] = tuple(name for name in results if name in self.found.quantized)
-        return ""
+        return None
 
-    def _pad(self, index: int, reads: list[str], results: tuple[str, ...]) -> str:
+    def _pad(self, index: int, reads: list[str], results: tuple[str, ...]) -> Reason | None:
         """Among integers what is filled in has the scale of what it is put beside."""
         why = self.sharing.against(reads)
         if why:
@@ -299,15 +301,15 @@ class _Walk:
         self._take([*reads, *results])
         self.sharing.join(reads, results)
         self.found.joined.append((tuple(reads), results))
-        self.found.static[index] = "all is quantized"
+        self.found.static[index] = because(Why.ALL_QUANTIZED)
         self.found.made[index] = results
-        return ""
+        return None
 
-    def _clip(self, index: int, node: Node) -> str:
+    def _clip(self, index: int, node: Node) -> Reason | None:
         """It goes with what makes its input, or is quantized as other operators are."""
         (source, *_), (result, *_) = node.inputs, node.outputs
         if source not in self.found.quantized:
-            return "what it clips is not quantized"
+            return because(Why.CLIPS_FLOAT)
         maker = self.view.producer.get(source)
         maker = self.found.absorbed.get(maker, maker) if maker is not None else None
         why = self._unknown([result])
@@ -318,14 +320,12 @@ class _Walk:
             self._take([result])
             self.found.made[maker] = (result,)
             self.found.absorbed[index] = maker
-            return ""
+            return None
         if self.qlinear:
-            return (
-                "what makes its input does not clip alike, and there is no QLinear operator for it"
-            )
+            return because(Why.NO_QLINEAR_CLIP)
         self._hand_on(index, node)
-        self.found.static[index] = "all is quantized"
-        return ""
+        self.found.static[index] = because(Why.ALL_QUANTIZED)
+        return None
 
     def _is_absorbed(self, index: int, node: Node, maker: int) -> bool:
         """Say whether the quantization of a clip's result, made by `maker`, does its work."""
@@ -358,18 +358,18 @@ class _Walk:
     def _take(self, names: Iterable[str]) -> None:
         self.found.quantized.update(dict.fromkeys(names))
 
-    def _unknown(self, names: Iterable[str]) -> str:
+    def _unknown(self, names: Iterable[str]) -> Reason | None:
         """Say which tensor cannot be quantized, and why. The one place where a range decides."""
         for name in names:
             self.found.asked[name] = None
             if self.ranges.is_float(name):
-                return f"tensor '{name}' is to stay float"
+                return because(Why.TENSOR_STAYS_FLOAT, tensor=name)
             if self.ranges.of(name) is None:
-                return f"the range of '{name}' is not known"
+                return because(Why.RANGE_NOT_KNOWN, tensor=name)
             maker = self.view.maker(name)
             if maker is not None and maker.op_type == "DequantizeLinear":
-                return f"'{name}' is quantized already"
-        return ""
+                return because(Why.ALREADY_QUANTIZED, tensor=name)
+        return None
 
     def _is_restored(self, name: str) -> bool:
         """Say whether the file has a tensor in integers already; QLinear operators would need it in their own."""
@@ -401,16 +401,16 @@ def _adds_values(node: Node, view: View) -> bool:
     )
 
 
-def _without_qlinear_product(node: Node, view: View) -> str:
+def _without_qlinear_product(node: Node, view: View) -> Reason | None:
     """Return what a QLinear operator of products has no place for."""
     biased = len(node.inputs) > 2 and bool(node.inputs[2])
     if not node.weights.get(1):
         if node.op_type == "Conv":
-            return "its weight is computed at run time"
-        return "of two activations there is no QLinear operator with a bias" if biased else ""
+            return because(Why.WEIGHT_COMPUTED_AT_RUN_TIME)
+        return because(Why.NO_QLINEAR_TWO_ACTIVATIONS) if biased else None
     if biased and not has_vector_bias(node, view, absent=True):
-        return "its bias is no constant vector, which its QLinear operator takes"
-    return ""
+        return because(Why.NO_QLINEAR_BIAS)
+    return None
 
 
 def _activations(found: _Found, ranges: Ranges, view: View) -> tuple[ActivationPlan, ...]:
@@ -427,7 +427,7 @@ def _activations(found: _Found, ranges: Ranges, view: View) -> tuple[ActivationP
         plan = sharing.plan(tensor)
         if plan is None and source in plans:
             read = plans[source].read_by(view.nodes[view.producer[tensor]].name)
-            plan = replace(read, tensor=tensor, why=f"as '{source}'")
+            plan = replace(read, tensor=tensor, reason=because(Why.SAME_AS, tensor=source))
         if plan is None and tensor in found.constants:
             plan = ranges.weight_plan(tensor)
         plan = plan or ranges.plan(tensor)
@@ -446,21 +446,21 @@ def _node_plans(
 ) -> tuple[NodePlan, ...]:
     plans: list[NodePlan] = []
     for index, node in enumerate(view.nodes):
-        mode, why, made = Mode.FLOAT, found.floats.get(index, ""), True
+        mode, why, made = Mode.FLOAT, found.floats.get(index), True
         if index in found.absorbed:
             maker = view.nodes[found.absorbed[index]].name
             # Of several clips in a row the result of the last is quantized.
             (result,) = found.made[found.absorbed[index]]
             alike = clips_alike(node, view, activations[result], half_a_step=True)
             mode = Mode.ABSORBED if alike else Mode.STATIC
-            why = f"the range of {maker} ends where it clips" if alike else f"with {maker}"
+            why = because(Why.CLIPPED_BY_RANGE if alike else Why.GOES_WITH, node=maker)
         elif index in found.static:
             mode, why, made = Mode.STATIC, found.static[index], bool(found.made.get(index))
-        elif not why:
+        if why is None:
             continue
         plans.append(
             NodePlan(
-                node=node.name, op_type=node.op_type, mode=mode, why=why, float_output=not made
+                node=node.name, op_type=node.op_type, mode=mode, reason=why, float_output=not made
             )
         )
     return tuple(plans)
@@ -481,7 +481,13 @@ def _weight_plans(found: _Found, view: View, ranges: Ranges) -> Iterable[WeightP
         uses = tuple(use for use in weight.uses if use.slot == 1 and use.node in names)
         by_name = {node.name: node for node in nodes}
         static = {
-            n: NodePlan(node=n, op_type=by_name[n].op_type, mode=Mode.STATIC, why="") for n in names
+            n: NodePlan(
+                node=n,
+                op_type=by_name[n].op_type,
+                mode=Mode.STATIC,
+                reason=because(Why.ALL_QUANTIZED),
+            )
+            for n in names
         }
         channelwise = all(_has_channels(node, weight, options) for node in nodes)
         plan = weight_plan(

@@ -28,14 +28,12 @@ from quantkit.model.ops.view import Node, View, Weight, WeightUse
 from quantkit.numerics.dtypes import INT8, UINT8
 from quantkit.quantize.plan.model import Kept, Mode, NodePlan, Plan, WeightPlan
 from quantkit.quantize.plan.selection import Selection, check_op_types
+from quantkit.reasons import Reason, Why, because
 from quantkit.settings import DynamicSettings
 from quantkit.spec import Granularity, PerAxis, PerTensor, QuantSpec
 
-__all__ = ["AS_ASKED", "MIN_TABLE", "exposed_why", "obstacle", "plan_dynamic", "take_back"]
+__all__ = ["MIN_TABLE", "obstacle", "plan_dynamic", "take_back"]
 __all__ += ["weight_plan"]
-
-# In the reason for a node that runs in integers though it gains nothing.
-AS_ASKED = "as asked for"
 
 # From about here DynamicQuantizeMatMul beats float MatMul on AVX2 (benchmarks/crossover.py). Below, with few
 # rows, quantizing the activation costs more than the product saves; with many rows some would still gain.
@@ -51,8 +49,8 @@ _EMBED_CONSTANTS, _EMBED_POSITIONS, _EMBED_OUTPUTS = (2, 3, 4, 5, 6), 8, 2
 Weights = Mapping[int, Weight]
 
 
-def obstacle(node: Node, view: View, *, named: bool, every: bool = False) -> str:
-    """Return why the kernel of its operator cannot or should not run this node; "" if it should.
+def obstacle(node: Node, view: View, *, named: bool, every: bool = False) -> Reason | None:
+    """Return why the kernel of its operator cannot or should not run this node; None if it should.
 
     Args:
         node: That may run in integers.
@@ -63,86 +61,84 @@ def obstacle(node: Node, view: View, *, named: bool, every: bool = False) -> str
     weights = view.weights_of(node)
     match node.kernel:
         case Kernel.CONV:
-            return ""
+            return None
         case Kernel.MATMUL:
-            return _matmul(weights, every=every) or ("" if named or every else _too_small(weights))
+            return _matmul(weights, every=every) or (
+                None if named or every else _too_small(weights)
+            )
         case _ if any(map(node.transposes, weights)):
-            return "its weight is read through a Transpose"
+            return because(Why.WEIGHT_TRANSPOSED)
         case Kernel.LOOKUP:
             return _lookup(node, weights, every=every) or (
-                "" if named or every else _small_table(weights)
+                None if named or every else _small_table(weights)
             )
         case _:
             return _fused(node, view)
 
 
-def _fused(node: Node, view: View) -> str:
+def _fused(node: Node, view: View) -> Reason | None:
     """Return why an operator that another of com.microsoft takes the place of cannot run in it."""
     if node.kernel is Kernel.LSTM:
         return _lstm(node, view.weights_of(node))
     return _attention(node) if node.kernel is Kernel.ATTENTION else _embed(node, view)
 
 
-def _matmul(weights: Weights, *, every: bool) -> str:
+def _matmul(weights: Weights, *, every: bool) -> Reason | None:
     if 1 not in weights or 0 in weights:
-        return "the constant is the left operand"
+        return because(Why.LEFT_OPERAND)
     if len(weights[1].shape) != 2 and not every:
-        return f"its weight has {len(weights[1].shape)} axes, not 2"
-    return ""
+        return because(Why.WEIGHT_RANK, axes=len(weights[1].shape))
+    return None
 
 
-def _too_small(weights: Weights) -> str:
+def _too_small(weights: Weights) -> Reason | None:
     rows, columns = weights[1].shape
     if rows * columns < _MIN_ELEMENTS or min(rows, columns) < _MIN_EXTENT:
-        return f"a {rows}x{columns} layer is faster in float"
-    return ""
+        return because(Why.SMALL_LAYER, rows=rows, columns=columns)
+    return None
 
 
-def _lookup(node: Node, weights: Weights, *, every: bool) -> str:
+def _lookup(node: Node, weights: Weights, *, every: bool) -> Reason | None:
     rows = node.attributes.get("axis", 0) == 0 and len(weights[0].shape) == 2
     # A table of another kind has scales that suit this look-up alone.
     if not rows and not (every and len(weights[0].uses) == 1):
-        return "only rows of a matrix are looked up as integers"
-    return ""
+        return because(Why.ROWS_AS_INTEGERS)
+    return None
 
 
-def _small_table(weights: Weights) -> str:
-    if weights[0].size < MIN_TABLE:
-        return "its table is too small for an integer look-up to gain anything"
-    return ""
+def _small_table(weights: Weights) -> Reason | None:
+    return because(Why.SMALL_TABLE) if weights[0].size < MIN_TABLE else None
 
 
-def _lstm(node: Node, weights: Weights) -> str:
+def _lstm(node: Node, weights: Weights) -> Reason | None:
     if set(weights) != {1, 2}:
-        return "one of its weights is computed at run time"
-    if node.attributes.get("layout"):
-        return "DynamicQuantizeLSTM knows no batch-first layout"
-    return ""
+        return because(Why.LSTM_WEIGHT_COMPUTED)
+    return because(Why.LSTM_LAYOUT) if node.attributes.get("layout") else None
 
 
-def _attention(node: Node) -> str:
+def _attention(node: Node) -> Reason | None:
     missing = [
         name for name in ("do_rotary", "past_present_share_buffer") if node.attributes.get(name)
     ]
     if missing:
-        return f"QAttention does not support {missing[0]}"
+        return because(Why.ATTENTION_ATTRIBUTE, attribute=missing[0])
     sizes = node.attributes.get("qkv_hidden_sizes", ())
     if isinstance(sizes, tuple) and len(set(sizes)) > 1:
-        return "QAttention needs query, key and value of one size"
+        return because(Why.ATTENTION_SIZES)
     if any(node.inputs[_ATTENTION_BIAS:]):
-        return "QAttention takes no attention bias and no past length"
+        return because(Why.ATTENTION_INPUTS)
     if len(node.inputs) <= _ATTENTION_WEIGHT_BIAS or not node.inputs[_ATTENTION_WEIGHT_BIAS]:
-        return "QAttention needs a bias"
-    return ""
+        return because(Why.ATTENTION_WITHOUT_BIAS)
+    return None
 
 
-def _embed(node: Node, view: View) -> str:
+def _embed(node: Node, view: View) -> Reason | None:
     used = {node.inputs[slot] for slot in _EMBED_CONSTANTS if slot < len(node.inputs)} - {""}
     if not used <= view.initializers:
-        return "one of its tables, or gamma or beta, is computed at run time"
+        return because(Why.EMBED_COMPUTED)
     if any(node.inputs[_EMBED_POSITIONS:]) or view.used_outputs(node) > _EMBED_OUTPUTS:
-        return "QEmbedLayerNormalization has neither position ids nor the embedding sum"
-    return ""
+        return because(Why.EMBED_FORM)
+    return None
 
 
 # Bytes that the nodes and names of one stored weight add to a file (measured: 330 to 420).
@@ -222,7 +218,7 @@ class _Chooser(Selection):
             return self.decided[node.name]
         why = self._left_alone(node)
         if not why and self._multiplies_activations(node):
-            return _node_plan(node, Mode.INTEGER, "both operands are quantized as they come")
+            return _node_plan(node, Mode.INTEGER, because(Why.BOTH_DYNAMIC))
         why = why or self._why_weights_stay(node)
         if why:
             return _node_plan(node, Mode.FLOAT, why)
@@ -233,10 +229,13 @@ class _Chooser(Selection):
             if small:
                 return _node_plan(node, Mode.FLOAT, small)
         if why:
-            return _node_plan(node, Mode.STORED, f"{why}; computed in float, its weight in 8 bits")
-        how = f"runs as {node.kernel.value}"
-        against = self._why_no_gain(node) if self.options.covers_all else ""
-        return _node_plan(node, Mode.INTEGER, f"{how} {AS_ASKED}: {against}" if against else how)
+            return _node_plan(node, Mode.STORED, because(Why.STORED_8_BITS, because=why))
+        kernel = node.kernel.value
+        against = self._why_no_gain(node) if self.options.covers_all else None
+        how = because(Why.RUNS_AS, kernel=kernel)
+        if against is not None:
+            how = because(Why.RUNS_AS_REQUESTED, kernel=kernel, against=against)
+        return _node_plan(node, Mode.INTEGER, how)
 
     def is_quantized(self, weight: Weight, chosen: Mapping[str, NodePlan]) -> bool:
         """Say whether every reader of the weight can take it as integers, or has to."""
@@ -249,9 +248,9 @@ class _Chooser(Selection):
         excluded = any(use.node in self.exclude for use in weight.uses)
         return self.options.covers_all and integer and not excluded
 
-    def _left_alone(self, node: Node) -> str:
+    def _left_alone(self, node: Node) -> Reason | None:
         if node.in_subgraph and not self.options.subgraphs:
-            return "stands in a subgraph"
+            return because(Why.IN_SUBGRAPH)
         return self.against(node.name, node.op_type)
 
     def _is_wanted(self, node: Node) -> bool:
@@ -270,10 +269,12 @@ class _Chooser(Selection):
             for node in self.view.weighted
         )
 
-    def _why_no_gain(self, node: Node) -> str:
-        """Return why a node would not run in integers if only what gains did; "" if it would."""
+    def _why_no_gain(self, node: Node) -> Reason | None:
+        """Return why a node would not run in integers if only what gains did; None if it would."""
         assert node.fact is not None  # noqa: S101 - it holds weights
-        return node.fact.why or obstacle(node, self.view, named=False) or self._too_small(node)
+        if node.fact.why is not None:
+            return because(node.fact.why)
+        return obstacle(node, self.view, named=False) or self._too_small(node)
 
     def _multiplies_activations(self, node: Node) -> bool:
         """Say whether it is a MatMul of two activations, which has a kernel too."""
@@ -283,34 +284,34 @@ class _Chooser(Selection):
         computed = not any(name in known for name in node.inputs for known in others)
         return node.op_type == "MatMul" and self.options.integer and computed
 
-    def _why_not_integer(self, node: Node) -> str:
+    def _why_not_integer(self, node: Node) -> Reason | None:
         assert node.fact is not None  # noqa: S101 - it holds weights
         every = self.options.covers_all
-        if node.fact.why and not (every and self._is_wanted(node)):
-            return node.fact.why
+        if node.fact.why is not None and not (every and self._is_wanted(node)):
+            return because(node.fact.why)
         if not self.options.integer:
-            return "integer arithmetic is switched off"
+            return because(Why.INTEGERS_OFF)
         measured = self.kept.get(node.name)
         if measured is not None and measured.mode is not Mode.INTEGER:
-            return measured.why
+            return measured.reason
         named = measured is not None or node.name in self.include
         return obstacle(node, self.view, named=named, every=every)
 
-    def _why_weights_stay(self, node: Node) -> str:
+    def _why_weights_stay(self, node: Node) -> Reason | None:
         weights = self.view.weights_of(node)
         if not weights:
-            return "has no constant float32 weight"
+            return because(Why.NO_WEIGHT)
         if not all(w.finite for w in weights.values()):
-            return "its weight holds NaN or infinity"
-        return ""
+            return because(Why.WEIGHT_NOT_FINITE)
+        return None
 
-    def _too_small(self, node: Node) -> str:
+    def _too_small(self, node: Node) -> Reason | None:
         if self.shared.issuperset(node.weights.values()):
-            return ""
+            return None
         weights = self.view.weights_of(node)
         if not any(self._saves_bytes(node, *slot) for slot in weights.items()):
-            return "its weight is too small for 8 bits to save anything"
-        return ""
+            return because(Why.WEIGHT_TOO_SMALL)
+        return None
 
     def _saves_bytes(self, node: Node, slot: int, weight: Weight) -> bool:
         channels = 1
@@ -319,8 +320,8 @@ class _Chooser(Selection):
         return 3 * weight.size > 8 * channels + _STORED_OVERHEAD
 
 
-def _node_plan(node: Node, mode: Mode, why: str) -> NodePlan:
-    return NodePlan(node=node.name, op_type=node.op_type, mode=mode, why=why)
+def _node_plan(node: Node, mode: Mode, reason: Reason) -> NodePlan:
+    return NodePlan(node=node.name, op_type=node.op_type, mode=mode, reason=reason)
 
 
 def take_back(
@@ -334,29 +335,20 @@ def take_back(
     for node in view.weighted:
         own, mode = set(node.weights.values()), chosen[node.name].mode
         if mode is Mode.FLOAT and own - kept:
-            tensor = min(own - kept)
-            why = f"weight '{tensor}' is shared with a node that runs in integers"
-            result[node.name] = replace(chosen[node.name], mode=Mode.STORED, why=why)
+            why = because(Why.SHARED_WITH_INTEGER_NODE, tensor=min(own - kept))
+            result[node.name] = replace(chosen[node.name], mode=Mode.STORED, reason=why)
         elif mode is not Mode.FLOAT and own & kept:
             why = _why_kept(view.weights[min(own & kept)], chosen)
             mode = Mode.FLOAT if own <= kept else Mode.STORED
-            result[node.name] = replace(chosen[node.name], mode=mode, why=why)
+            result[node.name] = replace(chosen[node.name], mode=mode, reason=why)
     return result
 
 
-def exposed_why(weight: Weight) -> str:
-    """Say why a weight that the caller of the model sees stays as it is."""
-    return (
-        f"weight '{weight.tensor}' is an input or output of the graph; export the model with "
-        "keep_initializers_as_inputs=False"
-    )
-
-
-def _why_kept(weight: Weight, chosen: Mapping[str, NodePlan]) -> str:
+def _why_kept(weight: Weight, chosen: Mapping[str, NodePlan]) -> Reason:
     if weight.exposed:
-        return exposed_why(weight)
+        return because(Why.WEIGHT_EXPOSED, tensor=weight.tensor)
     blocker = next(u for u in weight.uses if not u.known or chosen[u.node].mode is Mode.FLOAT)
-    return f"weight '{weight.tensor}' is shared with node '{blocker.node}', which stays float"
+    return because(Why.SHARED_WITH_FLOAT_NODE, tensor=weight.tensor, node=blocker.node)
 
 
 @dataclass(frozen=True, slots=True)

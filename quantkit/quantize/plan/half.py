@@ -25,11 +25,13 @@ from quantkit.quantize.plan.half_nodes import (
     Uses,
     beyond,
     computed,
+    is_half,
     reads_half,
     uses_of,
 )
 from quantkit.quantize.plan.model import HalfPlan, Mode, NodePlan, Plan
-from quantkit.quantize.plan.selection import EXCLUDED, resolve_names
+from quantkit.quantize.plan.selection import resolve_names
+from quantkit.reasons import Reason, Why, because
 from quantkit.settings import Float16Settings
 
 __all__ = ["LEAST_OPSET", "plan_half"]
@@ -44,8 +46,6 @@ _FOLDED = 1 << 30
 _SMALL = 1 << 10  # bytes
 _CAST = 64  # bytes that a Cast takes in the file, besides the names in it
 _VECTORS = 0.05  # of all floats; where vectors take more they are stored like matrices
-
-_IN_FILE = "its weights have 16 bits in the file and become float32 when it is loaded"
 
 
 def plan_half(half: HalfView, settings: Float16Settings, ranges: Ranges | None = None) -> Plan:
@@ -62,7 +62,7 @@ def plan_half(half: HalfView, settings: Float16Settings, ranges: Ranges | None =
         constant.tensor: _why_kept(constant, uses, settings.dtype, excluded)
         for constant in half.constants.values()
     }
-    kept = {tensor: why for tensor, why in found.items() if why}
+    kept = {tensor: why for tensor, why in found.items() if why is not None}
     nodes = computed(half, uses, kept, excluded, ranges) if settings.compute else {}
     decided = _Decided(half, uses, kept, _gaining(half), nodes)
     halves = (*decided.stored(settings.dtype), *_ports(half, settings, ranges))
@@ -76,34 +76,40 @@ def plan_half(half: HalfView, settings: Float16Settings, ranges: Ranges | None =
     )
 
 
-def _why_kept(constant: FloatConstant, uses: Uses, dtype: str, excluded: frozenset[str]) -> str:
-    """Return why an initializer cannot have 16 bits; "" if it can."""
+def _why_kept(
+    constant: FloatConstant, uses: Uses, dtype: str, excluded: frozenset[str]
+) -> Reason | None:
+    """Return why an initializer cannot have 16 bits; None if it can."""
     name, loss, readers = constant.tensor, constant.loss, uses.get(constant.tensor, [])
     if constant.exposed:
-        return f"a weight is an input or output of its graph: '{name}'"
+        return because(Why.HALF_EXPOSED, tensor=name)
     if loss is None:
-        return f"a weight is not there: '{name}'"
+        return because(Why.HALF_ABSENT, tensor=name)
     if not loss.finite:
-        return f"a weight holds NaN or infinity: '{name}'"
+        return because(Why.HALF_NOT_FINITE, tensor=name)
     if constant.nbytes >= _FOLDED:
-        sizes = f"'{name}' takes {human(constant.nbytes)}, its limit is {human(_FOLDED)}"
-        return f"onnxruntime does not turn a weight of this size into float32 at load: {sizes}"
+        sizes = {"size": human(constant.nbytes), "limit": human(_FOLDED)}
+        return because(Why.HALF_TOO_LARGE, tensor=name, **sizes)
     if any(node.name in excluded for node, _ in readers):
-        return EXCLUDED
+        return because(Why.EXCLUDED)
     return _why_lossy(name, loss, readers, dtype)
 
 
-def _why_lossy(name: str, loss: HalfLoss, readers: list[tuple[Node, int]], dtype: str) -> str:
-    """Return what 16 bits do to values that no reader may lose; "" for nothing."""
+def _why_lossy(
+    name: str, loss: HalfLoss, readers: list[tuple[Node, int]], dtype: str
+) -> Reason | None:
+    """Return what 16 bits do to values that no reader may lose; None for nothing."""
     if loss.overflows:
-        most = f"'{name}' up to {loss.largest:.3g}"
         bounds = bool(readers) and all(slot in BOUNDS.get(n.op_type, ()) for n, slot in readers)
-        return "" if bounds else f"a weight has values beyond {LARGEST:.0f}: {most}"
+        most = float(loss.largest)
+        return (
+            None if bounds else because(Why.HALF_OVERFLOWS, limit=LARGEST, tensor=name, most=most)
+        )
     if loss.vanishes and any(DIVISORS.get(node.op_type) == slot for node, slot in readers):
-        return f"a divisor would become 0: '{name}'"
+        return because(Why.HALF_DIVISOR, tensor=name)
     if loss.sqnr_db < _LEAST_DB[dtype]:
-        return f"{dtype} keeps too little of a weight: '{name}' at {loss.sqnr_db:.1f} dB"
-    return ""
+        return because(Why.HALF_COARSE, dtype=dtype, tensor=name, db=float(loss.sqnr_db))
+    return None
 
 
 def _gaining(half: HalfView) -> frozenset[str]:
@@ -126,14 +132,14 @@ class _Decided:
         uses: Who reads what.
         kept: Constants that stay float32, and why.
         gaining: Constants that are worth a Cast.
-        nodes: Why nodes with floats stay float32; "": they compute in float16.
+        nodes: Why nodes with floats stay float32; None: they compute in float16.
     """
 
     half: HalfView
     uses: Uses
-    kept: Mapping[str, str]
+    kept: Mapping[str, Reason]
     gaining: frozenset[str]
-    nodes: Mapping[str, str]
+    nodes: Mapping[str, Reason | None]
 
     def stored(self, dtype: str) -> Iterator[HalfPlan]:
         """Yield the initializers that have 16 bits."""
@@ -144,15 +150,16 @@ class _Decided:
             if name in self.kept or not readers:
                 continue
             if all(halves):
-                yield HalfPlan(tensor=name, dtype=dtype, why="only float16 nodes read it")
+                yield HalfPlan(tensor=name, dtype=dtype, reason=because(Why.HALF_READERS))
             elif constant.tensor in self.gaining:
-                yield HalfPlan(tensor=name, dtype=dtype, why="it becomes float32 at load")
+                yield HalfPlan(tensor=name, dtype=dtype, reason=because(Why.HALF_AT_LOAD))
 
     def node_plan(self, node: Node, halves: frozenset[str]) -> NodePlan | None:
         """Return what is said of a node; None if it has no weights worth a word and could not compute in float16."""
         why = self.nodes.get(node.name)
-        if why == "":
-            return NodePlan(node=node.name, op_type=node.op_type, mode=Mode.HALF, why="values fit")
+        if is_half(node, self.nodes):
+            fits = because(Why.HALF_FITS)
+            return NodePlan(node=node.name, op_type=node.op_type, mode=Mode.HALF, reason=fits)
         held = [self.half.constants[name] for name in node.inputs if name in self.half.constants]
         held = [constant for constant in held if constant.tensor in self.gaining]
         if why is None and not held:
@@ -163,7 +170,7 @@ class _Decided:
             node=node.name,
             op_type=node.op_type,
             mode=Mode.STORED if stored else Mode.FLOAT,
-            why=why or next(iter(kept), _IN_FILE),
+            reason=why or next(iter(kept), because(Why.HALF_IN_FILE)),
         )
 
 
@@ -174,4 +181,4 @@ def _ports(half: HalfView, settings: Float16Settings, ranges: Ranges | None) -> 
     asked += [n for n in half.outputs if n in view.producer] if settings.half_outputs else []
     for name in asked:
         if name in floats and not beyond(name, ranges):
-            yield HalfPlan(tensor=name, dtype=settings.dtype, why="asked for")
+            yield HalfPlan(tensor=name, dtype=settings.dtype, reason=because(Why.REQUESTED))

@@ -19,9 +19,10 @@ from quantkit.model.ops.float_ops import FIXED_RANGES, FLOAT_PRODUCTS, NORMALIZE
 from quantkit.model.ops.half import HalfSlots, HalfView
 from quantkit.model.ops.view import Node, View
 from quantkit.numerics.half import LARGEST, LEAST_NORMAL
-from quantkit.quantize.plan.selection import EXCLUDED
+from quantkit.reasons import Reason, Why, because
 
-__all__ = ["BOUNDS", "DIVISORS", "Ranges", "Uses", "beyond", "computed", "reads_half", "uses_of"]
+__all__ = ["BOUNDS", "DIVISORS", "Ranges", "Uses", "beyond", "computed", "is_half", "reads_half"]
+__all__ += ["uses_of"]
 
 Ranges = Mapping[str, tuple[float, float]]
 Uses = Mapping[str, list[tuple[Node, int]]]
@@ -48,7 +49,12 @@ def uses_of(view: View) -> Uses:
     return found
 
 
-def reads_half(node: Node, slot: int, half: HalfView, found: Mapping[str, str]) -> bool:
+def is_half(node: Node, found: Mapping[str, Reason | None]) -> bool:
+    """Say whether a node computes in float16, by what `computed` returned."""
+    return node.name in found and found[node.name] is None
+
+
+def reads_half(node: Node, slot: int, half: HalfView, found: Mapping[str, Reason | None]) -> bool:
     """Say whether a node reads float16 in a slot.
 
     Args:
@@ -57,31 +63,31 @@ def reads_half(node: Node, slot: int, half: HalfView, found: Mapping[str, str]) 
         half: The graph.
         found: What `computed` returned.
     """
-    return found.get(node.name) == "" and slot in half.slots[node.name].inputs
+    return is_half(node, found) and slot in half.slots[node.name].inputs
 
 
-def beyond(name: str, ranges: Ranges | None) -> str:
-    """Return why a tensor's values do not fit into float16; "" if they do, or nobody looked."""
+def beyond(name: str, ranges: Ranges | None) -> Reason | None:
+    """Return why a tensor's values do not fit into float16; None if they do, or nobody looked."""
     if ranges is None:
-        return ""
+        return None
     if name not in ranges:
-        return f"its values are not known, as no sample computes them: '{name}'"
-    most = max(map(abs, ranges[name]))
+        return because(Why.HALF_VALUES_UNKNOWN, tensor=name)
+    most = float(max(map(abs, ranges[name])))
     if most * _ROOM > LARGEST:
-        return f"values exceed {LARGEST:.0f}, or come near it: '{name}' up to {most:.3g}"
+        return because(Why.HALF_VALUES_LARGE, limit=LARGEST, tensor=name, most=most)
     if 0 < most < LEAST_NORMAL:
-        return f"all values are so small that float16 loses digits: '{name}' up to {most:.3g}"
-    return ""
+        return because(Why.HALF_VALUES_SMALL, tensor=name, most=most)
+    return None
 
 
 def computed(
     half: HalfView,
     uses: Uses,
-    kept: Mapping[str, str],
+    kept: Mapping[str, Reason],
     excluded: frozenset[str],
     ranges: Ranges | None,
-) -> dict[str, str]:
-    """Return why each node with floats stays float32; "" if it computes in float16.
+) -> dict[str, Reason | None]:
+    """Return why each node with floats stays float32; None if it computes in float16.
 
     Args:
         half: The graph, with types.
@@ -94,13 +100,13 @@ def computed(
     # integers; at last groups without a product are taken back.
     found = _forward(_Obstacles(half, kept, excluded, ranges))
     for node in reversed(half.view.nodes):
-        if found.get(node.name) == "" and not half.slots[node.name].inputs:
+        if is_half(node, found) and not half.slots[node.name].inputs:
             found[node.name] = _why_made(node, half, uses, found)
     return _with_products(half, uses, found)
 
 
-def _forward(against: "_Obstacles") -> dict[str, str]:
-    half, found = against.half, dict[str, str]()
+def _forward(against: "_Obstacles") -> dict[str, Reason | None]:
+    half, found = against.half, dict[str, Reason | None]()
     floats = {*half.floats, *half.constants}
     huge: set[str] = set()
     for node in half.view.nodes:
@@ -109,35 +115,39 @@ def _forward(against: "_Obstacles") -> dict[str, str]:
         why = against.node(node)
         large = {name for name in node.inputs if name in huge or against.overflows(name)}
         if not why and large:
-            why = f"it may hold values beyond {LARGEST:.0f}, by a constant: '{min(large)}'"
+            why = because(Why.HALF_BY_CONSTANT, limit=LARGEST, tensor=min(large))
         if why and large and node.op_type not in _BOUNDED:
             huge.update(filter(None, node.outputs))
         found[node.name] = why or _why_read(node, half, found)
     return found
 
 
-def _why_read(node: Node, half: HalfView, found: Mapping[str, str]) -> str:
+def _why_read(node: Node, half: HalfView, found: Mapping[str, Reason | None]) -> Reason | None:
     """Return why a node without float results reads float32: what it reads is that."""
     slots = half.slots[node.name]
     makers = (half.view.maker(node.inputs[slot]) for slot in slots.inputs)
-    if not slots.outputs and any(m is None or found.get(m.name) != "" for m in makers):
-        return "it reads float32, and makes no floats"
-    return ""
+    if not slots.outputs and any(m is None or not is_half(m, found) for m in makers):
+        return because(Why.HALF_READS_FLOAT)
+    return None
 
 
-def _why_made(node: Node, half: HalfView, uses: Uses, found: Mapping[str, str]) -> str:
+def _why_made(
+    node: Node, half: HalfView, uses: Uses, found: Mapping[str, Reason | None]
+) -> Reason | None:
     """Return why a node that reads no floats makes float32: somebody who reads it wants that."""
     names = [node.outputs[slot] for slot in half.slots[node.name].outputs]
     readers = [use for name in names for use in uses.get(name, ())]
     halves = all(reads_half(reader, slot, half, found) for reader, slot in readers)
     wanted = bool(readers) and halves and half.view.outputs.isdisjoint(names)
-    return "" if wanted else "what reads it wants float32"
+    return None if wanted else because(Why.HALF_FLOAT_WANTED)
 
 
-def _with_products(half: HalfView, uses: Uses, found: dict[str, str]) -> dict[str, str]:
+def _with_products(
+    half: HalfView, uses: Uses, found: dict[str, Reason | None]
+) -> dict[str, Reason | None]:
     """Take back nodes that are connected with no product, through values in float16."""
     groups = _Groups()
-    halves = [node for node in half.view.nodes if found.get(node.name) == ""]
+    halves = [node for node in half.view.nodes if is_half(node, found)]
     for node in halves:
         for slot in half.slots[node.name].outputs:
             for reader, i in uses.get(node.outputs[slot], ()):
@@ -145,7 +155,7 @@ def _with_products(half: HalfView, uses: Uses, found: dict[str, str]) -> dict[st
                     groups.join(node.name, reader.name)
     multiply = {groups.root(n.name) for n in halves if n.op_type in FLOAT_PRODUCTS}
     alone = (n.name for n in halves if groups.root(n.name) not in multiply)
-    return found | dict.fromkeys(alone, "nothing around it multiplies in float16")
+    return found | dict.fromkeys(alone, because(Why.HALF_NO_PRODUCT))
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,62 +163,62 @@ class _Obstacles:
     """What in a node, its constants or its ranges is against float16."""
 
     half: HalfView
-    kept: Mapping[str, str]
+    kept: Mapping[str, Reason]
     excluded: frozenset[str]
     ranges: Ranges | None
 
-    def node(self, node: Node) -> str:
-        """Return what is against float16; "" if nothing is."""
+    def node(self, node: Node) -> Reason | None:
+        """Return what is against float16; None if nothing is."""
         slots = self.half.slots.get(node.name)
         if slots is None or node.name in self.excluded:
             return self._unable(node)
         if _moves_batch(node):
-            return "onnxruntime crashes where it fuses this Transpose with a MatMul in float16"
+            return because(Why.HALF_CRASHES)
         read = [node.inputs[slot] for slot in sorted(slots.inputs)]
         made = [node.outputs[slot] for slot in sorted(slots.outputs)]
         found = (*self._of_values(read, made), self._inside(node, slots))
-        return next(filter(None, found), "")
+        return next(filter(None, found), None)
 
     def overflows(self, name: str) -> bool:
         """Say whether it is a constant with values beyond float16, and not a bound."""
         constant = self.half.constants.get(name) if name in self.kept else None
         return constant is not None and constant.loss is not None and constant.loss.overflows
 
-    def _unable(self, node: Node) -> str:
+    def _unable(self, node: Node) -> Reason:
         if node.name in self.excluded:
-            return EXCLUDED
+            return because(Why.EXCLUDED)
         if node.inside:
-            return f"it stands inside of {node.inside[0]}"
+            return because(Why.HALF_INSIDE, op_type=node.inside[0])
         if node.name in self.half.holders:
-            return "it holds a graph of its own"
+            return because(Why.HALF_HOLDS_GRAPH)
         if node.domain:
-            return f"operators of {node.domain} stay float32"
+            return because(Why.HALF_DOMAIN, domain=node.domain)
         if node.name in self.half.untyped:
-            return "the type of what it reads or makes is not known"
-        return "ONNX has no float16 input for it"
+            return because(Why.HALF_UNTYPED)
+        return because(Why.HALF_NO_INPUT)
 
-    def _of_values(self, read: list[str], made: list[str]) -> Iterator[str]:
+    def _of_values(self, read: list[str], made: list[str]) -> Iterator[Reason | None]:
         constants = self.half.constants
         yield from (self.kept[name] for name in read if name in self.kept)
         yield from (beyond(n, self.ranges) for n in (*read, *made) if n not in constants)
 
-    def _inside(self, node: Node, slots: HalfSlots) -> str:
+    def _inside(self, node: Node, slots: HalfSlots) -> Reason | None:
         """Return what an operator computes on its way that does not fit."""
         if self.ranges is None:
-            return ""
+            return None
         read = {slot: self.ranges.get(node.inputs[slot], (0.0, 0.0)) for slot in slots.inputs}
         largest = max((abs(end) for ends in read.values() for end in ends), default=0.0)
         if node.op_type in _SQUARES and largest * _ROOM > sqrt(LARGEST):
-            return f"squares inside of it exceed {LARGEST:.0f}: it reads up to {largest:.3g}"
+            return because(Why.HALF_SQUARES, limit=LARGEST, most=float(largest))
         count = self.half.sums.get(node.name, 1)
         made = self.ranges.get(node.outputs[0], (0.0, 0.0)) if node.op_type in _MEANS else (0.0,)
         total = max(map(abs, made)) * count
         if total * _ROOM > LARGEST:
-            return f"sums inside of it exceed {LARGEST:.0f}: {count} values make up to {total:.3g}"
+            return because(Why.HALF_SUMS, limit=LARGEST, count=count, most=float(total))
         least = read.get(DIVISORS.get(node.op_type, -1), (0.0, 0.0))[0]
         if 0 < least < LEAST_NORMAL:
-            return f"float16 may turn what it reads into 0: values from {least:.3g}"
-        return ""
+            return because(Why.HALF_VANISHES, least=float(least))
+        return None
 
 
 def _moves_batch(node: Node) -> bool:

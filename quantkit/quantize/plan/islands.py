@@ -19,13 +19,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from quantkit.model.ops.float_ops import activation_slots
-from quantkit.model.ops.view import Node, View, Weight
-from quantkit.quantize.plan.dynamic import exposed_why
-from quantkit.quantize.plan.ranges import FEWEST_STEPS, Ranges, Sharing, clip_bounds, fills_in
+from quantkit.model.ops.view import Node, View, Weight, clip_bounds, fills_in
+from quantkit.quantize.plan.ranges import FEWEST_STEPS, Ranges, Sharing
+from quantkit.reasons import Reason, Why, because
 
 __all__ = ["Islands", "Rules", "find_islands", "form_obstacle", "weight_obstacle"]
 
 _SUMS = frozenset({"Add", "Where"})
+
 # A Softmax over many values has few large ones, for which the steps are made, and whose mean is far below a step.
 _COARSE = 25.0  # dB
 
@@ -40,7 +41,7 @@ class Rules:
     """
 
     forced: frozenset[int] = frozenset()
-    against: Mapping[int, str] = field(default_factory=dict)
+    against: Mapping[int, Reason] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -58,8 +59,8 @@ class Islands:
         asked: Values whose range a decision depended on; in graph order.
     """
 
-    static: dict[int, str] = field(default_factory=dict)
-    floats: dict[int, str] = field(default_factory=dict)
+    static: dict[int, Reason] = field(default_factory=dict)
+    floats: dict[int, Reason] = field(default_factory=dict)
     absorbed: dict[int, int] = field(default_factory=dict)
     results: dict[int, tuple[str, ...]] = field(default_factory=dict)
     quantized: dict[str, None] = field(default_factory=dict)
@@ -70,7 +71,7 @@ class Islands:
 
 def find_islands(
     view: View,
-    products: dict[int, str],
+    products: dict[int, Reason | None],
     rules: Rules,
     ranges: Ranges,
 ) -> Islands:
@@ -78,7 +79,7 @@ def find_islands(
 
     Args:
         view: The graph.
-        products: Every product with a constant weight by index, with the reason against it or "".
+        products: Every product with a constant weight by index, with the reason against it or None.
         rules: What the user says about single nodes.
         ranges: What is known of each tensor, and of the target.
     """
@@ -91,7 +92,7 @@ class _Finder:
     def __init__(
         self,
         view: View,
-        products: dict[int, str],
+        products: dict[int, Reason | None],
         rules: Rules,
         ranges: Ranges,
     ) -> None:
@@ -150,7 +151,7 @@ class _Finder:
         return useful
 
     def _wants(self, reader: int, useful: set[int]) -> bool:
-        return reader in useful or self.products.get(reader) == ""
+        return reader in useful or (reader in self.products and self.products[reader] is None)
 
     def _readers(self, value: str) -> tuple[int, ...]:
         return self.view.readers.get(value, ())
@@ -169,7 +170,7 @@ class _Finder:
             return
         quantized = needs or (wanted and not self._unknown(results))
         self._take(node.inputs[:1], results if quantized else ())
-        self.found.static[index] = "int8 in, int8 out" if quantized else "int8 in, float out"
+        self.found.static[index] = because(Why.INTEGER_OUTPUT if quantized else Why.FLOAT_OUTPUT)
 
     def _between(self, index: int, node: Node, useful: set[int]) -> None:
         slots = activation_slots(node.op_type, len(node.inputs), product=False)
@@ -185,9 +186,11 @@ class _Finder:
             self.found.moved.update(dict.fromkeys(results, inputs))
             self.sharing.join(inputs, results)
         self._take(inputs, results)
-        self.found.static[index] = "between int8 nodes"
+        self.found.static[index] = because(Why.BETWEEN_INTEGERS)
 
-    def _why_float(self, index: int, node: Node, inputs: tuple[str, ...], useful: set[int]) -> str:
+    def _why_float(
+        self, index: int, node: Node, inputs: tuple[str, ...], useful: set[int]
+    ) -> Reason | None:
         # In the order in which a user would ask: what he excluded; whether integers would be of any use; whether what
         # comes in is integer already (a QuantizeLinear for this node alone costs more than it saves, unless it was
         # forced); whether this form has a kernel; whether ranges are known; whether 8 bits are enough. What moves
@@ -196,13 +199,13 @@ class _Finder:
         if index in self.rules.against:
             return self.rules.against[index]
         if index not in useful:
-            return "no layer in integers reads it"
+            return because(Why.NO_INTEGER_READER)
         constants = self.view.constants
         computed = [v for v in inputs if v not in constants]
         if not computed or not inputs[0]:
-            return "its input is constant"
+            return because(Why.INPUT_CONSTANT)
         if index not in self.rules.forced and not all(v in self.found.made for v in computed):
-            return "its input is float"
+            return because(Why.INPUT_FLOAT)
         results = self.found.results[index]
         why = form_obstacle(node, self.view)
         if node.op_type in self.target.moves:
@@ -216,57 +219,57 @@ class _Finder:
             or self._unclipped(node, results[0])
         )
 
-    def _unclipped(self, node: Node, result: str) -> str:
+    def _unclipped(self, node: Node, result: str) -> Reason | None:
         """Say why an operator cannot be written as a sum: its slope, or integers of its result beyond its bounds."""
         if node.op_type not in self.target.written_as_sums:
-            return ""
+            return None
         if not float(node.attributes.get("alpha", 0.2)) > 0:  # type: ignore[arg-type]
-            return "its slope is not positive"
-        if self.ranges.clips(result, 0.0, 1.0):
-            return ""
-        return "its result is to have integers beyond 0 and 1, where its kernel would not clip"
+            return because(Why.SLOPE_NOT_POSITIVE)
+        return None if self.ranges.clips(result, 0.0, 1.0) else because(Why.BEYOND_BOUNDS)
 
-    def _coarse(self, node: Node, result: str) -> str:
+    def _coarse(self, node: Node, result: str) -> Reason | None:
         """Say whether 8 bits are too few for the result of a Softmax."""
         found = self.ranges.sqnr(result) if node.op_type == "Softmax" else None
         if found is None or found >= _COARSE:
-            return ""
-        return f"of most of its values 8 bits would keep little ({found:.0f} dB)"
+            return None
+        return because(Why.COARSE_SOFTMAX, db=found)
 
-    def _drowned(self, node: Node, inputs: tuple[str, ...], results: tuple[str, ...]) -> str:
+    def _drowned(
+        self, node: Node, inputs: tuple[str, ...], results: tuple[str, ...]
+    ) -> Reason | None:
         """Say which constant leaves too few integers for what it is added to, as the mask of an attention does."""
         constants = [v for v in inputs if v in self.view.constants]
         result = self.ranges.plan(results[0])
         if node.op_type not in _SUMS or not constants or result is None:
-            return ""
+            return None
         for value in inputs:
             known = self.ranges.of(value)
             if value in constants or known is None:
                 continue
             if known.high - known.low < FEWEST_STEPS * result.scale:
-                return f"beside constant '{constants[0]}' too few integers are left for '{value}'"
-        return ""
+                return because(Why.DROWNED, constant=constants[0], tensor=value)
+        return None
 
-    def _unknown(self, values: tuple[str, ...]) -> str:
+    def _unknown(self, values: tuple[str, ...]) -> Reason | None:
         # The one place where a range decides: what passes here is what must be observed.
         self.found.asked.update(dict.fromkeys(values))
         for value in values:
             if self.ranges.of(value) is None and not self.ranges.is_float(value):
-                return f"the range of '{value}' is not known"
+                return because(Why.RANGE_NOT_KNOWN, tensor=value)
         return self._kept(values)
 
-    def _kept(self, values: tuple[str, ...]) -> str:
+    def _kept(self, values: tuple[str, ...]) -> Reason | None:
         for value in values:
             if self.ranges.is_float(value):
-                return f"tensor '{value}' is to stay float"
-        return ""
+                return because(Why.TENSOR_STAYS_FLOAT, tensor=value)
+        return None
 
     def _take(self, inputs: tuple[str, ...], results: tuple[str, ...]) -> None:
         self.found.quantized.update(dict.fromkeys((*inputs, *results)))
         self.found.made.update(results)
 
 
-def weight_obstacle(node: Node, weight: Weight) -> str:
+def weight_obstacle(node: Node, weight: Weight) -> Reason | None:
     """Say what keeps a product from having this weight in integers, whoever else reads it.
 
     Args:
@@ -274,15 +277,15 @@ def weight_obstacle(node: Node, weight: Weight) -> str:
         weight: What it multiplies by.
     """
     if node.op_type == "Gemm" and not float(node.attributes.get("alpha", 1.0)) > 0:  # type: ignore[arg-type]
-        return "its factor alpha is not positive"  # it goes into the scale
+        return because(Why.ALPHA_NOT_POSITIVE)  # it goes into the scale
     if node.transposes(1) and node.op_type != "MatMul":
-        return "its weight is read through a Transpose"
+        return because(Why.WEIGHT_TRANSPOSED)
     if not weight.finite:
-        return "its weight holds NaN or infinity"
-    return exposed_why(weight) if weight.exposed else ""
+        return because(Why.WEIGHT_NOT_FINITE)
+    return because(Why.WEIGHT_EXPOSED, tensor=weight.tensor) if weight.exposed else None
 
 
-def form_obstacle(node: Node, view: View) -> str:
+def form_obstacle(node: Node, view: View) -> Reason | None:
     """Say which form of an operator has no integer kernel, or one that computes something else.
 
     Args:
@@ -293,36 +296,34 @@ def form_obstacle(node: Node, view: View) -> str:
         case "AveragePool" | "Resize":
             return _window_form(node)
         case "Pad" if fills_in(node, view.constants):
-            return "it pads with values that its input does not have"
+            return because(Why.PADS_OTHER_VALUES)
         case "Max" | "Min" | "MaxPool":
             return _maximum_form(node, view)
-        case _ if node.domain:
-            return "not of the standard operators"
         case _:
-            return ""
+            return because(Why.NOT_STANDARD) if node.domain else None
 
 
-def _maximum_form(node: Node, view: View) -> str:
+def _maximum_form(node: Node, view: View) -> Reason | None:
     """Say the same of what compares values."""
     if node.op_type == "MaxPool":
-        return "its indices are read" if len([o for o in node.outputs if o]) > 1 else ""
+        return because(Why.INDICES_READ) if len([o for o in node.outputs if o]) > 1 else None
     compares = any(name in view.constants for name in node.inputs)
-    return "it compares with a constant, which would be rounded" if compares else ""
+    return because(Why.COMPARES_CONSTANT) if compares else None
 
 
-def _window_form(node: Node) -> str:
+def _window_form(node: Node) -> Reason | None:
     """Say the same of an AveragePool or Resize, by its attributes."""
     given = node.attributes
     if node.op_type == "Resize":
         mode = given.get("mode", "nearest")
         if given.get("coordinate_transformation_mode") == "tf_crop_and_resize":
-            return "its extrapolation_value would be taken for an integer"
-        return "" if mode == "nearest" else f"Resize in mode {mode} has no integer kernel"
+            return because(Why.RESIZE_CROPS)
+        return None if mode == "nearest" else because(Why.RESIZE_MODE, mode=str(mode))
     if given.get("ceil_mode") and given.get("count_include_pad"):
-        return "with ceil_mode its kernel divides by a wrong count of padding"
+        return because(Why.POOL_COUNT)
     dilations = given.get("dilations")
     dilated = isinstance(dilations, tuple) and any(n != 1 for n in dilations)
-    return "its kernel knows no dilations" if dilated else ""
+    return because(Why.POOL_DILATED) if dilated else None
 
 
 def _retract(
@@ -353,12 +354,12 @@ def _retract(
         if index not in products:
             if not integer and index not in forced:
                 del found.static[index]
-                found.floats[index] = "nothing that reads it runs in integers"
+                found.floats[index] = because(Why.NO_INTEGER_CONSUMER)
                 found.made.difference_update(results)
         elif results[0] in found.made and view.nodes[index].op_type not in needs_output:
             between = any(r not in products for r in integer)
             if len(integer) < len(readers) and not between:
-                found.static[index] = "int8 in, float out"
+                found.static[index] = because(Why.FLOAT_OUTPUT)
                 found.made.difference_update(results)
     _count_again(found, view, products)
 

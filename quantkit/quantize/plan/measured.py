@@ -26,6 +26,7 @@ from quantkit.model.ops.float_ops import PRODUCTS, activation_slots
 from quantkit.model.ops.view import Node, View
 from quantkit.numerics.decibels import decibels
 from quantkit.quantize.plan.model import Kept, Mode, Plan
+from quantkit.reasons import Reason, Why, because
 from quantkit.targets import Target, target
 
 __all__ = ["Costs", "Losses", "choose", "predict"]
@@ -79,10 +80,19 @@ class Losses:
     nodes: Mapping[str, tuple[float, ...]]
     tensors: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
-    def at_worst(self, figures: Sequence[float]) -> str:
-        """Return "20.6 dB of output 'y'": what is left of the output that loses most."""
+    def of_weight(self, node: str) -> Reason:
+        """Say what rounding the weight of a node alone leaves of the output that loses most."""
+        db, output = self._worst(self.nodes[node])
+        return because(Why.WEIGHT_NOISE, db=db, output=output)
+
+    def of_tensor(self, tensor: str) -> Reason:
+        """Say the same of a tensor."""
+        db, output = self._worst(self.tensors[tensor])
+        return because(Why.TENSOR_NOISE, tensor=tensor, db=db, output=output)
+
+    def _worst(self, figures: Sequence[float]) -> tuple[float, str]:
         noise, output = max(zip(figures, self.outputs, strict=True))
-        return f"{-decibels(max(noise, 1e-30)):.1f} dB of output '{output}'"
+        return -decibels(max(noise, 1e-30)), output
 
 
 def choose(
@@ -143,18 +153,14 @@ class _Noise:
         self.nodes = {name: weight * max(found, default=0.0) for name, found in nodes.items()}
         self.tensors = {name: weight * max(found, default=0.0) for name, found in tensors.items()}
 
-    def why(self, nodes: Iterable[str], tensors: Iterable[str], seconds: float) -> str:
-        """Say what the worst of these roundings leaves; "" if they are worth less than `seconds`."""
+    def why(self, nodes: Iterable[str], tensors: Iterable[str], seconds: float) -> Reason | None:
+        """Say what the worst of these roundings leaves; None if they are worth less than `seconds`."""
         found = [(self.nodes[n], n, True) for n in nodes if n in self.nodes]
         found += [(self.tensors[t], t, False) for t in tensors if t in self.tensors]
         worst = max(found, default=(0.0, "", True))
         if self.losses is None or worst[0] <= seconds:
-            return ""
-        if worst[2]:
-            left = self.losses.at_worst(self.losses.nodes[worst[1]])
-            return f"8 bits of its weight alone leave {left}"
-        left = self.losses.at_worst(self.losses.tensors[worst[1]])
-        return f"8 bits of '{worst[1]}' alone leave {left}"
+            return None
+        return (self.losses.of_weight if worst[2] else self.losses.of_tensor)(worst[1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -399,11 +405,14 @@ def _conversions(tensor: _Tensor, static: Container[int], costs: Costs) -> float
     return leave if floats or not tensor.readers else 0.0
 
 
-def _why(slower: float, island: float, size: int) -> str:
+def _why(slower: float, island: float, size: int) -> Reason:
     """Say what integers would cost: the node alone, and with its conversions and neighbours."""
-    alone = f"{_text(abs(slower))}{'' if slower > 0 else ' faster'} alone"
-    around = "with its conversions" if size == 1 else f"with conversions and {size - 1} neighbours"
-    return f"slower in int8: {alone}, {_text(max(0.0, island))} {around}"
+    own = Why.SLOWER_ALONE if slower > 0 else Why.FASTER_ALONE
+    around = because(Why.WITH_CONVERSIONS)
+    if size > 1:
+        around = because(Why.WITH_NEIGHBOURS, count=size - 1)
+    alone, time = because(own, time=_text(abs(slower))), _text(max(0.0, island))
+    return because(Why.SLOWER, alone=alone, time=time, around=around)
 
 
 def _text(seconds: float) -> str:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from quantkit.errors import UsageError
 from quantkit.numerics.blocks import BlockCodes, BlockGrid
 from quantkit.numerics.dtypes import IntType
+from quantkit.reasons import Reason
 from quantkit.settings import Coverage, QdqSettings
 from quantkit.spec import QParams, QuantSpec, named_int_type
 
@@ -132,7 +133,7 @@ class NodePlan:
         node: Its name.
         op_type: Its operator.
         mode: How it runs.
-        why: In a sentence.
+        reason: Why.
         float_output: It reads calibrated integers, but hands on floats.
         accuracy_level: Of MatMulNBits: 4 rounds activations to 8 bits, a block at a time; else they stay float.
     """
@@ -140,14 +141,30 @@ class NodePlan:
     node: str
     op_type: str
     mode: Mode
-    why: str
+    reason: Reason
     float_output: bool = False
     accuracy_level: int = 0
 
+    @property
+    def why(self) -> str:
+        """The reason in a sentence."""
+        return str(self.reason)
+
     def to_json(self) -> dict[str, Any]:
-        """Return plain data; ``NodePlan(**plain)`` is its inverse, with its mode."""
-        plain = asdict(self) | {"mode": self.mode.value}
-        return {k: v for k, v in plain.items() if v or k != "accuracy_level"}
+        """Return plain data; `from_json` is its inverse."""
+        return {
+            "node": self.node,
+            "op_type": self.op_type,
+            "mode": self.mode.value,
+            **self.reason.to_json(),
+            "float_output": self.float_output,
+            **({"accuracy_level": self.accuracy_level} if self.accuracy_level else {}),
+        }
+
+    @classmethod
+    def from_json(cls, plain: dict[str, Any]) -> "NodePlan":
+        """Read what `to_json` wrote."""
+        return cls(**{**_with_reason(plain), "mode": Mode(plain["mode"])})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,12 +208,33 @@ class HalfPlan:
     Attributes:
         tensor: An initializer, or an input or output of the model.
         dtype: "float16" or "bfloat16".
-        why: In a sentence.
+        reason: Why.
     """
 
     tensor: str
     dtype: str
-    why: str
+    reason: Reason
+
+    @property
+    def why(self) -> str:
+        """The reason in a sentence."""
+        return str(self.reason)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data; `from_json` is its inverse."""
+        return {"tensor": self.tensor, "dtype": self.dtype, **self.reason.to_json()}
+
+    @classmethod
+    def from_json(cls, plain: dict[str, Any]) -> "HalfPlan":
+        """Read what `to_json` wrote."""
+        return cls(**_with_reason(plain))
+
+
+def _with_reason(plain: dict[str, Any]) -> dict[str, Any]:
+    """Return plain data with the reason that its sentence, code and facts are of."""
+    given = {key: plain[key] for key in ("why", "code", "facts") if key in plain}
+    rest = {key: value for key, value in plain.items() if key not in given}
+    return {**rest, "reason": Reason.from_json(**given)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,9 +249,14 @@ class ActivationPlan:
     dtype: IntType
     scale: float
     zero_point: int
-    why: str
+    reason: Reason
     shares: str = ""
     converted: "Conversion | None" = None
+
+    @property
+    def why(self) -> str:
+        """The reason in a sentence."""
+        return str(self.reason)
 
     @property
     def low(self) -> float:
@@ -236,15 +279,20 @@ class ActivationPlan:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data; `from_json` is its inverse."""
-        plain = asdict(self) | {"dtype": self.dtype.name}
-        if self.converted is not None:
-            plain["converted"]["dtype"] = self.converted.dtype.name
-        return {k: v for k, v in plain.items() if v or k not in {"shares", "converted"}}
+        return {
+            "tensor": self.tensor,
+            "dtype": self.dtype.name,
+            "scale": self.scale,
+            "zero_point": self.zero_point,
+            **self.reason.to_json(),
+            **({"shares": self.shares} if self.shares else {}),
+            **({"converted": self.converted.to_json()} if self.converted else {}),
+        }
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> "ActivationPlan":
         """Read what `to_json` wrote."""
-        given = {**plain, "dtype": named_int_type(plain["dtype"])}
+        given = {**_with_reason(plain), "dtype": named_int_type(plain["dtype"])}
         if converted := plain.get("converted"):
             dtype, readers = named_int_type(converted["dtype"]), tuple(converted["readers"])
             given["converted"] = Conversion(**{**converted, "dtype": dtype, "readers": readers})
@@ -260,16 +308,20 @@ class Conversion:
     zero_point: int
     readers: tuple[str, ...] = ()
 
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return asdict(self) | {"dtype": self.dtype.name}
+
 
 @dataclass(frozen=True, slots=True)
 class Kept:
     """A node that does not run in calibrated integers, because that was measured to be slower, or to lose too much.
 
-    `mode`: how it runs instead: INTEGER, quantized as it comes; STORED, in float with its weight in 8 bits; or FLOAT. None is
+    `reason`: None only while it is tried what else it could be. `mode`: how it runs instead: INTEGER, quantized as it comes; STORED, in float with its weight in 8 bits; or FLOAT. None is
     as dynamic quantization decides. Where INTEGER or STORED cannot be had, the next one is.
     """
 
-    why: str
+    reason: Reason | None
     mode: Mode | None = None
 
 
@@ -378,7 +430,7 @@ class Plan:
             "evened": self.factors_id,
             **({"coverage": self.coverage} if self.coverage != "gain" else {}),
             **({"qdq": asdict(self.qdq)} if self.qdq != QdqSettings() else {}),
-            **({"halves": [asdict(h) for h in self.halves]} if self.halves else {}),
+            **({"halves": [h.to_json() for h in self.halves]} if self.halves else {}),
         }
 
     @classmethod
@@ -386,7 +438,7 @@ class Plan:
         """Read what `to_json` wrote."""
         return cls(
             min_opset=plain["min_opset"],
-            nodes=tuple(NodePlan(**{**n, "mode": Mode(n["mode"])}) for n in plain["nodes"]),
+            nodes=tuple(NodePlan.from_json(n) for n in plain["nodes"]),
             weights=tuple(WeightPlan.from_json(w) for w in plain["weights"]),
             activations=tuple(ActivationPlan.from_json(a) for a in plain.get("activations", ())),
             integer_bias=plain.get("integer_bias", True),
@@ -396,7 +448,7 @@ class Plan:
             block_format=BlockFormat(plain["block_format"]) if plain.get("block_format") else None,
             coverage=plain.get("coverage", "gain"),
             qdq=_qdq_settings(plain.get("qdq", {})),
-            halves=tuple(HalfPlan(**half) for half in plain.get("halves", ())),
+            halves=tuple(HalfPlan.from_json(half) for half in plain.get("halves", ())),
         )
 
 

@@ -81,6 +81,8 @@ class _NodeFile(_Strict):
     op_type: str
     mode: Mode
     why: str
+    code: str = "other"
+    facts: dict[str, Any] = {}
     float_output: bool = False
     accuracy_level: Annotated[int, msgspec.Meta(ge=0, le=4)] = 0
 
@@ -98,6 +100,8 @@ class _ActivationFile(_Strict):
     scale: Annotated[float, msgspec.Meta(ge=-_LARGEST, le=_LARGEST)]
     zero_point: _Small
     why: str
+    code: str = "other"
+    facts: dict[str, Any] = {}
     shares: str = ""
     converted: _ConversionFile | None = None
 
@@ -147,6 +151,8 @@ class _HalfFile(_Strict):
     tensor: str
     dtype: Literal["float16", "bfloat16"]
     why: str
+    code: str = "other"
+    facts: dict[str, Any] = {}
 
 
 class _PlanFile(_Strict):
@@ -202,5 +208,5 @@ def _changes(what: str, was: Mapping[str, Any] | None, now: Mapping[str, Any] | 
     return [
         f"{what}: {key} {was.get(key)} -> {now.get(key)}"
         for key in {**was, **now}
-        if key != "why" and was.get(key) != now.get(key)
+        if key not in {"why", "code", "facts"} and was.get(key) != now.get(key)
     ]

@@ -12,13 +12,14 @@ from math import inf, isfinite, sqrt
 import numpy as np
 
 from quantkit.errors import UsageError
-from quantkit.model.ops.float_ops import FILL_SLOTS, FIXED_RANGES, MOVES
-from quantkit.model.ops.view import Constant, Node, View
+from quantkit.model.ops.float_ops import FIXED_RANGES, MOVES
+from quantkit.model.ops.view import Constant, Node, View, clip_bounds, fills_in
 from quantkit.numerics.affine import affine_from_range
 from quantkit.numerics.decibels import decibels
 from quantkit.numerics.dtypes import UINT8, IntType
 from quantkit.quantize.plan.model import ActivationPlan, Conversion
 from quantkit.quantize.plan.selection import resolve_tensors
+from quantkit.reasons import Reason, Why, because
 from quantkit.settings import StaticSettings, TensorRule
 from quantkit.targets import Target
 
@@ -28,9 +29,7 @@ __all__ = [
     "OpenRanges",
     "Ranges",
     "Sharing",
-    "clip_bounds",
     "clips_alike",
-    "fills_in",
 ]
 
 _ROUNDING = 1e-3  # of a step, by which float32 may miss the end of a range
@@ -48,7 +47,7 @@ class KnownRange:
 
     low: float
     high: float
-    why: str
+    source: Reason
 
     @property
     def extent(self) -> float:
@@ -122,7 +121,7 @@ class Ranges:
         """Return the range, or else the tensor that has the same one."""
         said = self._said.get(tensor)
         if said is not None and said.range is not None:
-            return KnownRange(*said.range, "given"), None
+            return KnownRange(*said.range, because(Why.GIVEN)), None
         maker = self.view.maker(tensor)
         fixed = None if maker is None else self._fixed(maker, tensor)
         if fixed is not None:
@@ -133,7 +132,7 @@ class Ranges:
         if ends is not None:
             finite = isfinite(ends[0]) and isfinite(ends[1])
             low, high = min(ends[0], 0.0), max(ends[1], 0.0)
-            return (KnownRange(low, high, "constant") if finite else None), None
+            return (KnownRange(low, high, because(Why.CONSTANT)) if finite else None), None
         return None, _moved_from(maker, self.view.constants)
 
     def _ends(self, tensor: str) -> tuple[float, float] | None:
@@ -170,9 +169,9 @@ class Ranges:
         wraps = maker.op_type == "Softmax" and self._target.has_qlinear
         least = self._least_end(tensor, seen) if wraps else 0.0
         if free and 0 < seen[1] < _FAR_BELOW * bounds[1] and least < bounds[1]:
-            why = "observed" if least <= seen[1] else "its kernel overflows below"
-            return KnownRange(bounds[0], max(seen[1], least), why)
-        return KnownRange(*bounds, f"{maker.op_type} cannot leave it")
+            why = Why.OBSERVED if least <= seen[1] else Why.OVERFLOWS_BELOW
+            return KnownRange(bounds[0], max(seen[1], least), because(why))
+        return KnownRange(*bounds, because(Why.BOUNDED, op_type=maker.op_type))
 
     def _least_end(self, tensor: str, seen: tuple[float, float]) -> float:
         """Return the upper end that the range of a Softmax must have at least, for onnxruntime's integer kernel.
@@ -193,10 +192,10 @@ class Ranges:
             and self.options.covers_all
             and isfinite(sum(bounds))
         ):
-            return KnownRange(min(bounds[0], 0.0), max(bounds[1], 0.0), "nothing but 0 observed")
+            return KnownRange(min(bounds[0], 0.0), max(bounds[1], 0.0), because(Why.ONLY_ZERO))
         if bounds is not None:
             low, high = max(low, bounds[0]), min(high, bounds[1])
-        return KnownRange(low, high, "observed")
+        return KnownRange(low, high, because(Why.OBSERVED))
 
     def _cut(self, tensor: str, seen: KnownRange | None) -> KnownRange | None:
         """Return the range within the bounds of the one Relu or Clip that reads a tensor, where all is quantized.
@@ -208,7 +207,7 @@ class Ranges:
         if seen is None or bounds is None:
             return seen
         low, high = max(seen.low, min(bounds[0], 0.0)), min(seen.high, max(bounds[1], 0.0))
-        return KnownRange(low, high, seen.why) if low < high else seen
+        return KnownRange(low, high, seen.source) if low < high else seen
 
     def sqnr(self, tensor: str) -> float | None:
         """Return how many dB the steps of a tensor lie below its values; None if their power is not known."""
@@ -243,7 +242,7 @@ class Ranges:
         if rule is None or found is None:
             return None
         if rule.range is not None:
-            found = KnownRange(*rule.range, "given")
+            found = KnownRange(*rule.range, because(Why.GIVEN))
         dtype = rule.int_type or self._dtype
         symmetric = self._symmetric if rule.symmetric is None else rule.symmetric
         made = self._affine(found, dtype, symmetric=symmetric)
@@ -269,10 +268,11 @@ class Ranges:
         if rule is not None and rule.symmetric is not None:
             symmetric = rule.symmetric
         scale, zero = self._affine(found, dtype, symmetric=symmetric)
-        why = f"{found.why}: {found.low:.5g} to {found.high:.5g}"
+        low, high = float(found.low), float(found.high)
+        why = because(Why.RANGE, source=found.source, low=low, high=high)
         if rule is not None and rule.scales:
-            (scale, zero), why = _only(rule, dtype), "scale and zero point given"
-        return ActivationPlan(tensor=tensor, dtype=dtype, scale=scale, zero_point=zero, why=why)
+            (scale, zero), why = _only(rule, dtype), because(Why.NUMBERS_GIVEN)
+        return ActivationPlan(tensor=tensor, dtype=dtype, scale=scale, zero_point=zero, reason=why)
 
     def _affine(self, found: KnownRange, dtype: IntType, *, symmetric: bool) -> tuple[float, int]:
         """Return scale and zero point of a range, as settings about all tensors want them."""
@@ -303,7 +303,7 @@ class OpenRanges(Ranges):
     __slots__ = ()
 
     def _lookup(self, tensor: str) -> tuple[KnownRange | None, str | None]:  # noqa: ARG002 - the same for all
-        return KnownRange(-1.0, 1.0, "assumed"), None
+        return KnownRange(-1.0, 1.0, because(Why.ASSUMED)), None
 
     def clips(self, tensor: str, low: float, high: float) -> bool:  # noqa: ARG002 - they might
         """Say that they do."""
@@ -330,6 +330,11 @@ class _Group:
     fixed: str = ""
     narrow: tuple[float, str] = (inf, "")
 
+    @property
+    def range(self) -> KnownRange:
+        """The hull, which all of them have."""
+        return KnownRange(self.low, self.high, because(Why.JOINED))
+
 
 class Sharing:
     """Which tensors share one scale, because integers are moved between them as they are.
@@ -345,22 +350,22 @@ class Sharing:
         self._parents: dict[str, str] = {}
         self._groups: dict[str, _Group] = {}
 
-    def against(self, sources: Iterable[str]) -> str:
-        """Return why these tensors, whose ranges are known, cannot share one scale; "" if they can."""
+    def against(self, sources: Iterable[str]) -> Reason | None:
+        """Return why these tensors, whose ranges are known, cannot share one scale; None if they can."""
         groups = self._groups_of(sources)
         if len(groups) == 1:
-            return ""
+            return None
         whole = _merged(groups)
         for group in groups:
             if self._ranges.dtype(group.first) != self._ranges.dtype(whole.first):
-                return f"'{whole.first}' and '{group.first}', which it joins, have different types"
+                return because(Why.JOINS_TYPES, first=whole.first, tensor=group.first)
             if group.fixed and (group.low, group.high) != (whole.low, whole.high):
-                return f"the scale of '{group.fixed}' is fixed, and cannot hold all that it joins"
+                return because(Why.JOINS_FIXED, tensor=group.fixed)
         width, name = whole.narrow
-        shared = self._ranges.plan(whole.first, KnownRange(whole.low, whole.high, ""))
+        shared = self._ranges.plan(whole.first, whole.range)
         if shared is not None and width < FEWEST_STEPS * shared.scale:
-            return f"one scale for all that it joins leaves too few integers for '{name}', which others read as well"
-        return ""
+            return because(Why.JOINS_COARSE, tensor=name)
+        return None
 
     def join(self, sources: Iterable[str], results: Iterable[str]) -> None:
         """Let what is moved, and what it is moved to, share one scale from now on."""
@@ -376,8 +381,7 @@ class Sharing:
         group = self._groups.get(self._root(tensor))
         if group is None or not group.several:
             return None
-        why = "shared with all that is joined with it"
-        plan = self._ranges.plan(group.first, KnownRange(group.low, group.high, why))
+        plan = self._ranges.plan(group.first, group.range)
         return None if plan is None else replace(plan, tensor=tensor)
 
     def first(self, tensor: str) -> str:
@@ -447,37 +451,6 @@ def _moved_from(maker: Node | None, constants: Mapping[str, Constant]) -> str | 
     if maker is None or maker.op_type not in MOVES or not maker.inputs:
         return None
     return None if fills_in(maker, constants) else maker.inputs[0]
-
-
-def clip_bounds(node: Node, constants: Mapping[str, Constant]) -> tuple[float, float] | None:
-    """Return between which constants a node clips; None if it does not, or they are computed."""
-    if node.op_type == "Relu":
-        return 0.0, inf
-    if node.op_type != "Clip":
-        return None
-    bounds = []
-    for slot, name, default in ((1, "min", -inf), (2, "max", inf)):
-        given = node.inputs[slot] if slot < len(node.inputs) else ""
-        value = node.attributes.get(name, default)
-        if given:
-            constant = constants.get(given)
-            if constant is None or constant.low is None:
-                return None
-            value = constant.low
-        bounds.append(float(value))  # type: ignore[arg-type]  # a number in every valid model
-    return bounds[0], bounds[1]
-
-
-def fills_in(node: Node, constants: Mapping[str, Constant]) -> bool:
-    """Say whether a node that moves data adds values of its own, other than 0, which every range holds."""
-    if node.op_type != "Pad" or node.attributes.get("mode", "constant") != "constant":
-        return False
-    slot = FILL_SLOTS[node.op_type]
-    given = node.inputs[slot] if len(node.inputs) > slot else ""
-    if not given:
-        return node.attributes.get("value", 0.0) != 0  # before opset 11 an attribute
-    constant = constants.get(given)
-    return constant is None or constant.low != 0
 
 
 def clips_alike(

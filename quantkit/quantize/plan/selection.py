@@ -6,10 +6,10 @@ from fnmatch import fnmatchcase
 
 from quantkit.errors import UnknownNodeError, UsageError
 from quantkit.model.ops import FACTS
+from quantkit.reasons import Reason, Why, because
 
 __all__ = [
     "AS_CHOSEN",
-    "EXCLUDED",
     "Selection",
     "check_op_types",
     "near",
@@ -17,11 +17,7 @@ __all__ = [
     "resolve_tensors",
 ]
 
-EXCLUDED = "excluded"
-_NOT_CHOSEN = "not among the chosen nodes (--include, --exclude)"
-AS_CHOSEN = frozenset(
-    {EXCLUDED, _NOT_CHOSEN}
-)  # why nodes are left alone that the user himself leaves out
+AS_CHOSEN = frozenset({Why.EXCLUDED, Why.NOT_CHOSEN})  # of nodes that the user himself leaves out
 
 
 def resolve_names(rules: Iterable[str], names: frozenset[str]) -> frozenset[str]:
@@ -98,12 +94,12 @@ class Selection:
         self.include = resolve_names(include, names)
         self.exclude = resolve_names(exclude, names)
 
-    def against(self, name: str, op_type: str) -> str:
-        """Return why the rules leave a node alone; "" if they do not."""
+    def against(self, name: str, op_type: str) -> Reason | None:
+        """Return why the rules leave a node alone; None if they do not."""
         if name in self.exclude:
-            return EXCLUDED
+            return because(Why.EXCLUDED)
         if self.include and name not in self.include:
-            return _NOT_CHOSEN
+            return because(Why.NOT_CHOSEN)
         if self.op_types is not None and op_type not in self.op_types:
-            return f"operator type {op_type} not asked for"
-        return ""
+            return because(Why.OP_TYPE_NOT_CHOSEN, op_type=op_type)
+        return None

@@ -22,6 +22,7 @@ from quantkit.quantize.plan.islands import Islands, Rules, find_islands, weight_
 from quantkit.quantize.plan.model import ActivationPlan, Kept, Mode, NodePlan, Plan
 from quantkit.quantize.plan.ranges import OpenRanges, Ranges, Sharing, clips_alike
 from quantkit.quantize.plan.selection import Selection, check_op_types, resolve_names
+from quantkit.reasons import Reason, Why, because
 from quantkit.settings import DynamicSettings, StaticSettings
 from quantkit.targets import Target
 
@@ -106,7 +107,8 @@ def ranges_needed(view: View, options: StaticSettings) -> tuple[str, ...]:
     ranges = OpenRanges(view, {}, most)
     chosen = _Chosen(view, most)
     # A run does not show what is in subgraphs of other operators than If, Loop and Scan: nothing is asked for there.
-    inside = {i: "in a subgraph" for i, node in enumerate(view.nodes) if not node.observable}
+    hidden = because(Why.INSIDE_GRAPH)
+    inside = {i: hidden for i, node in enumerate(view.nodes) if not node.observable}
     products = _products(view, chosen)
     products |= {i: why for i, why in inside.items() if i in products}
     rules = Rules(chosen.rules().forced - inside.keys(), inside)
@@ -141,7 +143,7 @@ def _freed(
     ranges: Ranges,
     found: Islands,
     products: Collection[int],
-) -> dict[int, str]:
+) -> dict[int, Reason]:
     """Return the products whose results only excluded nodes would have read as integers, and the reason.
 
     The kernel of a Conv rounds what it makes to 8 bits. Where only an excluded node reads that, the rounding would
@@ -162,9 +164,7 @@ def _freed(
         if index not in found.static:
             behind.add(index)
         elif index in products and view.nodes[index].op_type in target.needs_output:
-            freed[index] = (
-                "it feeds excluded nodes only, for which an int8 kernel would round what it makes"
-            )
+            freed[index] = because(Why.FEEDS_EXCLUDED)
     return freed
 
 
@@ -173,9 +173,11 @@ def _merged(rest: NodePlan, static: NodePlan | None, *, measured: bool) -> NodeP
     if static is None or static.mode is not Mode.FLOAT:
         return rest
     if rest.mode is Mode.INTEGER:
-        return replace(rest, why=f"{rest.why}: {static.why}") if measured else rest
-    stored = "; computed in float, its weight in 8 bits" if rest.mode is Mode.STORED else ""
-    return replace(rest, why=f"{static.why}{stored}")
+        why = because(Why.RUNS_AS_MEASURED, how=rest.reason, because=static.reason)
+        return replace(rest, reason=why) if measured else rest
+    if rest.mode is Mode.STORED:
+        return replace(rest, reason=because(Why.STORED_8_BITS, because=static.reason))
+    return replace(rest, reason=static.reason)
 
 
 class _Chosen(Selection):
@@ -196,12 +198,12 @@ class _Chosen(Selection):
         )
         self.force = resolve_names(options.forced, view.names)
         against = ((node.name, self.against(node.name, node.op_type)) for node in view.weighted)
-        self.left = {name: why for name, why in against if why}
-        self.left |= {name: one.why for name, one in self.kept.items() if one.mode is Mode.FLOAT}
+        self.left = {name for name, why in against if why}
+        self.left |= {name for name, one in self.kept.items() if one.mode is Mode.FLOAT}
 
-    def lost(self, name: str) -> str:
-        """Return what a node loses in integers; "" if that was not tried, or not much."""
-        return self.kept[name].why if name in self.kept else ""
+    def lost(self, name: str) -> Reason | None:
+        """Return what a node loses in integers; None if that was not tried, or not much."""
+        return self.kept[name].reason if name in self.kept else None
 
     def rules(self) -> Rules:
         """Return what is said about single nodes; of data movement, which computes nothing, only who is excluded."""
@@ -223,13 +225,14 @@ def _check_forced(decided: Mapping[str, NodePlan], view: View, options: StaticSe
         plans = [decided.get(name) for name in named]
         if any(p is not None and p.mode in {Mode.STATIC, Mode.ABSORBED} for p in plans):
             continue
-        why = plans[0].why if plans[0] else f"{options.runs_on.name} has no integer kernel for it"
+        no_kernel = because(Why.NO_KERNEL_FOR_IT, target=options.runs_on.name)
+        why = plans[0].reason if plans[0] else no_kernel
         raise UsageError(f"Node '{named[0]}' cannot run in integers: {why}.")
 
 
-def _products(view: View, chosen: _Chosen) -> dict[int, str]:
-    """Return every product with a constant weight, and the reason against it or ""."""
-    found: dict[int, str] = {}
+def _products(view: View, chosen: _Chosen) -> dict[int, Reason | None]:
+    """Return every product with a constant weight, and the reason against it or None."""
+    found: dict[int, Reason | None] = {}
     for index, node in enumerate(view.nodes):
         if node.domain or node.op_type not in PRODUCTS:
             continue
@@ -245,21 +248,21 @@ def _products(view: View, chosen: _Chosen) -> dict[int, str]:
     return found
 
 
-def _no_kernel(node: Node, target: Target) -> str:
+def _no_kernel(node: Node, target: Target) -> Reason | None:
     if node.op_type not in target.products:
-        return f"{target.name} has no integer kernel for {node.op_type}"
-    return ""
+        return because(Why.NO_KERNEL, target=target.name, op_type=node.op_type)
+    return None
 
 
-def _obstacle(node: Node, view: View, chosen: _Chosen) -> str:
+def _obstacle(node: Node, view: View, chosen: _Chosen) -> Reason | None:
     """Return what keeps a product with these operands from running in integers."""
     if 1 not in node.weights or 0 in node.weights:
-        return "the constant is the left operand" if 0 in node.weights else "its weight is computed"
+        return because(Why.LEFT_OPERAND if 0 in node.weights else Why.WEIGHT_COMPUTED)
     weight = view.weights[node.weights[1]]
     if node.op_type == "MatMul" and len(weight.shape) != 2:
-        return f"its weight has {len(weight.shape)} axes, not 2"
+        return because(Why.WEIGHT_RANK, axes=len(weight.shape))
     if node.op_type == "Gemm" and node.attributes.get("transA"):
-        return "its input is transposed (transA)"
+        return because(Why.INPUT_TRANSPOSED)
     return (
         weight_obstacle(node, weight)
         or _shared_obstacle(weight, chosen)
@@ -267,38 +270,38 @@ def _obstacle(node: Node, view: View, chosen: _Chosen) -> str:
     )
 
 
-def _group_obstacle(node: Node, weight: Weight, chosen: _Chosen) -> str:
+def _group_obstacle(node: Node, weight: Weight, chosen: _Chosen) -> Reason | None:
     """Say that the groups of a Conv are too small to gain."""
     groups = node.attributes.get("group", 1)
     if node.op_type != "Conv" or not isinstance(groups, int) or groups == 1:
-        return ""
+        return None
     made, read, *_ = weight.shape
     depthwise = read == 1 and made == groups
     if depthwise or read >= chosen.target.least_group or node.name in chosen.force:
-        return ""
-    return f"in groups of {read} channels float is faster"
+        return None
+    return because(Why.SMALL_GROUPS, channels=read)
 
 
-def _shared_obstacle(weight: Weight, chosen: _Chosen) -> str:
+def _shared_obstacle(weight: Weight, chosen: _Chosen) -> Reason | None:
     """Return which other reader keeps a weight from being stored as integers: then this one stays float."""
     for use in weight.uses:
         if not use.known or use.node in chosen.left:
-            return f"weight '{weight.tensor}' is shared with node '{use.node}', which stays float"
-    return ""
+            return because(Why.SHARED_WITH_FLOAT_NODE, tensor=weight.tensor, node=use.node)
+    return None
 
 
-def _bias_obstacle(node: Node, view: View) -> str:
+def _bias_obstacle(node: Node, view: View) -> Reason | None:
     """A bias must be a constant vector: it becomes int32 in the scale of the product."""
     bias = node.inputs[2] if len(node.inputs) > 2 else ""
     if not bias:
-        return ""
+        return None
     constant = view.constants.get(bias)
     if constant is None or not constant.is_float:
-        return f"its bias '{bias}' is computed"
+        return because(Why.BIAS_COMPUTED, tensor=bias)
     extents = constant.shape
     if node.op_type == "Gemm" and any(n != 1 for n in extents[:-1]):
-        return f"its bias '{bias}' is not a vector"
-    return ""
+        return because(Why.BIAS_NOT_VECTOR, tensor=bias)
+    return None
 
 
 def _node_plans(
@@ -306,9 +309,9 @@ def _node_plans(
 ) -> dict[str, NodePlan]:
     plans: dict[str, NodePlan] = {}
 
-    def put(node: Node, mode: Mode, why: str, *, float_output: bool = False) -> None:
+    def put(node: Node, mode: Mode, why: Reason, *, float_output: bool = False) -> None:
         plans[node.name] = NodePlan(
-            node=node.name, op_type=node.op_type, mode=mode, why=why, float_output=float_output
+            node=node.name, op_type=node.op_type, mode=mode, reason=why, float_output=float_output
         )
 
     for index, why in islands.static.items():
@@ -321,9 +324,9 @@ def _node_plans(
         if maker in islands.static and result in islands.made:
             node, name = view.nodes[index], view.nodes[maker].name
             if clips_alike(node, view, activations[result]):
-                put(node, Mode.ABSORBED, f"the range of {name} ends where it clips")
+                put(node, Mode.ABSORBED, because(Why.CLIPPED_BY_RANGE, node=name))
             else:
-                put(node, Mode.STATIC, f"one kernel with {name}")
+                put(node, Mode.STATIC, because(Why.ONE_KERNEL, node=name))
     return plans
 
 
@@ -341,7 +344,7 @@ def _rest_options(options: StaticSettings, chosen: _Chosen) -> DynamicSettings:
     return DynamicSettings(
         weight_type=stored,
         per_channel=options.channelwise and options.runs_on.per_channel,
-        exclude=tuple(chosen.left),
+        exclude=tuple(sorted(chosen.left)),
         pair_safe=options.runs_on.saturates and options.weight is INT8,
     )
 
@@ -356,7 +359,7 @@ def _activations(islands: Islands, ranges: Ranges) -> tuple[ActivationPlan, ...]
         source = islands.moved.get(tensor, ("",))[0]
         plan = sharing.plan(tensor)
         if plan is None and source in plans:
-            plan = replace(plans[source], tensor=tensor, why=f"as '{source}'")
+            plan = replace(plans[source], tensor=tensor, reason=because(Why.SAME_AS, tensor=source))
         plan = plan or ranges.plan(tensor)
         assert plan is not None  # noqa: S101 - islands hold known ranges only
         plans[tensor] = plan

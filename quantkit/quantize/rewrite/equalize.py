@@ -34,9 +34,8 @@ from quantkit.calibration.requests import ExtremesOf, Request
 from quantkit.model.graph.channel_factors import Divisor, Divisors, rounded
 from quantkit.model.graph.products import Product
 from quantkit.model.ops.float_ops import CLIPS, KEEPS_FACTORS
-from quantkit.model.ops.view import Node, View
+from quantkit.model.ops.view import Node, View, clip_bounds
 from quantkit.numerics.grids import lossless_rows
-from quantkit.quantize.plan.ranges import clip_bounds
 
 __all__ = ["Group", "equalize", "extreme_requests", "groups_of"]
 
@@ -44,6 +43,7 @@ _MARGIN = 1.25  # of what a clipped channel was seen to reach
 _SMALLEST = 1 / 8  # factor: a channel that is hardly ever on is not blown up without end
 _CHANNELS = 1  # axis of activations
 _JOINS = frozenset({"Add", "Max", "Min"})  # of tensors with the same factors
+
 _SPATIAL = 3  # axes of channels, height and width
 
 

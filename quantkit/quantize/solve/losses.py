@@ -28,7 +28,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from quantkit.model.graph.messages import to_proto
+from quantkit.model.graph.protos import to_proto
 from quantkit.model.ops.float_ops import MOVES
 from quantkit.model.ops.view import Node, View
 from quantkit.numerics.weights import dequantize_weight, fit, quantize_weight

@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx
 
-from quantkit.model.graph.messages import proto_graphs
+from quantkit.model.graph.protos import proto_graphs
 from quantkit.runtime.kernels.truth import PRODUCTS, optimized_model
 
 __all__ = ["HalfKernels", "half_kernels"]

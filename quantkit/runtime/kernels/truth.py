@@ -23,7 +23,7 @@ import onnx_ir as ir
 
 from quantkit.files import scratch
 from quantkit.model.graph.load import load, read_structure
-from quantkit.model.graph.messages import proto_graphs
+from quantkit.model.graph.protos import proto_graphs
 from quantkit.model.ops.float_ops import FLOAT_PRODUCTS
 from quantkit.model.ops.integer_ops import CONVERSIONS, INTEGER_OPS, INTEGER_PRODUCTS, is_quantized
 from quantkit.result import NodeRuns, Runs, Runtime

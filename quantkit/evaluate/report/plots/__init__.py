@@ -1,7 +1,7 @@
 """Pictures of a result, as SVG that the page holds inline. One picture a file."""
 
-from quantkit.evaluate.report.plots.accuracy_size import accuracy_size_svg
-from quantkit.evaluate.report.plots.bars import layers, operators, runs, size_bars
+from quantkit.evaluate.report.plots.accuracy_size import accuracy_size, accuracy_size_svg
+from quantkit.evaluate.report.plots.bars import layers, runs, size_bars
 from quantkit.evaluate.report.plots.frontier import (
     frontier,
     frontier_svg,
@@ -9,10 +9,11 @@ from quantkit.evaluate.report.plots.frontier import (
     lost_text,
     lost_unit,
 )
-from quantkit.evaluate.report.plots.intervals import forest, latency, samples
+from quantkit.evaluate.report.plots.intervals import forest, latency, operators, samples
 from quantkit.evaluate.report.plots.svg import key
 
 __all__ = [
+    "accuracy_size",
     "accuracy_size_svg",
     "forest",
     "frontier",

@@ -1,177 +1,177 @@
-"""The picture: what accuracy costs in bytes, float as reference, a disc as large as the time of a run."""
+"""The picture: what accuracy costs in bytes and in time, with float as reference."""
 
-from importlib.resources import files
-from math import sqrt
+from math import inf
 from typing import Literal
 
-from quantkit.evaluate.report.palette import Theme, resolved
-from quantkit.evaluate.report.plots.frame import SIGN, Frame, apart, frame_of, gate_words, ground
-from quantkit.evaluate.report.plots.labels import SOLID, Box, Placed, legend, place
-from quantkit.evaluate.report.plots.points import Point, Points, points
-from quantkit.evaluate.report.plots.svg import (
-    NARROW,
-    arrow,
-    line,
-    mark,
-    picture,
-    rect,
-    shape,
-    shorten,
-    tag,
-    text,
-    text_width,
+from quantkit.evaluate.report import numbers
+from quantkit.evaluate.report.palette import Theme, look
+from quantkit.evaluate.report.plots.scatter import Axis, Chart, Mark, chart_svg, labels_for
+from quantkit.evaluate.report.plots.svg import line
+from quantkit.result import Evaluated, Metric, Result
+
+__all__ = ["WHISKER", "accuracy_chart", "accuracy_size", "accuracy_size_svg"]
+
+WHISKER = "".join(
+    line(*ends, "whisker float") for ends in ((10, -8, 10, 8), (6, -8, 14, -8), (6, 8, 14, 8))
 )
-from quantkit.result import Result
-
-__all__ = ["accuracy_size_svg", "style_of"]
-
-_RING = 21.0  # radius of float's disc
-_LARGEST = 46.0  # radius of any disc
+"""Sign of an interval in a legend."""
 
 
 def accuracy_size_svg(
-    result: Result,
-    *,
-    width: int = 860,
-    standalone: bool = True,
-    theme: Theme | Literal["auto"] = "auto",
+    result: Result, *, width: int = 860, theme: Theme | Literal["auto"] = "auto"
 ) -> str:
-    """Draw it.
+    """Draw it as a file of its own; `theme` "auto" follows the reader's."""
+    return chart_svg(accuracy_chart(result), width=width, theme=theme)
 
-    Args:
-        result: Of an evaluation.
-        width: In pixels; below 560 the names go without their figures.
-        standalone: A file of its own, with its style, ground and title; else it belongs into the page.
-        theme: Of a file of its own; "auto" follows the reader's.
-    """
-    found = points(result)
-    edge = 20.0 if standalone else 0.0
-    frame = frame_of(found, width, edge, small=width < NARROW)
-    content = ground(found, frame, edge)
-    content += _marks(found, frame)
-    below = frame.plot.y + frame.plot.height + 62
-    drawn, height = legend(
-        found,
-        edge,
-        below,
-        width - 2 * edge,
-        listed=frame.listed,
-        band=frame.window.holds(found.reference),
+
+def accuracy_size(result: Result, *, width: int) -> str:
+    """Draw it for the page."""
+    return chart_svg(accuracy_chart(result), width=width)
+
+
+def accuracy_chart(result: Result) -> Chart:
+    """Lay out the picture: the main metric if there is one, else the worst output's SQNR."""
+    metric = result.float_model.metric
+    failed = {v.candidate for v in result.verdicts if v.outcome == "fail"}
+    limits = {rule.key: rule.limit for rule in result.rules}
+    saved = limits.get("min_size_reduction")
+    across = [Axis("size, % of float", None if saved is None else 100 * (1 - saved), 6.0)]
+    if any(m.typical_latency for m in result.candidates):
+        across.append(Axis("time, multiple of float's", limits.get("max_latency_ratio"), 0.06))
+    places = {p: m for p, m in enumerate(result.models) if p and _is_measured(m, metric)}
+    labels = labels_for([m.name for m in places.values()])
+    marks = tuple(
+        _mark(model, place, metric, label, panels=len(across), failed=model.name in failed)
+        for (place, model), label in zip(places.items(), labels, strict=True)
     )
-    content += drawn
-    height += edge
-    label = f"{found.label} against size, {len(found.candidates)} candidates"
-    if standalone:
-        title = text(edge, 34, shorten(result.title, width - 2 * edge, 19), "title")
-        below_all = tag("style", style_of(theme)) + rect(0, 0, width, height, "ground")
-        content = below_all + title + content
-    return picture(width, height, label, content)
+    missing = [m.name for p, m in enumerate(result.models) if p and p not in places]
+    costs = " and ".join(axis.label.partition(",")[0] for axis in across)
+    label = _label(metric)
+    return Chart(
+        title=result.title,
+        label=label,
+        described=f"{label} against {costs}, {len(marks)} candidates",
+        reference=_mark(result.float_model, 0, metric, "", panels=len(across)),
+        marks=marks,
+        across=tuple(across),
+        upwards=metric is None or metric.higher_is_better,
+        limit=_limit(metric, limits.get("max_drop")),
+        limits=_limit_words(metric, limits),
+        bounds=(0.0, 100.0) if metric is not None and metric.is_fraction else (-inf, inf),
+        keys=((WHISKER, f"whisker: {_whiskers(result, metric)}"),)
+        if any(m.low is not None for m in marks)
+        else (),
+        note=f"not in the picture, for want of a figure: {', '.join(missing)}" if missing else "",
+    )
 
 
-def style_of(theme: Theme | Literal["auto"]) -> str:
-    """Return the style sheet of a picture that is a file of its own."""
-    css = (files("quantkit.evaluate.report") / "templates" / "plot.css").read_text(encoding="utf-8")
-    if theme != "auto":
-        return resolved(css, theme)
-    return resolved(css, "light") + f"@media (prefers-color-scheme:dark){{{resolved(css, 'dark')}}}"
+def _is_measured(model: Evaluated, metric: Metric | None) -> bool:
+    if metric is not None:
+        return model.metric is not None
+    return model.worst_output is not None and model.worst_output.db > -inf
 
 
-def _radius(time: float | None) -> float:
-    """Area in proportion to time."""
-    return SIGN + 2 if time is None else max(SIGN + 1, min(_LARGEST, _RING * sqrt(max(time, 0.0))))
+def _label(metric: Metric | None) -> str:
+    if metric is None:
+        return "signal to noise of the worst output, dB"
+    unit = ", %" if metric.is_fraction else ""
+    return f"{metric.name}{unit}" + ("" if metric.higher_is_better else " (less is better)")
 
 
-def _marks(found: Points, frame: Frame) -> str:
-    rows = found.candidates
-    spots = [(frame.across.scale(100 * p.x), frame.height(p)) for p in rows]
-    spots = apart(spots, [frame.extent(p) for p in rows])
-    home = frame.across.reference, frame.height(found.reference)
-    # large discs lie below small ones, so that each can be pointed at
-    order = sorted(range(len(rows)), key=lambda i: -_radius(rows[i].time))
-    marks = "".join(_disc(rows[i], *spots[i]) for i in order) + _mark(found.reference, *home, frame)
-    marks += "".join(_mark(rows[i], *spots[i], frame) for i in range(len(rows)))
-    names = ""
-    if not frame.listed:
-        placed = _places(found, spots, home, frame)
-        names = "".join(_name(p, at, frame) for p, at in zip(rows, placed, strict=True))
-    return marks + names + _float_name(found.reference, *home, frame)
+def _limit(metric: Metric | None, allowed: float | None) -> float | None:
+    if metric is None or allowed is None:
+        return None
+    worst = metric.value - allowed if metric.higher_is_better else metric.value + allowed
+    return worst * numbers.metric_scale(metric)
 
 
-def _float_name(point: Point, x: float, y: float, frame: Frame) -> str:
-    """Write float's name above its disc, or above its whisker where that is drawn."""
-    top = y - _radius(point.time)
-    if not frame.window.holds(point):
-        top = min(top, frame.extent(point)[0])
-    room = min(120.0, 2 * (frame.plot.x + frame.plot.width - x))
-    return text(x, top - 8, shorten(point.name, room), "name", "middle")
+def _whiskers(result: Result, metric: Metric | None) -> str:
+    paired = [
+        m.metric.drop_interval for m in result.candidates if m.metric and m.metric.drop_interval
+    ]
+    if metric is not None and paired:
+        return f"{numbers.percent(paired[0].confidence)} interval of the difference"
+    return "interval of the figure"
 
 
-def _disc(point: Point, x: float, y: float) -> str:
-    if point.time is None:
-        return ""
-    ring = tag("circle", cx=x, cy=y, r=_RING, class_="ring")
-    return tag("circle", cx=x, cy=y, r=_radius(point.time), class_=f"disc {point.look.css}") + ring
+def _limit_words(metric: Metric | None, limits: dict[str, float]) -> str:
+    """Name the rules that the picture has lines for."""
+    words = []
+    if metric is not None and "max_drop" in limits:
+        words.append(f"drop {numbers.difference(limits['max_drop'], metric)}")
+    if "min_size_reduction" in limits:
+        words.append(f"size {numbers.percent(1 - limits['min_size_reduction'])}")
+    if "max_latency_ratio" in limits:
+        words.append(f"time {numbers.ratio(limits['max_latency_ratio'])}")
+    return f"gate: {', '.join(words)}" if words else ""
 
 
-def _mark(point: Point, x: float, y: float, frame: Frame) -> str:
-    css = point.look.css
-    parts = [tag("circle", cx=x, cy=y, r=_radius(point.time), class_="hit")]
-    parts += [_disc(point, x, y)] if css == "float" else []
-    on_scale = frame.window.shows(point)
-    has_band = css == "float" and frame.window.holds(point)
-    if on_scale and not has_band and point.low is not None and point.high is not None:
-        ends = [(frame.y.clamped(v), v) for v in (point.low, point.high)]
-        parts += [line(x, ends[0][0], x, ends[1][0], f"whisker {css}")]
-        parts += [_end(x, end, value, frame, css) for end, value in ends]
-    if point.y is not None and not on_scale:
-        down = frame.height(point) > frame.plot.y + frame.plot.height / 2
-        parts += [text(x, y + (20 if down else -11), "↓" if down else "↑", "tick", "middle")]
-    parts += [shape(point.look.shape, x, y, SIGN, f"sign {css}")]
-    return mark("".join(parts), point.tip)
+def _mark(
+    model: Evaluated,
+    place: int,
+    metric: Metric | None,
+    label: str,
+    *,
+    panels: int,
+    failed: bool = False,
+) -> Mark:
+    y, low, high = _height(model, metric)
+    time = model.typical_latency.ratio if model.typical_latency else None
+    if metric is not None:
+        merit = numbers.metric_value(model.metric)
+    else:
+        merit = numbers.sqnr(model.worst_output) if place else "float"
+    words = [merit, f"{numbers.percent(model.size.ratio)} size"]
+    words += [f"{numbers.ratio(time)} time"] if time is not None else []
+    words += ["fails the gate"] if failed else []
+    return Mark(
+        name=model.name,
+        look=look(place),
+        x=(100 * model.size.ratio, time)[:panels],
+        y=y,
+        low=low,
+        high=high,
+        words=" · ".join(words),
+        tip=_tip(model, metric, merit),
+        label=label,
+        failed=failed,
+    )
 
 
-def _end(x: float, y: float, value: float, frame: Frame, css: str) -> str:
-    """Draw the end of a whisker: a bar, or an arrow where it goes on beyond the picture."""
-    if frame.window.outside(value):
-        up = value > frame.window.high
-        return arrow(x, y, 0, -1 if up else 1, f"whisker {css}")
-    return line(x - 5, y, x + 5, y, f"whisker {css}")
+def _height(model: Evaluated, metric: Metric | None) -> tuple[float | None, ...]:
+    if metric is None:
+        output = model.worst_output
+        if output is None or output.sqnr_db is None:
+            return None, None, None
+        found = output.sqnr_interval
+        return output.sqnr_db, found.low if found else None, found.high if found else None
+    own = model.metric
+    if own is None:
+        return None, None, None
+    scale = numbers.metric_scale(own)
+    low, high = (own.interval.low, own.interval.high) if own.interval else (own.value, own.value)
+    if own.drop is not None and own.drop_interval is not None:
+        sign = -1 if own.higher_is_better else 1
+        ends = [metric.value + sign * d for d in (own.drop_interval.low, own.drop_interval.high)]
+        low, high = min(ends), max(ends)
+    return own.value * scale, low * scale, high * scale
 
 
-def _words(point: Point, frame: Frame) -> tuple[str, str]:
-    note = "fails the gate" if point.failed else ""
-    if frame.small:
-        return shorten(point.name, 150, 13), note
-    return shorten(point.name, 330, 13), " · ".join(w for w in (point.words, note) if w)
-
-
-def _places(
-    found: Points, spots: list[tuple[float, float]], home: tuple[float, float], frame: Frame
-) -> list[Placed]:
-    """Place the names: signs, whiskers and names must not be covered, lines should not, discs may."""
-    wanted, taken, plot = [], [], frame.plot
-    for point, (x, y) in zip(found.candidates, spots, strict=True):
-        first, second = _words(point, frame)
-        wide = max(text_width(first, 14), text_width(second, 12)) + 4
-        r, (top, bottom) = _radius(point.time), frame.extent(point)
-        wanted.append((x, y, min(r, _RING), wide, 32.0 if second else 17.0))
-        taken += [(Box(x - 8, top, 16, bottom - top), SOLID)]
-        taken += [(Box(x - r, y - r, 2 * r, 2 * r), 0.7)]
-    lines = [frame.height(found.reference)]
-    lines += [frame.y.clamped(found.limit)] if found.limit is not None else []
-    taken += [(Box(plot.x, y - 2, plot.width, 4), 1.5) for y in lines]
-    taken += [(Box(home[0] - 48, home[1] - 46, 96, 70), SOLID)]
-    taken += [(box, SOLID) for box in gate_words(found, frame)]
-    return place(wanted, taken, Box(plot.x + 2, plot.y - 2, plot.width, plot.height))
-
-
-def _name(point: Point, at: Placed, frame: Frame) -> str:
-    first, second = _words(point, frame)
-    box, parts = at.box, []
-    if at.leader is not None:
-        parts.append(line(*at.leader, "leader"))
-    parts.append(text(at.x, box.y + 13, first, "name", at.anchor))
-    if second:
-        css = "figures fails" if point.failed else "figures"
-        parts.append(text(at.x, box.y + 28, second, css, at.anchor))
-    return "".join(parts)
+def _tip(model: Evaluated, metric: Metric | None, merit: str) -> str:
+    own = model.metric
+    sampled = own is not None and own.drop is None and own.interval is not None
+    spread = f" ({numbers.value_interval(own)})" if own is not None and sampled else ""
+    lines = [model.name, f"{metric.name if metric else 'SQNR'}: {merit}{spread}"]
+    if model.metric is not None and model.metric.drop is not None:
+        unit = numbers.drop_unit(model.metric)
+        lines.append(f"drop: {numbers.drop(model.metric)} {unit}")
+    lines.append(
+        f"size: {numbers.size(model.size.disk)}, {numbers.percent(model.size.ratio)} of float"
+    )
+    timed = model.typical_latency
+    if timed is not None:
+        spread = f" ({numbers.interval(timed.ratio_interval)})" if timed.ratio_interval else ""
+        lines.append(
+            f"time: {numbers.significant(timed.median_ms)} ms, {numbers.ratio(timed.ratio)}{spread}"
+        )
+    return "\n".join(lines)

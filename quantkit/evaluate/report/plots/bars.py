@@ -1,126 +1,29 @@
 """Bars of several models on one scale.
 
-Where the bytes are, what part of the products runs in integers, which operators came and went, and which layers of a
-candidate bring most of the noise.
+Where the bytes are, what part of the products runs in integers, and which layers of a candidate bring most of the noise.
 """
 
 from collections import Counter
 from dataclasses import dataclass
 
 from quantkit.evaluate.report import numbers
-from quantkit.evaluate.report.numbers import MINUS
 from quantkit.evaluate.report.palette import Look, look
-from quantkit.evaluate.report.plots.svg import (
-    NARROW,
-    Scale,
-    line,
-    mark,
-    names_width,
-    picture,
-    rect,
-    shape,
-    shorten,
-    tag,
-    text,
-    text_width,
-)
-from quantkit.result import Changes, Evaluated, Layer, Layers, Result, Runtime
+from quantkit.evaluate.report.plots.svg import mark, picture, rect, shape, text
+from quantkit.evaluate.report.plots.widths import NARROW, names_width, shorten, text_width
+from quantkit.result import Evaluated, Layer, Layers, Result, Runtime
 
-__all__ = ["Bar", "Segment", "causes", "layers", "operators", "runs", "size_bars", "stacked_bars"]
+__all__ = ["Bar", "Segment", "causes", "layers", "runs", "size_bars", "stacked_bars"]
 
 
-def layers(found: Layers, look: Look, *, width: int) -> str:
-    """Draw the share of the noise that each of the worst layers brings alone; "" if nothing drifts.
-
-    Args:
-        found: The layers, the noisiest first.
-        look: The model's colour and sign.
-        width: Of the picture, in pixels.
-    """
-    worst = [layer for layer in found.layers if layer.share > 0][:_SHOWN]
-    if not worst:
-        return ""
-    small = width < NARROW
-    room = names_width((layer.node for layer in worst), width, 0.1, 12) + 12
-    left, right = (8.0, width - 64.0) if small else (room, width - 90.0)
-    height = 40.0 if small else 25.0
-    scale = Scale(0, max(layer.share for layer in worst) * 100, left, right)
-    top, bottom = 22.0, 22.0 + height * len(worst)
-    parts = [text(left, 11, "share of the noise, %", "tick")]
-    for value, words in scale.ticks(4):
-        parts += [line(scale(value), top, scale(value), bottom, "grid")]
-        parts += [text(scale(value), bottom + 15, words, "tick", "middle")]
-    for place, layer in enumerate(worst):
-        y = top + height * (place + (0.74 if small else 0.5))
-        parts.append(_layer(layer, look, scale, y, width, small=small))
-    return picture(width, bottom + 22, "layers by their share of the noise", "".join(parts))
-
-
-def _layer(layer: Layer, look: Look, scale: Scale, y: float, width: float, *, small: bool) -> str:
-    x = scale(layer.share * 100)
-    room = width - 4 if small else scale.start - 12
-    name = shorten(layer.node, room, 12)
-    parts = [rect(0, y - (24 if small else 12), width, 36 if small else 24, "hit")]
-    parts += [line(scale.start, y, x, y, f"stem {look.css}")]
-    parts += [shape(look.shape, x, y, 5, f"sign {look.css}")]
-    at = (0, y - 12, "start") if small else (scale.start - 10, y + 4, "end")
-    parts += [text(at[0], at[1], name, "node", at[2])]
-    alone = numbers.decibel(layer.alone_db, "no error")
-    parts += [text(x + 11, y + 4, alone, "figures")]
-    tip = [layer.node, f"{layer.op_type}, {numbers.percent(layer.share)} of the noise"]
-    tip += [f"alone: {alone} at the output"]
-    tip += [layer.fix] if layer.fix else []
-    return mark("".join(parts), "\n".join(tip))
-
-
-_SHOWN = 16
-
-
-def operators(changes: Changes, look: Look, *, width: int) -> str:
-    """Draw before and after for the operators whose number changed most; "" if none did.
-
-    Args:
-        changes: How many of each operator there are before and after.
-        look: The model's colour and sign.
-        width: Of the picture, in pixels.
-    """
-    most = sorted(changes.operators, key=lambda o: (-abs(o.after - o.before), o.op_type))[:_SHOWN]
-    if not most:
-        return ""
-    small = width < NARROW
-    left, right = (width * 0.46 if small else width * 0.27), width - 54.0
-    height = 26.0
-    scale = Scale(0, max(max(o.before, o.after) for o in most), left, right)
-    top, bottom = 26.0, 26.0 + height * len(most)
-    parts = [_operators_legend(look, left)]
-    for value, words in scale.ticks(4):
-        if value == int(value):
-            parts += [line(scale(value), top, scale(value), bottom, "grid")]
-            parts += [text(scale(value), bottom + 15, words.split(".")[0], "tick", "middle")]
-    for place, change in enumerate(most):
-        y = top + height * (place + 0.5)
-        before, after = scale(change.before), scale(change.after)
-        name = shorten(change.op_type, left - 14, 13)
-        sign = "+" if change.after > change.before else MINUS
-        difference = f"{sign}{abs(change.after - change.before)}"
-        inside = rect(0, y - 13, width, 26, "hit")
-        inside += line(before, y, after, y, f"stem {look.css}")
-        inside += tag("circle", cx=before, cy=y, r=4.5, class_="hollow")
-        inside += shape(look.shape, after, y, 5, f"sign {look.css}")
-        inside += text(left - 12, y + 4, name, "name", "end")
-        inside += text(max(before, after) + 11, y + 4, difference, "figures")
-        tip = f"{change.op_type}: {change.before} before, {change.after} after"
-        parts.append(mark(inside, tip))
-    return picture(width, bottom + 22, "operators before and after", "".join(parts))
-
-
-def _operators_legend(look: Look, x: float) -> str:
-    parts = [tag("circle", cx=x, cy=8, r=4.5, class_="hollow"), text(x + 10, 12, "before", "tick")]
-    parts += [shape(look.shape, x + 72, 8, 5, f"sign {look.css}")]
-    return "".join([*parts, text(x + 83, 12, "after", "tick")])
-
-
+_SHOWN = 16  # of the worst layers
+_COLOURS = 7  # the largest causes; the rest is one part
 _HEIGHT = 24.0
+_KINDS = {
+    "integer": ("r0", "in integers"),
+    "dynamic": ("r1", "in integers, ranges taken at run time"),
+    "gone": ("r2", "fused or folded away"),
+    "float": ("r3", "in float"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +38,10 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One model's parts."""
+    """The parts of one model, or of what has no sign of its own."""
 
     name: str
-    look: Look
+    look: Look | None
     words: str
     segments: tuple[Segment, ...]
 
@@ -159,22 +62,20 @@ def stacked_bars(
     room = float(width) if small else width * 0.84 - left
     longest = max((sum(s.length for s in bar.segments) for bar in bars), default=1.0) or 1.0
     y, parts = 4.0, []
-    drawn, y = _legend(legend, float(width), y)
+    drawn, y = _legend(legend, float(width), y) if legend else ("", y)
     parts.append(drawn)
     for bar in bars:
-        if small:
-            parts += [shape(bar.look.shape, 6, y + 9, 4.6, f"fill {bar.look.css}")]
-            name = shorten(bar.name, width - text_width(bar.words, 12) - 28, 13)
-            parts += [text(16, y + 13, name, "name")]
-            parts += [text(width, y + 13, bar.words, "figures", "end")]
-            y += 20
-        else:
-            parts += [shape(bar.look.shape, 6, y + 12, 4.6, f"fill {bar.look.css}")]
-            parts += [text(16, y + 16, shorten(bar.name, left - 26, 13), "name")]
+        start, at = (0.0, y + 13) if small else (0.0, y + 16)
+        if bar.look is not None:
+            parts += [shape(bar.look.shape, 6, at - 4, 4.6, f"fill {bar.look.css}")]
+            start = 16.0
+        end = width - text_width(bar.words, 12) - 12 if small else left - 10
+        parts += [text(start, at, shorten(bar.name, end - start, 13), "name")]
+        y += 20 if small else 0
         end, segments = _segments(bar, left, room / longest, y)
         parts.append(segments)
-        if not small:
-            parts.append(text(end + 10, y + 16, bar.words, "figures"))
+        words = (float(width), at, bar.words, "figures", "end")
+        parts.append(text(*words) if small else text(end + 10, at, bar.words, "figures"))
         y += _HEIGHT + 12
     return picture(width, y, label, "".join(parts))
 
@@ -200,9 +101,6 @@ def _legend(legend: tuple[tuple[str, str], ...], width: float, y: float) -> tupl
         parts += [rect(x, y + 1, 12, 12, css), text(x + 18, y + 11, words, "tick")]
         x += wide
     return "".join(parts), y + 28
-
-
-_COLOURS = 7  # the largest causes; the rest is one part
 
 
 def causes(result: Result) -> list[str]:
@@ -251,14 +149,6 @@ def _size_bars_segments(
     )
 
 
-_KINDS = {
-    "integer": ("r0", "in integers"),
-    "dynamic": ("r1", "in integers, ranges taken at run time"),
-    "gone": ("r2", "fused or folded away"),
-    "float": ("r3", "in float"),
-}
-
-
 def runs(result: Result, *, width: int) -> str:
     """Draw the shares; "" if no model's runtime was looked at."""
     bars = tuple(
@@ -296,3 +186,24 @@ def _runs_segments(name: str, runtime: Runtime) -> tuple[Segment, ...]:
         for kind, (css, words) in _KINDS.items()
         if counts.get(kind)
     )
+
+
+def layers(found: Layers, look: Look, *, width: int) -> str:
+    """Draw the share of the noise that each of the worst layers brings alone; "" if nothing drifts."""
+    bars = tuple(
+        Bar(
+            layer.node,
+            None,
+            f"{numbers.percent(layer.share)} · {numbers.decibel(layer.alone_db, 'no error')}",
+            (Segment(layer.share, f"fill {look.css}", "", _layer_tip(layer)),),
+        )
+        for layer in [layer for layer in found.layers if layer.share > 0][:_SHOWN]
+    )
+    label = "layers by their share of the noise"
+    return stacked_bars(bars, (), width=width, label=label) if bars else ""
+
+
+def _layer_tip(layer: Layer) -> str:
+    tip = [layer.node, f"{layer.op_type}, {numbers.percent(layer.share)} of the noise"]
+    tip += [f"alone: {numbers.decibel(layer.alone_db, 'no error')} at the output"]
+    return "\n".join([*tip, *([layer.fix] if layer.fix else [])])

@@ -9,23 +9,12 @@ from statistics import median_low
 
 from quantkit.evaluate.report import numbers
 from quantkit.evaluate.report.palette import Look, look
-from quantkit.evaluate.report.plots.svg import (
-    NARROW,
-    Scale,
-    arrow,
-    line,
-    mark,
-    names_width,
-    nice_step,
-    picture,
-    rect,
-    shape,
-    shorten,
-    text,
-    text_width,
-)
+from quantkit.evaluate.report.plots.scales import Scale, nice_step
+from quantkit.evaluate.report.plots.svg import arrow, line, mark, picture, rect, shape, text
+from quantkit.evaluate.report.plots.widths import NARROW, names_width, shorten, text_width
 from quantkit.result import (
     SAME_DB,
+    Changes,
     Evaluated,
     Interval,
     Latency,
@@ -35,10 +24,11 @@ from quantkit.result import (
     SampleSqnr,
 )
 
-__all__ = ["Group", "Row", "forest", "interval_plot", "latency", "samples"]
+__all__ = ["Group", "Row", "forest", "interval_plot", "latency", "operators", "samples"]
 
 _TENTH_DB = 20.0  # an error of a tenth
 _PAD = 0.06
+_SHOWN = 16  # operators
 _FAR = 3.0  # as many times the usual distance from the reference, and a figure is cut off
 
 
@@ -145,12 +135,12 @@ def _row(row: Row, scale: Scale, y: float, width: float, *, small: bool) -> str:
     parts += [line(low, y, high, y, f"whisker {css}")]
     parts += [
         line(end, y - 5, end, y + 5, f"whisker {css}")
-        if scale.low <= value <= scale.high
+        if scale.holds(value)
         else arrow(end, y, 1 if value > scale.high else -1, 0, f"whisker {css}")
         for end, value in ((low, row.low), (high, row.high))
     ]
     parts += [shape(row.look.shape, x, y, 5.5, f"sign {css}")]
-    if not scale.low <= row.value <= scale.high:
+    if not scale.holds(row.value):
         shift, sign, anchor = (9, "→", "start") if row.value > scale.high else (-9, "←", "end")
         parts += [text(x + shift, y + 4, sign, "name", anchor)]
     room = width - text_width(row.words, 12) - 12 if small else scale.start - 10
@@ -279,3 +269,25 @@ def _sample_row(model: Evaluated, output: OutputDrift, found: SampleSqnr, place:
         words=f"{numbers.decibel(found.p1)} ({numbers.interval(ends, digits=1)})",
         tip=f"{model.name}\n{output.output}: {numbers.per_sample(found)}\n{found.samples:,} samples",
     )
+
+
+def operators(changes: Changes, look: Look, *, width: int) -> str:
+    """Draw before and after for the operators whose number changed most; "" if none did."""
+    most = sorted(changes.operators, key=lambda o: (-abs(o.after - o.before), o.op_type))[:_SHOWN]
+    rows = tuple(
+        Row(
+            name=change.op_type,
+            look=look,
+            value=change.after,
+            low=min(change.before, change.after),
+            high=max(change.before, change.after),
+            words=f"{change.before} \N{RIGHTWARDS ARROW} {change.after}",
+            tip=f"{change.op_type}: {change.before} before, {change.after} after",
+        )
+        for change in most
+    )
+    if not rows:
+        return ""
+    axis = "from the number before to the number after, which has the sign"
+    group = Group(title="nodes of each operator", axis=axis, reference=0.0, rows=rows, floor=0.0)
+    return interval_plot((group,), width=width, label="operators before and after")

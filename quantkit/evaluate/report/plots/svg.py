@@ -1,77 +1,22 @@
-"""Elements of a picture: escaped always, short numbers, shapes; and scales, from figures to places."""
+"""Elements of a picture: escaped always, short numbers, shapes."""
 
-import unicodedata
-from collections.abc import Iterable
-from dataclasses import dataclass
 from html import escape
-from math import ceil, cos, floor, log10, pi, sin
+from math import cos, pi, sin
 
-from quantkit.evaluate.report.numbers import decimals
 from quantkit.evaluate.report.palette import Look, Shape
 from quantkit.text import printable
 
 __all__ = [
-    "NARROW",
-    "Scale",
     "arrow",
     "key",
     "line",
     "mark",
-    "names_width",
-    "nice_step",
     "picture",
     "rect",
     "shape",
-    "shorten",
     "tag",
     "text",
-    "text_width",
 ]
-
-
-def nice_step(span: float, count: int) -> float:
-    """Return 1, 2 or 5 times a power of ten so that about `count` steps make the span."""
-    rough = max(span, 1e-12) / max(count, 1)
-    power: float = 10.0 ** floor(log10(rough))
-    return next(power * m for m in (1, 2, 5, 10) if power * m >= rough * 0.999)
-
-
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """A straight scale: `low` lies at `start`, `high` at `end`."""
-
-    low: float
-    high: float
-    start: float
-    end: float
-
-    def __call__(self, value: float) -> float:
-        """Return the place of a figure."""
-        span = self.high - self.low or 1.0
-        return self.start + (value - self.low) / span * (self.end - self.start)
-
-    def clamped(self, value: float) -> float:
-        """Return the place of a figure, at the edge for what lies beyond."""
-        return self(min(max(value, self.low), self.high))
-
-    def ticks(self, count: int) -> list[tuple[float, str]]:
-        """Return round figures on the scale with their words, all with the same decimals."""
-        step = nice_step(self.high - self.low, count)
-        digits = max(0, -floor(log10(step) + 1e-9))
-        first, last = ceil(self.low / step - 1e-9), floor(self.high / step + 1e-9)
-        return [(i * step, decimals(i * step, digits)) for i in range(first, last + 1)]
-
-
-_ELLIPSIS = "…"
-_NAMES = 0.42  # of the width at most, for names
-_SHORTEST = 3  # characters of what was cut
-NARROW = 560
-"""Below this width, in pixels, names go above figures instead of beside them."""
-# Widths in sizes of the font, as in Helvetica and its like: no font is at hand.
-_WIDTHS = dict.fromkeys("ijl'|", 0.25) | dict.fromkeys(" .,:;!·/ftI\xa0", 0.31)
-_WIDTHS |= dict.fromkeys("r()[]-", 0.36) | dict.fromkeys("mwMW%@", 0.86)
-_LETTER, _CAPITAL, _IDEOGRAPH = 0.56, 0.7, 1.1
-_WIDE = {"W", "F"}
 
 
 def _number(value: float | str) -> str:
@@ -229,51 +174,3 @@ def picture(width: float, height: float, label: str, content: str) -> str:
         role="group",
         aria_label=label,
     )
-
-
-def text_width(content: str, size: float = 13) -> float:
-    """Estimate how wide words are."""
-    return size * sum(map(_letter_width, content))
-
-
-def _letter_width(letter: str) -> float:
-    if unicodedata.east_asian_width(letter) in _WIDE:
-        return _IDEOGRAPH
-    return _WIDTHS.get(letter, _CAPITAL if letter.isupper() else _LETTER)
-
-
-def shorten(content: str, width: float, size: float = 13) -> str:
-    """Cut the middle out of a long text: names of nodes differ at both ends.
-
-    Args:
-        content: The text.
-        width: What it may take, in pixels.
-        size: Of the letters, in pixels.
-    """
-    whole = text_width(content, size)
-    if whole <= width or len(content) <= _SHORTEST + 1:
-        return content
-    room = min(int(len(content) * width / whole), len(content) - 2)  # and the dots
-    while (short := _cut(content, room)) and text_width(short, size) > width and room > _SHORTEST:
-        room -= 1
-    return short
-
-
-def names_width(names: Iterable[str], width: float, least: float, size: float = 13) -> float:
-    """Return how much of a picture's width its names take: what the longest needs, within bounds.
-
-    Args:
-        names: Of the rows.
-        width: Of the picture, in pixels.
-        least: What is given to names at least, in pixels.
-        size: Of the letters, in pixels.
-    """
-    longest = max((text_width(name, size) for name in names), default=0.0)
-    return min(max(longest, width * least), width * _NAMES)
-
-
-def _cut(content: str, room: int) -> str:
-    """Keep so many characters, two thirds of them from the end."""
-    kept = max(room, _SHORTEST)
-    head = kept // 3
-    return content[:head] + _ELLIPSIS + content[len(content) - (kept - head) :]

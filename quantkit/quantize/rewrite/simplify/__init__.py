@@ -2,32 +2,29 @@
 
 A pass is a function ``(model) -> changes``: in place, linear in the number of nodes, in all graphs. Passes rely
 on `quantkit.model.graph.normalize`. Outputs keep their names, inputs are untouched.
-
-Passes of other packages are entry points of the group "quantkit.passes" (`find_pass`). They run after the built-in ones,
-and only when they are asked for: what is installed changes nothing by itself.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import get_close_matches
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import onnx_ir as ir
 
-from calibrators.plugins import Plugins
-from quantkit.errors import ModelError, UsageError, VerifyError
-from quantkit.model.graph.messages import root_cause
+from quantkit.errors import ModelError, UsageError
 from quantkit.model.graph.shapes import infer, shapes
-from quantkit.quantize.rewrite.simplify.batchnorm import batchnorm, matmul_add, scale_shift
+from quantkit.quantize.rewrite.simplify.batchnorm import batchnorm, scale_shift
 from quantkit.quantize.rewrite.simplify.constants import constants
-from quantkit.quantize.rewrite.simplify.noops import identity, noops, transposes
+from quantkit.quantize.rewrite.simplify.initializers import initializers
+from quantkit.quantize.rewrite.simplify.matmul_add import matmul_add
+from quantkit.quantize.rewrite.simplify.noops import identity, noops
 from quantkit.quantize.rewrite.simplify.patterns import global_pool, hard_sigmoid
-from quantkit.quantize.rewrite.simplify.subexpressions import initializers, subexpressions
+from quantkit.quantize.rewrite.simplify.subexpressions import subexpressions
+from quantkit.quantize.rewrite.simplify.transposes import transposes
 
-__all__ = ["PASSES", "PLUGINS", "ModelPass", "SimplifyReport", "find_pass", "run_pass", "select"]
-__all__ += ["simplify", "with_pass"]
+__all__ = ["PASSES", "SimplifyReport", "count_operators", "select", "simplify"]
 
 Pass = Callable[[ir.Model], int]
 
@@ -50,19 +47,6 @@ PASSES: Mapping[str, Pass] = MappingProxyType(
     }
 )
 _ROUNDS = 3
-
-PLUGINS = Plugins(group="quantkit.passes", kind="pass", built_in=PASSES, error=UsageError)
-"""The passes of other packages."""
-
-
-class ModelPass(Protocol):
-    """A pass of somebody else's: every `onnx_ir.passes.PassBase` is one, in place or functional.
-
-    The model that it returns computes the same outputs from the same inputs, under the same names.
-    """
-
-    def __call__(self, model: ir.Model, /) -> ir.passes.PassResult:
-        """Return the model, the same object or a new one, and whether anything was modified."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +102,11 @@ def simplify(model: ir.Model, passes: Iterable[str] = PASSES) -> SimplifyReport:
         UsageError: There is no pass of that name.
     """
     chosen = select(passes)
-    before, total, notes = _count(model), Counter(dict.fromkeys(chosen, 0)), dict[str, None]()
+    before, total, notes = (
+        count_operators(model),
+        Counter(dict.fromkeys(chosen, 0)),
+        dict[str, None](),
+    )
     rounds = 0
     while rounds < _ROUNDS:
         rounds += 1
@@ -127,7 +115,11 @@ def simplify(model: ir.Model, passes: Iterable[str] = PASSES) -> SimplifyReport:
         if not any(count for name, count in changes.items() if name != "shapes"):
             break
     return SimplifyReport(
-        before=before, after=_count(model), changes=dict(total), rounds=rounds, notes=tuple(notes)
+        before=before,
+        after=count_operators(model),
+        changes=dict(total),
+        rounds=rounds,
+        notes=tuple(notes),
     )
 
 
@@ -160,87 +152,7 @@ def _round(model: ir.Model, chosen: tuple[str, ...], notes: dict[str, None]) -> 
     return changes
 
 
-def _count(model: ir.Model) -> dict[str, int]:
+def count_operators(model: ir.Model) -> dict[str, int]:
+    """Return how many nodes of each operator there are, subgraphs included."""
     counts = Counter(node.op_type for node in model.graph.all_nodes())
     return dict(sorted(counts.items()))
-
-
-def find_pass(name: str) -> ModelPass:
-    """Import a pass: the entry point of that name, or ``module:attribute``. A class is called without arguments.
-
-    Raises:
-        UsageError: There is none, it cannot be imported, or is no pass.
-    """
-    if ":" in name:
-        found = PLUGINS.import_named(name, "pass")
-    elif name in PASSES:
-        raise UsageError(f"The pass '{name}' is built in, and runs unless it is skipped.")
-    elif name not in (known := PLUGINS.names()[len(PASSES) :]):
-        near = get_close_matches(name, known, 1)
-        hint = f" (did you mean '{near[0]}'?)" if near else ""
-        listed = f"there are {', '.join(known)};" if known else "install its package,"
-        raise UsageError(
-            f"No pass '{name}' is installed{hint}: {listed} or write module:attribute."
-        )
-    else:
-        found = PLUGINS.load(name)
-    if isinstance(found, type):
-        try:
-            found = found()
-        except Exception as e:  # whatever a stranger's class raises
-            raise UsageError(
-                f"The pass '{name}' cannot be made without arguments: {type(e).__name__}: {e}"
-            ) from e
-    if not callable(found):
-        raise UsageError(f"The pass '{name}' is none: it must be callable with an onnx_ir model.")
-    made: ModelPass = found
-    return made
-
-
-def run_pass(name: str, run: ModelPass, model: ir.Model) -> ir.passes.PassResult:
-    """Run a pass of somebody else's, and look at the form of what it returns; what that computes is the caller's to prove.
-
-    Args:
-        name: For messages.
-        run: The pass.
-        model: It may be changed in place.
-
-    Raises:
-        VerifyError: It fails, returns no result, or changes what the model takes and gives.
-    """
-    before = _signature(model)
-    try:
-        result = run(model)
-    except Exception as e:  # whatever a stranger's code raises
-        raise VerifyError(
-            f"The pass '{name}' failed: {type(e).__name__}: {root_cause(e)}; nothing was written."
-        ) from e
-    if not isinstance(result, ir.passes.PassResult):
-        raise VerifyError(
-            f"The pass '{name}' returned {type(result).__name__}, not an onnx_ir.passes.PassResult; nothing was written."
-        )
-    after = _signature(result.model)
-    if before != after:
-        gone, new = (
-            [n for n in some if n not in other]
-            for some, other in ((before, after), (after, before))
-        )
-        named = ", ".join(f"'{text}'" for text in (*gone, *new)) or "their order"
-        raise VerifyError(
-            f"The pass '{name}' changed the model's inputs or outputs ({named}); nothing was written."
-        )
-    for key, value in model.meta.items():  # a new model knows nothing of what was found at load
-        result.model.meta.setdefault(key, value)
-    return result
-
-
-def with_pass(report: SimplifyReport, name: str, result: ir.passes.PassResult) -> SimplifyReport:
-    """Return the report with what one more pass has done."""
-    changes = {**report.changes, name: int(result.modified)}
-    return replace(report, after=_count(result.model), changes=changes)
-
-
-def _signature(model: ir.Model) -> list[str]:
-    """Return what a user of the model sees: names and types of inputs and outputs, in order."""
-    ends = (("input", model.graph.inputs), ("output", model.graph.outputs))
-    return [f"{kind} {value.name}: {value.dtype}" for kind, values in ends for value in values]

@@ -33,12 +33,9 @@ from quantkit.model.graph.edit import (
 )
 from quantkit.model.graph.opset import opset_of
 from quantkit.model.graph.shapes import Dims, dims, dtype, integers, static
+from quantkit.quantize.rewrite.simplify.tied_weights import LEAST_TIED
 
-__all__ = ["LEAST_TIED", "constants", "dimensions"]
-
-LEAST_TIED = (
-    1 << 12
-)  # values of a weight that is stored once for several readers: of less a node is not worth it
+__all__ = ["constants", "dimensions"]
 
 _FROM_INPUT = 4  # the slot of Slice's steps
 Integers = NDArray[np.int64]

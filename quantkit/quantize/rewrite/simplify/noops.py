@@ -17,11 +17,6 @@
 
 Kept where y is an output that x cannot take the name of: x is an input, an initializer, an output itself, or
 lives in an outer graph.
-
-``Transpose(Transpose(x, p), q) = Transpose(x, r)`` with ``r[i] = p[q[i]]``; nothing if r is the identity.
-
-The inner one is fused only if nobody else reads it, so that work never grows; where r is the identity, x is
-there already and the inner one may have other readers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,54 +25,11 @@ from types import MappingProxyType
 import numpy as np
 import onnx_ir as ir
 
-from quantkit.model.graph.edit import bypass, constant, discard, is_op, nodes_of, sole_reader
+from quantkit.model.graph.edit import bypass, constant, is_op, nodes_of
 from quantkit.model.graph.opset import opset_of
 from quantkit.model.graph.shapes import Dims, dims, dtype, integers, static
 
-__all__ = ["identity", "noops", "transposes"]
-
-
-def transposes(model: ir.Model) -> int:
-    """Fuse consecutive Transposes and remove those that cancel; return how many went."""
-    # In order: each one meets a chain that is one node already.
-    return sum(_fuse(node) for node in nodes_of(model) if is_op(node, "Transpose"))
-
-
-def _fuse(outer: ir.Node) -> bool:
-    middle = outer.inputs[0]
-    inner = None if middle is None else middle.producer()
-    if middle is None or inner is None or not is_op(inner, "Transpose"):
-        return False
-    source, composed = inner.inputs[0], _composed(inner, outer)
-    if source is None or composed is None:
-        return False
-    if list(composed) == sorted(composed):
-        cancelled = bypass(outer, source)
-        if _is_unread(middle):
-            discard(inner)
-        return cancelled
-    if sole_reader(middle) is not outer:
-        return False
-    outer.replace_input_with(0, source)
-    outer.attributes["perm"] = ir.AttrInt64s("perm", composed)
-    discard(inner)
-    return True
-
-
-def _is_unread(value: ir.Value) -> bool:
-    """Say whether nobody needs a value any more."""
-    return not value.uses() and not value.is_graph_output()
-
-
-def _composed(inner: ir.Node, outer: ir.Node) -> Sequence[int] | None:
-    """Return r; None if a permutation is the default one and the rank is not known."""
-    p, q = (integers(node, -1, "perm") for node in (inner, outer))
-    if p is None and q is None:
-        return ()  # twice reversed, whatever the rank
-    rank = len(q or ()) if p is None else len(p)
-    p = tuple(range(rank))[::-1] if p is None else p
-    q = tuple(range(rank))[::-1] if q is None else q
-    return [p[i] for i in q] if len(p) == len(q) else None
+__all__ = ["identity", "noops"]
 
 
 def identity(model: ir.Model) -> int:

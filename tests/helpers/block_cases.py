@@ -11,15 +11,15 @@ from builders import Array, Shape, graph, model, node, weight
 from onnx import TensorProto
 
 from quantkit.model.graph.load import load
-from quantkit.model.graph.messages import to_proto
 from quantkit.model.graph.opset import raise_opset
+from quantkit.model.graph.protos import to_proto
 from quantkit.model.graph.save import copy_of
 from quantkit.model.graph.view import view_of
 from quantkit.numerics.blocks import BlockCodes, as_rows, fit_blocks, from_rows
 from quantkit.quantize.emit.blocks import emit_blocks
 from quantkit.quantize.plan import Plan, plan_blocks
 from quantkit.quantize.plan.model import SolvedIntegers
-from quantkit.quantize.rewrite.simplify.subexpressions import tie_weights
+from quantkit.quantize.rewrite.simplify.tied_weights import tie_weights
 from quantkit.settings import WeightsSettings
 
 ROWS, WIDTH = 4200, 256  # of a table that is large enough to be looked up in blocks

@@ -18,10 +18,10 @@ from onnxruntime.quantization import quantize_dynamic as ort_dynamic
 
 from quantkit.errors import ModelError
 from quantkit.model.graph.load import load
-from quantkit.model.graph.size.by_cause import Accounts, ByteRanges, account
+from quantkit.model.graph.size import Accounts, ByteRanges, account
 from quantkit.pipeline.inspect import inspect_model
 
-MODELS_FOLDER = Path(__file__).resolve().parents[4] / "shared" / "models"
+MODELS_FOLDER = Path(__file__).resolve().parents[3] / "shared" / "models"
 REAL = sorted(MODELS_FOLDER.rglob("*.onnx")) if MODELS_FOLDER.is_dir() else []
 TYPES = [TensorProto.FLOAT, TensorProto.INT8, TensorProto.UINT8, TensorProto.INT4]
 TYPES += [TensorProto.INT64, TensorProto.FLOAT16, TensorProto.STRING, TensorProto.BOOL]
@@ -89,7 +89,12 @@ def graphs(draw: st.DrawFn, outer: Sequence[str] = (), depth: int = 0) -> onnx.G
 def test_random_models_add_up(
     part: onnx.GraphProto, body: onnx.GraphProto, sparse: int | None, location: str | None
 ) -> None:
-    function = onnx.FunctionProto(name="F", domain="local", node=body.node, output=["v5_0"])
+    function = onnx.FunctionProto(
+        name="F",
+        domain="local",
+        node=body.node,
+        output=[out for n in body.node[:1] for out in n.output],
+    )
     proto = model(part, functions=[function])
     if sparse is not None:
         values = numpy_helper.from_array(weight(sparse), "sparse")

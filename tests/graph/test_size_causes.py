@@ -9,7 +9,7 @@ from builders import MS, Array, graph, matmul_model, model, node, save, weight
 from graph.cases import function_model, if_model, loop_model
 from onnx import TensorProto, helper, numpy_helper
 
-from quantkit.model.graph.size.by_cause import account
+from quantkit.model.graph.size import account
 from quantkit.pipeline.pipeline import dynamic
 from quantkit.samples import fashion_mnist
 from quantkit.settings import DynamicSettings
@@ -153,16 +153,6 @@ def test_a_constant_that_a_branch_hands_out_is_a_weight_of_the_if() -> None:
         return graph([], {}, {name: None}, {name: weight(20, 20, seed=seed)}, name=name)
 
     assert parts(if_model(branch("t", 1), branch("e", 2)))["weights of If"] == 3200
-
-
-def test_sparse_initializers_count_values_and_indices() -> None:
-    proto = in_and_out([node("MatMul", ["x", "w"], ["y"])], {})
-    values = numpy_helper.from_array(weight(10), "w")
-    indices = numpy_helper.from_array(np.arange(10, dtype=np.int64), "i")
-    proto.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [20, 20]))
-    found = parts(proto)
-    assert found["weights of MatMul"] == 40
-    assert found["shapes and indices"] == 80
 
 
 def test_numbers_are_counted_as_they_are_written() -> None:

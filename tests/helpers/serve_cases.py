@@ -20,7 +20,7 @@ from builders import graph, model, node, save, weight
 from numpy.typing import NDArray
 from onnx import TensorProto
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 WAIT = 30.0
 
 

@@ -1,1 +1,0 @@
-"""Where the bytes of a model file go, by cause."""
