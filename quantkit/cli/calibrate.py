@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quantkit.cli.calibration_view import present, watching
-from quantkit.cli.console import JsonOption, ModelArgument, one_output
+from quantkit.cli.calibration_view import present
 from quantkit.cli.data_options import (
     DataFlags,
     MethodFlags,
@@ -16,6 +15,8 @@ from quantkit.cli.data_options import (
     read_by,
 )
 from quantkit.cli.flags import Flags, expanded
+from quantkit.cli.options import JsonOption, ModelArgument, one_output
+from quantkit.cli.progress import watching
 from quantkit.errors import InterruptedRunError, UsageError
 from quantkit.settings import CalibrateSettings, load_recipe
 

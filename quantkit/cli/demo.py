@@ -5,9 +5,10 @@ from typing import Annotated
 
 import typer
 
-from quantkit.cli.calibration_view import watching
-from quantkit.cli.console import JsonOption, line
+from quantkit.cli.console import line
 from quantkit.cli.flags import expanded
+from quantkit.cli.options import JsonOption
+from quantkit.cli.progress import watching
 
 __all__ = ["demo"]
 

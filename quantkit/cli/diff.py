@@ -6,20 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quantkit.cli.console import (
-    JsonOption,
-    escape,
-    human,
-    line,
-    new_table,
-    output,
-    progress,
-    write_json,
-)
+from quantkit.cli.console import escape, line, output, write_json
 from quantkit.cli.data_options import DataFlags, data_settings
 from quantkit.cli.diff_view import print_models, print_rest
 from quantkit.cli.flags import expanded
+from quantkit.cli.options import JsonOption
+from quantkit.cli.progress import progress
+from quantkit.cli.tables import new_table
 from quantkit.errors import UsageError
+from quantkit.numbers import human
 
 if TYPE_CHECKING:
     from quantkit.evaluate.diff import ResultDiff
@@ -93,7 +88,7 @@ def diff(  # noqa: PLR0913 - one parameter a flag
 
 def _models(a: Path, b: Path, flags: DataFlags, *, everything: bool, as_json: bool) -> bool:
     from quantkit import diff_models
-    from quantkit.cli.calibration_view import watching
+    from quantkit.cli.progress import watching
 
     settings = _settings(flags)
     data = None if settings is None else settings.path

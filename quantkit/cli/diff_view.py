@@ -3,7 +3,9 @@
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from quantkit.cli.console import escape, human, line, new_table, output
+from quantkit.cli.console import escape, line, output
+from quantkit.cli.tables import new_table
+from quantkit.numbers import human
 from quantkit.text import printable
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from quantkit.cli.calibration_view import watching
-from quantkit.cli.console import JsonOption
 from quantkit.cli.data_options import DataFlags, data_settings, read_by
 from quantkit.cli.flags import Flags, expanded
 from quantkit.cli.gate import GateFlags
+from quantkit.cli.options import JsonOption
+from quantkit.cli.progress import watching
 from quantkit.errors import UsageError
 from quantkit.settings import EvaluateSettings, Recipe, load_recipe
 

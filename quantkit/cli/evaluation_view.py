@@ -5,18 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quantkit.cli.console import (
-    Column,
-    escape,
-    fitted_table,
-    human,
-    line,
-    marked,
-    output,
-    print_notes,
-    shortened,
-    write_json_text,
-)
+from quantkit.cli.console import escape, line, marked, output, print_notes, write_json_text
+from quantkit.cli.tables import Column, fitted_table, shortened
+from quantkit.numbers import human
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -10,26 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quantkit.cli.calibration_view import watching
-from quantkit.cli.console import (
-    Column,
-    JsonOption,
-    fitted_table,
-    human,
-    line,
-    marked,
-    one_output,
-    output,
-    print_notes,
-    progress,
-    write_json,
-)
+from quantkit.cli.console import line, marked, output, print_notes, write_json
 from quantkit.cli.data_options import DataFlags, MethodFlags, data_settings
 from quantkit.cli.evaluate import Asked, measured
 from quantkit.cli.flags import Flags, expanded
+from quantkit.cli.options import JsonOption, one_output
+from quantkit.cli.progress import progress, watching
 from quantkit.cli.quantize_static import StaticFlags, job_of
 from quantkit.cli.result_view import print_result, print_written
+from quantkit.cli.tables import Column, fitted_table
 from quantkit.errors import QuantkitError, UsageError
+from quantkit.numbers import human
 from quantkit.settings import DynamicSettings, ExportSettings, Recipe, load_recipe
 from quantkit.settings.declare import check_choice
 

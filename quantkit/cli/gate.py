@@ -6,17 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quantkit.cli.console import (
-    Column,
-    JsonOption,
-    escape,
-    fitted_table,
-    marked,
-    output,
-    write_json,
-)
+from quantkit.cli.console import escape, marked, output, write_json
 from quantkit.cli.evaluation_view import COLOURS, objection_lines
 from quantkit.cli.flags import Flags, expanded
+from quantkit.cli.options import JsonOption
+from quantkit.cli.tables import Column, fitted_table
 from quantkit.errors import UsageError
 from quantkit.settings import RECIPE_NAME, GateSettings
 from quantkit.settings.declare import declared

@@ -6,24 +6,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quantkit.cli.console import (
+from quantkit.cli.console import escape, marked, output, print_notes, write_json
+from quantkit.cli.flags import expanded
+from quantkit.cli.options import (
     ExternalDataOption,
     JsonOption,
     OutputOption,
     VerifyOption,
-    escape,
-    human,
-    marked,
-    new_table,
     one_output,
-    output,
-    print_notes,
-    progress,
-    write_json,
 )
-from quantkit.cli.flags import expanded
+from quantkit.cli.progress import progress
 from quantkit.cli.result_view import print_verified, print_written
+from quantkit.cli.tables import new_table
 from quantkit.errors import UsageError
+from quantkit.numbers import human
 
 if TYPE_CHECKING:
     from rich.table import Table

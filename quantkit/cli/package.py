@@ -5,10 +5,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quantkit.cli.console import JsonOption, human, line, marked, print_notes, progress, write_json
+from quantkit.cli.console import line, marked, print_notes, write_json
 from quantkit.cli.data_options import PreparationFlags, data_settings
 from quantkit.cli.flags import Flags, expanded
+from quantkit.cli.options import JsonOption
+from quantkit.cli.progress import progress
 from quantkit.errors import UsageError
+from quantkit.numbers import human
 from quantkit.settings import (
     BatchSettings,
     GateSettings,

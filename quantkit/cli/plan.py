@@ -6,19 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quantkit.cli.calibration_view import watching
-from quantkit.cli.console import (
-    JsonOption,
-    ModelArgument,
-    block_reasons,
-    float_reasons,
-    line,
-    output,
-    static_plan_table,
-    write_json,
-)
+from quantkit.cli.console import line, output, write_json
 from quantkit.cli.data_options import DataFlags, MethodFlags, read_by
 from quantkit.cli.flags import Command, Group, expanded
+from quantkit.cli.options import JsonOption, ModelArgument
+from quantkit.cli.plan_view import block_reasons, float_reasons, static_plan_table
+from quantkit.cli.progress import watching
 from quantkit.cli.quantize_float16 import Float16Flags, float16_job
 from quantkit.cli.quantize_static import StaticFlags, job_of
 from quantkit.cli.quantize_weights import WeightsFlags, weights_job

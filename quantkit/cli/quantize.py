@@ -6,15 +6,15 @@ from typing import Annotated, Any
 
 import typer
 
-from quantkit.cli.console import (
+from quantkit.cli.flags import Command, Flags, Group, expanded
+from quantkit.cli.options import (
     ExternalDataOption,
     JsonOption,
     OutputOption,
     VerifyOption,
     one_output,
-    progress,
 )
-from quantkit.cli.flags import Command, Flags, Group, expanded
+from quantkit.cli.progress import progress
 from quantkit.cli.quantize_float16 import float16
 from quantkit.cli.quantize_static import static
 from quantkit.cli.quantize_weights import weights

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quantkit.cli.calibration_view import watching
-from quantkit.cli.console import (
+from quantkit.cli.data_options import DataFlags, data_settings, model_of, read_by
+from quantkit.cli.flags import Flags, expanded
+from quantkit.cli.options import (
     ExternalDataOption,
     JsonOption,
     OutputOption,
@@ -15,8 +16,7 @@ from quantkit.cli.console import (
     VerifyOption,
     one_output,
 )
-from quantkit.cli.data_options import DataFlags, data_settings, model_of, read_by
-from quantkit.cli.flags import Flags, expanded
+from quantkit.cli.progress import watching
 from quantkit.cli.result_view import print_result
 from quantkit.settings import Float16Settings, Recipe
 

@@ -6,17 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quantkit.cli.calibration_view import watching
-from quantkit.cli.console import (
-    ExternalDataOption,
-    JsonOption,
-    OutputOption,
-    PlanOption,
-    SavePlanOption,
-    SourceArgument,
-    VerifyOption,
-    one_output,
-)
 from quantkit.cli.data_options import (
     DataFlags,
     MethodFlags,
@@ -26,6 +15,17 @@ from quantkit.cli.data_options import (
     read_by,
 )
 from quantkit.cli.flags import Flags, expanded
+from quantkit.cli.options import (
+    ExternalDataOption,
+    JsonOption,
+    OutputOption,
+    PlanOption,
+    SavePlanOption,
+    SourceArgument,
+    VerifyOption,
+    one_output,
+)
+from quantkit.cli.progress import watching
 from quantkit.cli.result_view import print_result
 from quantkit.errors import UsageError
 from quantkit.settings import Recipe, RecoverSettings, StaticSettings, TensorRule

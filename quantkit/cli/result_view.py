@@ -3,19 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quantkit.cli.console import (
-    block_reasons,
-    escape,
-    float_reasons,
-    human,
-    line,
-    marked,
-    output,
-    plan_table,
-    print_notes,
-    static_plan_table,
-    write_json,
-)
+from quantkit.cli.console import escape, line, marked, output, print_notes, write_json
+from quantkit.cli.plan_view import block_reasons, float_reasons, plan_table, static_plan_table
+from quantkit.numbers import human
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,20 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quantkit.cli.calibration_view import watching
-from quantkit.cli.console import (
-    Column,
-    JsonOption,
-    ModelArgument,
-    fitted_table,
-    line,
-    marked,
-    output,
-    print_notes,
-    write_json,
-)
+from quantkit.cli.console import line, marked, output, print_notes, write_json
 from quantkit.cli.data_options import DataFlags, data_settings, read_by
 from quantkit.cli.flags import Flags, expanded
+from quantkit.cli.options import JsonOption, ModelArgument
+from quantkit.cli.progress import watching
+from quantkit.cli.tables import Column, fitted_table
 from quantkit.errors import InterruptedRunError, UsageError
 from quantkit.settings import EvaluateSettings, StaticSettings, TuneSettings, load_recipe
 from quantkit.settings.declare import declared

@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quantkit.cli.console import JsonOption, escape, marked, new_table, output, progress, write_json
+from quantkit.cli.console import escape, marked, output, write_json
 from quantkit.cli.data_options import DataFlags, data_settings
 from quantkit.cli.flags import expanded
+from quantkit.cli.options import JsonOption
+from quantkit.cli.progress import progress
+from quantkit.cli.tables import new_table
 from quantkit.errors import UsageError
 
 if TYPE_CHECKING:

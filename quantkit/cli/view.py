@@ -11,8 +11,9 @@ from typing import Annotated
 
 import typer
 
-from quantkit.cli.console import line, output, print_notes, progress
+from quantkit.cli.console import line, output, print_notes
 from quantkit.cli.flags import expanded
+from quantkit.cli.progress import progress
 from quantkit.errors import UsageError
 
 __all__ = ["view"]

@@ -2,15 +2,15 @@
 
 import pytest
 
-from quantkit.cli import console
+from quantkit.cli import progress
 
 
 def test_long_runs_print_their_stages_where_there_is_no_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
-    monkeypatch.setattr("quantkit.cli.console.time.monotonic", lambda: now)
-    with console.progress() as show:
+    monkeypatch.setattr("quantkit.cli.progress.time.monotonic", lambda: now)
+    with progress.progress() as show:
         show("Reading")
         now += 4
         show("Running the float model")
@@ -27,7 +27,7 @@ def test_long_runs_print_their_stages_where_there_is_no_terminal(
 
 
 def test_short_runs_print_no_stages(capsys: pytest.CaptureFixture[str]) -> None:
-    with console.progress() as show:
+    with progress.progress() as show:
         show("Reading")
         show("Quantizing: 1 of 1 weights")
     assert capsys.readouterr().err == ""
