@@ -26,7 +26,7 @@ LONG = 600  # seconds: a test that waits for it has failed
 
 def program(code: str) -> "subprocess.Popen[str]":
     """Start Python, in a process group of its own, with the functions of this file as `t`."""
-    paths = [str(HERE), str(HERE.parent)]
+    paths = [str(HERE), *sys.path]
     start = f"import sys; sys.path[:0] = {paths!r}\nimport test_forks as t\nassert t.can_fork()\n"
     return subprocess.Popen(
         [sys.executable, "-u", "-c", start + code],

@@ -58,7 +58,7 @@ def file_of(path: Path, data: object, **options: Any) -> bytes:
 def in_a_process_of_its_own(call: str, folder: Path) -> str:
     """Run a function of this file where no test before it has left threads behind, so that it may fork."""
     here = Path(__file__).parent
-    code = f"import sys; sys.path[:0] = {[str(here), str(here.parent)]!r}\n"
+    code = f"import sys; sys.path[:0] = {[str(here), *sys.path]!r}\n"
     code += f"import test_local_engine as t\nassert t.can_fork()\nt.{call}"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False

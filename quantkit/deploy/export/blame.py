@@ -8,7 +8,7 @@ from pathlib import Path
 __all__ = ["Line", "blamed", "innermost", "is_users", "line_of", "placed", "said_by"]
 
 _LONG = 200
-_OURS = f"{Path(__file__).resolve().parents[1]}/"
+_OURS = f"{Path(__file__).resolve().parents[2]}/"
 _PYTHON = sysconfig.get_paths()["stdlib"]
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 # Whose frames nobody wants to see: those of the exporter, and of what it is made of.

@@ -55,7 +55,7 @@ def run_alone(path: Path, feeds: Feeds) -> subprocess.CompletedProcess[str] | No
 
 def _where_quantkit_is() -> str:
     inherited = os.environ.get("PYTHONPATH")
-    own = str(Path(__file__).resolve().parents[2])
+    own = str(Path(__file__).resolve().parents[3])
     return os.pathsep.join([own, *([inherited] if inherited else [])])
 
 

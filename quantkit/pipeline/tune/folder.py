@@ -23,7 +23,8 @@ from quantkit.errors import OutputError, UsageError, as_os_error
 from quantkit.files import replace_text, replacing, scratch
 from quantkit.model.graph.load import model_files
 from quantkit.pipeline.tune.search import Choice
-from quantkit.quantize.plan.model import Kept
+from quantkit.quantize.plan.model import Kept, Mode
+from quantkit.reasons import Reason
 from quantkit.result import Interval
 from quantkit.settings import RECIPE_NAME
 
@@ -192,11 +193,20 @@ class TuneFolder:
     def family(self) -> Family | None:
         """Return the plans that were found."""
         plain = (self._read() or {}).get("family")
-        return None if plain is None else msgspec.convert(plain, Family)
+        if plain is None:
+            return None
+        return Family(
+            kept=tuple({n: _kept_of(**one) for n, one in plan.items()} for plan in plain["kept"]),
+            noises=tuple(plain["noises"]),
+            seconds=tuple(plain["seconds"]),
+            whole=plain["whole"],
+            dynamic=plain["dynamic"],
+        )
 
     def put_family(self, family: Family) -> None:
         """Keep the plans: what is decided later is decided by these."""
-        self._write({"family": msgspec.to_builtins(family)})
+        kept = [{name: _kept_record(one) for name, one in plan.items()} for plan in family.kept]
+        self._write({"family": {**msgspec.to_builtins(replace(family, kept=())), "kept": kept}})
 
     def judged(self) -> list[str] | None:
         """Return the candidates that result.json is about."""
@@ -270,6 +280,17 @@ class TuneFolder:
     def _write(self, more: Mapping[str, Any]) -> None:
         index = {**(self._read() or {}), "format": _FORMAT, "identity": self.identity, **more}
         replace_text(self.path / _INDEX, json.dumps(index, indent=1) + "\n")
+
+
+def _kept_record(one: Kept) -> dict[str, Any]:
+    reason = {} if one.reason is None else one.reason.to_json()
+    return {**reason, "mode": one.mode and one.mode.value}
+
+
+def _kept_of(mode: str | None, **reason: Any) -> Kept:
+    return Kept(
+        Reason.from_json(**reason) if reason else None, None if mode is None else Mode(mode)
+    )
 
 
 def places_in(folder: Path) -> tuple[Path, ...]:
