@@ -29,8 +29,12 @@ for _signal, _usual in (
 # take three times the time. What is about several cores is marked all_cores.
 _CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else []
 _WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
+# Runs of one process each, as of several people on one machine, must not all take the first core.
+_FIRST = os.getppid() if os.environ.get("PYTEST_XDIST_WORKER_COUNT") == "1" else 0
 _OWN = (
-    {_CORES[int(_WORKER.removeprefix("gw")) % len(_CORES)]} if _WORKER and _CORES else set(_CORES)
+    {_CORES[(_FIRST + int(_WORKER.removeprefix("gw"))) % len(_CORES)]}
+    if _WORKER and _CORES
+    else set(_CORES)
 )
 if _OWN:
     os.sched_setaffinity(0, _OWN)  # before numpy counts cores
