@@ -11,7 +11,39 @@ from quantkit.result.accuracy import (
     Slice,
     WorstSample,
 )
-from quantkit.result.cost import Latency, Memory, Part, Size
+from quantkit.result.evaluated import (
+    Advice,
+    Calibrated,
+    Changes,
+    Evaluated,
+    Fidelity,
+    Latency,
+    Layer,
+    Layers,
+    Memory,
+    ModelFile,
+    NodeRuns,
+    OperatorChange,
+    Part,
+    Runs,
+    Runtime,
+    Size,
+)
+from quantkit.result.evaluation import (
+    OLDER,
+    SCHEMA,
+    DataSource,
+    Judged,
+    Objection,
+    ObjectionKind,
+    Origin,
+    Outcome,
+    Result,
+    Rule,
+    Trial,
+    Tuning,
+    Verdict,
+)
 from quantkit.result.file import (
     json_schema,
     legible,
@@ -21,29 +53,6 @@ from quantkit.result.file import (
     result_text,
     save_result,
 )
-from quantkit.result.inside import (
-    Advice,
-    Changes,
-    Fidelity,
-    Layer,
-    Layers,
-    NodeRuns,
-    OperatorChange,
-    Runs,
-    Runtime,
-)
-from quantkit.result.model import (
-    OLDER,
-    SCHEMA,
-    Calibrated,
-    DataSource,
-    Evaluated,
-    ModelFile,
-    Origin,
-    Result,
-)
-from quantkit.result.tuning import Trial, Tuning
-from quantkit.result.verdict import Judged, Objection, ObjectionKind, Outcome, Rule, Verdict
 
 __all__ = [
     "OLDER",
@@ -54,23 +63,11 @@ __all__ = [
     "Changes",
     "DataSource",
     "Decision",
-    "Drift",
-    "Evaluated",
 ]
-__all__ += ["Fidelity", "Interval", "Judged", "Latency", "Layer", "Layers", "Memory", "Metric"]
-__all__ += [
-    "ModelFile",
-    "NodeRuns",
-    "Objection",
-    "ObjectionKind",
-    "OperatorChange",
-    "Origin",
-    "Outcome",
-    "OutputDrift",
-    "Part",
-]
-__all__ += ["Result", "Rule", "Runs", "Runtime", "Size", "Slice", "Trial", "Tuning", "Verdict"]
-__all__ += ["SampleSqnr", "WorstSample"]
+__all__ += ["Drift", "Evaluated", "Fidelity", "Interval", "Judged", "Latency", "Layer", "Layers"]
+__all__ += ["Memory", "Metric", "ModelFile", "NodeRuns", "Objection", "ObjectionKind"]
+__all__ += ["OperatorChange", "Origin", "Outcome", "OutputDrift", "Part", "Result", "Rule", "Runs"]
+__all__ += ["Runtime", "SampleSqnr", "Size", "Slice", "Trial", "Tuning", "Verdict", "WorstSample"]
 __all__ += [
     "json_schema",
     "legible",
@@ -78,5 +75,5 @@ __all__ += [
     "result_file",
     "result_from_json",
     "result_text",
-    "save_result",
 ]
+__all__ += ["save_result"]

@@ -14,7 +14,7 @@ import msgspec
 
 from quantkit.errors import UsageError, as_os_error
 from quantkit.files import replace_text
-from quantkit.result.model import OLDER, SCHEMA, Result
+from quantkit.result.evaluation import OLDER, SCHEMA, Result
 from quantkit.text import printable
 
 __all__ = [

@@ -1,1 +1,0 @@
-"""What a model costs: bytes, milliseconds, memory."""
