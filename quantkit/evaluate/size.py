@@ -1,72 +1,13 @@
-"""What a model weighs: on disk by cause, as a package is downloaded, and in the memory of a process that runs it."""
+"""The size of a model: on disk by cause, and compressed, as a package is downloaded."""
 
-import json
-import os
-import subprocess
-import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
-
-from quantkit.files import scratch
 from quantkit.model.graph.size import account
-from quantkit.result import Memory, Size
-from quantkit.runtime.synthetic_inputs import Feeds
+from quantkit.result import Size
 
-__all__ = ["compressed_size", "measure_memory", "run_alone", "size_of"]
-
-_PROBE = "quantkit.evaluate.cost.memory_probe"
-_PATIENCE = 600  # seconds
-
-
-def measure_memory(path: Path, feeds: Feeds) -> Memory | None:
-    """Load the model in a fresh process with the default session, run one sample, and see by how much it grew.
-
-    Returns:
-        None where this cannot be seen (no such figures on the system), or the process failed.
-    """
-    done = run_alone(path, feeds)
-    return None if done is None or done.returncode else _answer(done.stdout)
-
-
-def run_alone(path: Path, feeds: Feeds) -> subprocess.CompletedProcess[str] | None:
-    """Load and run a model once in a fresh interpreter, which prints what memory it took; None if there is none."""
-    if not sys.executable:
-        return None
-    with scratch() as folder:
-        sample = folder / "sample.npz"
-        np.savez(sample, *feeds.values())  # by number: names of inputs may hold a slash
-        job = {"model": str(path.resolve()), "sample": str(sample), "names": list(feeds)}
-        try:
-            # -P: modules are not looked for in the user's folder.
-            return subprocess.run(  # noqa: S603 - this interpreter, this package
-                [sys.executable, "-P", "-m", _PROBE, json.dumps(job)],
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=_PATIENCE,
-                env=os.environ | {"PYTHONPATH": _where_quantkit_is()},
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-
-
-def _where_quantkit_is() -> str:
-    inherited = os.environ.get("PYTHONPATH")
-    own = str(Path(__file__).resolve().parents[3])
-    return os.pathsep.join([own, *([inherited] if inherited else [])])
-
-
-def _answer(text: str) -> Memory | None:
-    lines = text.strip().splitlines()
-    try:
-        found = json.loads(lines[-1]) if lines else None
-    except json.JSONDecodeError:
-        return None
-    return Memory(resident=found["resident"], peak=found["peak"]) if found else None
-
+__all__ = ["compressed_size", "size_of"]
 
 _BLOCK = 1 << 20  # bytes
 _WHOLE = 200 << 20  # bytes; a longer file is sampled

@@ -41,7 +41,7 @@ def compare_apart(candidate: Path, reference: Reference, *, nbytes: int) -> Veri
                         break  # onnxruntime's own threads may have held a lock when the child was forked
             except WorkerDiedError as e:
                 raise VerifyError(_crash(e.exitcode)) from e
-    from quantkit.evaluate.cost.size import run_alone  # seldom needed, and slow to import
+    from quantkit.evaluate.memory import run_alone  # seldom needed, and slow to import
 
     done = run_alone(candidate, fed(reference, reference.feeds))
     if done is not None and not 0 <= done.returncode <= _LAST_EXIT_CODE:

@@ -13,13 +13,14 @@ from quantkit.calibration.monitor import Monitor, Silent
 from quantkit.deploy.view.page import render_page
 from quantkit.errors import ModelError, OutputError, QuantkitError, UsageError
 from quantkit.evaluate.changes import candidate_warnings, changes_of, otherwise_prepared, swapped
-from quantkit.evaluate.cost.latency import Timed, measure_latency
-from quantkit.evaluate.cost.size import measure_memory, size_of
 from quantkit.evaluate.fidelity import fidelity_of
 from quantkit.evaluate.gate import with_verdicts
+from quantkit.evaluate.latency import Timed, measure_latency
 from quantkit.evaluate.layers.ranking import layers_of
+from quantkit.evaluate.memory import measure_memory
 from quantkit.evaluate.outputs import AccuracyOptions, MeasuredOutputs, NamedModel, measure_outputs
 from quantkit.evaluate.report import graph_name, write_pages
+from quantkit.evaluate.size import size_of
 from quantkit.files import replace_text, scratch
 from quantkit.model.graph.half import RUN_WIDE, computes_bfloat16, half_type, widen
 from quantkit.model.graph.load import LoadedModel

@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import sqrt
 from pathlib import Path
 
-from quantkit.evaluate.cost.latency import Lab, measure_latency
+from quantkit.evaluate.latency import Lab, measure_latency
 from quantkit.files import scratch
 from quantkit.model.graph.load import LoadedModel
 from quantkit.model.ops.view import View

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from builders import matmul_model, save
 
-from quantkit.evaluate.cost.latency import (
+from quantkit.evaluate.latency import (
     Lab,
     Session,
     batch_of,

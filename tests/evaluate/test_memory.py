@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from builders import matmul_model, save
 
-from quantkit.evaluate.cost.memory_probe import Usage, growth, usage
-from quantkit.evaluate.cost.size import measure_memory
+from quantkit.evaluate.memory import Usage, growth, measure_memory, usage
+from quantkit.result import Memory
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 FEEDS = {"x": np.ones((1, 1024), np.float32)}
@@ -48,4 +48,4 @@ def test_the_system_says_how_much() -> None:
     ],
 )
 def test_growth(before: Usage, after: Usage, resident: int, peak: int) -> None:
-    assert growth(before, after) == {"resident": resident, "peak": peak}
+    assert growth(before, after) == Memory(resident=resident, peak=peak)

@@ -93,7 +93,7 @@ def test_where_forking_is_not_safe_a_fresh_interpreter_crashes(
     monkeypatch.setattr("quantkit.pipeline.apart.can_fork", lambda: False)
     assert compare_apart(path, reference, nbytes=1000).ran
     crashed = subprocess.CompletedProcess([], returncode, "", "")
-    monkeypatch.setattr("quantkit.evaluate.cost.size.subprocess.run", lambda *_, **__: crashed)
+    monkeypatch.setattr("quantkit.evaluate.memory.subprocess.run", lambda *_, **__: crashed)
     with pytest.raises(VerifyError, match="onnxruntime crashes"):
         compare_apart(path, reference, nbytes=1000)
 
@@ -108,7 +108,7 @@ def test_without_processes_the_caller_compares(
     reference = run_float(load_model(path))
     monkeypatch.setattr("quantkit.pipeline.apart.can_fork", lambda: True)
     monkeypatch.setattr("quantkit.calibration.forks.Crew.size", 0)
-    monkeypatch.setattr("quantkit.evaluate.cost.size.subprocess.run", refused)
+    monkeypatch.setattr("quantkit.evaluate.memory.subprocess.run", refused)
     assert compare_apart(path, reference, nbytes=1000).compared["y"] > 100
 
 

@@ -21,8 +21,8 @@ import msgspec
 from quantkit.calibration.distributed import cluster, run_each, workers_of
 from quantkit.calibration.monitor import Monitor, Silent
 from quantkit.errors import QuantkitError, UsageError
-from quantkit.evaluate.cost.latency import Lab, measure_latency
 from quantkit.evaluate.gate import judge, rules_of, with_verdicts
+from quantkit.evaluate.latency import Lab, measure_latency
 from quantkit.evaluate.outputs import AccuracyOptions, NamedModel
 from quantkit.files import check_folder, only_run
 from quantkit.model.graph.load import LoadedModel
