@@ -11,7 +11,7 @@ from quantkit.api.arguments import checked_kinds, checked_names, read_result
 from quantkit.errors import UsageError, as_os_error
 from quantkit.evaluate.gate import badge as badge_text
 from quantkit.evaluate.gate import judge, junit_xml, overall, rules_for, rules_of
-from quantkit.evaluate.gate.live import judge_live
+from quantkit.evaluate.gate.judge import judge_live
 from quantkit.files import check_outputs, replace_text
 from quantkit.result import Outcome, Result, Verdict
 from quantkit.result.live import live_from_json, merged

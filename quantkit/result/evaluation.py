@@ -72,6 +72,11 @@ class Rule:
     confidence: float | None = None
     relative: bool = False
 
+    @property
+    def is_ceiling(self) -> bool:
+        """Whether the limit is the largest figure that is allowed, not the smallest."""
+        return self.key.startswith("max_")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:

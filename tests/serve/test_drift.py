@@ -17,7 +17,8 @@ from quantkit.api.gate import gate_live
 from quantkit.cli.app import run
 from quantkit.deploy.serve.drift import compared
 from quantkit.errors import UsageError
-from quantkit.evaluate.gate.live import alarms, judge_live
+from quantkit.evaluate.gate.alarms import alarms
+from quantkit.evaluate.gate.judge import judge_live
 from quantkit.numerics.rates import evidence, wilson
 from quantkit.result import Rule
 from quantkit.result.live import Live, Pairs, merged

@@ -23,7 +23,8 @@ from quantkit.deploy.serve.batch import Answer
 from quantkit.deploy.serve.engine import RUN_ERRORS, Engine
 from quantkit.deploy.serve.metrics import Metrics
 from quantkit.deploy.serve.protocol import Array
-from quantkit.evaluate.gate.live import alarms, judge_live
+from quantkit.evaluate.gate.alarms import alarms
+from quantkit.evaluate.gate.judge import judge_live
 from quantkit.result import Rule
 from quantkit.result.live import Live, LiveOutput, Pairs, merged
 

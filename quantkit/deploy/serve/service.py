@@ -12,7 +12,7 @@ from quantkit.deploy.serve.metrics import Metrics
 from quantkit.deploy.serve.predict import Predictor, predictor, read_labels
 from quantkit.deploy.serve.protocol import RequestError
 from quantkit.errors import ModelError, QuantkitError, UsageError
-from quantkit.evaluate.gate.judge import rules_of
+from quantkit.evaluate.gate.rules import rules_of
 from quantkit.settings import DataSettings, Recipe, ServeSettings
 from quantkit.settings.gate import LIVE_RULES
 

@@ -9,9 +9,11 @@ Figures that mean nothing are not judged: an objection (`quantkit.evaluate.gate.
 Reads a `quantkit.result.Result` and nothing else; knows no model and no file.
 """
 
-from quantkit.evaluate.gate.figures import unit_of
-from quantkit.evaluate.gate.judge import KEYS, judge, overall, rules_for, rules_of, with_verdicts
-from quantkit.evaluate.gate.outputs import badge, junit_xml
+from quantkit.evaluate.gate.badge import badge
+from quantkit.evaluate.gate.figures import KEYS, unit_of
+from quantkit.evaluate.gate.judge import judge, overall, with_verdicts
+from quantkit.evaluate.gate.junit import junit_xml
+from quantkit.evaluate.gate.rules import rules_for, rules_of
 from quantkit.evaluate.gate.wording import bound_text, figure_text, room_text
 
 __all__ = ["KEYS", "badge", "bound_text", "figure_text", "judge", "junit_xml", "with_verdicts"]

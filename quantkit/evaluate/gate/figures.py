@@ -1,19 +1,19 @@
-"""Where the figure of each rule stands in a result, and what to do if it does not stand there."""
+"""The figure that each rule judges, in a result or in the counts of live requests; what to do if there is none."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from math import inf, isfinite, isnan
+from math import exp, inf, isfinite, isnan, log, sqrt
 from statistics import NormalDist
 from typing import Literal
 
 from quantkit.errors import UsageError
 from quantkit.numbers import counted
-from quantkit.numerics.rates import fewest_for_quantile
+from quantkit.numerics.rates import fewest_for_quantile, wilson
 from quantkit.result import Evaluated, Interval, Latency, Result, Rule
+from quantkit.result.live import Live
 from quantkit.settings import closest
 
-__all__ = ["KEYS", "Figure", "Missing", "Unit", "bad_end", "figure_of", "is_ceiling"]
-__all__ += ["unit_of"]
+__all__ = ["KEYS", "Figure", "Missing", "Unit", "bad_end", "figure_of", "live_figure_of", "unit_of"]
 
 Unit = Literal["points", "percent", "times", "dB", "plain"]
 """points: a difference of fractions; percent: a fraction; times: a ratio; plain: in the metric's own units."""
@@ -25,6 +25,7 @@ _UNITS: Mapping[str, Unit] = {
     "min_sqnr_p1_db": "dB",
 }
 _P1 = 0.01
+_DECIBEL = 10 / log(10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +79,6 @@ def figure_of(rule: Rule, model: Evaluated, result: Result) -> Figure | Missing:
     return _READERS[rule.key](rule, model, result)
 
 
-def is_ceiling(rule: Rule) -> bool:
-    """Whether the limit is the largest figure that is allowed, not the smallest."""
-    return rule.key.startswith("max_")
-
-
 def unit_of(rule: Rule, model: Evaluated) -> Unit:
     """Return how the rule's limit and its figure are written."""
     if rule.key in _UNITS:
@@ -105,7 +101,7 @@ def bad_end(figure: Figure, rule: Rule) -> float | None:
         return figure.estimate
     if figure.interval is None:
         return None
-    end = figure.interval.high if is_ceiling(rule) else figure.interval.low
+    end = figure.interval.high if rule.is_ceiling else figure.interval.low
     stretch = _z(rule.confidence) / _z(figure.interval.confidence)
     return figure.estimate + (end - figure.estimate) * stretch
 
@@ -245,3 +241,52 @@ _READERS: Mapping[str, Callable[[Rule, Evaluated, Result], Figure | Missing]] = 
 
 KEYS = tuple(_READERS)
 """All rules there are, in the order in which they are shown."""
+
+
+def live_figure_of(rule: Rule, live: Live) -> Figure | Missing:
+    """Return the figure of live requests that a rule judges."""
+    confidence = rule.confidence or 0.95
+    if rule.key == "max_flips":
+        return _live_flips(live, confidence)
+    return (
+        _live_sqnr(live, confidence)
+        if rule.key == "min_sqnr_db"
+        else _live_latency(live, confidence)
+    )
+
+
+def _live_flips(live: Live, confidence: float) -> Figure | Missing:
+    if not live.decisions:
+        return Missing("no decision was compared yet: no output decides, or no request came")
+    low, high = wilson(live.flips, live.decisions, confidence)
+    interval = Interval(low=low, high=high, confidence=confidence)
+    rate = live.flips / live.decisions
+    return Figure("share of decisions that flip", rate, "percent", interval, count=live.decisions)
+
+
+def _live_sqnr(live: Live, confidence: float) -> Figure | Missing:
+    worst = live.worst
+    if worst is None or not worst.energies.n:
+        return Missing("no output was compared yet")
+    if not isfinite(worst.db):
+        lost = f"{worst.not_finite} values of '{worst.output}' are not finite"
+        what = f"SQNR ({lost if worst.not_finite else 'the outputs are those of the reference'})"
+        return Figure(what, worst.db, "dB", exact=True)
+    pairs = worst.energies
+    # The variance of log(S / E) by its derivative: that of s_i / S - e_i / E.
+    half = _z(confidence) * sqrt(pairs.variance(1 / pairs.a, -1 / pairs.b) * pairs.n) * _DECIBEL
+    interval = Interval(low=worst.db - half, high=worst.db + half, confidence=confidence)
+    known = interval if pairs.n > 1 else None
+    return Figure(f"SQNR of '{worst.output}'", worst.db, "dB", known, count=pairs.n)
+
+
+def _live_latency(live: Live, confidence: float) -> Figure | Missing:
+    pairs = live.ratios
+    if not pairs.n:
+        return Missing("no run was timed yet")
+    middle = pairs.mean(1, 0)
+    half = _z(confidence) * sqrt(pairs.variance(1, 0) / pairs.n)
+    interval = Interval(low=exp(middle - half), high=exp(middle + half), confidence=confidence)
+    known = interval if pairs.n > 1 else None
+    what = "latency ratio per row"
+    return Figure(what, exp(middle), "times", known, count=pairs.n, counted="runs")

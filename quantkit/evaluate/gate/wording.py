@@ -2,7 +2,7 @@
 
 from math import ceil, floor, isinf, log10
 
-from quantkit.evaluate.gate.figures import Figure, Unit, is_ceiling
+from quantkit.evaluate.gate.figures import Figure, Unit
 from quantkit.numbers import compact
 from quantkit.result import Outcome, Rule
 
@@ -28,7 +28,7 @@ def sentence(figure: Figure, rule: Rule, bad: float | None, outcome: Outcome, ma
     if outcome == "undecided":
         return _undecided(figure, rule, bad)
     sure = rule.confidence is not None and not figure.exact and bad is not None
-    end = "at most" if is_ceiling(rule) else "at least"
+    end = "at most" if rule.is_ceiling else "at least"
     bound = (
         f"{end} {figure_text(bad or 0.0, figure.unit)} with {_confidence(rule)}; " if sure else ""
     )
@@ -37,7 +37,7 @@ def sentence(figure: Figure, rule: Rule, bad: float | None, outcome: Outcome, ma
 
 
 def _limit(figure: Figure, rule: Rule) -> str:
-    word = "limit" if is_ceiling(rule) else "required"
+    word = "limit" if rule.is_ceiling else "required"
     return f"{word}: {figure_text(rule.limit, figure.unit)}"
 
 
@@ -46,7 +46,7 @@ def _room(figure: Figure, rule: Rule, margin: float, *, sure: bool) -> str:
     if margin >= 0:
         return "met" if isinf(margin) else f"margin {room_text(margin, figure.unit)}"
     gap = "" if isinf(margin) else room_text(-margin, figure.unit)
-    if is_ceiling(rule):
+    if rule.is_ceiling:
         missed = f"exceeds the limit{f' by {gap}' if gap else ''}"
     else:
         missed = f"is {gap} short" if gap else "is too low"
@@ -68,7 +68,7 @@ def _undecided(figure: Figure, rule: Rule, bad: float | None) -> str:
     if bad is None:
         few = f"Too few {figure.counted} for an interval with {_confidence(rule)}: evaluate more"
         return f"{measured} ({_limit(figure, rule)}). {few}"
-    worst = "high" if is_ceiling(rule) else "low"
+    worst = "high" if rule.is_ceiling else "low"
     known = f"With {figure.count:,} {figure.counted} it could be as {worst} as {figure_text(bad, figure.unit)}"
     half, space = abs(bad - figure.estimate), abs(rule.limit - figure.estimate)
     if half >= _HOPELESS * space:
@@ -118,7 +118,7 @@ def bound_text(rule: Rule, unit: Unit, *, short: bool = False) -> str:
         unit: Of the figure.
         short: For a badge.
     """
-    return f"{'<=' if is_ceiling(rule) else '>='} {figure_text(rule.limit, unit, short=short)}"
+    return f"{'<=' if rule.is_ceiling else '>='} {figure_text(rule.limit, unit, short=short)}"
 
 
 def _confidence(rule: Rule) -> str:
