@@ -13,15 +13,9 @@ from builders import matmul_model, save
 
 import quantkit
 from quantkit import ort
-from quantkit.errors import (
-    DataError,
-    ModelError,
-    OutputError,
-    QuantkitError,
-    UsageError,
-    install_command,
-)
+from quantkit.errors import DataError, ModelError, OutputError, QuantkitError, UsageError
 from quantkit.errors import as_os_error as also
+from quantkit.installation import install_command
 
 DATA = np.zeros((2, 128), np.float32)
 
@@ -128,7 +122,9 @@ def test_errors_of_two_kinds_of_one_kind_are_one_type() -> None:
 def test_extras_are_installed_from_where_quantkit_is(
     said: str | None, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quantkit.errors.__file__", "/env/quantkit/errors.py")  # not in a clone
+    monkeypatch.setattr(
+        "quantkit.installation.__file__", "/env/quantkit/installation.py"
+    )  # not in a clone
 
     class Installed:
         @staticmethod

@@ -17,7 +17,8 @@ from functools import partial
 from typing import Any
 
 from quantkit.calibration.job import Job, Shard, ShardResult, observe_shard
-from quantkit.errors import QuantkitError, UsageError, install_command
+from quantkit.errors import QuantkitError, UsageError
+from quantkit.installation import install_command
 
 __all__ = ["cluster", "run_each", "run_on", "workers_of"]
 

@@ -17,7 +17,8 @@ import numpy as np
 
 from quantkit.data.model import Array, InputSpec, Padding
 from quantkit.data.rows import quoted
-from quantkit.errors import DataError, UsageError, install_command
+from quantkit.errors import DataError, UsageError
+from quantkit.installation import install_command
 from quantkit.settings import TextSettings
 
 __all__ = ["TextEncoder", "find_tokenizer", "looks_like_text", "text_encoder"]

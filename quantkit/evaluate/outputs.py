@@ -36,7 +36,7 @@ from quantkit.evaluate.accuracy.notes import (
 from quantkit.evaluate.accuracy.user_metric import import_metric
 from quantkit.model.graph.load import read_structure
 from quantkit.result import DataSource, Drift, Metric
-from quantkit.runtime.rows import row_trial
+from quantkit.runtime.runs import row_trial
 from quantkit.settings import METRICS, DataSettings, EvaluateSettings, ImageSettings, closest
 from quantkit.settings.record import carried_by
 

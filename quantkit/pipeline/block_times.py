@@ -19,7 +19,8 @@ from quantkit.quantize.plan.model import SolvedIntegers
 from quantkit.reasons import Why, because
 from quantkit.runtime.check_result import Reference, Tally
 from quantkit.runtime.profile import is_plausible
-from quantkit.runtime.session import RUNTIME_ERRORS, make_session, run_session
+from quantkit.runtime.runs import run_session
+from quantkit.runtime.session import RUNTIME_ERRORS, make_session
 from quantkit.runtime.timing import time_models
 
 __all__ = ["LayerTimes", "kept_out_of_blocks", "rounding_noted", "time_layers"]

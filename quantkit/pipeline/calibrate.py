@@ -42,7 +42,7 @@ from quantkit.quantize.plan import ranges_needed
 from quantkit.quantize.rewrite.simplify import simplify
 from quantkit.quantize.rewrite.split import split_fused
 from quantkit.runtime.check_result import CALIBRATED, HELD_OUT
-from quantkit.runtime.rows import row_trial
+from quantkit.runtime.runs import row_trial
 from quantkit.runtime.session import float_session, load_model
 from quantkit.settings import DataSettings, StaticSettings
 from quantkit.targets import DEFAULT, registered

@@ -35,7 +35,8 @@ from quantkit.runtime.profile import (
     profile_models,
     run_seconds,
 )
-from quantkit.runtime.session import RUNTIME_ERRORS, first_line, make_session, run_made_up
+from quantkit.runtime.runs import run_made_up
+from quantkit.runtime.session import RUNTIME_ERRORS, first_line, make_session
 from quantkit.runtime.timing import time_models
 from quantkit.targets import integer_time, this_machine
 

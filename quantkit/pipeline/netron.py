@@ -6,7 +6,8 @@ from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 
-from quantkit.errors import UsageError, install_command
+from quantkit.errors import UsageError
+from quantkit.installation import install_command
 from quantkit.model.graph.load import model_files
 
 __all__ = ["netron_server"]

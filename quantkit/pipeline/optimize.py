@@ -25,7 +25,8 @@ from quantkit.pipeline.outcome import require_same
 from quantkit.quantize.rewrite.simplify import SimplifyReport, select, simplify
 from quantkit.quantize.rewrite.simplify.plugins import ModelPass, find_pass, run_pass, with_pass
 from quantkit.runtime.check_result import LARGE, Reference, Verification, run_float
-from quantkit.runtime.session import load_model, make_session, readable_ir_version, run_session
+from quantkit.runtime.runs import run_session
+from quantkit.runtime.session import load_model, make_session, readable_ir_version
 from quantkit.settings.record import to_record
 
 __all__ = ["OptimizeResult", "check_pass", "optimize_model"]

@@ -21,8 +21,9 @@ from quantkit.deploy.package.sbom import sbom
 from quantkit.deploy.package.server_files import server_files
 from quantkit.deploy.package.stage import LABELS, MODEL, Staged, stage_models
 from quantkit.deploy.package.texts import SCRIPT, commands, config_pbtxt, texts_of
-from quantkit.errors import OutputError, QuantkitError, UsageError, as_os_error, install_command
+from quantkit.errors import OutputError, QuantkitError, UsageError, as_os_error
 from quantkit.files import make_scratch, scratch
+from quantkit.installation import install_command
 from quantkit.model.graph.load import LoadedModel, load
 from quantkit.model.provenance import software
 from quantkit.numbers import human

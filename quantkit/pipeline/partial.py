@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from quantkit.errors import OutputError, QuantkitError, UsageError, as_os_error
-from quantkit.files import only_run, replace_text, scratch, sweep
+from quantkit.files import replace_text, scratch, sweep
+from quantkit.pipeline.only_run import only_run
 
 __all__ = ["Partial", "partial_folder"]
 

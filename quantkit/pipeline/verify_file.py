@@ -32,7 +32,7 @@ from quantkit.pipeline.apart import compare_apart
 from quantkit.pipeline.calibrate import CalibrateOptions, opened_for
 from quantkit.pipeline.outcome import is_noise, noise
 from quantkit.runtime.check_result import Reference, Verification, run_float
-from quantkit.runtime.rows import row_trial
+from quantkit.runtime.runs import row_trial
 from quantkit.runtime.session import float_session, load_model
 from quantkit.settings import DataSettings
 from quantkit.settings.record import data_settings_of

@@ -27,13 +27,8 @@ from quantkit.result import Evaluated, Layer, NodeRuns, Result, Runtime
 from quantkit.runtime.kernels import runtime_of
 from quantkit.runtime.kernels.truth import PRODUCTS, bare_names, optimized_nodes
 from quantkit.runtime.profile import node_seconds, profile_models
-from quantkit.runtime.session import (
-    RUNTIME_ERRORS,
-    first_line,
-    load_model,
-    make_session,
-    run_made_up,
-)
+from quantkit.runtime.runs import run_made_up
+from quantkit.runtime.session import RUNTIME_ERRORS, first_line, load_model, make_session
 
 __all__ = ["ViewOptions", "view"]
 

@@ -16,14 +16,13 @@ from quantkit.model.graph.load import LoadedModel
 from quantkit.model.graph.mapping import mapped_model
 from quantkit.numerics.decibels import decibels, sqnr_db
 from quantkit.numerics.half import halved
+from quantkit.runtime.runs import run_made_up, run_session
 from quantkit.runtime.session import (
     RUNTIME_ERRORS,
     first_line,
     float_session,
     make_session,
     readable_ir_version,
-    run_made_up,
-    run_session,
     why_not_loaded,
 )
 from quantkit.runtime.synthetic_inputs import Feeds, strange_input

@@ -11,9 +11,9 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from quantkit.runtime.half_ports import HalfPorts
 from quantkit.runtime.pieces import TYPES, Structure
 from quantkit.runtime.session import RUNTIME_ERRORS, as_value, make_session
-from quantkit.runtime.widened import HalfPorts
 
 __all__ = ["Segments"]
 

@@ -4,30 +4,29 @@ The one place where sessions are made.
 """
 
 import os
-import threading
-import time
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from math import inf
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime as ort
+from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 
-from quantkit.errors import RuntimeSupportError
+from quantkit.errors import ModelError, RuntimeSupportError
+from quantkit.files import scratch
+from quantkit.model.graph.half import computes_bfloat16, widen
 from quantkit.model.graph.load import LoadedModel, load
 from quantkit.model.graph.mapping import mapped_model
-from quantkit.model.graph.save import unchecked
-from quantkit.runtime.synthetic_inputs import Feeds, made_up_feeds
-from quantkit.runtime.widened import HalfPorts, has_half_ports, widened_file
-from quantkit.settings.memory import memory_of, memory_text, resident
+from quantkit.model.graph.normalize import inline_functions
+from quantkit.model.graph.protos import to_ir
+from quantkit.model.graph.save import Stage, unchecked
+from quantkit.runtime.half_ports import HalfPorts, has_half_ports
 
 if os.environ.get("ORT_DISABLE_TELEMETRY") == "1":
     ort.disable_telemetry_events()  # it may have been imported before quantkit
@@ -35,22 +34,18 @@ if os.environ.get("ORT_DISABLE_TELEMETRY") == "1":
 __all__ = [
     "RUNTIME_ERRORS",
     "RuntimeLimits",
-    "as_array",
     "as_value",
     "first_line",
     "float_session",
     "load_model",
     "make_session",
     "readable_ir_version",
-    "run_made_up",
-    "run_session",
+    "run_options",
     "runtime_limits",
     "runtime_version",
     "why_not_loaded",
+    "widened_file",
 ]
-
-_MADE_UP_SECONDS = 20
-_LOOKED_EVERY = 0.05  # seconds
 
 # onnxruntime 1.20, the oldest that quantkit installs with, reads IR version 10.
 _IR_READ_BY_ALL = 10
@@ -160,114 +155,54 @@ def make_session(  # noqa: PLR0913 - one parameter per question
     return HalfPorts(session, ort.OrtValue) if has_half_ports(session) else session
 
 
+@contextmanager
+def widened_file(model: str | bytes, folder: Path | None) -> Iterator[Path | None]:
+    """Write a model that computes in bfloat16, for which there are no kernels, so that it computes in float32.
+
+    Yields None for any other model.
+
+    Args:
+        model: A path, or the serialized model.
+        folder: Where the external data of a serialized model is.
+    """
+    found = _widened(model, folder)
+    if found is None:
+        yield None
+        return
+    unchecked(found)  # onnxruntime has the last word
+    with scratch() as place:
+        stage = Stage(place / "widened.onnx", place)
+        stage.write(found)
+        yield stage.model_path
+
+
+def _widened(model: str | bytes, folder: Path | None) -> ir.Model | None:
+    try:
+        found = load(model).model if isinstance(model, str) else _parsed(model, folder)
+        if not computes_bfloat16(found):
+            return None
+        widen(found)
+    except (ModelError, DecodeError, RuntimeError, TypeError, ValueError):
+        return None  # whoever asked knows what is wrong with it
+    return found
+
+
+def _parsed(message: bytes, folder: Path | None) -> ir.Model:
+    model = to_ir(onnx.ModelProto.FromString(message))
+    inline_functions(model)
+    if folder is not None:
+        ir.external_data.set_base_dir(model.graph, folder)
+    return model
+
+
+def run_options() -> Any:
+    """Return onnxruntime's options of one run, by which another thread can stop it."""
+    return ort.RunOptions()
+
+
 def as_value(array: NDArray[Any]) -> Any:
     """Return an array as onnxruntime's own kind of value, which sessions hand on without a copy."""
     return ort.OrtValue.ortvalue_from_numpy(array)
-
-
-def run_session(session: Any, feeds: Mapping[str, Any], options: Any = None) -> dict[str, Any]:
-    """Run a model; return its outputs by name, as arrays where they are maps or sequences (`as_array`)."""
-    names = [output.name for output in session.get_outputs()]
-    found = session.run(names, dict(feeds), options)
-    return {n: as_array(v) for n, v in zip(names, found, strict=True)}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MadeUpRun:
-    """Made-up inputs that a model ran on, and its outputs; none of both if there are none, with the reason."""
-
-    feeds: Feeds
-    outputs: Mapping[str, Any]
-    reason: str = ""
-
-
-def run_made_up(
-    session: Any, ranges: Mapping[str, tuple[float, float]] = MappingProxyType({})
-) -> MadeUpRun:
-    """Run a model on the first made-up inputs that it takes.
-
-    A model that makes its own length of what it reads (speech of text) may run for minutes, and take all memory, on
-    values that nobody would give it: a run beyond some CPU time or memory is stopped, and only less is tried after it.
-
-    Args:
-        session: The model.
-        ranges: Between which values inputs lie, where that is known.
-    """
-    reason, most = "no input can be made up", inf
-    for feeds in made_up_feeds(session.get_inputs(), ranges):
-        size = sum(array.size for array in feeds.values())
-        if size >= most:
-            continue
-        try:
-            return MadeUpRun(feeds=feeds, outputs=_run_bounded(session, feeds))
-        except _TooMuchError as e:
-            reason, most = str(e), size
-        except RUNTIME_ERRORS as e:
-            reason = reason if most < inf else first_line(e)
-    return MadeUpRun(feeds={}, outputs={}, reason=reason)
-
-
-class _TooMuchError(Exception):
-    """A run was stopped."""
-
-
-def _run_bounded(session: Any, feeds: Feeds) -> dict[str, Any]:
-    """Run a model, and stop it between two of its nodes when it takes too much.
-
-    Raises:
-        _TooMuchError: It took too much.
-    """
-    options, done = ort.RunOptions(), threading.Event()
-    seconds, memory = time.process_time() + _MADE_UP_SECONDS, memory_of(None)
-    most = resident(mapped=False) + memory
-    taken: list[str] = []
-
-    def watch() -> None:
-        while not done.wait(_LOOKED_EVERY):
-            if time.process_time() > seconds:
-                taken.append(f"more than {_MADE_UP_SECONDS} CPU seconds")
-            elif resident(mapped=False) > most:
-                taken.append(f"more than {memory_text(memory)} of memory")
-            if taken:
-                options.terminate = True
-                return
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        return run_session(session, feeds, options)
-    except RUNTIME_ERRORS as e:
-        if taken:
-            raise _TooMuchError(f"a run takes {taken[0]}") from e
-        raise
-    finally:
-        done.set()
-        watcher.join()
-
-
-def as_array(output: Any) -> Any:
-    """Return an output as one array; as it is if it is one, or cannot be one.
-
-    A list of maps, a classifier's probabilities by class, has one row per map and one column per key, in the order of keys. A list of
-    arrays is one more axis, or, where their shapes differ, all their values in a row.
-    """
-    if isinstance(output, dict):
-        return _row(output)
-    if not isinstance(output, list) or not output:
-        return output
-    if all(isinstance(item, dict) for item in output):
-        rows = [_row(item) for item in output]
-    elif all(isinstance(item, np.ndarray) for item in output):
-        rows = output
-    else:
-        return np.asarray(output)
-    if len({row.shape for row in rows}) == 1:
-        return np.stack(rows)
-    return np.concatenate([row.ravel() for row in rows])
-
-
-def _row(mapping: Mapping[Any, Any]) -> NDArray[Any]:
-    return np.asarray([mapping[key] for key in sorted(mapping)])
 
 
 def load_model(source: str | Path | onnx.ModelProto) -> LoadedModel:

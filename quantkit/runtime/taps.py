@@ -21,10 +21,10 @@ from quantkit.model.graph.load import LoadedModel
 from quantkit.model.graph.mapping import mapped_model
 from quantkit.model.graph.protos import to_proto
 from quantkit.model.graph.shapes import dtype
+from quantkit.runtime.half_ports import HalfPorts
 from quantkit.runtime.inner_taps import hand_out, inner_names
 from quantkit.runtime.session import RUNTIME_ERRORS, make_session, readable_ir_version
 from quantkit.runtime.synthetic_inputs import Feeds
-from quantkit.runtime.widened import HalfPorts
 
 __all__ = ["Runner", "Tap", "TappedSession", "read_tensors"]
 

@@ -14,7 +14,7 @@ from onnx import TensorProto
 from quantkit.calibration.prepare import inputs_of
 from quantkit.data import collate, open_data
 from quantkit.errors import DataError
-from quantkit.runtime.rows import row_trial
+from quantkit.runtime.runs import row_trial
 from quantkit.runtime.session import float_session, load_model
 
 INT64 = TensorProto.INT64

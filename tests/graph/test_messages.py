@@ -13,7 +13,7 @@ from quantkit import optimize, quantize_dynamic, quantize_static
 from quantkit.cli.app import run as quantkit
 from quantkit.model.graph.load import load
 from quantkit.model.graph.protos import to_ir, to_proto
-from quantkit.runtime.session import as_array
+from quantkit.runtime.runs import as_array
 
 CLASSES = 10
 

@@ -10,19 +10,17 @@ from quantkit.model.ops.float_ops import (
     BIASED,
     BY_CONSTANT,
     CLIPS,
-    FACTS,
     FLOAT_PRODUCTS,
     MATRIX_PRODUCTS,
     MOVES,
     PRODUCTS,
     SEEN_THROUGH,
-    OpFact,
     Trait,
     activation_slots,
-    channel_axis,
     having,
 )
 from quantkit.model.ops.integer_ops import INTEGER_OPS, STATIC_OPS
+from quantkit.model.ops.weighted_ops import FACTS, OpFact, channel_axis
 from quantkit.targets import TARGETS, Target
 
 _CONTRIB = {s.name: s for s in runtime.get_all_operator_schema() if s.domain == "com.microsoft"}

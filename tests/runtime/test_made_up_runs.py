@@ -9,8 +9,9 @@ from builders import Shape, graph, model, node, save, weight
 from onnx import TensorProto
 
 import quantkit
-from quantkit.runtime import session as sessions
-from quantkit.runtime.session import make_session, run_made_up
+from quantkit.runtime import runs as sessions
+from quantkit.runtime.runs import run_made_up
+from quantkit.runtime.session import make_session
 
 
 def speech(*, per_token: float = 40.0) -> onnx.ModelProto:

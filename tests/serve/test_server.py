@@ -41,7 +41,7 @@ from serve_cases import (
 
 from quantkit.deploy.serve.main import _listening, _stamp, _stoppable, _Watch
 from quantkit.deploy.serve.protocol import DTYPES
-from quantkit.errors import install_command
+from quantkit.installation import install_command
 from quantkit.settings import ServeSettings
 
 JSON = {"Content-Type": "application/json"}

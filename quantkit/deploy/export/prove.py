@@ -19,7 +19,8 @@ from quantkit.deploy.export.blame import blamed, placed
 from quantkit.deploy.export.framework import Exported, Feeds, Framework, Limit, Outputs
 from quantkit.deploy.export.inputs import Inputs
 from quantkit.errors import ModelError, RuntimeSupportError, VerifyError
-from quantkit.runtime.session import RUNTIME_ERRORS, first_line, make_session, run_session
+from quantkit.runtime.runs import run_session
+from quantkit.runtime.session import RUNTIME_ERRORS, first_line, make_session
 
 __all__ = ["Difference", "Proof", "Trial", "prove"]
 

@@ -23,7 +23,8 @@ from quantkit.deploy.export.framework import Exported, Limit
 from quantkit.deploy.export.inputs import Inputs
 from quantkit.deploy.export.tidy import layers_of
 from quantkit.deploy.export.user_code import need_torch, quiet_import
-from quantkit.errors import ModelError, install_command
+from quantkit.errors import ModelError
+from quantkit.installation import install_command
 
 __all__ = [
     "PREFIX",

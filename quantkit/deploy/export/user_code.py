@@ -11,7 +11,8 @@ from types import ModuleType
 from typing import Any
 
 from quantkit.deploy.export.blame import blamed
-from quantkit.errors import ModelError, QuantkitError, UsageError, as_os_error, install_command
+from quantkit.errors import ModelError, QuantkitError, UsageError, as_os_error
+from quantkit.installation import install_command
 from quantkit.settings import closest
 
 __all__ = ["HOW", "Loaded", "load_object", "need_torch", "own_path", "quiet_import", "user_code"]

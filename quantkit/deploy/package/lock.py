@@ -17,7 +17,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from quantkit.deploy.package.folder import sha256_of
-from quantkit.errors import UsageError, as_os_error, install_command
+from quantkit.errors import UsageError, as_os_error
+from quantkit.installation import install_command
 from quantkit.model.provenance import runtime_package
 
 __all__ = ["IMAGES", "SERVER", "TEXTS", "Package", "download", "installed", "lock_text", "machine"]

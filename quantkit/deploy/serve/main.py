@@ -21,7 +21,8 @@ from threading import Event, Thread
 from types import FrameType
 from typing import Any, get_origin
 
-from quantkit.errors import OutputError, QuantkitError, UsageError, as_os_error, install_command
+from quantkit.errors import OutputError, QuantkitError, UsageError, as_os_error
+from quantkit.installation import install_command
 from quantkit.settings import GateSettings, Recipe, ServeSettings, load_recipe
 from quantkit.settings.declare import Declared, declared
 from quantkit.settings.gate import LIVE_RULES

@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from quantkit.errors import DataError, install_command
+from quantkit.errors import DataError
 from quantkit.evaluate.accuracy.chunks import Array, Chunk, Unit
 from quantkit.evaluate.accuracy.figures import Figure, Floats, Indices, Ratio
 from quantkit.evaluate.accuracy.labels import Column
 from quantkit.evaluate.accuracy.models import OutputSpec
 from quantkit.evaluate.accuracy.scorers import Scorer
+from quantkit.installation import install_command
 from quantkit.numerics.statistics import Bounds
 from quantkit.settings import TextSettings
 

@@ -14,7 +14,7 @@ from quantkit.errors import DataError, UsageError, as_os_error
 from quantkit.files import model_in
 from quantkit.quantize.plan.plan_file import FORMAT
 from quantkit.result import SCHEMA
-from quantkit.runtime.rows import row_trial
+from quantkit.runtime.runs import row_trial
 from quantkit.runtime.session import float_session, load_model
 from quantkit.runtime.synthetic_inputs import Feeds
 from quantkit.settings import DataSettings

@@ -20,10 +20,10 @@ from quantkit.model.graph.channel_factors import read_divisors
 from quantkit.model.graph.load import LoadedModel
 from quantkit.model.ops.integer_ops import INTEGER_OPS, is_quantized
 from quantkit.runtime.check_result import run_float
+from quantkit.runtime.half_ports import widened_feeds
 from quantkit.runtime.pieces import Structure, part_of, read_structure
 from quantkit.runtime.session import RUNTIME_ERRORS, first_line
 from quantkit.runtime.synthetic_inputs import Feeds
-from quantkit.runtime.widened import widened_feeds
 
 __all__ = ["Pairs", "TensorError", "TensorErrors", "TensorPair", "tensor_errors"]
 

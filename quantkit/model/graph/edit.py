@@ -313,8 +313,5 @@ class Canvas:
             output: Which one.
         """
         old = node.outputs[output]
-        name = old.name
-        replacement.type, replacement.shape = old.type, old.shape
-        old.replace_all_uses_with(replacement, replace_graph_outputs=True)
-        old.name = self.name(f"{name}_replaced")
-        replacement.name = name
+        succeed(old, replacement)
+        old.name = self.name(f"{old.name}_replaced")  # the node may stay, for its other outputs

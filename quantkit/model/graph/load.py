@@ -18,17 +18,19 @@ from google.protobuf.message import DecodeError
 from quantkit.errors import ModelError, UsageError, as_os_error
 from quantkit.files import model_in
 from quantkit.model.graph._wire import LIMIT, MARK, split
-from quantkit.model.graph.intake import DamageError, complaint_of, mend, validate
 from quantkit.model.graph.mapping import MappedFile
 from quantkit.model.graph.normalize import inline_functions, normalize
 from quantkit.model.graph.protos import (
+    complaint_of,
     leads_out,
     location_of,
+    mend,
     proto_graphs,
     root_cause,
     tensors_of,
     to_ir,
 )
+from quantkit.model.graph.validate import DamageError, validate
 from quantkit.protobuf import WireError
 
 __all__ = ["LoadedModel", "external_files", "load", "model_files", "read_structure"]

@@ -15,6 +15,7 @@ from onnx import shape_inference
 
 from quantkit.errors import ModelError
 from quantkit.model.graph._wire import MARK
+from quantkit.model.graph.edit import succeed
 from quantkit.model.graph.normalize import normalize
 from quantkit.model.graph.protos import proto_graphs, to_ir
 from quantkit.model.graph.save import skeleton, weightless
@@ -199,19 +200,10 @@ def _keep_softmax(model: ir.Model) -> None:
             continue
         node.replace_input_with(0, source)
         node.attributes["axis"] = ir.AttrInt64("axis", -1)
-        _stand_in(reshape, node)
+        succeed(reshape.outputs[0], node.outputs[0])
         for gone in (reshape, shape, flatten):
             if gone.graph is not None and not any(o.uses() for o in gone.outputs):
                 gone.graph.remove(gone, safe=True)
-
-
-def _stand_in(old: ir.Node, new: ir.Node) -> None:
-    """Let the output of `new` take the place and the name of that of `old`."""
-    was, now = old.outputs[0], new.outputs[0]
-    name = was.name
-    was.replace_all_uses_with(now, replace_graph_outputs=True)
-    was.name, now.name = f"{name}_replaced", name
-    now.type, now.shape = was.type, was.shape
 
 
 def _nearest_mode(node: ir.Node) -> str:

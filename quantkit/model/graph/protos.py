@@ -3,7 +3,7 @@
 onnx-ir cannot represent maps (what scikit-learn's ZipMap returns: a list of dictionaries from class to probability) nor
 opaque types. Such a type is kept beside its value, in `ir.Value.meta`, and put back when the model is written.
 
-Small readers of protobuf messages, for the few places that must look before onnx-ir does.
+Before onnx-ir sees a message it is mended where onnxruntime would load it and onnx-ir or a later stage would not.
 """
 
 from collections.abc import Iterator
@@ -13,10 +13,13 @@ import onnx
 import onnx_ir as ir
 
 __all__ = [
+    "ATTRIBUTE_FIELDS",
     "Part",
+    "complaint_of",
     "described_values",
     "leads_out",
     "location_of",
+    "mend",
     "parts_of",
     "proto_graphs",
     "root_cause",
@@ -26,6 +29,19 @@ __all__ = [
 ]
 
 Part = onnx.GraphProto | onnx.FunctionProto
+
+# The field that holds an attribute of each kind.
+ATTRIBUTE_FIELDS: dict[int, str] = {
+    onnx.AttributeProto.AttributeType.Value(kind): field
+    for kind, field in (
+        *(("FLOAT", "f"), ("INT", "i"), ("STRING", "s"), ("TENSOR", "t"), ("GRAPH", "g")),
+        *(("FLOATS", "floats"), ("INTS", "ints"), ("STRINGS", "strings")),
+        *(("TENSORS", "tensors"), ("GRAPHS", "graphs")),
+        *(("SPARSE_TENSOR", "sparse_tensor"), ("SPARSE_TENSORS", "sparse_tensors")),
+        *(("TYPE_PROTO", "tp"), ("TYPE_PROTOS", "type_protos")),
+    )
+}
+_KIND_OF = {field: kind for kind, field in ATTRIBUTE_FIELDS.items()}
 
 
 def proto_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
@@ -85,6 +101,73 @@ def root_cause(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def mend(proto: onnx.ModelProto) -> None:
+    """Bring a message into the form that all readers of it agree on, in place.
+
+    1. A negative extent is a dynamic one.
+    2. Of initializers of one name the first counts; without a name none does.
+    3. Every graph has a name.
+    4. An attribute is of the kind of its value, whatever it says.
+    """
+    for value in described_values(proto):
+        _free_negative_extents(value.type)
+    for part in parts_of(proto):
+        for attribute in (a for node in part.node for a in node.attribute):
+            held = {field.name for field, _ in attribute.ListFields()} & _KIND_OF.keys()
+            if len(held) == 1 and ATTRIBUTE_FIELDS.get(attribute.type) not in held:
+                attribute.type = _KIND_OF[held.pop()]
+    for graph in proto_graphs(proto.graph) if proto.HasField("graph") else ():
+        if not graph.name:  # one that is not UTF-8 is handed out as bytes, and not taken back
+            graph.name = "graph"
+        _drop_initializers(graph)
+
+
+def _free_negative_extents(declared: onnx.TypeProto) -> None:
+    kind = declared.WhichOneof("value")
+    if kind in {"sequence_type", "optional_type"}:
+        _free_negative_extents(getattr(declared, kind).elem_type)
+    elif kind in {"tensor_type", "sparse_tensor_type"}:
+        for extent in getattr(declared, kind).shape.dim:
+            if extent.dim_value < 0:
+                extent.Clear()
+
+
+def _drop_initializers(graph: onnx.GraphProto) -> None:
+    first: dict[str, onnx.TensorProto] = {}
+    for tensor in graph.initializer:
+        if tensor.name:
+            first.setdefault(tensor.name, tensor)
+    kept = list(first.values())
+    if len(kept) < len(graph.initializer):
+        copies = [onnx.TensorProto.FromString(t.SerializeToString()) for t in kept]
+        del graph.initializer[:]
+        graph.initializer.extend(copies)
+
+
+def complaint_of(proto: onnx.ModelProto) -> str:
+    """Return what onnx's checker has against a model; "" if nothing.
+
+    Not counted: inputs and outputs without a shape and an IR version newer than the checker, which runtimes take. Contents of
+    tensors are not looked at.
+    """
+    bare = onnx.ModelProto()
+    bare.CopyFrom(proto)
+    for tensor in tensors_of(bare):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            tensor.ClearField("external_data")
+            tensor.ClearField("data_location")
+            tensor.dims[:] = [0]  # of what is empty the checker wants no contents
+    for value in (*bare.graph.input, *bare.graph.output):
+        if value.type.HasField("tensor_type"):
+            value.type.tensor_type.shape.SetInParent()
+    bare.ir_version = min(max(bare.ir_version, 3), onnx.IR_VERSION)
+    try:
+        onnx.checker.check_model(bare)
+    except (onnx.checker.ValidationError, ValueError, RuntimeError) as e:
+        return next(iter(str(e).strip().splitlines()), type(e).__name__)
+    return ""
 
 
 _KEPT = "quantkit.type"  # in `ir.Value.meta`

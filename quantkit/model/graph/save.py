@@ -23,9 +23,14 @@ import onnx_ir as ir
 from quantkit.errors import ModelError, OutputError, QuantkitError, as_os_error
 from quantkit.files import destination, put, scratch
 from quantkit.model.graph._wire import LIMIT, MARK, Payload, join
-from quantkit.model.graph.intake import complaint_of
 from quantkit.model.graph.load import external_files, read_structure
-from quantkit.model.graph.protos import location_of, proto_graphs, root_cause, to_proto
+from quantkit.model.graph.protos import (
+    complaint_of,
+    location_of,
+    proto_graphs,
+    root_cause,
+    to_proto,
+)
 
 __all__ = ["Stage", "copy_of", "skeleton", "staged", "unchecked", "weightless"]
 

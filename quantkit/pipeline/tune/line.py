@@ -24,13 +24,14 @@ from quantkit.errors import QuantkitError, UsageError
 from quantkit.evaluate.gate import judge, rules_of, with_verdicts
 from quantkit.evaluate.latency import Lab, measure_latency
 from quantkit.evaluate.outputs import AccuracyOptions, NamedModel
-from quantkit.files import check_folder, only_run
+from quantkit.files import check_folder
 from quantkit.model.graph.load import LoadedModel
 from quantkit.model.provenance import model_digest, software
 from quantkit.numerics.decibels import decibels
 from quantkit.pipeline.calibrate import CalibrateOptions
 from quantkit.pipeline.evaluate import WRITTEN, EvaluateOptions, evaluate, write_evaluation
 from quantkit.pipeline.measure import SWITCH
+from quantkit.pipeline.only_run import only_run
 from quantkit.pipeline.pipeline import prepare_model
 from quantkit.pipeline.prepare import Prepared
 from quantkit.pipeline.record import StaticJob

@@ -19,7 +19,7 @@ from quantkit.errors import DataError, UsageError
 from quantkit.evaluate.accuracy.models import OutputSpec, Source, open_source, single_rows
 from quantkit.evaluate.outputs import AccuracyOptions
 from quantkit.model.graph.load import LoadedModel
-from quantkit.runtime.rows import row_trial
+from quantkit.runtime.runs import row_trial
 from quantkit.runtime.session import make_session
 from quantkit.settings import DataSettings
 

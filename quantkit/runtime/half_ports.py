@@ -1,74 +1,24 @@
-"""Models in bfloat16, which onnxruntime's CPU provider does not compute: run in float32, which holds every bfloat16.
+"""Sessions with inputs or outputs of 16 bits, fed and read as float32.
 
-Numpy has no bfloat16 either, so that inputs and outputs of that type are fed and read as float32. Inputs of float16 take
-float32 too: a model and its float16 form are run on the same samples.
+Numpy has no bfloat16. Inputs of float16 take float32 too, so that a model and its float16 form run on the same samples.
 """
 
 import ctypes
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
-from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from quantkit.errors import ModelError
-from quantkit.files import scratch
-from quantkit.model.graph.half import computes_bfloat16, widen
-from quantkit.model.graph.load import load
-from quantkit.model.graph.normalize import inline_functions
-from quantkit.model.graph.protos import to_ir
-from quantkit.model.graph.save import Stage, unchecked
 from quantkit.numerics.half import halved
 
-__all__ = ["HalfPorts", "has_half_ports", "widened_feeds", "widened_file"]
+__all__ = ["HalfPorts", "has_half_ports", "widened_feeds"]
 
 _BFLOAT16 = "tensor(bfloat16)"
 _ONNX_TYPE = ir.DataType.BFLOAT16.value
 _KINDS = {"tensor(float16)": np.dtype(np.float16), _BFLOAT16: ir.DataType.BFLOAT16.numpy()}
 _BITS = 16  # a bfloat16 is the first half of a float32
-
-
-@contextmanager
-def widened_file(model: str | bytes, folder: Path | None) -> Iterator[Path | None]:
-    """Write a model that computes in bfloat16 so that it computes in float32; None if it is no such model.
-
-    Args:
-        model: A path, or the serialized model.
-        folder: Where the external data of a serialized model is.
-    """
-    found = _widened(model, folder)
-    if found is None:
-        yield None
-        return
-    unchecked(found)  # onnxruntime has the last word
-    with scratch() as place:
-        stage = Stage(place / "widened.onnx", place)
-        stage.write(found)
-        yield stage.model_path
-
-
-def _widened(model: str | bytes, folder: Path | None) -> ir.Model | None:
-    try:
-        found = load(model).model if isinstance(model, str) else _parsed(model, folder)
-        if not computes_bfloat16(found):
-            return None
-        widen(found)
-    except (ModelError, DecodeError, RuntimeError, TypeError, ValueError):
-        return None  # whoever asked knows what is wrong with it
-    return found
-
-
-def _parsed(message: bytes, folder: Path | None) -> ir.Model:
-    model = to_ir(onnx.ModelProto.FromString(message))
-    inline_functions(model)
-    if folder is not None:
-        ir.external_data.set_base_dir(model.graph, folder)
-    return model
 
 
 class HalfPorts:

@@ -1,7 +1,6 @@
-"""A model as it comes, before onnx-ir sees it: refused once, for every command alike, or mended.
+"""Refuses, by name, a model that no runtime could load, before onnx-ir sees it.
 
-What onnxruntime loads is mended where onnx-ir or a later stage could not bear it; what no runtime could load is
-refused by name. Works on the protobuf message, which is quantkit's own copy. Linear in its size.
+Works on the protobuf message, which is quantkit's own copy. Linear in its size.
 """
 
 import heapq
@@ -12,10 +11,10 @@ from collections.abc import Iterable
 import onnx
 import onnx_ir as ir
 
-from quantkit.model.graph.protos import Part, described_values, parts_of, proto_graphs, tensors_of
+from quantkit.model.graph.protos import ATTRIBUTE_FIELDS, Part, parts_of, proto_graphs, tensors_of
 from quantkit.text import printable
 
-__all__ = ["DamageError", "complaint_of", "mend", "validate"]
+__all__ = ["DamageError", "validate"]
 
 _LARGEST = 1 << 62  # bytes; beyond that offsets overflow
 _TYPES = {int(dtype): dtype for dtype in ir.DataType if dtype is not ir.DataType.UNDEFINED}
@@ -27,19 +26,7 @@ _FIELDS |= dict.fromkeys((onnx.TensorProto.UINT32, onnx.TensorProto.UINT64), "ui
 _FIELDS[onnx.TensorProto.INT64] = "int64_data"
 _FIELDS[onnx.TensorProto.COMPLEX128] = "double_data"
 _COMPLEX = frozenset({onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128})
-# The field that holds an attribute of each kind.
-_KINDS: dict[int, str] = {
-    onnx.AttributeProto.AttributeType.Value(kind): field
-    for kind, field in (
-        *(("FLOAT", "f"), ("INT", "i"), ("STRING", "s"), ("TENSOR", "t"), ("GRAPH", "g")),
-        *(("FLOATS", "floats"), ("INTS", "ints"), ("STRINGS", "strings")),
-        *(("TENSORS", "tensors"), ("GRAPHS", "graphs")),
-        *(("SPARSE_TENSOR", "sparse_tensor"), ("SPARSE_TENSORS", "sparse_tensors")),
-        *(("TYPE_PROTO", "tp"), ("TYPE_PROTOS", "type_protos")),
-    )
-}
 _MESSAGES = frozenset({"t", "g", "tp", "sparse_tensor"})
-_KIND_OF = {field: kind for kind, field in _KINDS.items()}
 
 
 class DamageError(ValueError):
@@ -47,49 +34,6 @@ class DamageError(ValueError):
 
     def __init__(self, what: str) -> None:
         super().__init__(printable(what))
-
-
-def mend(proto: onnx.ModelProto) -> None:
-    """Bring a message into the form that all readers of it agree on, in place.
-
-    1. A negative extent is a dynamic one.
-    2. Of initializers of one name the first counts; without a name none does.
-    3. Every graph has a name.
-    4. An attribute is of the kind of its value, whatever it says.
-    """
-    for value in described_values(proto):
-        _free_negative_extents(value.type)
-    for part in parts_of(proto):
-        for attribute in (a for node in part.node for a in node.attribute):
-            held = {field.name for field, _ in attribute.ListFields()} & _KIND_OF.keys()
-            if len(held) == 1 and _KINDS.get(attribute.type) not in held:
-                attribute.type = _KIND_OF[held.pop()]
-    for graph in proto_graphs(proto.graph) if proto.HasField("graph") else ():
-        if not graph.name:  # one that is not UTF-8 is handed out as bytes, and not taken back
-            graph.name = "graph"
-        _drop_initializers(graph)
-
-
-def _free_negative_extents(declared: onnx.TypeProto) -> None:
-    kind = declared.WhichOneof("value")
-    if kind in {"sequence_type", "optional_type"}:
-        _free_negative_extents(getattr(declared, kind).elem_type)
-    elif kind in {"tensor_type", "sparse_tensor_type"}:
-        for extent in getattr(declared, kind).shape.dim:
-            if extent.dim_value < 0:
-                extent.Clear()
-
-
-def _drop_initializers(graph: onnx.GraphProto) -> None:
-    first: dict[str, onnx.TensorProto] = {}
-    for tensor in graph.initializer:
-        if tensor.name:
-            first.setdefault(tensor.name, tensor)
-    kept = list(first.values())
-    if len(kept) < len(graph.initializer):
-        copies = [onnx.TensorProto.FromString(t.SerializeToString()) for t in kept]
-        del graph.initializer[:]
-        graph.initializer.extend(copies)
 
 
 def validate(proto: onnx.ModelProto) -> None:
@@ -129,7 +73,7 @@ def _check_attributes(part: Part) -> None:
     """Raise if an attribute says that it holds a tensor or a graph, and holds none."""
     for node in part.node:
         for attribute in node.attribute:
-            wanted = _KINDS.get(attribute.type)
+            wanted = ATTRIBUTE_FIELDS.get(attribute.type)
             absent = wanted in _MESSAGES and not attribute.HasField(wanted)
             if absent and not attribute.ref_attr_name:
                 raise DamageError(
@@ -280,27 +224,3 @@ def _check_values(tensor: onnx.TensorProto, size: int, dtype: ir.DataType) -> No
         size = -(-size * dtype.bitwidth // 8)
     if found != size:
         raise DamageError(f"tensor '{tensor.name}' has {found} values, its shape asks for {size}")
-
-
-def complaint_of(proto: onnx.ModelProto) -> str:
-    """Return what onnx's checker has against a model; "" if nothing.
-
-    Not counted: inputs and outputs without a shape and an IR version newer than the checker, which runtimes take. Contents of
-    tensors are not looked at.
-    """
-    bare = onnx.ModelProto()
-    bare.CopyFrom(proto)
-    for tensor in tensors_of(bare):
-        if tensor.data_location == onnx.TensorProto.EXTERNAL:
-            tensor.ClearField("external_data")
-            tensor.ClearField("data_location")
-            tensor.dims[:] = [0]  # of what is empty the checker wants no contents
-    for value in (*bare.graph.input, *bare.graph.output):
-        if value.type.HasField("tensor_type"):
-            value.type.tensor_type.shape.SetInParent()
-    bare.ir_version = min(max(bare.ir_version, 3), onnx.IR_VERSION)
-    try:
-        onnx.checker.check_model(bare)
-    except (onnx.checker.ValidationError, ValueError, RuntimeError) as e:
-        return next(iter(str(e).strip().splitlines()), type(e).__name__)
-    return ""
