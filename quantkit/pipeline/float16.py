@@ -27,7 +27,7 @@ from quantkit.model.graph.normalize import fix_defaults, lift_floats
 from quantkit.model.graph.opset import opset_of, raise_opset
 from quantkit.model.graph.save import Stage, copy_of, staged
 from quantkit.model.graph.shapes import declare_only, declared_inside
-from quantkit.model.ops.half import HalfView
+from quantkit.model.ops.view import HalfView
 from quantkit.model.provenance import Provenance
 from quantkit.pipeline.calibrate import OpenedData, opened_for
 from quantkit.pipeline.outcome import (
@@ -44,7 +44,7 @@ from quantkit.quantize.emit import emit_half
 from quantkit.quantize.plan import Mode, Plan, plan_half
 from quantkit.quantize.plan.half import LEAST_OPSET
 from quantkit.quantize.plan.half_nodes import Ranges
-from quantkit.quantize.rewrite.simplify.tied_weights import tie_weights
+from quantkit.quantize.rewrite.simplify.initializers import tie_weights
 from quantkit.runtime.check_result import Reference, Verification, run_float
 from quantkit.runtime.kernels import half_kernels
 from quantkit.settings import DataSettings, Float16Settings

@@ -28,7 +28,7 @@ from quantkit.pipeline.calibrate import view_for_static
 from quantkit.pipeline.float16 import foreseen, held_bytes
 from quantkit.quantize.plan import Mode, Plan, plan_blocks, plan_dynamic, plan_static, ranges_needed
 from quantkit.quantize.plan.blocks import packed_bytes, slow_path
-from quantkit.quantize.rewrite.simplify.tied_weights import tie_weights
+from quantkit.quantize.rewrite.simplify.initializers import tie_weights
 from quantkit.result import Part
 from quantkit.runtime.session import load_model, runtime_limits, runtime_version
 from quantkit.settings import DynamicSettings, StaticSettings

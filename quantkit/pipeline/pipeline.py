@@ -49,7 +49,7 @@ from quantkit.quantize.emit import Format, emit_dynamic
 from quantkit.quantize.plan import Mode, Plan, check_settings, check_target_of, plan_dynamic
 from quantkit.quantize.plan.model import SolvedIntegers
 from quantkit.quantize.plan.packing import PACKED_OPSET, same_bits, with_bits
-from quantkit.quantize.rewrite.simplify.tied_weights import tie_weights
+from quantkit.quantize.rewrite.simplify.initializers import tie_weights
 from quantkit.quantize.solve.blocks import BlockSettings, CodesFolder, solve_blind
 from quantkit.runtime.check_result import (
     Reference,

@@ -75,7 +75,7 @@ from quantkit.quantize.plan import Kept, Plan, WeightPlan, check_fits, plan_bloc
 from quantkit.quantize.plan.blocks import grid_of
 from quantkit.quantize.plan.model import SolvedIntegers
 from quantkit.quantize.rewrite.awq import scale_inputs
-from quantkit.quantize.rewrite.simplify.tied_weights import tie_weights
+from quantkit.quantize.rewrite.simplify.initializers import tie_weights
 from quantkit.quantize.rewrite.smooth import smoothable
 from quantkit.quantize.solve.blocks import BlockSettings, CodesFolder, solve_blind, solve_in_order
 from quantkit.runtime.check_result import LARGE, Reference, run_float

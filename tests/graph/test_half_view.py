@@ -14,7 +14,7 @@ from quantkit.model.graph.load import load
 from quantkit.model.graph.normalize import lift_floats
 from quantkit.model.graph.opset import opset_of
 from quantkit.model.graph.shapes import infer_types
-from quantkit.model.ops.half import HalfSlots, HalfView
+from quantkit.model.ops.view import HalfSlots, HalfView
 
 IMAGE = [1, 8, 6, 6]
 

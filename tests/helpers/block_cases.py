@@ -19,7 +19,7 @@ from quantkit.numerics.blocks import BlockCodes, as_rows, fit_blocks, from_rows
 from quantkit.quantize.emit.blocks import emit_blocks
 from quantkit.quantize.plan import Plan, plan_blocks
 from quantkit.quantize.plan.model import SolvedIntegers
-from quantkit.quantize.rewrite.simplify.tied_weights import tie_weights
+from quantkit.quantize.rewrite.simplify.initializers import tie_weights
 from quantkit.settings import WeightsSettings
 
 ROWS, WIDTH = 4200, 256  # of a table that is large enough to be looked up in blocks

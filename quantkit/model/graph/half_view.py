@@ -12,7 +12,7 @@ from quantkit.model.graph.edit import subgraphs_of
 from quantkit.model.graph.opset import opset_of
 from quantkit.model.graph.shapes import dims, infer_types, integers
 from quantkit.model.graph.view import view_of
-from quantkit.model.ops.half import FloatConstant, HalfSlots, HalfView
+from quantkit.model.ops.view import FloatConstant, HalfSlots, HalfView
 from quantkit.numerics.half import half_loss
 
 __all__ = ["half_slots", "half_view_of"]

@@ -20,7 +20,7 @@ from quantkit.model.graph.edit import Canvas
 from quantkit.model.graph.half_view import half_slots
 from quantkit.model.graph.mapping import lazy
 from quantkit.model.graph.opset import opset_of
-from quantkit.model.ops.half import HalfSlots
+from quantkit.model.ops.view import HalfSlots
 from quantkit.numerics.half import halved
 from quantkit.quantize.plan.model import HalfPlan, Mode, Plan
 

@@ -14,8 +14,7 @@ In arithmetic (`compute`): see `quantkit.quantize.plan.half_nodes`. What float16
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from quantkit.model.ops.half import FloatConstant, HalfView
-from quantkit.model.ops.view import Node
+from quantkit.model.ops.view import FloatConstant, HalfView, Node
 from quantkit.numbers import human
 from quantkit.numerics.half import LARGEST, HalfLoss
 from quantkit.quantize.plan.half_nodes import (

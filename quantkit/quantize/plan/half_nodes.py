@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from math import sqrt
 
 from quantkit.model.ops.float_ops import FIXED_RANGES, FLOAT_PRODUCTS, NORMALIZES
-from quantkit.model.ops.half import HalfSlots, HalfView
-from quantkit.model.ops.view import Node, View
+from quantkit.model.ops.view import HalfSlots, HalfView, Node, View
 from quantkit.numerics.half import LARGEST, LEAST_NORMAL
 from quantkit.reasons import Reason, Why, because
 

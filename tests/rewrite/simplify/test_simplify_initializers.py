@@ -19,7 +19,7 @@ from rewrite.simplify.simplify_cases import (
 
 from quantkit.model.graph.load import load
 from quantkit.model.graph.mapping import MappedFile
-from quantkit.quantize.rewrite.simplify.tied_weights import tie_weights
+from quantkit.quantize.rewrite.simplify.initializers import tie_weights
 
 
 @pytest.mark.parametrize("opset", OPSETS)

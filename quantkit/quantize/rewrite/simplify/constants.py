@@ -33,7 +33,7 @@ from quantkit.model.graph.edit import (
 )
 from quantkit.model.graph.opset import opset_of
 from quantkit.model.graph.shapes import Dims, dims, dtype, integers, static
-from quantkit.quantize.rewrite.simplify.tied_weights import LEAST_TIED
+from quantkit.quantize.rewrite.simplify.initializers import LEAST_TIED
 
 __all__ = ["constants", "dimensions"]
 
