@@ -10,7 +10,7 @@ import onnxruntime.quantization as peer
 import pytest
 from builders import conv_model, rng, save, weight
 
-from quantkit import ort
+from quantkit import Calibration, ort
 from quantkit.errors import UsageError
 
 SAMPLES = 6
@@ -150,6 +150,7 @@ def test_a_cache_may_be_a_calibration_of_quantkits(source: Path, tmp_path: Path)
             calibrate_method=method,
             calibration_cache_path=path,
         )
+        assert Calibration.load(path).tensors
 
 
 def test_a_cache_by_another_method_is_not_used(source: Path, tmp_path: Path) -> None:

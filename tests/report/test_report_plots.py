@@ -236,8 +236,17 @@ def test_long_intervals_do_not_leave_the_picture() -> None:
     model = candidate()
     wide = replace(model.metrics[0], drop_interval=Interval(low=-0.9, high=0.9))
     result = replace(example_result(), models=(float_model(), replace(model, metrics=(wide,))))
-    parsed(accuracy_size_svg(result))
-    parsed(forest(result, width=350))
+    assert reach(parsed(accuracy_size_svg(result, width=860))) <= 860
+    assert reach(parsed(forest(result, width=350))) <= 350
+
+
+def reach(picture: ET.Element) -> float:
+    """Return how far to the right lines and boxes go."""
+    lines = [
+        float(line.get(end, 0)) for line in picture.iter(f"{_SVG}line") for end in ("x1", "x2")
+    ]
+    boxes = (box for box in picture.iter(f"{_SVG}rect") if "%" not in box.get("width", ""))
+    return max([*lines, *(float(b.get("x", 0)) + float(b.get("width", 0)) for b in boxes)])
 
 
 @given(
