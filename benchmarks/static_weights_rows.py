@@ -12,7 +12,7 @@ from calibrators import PatchMoments
 from quantkit.model.graph.products import Layout, Product
 from quantkit.model.ops.view import View
 from quantkit.numerics.dtypes import INT8
-from quantkit.numerics.pairs import FREE, PAIRED, Limits, is_within, round_pairs
+from quantkit.numerics.pairs import FREE, PAIRED, Limits, round_pairs
 from quantkit.quantize.solve.rounding import Rounding, peak_scale, solve_weight
 from quantkit.spec import PerAxis, QuantSpec
 
@@ -97,7 +97,9 @@ Variant = Callable[[Layer], Rounded]
 
 
 def _rounded(layer: Layer, integers: Array, scale: Array) -> Rounded:
-    safe = is_within(layer.product.layout.rows(integers), layer.limits)
+    rows = np.asarray(layer.product.layout.rows(integers), np.int64)
+    pairs = rows[..., 0 : rows.shape[-1] // 2 * 2 : 2] + rows[..., 1::2]
+    safe = bool(np.abs(pairs).max(initial=0) <= layer.limits.pair)
     return Rounded(integers=integers, scale=scale.reshape(-1), safe=safe)
 
 

@@ -18,7 +18,7 @@ from quantkit.numerics.decibels import sqnr_db
 from quantkit.numerics.dtypes import IntType
 
 __all__ = ["Affine", "affine_from_range", "bias_scale", "blocks", "dequantize", "quantize", "sqnr"]
-__all__ += ["unblocks"]
+__all__ += ["storable_scale", "unblocks"]
 
 Floats = NDArray[np.float32]
 Integers = NDArray[Any]
@@ -71,24 +71,24 @@ def affine_from_range(
     low64 = np.minimum(np.asarray(low, np.float64), 0)
     high64 = np.maximum(np.asarray(high, np.float64), 0)
     if symmetric and whole:
-        scale = _safe_scale(2 * np.maximum(-low64, high64) / (qmax - qmin))
+        scale = storable_scale(2 * np.maximum(-low64, high64) / (qmax - qmin))
         zero = np.full(scale.shape, np.rint((qmin + qmax) / 2), np.float64)
     elif symmetric:
         half = (qmax - qmin) // 2
-        scale = _safe_scale(np.maximum(-low64, high64) / half)
+        scale = storable_scale(np.maximum(-low64, high64) / half)
         zero = np.full(scale.shape, qmax - half, np.float64)
     else:
         exact = (high64 - low64) / (qmax - qmin)
-        scale = _safe_scale(exact)
+        scale = storable_scale(exact)
         # Of a range that happens to be symmetric zero lies between two integers: which one, float32 must not decide.
         by = np.where(scale == exact.astype(np.float32), exact, scale) if whole else scale
         zero = np.clip(np.rint(qmin - low64 / by), qmin, qmax)
     return Affine(scale=scale, zero_point=zero.astype(np.float32))
 
 
-def _safe_scale(scale: NDArray[np.float64]) -> Floats:
+def storable_scale(scale: NDArray[Any]) -> Floats:
     """Round to float32; what would be zero or subnormal there becomes 1 (the tensor is all zeros)."""
-    rounded = scale.astype(np.float32)
+    rounded = np.asarray(scale, np.float32)
     return np.where(rounded < np.finfo(np.float32).tiny, np.float32(1), rounded)
 
 

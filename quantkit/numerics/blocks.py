@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantkit.errors import UsageError
+from quantkit.numerics.affine import storable_scale
 from quantkit.numerics.second_order import Carries, carries_of, output_error
 
 __all__ = [
@@ -359,19 +360,13 @@ def _multipliers(
 ) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
     """Write steps (N, blocks) as small integers times one scale per row: of the two next to a step the one that loses less."""
     if grid.largest == 1 or step.shape[1] == 1:
-        return np.ones(step.shape, np.uint8), _storable(step.max(axis=1))
-    scale = _storable(step.max(axis=1) / grid.largest)
+        return np.ones(step.shape, np.uint8), storable_scale(step.max(axis=1))
+    scale = storable_scale(step.max(axis=1) / grid.largest)
     wide = scale[:, np.newaxis].astype(np.float64)
     below = np.clip(np.floor(step / wide), 1, grid.largest)
     above = np.minimum(below + 1, grid.largest)
     lost = [_lost(blocks, m * wide, zero, weights, grid) for m in (below, above)]
     return np.where(lost[1] < lost[0], above, below).astype(np.uint8), scale
-
-
-def _storable(scale: Array) -> NDArray[np.float32]:
-    """Round to float32, as it will be stored; what is zero there becomes 1 (nothing to scale)."""
-    rounded = np.asarray(scale, np.float32)
-    return np.where(rounded < _TINY, np.float32(1), rounded)
 
 
 def _chosen(

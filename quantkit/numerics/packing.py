@@ -7,7 +7,6 @@ As ONNX stores types of 2 and 4 bits, lowest bits first:
 Any number of bits, as planes of 4, 2 and 1 (`planes`): 5 bits are a plane of 4 and one of 1.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from quantkit.numerics.dtypes import IntType
 
-__all__ = ["Plane", "from_planes", "pack", "plane_widths", "planes", "unpack"]
+__all__ = ["Plane", "pack", "plane_widths", "planes", "unpack"]
 
 
 def pack(q: NDArray[Any], dtype: IntType) -> NDArray[np.uint8]:
@@ -98,13 +97,3 @@ def planes(codes: NDArray[np.uint8], bits: int) -> tuple[Plane, ...]:
         found.append(Plane(width, shift, content))
         shift += width
     return tuple(found)
-
-
-def from_planes(parts: Iterable[Plane], count: int) -> NDArray[np.uint8]:
-    """Undo `planes`, of so many codes."""
-    codes = np.zeros(count, np.uint8)
-    for part in parts:
-        shifts = part.width * np.arange(part.per_byte, dtype=np.uint8)[:, np.newaxis]
-        values = part.content >> shifts & (1 << part.width) - 1
-        codes |= values.reshape(-1)[:count].astype(np.uint8) << part.shift
-    return codes

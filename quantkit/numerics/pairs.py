@@ -35,7 +35,6 @@ __all__ = [
     "Limits",
     "PairForm",
     "is_pair_safe",
-    "is_within",
     "nearest_pairs",
     "pair_peak",
     "round_pairs",
@@ -68,7 +67,6 @@ Array = NDArray[Any]
 Floats = NDArray[np.float64]
 
 _PEAK = 127
-_INT16_MAX = 32767
 _NEGLIGIBLE = 1e-12
 
 
@@ -88,12 +86,6 @@ class Limits:
                 f"A limit of {self.pair} for pairs needs 1 <= peak <= {self.pair}; "
                 f"the peak is {self.peak}."
             )
-
-    @classmethod
-    def for_activation(cls, largest: int, peak: int = _PEAK) -> "Limits":
-        """Return the limits under which activations of 0..largest cannot saturate int16."""
-        pair = _INT16_MAX // largest
-        return cls(peak=min(peak, pair), pair=pair)
 
 
 PAIRED = Limits()
@@ -214,10 +206,3 @@ def round_pairs(
     form = PairForm(first=w0, second=w1)
     even[at], odd[at] = nearest_pairs(first, second, form, limits)
     return q
-
-
-def is_within(q: Array, limits: Limits) -> bool:
-    """Say whether every weight and every pair of (..., K) integers keeps to the limits."""
-    whole = np.asarray(q, np.int64)
-    pairs = whole[..., 0 : whole.shape[-1] // 2 * 2 : 2] + whole[..., 1::2]
-    return bool((np.abs(whole) <= limits.peak).all() and (np.abs(pairs) <= limits.pair).all())

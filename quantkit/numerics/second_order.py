@@ -43,7 +43,6 @@ __all__ = [
     "output_error",
     "pad_to_even",
     "round_carried",
-    "round_second_order",
 ]
 
 Array = NDArray[Any]
@@ -91,23 +90,6 @@ def output_error(error: Array, moments: Array) -> Floats:
     e = np.asarray(error, np.float64)
     found: Floats = np.einsum("...nk,...nk->...n", e @ moments, e)
     return found
-
-
-def round_second_order(
-    weight: Array, scale: Array, moments: Array, limits: Limits = PAIRED
-) -> Floats:
-    """Return integers (..., N, K) within `limits` that keep ``e H e^T`` of each channel small.
-
-    `moments` must be positive definite (see `damped`). Pairs go in order of falling
-    H_00 + H_11: the largest inputs are rounded while all the others can still make up for them.
-
-    Args:
-        weight: (..., N, K).
-        scale: (..., N).
-        moments: H = E[x x^T], (..., K, K), positive definite.
-        limits: Which integers are allowed.
-    """
-    return round_carried(weight, scale, carries_of(moments), limits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +152,7 @@ def _carry_in_place(h: Floats, order: NDArray[np.intp]) -> Floats:
 
 
 def round_carried(weight: Array, scale: Array, carries: Carries, limits: Limits = PAIRED) -> Floats:
-    """Return integers (..., N, K) within `limits`, as `round_second_order` does.
+    """Return integers (..., N, K) within `limits`, that keep ``e H e^T`` of each channel small.
 
     Args:
         weight: (..., N, K), or some of its channels.
@@ -178,6 +160,7 @@ def round_carried(weight: Array, scale: Array, carries: Carries, limits: Limits 
         carries: The factored moments, used for as many channels as one likes.
         limits: Which integers are allowed.
     """
+    # Pairs go in order of falling H_00 + H_11: the largest inputs are rounded while all others can still make up for them.
     # Rounding runs along K, so weights lie (..., K, N) here: each step then works on rows that are contiguous over
     # all channels. The order is by pairs, never by single inputs: neighbours 2j, 2j + 1 share an int16 sum in the
     # kernel, and must be rounded together. K is padded to be even with an input that is not correlated with any

@@ -33,12 +33,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from quantkit.numerics.statistics import Bounds
 
-__all__ = ["Sequential", "decide", "mean_bounds"]
+__all__ = ["Sequential", "decide"]
 
 # Each stake is half the one before; the weights 1/2, 1/6, 1/12, ... add up to 1 with the last.
 _STAKES = tuple(0.99 * 2.0**-k for k in range(12))
 _WEIGHTS = (*(1 / ((k + 1) * (k + 2)) for k in range(11)), 1 / 12)
-_STEPS = 32  # of a bisection
 _ROUNDING = 1e-9  # of sums of values of order 1
 
 
@@ -95,38 +94,6 @@ def decide(
     whole = population == len(column)
     verdict = ("in" if mean <= limit + _ROUNDING else "out") if whole else "open"
     return Sequential(verdict=verdict, seen=len(column), mean=mean)
-
-
-def mean_bounds(
-    values: ArrayLike,
-    *,
-    alpha: float = 0.05,
-    bounds: Bounds = (-1.0, 1.0),
-    population: int | None = None,
-) -> Bounds:
-    """Return the interval of the mean that holds at all looks together with a chance of at least ``1 - alpha``.
-
-    The limits that `decide` would leave open with ``alpha / 2`` a side. Arguments and errors are those of `decide`.
-    """
-    column = _checked(values, bounds, population)
-    if population == len(column):
-        return (float(column.mean()),) * 2
-    low, high = bounds
-    upper = _edge(column, alpha / 2, (low, high), population)
-    lower = -_edge(-column, alpha / 2, (-high, -low), population)
-    return lower, upper
-
-
-def _edge(
-    column: NDArray[np.float64], alpha: float, bounds: Bounds, population: int | None
-) -> float:
-    """Return the least limit that the mean is clearly below: the wealth grows with the limit, so that it is bisected."""
-    inside, outside = bounds
-    for _ in range(_STEPS):
-        middle = (inside + outside) / 2
-        clear = _crossing(column, middle, alpha, bounds, population) <= len(column)
-        inside, outside = (inside, middle) if clear else (middle, outside)
-    return outside
 
 
 def _crossing(

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
+from pair_limits import is_within
 
 from quantkit.numerics.pairs import (
     FREE,
@@ -14,7 +15,6 @@ from quantkit.numerics.pairs import (
     Limits,
     PairForm,
     is_pair_safe,
-    is_within,
     nearest_pairs,
     round_pairs,
 )
@@ -98,18 +98,6 @@ def test_a_dead_input_takes_the_whole_cut() -> None:
     scaled = np.array([100.0, 90])
     np.testing.assert_array_equal(round_pairs(scaled, PAIRED, np.array([0.0, 1])), [38, 90])
     np.testing.assert_array_equal(round_pairs(scaled, PAIRED, 0.0), [69, 59])
-
-
-@pytest.mark.parametrize(
-    ("largest", "expected"),
-    [
-        pytest.param(255, PAIRED, id="all-of-uint8"),
-        pytest.param(127, Limits(peak=127, pair=258), id="seven-bits-never-saturate"),
-        pytest.param(512, Limits(peak=63, pair=63), id="a-single-product-can-saturate"),
-    ],
-)
-def test_limits_of_an_activation(largest: int, expected: Limits) -> None:
-    assert Limits.for_activation(largest) == expected
 
 
 def test_a_peak_above_the_pair_limit_is_refused() -> None:

@@ -5,14 +5,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from pair_limits import is_within
 
-from quantkit.numerics.pairs import FREE, PAIRED, Limits, is_within, round_pairs
+from quantkit.numerics.pairs import FREE, PAIRED, Limits, round_pairs
 from quantkit.numerics.second_order import (
+    carries_of,
     damped,
     damping_share,
     improve,
     output_error,
-    round_second_order,
+    round_carried,
 )
 from quantkit.quantize.solve.rounding import choose_scale, peak_scale, refit_scale, safe_scale
 
@@ -46,7 +48,7 @@ def test_roundings_keep_to_the_limits_and_improve_never_makes_it_worse(
     scale = peak_scale(weight, limits)
     for start in (
         round_pairs(weight / scale[..., np.newaxis], limits),
-        round_second_order(weight, scale, h, limits),
+        round_carried(weight, scale, carries_of(h), limits),
     ):
         before = noise(start, weight, scale, h)
         better = improve(start, weight, scale, h, limits, sweeps=3)
@@ -63,10 +65,10 @@ def test_roundings_keep_to_the_limits_and_improve_never_makes_it_worse(
 def test_groups_are_solved_as_if_each_stood_alone(seed: int, k: int) -> None:
     weight, moments = problem(seed, 3, 2, k)
     h, scale = damped(moments), safe_scale(weight)
-    together = round_second_order(weight, scale, h)
+    together = round_carried(weight, scale, carries_of(h))
     improved = improve(together, weight, scale, h)
     for g in range(3):
-        alone = round_second_order(weight[g], scale[g], h[g])
+        alone = round_carried(weight[g], scale[g], carries_of(h[g]))
         np.testing.assert_array_equal(alone, together[g])
         np.testing.assert_array_equal(improve(alone, weight[g], scale[g], h[g]), improved[g])
 
@@ -77,7 +79,7 @@ def test_second_order_beats_nearest_on_correlated_inputs_across_blocks(k: int) -
     h = damped(moments, 0.01)
     scale = safe_scale(weight)
     nearest = noise(round_pairs(weight / scale[..., np.newaxis]), weight, scale, h).sum()
-    second = noise(round_second_order(weight, scale, h), weight, scale, h).sum()
+    second = noise(round_carried(weight, scale, carries_of(h)), weight, scale, h).sum()
     assert second < 0.7 * nearest
 
 
@@ -86,7 +88,7 @@ def test_uncorrelated_inputs_round_to_nearest() -> None:
     h = np.diag(np.arange(1.0, 11))[np.newaxis]
     scale = safe_scale(weight)
     nearest = round_pairs(weight / scale[..., np.newaxis])
-    np.testing.assert_array_equal(round_second_order(weight, scale, h), nearest)
+    np.testing.assert_array_equal(round_carried(weight, scale, carries_of(h)), nearest)
     np.testing.assert_array_equal(improve(nearest, weight, scale, h), nearest)
 
 
@@ -103,7 +105,7 @@ def test_an_input_that_is_always_zero_and_a_channel_of_zeros() -> None:
     weight = np.array([[[1.0, -0.5, 0.25], [0, 0, 0]]])
     h = damped(np.zeros((1, 3, 3)))
     scale = choose_scale(weight, np.zeros((1, 3)))
-    q = round_second_order(weight, scale, h)
+    q = round_carried(weight, scale, carries_of(h))
     assert scale[0, 1] == 1
     np.testing.assert_array_equal(q[0, 1], 0)
     np.testing.assert_array_equal(refit_scale(q, weight, scale, h)[0, 1], 1)

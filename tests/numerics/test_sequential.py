@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from quantkit.numerics.sequential import Sequential, decide, mean_bounds
+from quantkit.numerics.sequential import Sequential, decide
 
 Values = NDArray[np.float64]
 Draw = Callable[[], Values]
@@ -98,16 +98,6 @@ def test_an_interval_of_one_look_would_err_far_more_often() -> None:
     assert wrong > RUNS / 4
 
 
-@pytest.mark.parametrize("population", [None, 400])
-def test_intervals_hold_at_all_looks_together(population: int | None) -> None:
-    rng, missed = np.random.default_rng(5), 0
-    for _ in range(20):
-        values = _shuffled(rng, 400, 16, 4)
-        ends = [mean_bounds(values[:k], population=population) for k in (50, 100, 200, 399)]
-        missed += any(not low <= 0.03 <= high for low, high in ends)
-    assert missed <= 3
-
-
 # ---- early ends ----
 
 
@@ -151,18 +141,6 @@ def test_all_samples_seen_is_exact(values: list[float], limit: float) -> None:
     if abs(mean - limit) > 1e-6:
         assert found.verdict == ("in" if mean <= limit else "out")
     assert decide(values, mean, alpha=1e-12, population=n).verdict == "in"
-    assert mean_bounds(values, population=n) == (mean, mean)
-
-
-@PROPERTY
-@given(values=flips)
-def test_bounds_hold_the_mean_and_are_what_decide_leaves_open(values: list[float]) -> None:
-    low, high = mean_bounds(values, alpha=0.1)
-    assert -1 <= low <= float(np.mean(values)) <= high <= 1
-    if high < 0.99:
-        assert decide(values, high + 1e-6, alpha=0.05).verdict == "in"
-    if low > -0.99:
-        assert decide(values, low - 1e-6, alpha=0.05).verdict == "out"
 
 
 @PROPERTY

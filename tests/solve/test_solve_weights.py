@@ -11,6 +11,7 @@ import pytest
 from builders import Array, graph, model, node, rng, run, weight
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pair_limits import is_within
 from static_cases import IMAGE, Ready, X, conv, conv_weights, ready, seen_ranges
 
 import quantkit
@@ -18,7 +19,7 @@ from calibrators import PatchMoments, Window
 from quantkit.calibration import Calibration
 from quantkit.model.graph.products import Layout, Product, products_of
 from quantkit.numerics.dtypes import INT4, INT8, INT16, UINT4, UINT8, UINT16, IntType
-from quantkit.numerics.pairs import FREE, PAIRED, is_within
+from quantkit.numerics.pairs import FREE, PAIRED
 from quantkit.numerics.second_order import output_error
 from quantkit.numerics.weights import dequantize_weight, fit, quantize_weight
 from quantkit.quantize.emit import emit_static

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from calibrators import PatchMoments
 from quantkit.model.graph.products import Layout
+from quantkit.numerics.affine import storable_scale
 from quantkit.numerics.blocks import BlockCodes, BlockGrid, solve_blocks
 from quantkit.numerics.grids import grid_scales
 from quantkit.numerics.pairs import PAIRED, Limits, pair_peak, round_pairs
@@ -125,9 +126,8 @@ def refit_scale(q: Array, weight: Array, scale: Array, moments: Array) -> Floats
 
 
 def _storable(scale: Array) -> Floats:
-    """Round to float32, as it will be stored; what is zero there becomes 1 (nothing to scale)."""
-    rounded = np.asarray(scale, np.float32).astype(np.float64)
-    return np.where(rounded < _TINY, 1.0, rounded)
+    """Return a scale as the file will hold it, for sums in float64."""
+    return storable_scale(scale).astype(np.float64)
 
 
 _NUMBERS = 1 << 21  # weights that are in float64 at a time
