@@ -26,7 +26,8 @@ from quantkit.model.graph.mapping import lazy
 from quantkit.model.ops import MICROSOFT
 from quantkit.numerics.dtypes import int_type
 from quantkit.numerics.packing import pack
-from quantkit.quantize.emit.dynamic import emit_rest, remove_node
+from quantkit.quantize.emit._operands import factor, optional
+from quantkit.quantize.emit.dynamic import add_bias, emit_rest, remove_node
 from quantkit.quantize.emit.packed import Packed
 from quantkit.quantize.emit.parts import typed
 from quantkit.quantize.emit.weights import Weights
@@ -53,22 +54,21 @@ def emit_blocks(model: ir.Model, plan: Plan, solved: SolvedIntegers) -> None:
         plan: What was decided.
         solved: Codes; weights that it lacks are rounded to nearest.
     """
-    canvas = Canvas(model)
-    weights = Weights(canvas, plan, solved)
-    kernels = _Kernels(canvas, weights)
+    weights = Weights(Canvas(model), plan, solved)
+    kernels = _Kernels(weights)
     for node in list(model.graph.all_nodes()):
         decided = plan.node.get(node.name or "")
         if decided is None or decided.mode is not Mode.BLOCKS:
             continue
         if plan.block_format is BlockFormat.ONNX:
-            _dequantized(canvas, weights, node)
+            _dequantized(weights, node)
             continue
         if node.op_type == "Gather":
             kernels.look_up(node)
         else:
             kernels.multiply(node, decided)
         remove_node(node)
-    emit_rest(canvas, weights, plan)
+    emit_rest(weights)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +85,13 @@ class _Operands:
 class _Kernels:
     """Writes onnxruntime's own operators; a weight that two nodes read is there once."""
 
-    canvas: Canvas
     weights: Weights
     _known: dict[ir.Value, _Operands] = field(default_factory=dict)
+
+    @property
+    def canvas(self) -> Canvas:
+        """The graph that is written."""
+        return self.weights.canvas
 
     def multiply(self, node: ir.Node, decided: NodePlan) -> None:
         """Put MatMulNBits in the place of a MatMul or Gemm."""
@@ -112,7 +116,7 @@ class _Kernels:
             outputs=[f"{base}_product"],
         )
         if bias is None:
-            result = self._add(node, result)
+            result = add_bias(self.canvas, node, result, base, "sum")
         self.canvas.replace(node, result)
 
     def look_up(self, node: ir.Node) -> None:
@@ -142,8 +146,7 @@ class _Kernels:
         return self.weights.packer.cut(weight, codes, wide, weight.inputs // per_byte)
 
     def _operands(self, value: ir.Value | None) -> _Operands:
-        source = self.weights.behind(value)
-        assert source is not None  # noqa: S101 - the plan says the weight is constant
+        source = self.weights.source(value)
         if source not in self._known:
             self._known[source] = self._made(self.weights.packed(source))
         return self._known[source]
@@ -167,48 +170,27 @@ class _Kernels:
 
     def _steps(self, node: ir.Node, given: _Operands) -> ir.Value:
         """Return the steps with which a node multiplies: those of its weight, times the alpha of a Gemm."""
-        alpha = _factor(node, "alpha")
+        alpha = factor(node, "alpha")
         if alpha == 1:
             return given.steps
-        factor = self.canvas.constant(
+        scale = self.canvas.constant(
             given.weight.graph, np.asarray(alpha, np.float32), f"{node.name}_alpha"
         )
         (steps,) = self.canvas.node(
-            "Mul", [given.steps, factor], before=node, outputs=[f"{node.name}_steps"]
+            "Mul", [given.steps, scale], before=node, outputs=[f"{node.name}_steps"]
         )
         return steps
 
     def _kernel_bias(self, node: ir.Node, channels: int) -> ir.Value | None:
         """Return the bias of a Gemm as the kernel takes it, a vector; None if there is none, or another."""
-        value = _third_input(node)
+        value = optional(node, _BIAS)
         tensor = None if value is None else ir.convenience.get_const_tensor(value)
         if tensor is None or tensor.size != channels or tensor.shape[-1] != channels:
             return None
-        array = tensor.numpy().reshape(-1) * np.float32(_factor(node, "beta"))
+        array = tensor.numpy().reshape(-1) * np.float32(factor(node, "beta"))
         return self.canvas.constant(
             owner_of(node), array.astype(np.float32), f"{node.name}_kernel_bias"
         )
-
-    def _add(self, node: ir.Node, result: ir.Value) -> ir.Value:
-        """Add a bias that the kernel does not take: one that is computed, or a matrix."""
-        bias, base = _third_input(node), node.outputs[0].name or "product"
-        if bias is None:
-            return result
-        if (beta := _factor(node, "beta")) != 1:
-            factor = self.canvas.constant(
-                owner_of(node), np.asarray(beta, np.float32), f"{base}_beta"
-            )
-            (bias,) = self.canvas.node("Mul", [bias, factor], before=node, outputs=[f"{base}_bias"])
-        (total,) = self.canvas.node("Add", [result, bias], before=node, outputs=[f"{base}_sum"])
-        return total
-
-
-def _factor(node: ir.Node, name: str) -> float:
-    return node.attributes.get_float(name, 1.0) if node.op_type == "Gemm" else 1.0
-
-
-def _third_input(node: ir.Node) -> ir.Value | None:
-    return node.inputs[_BIAS] if len(node.inputs) > _BIAS else None
 
 
 def _bytes(
@@ -232,10 +214,9 @@ def _bytes(
     return canvas.initializer(weight.graph, lazy(packed, ir.DataType.UINT8, shape, label), label)
 
 
-def _dequantized(canvas: Canvas, weights: Weights, node: ir.Node) -> None:
+def _dequantized(weights: Weights, node: ir.Node) -> None:
     """Let a MatMul or Gemm read the DequantizeLinear of its weight, in the order (K, N) in which runtimes fuse the two."""
-    source = weights.behind(node.inputs[1])
-    assert source is not None  # noqa: S101 - the plan says the weight is constant
+    canvas, source = weights.canvas, weights.source(node.inputs[1])
     weight = weights.packed(source)
     dtype = int_type(f"uint{weight.grid.bits}")
 

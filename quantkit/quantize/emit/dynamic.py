@@ -24,39 +24,41 @@ from numpy.typing import NDArray
 from quantkit.model.graph.edit import Canvas, QuantizedInput, owner_of
 from quantkit.model.ops import MICROSOFT, Kernel, fact_of
 from quantkit.numerics.weights import fit, quantize_weight
-from quantkit.quantize.emit.weights import EmittedWeight, Weights, emit_lookup, emit_stored
+from quantkit.quantize.emit._operands import array_of, factor, operand, optional
+from quantkit.quantize.emit.weights import (
+    EmittedWeight,
+    Weights,
+    emit_lookup,
+    emit_stored,
+    parameters,
+)
 from quantkit.quantize.plan.model import Mode, Plan, SolvedIntegers
 from quantkit.spec import PerTensor, QParams, QuantSpec
 
-__all__ = ["emit_attention", "emit_conv", "emit_dynamic", "emit_embed", "emit_lstm", "emit_matmul"]
-__all__ += ["emit_rest", "remove_node"]
+__all__ = ["add_bias", "emit_dynamic", "emit_rest", "remove_node"]
 
 
-def emit_lstm(canvas: Canvas, weights: Weights, node: ir.Node) -> None:
-    """LSTM -> DynamicQuantizeLSTM; W and R as (directions, input, 4 hidden), a scale per gate column.
-
-    Args:
-        canvas: The model.
-        weights: Writes each weight once.
-        node: That is replaced.
-    """
-    inputs = _padded(node.inputs, 8)
+def _emit_lstm(weights: Weights, node: ir.Node) -> None:
+    """LSTM -> DynamicQuantizeLSTM; W and R as (directions, input, 4 hidden), a scale per gate column."""
+    canvas, inputs = weights.canvas, _padded(node.inputs, 8)
     w, r = (_emitted(weights, inputs[i]) for i in (1, 2))
     directions = w.shape[0]
 
     def per_direction(parameter: NDArray[Any]) -> NDArray[Any]:
         return np.ascontiguousarray(np.broadcast_to(parameter, (directions, *parameter.shape)))
 
-    parameters = [
-        canvas.constant(weight.graph, per_direction(array), f"{weight.tensor}_{name}")
+    numbers = [
+        number
         for weight in (w, r)
-        for name, array in (
-            ("scale", weight.qparams.scale),
-            ("zero_point", weight.qparams.zero_point),
+        for number in parameters(
+            canvas,
+            weight,
+            per_direction(weight.qparams.scale),
+            per_direction(weight.qparams.zero_point),
         )
     ]
     inputs[1], inputs[2] = (_by_input(canvas, weight, node) for weight in (w, r))
-    _replace_all(canvas, node, Kernel.LSTM, [*inputs, *parameters], drop={"layout"})
+    _replace_all(canvas, node, Kernel.LSTM, [*inputs, *numbers], drop={"layout"})
 
 
 def _by_input(canvas: Canvas, weight: EmittedWeight, node: ir.Node) -> ir.Value:
@@ -66,63 +68,47 @@ def _by_input(canvas: Canvas, weight: EmittedWeight, node: ir.Node) -> ir.Value:
     return canvas.swapped(weight.values, len(weight.shape), before=node)
 
 
-def emit_attention(canvas: Canvas, weights: Weights, node: ir.Node) -> None:
-    """Attention -> QAttention on the dynamically quantized input.
-
-    Args:
-        canvas: The model.
-        weights: Writes each weight once.
-        node: That is replaced.
-    """
-    activation, kernel, bias, mask, past, *_ = _padded(node.inputs, 5)
-    weight = _emitted(weights, kernel)
-    assert activation is not None  # noqa: S101 - a required input
-    x = canvas.quantized_input(activation, node)
-    scale = canvas.constant(weight.graph, weight.qparams.scale, f"{weight.tensor}_scale")
-    zero = canvas.constant(weight.graph, weight.qparams.zero_point, f"{weight.tensor}_zero_point")
+def _emit_attention(weights: Weights, node: ir.Node) -> None:
+    """Attention -> QAttention on the dynamically quantized input."""
+    _, kernel, bias, mask, past, *_ = _padded(node.inputs, 5)
+    canvas, weight = weights.canvas, _emitted(weights, kernel)
+    x = canvas.quantized_input(operand(node, 0), node)
+    scale, zero = parameters(canvas, weight, weight.qparams.scale, weight.qparams.zero_point)
     inputs = [x.values, weight.values, bias, x.scale, scale, mask, x.zero_point, zero, past]
     drop = {"qkv_hidden_sizes", "rotary_embedding_dim"}
     _replace_all(canvas, node, Kernel.ATTENTION, inputs, drop=drop)
 
 
-def emit_embed(canvas: Canvas, weights: Weights, node: ir.Node) -> None:
-    """EmbedLayerNormalization -> QEmbedLayerNormalization; gamma and beta are quantized with the tables.
-
-    Args:
-        canvas: The model.
-        weights: Writes each weight once.
-        node: That is replaced.
-    """
+def _emit_embed(weights: Weights, node: ir.Node) -> None:
+    """EmbedLayerNormalization -> QEmbedLayerNormalization; gamma and beta are quantized with the tables."""
     ids, segments, word, position, segment, gamma, beta, mask, *_ = _padded(node.inputs, 8)
     tables = [_emitted(weights, t) if t is not None else None for t in (word, position, segment)]
     spec = next(t.plan.spec for t in tables if t is not None)
-    graph = owner_of(node)
+    canvas, graph = weights.canvas, owner_of(node)
     values: list[ir.Value | None] = [t.values if t else None for t in tables]
     qparams: list[QParams | None] = [t.qparams if t else None for t in tables]
-    for vector in (gamma, beta):
+    for vector in filter(None, (gamma, beta)):  # ONNX requires both
         value, found = _vector(canvas, graph, vector, spec)
         values.append(value)
         qparams.append(found)
     names = ("word", "position", "segment", "gamma", "beta")
     base = node.outputs[0].name or "embedding"
 
-    def parameters(kind: str) -> list[ir.Value | None]:
+    def numbers(kind: str) -> list[ir.Value | None]:
         return [
             canvas.constant(graph, getattr(q, kind), f"{base}_{name}_{kind}") if q else None
             for name, q in zip(names, qparams, strict=True)
         ]
 
-    inputs = [ids, segments, *values, mask, *parameters("scale"), *parameters("zero_point")]
+    inputs = [ids, segments, *values, mask, *numbers("scale"), *numbers("zero_point")]
     drop = {"mask_index_type"}
     _replace_all(canvas, node, Kernel.EMBED, inputs, drop=drop, output_count=2)
 
 
 def _vector(
-    canvas: Canvas, graph: ir.Graph, vector: ir.Value | None, spec: QuantSpec
+    canvas: Canvas, graph: ir.Graph, vector: ir.Value, spec: QuantSpec
 ) -> tuple[ir.Value, QParams]:
-    assert vector is not None  # noqa: S101 - a required input
-    assert vector.const_value is not None  # noqa: S101 - the planner looked
-    array = vector.const_value.numpy()
+    array = array_of(vector)
     own = QuantSpec(dtype=spec.dtype, granularity=PerTensor(), symmetric=spec.symmetric)
     qparams = fit(array, own)
     q = quantize_weight(array, qparams)
@@ -134,9 +120,7 @@ def _padded(inputs: Sequence[ir.Value | None], n: int) -> list[ir.Value | None]:
 
 
 def _emitted(weights: Weights, value: ir.Value | None) -> EmittedWeight:
-    source = weights.behind(value)
-    assert source is not None  # noqa: S101 - the plan says the weight is constant
-    return weights.emit(source)
+    return weights.emit(weights.source(value))
 
 
 def _replace_all(
@@ -170,47 +154,37 @@ def _replace_all(
 _BIAS = 2  # Gemm's third input
 
 
-def emit_matmul(canvas: Canvas, weights: Weights, node: ir.Node) -> None:
-    """Replace a MatMul or Gemm.
-
-    Args:
-        canvas: The model.
-        weights: Writes each weight once.
-        node: That is replaced.
-    """
+def _emit_matmul(weights: Weights, node: ir.Node) -> None:
+    """Replace a MatMul or Gemm."""
     base = node.outputs[0].name or node.name or "matmul"
-    activation = node.inputs[0]
-    assert activation is not None  # noqa: S101 - a required input
+    canvas, activation = weights.canvas, operand(node, 0)
     if node.attributes.get_int("transA", 0):
         activation = canvas.swapped(activation, 2, before=node)
     x = canvas.quantized_input(activation, node)
-    operand = _operand(canvas, weights, node)
-    result = _product(canvas, node, "MatMulInteger", x, operand)
-    canvas.replace(node, _add_bias(canvas, node, result, base))
+    right = _right_operand(weights, node)
+    result = _product(canvas, node, "MatMulInteger", x, right)
+    canvas.replace(node, add_bias(canvas, node, result, base))
 
 
-def _operand(canvas: Canvas, weights: Weights, node: ir.Node) -> QuantizedInput:
+def _right_operand(weights: Weights, node: ir.Node) -> QuantizedInput:
     """Return the right operand of a MatMul or Gemm: a weight, or an activation that is quantized as it comes."""
-    value = node.inputs[1]
-    source = weights.behind(value)
+    canvas, source = weights.canvas, weights.behind(node.inputs[1])
     if source is None:
-        assert value is not None  # noqa: S101 - a required input
-        return canvas.quantized_input(value, node)
+        return canvas.quantized_input(operand(node, 1), node)
     weight = weights.emit(source)
-    alpha = node.attributes.get_float("alpha", 1.0) if node.op_type == "Gemm" else 1.0
-    scale = (weight.qparams.scale * np.float32(alpha)).astype(np.float32)
-    scales, zeros = _parameters(canvas, weight, scale, weight.qparams.zero_point)
+    scale = (weight.qparams.scale * np.float32(factor(node, "alpha"))).astype(np.float32)
+    scales, zeros = parameters(canvas, weight, scale, weight.qparams.zero_point)
     return QuantizedInput(_columns(canvas, weight, node), scales, zeros)
 
 
 def _product(
-    canvas: Canvas, node: ir.Node, op_type: str, x: QuantizedInput, operand: QuantizedInput
+    canvas: Canvas, node: ir.Node, op_type: str, x: QuantizedInput, y: QuantizedInput
 ) -> ir.Value:
     """Write an integer product in front of `node`, scaled to float; it takes over the attributes of a Conv."""
     base = node.outputs[0].name or node.name or "product"
     (product,) = canvas.node(
         op_type,
-        [x.values, operand.values, x.zero_point, operand.zero_point],
+        [x.values, y.values, x.zero_point, y.zero_point],
         before=node,
         attributes=dict(node.attributes) if op_type == Kernel.CONV else None,
         outputs=[f"{base}_int32"],
@@ -222,42 +196,26 @@ def _product(
         attributes={"to": int(ir.DataType.FLOAT)},
         outputs=[f"{base}_float"],
     )
-    (factor,) = canvas.node("Mul", [x.scale, operand.scale], before=node, outputs=[f"{base}_scale"])
+    (factor,) = canvas.node("Mul", [x.scale, y.scale], before=node, outputs=[f"{base}_scale"])
     (result,) = canvas.node("Mul", [product, factor], before=node, outputs=[f"{base}_product"])
     return result
 
 
-def _parameters(
-    canvas: Canvas, weight: EmittedWeight, scale: NDArray[Any], zero: NDArray[Any]
-) -> tuple[ir.Value, ir.Value]:
-    return (
-        canvas.constant(weight.graph, scale, f"{weight.tensor}_scale"),
-        canvas.constant(weight.graph, zero, f"{weight.tensor}_zero_point"),
-    )
-
-
-def emit_conv(canvas: Canvas, weights: Weights, node: ir.Node) -> None:
-    """Replace a Conv; ConvInteger takes one zero point of the weight.
-
-    Args:
-        canvas: The model.
-        weights: Writes each weight once.
-        node: That is replaced.
-    """
-    base, activation = node.outputs[0].name or node.name or "conv", node.inputs[0]
-    assert activation is not None  # noqa: S101 - a required input
+def _emit_conv(weights: Weights, node: ir.Node) -> None:
+    """Replace a Conv; ConvInteger takes one zero point of the weight."""
+    base, canvas = node.outputs[0].name or node.name or "conv", weights.canvas
     weight = _emitted(weights, node.inputs[1])
-    x = canvas.quantized_input(activation, node)
+    x = canvas.quantized_input(operand(node, 0), node)
     channels = (-1, *(1 for _ in weight.shape[2:]))  # behind the batch
     scale = weight.qparams.scale
-    parameters = _parameters(
+    numbers = parameters(
         canvas,
         weight,
         scale.reshape(channels) if scale.ndim else scale,
         weight.qparams.zero_point.reshape(-1)[0],
     )
-    result = _product(canvas, node, Kernel.CONV, x, QuantizedInput(weight.values, *parameters))
-    bias = node.inputs[_BIAS] if len(node.inputs) > _BIAS else None
+    result = _product(canvas, node, Kernel.CONV, x, QuantizedInput(weight.values, *numbers))
+    bias = optional(node, _BIAS)
     if bias is not None:
         shape = canvas.constant(
             owner_of(node), np.asarray(channels, np.int64), f"{base}_bias_shape"
@@ -276,26 +234,28 @@ def _columns(canvas: Canvas, weight: EmittedWeight, node: ir.Node) -> ir.Value:
     return canvas.swapped(weight.values, 2, before=node)
 
 
-def _add_bias(canvas: Canvas, node: ir.Node, result: ir.Value, base: str) -> ir.Value:
-    bias = node.inputs[_BIAS] if node.op_type == "Gemm" and len(node.inputs) > _BIAS else None
-    if bias is None:
+def add_bias(
+    canvas: Canvas, node: ir.Node, result: ir.Value, base: str, suffix: str = "biased"
+) -> ir.Value:
+    """Add the third input of a Gemm, times beta, behind what stands for the product."""
+    bias = optional(node, _BIAS)
+    if bias is None or node.op_type != "Gemm":
         return result
-    beta = node.attributes.get_float("beta", 1.0)
-    if beta != 1.0:
-        factor = canvas.constant(owner_of(node), np.asarray(beta, np.float32), f"{base}_beta")
-        (bias,) = canvas.node("Mul", [bias, factor], before=node, outputs=[f"{base}_bias"])
-    (total,) = canvas.node("Add", [result, bias], before=node, outputs=[f"{base}_biased"])
+    if (beta := factor(node, "beta")) != 1.0:
+        scale = canvas.constant(owner_of(node), np.asarray(beta, np.float32), f"{base}_beta")
+        (bias,) = canvas.node("Mul", [bias, scale], before=node, outputs=[f"{base}_bias"])
+    (total,) = canvas.node("Add", [result, bias], before=node, outputs=[f"{base}_{suffix}"])
     return total
 
 
-_EMITTERS: Mapping[Kernel, Callable[[Canvas, Weights, ir.Node], None]] = MappingProxyType(
+_EMITTERS: Mapping[Kernel, Callable[[Weights, ir.Node], None]] = MappingProxyType(
     {
-        Kernel.MATMUL: emit_matmul,
-        Kernel.CONV: emit_conv,
+        Kernel.MATMUL: _emit_matmul,
+        Kernel.CONV: _emit_conv,
         Kernel.LOOKUP: emit_lookup,
-        Kernel.LSTM: emit_lstm,
-        Kernel.ATTENTION: emit_attention,
-        Kernel.EMBED: emit_embed,
+        Kernel.LSTM: _emit_lstm,
+        Kernel.ATTENTION: _emit_attention,
+        Kernel.EMBED: _emit_embed,
     }
 )
 
@@ -308,35 +268,28 @@ def emit_dynamic(model: ir.Model, plan: Plan, solved: SolvedIntegers | None = No
         plan: What was decided.
         solved: Codes of weights that have few bits; None: there are none.
     """
-    canvas = Canvas(model)
-    emit_rest(canvas, Weights(canvas, plan, solved or SolvedIntegers()), plan)
+    emit_rest(Weights(Canvas(model), plan, solved or SolvedIntegers()))
 
 
-def emit_rest(canvas: Canvas, weights: Weights, plan: Plan) -> None:
-    """Rewrite the nodes whose inputs are quantized as they come, and store the weights that are still read as float.
-
-    Args:
-        canvas: The model.
-        weights: Writes each weight once.
-        plan: What was decided.
-    """
+def emit_rest(weights: Weights) -> None:
+    """Rewrite the nodes whose inputs are quantized as they come, and store the weights that are still read as float."""
     # First nodes, then weights: only when all integer nodes stand is it known which float weights still have a
     # reader. Such a weight is shared, or of a node that runs in float, and is stored in integers with a
     # DequantizeLinear for who reads it. A weight without readers goes, unless it is an input or output of its graph
     # by name.
-    model = canvas.model
+    model, plan = weights.canvas.model, weights.plan
     for node in list(model.graph.all_nodes()):
         decided = plan.node.get(node.name or "")
         if decided is None or decided.mode is not Mode.INTEGER:
             continue
         fact = fact_of(node.domain, node.op_type)
         assert fact is not None  # noqa: S101 - planned nodes have facts
-        _EMITTERS[fact.kernel](canvas, weights, node)
+        _EMITTERS[fact.kernel](weights, node)
         remove_node(node)
     for graph in model.graphs():
         for value in tuple(graph.initializers.values()):
             if value.name in plan.weight and value.uses():
-                emit_stored(canvas, weights, value)
+                emit_stored(weights, value)
             elif not value.uses() and not value.is_graph_output() and not value.is_graph_input():
                 graph.initializers.pop(value.name or "")
 

@@ -7,6 +7,10 @@ that of a constant is folded by onnxruntime when the session is made, so that
     w (float16) -> Cast -> w_float32 -> Conv
 
 runs as the float model did. Initializers keep their names; outputs of the model keep name and type unless the plan says so.
+
+Why not onnxruntime's converter (`onnxruntime.transformers.float16`, 1.31) with a list of nodes that stay float32: it hands every
+value between two such nodes through float16, so that what lies beyond 65504 is infinite all the same; two of them that read one
+value get two Casts of one name, a file that does not load; and it appends Casts at the end, which `onnx.checker` refuses.
 """
 
 from collections.abc import Mapping
@@ -22,6 +26,7 @@ from quantkit.model.graph.mapping import lazy
 from quantkit.model.graph.opset import opset_of
 from quantkit.model.ops.view import HalfSlots
 from quantkit.numerics.half import halved
+from quantkit.quantize.emit._operands import graph_of, shape_of, tensor_of
 from quantkit.quantize.plan.model import HalfPlan, Mode, Plan
 
 __all__ = ["emit_half"]
@@ -77,15 +82,13 @@ class _Writer:
 
     def store(self, value: ir.Value, half: HalfPlan) -> None:
         """Let an initializer have 16 bits; they are computed when the file is written."""
-        tensor, dtype = value.const_value, ir.DataType[half.dtype.upper()]
-        assert tensor is not None  # noqa: S101 - it is in the plan
+        tensor, dtype = tensor_of(value), ir.DataType[half.dtype.upper()]
         kind = dtype.numpy()
 
         def read() -> NDArray[Any]:
             return halved(tensor.numpy(), kind)
 
-        shape = tuple(int(n) for n in tensor.shape.numpy())
-        value.const_value = lazy(read, dtype, shape, tensor.name)
+        value.const_value = lazy(read, dtype, shape_of(tensor), tensor.name)
         self.retype(value, dtype)
 
     def make(self, node: ir.Node, slots: HalfSlots) -> None:
@@ -114,10 +117,9 @@ class _Writer:
 
     def _insert(self, value: ir.Value, dtype: ir.DataType, name: str, reader: ir.Node) -> ir.Value:
         """Put a Cast in front of the first reader; if that stands in a subgraph, where the value is made."""
-        attributes, maker, graph = {"to": dtype.value}, value.producer(), value.graph
+        attributes, maker, graph = {"to": dtype.value}, value.producer(), graph_of(value)
         place: dict[str, Any] = {"before": reader}
         if reader.graph is not graph:
-            assert isinstance(graph, ir.Graph)  # noqa: S101 - functions are inlined
             place = {"before": next(iter(graph))} if maker is None else {"after": maker}
         (made,) = self.canvas.node("Cast", [value], attributes=attributes, outputs=[name], **place)
         return made

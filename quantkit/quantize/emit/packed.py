@@ -23,6 +23,7 @@ from quantkit.model.graph.edit import Canvas
 from quantkit.model.graph.mapping import lazy
 from quantkit.numerics.blocks import BlockCodes, BlockGrid
 from quantkit.numerics.packing import plane_widths, planes
+from quantkit.quantize.emit._operands import maker_of
 
 __all__ = ["PACKED_OPSET", "Packed", "Packer"]
 
@@ -287,9 +288,7 @@ class Packer:
             outputs=["packed"],  # short: a weight has a score of them
             name=None,
         )
-        node = made.producer()
-        assert node is not None  # noqa: S101 - it was just made
-        self._last[weight.tensor] = node
+        self._last[weight.tensor] = maker_of(made)
         return made
 
     def _cast(self, weight: Packed, value: ir.Value, to: ir.DataType) -> ir.Value:

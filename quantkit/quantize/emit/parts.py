@@ -1,6 +1,6 @@
-"""What the two calibrated formats share: scales, weights and biases of products, and Relu that is gone."""
+"""What the two calibrated formats share: scales, weights and biases of products."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,15 +11,14 @@ from numpy.typing import NDArray
 from quantkit.model.graph.edit import Canvas, owner_of
 from quantkit.model.ops.float_ops import (
     BIASED,
-    COVERED_SLOTS,
     FILL_SLOTS,
     NORMALIZES,
     PRODUCTS,
     activation_slots,
 )
 from quantkit.numerics.affine import Affine, bias_scale, quantize
-from quantkit.numerics.dtypes import IntType, int_type
-from quantkit.numerics.packing import pack
+from quantkit.numerics.dtypes import IntType
+from quantkit.quantize.emit._operands import array_of, factor, optional, tensor_of
 from quantkit.quantize.emit.weights import (
     EmittedWeight,
     Weights,
@@ -31,28 +30,29 @@ from quantkit.spec import PerBlock, PerTensor
 from quantkit.targets import target as target_named
 
 __all__ = [
+    "Bias",
     "Parts",
     "ProductParts",
     "Sum",
     "Writer",
-    "drop_absorbed",
-    "drop_unread",
-    "in_fields",
+    "half_scale",
     "moved_inputs",
     "quantized_constant",
-    "sum_of",
     "typed",
 ]
 
 _BIAS = 2  # input slot of Conv and Gemm
 _INT32 = np.iinfo(np.int32)
 
+Bias = tuple[ir.Value | None, ir.Value | None, ir.Value | None]
+"""A bias with its scale and zero point; without a scale it is float."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProductParts:
     """The constant operands of a product, in integers.
 
-    `tensor` is the float weight; `axis` is that of its scales, None if there is one for all; `bias` is None if there is none.
+    `tensor` is the float weight; `axis` is that of its scales, None if there is one for all.
     """
 
     tensor: str
@@ -60,10 +60,25 @@ class ProductParts:
     scale: ir.Value
     zero_point: ir.Value
     axis: int | None
-    bias: ir.Value | None
-    bias_scale: ir.Value | None
-    bias_zero_point: ir.Value | None = None
+    bias: Bias
     block_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """A HardSigmoid, ``min(max(alpha x + beta, 0), 1)``, as the sum of two tensors in integers that its result's quantization clips.
+
+    Attributes:
+        scale: That of x, times alpha: the same integers stand for alpha x.
+        constant: An integer that stands for beta.
+        constant_scale: Its scale.
+        constant_zero: Its zero point.
+    """
+
+    scale: ir.Value
+    constant: ir.Value
+    constant_scale: ir.Value
+    constant_zero: ir.Value
 
 
 @dataclass(slots=True)
@@ -81,13 +96,7 @@ class Parts:
 
     def is_product(self, node: ir.Node) -> bool:
         """Say whether a node multiplies by a planned weight."""
-        slot = node.inputs[1] if len(node.inputs) > 1 else None
-        return node.op_type in PRODUCTS and self.weights.behind(slot) is not None
-
-    @property
-    def covers_all(self) -> bool:
-        """Whether every tensor that is read and made is quantized, and the graph is to look like it."""
-        return self.plan.coverage == "all"
+        return node.op_type in PRODUCTS and self.weights.behind(optional(node, 1)) is not None
 
     @property
     def fuses(self) -> bool:
@@ -96,54 +105,47 @@ class Parts:
 
     def read_slots(self, node: ir.Node) -> list[int]:
         """Return the inputs that a static node reads as integers."""
-        count, product = len(node.inputs), self.is_product(node)
-        slots = list(activation_slots(node.op_type, count, product=product))
-        if self.covers_all:
-            slots = [
-                s for s in COVERED_SLOTS.get(node.op_type, range(count)) if not (s and product)
-            ]
-        found = []
-        for slot in slots:
-            value = node.inputs[slot] if slot < len(node.inputs) else None
-            if value is not None and value.name in self.plan.activation:
-                found.append(slot)
-        return found
+        values = ((slot, optional(node, slot)) for slot in self._activation_slots(node))
+        return [s for s, v in values if v is not None and v.name in self.plan.activation]
+
+    def _activation_slots(self, node: ir.Node) -> Iterable[int]:
+        """Return the inputs that an integer kernel reads, besides the weight and bias of a product."""
+        return activation_slots(node.op_type, len(node.inputs), product=self.is_product(node))
 
     def parameters(
         self, graph: ir.Graph, plan: ActivationPlan, suffix: str = "", *, half: bool = False
     ) -> tuple[ir.Value, ir.Value]:
         """Return scale and zero point; equal ones are shared. Those of float16 tensors are float16."""
         base = plan.tensor if suffix else plan.shares or plan.tensor
-        number = halved(np.asarray(plan.scale)) if half else np.float32(plan.scale)
+        number = half_scale(np.asarray(plan.scale)) if half else np.float32(plan.scale)
         scale = self._number(graph, number, f"{base}_scale{suffix}")
         zero = typed(np.asarray(plan.zero_point), plan.dtype)
         return scale, self._number(graph, zero, f"{base}_zero_point{suffix}")
 
     def _number(self, graph: ir.Graph, number: Any, name: str) -> ir.Value:
-        key = (graph, str(number.dtype), float(number), name if self.covers_all else "")
+        key = (graph, str(number.dtype), float(number), self._shared_as(name))
         if key not in self._shared:
             self._shared[key] = self._constant(graph, np.asarray(number), name)
         return self._shared[key]
 
+    def _shared_as(self, name: str) -> str:  # noqa: ARG002 - others share by name
+        """Return by what equal numbers are known to be one; "": by their value alone."""
+        return ""
+
     def _constant(self, graph: ir.Graph, array: NDArray[Any], name: str) -> ir.Value:
-        """Add a scale or zero point; where all is quantized, in the field where scripts for onnxruntime's tool look for it."""
-        if not self.covers_all:
-            return self.canvas.constant(graph, array, name)
-        return self.canvas.initializer(graph, in_fields(array), name)
+        """Add a scale or zero point."""
+        return self.canvas.constant(graph, array, name)
 
     def product(self, node: ir.Node, x: ActivationPlan) -> ProductParts:
         """Return the constant operands of a product whose input is quantized as `x` says.
 
         The factors alpha and beta of a Gemm go into scales and bias.
         """
-        source = self.weights.behind(node.inputs[1])
-        assert source is not None  # noqa: S101 - the plan says the weight is constant
-        alpha = _factor(node, "alpha")
+        source, alpha = self.weights.source(node.inputs[1]), factor(node, "alpha")
         emitted = self._emitted(source, node, x.scale * alpha)
         transposed = node.inputs[1] is not source  # read through a Transpose
         values, scale, zero = self._weight(emitted, alpha, node, transposed=transposed)
         scales = (emitted.qparams.scale * np.float32(alpha)).astype(np.float32)
-        bias, bias_scales, bias_zero = self._bias(node, x.scale, scales)
         granularity = emitted.plan.spec.granularity
         return ProductParts(
             tensor=emitted.tensor,
@@ -151,9 +153,7 @@ class Parts:
             scale=scale,
             zero_point=zero,
             axis=_axis(emitted, transposed=transposed),
-            bias=bias,
-            bias_scale=bias_scales,
-            bias_zero_point=bias_zero,
+            bias=self._bias(node, x.scale, scales),
             block_size=granularity.size if isinstance(granularity, PerBlock) else None,
         )
 
@@ -170,10 +170,7 @@ class Parts:
             return emitted  # a bias that does not fit stays float
         if isinstance(emitted.plan.spec.granularity, PerBlock):
             return emitted
-        found = self.solved.weights.get(emitted.tensor)
-        return widen_scales_for_bias(
-            self.canvas, source, emitted, needed_scale(bias, input_scale), found
-        )
+        return widen_scales_for_bias(self.weights, source, emitted, needed_scale(bias, input_scale))
 
     def _weight(
         self, emitted: EmittedWeight, alpha: float, node: ir.Node, *, transposed: bool
@@ -198,40 +195,38 @@ class Parts:
         """Return a product's bias as a vector, beta included; None if it has none, or another."""
         if (node.name or "") in self.solved.biases:
             return self.solved.biases[node.name or ""]
-        value = node.inputs[_BIAS] if len(node.inputs) > _BIAS else None
+        value = optional(node, _BIAS)
         if value is None or node.op_type not in BIASED | NORMALIZES:
             return None
         tensor = ir.convenience.get_const_tensor(value)
         if tensor is None or any(n != 1 for n in tensor.shape.numpy()[:-1]):
             return None  # it stays as it is
-        return (tensor.numpy().reshape(-1) * np.float32(_factor(node, "beta"))).astype(np.float32)
+        return (tensor.numpy().reshape(-1) * np.float32(factor(node, "beta"))).astype(np.float32)
 
     def _own_bias(self, node: ir.Node) -> ir.Value | None:
         """Return the bias of a node that is quantized by itself; None if it is in the scale of the sums."""
-        value = node.inputs[_BIAS] if len(node.inputs) > _BIAS else None
+        value = optional(node, _BIAS)
         decided = None if value is None else self.plan.weight.get(value.name or "")
         # A weight of another product may be added here too: its scales are not along this one's channels.
-        asked = decided is not None and decided.spec.pinned and _factor(node, "beta") > 0
+        asked = decided is not None and decided.spec.pinned and factor(node, "beta") > 0
         vector = value is not None and value.shape is not None and len(value.shape) == 1
         return value if asked and vector else None
 
-    def _bias(
-        self, node: ir.Node, x_scale: float, scales: NDArray[np.float32]
-    ) -> tuple[ir.Value | None, ir.Value | None, ir.Value | None]:
+    def _bias(self, node: ir.Node, x_scale: float, scales: NDArray[np.float32]) -> Bias:
         """Return bias, scale and zero point; without a scale it stays float."""
         own = self._own_bias(node)
         if own is not None:
             emitted = self.weights.emit(own)
-            return self._weight(emitted, _factor(node, "beta"), node, transposed=False)
+            return self._weight(emitted, factor(node, "beta"), node, transposed=False)
         bias = self.float_bias(node)
         if bias is None:
             return None, None, None
         graph, base = owner_of(node), self._bias_name(node)
         steps = bias_scale(x_scale, scales).reshape(-1)
-        value = node.inputs[_BIAS] if len(node.inputs) > _BIAS else None
+        value = optional(node, _BIAS)
         half = value is not None and value.dtype is ir.DataType.FLOAT16
         if half:
-            steps = halved(steps).astype(np.float32)
+            steps = half_scale(steps).astype(np.float32)
         integers = np.rint(bias.astype(np.float64) / steps) if scales.ndim <= 1 else bias
         # Of scales that must stay as they are, or that change along the sum, there may be none for it.
         fits = scales.ndim <= 1 and np.abs(integers).max(initial=0) <= _INT32.max
@@ -240,95 +235,46 @@ class Parts:
             return self.canvas.constant(graph, kept, base), None, None
         shape = np.broadcast_shapes(integers.shape, steps.shape)
         stored = np.broadcast_to(integers, shape).astype(np.int32)
+        return self._integer_bias(graph, base, stored, half_scale(steps) if half else steps)
+
+    def _integer_bias(
+        self, graph: ir.Graph, base: str, stored: NDArray[np.int32], steps: NDArray[Any]
+    ) -> Bias:
+        """Add a bias in int32, in the scale of the sums."""
         scale = steps if steps.size > 1 else steps.reshape(())
-        if not self.covers_all:
-            return (
-                self.canvas.constant(graph, stored, f"{base}_quantized"),
-                self.canvas.constant(graph, scale, f"{base}_scale"),
-                None,
-            )
-        # With a zero point, and never without an axis: tools that read such files expect both.
-        zero = np.zeros(steps.shape, np.int32)
-        base = f"{base}_quantized"
         return (
-            self.canvas.constant(graph, stored, base),
-            self.canvas.constant(graph, halved(steps) if half else steps, f"{base}_scale"),
-            self.canvas.constant(graph, zero, f"{base}_zero_point")
-            if zero.size > 1
-            else self._constant(graph, zero, f"{base}_zero_point"),
+            self.canvas.constant(graph, stored, f"{base}_quantized"),
+            self.canvas.constant(graph, scale, f"{base}_scale"),
+            None,
         )
+
+    def added(self, node: ir.Node) -> Bias | None:  # noqa: ARG002 - others do
+        """Return bias, scale and zero point of a node that multiplies no weight; None if it keeps its own."""
+        return None
 
     def _bias_name(self, node: ir.Node) -> str:
-        value = node.inputs[_BIAS] if len(node.inputs) > _BIAS else None
-        own = value.name if self.covers_all and value is not None else None
-        return own or f"{node.name}_bias"
+        return f"{node.name}_bias"
 
-    def added(self, node: ir.Node) -> tuple[ir.Value | None, ...] | None:
-        """Return bias, scale and zero point of a node whose other inputs have one scale each; None if it keeps its own."""
-        scales = [self._scale_of(value, node) for value in node.inputs[:_BIAS]]
-        bias = self.float_bias(node)
-        if bias is None or not self.plan.integer_bias or len(scales) < _BIAS:
-            return None
-        x, w = scales
-        if x is None or w is None or x.size != 1 or w.size not in {1, bias.size}:
-            return None
-        # No scale would be widened for it: where it does not fit it stays float.
-        return self._bias(
-            node, float(x.reshape(())), w.reshape(-1) if w.size > 1 else w.reshape(())
+    def sum_of(self, node: ir.Node, scale: ir.Value, zero: ir.Value) -> Sum:
+        """Make the constants of a `Sum`.
+
+        Args:
+            node: The HardSigmoid.
+            scale: That of what it reads.
+            zero: The zero point of what it reads.
+        """
+        graph, dtype = owner_of(node), tensor_of(zero).dtype
+        alpha = np.float32(node.attributes.get_float("alpha", 0.2))
+        beta = np.float32(node.attributes.get_float("beta", 0.5))
+        # beta = scale (constant - zero), with a difference of one step: exact.
+        integers = [np.asarray(n, dtype.numpy()) for n in (int(beta > 0), int(beta < 0))]
+        base, constant = node.name or "sum", self.canvas.constant
+        return Sum(
+            constant(graph, np.asarray(array_of(scale) * alpha, np.float32), f"{base}_scale"),
+            constant(graph, integers[0], f"{base}_beta"),
+            constant(graph, np.asarray(abs(beta) or 1.0, np.float32), f"{base}_beta_scale"),
+            constant(graph, integers[1], f"{base}_beta_zero_point"),
         )
-
-    def _scale_of(self, value: ir.Value | None, node: ir.Node) -> NDArray[np.float32] | None:
-        """Return the scale in which a node reads a value: the plan's, or that of a file that has it in integers already."""
-        decided = self.plan.activation.get(value.name or "") if value is not None else None
-        if decided is not None:
-            return np.asarray(decided.read_by(node.name or "").scale, np.float32)
-        maker = None if value is None else value.producer()
-        if maker is None or maker.op_type != "DequantizeLinear":
-            return None
-        tensor = ir.convenience.get_const_tensor(maker.inputs[1])  # type: ignore[arg-type]
-        return None if tensor is None else tensor.numpy().astype(np.float32)
-
-
-@dataclass(frozen=True, slots=True)
-class Sum:
-    """A HardSigmoid, ``min(max(alpha x + beta, 0), 1)``, as the sum of two tensors in integers that its result's quantization clips.
-
-    Attributes:
-        scale: That of x, times alpha: the same integers stand for alpha x.
-        constant: An integer that stands for beta.
-        constant_scale: Its scale.
-        constant_zero: Its zero point.
-    """
-
-    scale: ir.Value
-    constant: ir.Value
-    constant_scale: ir.Value
-    constant_zero: ir.Value
-
-
-def sum_of(canvas: Canvas, node: ir.Node, scale: ir.Value, zero: ir.Value) -> Sum:
-    """Make the constants of a `Sum`.
-
-    Args:
-        canvas: The graph that is written.
-        node: The HardSigmoid.
-        scale: That of what it reads.
-        zero: The zero point of what it reads.
-    """
-    graph, tensor = owner_of(node), scale.const_value
-    assert tensor is not None  # noqa: S101 - it is an initializer
-    assert zero.dtype is not None  # noqa: S101 - it is an initializer
-    alpha = np.float32(node.attributes.get_float("alpha", 0.2))
-    beta = np.float32(node.attributes.get_float("beta", 0.5))
-    # beta = scale (constant - zero), with a difference of one step: exact.
-    integers = [np.asarray(n, zero.dtype.numpy()) for n in (int(beta > 0), int(beta < 0))]
-    base = node.name or "sum"
-    return Sum(
-        canvas.constant(graph, np.asarray(tensor.numpy() * alpha, np.float32), f"{base}_scale"),
-        canvas.constant(graph, integers[0], f"{base}_beta"),
-        canvas.constant(graph, np.asarray(abs(beta) or 1.0, np.float32), f"{base}_beta_scale"),
-        canvas.constant(graph, integers[1], f"{base}_beta_zero_point"),
-    )
 
 
 @dataclass(slots=True)
@@ -361,10 +307,6 @@ class Writer:
         ]
 
 
-def _factor(node: ir.Node, name: str) -> float:
-    return node.attributes.get_float(name, 1.0) if node.op_type == "Gemm" else 1.0
-
-
 def typed(array: NDArray[Any], dtype: IntType) -> NDArray[Any]:
     """Return integers in the numpy type that ONNX's type of that name has."""
     if dtype.bits >= 8:
@@ -374,28 +316,10 @@ def typed(array: NDArray[Any], dtype: IntType) -> NDArray[Any]:
     return array.astype(getattr(ml_dtypes, dtype.name))
 
 
-def halved(scale: NDArray[Any]) -> NDArray[np.float16]:
+def half_scale(scale: NDArray[Any]) -> NDArray[np.float16]:
     """Return scales in float16; what is too small for it becomes the smallest that is exact to all bits."""
     found: NDArray[np.float16] = np.maximum(scale, np.finfo(np.float16).tiny).astype(np.float16)
     return found
-
-
-def in_fields(array: NDArray[Any]) -> ir.TensorProtocol:
-    """Return a small tensor whose numbers stand in the fields of their type, not as bytes."""
-    import onnx
-
-    kind = ir.DataType.from_numpy(array.dtype)
-    proto = onnx.TensorProto(data_type=int(kind), dims=array.shape)
-    if kind is ir.DataType.FLOAT:
-        proto.float_data.extend(array.reshape(-1).tolist())
-    elif kind is ir.DataType.FLOAT16:  # its bits
-        proto.int32_data.extend(array.reshape(-1).view(np.uint16).tolist())
-    elif kind in {ir.DataType.INT4, ir.DataType.UINT4}:  # two in a byte
-        packed = pack(array.astype(np.int8), int_type(kind.name.lower()))
-        proto.int32_data.extend(packed.tolist())
-    else:
-        proto.int32_data.extend(array.reshape(-1).astype(np.int64).tolist())
-    return ir.serde.deserialize_tensor(proto)
 
 
 def _axis(weight: EmittedWeight, *, transposed: bool) -> int | None:
@@ -424,27 +348,6 @@ def moved_inputs(
         inputs += [None] * (slot + 1 - len(inputs))
         inputs[slot] = zero
     return inputs
-
-
-def drop_absorbed(canvas: Canvas, plan: Plan) -> None:
-    """Remove Relu and Clip whose work the quantization of their output does."""
-    for node in list(canvas.model.graph.all_nodes()):
-        decided = plan.node.get(node.name or "")
-        if decided is None or decided.mode is not Mode.ABSORBED or node.inputs[0] is None:
-            continue
-        canvas.replace(node, node.inputs[0])
-        owner_of(node).remove(node, safe=True)
-
-
-def drop_unread(canvas: Canvas, plan: Plan) -> None:
-    """Remove each Transpose of a float weight that only products in integers read."""
-    for node in list(canvas.model.graph.all_nodes()):
-        if node.op_type != "Transpose" or node.inputs[0] is None:
-            continue
-        source, result = node.inputs[0], node.outputs[0]
-        planned = source.is_initializer() and source.name in plan.weight
-        if planned and not result.uses() and not result.is_graph_output():
-            owner_of(node).remove(node, safe=True)
 
 
 def quantized_constant(tensor: ir.TensorProtocol, plan: ActivationPlan) -> NDArray[Any]:

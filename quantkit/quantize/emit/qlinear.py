@@ -11,13 +11,13 @@ from quantkit.errors import UsageError
 from quantkit.model.graph.edit import Canvas, owner_of
 from quantkit.model.ops.float_ops import CLIPS, COMPARES, FILL_SLOTS, activation_slots
 from quantkit.model.ops.integer_ops import INTEGER_OPS, STATIC_OPS, IntegerOp
+from quantkit.quantize.emit._operands import graph_of, operand
 from quantkit.quantize.emit.parts import (
     Parts,
     ProductParts,
     Writer,
     moved_inputs,
     quantized_constant,
-    sum_of,
 )
 from quantkit.quantize.plan.model import ActivationPlan, Mode, NodePlan, Plan
 
@@ -81,9 +81,8 @@ class _Writer(Writer):
     def _rewrite(self, node: ir.Node, decided: NodePlan) -> None:
         read = [self._read(node, slot) for slot in self.parts.read_slots(node)]
         if self.parts.is_product(node):
-            value = node.inputs[0]
-            assert value is not None  # noqa: S101 - a required input
-            made = self.parts.product(node, self.plan.activation[value.name or ""])
+            x = self.plan.activation[operand(node, 0).name or ""]
+            made = self.parts.product(node, x)
             self._product(node, decided, read[0], made)
         elif node.op_type in _TAKEN:
             self._computed(node, read)
@@ -101,17 +100,14 @@ class _Writer(Writer):
 
     def _read(self, node: ir.Node, slot: int) -> _Integers:
         """Return an input in integers; a float one is quantized where it is made."""
-        value = node.inputs[slot]
-        assert value is not None  # noqa: S101 - it is in the plan
+        value = operand(node, slot)
         name = value.name or ""
         if name not in self._integers:
             self._integers[name] = self._quantized(value, self.plan.activation[name])
         return self._integers[name]
 
     def _quantized(self, value: ir.Value, decided: ActivationPlan) -> _Integers:
-        producer = value.producer()
-        graph = owner_of(producer) if producer is not None else value.graph
-        assert isinstance(graph, ir.Graph)  # noqa: S101 - inputs and constants have a graph
+        producer, graph = value.producer(), graph_of(value)
         scale, zero = self.parts.parameters(graph, decided)
         if value.is_initializer() and value.const_value is not None:
             array = quantized_constant(value.const_value, decided)
@@ -173,7 +169,7 @@ class _Writer(Writer):
         name = node.outputs[0].name or "product"
         result = () if decided.float_output else self._parameters(owner_of(node), name)
         weight = _Integers(made.weight, made.scale, made.zero_point)
-        bias = {} if row.bias is None else {row.bias: made.bias}
+        bias = {} if row.bias is None else {row.bias: made.bias[0]}
         values = self._node(row, _placed(row, [x, weight], result, bias), node, {})
         if decided.float_output:
             self.canvas.replace(node, values)
@@ -184,7 +180,7 @@ class _Writer(Writer):
         row = STATIC_OPS.get(node.op_type)
         if row is None:  # a HardSigmoid is written as a sum
             row = STATIC_OPS["Add"]
-            made = sum_of(self.canvas, node, read[0].scale, read[0].zero_point)
+            made = self.parts.sum_of(node, read[0].scale, read[0].zero_point)
             beta = _Integers(made.constant, made.constant_scale, made.constant_zero)
             read = [replace(read[0], scale=made.scale), beta]
         result = self._parameters(owner_of(node), node.outputs[0].name or "")
@@ -257,8 +253,8 @@ def _placed(
         others: Further inputs by slot: a bias, a condition.
     """
     slots = dict(others)
-    for operand, integers in zip(row.operands(len(read)), read, strict=True):
-        at = (operand.values, operand.scale, operand.zero_point)
+    for slot, integers in zip(row.operands(len(read)), read, strict=True):
+        at = (slot.values, slot.scale, slot.zero_point)
         slots |= {i: v for i, v in zip(at, integers.inputs, strict=True) if i is not None}
     slots |= dict(zip(row.result or (), result, strict=False))
     last = max(slot for slot, value in slots.items() if value is not None)

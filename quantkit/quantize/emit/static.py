@@ -28,9 +28,11 @@ import onnx_ir as ir
 
 from quantkit.model.graph.edit import Canvas, owner_of
 from quantkit.model.ops.float_ops import BIASED, CLIPS, MOVES, activation_slots
+from quantkit.quantize.emit._operands import operand, optional
+from quantkit.quantize.emit.cover import CoveredParts, CoveredWriter, order_parameters
 from quantkit.quantize.emit.dynamic import emit_rest
-from quantkit.quantize.emit.parts import Parts, drop_absorbed, drop_unread
-from quantkit.quantize.emit.qdq import emit_qdq
+from quantkit.quantize.emit.parts import Parts
+from quantkit.quantize.emit.qdq import QdqWriter, write_for_kernels
 from quantkit.quantize.emit.qlinear import emit_qoperator
 from quantkit.quantize.emit.weights import Weights
 from quantkit.quantize.plan.model import Format, Mode, Plan, SolvedIntegers
@@ -95,7 +97,7 @@ def _would_be_quantized(node: ir.Node, moves: frozenset[str]) -> bool:
 
 
 def _maker(node: ir.Node, slot: int = 0) -> ir.Node | None:
-    value = node.inputs[slot] if slot < len(node.inputs) else None
+    value = optional(node, slot)
     return None if value is None else value.producer()
 
 
@@ -105,8 +107,7 @@ def _only_reader(node: ir.Node) -> ir.Node | None:
 
 
 def _before(canvas: Canvas, node: ir.Node, slot: int) -> None:
-    value = node.inputs[slot]
-    assert value is not None  # noqa: S101 - it has a producer
+    value = operand(node, slot)
     (copied,) = canvas.node("Max", [value], before=node, outputs=[f"{value.name}_apart"])
     copied.type, copied.shape = value.type, value.shape
     node.replace_input_with(slot, copied)
@@ -171,48 +172,44 @@ def emit_static(
     """
     assert plan.target is not None  # noqa: S101 - of older files it is filled in before
     target, canvas = target_named(plan.target), Canvas(model)
-    drop_absorbed(canvas, plan)
+    gain = plan.coverage == "gain"
+    _drop_absorbed(canvas, plan)
     weights = Weights(canvas, plan, solved)
-    parts = Parts(canvas, plan, weights, solved)
+    parts = (Parts if gain else CoveredParts)(canvas, plan, weights, solved)
     match output_format:
         case Format.QDQ:
-            if plan.coverage == "gain":
-                emit_qdq(parts, target.bare, target.written_as_sums)
-            else:
-                emit_qdq(parts)
+            writer = (QdqWriter if gain else CoveredWriter)(parts)
+            writer.write()
+            if gain:
+                write_for_kernels(writer, target)
         case Format.QOPERATOR:
             emit_qoperator(parts, target.moves)
-    drop_unread(canvas, plan)
-    emit_rest(canvas, weights, plan)
-    if target.needs_barriers and plan.coverage == "gain":  # else just the graph that is asked for
+    _drop_unread(canvas, plan)
+    emit_rest(weights)
+    if target.needs_barriers and gain:  # else just the graph that is asked for
         shield(canvas, plan, target)
     part_subgraphs(canvas)
-    if plan.coverage == "all":
+    if not gain:
         for graph in model.graphs():
-            _order_parameters(graph)
+            order_parameters(graph)
 
 
-_PAIRS = frozenset({"QuantizeLinear", "DequantizeLinear"})
-
-
-def _order_parameters(graph: ir.Graph) -> None:
-    """Put zero points and scales before other constants, in the order in which operators meet what they are of.
-
-    So onnxruntime's tool writes them, and whoever reads a file by hand finds them. A zero point stands before its scale.
-    """
-    first: dict[str, ir.Value] = {}
-    for node in graph:
-        if node.op_type in _PAIRS:
+def _drop_absorbed(canvas: Canvas, plan: Plan) -> None:
+    """Remove Relu and Clip whose work the quantization of their output does."""
+    for node in list(canvas.model.graph.all_nodes()):
+        decided = plan.node.get(node.name or "")
+        if decided is None or decided.mode is not Mode.ABSORBED or node.inputs[0] is None:
             continue
-        around = [value.producer() for value in node.inputs if value is not None]
-        around += [use.node for out in node.outputs for use in out.uses()]
-        for pair in around:
-            if pair is None or pair.op_type not in _PAIRS or pair.graph is not graph:
-                continue
-            for value in (*pair.inputs[2:], pair.inputs[1]):
-                if value is not None and value.name in graph.initializers:
-                    first.setdefault(str(value.name), value)
-    rest = [value for name, value in graph.initializers.items() if name not in first]
-    for value in (*first.values(), *rest):
-        graph.initializers.pop(value.name or "")
-        graph.register_initializer(value)
+        canvas.replace(node, node.inputs[0])
+        owner_of(node).remove(node, safe=True)
+
+
+def _drop_unread(canvas: Canvas, plan: Plan) -> None:
+    """Remove each Transpose of a float weight that only products in integers read."""
+    for node in list(canvas.model.graph.all_nodes()):
+        if node.op_type != "Transpose" or node.inputs[0] is None:
+            continue
+        source, result = node.inputs[0], node.outputs[0]
+        planned = source.is_initializer() and source.name in plan.weight
+        if planned and not result.uses() and not result.is_graph_output():
+            owner_of(node).remove(node, safe=True)

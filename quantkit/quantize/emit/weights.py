@@ -19,7 +19,7 @@ than float on CNNs: ``benchmarks/conv_storage.py``).
 Weights of fewer than 8 bits are put together by nodes that are folded likewise (`quantkit.quantize.emit.packed`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,8 +31,9 @@ from quantkit.model.graph.edit import Canvas, owner_of
 from quantkit.model.graph.mapping import lazy
 from quantkit.numerics.blocks import BlockCodes, as_rows, fit_blocks
 from quantkit.numerics.weights import fit, quantize_weight
+from quantkit.quantize.emit._operands import array_of, graph_of, shape_of, tensor_of
 from quantkit.quantize.emit.packed import Packed, Packer
-from quantkit.quantize.plan.model import Plan, SolvedIntegers, SolvedWeight, WeightPlan
+from quantkit.quantize.plan.model import Plan, SolvedIntegers, WeightPlan
 from quantkit.spec import PerAxis, QParams
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "emit_lookup",
     "emit_stored",
     "needed_scale",
+    "parameters",
     "widen_scales_for_bias",
 ]
 
@@ -100,6 +102,12 @@ class Weights:
             return None
         return value
 
+    def source(self, value: ir.Value | None) -> ir.Value:
+        """Return what `behind` finds, where the plan says that there is one."""
+        found = self.behind(value)
+        assert found is not None  # noqa: S101 - the planner found it
+        return found
+
     def emit(self, value: ir.Value, least: NDArray[np.float32] | None = None) -> EmittedWeight:
         """Return the integers of a planned initializer, made on first use.
 
@@ -116,13 +124,10 @@ class Weights:
         return self.plan.weight[value.name or ""].blocks is not None
 
     def _make(self, value: ir.Value, least: NDArray[np.float32] | None) -> EmittedWeight:
-        tensor, graph = value.const_value, value.graph
-        assert tensor is not None  # noqa: S101 - it is in the plan
-        assert isinstance(graph, ir.Graph)  # noqa: S101 - an initializer has a graph
-        plan = self.plan.weight[value.name or ""]
-        shape = tuple(int(n) for n in tensor.shape.numpy())
+        tensor, graph, plan = tensor_of(value), graph_of(value), self.plan.weight[value.name or ""]
         if plan.blocks is not None:
-            return self._make_packed(value, plan, graph, shape, least)
+            return self._make_packed(value, plan, least)
+        shape = shape_of(tensor)
         found = self.solved.weights.get(plan.tensor)
         qparams = found.qparams if found else fit(tensor.numpy(), plan.spec)
 
@@ -134,41 +139,28 @@ class Weights:
         return EmittedWeight(plan, qparams, graph, shape, values)
 
     def _make_packed(
-        self,
-        value: ir.Value,
-        plan: WeightPlan,
-        graph: ir.Graph,
-        shape: tuple[int, ...],
-        least: NDArray[np.float32] | None,
+        self, value: ir.Value, plan: WeightPlan, least: NDArray[np.float32] | None
     ) -> EmittedWeight:
         """Return the int8 of a weight of few bits, which runtimes make of its codes at load."""
-        weight = self.packed(value)
-        axis = _row_axis(plan)
+        weight, axis, shape = self.packed(value), _row_axis(plan), shape_of(tensor_of(value))
         scale = (codes := weight.read()).scale
         if least is not None and (scale < least).any():
-            tensor = value.const_value
-            assert tensor is not None  # noqa: S101 - it is in the plan
-            wider = codes.widened(
-                as_rows(tensor.numpy(), axis), np.broadcast_to(least, scale.shape)
-            )
+            wide = np.broadcast_to(least, scale.shape)
+            wider = codes.widened(as_rows(array_of(value), axis), wide)
             weight, scale = replace(weight, read=lambda: wider), wider.scale
-        rest = (*shape[:axis], *shape[axis + 1 :])
-        values = self.packer.integers(weight, (shape[axis], *rest))
+        values = self.packer.integers(weight, _rows_first(shape, axis))
         values = self._turned(values, plan, len(shape))
         qparams = QParams(
             spec=plan.spec, scale=scale, zero_point=np.zeros(scale.shape, plan.spec.dtype.storage)
         )
-        return EmittedWeight(plan, qparams, graph, shape, values)
+        return EmittedWeight(plan, qparams, weight.graph, shape, values)
 
     def packed(self, value: ir.Value) -> Packed:
         """Return a planned initializer of few bits, to be written as codes."""
-        tensor, graph = value.const_value, value.graph
-        assert tensor is not None  # noqa: S101 - it is in the plan
-        assert isinstance(graph, ir.Graph)  # noqa: S101 - an initializer has a graph
-        plan = self.plan.weight[value.name or ""]
+        tensor, graph, plan = tensor_of(value), graph_of(value), self.plan.weight[value.name or ""]
         grid, axis = plan.blocks, _row_axis(plan)
         assert grid is not None  # noqa: S101 - it has few bits
-        shape = tuple(int(n) for n in tensor.shape.numpy())
+        rows = shape_of(tensor)[axis]
 
         def read() -> BlockCodes:
             found = self.solved.blocks.get(plan.tensor)
@@ -179,27 +171,22 @@ class Weights:
             graph=graph,
             before=_first_reader(value, graph),
             grid=grid,
-            rows=shape[axis],
-            inputs=tensor.size // shape[axis],
+            rows=rows,
+            inputs=tensor.size // rows,
             read=read,
         )
 
     def restored(self, value: ir.Value) -> ir.Value:
         """Return a planned initializer of few bits as floats, in its own layout."""
         weight, plan = self.packed(value), self.plan.weight[value.name or ""]
-        shape = tuple(int(n) for n in value.shape.numpy()) if value.shape is not None else ()
-        axis = _row_axis(plan)
-        rows = (shape[axis], *shape[:axis], *shape[axis + 1 :])
-        floats = self.packer.floats(weight, rows)
+        shape = shape_of(tensor_of(value))
+        floats = self.packer.floats(weight, _rows_first(shape, _row_axis(plan)))
         return self._turned(floats, replace(plan, transposed=False), len(shape))
 
     def _turned(self, rows: ir.Value, plan: WeightPlan, rank: int) -> ir.Value:
         """Return rows, whose first axis is that of the plan, in the layout of the weight, or with its last two axes swapped."""
         axis = _row_axis(plan)
-        order = [
-            axis,
-            *(i for i in range(rank) if i != axis),
-        ]  # of the weight's axes, as they lie now
+        order = _rows_first(range(rank), axis)  # of the weight's axes, as they lie now
         wanted = [*range(rank)]
         if plan.transposed:
             wanted[-2:] = [rank - 1, rank - 2]
@@ -221,6 +208,11 @@ def _row_axis(plan: WeightPlan) -> int:
     granularity = plan.spec.granularity
     assert isinstance(granularity, PerAxis)  # noqa: S101 - what is in blocks has rows
     return granularity.axis
+
+
+def _rows_first(axes: Sequence[int], axis: int) -> tuple[int, ...]:
+    """Return axes, or their extents, with that of the rows first."""
+    return (axes[axis], *axes[:axis], *axes[axis + 1 :])
 
 
 def _integers(
@@ -245,28 +237,22 @@ def needed_scale(bias: NDArray[np.float32], input_scale: float) -> NDArray[np.fl
 
 
 def widen_scales_for_bias(
-    canvas: Canvas,
-    source: ir.Value,
-    emitted: EmittedWeight,
-    least: NDArray[np.float32],
-    found: SolvedWeight | None,
+    weights: Weights, source: ir.Value, emitted: EmittedWeight, least: NDArray[np.float32]
 ) -> EmittedWeight:
     """Return the weight with scales of at least `least`; as it was if they are that already.
 
     Args:
-        canvas: The model.
+        weights: Writes the model.
         source: The float weight.
         emitted: The weight as it is written so far.
         least: The least scale of each channel (`needed_scale`).
-        found: The integers that were solved for; None: rounded to nearest.
     """
     scale = emitted.qparams.scale
     least = np.broadcast_to(least, scale.shape) if scale.ndim else least.max()
     wide = scale < least
     if not wide.any():
         return emitted
-    tensor = source.const_value
-    assert tensor is not None  # noqa: S101 - it is in the plan
+    tensor, found = tensor_of(source), weights.solved.weights.get(emitted.tensor)
     fitted = fit(tensor.numpy(), emitted.plan.spec, at_least=np.asarray(least))
     safe = np.maximum(least, fitted.scale)
     qparams = replace(emitted.qparams, scale=np.where(wide, safe, scale).astype(np.float32))
@@ -277,56 +263,40 @@ def widen_scales_for_bias(
         return q if found is None else np.where(channels, q, found.integers)
 
     integers = _integers(read, emitted.plan, emitted.shape, f"{emitted.tensor}_widened")
-    values = canvas.initializer(emitted.graph, integers, integers.name or "")
+    values = weights.canvas.initializer(emitted.graph, integers, integers.name or "")
     return replace(emitted, qparams=qparams, values=values)
 
 
-def emit_stored(canvas: Canvas, weights: Weights, value: ir.Value) -> None:
+def emit_stored(weights: Weights, value: ir.Value) -> None:
     """Let every node that still reads the float weight read it scaled back from integers.
 
     Args:
-        canvas: The model.
         weights: Writes each weight once.
         value: The float weight.
     """
-    name = value.name or "weight"
-    if weights.plan.weight[name].blocks is not None:
-        _emit_unpacked(canvas, weights, value)
-        return
-    weight = weights.emit(value)
-    weight.graph.initializers.pop(name)
-    value.name = canvas.name(f"{name}_replaced")
-    first = _first_reader(value, weight.graph)
-    if not any((use.node.name or "") in weights.plan.node for use in value.uses()):
-        result = _restored(canvas, weight, before=first)
-        result.name = name
-        value.replace_all_uses_with(result)
-        return
-    scale = weight.broadcastable(weight.qparams.scale)
-    zero = weight.broadcastable(weight.qparams.zero_point)
-    result = _scale_back(
-        canvas,
-        weight.values,
-        canvas.constant(weight.graph, scale, f"{name}_scale"),
-        _zero(canvas, weight, zero),
-        before=first,
-    )
-    result.name = name
-    value.replace_all_uses_with(result)
-
-
-def _emit_unpacked(canvas: Canvas, weights: Weights, value: ir.Value) -> None:
-    """Let every node that still reads a float weight of few bits read what its codes stand for."""
-    name, graph = value.name or "weight", value.graph
-    result = weights.restored(value)
-    assert isinstance(graph, ir.Graph)  # noqa: S101 - an initializer has a graph
+    name, graph, canvas = value.name or "weight", graph_of(value), weights.canvas
+    weight = None if weights.is_packed(value) else weights.emit(value)
+    floats = weights.restored(value) if weight is None else None
     graph.initializers.pop(name)
     value.name = canvas.name(f"{name}_replaced")
-    result.name = name
-    value.replace_all_uses_with(result)
+    if weight is not None:
+        known = any((use.node.name or "") in weights.plan.node for use in value.uses())
+        restore = _scaled_back if known else _dequantized
+        floats = restore(canvas, weight, before=_first_reader(value, graph))
+    assert floats is not None  # noqa: S101 - one of the two was made
+    floats.name = name
+    value.replace_all_uses_with(floats)
 
 
-def _restored(canvas: Canvas, weight: EmittedWeight, *, before: ir.Node) -> ir.Value:
+def _scaled_back(canvas: Canvas, weight: EmittedWeight, *, before: ir.Node) -> ir.Value:
+    """Return a weight as onnxruntime folds it at load, so that who reads it is fused."""
+    scale = weight.broadcastable(weight.qparams.scale)
+    scales = canvas.constant(weight.graph, scale, f"{weight.tensor}_scale")
+    zero = _zero(canvas, weight, weight.broadcastable(weight.qparams.zero_point))
+    return _scale_back(canvas, weight.values, scales, zero, before=before)
+
+
+def _dequantized(canvas: Canvas, weight: EmittedWeight, *, before: ir.Node) -> ir.Value:
     """Return a weight for readers that no plan knows, of which nothing can be fused: as a file says it in general."""
     qparams, granularity, rank = weight.qparams, weight.plan.spec.granularity, len(weight.shape)
     values = weight.values
@@ -335,11 +305,7 @@ def _restored(canvas: Canvas, weight: EmittedWeight, *, before: ir.Node) -> ir.V
     axis = granularity.axis % rank - rank if isinstance(granularity, PerAxis) else None
     (made,) = canvas.node(
         "DequantizeLinear",
-        [
-            values,
-            canvas.constant(weight.graph, qparams.scale, f"{weight.tensor}_scale"),
-            canvas.constant(weight.graph, qparams.zero_point, f"{weight.tensor}_zero_point"),
-        ],
+        [values, *parameters(canvas, weight, qparams.scale, qparams.zero_point)],
         before=before,
         attributes=None if axis is None else {"axis": axis},
         outputs=[f"{weight.tensor}_dequantized"],
@@ -359,17 +325,19 @@ def _first_reader(value: ir.Value, graph: ir.Graph) -> ir.Node:
     return next(iter(graph))
 
 
-def emit_lookup(canvas: Canvas, weights: Weights, node: ir.Node) -> None:
-    """Replace a Gather of rows: look up integers, scale what was found.
+def parameters(
+    canvas: Canvas, weight: EmittedWeight, scale: NDArray[Any], zero: NDArray[Any]
+) -> tuple[ir.Value, ir.Value]:
+    """Add scale and zero point of a weight, in the shape that its reader wants."""
+    return (
+        canvas.constant(weight.graph, scale, f"{weight.tensor}_scale"),
+        canvas.constant(weight.graph, zero, f"{weight.tensor}_zero_point"),
+    )
 
-    Args:
-        canvas: The model.
-        weights: Writes each weight once.
-        node: That is replaced.
-    """
-    source = weights.behind(node.inputs[0])
-    assert source is not None  # noqa: S101 - the plan says the table is constant
-    weight = weights.emit(source)
+
+def emit_lookup(weights: Weights, node: ir.Node) -> None:
+    """Replace a Gather of rows: look up integers, scale what was found."""
+    canvas, weight = weights.canvas, weights.emit(weights.source(node.inputs[0]))
     graph, base = owner_of(node), node.outputs[0].name or "gathered"
     qparams = weight.qparams
     by_row = isinstance(weight.plan.spec.granularity, PerAxis) and (
