@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from quantkit.pipeline.inspect import Inspection, inspect_model
     from quantkit.pipeline.optimize import check_pass
     from quantkit.pipeline.package import Packaged
-    from quantkit.pipeline.pipeline import QuantizeResult
     from quantkit.pipeline.prepare import Prepared
+    from quantkit.pipeline.result import QuantizeResult
     from quantkit.pipeline.tune import Tuned
     from quantkit.pipeline.verify_file import Attestation
     from quantkit.quantize.plan import Plan

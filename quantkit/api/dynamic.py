@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from quantkit.api.arguments import check_output, checked_kinds, checked_names, file_size
 from quantkit.errors import UsageError
-from quantkit.pipeline.pipeline import QuantizeResult, dynamic
+from quantkit.pipeline.forms.dynamic import dynamic
+from quantkit.pipeline.result import QuantizeResult
 from quantkit.settings import DynamicSettings
 from quantkit.spec import QuantType, QUInt8, weight_int_type
 

@@ -6,9 +6,10 @@ from pathlib import Path
 import onnx
 
 from quantkit.api.arguments import check_output, checked_kinds, checked_names, sample_settings
+from quantkit.calibration.collect import CalibrateOptions
 from quantkit.data.objects import check_data
-from quantkit.pipeline.float16 import Float16Job, float16
-from quantkit.pipeline.outcome import QuantizeResult
+from quantkit.pipeline.forms.float16 import Float16Job, float16
+from quantkit.pipeline.result import QuantizeResult
 from quantkit.settings import DataSettings, Float16Settings
 
 __all__ = ["quantize_float16"]
@@ -81,7 +82,7 @@ def quantize_float16(  # noqa: PLR0913 - one parameter per question
             options=options,
             data=data,
             settings=sample_settings(settings, limit=limit, memory=memory),
-            skip_bad=skip_bad,
+            calibrate=CalibrateOptions(skip_bad=skip_bad),
         ),
         model_output,
         verify=verify,

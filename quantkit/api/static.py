@@ -23,11 +23,12 @@ from quantkit.data.objects import check_data
 from quantkit.errors import UsageError
 from quantkit.pipeline import saved
 from quantkit.pipeline.measure import decide
-from quantkit.pipeline.pipeline import QuantizeResult, plan_model, prepare_model, static
+from quantkit.pipeline.pipeline import plan_model, prepare_model, static
 from quantkit.pipeline.plan_prepared import plan_of, with_choices
 from quantkit.pipeline.prepare import Prepared
 from quantkit.pipeline.realize import realize
 from quantkit.pipeline.record import StaticJob
+from quantkit.pipeline.result import QuantizeResult
 from quantkit.quantize.plan import Format, Plan, read_plan
 from quantkit.settings import (
     DataSettings,

@@ -14,7 +14,7 @@ from quantkit.api.arguments import (
     sample_settings,
 )
 from quantkit.data.objects import check_data
-from quantkit.pipeline.outcome import QuantizeResult
+from quantkit.pipeline.result import QuantizeResult
 from quantkit.pipeline.weights import WeightsJob
 from quantkit.pipeline.weights import plan_weights as planned
 from quantkit.pipeline.weights import quantize_weights as quantized

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from quantkit.deploy.export.prove import Proof
     from quantkit.pipeline.export import ExportResult
-    from quantkit.pipeline.outcome import QuantizeResult
+    from quantkit.pipeline.result import QuantizeResult
 
 __all__ = ["export"]
 
@@ -173,7 +173,8 @@ def _following(on: _OnFlags, path: Path, *, has_data: bool) -> _Following | None
 def _quantized(
     path: Path, following: _Following, recipe: Recipe, samples: DataFlags, *, quiet: bool
 ) -> "QuantizeResult":
-    from quantkit.pipeline.pipeline import dynamic, static
+    from quantkit.pipeline.forms.dynamic import dynamic
+    from quantkit.pipeline.pipeline import static
 
     if following.mode == "dynamic":
         with progress() as show:

@@ -20,7 +20,7 @@ from quantkit.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from quantkit.pipeline.float16 import Float16Job
+    from quantkit.pipeline.forms.float16 import Float16Job
     from quantkit.pipeline.weights import WeightsJob
     from quantkit.quantize.plan import Plan, WeightPlan
     from quantkit.settings import Recipe
@@ -125,7 +125,7 @@ def float16(
     as_json: JsonOption = False,
 ) -> None:
     """Show which tensors would have 16 bits, which nodes would compute in float16, and why not the others."""
-    from quantkit.pipeline.float16 import plan_float16
+    from quantkit.pipeline.forms.float16 import plan_float16
     from quantkit.settings import load_recipe
 
     recipe = load_recipe()
@@ -183,7 +183,7 @@ def _found(
 ) -> tuple["Plan", str, list[str]]:
     """Return the plan, what it is called, and what was asked for in vain: read from a file, or made if nothing that is read will be overwritten."""
     from quantkit.files import check_outputs
-    from quantkit.pipeline.outcome import unheeded
+    from quantkit.pipeline.ignored import ignored_requests
     from quantkit.pipeline.pipeline import plan_model
     from quantkit.quantize.plan import read_plan
     from quantkit.settings import load_recipe
@@ -201,7 +201,7 @@ def _found(
     check_outputs(written, [*read, flags.calibration, recipe.file, *others])
     with watching(quiet=quiet) as monitor:
         made = plan_model(job, monitor)
-    return made, str(job.source), unheeded(made, job.options)
+    return made, str(job.source), ignored_requests(made, job.options)
 
 
 def _print_difference(found: "Plan", compared: "Plan", title: str, *, as_json: bool) -> None:

@@ -95,7 +95,7 @@ def dynamic(  # noqa: PLR0913 - one parameter per flag
 ) -> None:
     """Quantize weights to int8, and activations while the model runs. Needs no data."""
     from quantkit.files import check_outputs
-    from quantkit.pipeline.pipeline import dynamic as pipeline
+    from quantkit.pipeline.forms.dynamic import dynamic as pipeline
 
     if sample is not None and not verify:
         raise UsageError("--sample is what the result is verified with; leave out --no-verify.")

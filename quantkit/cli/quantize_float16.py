@@ -21,7 +21,7 @@ from quantkit.cli.result_view import print_result
 from quantkit.settings import Float16Settings, Recipe
 
 if TYPE_CHECKING:
-    from quantkit.pipeline.float16 import Float16Job
+    from quantkit.pipeline.forms.float16 import Float16Job
 
 __all__ = ["Float16Flags", "float16", "float16_job"]
 
@@ -40,7 +40,8 @@ def float16_job(
     Raises:
         UsageError: The recipe names no model either.
     """
-    from quantkit.pipeline.float16 import Float16Job
+    from quantkit.calibration.collect import CalibrateOptions
+    from quantkit.pipeline.forms.float16 import Float16Job
 
     source = model_of(model, recipe)
     settings = data_settings(recipe.calibrated, samples)
@@ -49,7 +50,7 @@ def float16_job(
         options=flags.over(recipe.float16),
         data=settings.path,
         settings=settings,
-        skip_bad=samples.skip_bad,
+        calibrate=CalibrateOptions(skip_bad=samples.skip_bad),
     )
 
 
@@ -71,7 +72,7 @@ def float16(  # noqa: PLR0913 - one parameter per flag
 ) -> None:
     """Store weights in 16 bits, which halves the file; with --compute, compute in float16 too. Needs no data."""
     from quantkit.files import check_outputs
-    from quantkit.pipeline.float16 import float16 as line_of_float16
+    from quantkit.pipeline.forms.float16 import float16 as line_of_float16
     from quantkit.settings import load_recipe
 
     recipe = load_recipe()

@@ -10,7 +10,7 @@ from quantkit.numbers import human
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from quantkit.pipeline.outcome import QuantizeResult
+    from quantkit.pipeline.result import QuantizeResult
     from quantkit.runtime.check_result import Verification
     from quantkit.runtime.kernels import Fusion
 

@@ -31,7 +31,7 @@ from quantkit.model.graph.protos import to_ir
 from quantkit.model.graph.save import staged
 from quantkit.ort._passthrough import forward
 from quantkit.ort.weight_only import Given, quantize_in_blocks, settings_of
-from quantkit.pipeline.outcome import QuantizeResult
+from quantkit.pipeline.result import QuantizeResult
 
 __all__ = [
     "DefaultWeightOnlyQuantConfig",

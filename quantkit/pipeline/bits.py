@@ -27,13 +27,29 @@ from quantkit.quantize.solve.sensitivity import PROBED, errors_by_bits, weight_n
 from quantkit.runtime.check_result import LARGE
 from quantkit.spec import PerAxis
 
-__all__ = ["RECORD", "BlankCodes", "bits_for_mean", "bits_for_size", "choices_of", "packed_bits"]
-__all__ += ["loading_noted", "record_bytes", "size_with", "spread_of", "wanted_bytes"]
+__all__ = [
+    "RECORD",
+    "SMALL",
+    "BlankCodes",
+    "bits_for_mean",
+    "bits_for_size",
+    "choices_of",
+    "packed_bits",
+]
+__all__ += [
+    "loading_noted",
+    "record_bytes",
+    "size_with",
+    "small_weights",
+    "spread_of",
+    "wanted_bytes",
+]
 
 Feeds = Mapping[str, NDArray[Any]]
 _BITS = range(2, 9)
 _LOADING = 27  # bytes of memory per value while onnxruntime puts it together: it keeps the result of every step until all are done
 _MUCH = 1 << 28  # bytes that are worth telling
+SMALL = 1024  # values of a weight below which scales and conversions take as much as 8 bits save
 _SEALS = 400  # bytes of a record that are not known before the file is written: digests, keys
 
 RECORD = 2500
@@ -272,3 +288,12 @@ def loading_noted(plan: Plan, view: View) -> tuple[str, ...]:
     if _LOADING * values <= _MUCH:
         return ()
     return (f"Loading the file takes about {human(_LOADING * values)} of memory for a moment.",)
+
+
+def small_weights(view: View, least: int = SMALL) -> tuple[str, ...]:
+    """Return the nodes whose weights have fewer values than this."""
+    return tuple(
+        node.name
+        for node in view.weighted
+        if node.weights and sum(view.weights[w].size for w in node.weights.values()) < least
+    )

@@ -18,7 +18,8 @@ from quantkit.evaluate.gate import rules_of
 from quantkit.evaluate.outputs import NamedModel
 from quantkit.files import replacing
 from quantkit.pipeline.evaluate import EvaluateOptions, evaluate, write_evaluation
-from quantkit.pipeline.pipeline import dynamic, static
+from quantkit.pipeline.forms.dynamic import dynamic
+from quantkit.pipeline.pipeline import static
 from quantkit.pipeline.record import StaticJob
 from quantkit.result import Result
 from quantkit.samples import fashion_mnist

@@ -25,7 +25,7 @@ from quantkit.numbers import human
 from quantkit.numerics.blocks import BlockGrid
 from quantkit.numerics.weights import WeightAnalysis, analyze_weight
 from quantkit.pipeline.calibrate import view_for_static
-from quantkit.pipeline.float16 import foreseen, held_bytes
+from quantkit.pipeline.forms.float16 import foreseen, held_bytes
 from quantkit.quantize.plan import Mode, Plan, plan_blocks, plan_dynamic, plan_static, ranges_needed
 from quantkit.quantize.plan.blocks import packed_bytes, slow_path
 from quantkit.quantize.rewrite.simplify.initializers import tie_weights

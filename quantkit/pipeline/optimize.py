@@ -21,7 +21,7 @@ from quantkit.model.provenance import ModelOrigin, Provenance, model_digest, wri
 from quantkit.numbers import human
 from quantkit.numerics.affine import sqnr
 from quantkit.pipeline.apart import compare_apart
-from quantkit.pipeline.outcome import require_same
+from quantkit.pipeline.checks import require_same
 from quantkit.quantize.rewrite.simplify import SimplifyReport, select, simplify
 from quantkit.quantize.rewrite.simplify.plugins import ModelPass, find_pass, run_pass, with_pass
 from quantkit.runtime.check_result import LARGE, Reference, Verification, run_float

@@ -42,7 +42,7 @@ from quantkit.model.ops.view import View
 from quantkit.model.provenance import model_digest
 from quantkit.numerics.decibels import decibels
 from quantkit.pipeline.calibrate import CalibrateOptions, OpenedData, opened_for, points_in
-from quantkit.pipeline.outcome import require_static
+from quantkit.pipeline.checks import require_static
 from quantkit.pipeline.record import StaticJob
 from quantkit.quantize.plan import (
     Format,

@@ -8,31 +8,26 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
-import onnx
 import onnx_ir as ir
 
-from quantkit._version import __version__
 from quantkit.calibration.monitor import Monitor, Silent
-from quantkit.errors import QuantkitError, VerifyError
+from quantkit.errors import QuantkitError
 from quantkit.files import scratch
 from quantkit.model.graph.channel_factors import Divisors, write_divisors
 from quantkit.model.graph.load import LoadedModel
 from quantkit.model.graph.save import Stage, copy_of, staged
-from quantkit.model.provenance import Provenance, json_digest, write_model
+from quantkit.model.provenance import Provenance, json_digest
 from quantkit.numerics.decibels import decibels
-from quantkit.pipeline.apart import compare_apart
 from quantkit.pipeline.bits import (
+    SMALL,
     loading_noted,
     packed_bits,
     record_bytes,
     spread_of,
     wanted_bytes,
 )
-from quantkit.pipeline.fit import excess_of
-from quantkit.pipeline.measure import Decision, decide, timing_notes
-from quantkit.pipeline.outcome import (
+from quantkit.pipeline.checks import (
     TINY,
-    QuantizeResult,
     check_output_path,
     is_noise,
     noise,
@@ -43,9 +38,11 @@ from quantkit.pipeline.outcome import (
     require_smaller,
     require_static,
     unfused,
-    unheeded,
     warnings_of,
 )
+from quantkit.pipeline.fit import excess_of
+from quantkit.pipeline.ignored import ignored_requests
+from quantkit.pipeline.measure import Decision, decide, timing_notes
 from quantkit.pipeline.plan_prepared import for_target, plan_of
 from quantkit.pipeline.prepare import (
     STEPS,
@@ -55,9 +52,9 @@ from quantkit.pipeline.prepare import (
     observe_again,
     runnable,
 )
+from quantkit.pipeline.quantize import write_checked
 from quantkit.pipeline.record import kept_record, static_origin
 from quantkit.pipeline.repair import (
-    SMALL,
     faster,
     margin_db,
     quieter,
@@ -66,6 +63,7 @@ from quantkit.pipeline.repair import (
     stored_only,
     without_small_weights,
 )
+from quantkit.pipeline.result import QuantizeResult
 from quantkit.pipeline.trade import trade_time_for_noise
 from quantkit.quantize.emit import Format, emit_static
 from quantkit.quantize.plan import Kept, Mode, Plan, check_target_of
@@ -88,11 +86,10 @@ from quantkit.runtime.check_result import (
 )
 from quantkit.runtime.kernels import fusion_of
 from quantkit.runtime.profile import load_text
-from quantkit.runtime.session import readable_ir_version
 from quantkit.settings import memory_text
 from quantkit.targets import cores
 
-__all__ = ["realize", "write_checked"]
+__all__ = ["realize"]
 
 _NOTHING_KEPT: Mapping[str, Kept] = MappingProxyType({})
 _ALL_BITS: Mapping[str, int] = MappingProxyType({})
@@ -537,7 +534,7 @@ def realize(  # noqa: PLR0913 - one parameter per question
             *unsafe,
             *warnings_of(found.plan, source, found.nbytes, found.checked),
             *unfused(found.plan, fusion, job.options.runs_on),
-            *unheeded(found.plan, job.options, prepared.ready.view),
+            *ignored_requests(found.plan, job.options, prepared.ready.view),
             *_limit_exceeded(source, job.settings.memory),
         ),
         seconds=time.perf_counter() - started,
@@ -606,32 +603,6 @@ def _values(model: ir.Model) -> Iterator[ir.Value]:
     """Yield all that nodes compute and no graph returns."""
     for node in model.graph.all_nodes():
         yield from (value for value in node.outputs if not value.is_graph_output())
-
-
-def write_checked(
-    stage: Stage, model: ir.Model, reference: Reference | None, origin: Provenance
-) -> tuple[int, Verification | None]:
-    """Write a quantized model with its record into the staging folder, and compare it with float.
-
-    Args:
-        stage: The staging folder.
-        model: The quantized model.
-        reference: What the float model computes; None: do not compare.
-        origin: What the model was made from.
-
-    Raises:
-        VerifyError: It is not valid, does not load, or does not run.
-    """
-    model.ir_version = readable_ir_version(model.ir_version or 0)
-    model.metadata_props["quantkit"] = f"{__version__} {origin.kind}"
-    try:
-        nbytes = write_model(stage, model, origin, external=origin.options["external_data"])
-    except onnx.checker.ValidationError as e:
-        reason = str(e).strip().splitlines()[0]
-        raise VerifyError(f"The quantized model is not valid ONNX: {reason}") from e
-    if reference is None:
-        return nbytes, None
-    return nbytes, compare_apart(stage.model_path, reference, nbytes=nbytes)
 
 
 def _solved(

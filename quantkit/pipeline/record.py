@@ -16,14 +16,12 @@ from quantkit.quantize.plan import Format, Kept, Mode
 from quantkit.reasons import Why, because
 from quantkit.settings import (
     DataSettings,
-    DynamicSettings,
-    Float16Settings,
     RecoverSettings,
     StaticSettings,
 )
-from quantkit.settings.record import dynamic_record, float16_record, static_record, to_record
+from quantkit.settings.record import static_record, to_record
 
-__all__ = ["StaticJob", "dynamic_origin", "float16_origin", "kept_of", "kept_record"]
+__all__ = ["StaticJob", "kept_of", "kept_record"]
 __all__ += ["static_origin"]
 
 
@@ -64,48 +62,6 @@ class StaticJob:
     def methods(self) -> Mapping[str, str]:
         """Other range methods for single tensors, by name or pattern."""
         return self.options.methods
-
-
-def dynamic_origin(
-    loaded: LoadedModel, options: DynamicSettings, how: Mapping[str, Any]
-) -> Provenance:
-    """Say what came in and what was decided.
-
-    Args:
-        loaded: The float model.
-        options: What the user chose.
-        how: What else decides about the bytes, by name.
-    """
-    return Provenance(
-        kind="dynamic",
-        float=ModelOrigin(**model_digest(loaded)),
-        options={**dynamic_record(options), **how},
-    )
-
-
-def float16_origin(
-    loaded: LoadedModel,
-    options: Float16Settings,
-    seen: Calibration | None,
-    how: Mapping[str, Any],
-    settings: DataSettings,
-) -> Provenance:
-    """Say what came in and what was decided.
-
-    Args:
-        loaded: The float model.
-        options: What the user chose.
-        seen: The ranges that decided which nodes stay float32; None: none did.
-        how: What else decides about the bytes, by name.
-        settings: How samples were prepared.
-    """
-    inputs = [value.name or "" for value in loaded.model.graph.inputs]
-    return Provenance(
-        kind="float16",
-        float=ModelOrigin(**model_digest(loaded)),
-        data=None if seen is None else data_origin(seen, inputs),
-        options={**float16_record(options, settings if seen is not None else None), **how},
-    )
 
 
 def static_origin(

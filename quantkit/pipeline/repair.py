@@ -8,7 +8,7 @@ from pathlib import Path
 from quantkit.evaluate.latency import Lab, measure_latency
 from quantkit.files import scratch
 from quantkit.model.graph.load import LoadedModel
-from quantkit.model.ops.view import View
+from quantkit.pipeline.bits import small_weights
 from quantkit.pipeline.measure import file_of
 from quantkit.pipeline.plan_prepared import planner_of
 from quantkit.pipeline.prepare import Feeds, Prepared
@@ -24,8 +24,8 @@ from quantkit.runtime.profile import is_plausible
 from quantkit.runtime.session import RUNTIME_ERRORS
 from quantkit.runtime.timing import CLOCK, Pace
 
-__all__ = ["SMALL", "PlanSearch", "assumed_costs", "faster", "margin_db", "quieter"]
-__all__ += ["ratio_to_float", "short_of_floor", "small_weights", "stored_only", "time_ratios"]
+__all__ = ["PlanSearch", "assumed_costs", "faster", "margin_db", "quieter"]
+__all__ += ["ratio_to_float", "short_of_floor", "stored_only", "time_ratios"]
 __all__ += ["without_small_weights"]
 
 _SURE_DB = 0.5  # more than is wanted, of a result that may stay as it is
@@ -39,7 +39,6 @@ _FINER = 4  # of them between one that is too noisy and one that is not
 _PARTS = 32  # to which it is found how many nodes will do
 _PUT_BACK = 12  # tries to put some of them back
 _COARSE = 8.0  # by what noise is worth more from one to the next
-SMALL = 1024  # values of a weight below which scales and conversions take as much as 8 bits save
 
 
 def short_of_floor(checked: Verification | None) -> float:
@@ -263,15 +262,6 @@ def without_small_weights(prepared: Prepared, plan: Plan, least: int) -> dict[st
     why = Kept(because(Why.WEIGHT_TOO_SMALL_FOR_FILE), Mode.FLOAT)
     small = small_weights(prepared.ready.view, least)
     return dict.fromkeys((name for name in small if name in quantized), why)
-
-
-def small_weights(view: View, least: int) -> tuple[str, ...]:
-    """Return the nodes whose weights have fewer values than this."""
-    return tuple(
-        node.name
-        for node in view.weighted
-        if node.weights and sum(view.weights[w].size for w in node.weights.values()) < least
-    )
 
 
 def stored_only(prepared: Prepared, why: Why) -> dict[str, Kept]:

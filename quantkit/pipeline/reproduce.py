@@ -14,9 +14,10 @@ from quantkit.files import scratch
 from quantkit.model.graph.load import model_files
 from quantkit.model.provenance import Provenance, content_digest, read_provenance
 from quantkit.pipeline.calibrate import CalibrateOptions
-from quantkit.pipeline.float16 import Float16Job, float16
+from quantkit.pipeline.forms.dynamic import dynamic
+from quantkit.pipeline.forms.float16 import Float16Job, float16
 from quantkit.pipeline.optimize import optimize_model
-from quantkit.pipeline.pipeline import dynamic, static
+from quantkit.pipeline.pipeline import static
 from quantkit.pipeline.record import StaticJob, kept_of
 from quantkit.pipeline.verify_file import (
     Check,
@@ -141,7 +142,7 @@ def _make(
                 options=float16_settings_of(given),
                 data=data if was_calibrated(says) else None,
                 settings=settings,
-                skip_bad=bool(given["skip_bad"]),
+                calibrate=CalibrateOptions(skip_bad=bool(given["skip_bad"])),
             ),
             target,
             verify=verify,

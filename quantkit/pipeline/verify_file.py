@@ -30,7 +30,7 @@ from quantkit.model.provenance import (
 from quantkit.numbers import counted
 from quantkit.pipeline.apart import compare_apart
 from quantkit.pipeline.calibrate import CalibrateOptions, opened_for
-from quantkit.pipeline.outcome import is_noise, noise
+from quantkit.pipeline.checks import is_noise, noise
 from quantkit.runtime.check_result import Reference, Verification, run_float
 from quantkit.runtime.runs import row_trial
 from quantkit.runtime.session import float_session, load_model

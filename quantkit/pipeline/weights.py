@@ -55,21 +55,21 @@ from quantkit.pipeline.block_times import (
     times_in_blocks,
 )
 from quantkit.pipeline.calibrate import CalibrateOptions, OneShotData, OpenedData, opened_for
-from quantkit.pipeline.measure import SWITCH
-from quantkit.pipeline.outcome import (
-    QuantizeResult,
+from quantkit.pipeline.checks import (
     read_model,
     require_change,
     require_same,
     require_signal,
     require_smaller,
-    unheeded,
     warnings_of,
 )
+from quantkit.pipeline.ignored import ignored_requests
+from quantkit.pipeline.measure import SWITCH
 from quantkit.pipeline.partial import Partial, partial_folder
-from quantkit.pipeline.realize import write_checked
+from quantkit.pipeline.quantize import write_checked
 from quantkit.pipeline.record import kept_of, kept_record
 from quantkit.pipeline.repair import ratio_to_float
+from quantkit.pipeline.result import QuantizeResult
 from quantkit.quantize.emit.blocks import emit_blocks
 from quantkit.quantize.plan import Kept, Plan, WeightPlan, check_fits, plan_blocks
 from quantkit.quantize.plan.blocks import grid_of
@@ -243,7 +243,7 @@ def quantize_weights(
         external_data=external,
         seconds=time.perf_counter() - started,
         notes=(*ready.notes, *decided.notes, *notes, *result.notes),
-        warnings=(*result.warnings, *unheeded(decided.plan, job.options)),
+        warnings=(*result.warnings, *ignored_requests(decided.plan, job.options)),
     )
 
 

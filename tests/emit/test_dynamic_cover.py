@@ -140,7 +140,7 @@ def test_a_stack_of_matrices_runs_in_integers_with_one_scale(
 
 
 def test_an_asymmetric_int8_weight_keeps_to_pairs_that_do_not_saturate(tmp_path: Path) -> None:
-    from quantkit.pipeline.pipeline import dynamic
+    from quantkit.pipeline.forms.dynamic import dynamic
     from quantkit.settings import DynamicSettings
 
     proto = model(
@@ -228,7 +228,7 @@ def test_an_excluded_reader_keeps_a_weight_float(tmp_path: Path) -> None:
 
 
 def test_products_of_two_activations_are_quantized_as_they_come(tmp_path: Path) -> None:
-    from quantkit.pipeline.pipeline import dynamic
+    from quantkit.pipeline.forms.dynamic import dynamic
     from quantkit.settings import DynamicSettings
 
     proto = model(

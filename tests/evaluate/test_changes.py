@@ -7,7 +7,7 @@ from graph.cases import function_model, if_model, with_external_data
 
 from quantkit.errors import ModelError
 from quantkit.evaluate.changes import changes_of
-from quantkit.pipeline.pipeline import dynamic
+from quantkit.pipeline.forms.dynamic import dynamic
 from quantkit.result import OperatorChange
 from quantkit.samples import fashion_mnist
 from quantkit.settings import DynamicSettings

@@ -9,7 +9,8 @@ from builders import run, sqnr
 from layer_cases import float_model, quantized, rescaled, weight_of
 
 from quantkit.evaluate.layers.ranking import layers_of
-from quantkit.pipeline.pipeline import dynamic, static
+from quantkit.pipeline.forms.dynamic import dynamic
+from quantkit.pipeline.pipeline import static
 from quantkit.pipeline.record import StaticJob
 from quantkit.settings import DynamicSettings, StaticSettings, TensorRule
 

@@ -6,7 +6,7 @@ from builders import matmul_model, save
 from graph.cases import with_external_data
 
 from quantkit.evaluate.size import compressed_size, size_of
-from quantkit.pipeline.pipeline import dynamic
+from quantkit.pipeline.forms.dynamic import dynamic
 from quantkit.samples import fashion_mnist
 from quantkit.settings import DynamicSettings
 

@@ -10,7 +10,7 @@ from graph.cases import function_model, if_model, loop_model
 from onnx import TensorProto, helper, numpy_helper
 
 from quantkit.model.graph.size import account
-from quantkit.pipeline.pipeline import dynamic
+from quantkit.pipeline.forms.dynamic import dynamic
 from quantkit.samples import fashion_mnist
 from quantkit.settings import DynamicSettings
 

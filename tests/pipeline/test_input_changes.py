@@ -15,11 +15,12 @@ from quantkit.errors import ModelError
 from quantkit.model.graph import mapping
 from quantkit.model.graph.load import LoadedModel
 from quantkit.model.provenance.digests import model_digest
-from quantkit.pipeline import outcome
+from quantkit.pipeline import checks
 from quantkit.pipeline.calibrate import CalibrateOptions, calibrate_model
 from quantkit.pipeline.evaluate import PARTS, EvaluateOptions, evaluate, named
+from quantkit.pipeline.forms.dynamic import dynamic
 from quantkit.pipeline.optimize import optimize_model
-from quantkit.pipeline.pipeline import dynamic, static
+from quantkit.pipeline.pipeline import static
 from quantkit.pipeline.record import StaticJob
 from quantkit.pipeline.verify_file import attest
 from quantkit.settings import DataSettings, DynamicSettings
@@ -176,7 +177,7 @@ def test_a_file_that_lay_still_is_digested_once(
         again.append(loaded)
         return model_digest(loaded)
 
-    monkeypatch.setattr(outcome, "model_digest", counted)
+    monkeypatch.setattr(checks, "model_digest", counted)
     dynamic(path, out, DynamicSettings())
     assert len(again) == 1  # written just now: clocks may hide another write
     monkeypatch.setattr(mapping, "_TICK", 0)

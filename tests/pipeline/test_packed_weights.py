@@ -15,10 +15,11 @@ from builders import Array, fused_ops, rng, run, save, sqnr
 from quantkit.cli.app import run as quantkit_command
 from quantkit.errors import UsageError
 from quantkit.model.provenance import read_provenance
-from quantkit.pipeline.outcome import QuantizeResult
-from quantkit.pipeline.pipeline import dynamic, static
+from quantkit.pipeline.forms.dynamic import dynamic
+from quantkit.pipeline.pipeline import static
 from quantkit.pipeline.record import StaticJob
 from quantkit.pipeline.reproduce import reproduce
+from quantkit.pipeline.result import QuantizeResult
 from quantkit.quantize.plan import Plan, check_target_of
 from quantkit.settings import DynamicSettings, StaticSettings
 from quantkit.targets import target

@@ -12,7 +12,7 @@ import pytest
 from builders import Array, graph, model, node, rng, save, weight
 
 import quantkit
-from quantkit.pipeline.outcome import QuantizeResult
+from quantkit.pipeline.result import QuantizeResult
 from quantkit.quantize.solve.weights import in_groups, moment_requests
 from quantkit.settings import DataSettings, RecoverSettings
 

@@ -18,7 +18,7 @@ from quantkit import QuantizeResult, quantize_static
 from quantkit.api.evaluate import evaluate_models
 from quantkit.errors import VerifyError
 from quantkit.model.provenance import read_provenance
-from quantkit.pipeline.outcome import _doubts, noise
+from quantkit.pipeline.checks import _doubts, noise
 from quantkit.pipeline.repair import short_of_floor
 from quantkit.pipeline.reproduce import reproduce
 from quantkit.pipeline.verify_file import attest

@@ -15,7 +15,7 @@ from quantkit.deploy.serve.engine import Engine, _tried, load_engine
 from quantkit.deploy.serve.mixing import mixing_operator
 from quantkit.deploy.serve.predict import answer
 from quantkit.errors import ModelError, UsageError
-from quantkit.pipeline.pipeline import dynamic
+from quantkit.pipeline.forms.dynamic import dynamic
 from quantkit.settings import DynamicSettings
 
 

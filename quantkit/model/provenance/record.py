@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import onnx
@@ -33,7 +33,6 @@ __all__ = [
     "SOURCE",
     "CalibrationOrigin",
     "DataOrigin",
-    "Kind",
     "ModelOrigin",
     "Provenance",
     "Source",
@@ -84,7 +83,6 @@ _RUNTIMES = (
 )
 SCHEMA = "quantkit.provenance/1"
 _SHOWN = 12  # digits of a hash that tell two apart
-Kind = Literal["dynamic", "static", "weights", "float16", "optimize", "export"]
 
 SOURCE = "quantkit.source"
 """The entry in a model's metadata that says what it was exported from; every rewriting of the model keeps it."""
@@ -213,7 +211,7 @@ class Provenance:
         schema: Which version of this format.
     """
 
-    kind: Kind
+    kind: str
     float: ModelOrigin
     data: DataOrigin | None = None
     calibration: CalibrationOrigin | None = None

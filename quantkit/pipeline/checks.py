@@ -1,12 +1,8 @@
-"""What came of quantizing a model, and what must hold before and after."""
+"""What must hold before a model is quantized and before its result is written, and warnings about a result."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
-from html import escape
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -18,36 +14,17 @@ from quantkit.model.graph.save import copy_of
 from quantkit.model.graph.unpack import unpack
 from quantkit.model.ops import Kernel, fact_of
 from quantkit.model.ops.integer_ops import quantized_among
-from quantkit.model.ops.view import View
 from quantkit.model.provenance import Provenance, model_digest
-from quantkit.numbers import human
-from quantkit.quantize.plan import Mode, NodePlan, Plan
-from quantkit.quantize.plan.selection import AS_CHOSEN
+from quantkit.quantize.plan import Mode, Plan
 from quantkit.runtime.check_result import FLOOR_DB, MADE_UP, Verification
-from quantkit.runtime.kernels import Fusion, HalfKernels
+from quantkit.runtime.kernels import Fusion
 from quantkit.runtime.saturation import saturating_nodes
 from quantkit.runtime.session import load_model
-from quantkit.settings import DynamicSettings, StaticSettings, TensorRule, WeightsSettings
 from quantkit.targets import Target
 
-__all__ = [
-    "TINY",
-    "QuantizeResult",
-    "check_output_path",
-    "is_noise",
-    "noise",
-    "read_model",
-    "require_change",
-    "require_pair_safe",
-    "require_same",
-    "require_signal",
-    "require_smaller",
-    "require_static",
-    "unfused",
-    "unheeded",
-    "warnings_of",
-]
-
+__all__ = ["TINY", "check_output_path", "is_noise", "noise", "read_model", "require_change"]
+__all__ += ["require_pair_safe", "require_same", "require_signal", "require_smaller"]
+__all__ += ["require_static", "unfused", "warnings_of"]
 
 _SHOWN = 3  # names in a message
 TINY = 64 << 10  # bytes
@@ -59,77 +36,6 @@ _LITTLE = 0.1  # of the file: less is not worth a file of its own
 _NOT_RUN = frozenset({Mode.FLOAT, Mode.STORED, Mode.ABSORBED})
 _ENOUGH = 8  # values without which a share of equal ones says nothing
 _HALF, _FEW_DIFFER = 0.5, 0.9  # of the values equal: below, noise; below, worth a word
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuantizeResult:
-    """What was done.
-
-    Attributes:
-        plan: Every decision, with its reason.
-        input_bytes: Size of the float model, external data included.
-        output_bytes: Size of the result, external data included.
-        external_data: Whether its weights are in a ``.data`` file beside it.
-        verification: What was checked before writing; None if that was switched off.
-        warnings: What the user should know.
-        notes: What was done to the float model before it was quantized.
-        seconds: Wall time.
-        fusion: What onnxruntime really runs in integers; None if that was not looked at.
-        half: What it really computes in 16 bits; None if that was not looked at.
-    """
-
-    plan: Plan
-    input_bytes: int
-    output_bytes: int
-    external_data: bool
-    verification: Verification | None
-    warnings: tuple[str, ...]
-    seconds: float
-    fusion: Fusion | None = None
-    notes: tuple[str, ...] = ()
-    half: HalfKernels | None = None
-
-    def __str__(self) -> str:
-        """Say what counts, in a few lines."""
-        lines = [self._sizes(), str(self.plan)]
-        if self.fusion is not None:
-            ran = f"{self.fusion.integer_count} of {self.fusion.product_count}"
-            lines.append(
-                f"onnxruntime runs {ran} layers (Conv, Gemm, MatMul, ...) in integers on this CPU"
-            )
-        if self.half is not None:
-            lines.append(str(self.half))
-        lines.append("not verified" if self.verification is None else str(self.verification))
-        lines += [f"note: {text}" for text in self.warnings[:_SHOWN]]
-        return "\n".join(lines)
-
-    def __repr__(self) -> str:
-        return f"<QuantizeResult: {self._sizes()}>"
-
-    def _repr_html_(self) -> str:
-        """Return the summary for notebooks, line by line."""
-        return f"<pre>{escape(str(self))}</pre>"
-
-    def _sizes(self) -> str:
-        share = self.output_bytes / self.input_bytes
-        sizes = f"{human(self.input_bytes)} -> {human(self.output_bytes)}"
-        return f"{sizes} ({share:.1%} of float) in {self.seconds:.2f} s"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        checked = self.verification
-        return {
-            "input_bytes": self.input_bytes,
-            "output_bytes": self.output_bytes,
-            "external_data": self.external_data,
-            "seconds": round(self.seconds, 4),
-            "warnings": list(self.warnings),
-            "notes": list(self.notes),
-            "verification": None if checked is None else checked.to_json(),
-            "fusion": None if self.fusion is None else self.fusion.to_json(),
-            **({} if self.half is None else {"half": self.half.to_json()}),
-            "plan": self.plan.to_json(),
-        }
 
 
 def read_model(
@@ -276,81 +182,6 @@ def unfused(plan: Plan, fusion: Fusion | None, target: Target) -> list[str]:
     more = f" and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
     shown = ", ".join(lost[:_SHOWN]) + more
     return [f"onnxruntime computes {len(lost)} nodes in float that were to be integers: {shown}."]
-
-
-def unheeded(
-    plan: Plan,
-    options: StaticSettings | DynamicSettings | WeightsSettings,
-    view: View | None = None,
-) -> list[str]:
-    """Say what the user asked for by name and does not get: operators, nodes, rules for tensors; each with the reason.
-
-    Args:
-        plan: What was decided.
-        options: What the user chose.
-        view: The graph that was planned, for the reasons of tensors; None if there is none at hand.
-    """
-    static = isinstance(options, StaticSettings)
-    missed = {Mode.FLOAT, Mode.STORED} if static and plan.coverage == "gain" else {Mode.FLOAT}
-    said = []
-    for op_type in dict.fromkeys(options.op_types):
-        nodes = [n for n in plan.nodes if n.op_type == op_type and n.reason.why not in AS_CHOSEN]
-        said += _missed(f"{op_type} was asked for", nodes, missed)
-    for rule in dict.fromkeys(options.include):
-        exact = plan.node.get(rule)
-        nodes = [exact] if exact else [n for n in plan.nodes if fnmatchcase(n.node, rule)]
-        # Of a pattern it is enough that something is quantized.
-        if all(n.mode in missed and n.reason.why not in AS_CHOSEN for n in nodes):
-            said += _missed(f"'{rule}' was asked for", nodes, missed)
-    if isinstance(options, StaticSettings):
-        for ruled in options.tensors:
-            if not ruled.keep_float and (why := _unruled(ruled, plan, view)):
-                said.append(f"The rule for tensor '{ruled.tensor}' has no effect: {why}.")
-    return said
-
-
-def _missed(what: str, nodes: Sequence[NodePlan], modes: Collection[Mode]) -> list[str]:
-    missed = [node for node in nodes if node.mode in modes]
-    if not missed:
-        return []
-    first = missed[0]
-    some = f"{len(missed)} of {len(nodes)} nodes do not run in integers, the first '{first.node}'"
-    said = some if len(nodes) > 1 else "does not run in integers"
-    return [f"{what} and {said}: {first.why}."]
-
-
-def _unruled(rule: TensorRule, plan: Plan, view: View | None) -> str:
-    """Return why a rule for tensors changes nothing; "" if it does."""
-    quantized = {*plan.activation, *plan.weight}
-    named = {rule.tensor} if rule.tensor in quantized else set()
-    named = named or {name for name in quantized if fnmatchcase(name, rule.tensor)}
-    if not named:
-        return _why_unquantized(rule.tensor, plan, view)
-    if not named & plan.activation.keys() and not any(plan.weight[n].spec.pinned for n in named):
-        return "it is a weight; use the weight settings"
-    found = [a for a in plan.activations if a.tensor in named]
-    kinds = {a.dtype.name for a in found}
-    kinds |= {a.converted.dtype.name for a in found if a.converted is not None}
-    if rule.dtype is not None and kinds and rule.dtype not in kinds:
-        return (
-            f"its integers are {', '.join(sorted(kinds))}, those of what it shares its scale with"
-        )
-    return ""
-
-
-def _why_unquantized(tensor: str, plan: Plan, view: View | None) -> str:
-    if view is None or tensor not in view.readers.keys() | view.producer.keys():
-        return "nothing that it names is quantized"
-    maker = view.maker(tensor)
-    around = [view.nodes[i] for i in view.readers.get(tensor, ())] + ([maker] if maker else [])
-    decided = [(node, plan.node[node.name]) for node in around if node.name in plan.node]
-    for node, one in decided:
-        if one.mode is Mode.ABSORBED and tensor in node.inputs:
-            return f"'{node.name}' behind it is fused, and its result '{node.outputs[0]}' is what is quantized"
-    for node, one in decided:
-        if one.mode in {Mode.FLOAT, Mode.STORED}:
-            return f"not quantized because node '{node.name}' stays float: {one.why}"
-    return "it is not quantized"
 
 
 def is_noise(checked: Verification | None) -> bool:

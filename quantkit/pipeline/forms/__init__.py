@@ -1,0 +1,1 @@
+"""The forms of quantization: one file each, see `quantkit.pipeline.quantize.Form`."""

@@ -1,0 +1,345 @@
+"""Weights, and on request arithmetic, in 16 bits.
+
+Without samples the plan depends on constants alone. If the result outputs NaN or infinity, it is planned again with the ranges of just
+the samples that it was run on, so that less is computed in float16.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from quantkit.calibration import Calibration, CalibratorOf, MinMaxOf, Request
+from quantkit.calibration.collect import CalibrateOptions, collect
+from quantkit.calibration.container import is_calibration
+from quantkit.calibration.monitor import Monitor
+from quantkit.calibration.notes import require_values
+from quantkit.calibration.origin import data_origin
+from quantkit.calibration.points import Points
+from quantkit.calibration.requests import RunningMinMax
+from quantkit.errors import NothingToQuantizeError, QuantkitError, UsageError
+from quantkit.model.graph.half import half_type
+from quantkit.model.graph.half_view import half_view_of
+from quantkit.model.graph.load import LoadedModel
+from quantkit.model.graph.normalize import lift_floats
+from quantkit.model.graph.save import copy_of
+from quantkit.model.graph.shapes import declare_only, declared_inside
+from quantkit.model.ops.view import HalfView
+from quantkit.model.provenance import Provenance
+from quantkit.pipeline.calibrate import OpenedData, opened_for
+from quantkit.pipeline.checks import read_model
+from quantkit.pipeline.job import Job, Output
+from quantkit.pipeline.prepared import FloatModel, Prepared, float_copy, with_opset
+from quantkit.pipeline.quantize import Attempt, Draft, Form, Repair, quantize
+from quantkit.pipeline.result import QuantizeResult
+from quantkit.quantize.emit import emit_half
+from quantkit.quantize.plan import Mode, Plan, plan_half
+from quantkit.quantize.plan.half import LEAST_OPSET
+from quantkit.quantize.plan.half_nodes import Ranges
+from quantkit.quantize.rewrite.simplify.initializers import tie_weights
+from quantkit.runtime.check_result import Reference
+from quantkit.runtime.kernels import half_kernels
+from quantkit.settings import DataSettings, Float16Settings
+from quantkit.settings.record import float16_record
+
+__all__ = ["Float16Form", "Float16Job", "float16", "foreseen", "held_bytes", "plan_float16"]
+
+_JUDGED_ON = "samples of the given data"
+_UNKNOWN = (
+    "Ranges are unknown: nodes stay float32 for what their constants are, not for what they compute. Samples (--data) show "
+    "which values do not fit into float16."
+)
+_NOTHING = "Nothing computes in float16, as no layer (Conv, Gemm, MatMul, ...) can: the file is that without --compute."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Float16Job(Job[Float16Settings]):
+    """What to write in 16 bits; data is to judge the result on, and to find out what fits."""
+
+    options: Float16Settings = field(default_factory=Float16Settings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Prepared(Prepared):
+    """With what planners see of the model, and the values whose types it declared by itself."""
+
+    half: HalfView
+    declared: frozenset[str]
+
+
+_Attempt = Attempt[_Prepared, Draft]
+
+
+class Float16Form(Form[_Prepared, Draft]):
+    """Stores weights in 16 bits, and computes with them where the settings say so and values fit."""
+
+    kind = "float16"
+    job: Float16Job
+
+    def prepare(self, source: LoadedModel) -> _Prepared:
+        """Make a copy ready, and observe the ranges where these decide what computes in float16."""
+        options = self.job.options
+        found = _ready(source, self.job)
+        if self.output.path is not None:
+            _require_halves(plan_half(found.half, options), source, options)
+        data = _opened(source, self.job, self.monitor)
+        if data is None:
+            return found
+        judged, _ = data.judged(source)
+        found = replace(found, data=data, judged=judged, on=_JUDGED_ON)
+        if not options.compute:
+            return found
+        skip_bad = self.job.calibrate.skip_bad
+        return replace(
+            found, seen=_observed(source, found.half, data, self.monitor, skip_bad=skip_bad)
+        )
+
+    def plan(self, prepared: _Prepared) -> Draft:
+        """Plan with the ranges, where they were observed."""
+        ranges = _ranges(prepared.seen) if self._observes(prepared) else None
+        return Draft(plan=plan_half(prepared.half, self.job.options, ranges))
+
+    def _observes(self, prepared: _Prepared) -> bool:
+        return self.job.options.compute and prepared.data is not None
+
+    def emit(self, prepared: _Prepared, draft: Draft) -> ir.Model:
+        """Emit a copy; types that the model did not declare itself are not stored."""
+        self.monitor.stage("Writing and comparing")
+        model = copy_of(prepared.ready.model)
+        emit_half(model, draft.plan)
+        declare_only(model, prepared.declared)
+        return model
+
+    def origin(self, prepared: _Prepared) -> Provenance:
+        """Name the data too, where its ranges decided."""
+        origin = super().origin(prepared)
+        if not self._observes(prepared):
+            return origin
+        inputs = [value.name or "" for value in prepared.source.model.graph.inputs]
+        return replace(origin, data=data_origin(prepared.seen, inputs))
+
+    def record(self, prepared: _Prepared, draft: Draft) -> dict[str, Any]:
+        """Return the options; settings of data only where it decided something."""
+        settings = self.job.settings if self._observes(prepared) else None
+        return {
+            **float16_record(self.job.options, settings),
+            "verify": self.output.verify,
+            "external_data": self.output.external_data,
+            "skip_bad": self.job.calibrate.skip_bad,
+        }
+
+    def reference(self, prepared: _Prepared, draft: Draft, reference: Reference) -> Reference:
+        """Feed and read in float16 the inputs and outputs that are float16 in the result."""
+        ports = {*prepared.half.view.inputs, *prepared.half.outputs} & draft.plan.half.keys()
+        return replace(reference, halved=frozenset(ports))
+
+    def repairs(self, draft: Draft) -> Sequence[Repair[_Prepared, Draft]]:
+        """Leave more in float32, where the result does not run or outputs NaN."""
+        return (
+            Repair(when=_is_broken, change=self._with_less_in_float16, always=True, errors=True),
+        )
+
+    def inspect(self, attempt: _Attempt) -> dict[str, Any]:
+        """Ask onnxruntime what it computes in float16."""
+        if not self.job.options.compute or not self.output.verify:
+            return {}
+        self.monitor.stage("Looking at what runs")
+        return {"half": half_kernels(attempt.path)}
+
+    def warnings(self, attempt: _Attempt, common: list[str]) -> list[str]:
+        """Return what was changed or asked for in vain, and whether anything computes in float16."""
+        options, prepared, plan = self.job.options, attempt.prepared, attempt.draft.plan
+        found = [*attempt.draft.warnings, *_ignored_ports(plan, prepared.half, options)]
+        found += [_UNKNOWN] if options.compute and prepared.data is None else []
+        found += [_NOTHING] if options.compute and not _computed(plan) else []
+        return [*found, *common]
+
+    def _with_less_in_float16(self, attempt: _Attempt) -> Draft | None:
+        """Plan with the ranges of just the samples that the result was run on; None if that changes nothing."""
+        prepared, before = attempt.prepared, attempt.draft.plan
+        if not self.job.options.compute or not attempt.feeds:
+            return None
+        try:
+            feeds = [dict(feeds) for feeds in attempt.feeds]
+            data = opened_for(prepared.source, feeds, DataSettings(shuffle=False))
+            more = _ranges(_observed(prepared.source, prepared.half, data, self.monitor))
+        except QuantkitError:
+            return None
+        known = _ranges(prepared.seen)
+        both = {
+            tensor: (
+                min(low, known.get(tensor, (low, high))[0]),
+                max(high, known.get(tensor, (low, high))[1]),
+            )
+            for tensor, (low, high) in more.items()
+        }
+        plan = plan_half(prepared.half, self.job.options, {**known, **both})
+        if plan == before:
+            return None
+        fewer = _computed(before) - _computed(plan)
+        why = f"{attempt.error} So more stays float32: nodes ({fewer}), inputs and outputs that hold such values."
+        return Draft(plan=plan, warnings=(why,))
+
+
+def float16(
+    job: Float16Job,
+    output: str | Path,
+    *,
+    verify: bool = True,
+    external_data: bool = False,
+    monitor: Monitor | None = None,
+) -> QuantizeResult:
+    """Write a model in 16 bits; see `quantkit.quantize_float16`.
+
+    Args:
+        job: What to write, and how.
+        output: Where to write.
+        verify: Load and run the result, and compare it with float, before it is written.
+        external_data: Write weights to a ``.data`` file beside the model.
+        monitor: Told what is done.
+    """
+    to = Output(path=Path(output), verify=verify, external_data=external_data)
+    return quantize(Float16Form(job, to, monitor))
+
+
+def plan_float16(job: Float16Job, monitor: Monitor | None = None) -> Plan:
+    """Make the plan of `float16`, and write nothing.
+
+    Raises:
+        QuantkitError: Model or data cannot be read.
+    """
+    source, form = read_model(job.source), Float16Form(job, Output(path=None), monitor)
+    with source.watched():
+        return form.plan(form.prepare(source)).plan
+
+
+def foreseen(loaded: LoadedModel) -> tuple[Plan, int]:
+    """Return what would be stored in float16 by default, and about how many bytes the file would have; nothing is changed.
+
+    Raises:
+        ModelError: Its opset is too old, and cannot be raised.
+    """
+    job = Float16Job(source="")
+    found = _ready(loaded, job)
+    plan = plan_half(found.half, job.options)
+    saved = sum(found.half.constants[name].nbytes // 2 for name in plan.half)
+    tied = held_bytes(loaded.model) - held_bytes(found.ready.model)
+    return plan, loaded.nbytes - saved - tied
+
+
+def held_bytes(model: ir.Model) -> int:
+    """Return what all initializers take."""
+    tensors = (v.const_value for g in model.graphs() for v in g.initializers.values())
+    return sum(tensor.nbytes for tensor in tensors if tensor is not None)
+
+
+def _ready(source: LoadedModel, job: Float16Job) -> _Prepared:
+    """Raise the opset, store once what is there twice, and declare the types inside."""
+    options = job.options
+    model, notes, _ = float_copy(source.model, keep_inputs=options.keep_inputs, wide=False)
+    model, raised = with_opset(model, LEAST_OPSET[options.dtype])
+    notes += raised
+    if tied := tie_weights(model):
+        notes.append(f"Weights that stood in the file twice and are stored once: {tied}.")
+    if options.compute:
+        lift_floats(model)
+    declared = declared_inside(model)
+    half = half_view_of(model, options.dtype, computed=options.compute)
+    ready = FloatModel(model=model, view=half.view, notes=tuple(notes))
+    return _Prepared(job=job, source=source, ready=ready, half=half, declared=declared)
+
+
+def _require_halves(plan: Plan, loaded: LoadedModel, options: Float16Settings) -> None:
+    """Refuse a plan that changes nothing, with the reasons."""
+    if plan.changes:
+        return
+    half = half_type(loaded.model)
+    heads = (f"{n.op_type}: {n.reason.head}" for n in plan.nodes)
+    reasons = Counter(heads).most_common(2)
+    why = f"its weights are {half} already" if half else "it has no float32 weights worth it"
+    if reasons and not half:
+        why = "; ".join(f"{count} {reason}" for reason, count in reasons)
+    raise NothingToQuantizeError(
+        f"Nothing to store in {options.dtype} in {loaded.name}: {why}. Nothing was written."
+    )
+
+
+def _opened(loaded: LoadedModel, job: Float16Job, monitor: Monitor) -> OpenedData | None:
+    """Open the samples, if there are any.
+
+    Raises:
+        QuantkitError: They cannot be read, or do not fit the model.
+    """
+    if job.data is None:
+        return None
+    path = Path(job.data) if isinstance(job.data, str | Path) else None
+    if isinstance(job.data, Calibration) or (path is not None and is_calibration(path)):
+        raise UsageError(
+            "A calibration holds the ranges of some tensors, and float16 asks for all: give the samples themselves."
+        )
+    reading = CalibrateOptions(
+        skip_bad=job.calibrate.skip_bad, most=None
+    )  # any sample may overflow
+    data = opened_for(loaded, job.data, job.settings, reading)
+    monitor.data_found(data.require().description)
+    return data
+
+
+def _observed(
+    loaded: LoadedModel,
+    half: HalfView,
+    data: OpenedData,
+    monitor: Monitor,
+    *,
+    skip_bad: bool = False,
+) -> Calibration:
+    """Find the smallest and largest value of every float tensor.
+
+    Raises:
+        DataError: The model does not run on the samples, or they hold no finite value.
+    """
+    monitor.stage("Observing ranges")
+    known = {v.name for node in loaded.model.graph for v in node.outputs}
+    known |= {v.name for v in loaded.model.graph.inputs}
+    asked = tuple(Request(tensor=t, statistic=MinMaxOf()) for t in half.floats if t in known)
+    how = CalibrateOptions(
+        method=CalibratorOf(name="minmax"), ranges=False, requests=asked, skip_bad=skip_bad
+    )
+    seen = collect(loaded, data.require(), Points(tensors=()), how, data.settings, monitor)
+    # An inner tensor may be infinite everywhere, as a mask is; samples may not.
+    fed = {value.name for value in loaded.model.graph.inputs}
+    require_values(seen.seen.select(lambda request: request.tensor in fed))
+    return seen
+
+
+def _ranges(seen: Calibration) -> Ranges:
+    """Return what was seen; of infinity, which float16 has too, nothing is said."""
+    found = {}
+    for tensor, answers in seen.seen.answers.items():
+        for answer in answers.values():
+            if isinstance(answer, RunningMinMax) and (answer.strange or not answer.empty):
+                found[tensor] = (0.0, 0.0) if answer.empty else answer.bounds
+    return found
+
+
+def _is_broken(attempt: _Attempt) -> bool:
+    return attempt.error is not None
+
+
+def _ignored_ports(plan: Plan, half: HalfView, options: Float16Settings) -> list[str]:
+    """Return which inputs and outputs were asked for in float16 and stay float32."""
+    asked = [*half.view.inputs] if options.half_inputs else []
+    asked += half.outputs if options.half_outputs else ()
+    floats = frozenset(half.floats)
+    return [
+        f"'{name}' was asked for in float16 and stays float32: its values do not fit, or it is input and output at once."
+        for name in asked
+        if name in floats and name not in plan.half
+    ]
+
+
+def _computed(plan: Plan) -> int:
+    return sum(node.mode is Mode.HALF for node in plan.nodes)
