@@ -100,14 +100,14 @@ class Repair(Generic[P, D]):
 
     Attributes:
         when: Whether to try it, asked of the best attempt so far.
-        change: Returns another draft, made from the last attempt; with the same plan, if there is only more to report; None:
-            there is nothing to change.
+        change: Returns another draft, made from the last attempt; that attempt, if there is only more to report; None: there is
+            nothing to change.
         always: Take the result even if it misses more than the one before; such a repair starts from the best attempt.
         errors: It is for results that are not valid or do not run.
     """
 
     when: Callable[[Attempt[P, D]], bool]
-    change: Callable[[Attempt[P, D]], D | None]
+    change: Callable[[Attempt[P, D]], D | Attempt[P, D] | None]
     always: bool = False
     errors: bool = False
 
@@ -249,8 +249,8 @@ class _Writer(Generic[P, D]):
                 last = best = self._restored(best, last)
             if not repair.when(best) or (other := repair.change(last)) is None:
                 continue
-            if other.plan is last.draft.plan:
-                last = best = replace(last, draft=other)
+            if isinstance(other, Attempt):
+                last = best = other
                 continue
             last = self.write(other)
             if repair.always or self.form.faults(last) <= self.form.faults(best):

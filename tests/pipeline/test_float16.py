@@ -23,7 +23,7 @@ from quantkit.errors import (
     VerifyError,
 )
 from quantkit.model.provenance import read_provenance
-from quantkit.pipeline.forms.float16 import Float16Job, float16
+from quantkit.pipeline.forms.float16 import Float16Form, Float16Job, float16
 from quantkit.pipeline.reproduce import reproduce
 from quantkit.pipeline.verify_file import attest
 from quantkit.quantize.plan import Mode
@@ -145,7 +145,7 @@ def test_what_comes_out_infinite_is_made_with_less_in_float16(tmp_path: Path) ->
 
 
 def test_what_stays_infinite_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quantkit.pipeline.forms.float16._safer", lambda *_: None)
+    monkeypatch.setattr(Float16Form, "_with_less_in_float16", lambda *_: None)
     with pytest.raises(VerifyError, match="holds NaN or infinity"):
         quantize_float16(overflowing(), tmp_path / "o.onnx", compute=True, half_outputs=True)
     assert not list(tmp_path.iterdir())
