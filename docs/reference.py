@@ -22,15 +22,15 @@ import typer
 
 import quantkit
 from quantkit.cli.app import app
-from quantkit.settings.declare import Declared, Setting, declared
+from quantkit.settings import DataSettings
+from quantkit.settings.declare import Declared, declared, tables
 from quantkit.settings.toml import Recipe
-from quantkit.settings.values import Names, WrongTypeError
 
 FOLDER = Path(__file__).parent / "reference"
 _MADE = "<!-- Made by docs/reference.py from the code: change the code, and run it again. -->"
 _SECTION = re.compile(r"^(Args|Attributes|Returns|Raises|Yields):$", re.MULTILINE)
 # Tables of quantkit.toml that say over [data] what one command reads.
-_OVER_DATA = {"calibrated": "calibrate.data", "evaluated": "evaluate.data"}
+_OVER_DATA = ("calibrate", "evaluate")
 
 
 def pages() -> dict[Path, str]:
@@ -187,11 +187,11 @@ def _type(one: Declared) -> str:
     """Return the type of a setting in Python, with its bounds; texts that it is one of are listed."""
     if one.choices:
         listed = ", ".join(f"`{choice!r}`" for choice in one.choices)
-        return listed if one.type != Names else f"a list of {listed}"
+        return listed if get_origin(one.type) is not tuple else f"a list of {listed}"
     several = get_origin(one.type) in {Union, UnionType}
     kinds = [_kind(kind) for kind in (get_args(one.type) if several else (one.type,))]
     kinds += ["None"] if one.optional else []
-    return " or ".join(f"`{kind}`" for kind in kinds) + _bounds(one.setting)
+    return " or ".join(f"`{kind}`" for kind in kinds) + _bounds(one)
 
 
 def _kind(hint: Any) -> str:
@@ -262,7 +262,7 @@ def _settings() -> Iterator[str]:
     yield ""
     for title, kind in _tables("", Recipe):
         yield from (f"## `{title}`" if title else "## At the top", "")
-        if title.strip("[]") in _OVER_DATA.values():
+        if kind is DataSettings and title != "[data]":
             yield from (
                 "The keys of `[data]`, over it; how samples are prepared is said once, in `[data]`.",
                 "",
@@ -274,18 +274,13 @@ def _settings() -> Iterator[str]:
 
 
 def _tables(name: str, kind: Any, *, several: bool = False) -> Iterator[tuple[str, Any]]:
-    """Yield the tables of quantkit.toml with their dataclasses: those of a dataclass's fields stand below its own."""
+    """Yield the tables of quantkit.toml with their dataclasses: those within a table stand below it."""
     yield (f"[[{name}]]" if several else f"[{name}]") if name else "", kind
-    hints = get_type_hints(kind)
-    for field in fields(kind):
-        inner, hint = f"{name}.{field.name}".lstrip("."), hints[field.name]
-        listed = next((k for k in get_args(hint) if is_dataclass(k)), None)
-        if field.name in _OVER_DATA:
-            yield f"[{_OVER_DATA[field.name]}]", hint
-        elif listed is not None:
-            yield from _tables(inner.removesuffix("s"), listed, several=True)
-        elif is_dataclass(hint):
-            yield from _tables(inner, hint)
+    for one in tables(kind):
+        inner = f"{name}.{one.key}".lstrip(".")
+        yield from _tables(inner, one.kind, several=one.several)
+        if inner in _OVER_DATA:
+            yield f"[{inner}.data]", DataSettings
 
 
 def _keys(kind: Any) -> list[str]:
@@ -307,25 +302,11 @@ def _takes(one: Declared) -> str:
     """Return what a value may be, in the words of the message that refuses any other."""
     if one.choices:
         return ", ".join(f"`{choice}`" for choice in one.choices)
-    if one.type is Path:
-        return "a path"
-    try:
-        one.read(object(), Path())
-    except WrongTypeError as e:
-        return _cell(f"{e}{_bounds(one.setting)}")
-    raise TypeError(f"{one.name} takes anything")
+    return _cell(f"{one.spelling.takes}{_bounds(one)}")
 
 
-def _bounds(setting: Setting) -> str:
-    within = setting.range
-    ends = {
-        "at least": setting.least if within is None else within.least,
-        "above": within and within.above,
-        "at most": setting.most if within is None else within.most,
-        "below": within and within.below,
-    }
-    said = [f"{word} {end:,}" for word, end in ends.items() if end is not None]
-    return f"; {', '.join(said)}" if said else ""
+def _bounds(one: Declared) -> str:
+    return f"; {one.bounds.replace(' and', ',')}" if one.bounds else ""
 
 
 def _default(value: object, form: Callable[[Any], str] = repr) -> str:

@@ -14,8 +14,7 @@ from typing import get_type_hints as hints_of
 
 from quantkit.errors import UsageError
 from quantkit.result import Result, load_result, result_file
-from quantkit.settings import DataSettings, parse_memory
-from quantkit.settings.values import WrongTypeError, parse_file_size
+from quantkit.settings import DataSettings
 
 if TYPE_CHECKING:
     from quantkit.calibration import CalibratorOf
@@ -127,18 +126,6 @@ def checked_names(names: Sequence[str] | None, parameter: str) -> tuple[str, ...
     return tuple(map(str, chosen))  # numpy has texts of its own
 
 
-def file_size(given: float | str | None) -> float | None:
-    """Return the size that a file should have: a share up to 1, or bytes.
-
-    Raises:
-        UsageError: It is neither.
-    """
-    try:
-        return None if given is None else parse_file_size(given)
-    except WrongTypeError as e:
-        raise UsageError(f"target_size = {given!r}: target_size takes {e}.") from e
-
-
 def as_path(given: object, parameter: str) -> Path:
     """Return what is a path as one; anything else is an error."""
     if not isinstance(given, str | Path) or not str(given):
@@ -174,8 +161,7 @@ def sample_settings(
         batch: Samples per run; None: as the settings say.
         memory: Bytes, or a text such as "2 GB"; None: as the settings say.
     """
-    given: dict[str, Any] = {"limit": limit, "batch": batch}
-    given["memory"] = None if memory is None else parse_memory(memory)
+    given: dict[str, Any] = {"limit": limit, "batch": batch, "memory": memory}
     return replace(settings or DataSettings(), **{k: v for k, v in given.items() if v is not None})
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import onnx
 from numpy.typing import NDArray
 
-from quantkit.api.arguments import check_output, checked_kinds, checked_names, file_size
+from quantkit.api.arguments import check_output, checked_kinds, checked_names
 from quantkit.errors import UsageError
 from quantkit.pipeline.forms.dynamic import dynamic
 from quantkit.pipeline.result import QuantizeResult
@@ -82,7 +82,7 @@ def quantize_dynamic(  # noqa: PLR0913 - the names that onnxruntime's users type
             weight_type=stored,
             per_channel=per_channel,
             weight_bits=weight_bits,
-            target_size=file_size(target_size),
+            target_size=target_size,  # type: ignore[arg-type]  # read there
             reduce_range=reduce_range,
             op_types=checked_names(op_types_to_quantize, "op_types_to_quantize"),
             include=checked_names(nodes_to_quantize, "nodes_to_quantize"),

@@ -1,18 +1,13 @@
 """`package_model`: a folder that an image is built from."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar, cast
 
 from quantkit.api.arguments import as_path, checked_kinds
 from quantkit.pipeline.package import Packaged, package
 from quantkit.settings import DataSettings, GateSettings, PackageSettings, Recipe, ServeSettings
-from quantkit.settings.declare import declared
 
 __all__ = ["package_model"]
-
-S = TypeVar("S")
 
 
 @checked_kinds
@@ -46,19 +41,10 @@ def package_model(  # noqa: PLR0913 - one parameter per question
     Raises:
         QuantkitError: With one line that says what is wrong and what to do. Nothing is written then.
     """
-    served = serve or ServeSettings()
     recipe = Recipe(
-        package=_with_paths(settings or PackageSettings()),
-        serve=replace(_with_paths(served), second=_with_paths(served.second)),
+        package=settings or PackageSettings(),
+        serve=serve or ServeSettings(),
         data=data or DataSettings(),
         gate=rules or GateSettings(),
     )
     return package(as_path(model, "model"), as_path(output, "output"), recipe, progress)
-
-
-def _with_paths(settings: S) -> S:
-    """Return settings in which files that were given as texts are paths."""
-    paths = (one.name for one in declared(type(settings)).values() if one.type is Path)
-    given: dict[str, Any] = {name: getattr(settings, name) for name in paths}
-    changed = {name: Path(value) for name, value in given.items() if value is not None}
-    return cast("S", replace(cast("Any", settings), **changed))

@@ -12,7 +12,6 @@ from quantkit.api.arguments import (
     check_output,
     checked_kinds,
     checked_names,
-    file_size,
     range_method,
     sample_settings,
 )
@@ -140,7 +139,7 @@ def quantize_static(  # noqa: PLR0913 - one parameter per question
         weight_type=_type_name(weight_type),
         per_channel=per_channel,
         weight_bits=weight_bits,
-        target_size=file_size(target_size),
+        target_size=target_size,  # type: ignore[arg-type]  # read there
         symmetric_activations=symmetric_activations,
         method=method,
         op_types=checked_names(op_types_to_quantize, "op_types_to_quantize"),

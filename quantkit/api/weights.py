@@ -10,7 +10,6 @@ from quantkit.api.arguments import (
     check_output,
     checked_kinds,
     checked_names,
-    file_size,
     sample_settings,
 )
 from quantkit.data.objects import check_data
@@ -92,7 +91,7 @@ def quantize_weights(  # noqa: PLR0913 - one parameter per question
         symmetric=symmetric,
         embedding_bits=embedding_bits,
         target_bits=target_bits,
-        target_size=file_size(target_size),
+        target_size=target_size,  # type: ignore[arg-type]  # read there
         format=quant_format,  # type: ignore[arg-type]  # checked there
         accuracy_level=accuracy_level,
         op_types=checked_names(op_types_to_quantize, "op_types_to_quantize"),

@@ -1,30 +1,15 @@
 """Flags: of settings, made from their declaration; and of a command's own, listed in its signature or in a dataclass."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, TypeVar, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from quantkit.errors import UsageError
-from quantkit.settings import Percent, parse_memory
-from quantkit.settings.declare import Declared, check_choice, declared
-from quantkit.settings.values import (
-    Columns,
-    Drop,
-    FileSize,
-    Memory,
-    Names,
-    OperatorTypes,
-    Share,
-    Size,
-    Switch,
-    WrongTypeError,
-    parse_file_size,
-)
+from quantkit.settings.declare import Declared, declared, override
 
 __all__ = ["Command", "DebugOption", "Flags", "Group", "expanded"]
 
@@ -91,12 +76,7 @@ class Flags:
 
     def over(self, settings: _Settings) -> _Settings:
         """Return settings, those within them included, with what was given in their place."""
-        changed = {k: v for k, v in self.given.items() if k in declared(type(settings))}
-        for name in (f.name for f in fields(settings)):  # type: ignore[arg-type]
-            inner = getattr(settings, name)
-            if type(inner) in self.kinds:
-                changed[name] = self.over(inner)
-        return replace(settings, **changed)  # type: ignore[type-var]
+        return override(settings, self.given)
 
     def used(self, among: Sequence[str] = ()) -> str:
         """Return the first of these flags that was given, as the user writes it; "" if none was.
@@ -117,7 +97,7 @@ class Flags:
 def _names(one: Declared) -> list[str]:
     """Return a setting's flags as typer wants them."""
     dashed = one.name.replace("_", "-")
-    made = f"--{dashed}/--no-{dashed}" if one.type in (bool, Switch) else f"--{dashed}"
+    made = f"--{dashed}/--no-{dashed}" if one.is_switch else f"--{dashed}"
     return (one.setting.flag or made).split()
 
 
@@ -128,107 +108,22 @@ def _spelled(one: Declared, value: object) -> str:
 
 
 def _parameter(one: Declared) -> Parameter:
-    """Return the parameter of a setting's flag: None unless it is given."""
+    """Return the parameter of a setting's flag: None unless it is given. `_build` reads what was given."""
     said = one.setting
-    kind, extra = _TYPER.get(one.type, (str, {}))
-    if said.least is not None and kind in (int, list[int]):
-        extra = extra | {"min": said.least}
     option = typer.Option(
         *_names(one),
         metavar=said.metavar or None,
         rich_help_panel=said.panel or None,
         help=said.text,
-        **extra,
     )
+    kind: Any = str
+    if one.is_switch or one.type is Path:
+        kind = bool if one.is_switch else Path
+    elif one.type in (tuple[str, ...], tuple[int, ...]):
+        kind = list[str]
     return Parameter(
         one.name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[(kind | None, option)]
     )
-
-
-def _value(one: Declared, given: Any) -> Any:
-    """Return what a setting wants, from what typer read.
-
-    Raises:
-        UsageError: It is no such thing.
-    """
-    name = _spelled(one, given)
-    if get_origin(one.type) is Literal:
-        # Types are also called as onnxruntime calls them: QUInt8.
-        folded = {c.lower(): c for c in one.choices} | {f"q{c.lower()}": c for c in one.choices}
-        found = folded.get(given.lower(), given)
-        check_choice(name, found, one.choices)
-        return found
-    if one.type == OperatorTypes:
-        return tuple(part for group in given for part in group.split(","))
-    if isinstance(given, list):
-        return tuple(given)
-    parse = _PARSERS.get(one.type)
-    return given if parse is None else parse(name, given)
-
-
-def _part(value: str | float) -> float:
-    """Read a number: ``0.005``, or ``0.5%``."""
-    text = str(value).strip()
-    try:
-        return float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)
-    except ValueError as e:
-        raise typer.BadParameter(f"'{value}' is not a number: write 0.005, or 0.5%") from e
-
-
-def _drop(value: str | float) -> float:
-    """Read a limit of a drop, which keeps in mind that it was written in per cent."""
-    percent = isinstance(value, Percent) or str(value).strip().endswith("%")
-    return Percent(_part(value)) if percent else _part(value)
-
-
-def _file_size(name: str, text: str) -> float:
-    try:
-        return parse_file_size(text)
-    except WrongTypeError as e:
-        raise UsageError(f"{name} '{text}' is no size of a file: {name} takes {e}.") from e
-
-
-def _numbers(name: str, text: str) -> tuple[float, ...]:
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise UsageError(
-            f"{name} '{text}' is not a number, nor one per channel with commas between."
-        ) from None
-
-
-def _size(name: str, text: str) -> Size:
-    try:
-        sides = [int(part) for part in text.lower().split("x")]
-    except ValueError:
-        sides = []
-    if len(sides) == 1:
-        return sides[0]
-    if len(sides) == 2:  # height and width
-        return sides[0], sides[1]
-    raise UsageError(f"{name} '{text}' is not a number of pixels, nor HxW.")
-
-
-# What typer reads for a setting, by its type; a text where nothing is said here.
-_TYPER: Mapping[Any, tuple[Any, dict[str, Any]]] = {
-    bool: (bool, {}),
-    int: (int, {}),
-    float: (float, {}),
-    Path: (Path, {}),
-    Columns: (list[str], {}),
-    Drop: (float, {"parser": _drop}),
-    Names: (list[str], {}),
-    OperatorTypes: (list[str], {}),
-    Share: (float, {"parser": _part}),
-    Switch: (bool, {}),
-    tuple[int, ...]: (list[int], {}),
-}
-_PARSERS: Mapping[Any, Callable[[str, str], Any]] = {
-    FileSize: _file_size,
-    Memory: lambda _, text: parse_memory(text),
-    Size: _size,
-    tuple[float, ...]: _numbers,
-}
 
 
 def expanded(command: Callable[..., None]) -> Callable[..., None]:
@@ -253,7 +148,7 @@ def expanded(command: Callable[..., None]) -> Callable[..., None]:
     def called(**given: Any) -> None:
         del given["debug"]
         for name, kind in groups.items():
-            given[name] = _made(kind, given)
+            given[name] = _build(kind, given)
         command(**given)
 
     called.__name__ = command.__name__
@@ -280,9 +175,13 @@ def _parameters(kind: type[Flags]) -> list[Parameter]:
     ]
 
 
-def _made(kind: type[Flags], given: dict[str, Any]) -> Flags:
+def _build(kind: type[Flags], given: dict[str, Any]) -> Flags:
     """Take the values of a group's flags out of `given`, and make it of them."""
     values = {one.name: (one, given.pop(one.name)) for one in kind.settings()}
     own = {f.name: given.pop(f.name) for f in fields(kind) if f.name != "given"}
-    found = {k: _value(one, v) for k, (one, v) in values.items() if v not in (None, [])}
+    found = {
+        name: one.read(value, _spelled(one, value), text=True)
+        for name, (one, value) in values.items()
+        if value not in (None, [])
+    }
     return kind(given=found, **own)

@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-from quantkit.settings.declare import Range, Setting, check
+from quantkit.settings.declare import Settings, setting
 
 __all__ = ["CalibrateSettings"]
 
@@ -12,39 +11,22 @@ _MOST_WORKERS = 256  # processes on one machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CalibrateSettings:
+class CalibrateSettings(Settings):
     """How ranges are estimated. None: as the caller does without. Which methods there are is known to `calibrators`."""
 
-    method: Annotated[
-        str | None,
-        Setting(
-            "mse (default), minmax, percentile, entropy, moving_average, or a plug-in. All but the last two can be "
-            "chosen again afterwards.",
-            "NAME",
-        ),
-    ] = None
-    percentile: Annotated[
-        float | None,
-        Setting(
-            "Percentage of the values kept: 99.99.",
-            "P",
-            range=Range(above=50, most=100, words="more than 50, at most 100"),
-        ),
-    ] = None
-    output: Annotated[
-        Path | None,
-        Setting("Result. Default: <model>.calibration here.", "FILE", flag="--output -o"),
-    ] = None
-    workers: Annotated[
-        int | None,
-        Setting(
-            "Processes on this machine. Default: one per core.",
-            "N",
-            panel="Workers",
-            least=1,
-            most=_MOST_WORKERS,
-        ),
-    ] = None
-
-    def __post_init__(self) -> None:
-        check(self)
+    method: str | None = setting(
+        "mse (default), minmax, percentile, entropy, moving_average, or a plug-in. All but the last two can be "
+        "chosen again afterwards.",
+        "NAME",
+    )
+    percentile: float | None = setting("Percentage of the values kept: 99.99.", "P", gt=50, le=100)
+    output: Path | None = setting(
+        "Result. Default: <model>.calibration here.", "FILE", flag="--output -o"
+    )
+    workers: int | None = setting(
+        "Processes on this machine. Default: one per core.",
+        "N",
+        panel="Workers",
+        ge=1,
+        le=_MOST_WORKERS,
+    )

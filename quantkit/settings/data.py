@@ -1,14 +1,14 @@
 """The tables [data], [data.image] and [data.text]: which data, and how a sample becomes an array."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 from quantkit.errors import UsageError
-from quantkit.settings.declare import Setting, check
-from quantkit.settings.memory import check_memory, memory_of
-from quantkit.settings.values import Columns, Memory, Size
+from quantkit.settings.declare import Settings, setting, table
+from quantkit.settings.memory import LEAST, memory_of
+from quantkit.settings.values import Columns, Floats, Memory, Size
 
 __all__ = ["PRESETS", "DataSettings", "ImageSettings", "Layout", "Pixels", "TextSettings"]
 __all__ += ["preset_keys"]
@@ -16,14 +16,14 @@ __all__ += ["preset_keys"]
 _MOST_PIXELS = 8192  # per side
 _MOST_TOKENS = 1_000_000
 _LARGEST = 1e30  # of a mean; far from what float32 holds
-_image, _text = partial(Setting, panel="Images"), partial(Setting, panel="Text")
+_image, _text = partial(setting, panel="Images"), partial(setting, panel="Text")
 
 Pixels = Literal["0-1", "0-255"]
 Layout = Literal["NCHW", "NHWC"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImageSettings:
+class ImageSettings(Settings):
     """How an image file becomes an array. None: from the preset, else from the model.
 
     Numbers of `mean` and `std` are in the order of `channels`. The borders of `letterbox` are grey 114, as detectors of
@@ -31,40 +31,27 @@ class ImageSettings:
     are stored.
     """
 
-    preset: Annotated[
-        str | None,
-        _image(
-            "imagenet, symmetric (-1..1), unit (0..1), raw.", "NAME", choices=lambda: tuple(PRESETS)
-        ),
-    ] = None
-    resize: Annotated[
-        Size | None, _image("Size of the shorter side, or HxW.", "N", least=1, most=_MOST_PIXELS)
-    ] = None
-    crop: Annotated[
-        Size | None, _image("Size of the centre crop, N or HxW.", "N", least=1, most=_MOST_PIXELS)
-    ] = None
-    letterbox: Annotated[
-        Size | None,
-        _image(
-            "Fit into N or HxW between grey borders, as YOLO does; instead of the two.",
-            "N",
-            least=1,
-            most=_MOST_PIXELS,
-        ),
-    ] = None
-    pixels: Annotated[Pixels | None, _image("0-1 or 0-255, before mean and std.", "R")] = None
-    mean: Annotated[
-        tuple[float, ...] | None, _image("Subtracted: 127, or 0.485,0.456,0.406.", "M")
-    ] = None
-    std: Annotated[
-        tuple[float, ...] | None, _image("Divided by: 128, or 0.229,0.224,0.225.", "S")
-    ] = None
-    layout: Annotated[Layout | None, _image("NCHW or NHWC.", "L")] = None
-    channels: Annotated[Literal["RGB", "BGR"] | None, _image("RGB or BGR.", "C")] = None
-    exif: Annotated[bool | None, _image("Turn photographs upright as EXIF says (default).")] = None
+    preset: str | None = _image(
+        "imagenet, symmetric (-1..1), unit (0..1), raw.", "NAME", choices=lambda: tuple(PRESETS)
+    )
+    resize: Size | None = _image("Size of the shorter side, or HxW.", "N", ge=1, le=_MOST_PIXELS)
+    crop: Size | None = _image("Size of the centre crop, N or HxW.", "N", ge=1, le=_MOST_PIXELS)
+    letterbox: Size | None = _image(
+        "Fit into N or HxW between grey borders, as YOLO does; instead of the two.",
+        "N",
+        ge=1,
+        le=_MOST_PIXELS,
+    )
+    pixels: Pixels | None = _image("0-1 or 0-255, before mean and std.", "R")
+    mean: Floats | None = _image(
+        "Subtracted: 127, or 0.485,0.456,0.406.", "M", ge=-_LARGEST, le=_LARGEST
+    )
+    std: Floats | None = _image("Divided by: 128, or 0.229,0.224,0.225.", "S", gt=0, le=_LARGEST)
+    layout: Layout | None = _image("NCHW or NHWC.", "L")
+    channels: Literal["RGB", "BGR"] | None = _image("RGB or BGR.", "C")
+    exif: bool | None = _image("Turn photographs upright as EXIF says (default).")
 
-    def __post_init__(self) -> None:
-        check(self)
+    def _check(self) -> None:
         if self.letterbox is not None and (self.resize, self.crop) != (None, None):
             raise UsageError("letterbox sets the size alone: leave out resize and crop.")
         for key, values in (("mean", self.mean), ("std", self.std)):
@@ -73,12 +60,6 @@ class ImageSettings:
                     f"{key} '{list(values)}' has {len(values)} numbers: "
                     "give one, or one for each channel."
                 )
-            if values is not None and not all(abs(v) <= _LARGEST for v in values):
-                raise UsageError(
-                    f"{key} '{list(values)}' must be finite: pixels are shifted and divided by it."
-                )
-        if self.std is not None and min(self.std) <= 0:
-            raise UsageError(f"std '{list(self.std)}' must be above 0: pixels are divided by it.")
 
     def resolved(self) -> "ImageSettings":
         """Return these settings with the preset's values where none are given, and `pixels` set.
@@ -117,7 +98,7 @@ def preset_keys(name: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TextSettings:
+class TextSettings(Settings):
     """How a text becomes token ids.
 
     Without a `column`, the only one; without a `tokenizer`, the one found beside the data or in the folders of `search`,
@@ -125,15 +106,12 @@ class TextSettings:
     extent, else 512.
     """
 
-    column: Annotated[Columns, _text("The column with the text; give two for pairs.", "NAME")] = ()
-    tokenizer: Annotated[Path | None, _text("The tokenizer.json of the model.", "FILE")] = None
-    max_length: Annotated[
-        int | None, _text("Longer texts are cut to N tokens.", "N", least=1, most=_MOST_TOKENS)
-    ] = None
+    column: Columns = _text("The column with the text; give two for pairs.", "NAME", default=())
+    tokenizer: Path | None = _text("The tokenizer.json of the model.", "FILE")
+    max_length: int | None = _text("Longer texts are cut to N tokens.", "N", ge=1, le=_MOST_TOKENS)
     search: tuple[Path, ...] = ()
 
-    def __post_init__(self) -> None:
-        check(self)
+    def _check(self) -> None:
         if len(self.column) > 2:
             raise UsageError(
                 f"column '{list(self.column)}' names {len(self.column)} columns: "
@@ -142,7 +120,7 @@ class TextSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DataSettings:
+class DataSettings(Settings):
     """Which data, how much of it, and how it is prepared.
 
     Mixed by `seed`, `limit` takes a fair part of data that is sorted by class; a Python iterator cannot be mixed. Without
@@ -150,40 +128,27 @@ class DataSettings:
     and solved for: it changes no result, and is recorded nowhere.
     """
 
-    path: Annotated[
-        Path | None,
-        Setting("Directory or file of real samples; or in quantkit.toml.", "PATH", flag="--data"),
-    ] = None
-    batch: Annotated[
-        int | None, Setting("Samples per run of the model (batch size).", "N", least=1)
-    ] = None
-    limit: Annotated[
-        int | None,
-        Setting("Use at most N samples. Default: 256 to calibrate, all to evaluate.", "N", least=1),
-    ] = None
-    shuffle: Annotated[bool, Setting("Draw samples in random order (default).")] = True
-    seed: Annotated[int, Setting("Seed of the shuffle.", "N", least=0)] = 0
-    label: Annotated[
-        str | None,
-        Setting(
-            "Key or column of the labels, or a COCO file. Default: the usual names.",
-            "NAME",
-            flag="--label --labels",
-        ),
-    ] = None
-    memory: Annotated[
-        Memory | None,
-        Setting(
-            "Memory to use at most: 500MB, 1GB. Default: a quarter of what is free, 2GB at most.",
-            "SIZE",
-        ),
-    ] = None
-    image: ImageSettings = field(default_factory=ImageSettings)
-    text: TextSettings = field(default_factory=TextSettings)
-
-    def __post_init__(self) -> None:
-        check(self)
-        check_memory(self.memory)
+    path: Path | None = setting(
+        "Directory or file of real samples; or in quantkit.toml.", "PATH", flag="--data"
+    )
+    batch: int | None = setting("Samples per run of the model (batch size).", "N", ge=1)
+    limit: int | None = setting(
+        "Use at most N samples. Default: 256 to calibrate, all to evaluate.", "N", ge=1
+    )
+    shuffle: bool = setting("Draw samples in random order (default).", default=True)
+    seed: int = setting("Seed of the shuffle.", "N", default=0, ge=0)
+    label: str | None = setting(
+        "Key or column of the labels, or a COCO file. Default: the usual names.",
+        "NAME",
+        flag="--label --labels",
+    )
+    memory: Memory | None = setting(
+        "Memory to use at most: 500MB, 1GB. Default: a quarter of what is free, 2GB at most.",
+        "SIZE",
+        ge=LEAST,
+    )
+    image: ImageSettings = table(ImageSettings)
+    text: TextSettings = table(TextSettings)
 
     @property
     def memory_limit(self) -> int:

@@ -1,76 +1,40 @@
-"""How a setting is declared: once, as an annotated field of a frozen dataclass.
+"""How a setting is declared, once, as a field of a frozen dataclass, and how a value of it is read.
 
-    limit: Annotated[int | None, Setting("Use at most N samples.", "N", least=1)] = None
+    limit: int | None = setting("Use at most N samples.", "N", ge=1)
 
-Name, type and default are the field's own; `Setting` adds the text, the bounds and what the command line calls it. All
-others read this: quantkit.toml by the type (`quantkit.settings.toml`), the command line for its flags and their help
-(`quantkit.cli.flags`), the record in a model (`quantkit.settings.record`). What a value may be is checked by `check` when
-the dataclass is made, so that a flag, a line of the file and an argument in Python fail alike.
+Name, type and default are the field's own; `setting` adds the text, the bounds and what the command line calls it.
+`Declared.read` reads a value of quantkit.toml, of a flag, of a Python argument and of a model's record: msgspec converts and
+checks it, and what it refuses is one message, the same from everywhere.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from functools import cache
+from dataclasses import dataclass, field, fields, replace
+from functools import cache, partial
 from math import isfinite
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from reprlib import Repr
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import msgspec
 
 from quantkit.errors import UsageError
-from quantkit.settings.values import READERS, WrongTypeError, is_number, is_whole
+from quantkit.settings.values import Percent, Spelling, read_path
 
-__all__ = ["Declared", "Range", "Setting", "check", "check_choice", "closest", "declared"]
+__all__ = ["Declared", "Setting", "Settings", "Table", "check_choice", "closest", "declared"]
+__all__ += ["metadata_of", "override", "setting", "short_repr", "table", "tables"]
 
-_PERCENT = 100
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Range:
-    """Which real numbers a setting takes.
-
-    Attributes:
-        least: The lowest, if it is one of them.
-        above: What they are all above.
-        most: The highest, if it is one of them.
-        below: What they are all below.
-        words: Instead of "a number of at least 0" and the like.
-    """
-
-    least: float | None = None
-    above: float | None = None
-    most: float | None = None
-    below: float | None = None
-    words: str = ""
-
-    def holds(self, value: float) -> bool:
-        """Say whether a number is one of them; nan and infinity never are."""
-        return (
-            isfinite(value)
-            and (self.least is None or value >= self.least)
-            and (self.above is None or value > self.above)
-            and (self.most is None or value <= self.most)
-            and (self.below is None or value < self.below)
-        )
-
-    def complaint(self, value: float) -> str:
-        """Say what is wrong with a number that is none of them; who writes 95 for 95 % is told of 0.95."""
-        if self.words:
-            return f"'{value}' is out of range: use {self.words}."
-        fraction = 1 in (self.most, self.below)
-        ends = [
-            text
-            for end, text in (
-                (self.least, f"of at least {self.least}"),
-                (self.above, f"above {self.above}"),
-                (self.most, f"and at most {self.most}"),
-                (self.below, f"and below {self.below}"),
-            )
-            if end is not None
-        ]
-        meant = (
-            f" ({value / _PERCENT:g} is {value:g} %)" if fraction and 1 < value < _PERCENT else ""
-        )
-        kind = "fraction" if fraction else "number"
-        return f"'{value:g}' is out of range: use a {kind} {' '.join(ends)}{meant}."
+_KEY = "quantkit"  # of what is declared in a field's metadata
+_LARGEST = 10**18 - 1  # files and other languages hold no larger whole numbers
+_SHORT = Repr()
+_SHORT.maxstring, _SHORT.maxother, _SHORT.maxlong = 80, 60, 40
+_TAKES: Mapping[Any, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text in quotes",
+    Path: "the path of a file or folder",
+}
+_Settings = TypeVar("_Settings")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +48,8 @@ class Setting:
             a switch; None: it has none.
         panel: The heading that ``--help`` lists it under; "" for the first.
         key: What quantkit.toml calls it, where that is not its name.
-        least: The least whole number, of each side or member where there are several.
-        most: The greatest that can be meant; more is a slip.
-        range: Which real numbers it takes.
-        choices: Which texts it takes, where the type does not say it.
+        choices: Which values it takes, where the type does not say it.
+        bounds: Of its number, or of each of its numbers: `ge`, `gt`, `le` and `lt` of `msgspec.Meta`.
     """
 
     text: str
@@ -95,10 +57,46 @@ class Setting:
     flag: str | None = ""
     panel: str = ""
     key: str = ""
-    least: int | None = None
-    most: int | None = None
-    range: Range | None = None
-    choices: Callable[[], Sequence[str]] | None = None
+    choices: Callable[[], Sequence[Any]] | None = None
+    bounds: Mapping[str, Any] = field(default_factory=dict)
+
+
+def metadata_of(text: str, metavar: str = "", **about: Any) -> dict[str, Setting]:
+    """Return the metadata of a field that declares a setting; `about`: the attributes of `Setting`, and its bounds."""
+    bounds: dict[str, Any] = {
+        name: about.pop(name) for name in ("ge", "gt", "le", "lt") if name in about
+    }
+    return {_KEY: Setting(text, metavar, **about, bounds=bounds)}
+
+
+def setting(text: str, metavar: str = "", *, default: Any = None, **about: Any) -> Any:
+    """Return a field with a default that declares a setting; see `metadata_of`."""
+    return field(default=default, metadata=metadata_of(text, metavar, **about))
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Settings within settings: a table of quantkit.toml, or a list of tables.
+
+    Attributes:
+        name: Of the field.
+        key: What quantkit.toml calls it.
+        kind: The dataclass of its settings.
+        several: Whether there may be any number of them.
+    """
+
+    name: str
+    key: str
+    kind: Any
+    several: bool
+
+
+def table(kind: type[_Settings], key: str = "", *, several: bool = False) -> Any:
+    """Return a field that holds settings; `key` is what quantkit.toml calls it, where that is not its name."""
+    said = {_KEY: Table("", key, kind, several)}
+    return (
+        field(default=(), metadata=said) if several else field(default_factory=kind, metadata=said)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,15 +105,20 @@ class Declared:
 
     Attributes:
         name: Of the field.
-        type: Of its value, without None.
+        type: Of its value, without None and how it is written.
         optional: Whether None is a value.
+        spelling: How it is written.
         setting: What else is said of it.
+        converted: The type and its bounds, for msgspec, which crashes on a union of a bounded number and a tuple (0.22): of
+            such, each.
     """
 
     name: str
     type: Any
     optional: bool
+    spelling: Spelling
     setting: Setting
+    converted: Sequence[Any]
 
     @property
     def key(self) -> str:
@@ -123,15 +126,73 @@ class Declared:
         return self.setting.key or self.name
 
     @property
-    def choices(self) -> Sequence[str]:
-        """The texts that it takes; empty: any."""
+    def choices(self) -> Sequence[Any]:
+        """The values that it takes; empty: any."""
         if get_origin(self.type) is Literal:
             return get_args(self.type)
         return self.setting.choices() if self.setting.choices else ()
 
-    def read(self, value: object, folder: Path) -> Any:
-        """Return what a value of TOML means; raise `WrongTypeError` with what it takes."""
-        return READERS[str if get_origin(self.type) is Literal else self.type](value, folder)
+    @property
+    def is_switch(self) -> bool:
+        """Whether it is on or off, or as quantkit finds best."""
+        return self.type in (bool, bool | Literal["auto"])
+
+    @property
+    def bounds(self) -> str:
+        """The bounds of its numbers, in words."""
+        words = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+        ends = self.setting.bounds
+        return " and ".join(f"{word} {ends[end]:,}" for end, word in words.items() if end in ends)
+
+    def read(self, value: Any, name: str = "", *, folder: Path = Path(), text: bool = False) -> Any:
+        """Return what a value means.
+
+        Args:
+            value: As Python, TOML or JSON has it.
+            name: What the message calls the setting; "": its own name.
+            folder: What paths are relative to.
+            text: Numbers may be given as text, and choices in other letters: the value is a flag's.
+
+        Raises:
+            UsageError: It takes no such value; the message says what it takes.
+        """
+        name = name or self.name
+        if value is None and self.optional:
+            return None
+        if text and isinstance(value, str) and self.choices:
+            # Types are also called as onnxruntime calls them: QUInt8.
+            folded = {p + str(c).lower(): c for c in self.choices for p in ("q", "")}
+            value = folded.get(value.lower(), value)
+        plain = value
+        try:
+            plain = self.spelling.parse(_plain(value))
+            number = float(plain) if isinstance(plain, Percent) else plain
+            kind = self.converted[isinstance(plain, list) and len(self.converted) > 1]
+            found = msgspec.convert(
+                number, kind, strict=not text, dec_hook=partial(_custom, folder)
+            )
+        except (msgspec.ValidationError, ValueError) as e:
+            if isinstance(value, str) and get_origin(self.type) is Literal:
+                check_choice(name, value, self.choices)
+            raise UsageError(self._complaint(name, value, plain)) from e
+        for member in found if isinstance(found, tuple) else (found,):
+            if self.choices:
+                check_choice(name, member, self.choices)
+            if isinstance(member, float) and not isfinite(member):
+                raise UsageError(f"{name} = {short_repr(value)}: {name} must be finite.")
+        return plain if isinstance(plain, Percent) else found
+
+    def _complaint(self, name: str, value: Any, plain: Any) -> str:
+        takes = ", ".join(filter(None, (self.spelling.takes, self.bounds)))
+        number = plain if isinstance(plain, int | float) else 0
+        ends = self.setting.bounds
+        if 1 in (ends.get("le"), ends.get("lt")) and 1 < number < 100:
+            takes += f" ({number / 100:g} is {number:g} %)"
+        if abs(number) > _LARGEST and int in (self.type, *get_args(self.type)):
+            takes += ", at most 18 digits"
+        if isinstance(value, str) and self.type == tuple[str, ...]:
+            takes += f"; write [{value!r}] for one"
+        return f"{name} = {short_repr(value)}: {name} takes {takes}."
 
 
 def declared(kind: type) -> Mapping[str, Declared]:
@@ -142,27 +203,85 @@ def declared(kind: type) -> Mapping[str, Declared]:
 @cache
 def _all_declared(kind: Any) -> Mapping[str, Declared]:
     hints = get_type_hints(kind, include_extras=True)
+    found = {f.name: f.metadata[_KEY] for f in fields(kind) if _KEY in f.metadata}
     return {
-        field.name: _declared(field.name, hints[field.name])
-        for field in fields(kind)
-        if any(isinstance(said, Setting) for said in getattr(hints[field.name], "__metadata__", ()))
+        name: _declared(name, hints[name], one)
+        for name, one in found.items()
+        if isinstance(one, Setting)
     }
 
 
-def _declared(name: str, hint: Any) -> Declared:
-    bare, *said = get_args(hint)
-    setting = next(s for s in said if isinstance(s, Setting))
-    # Annotated[Share, ...] is flattened by Python to one Annotated, whose first words are those of Share.
-    marks = tuple(s for s in said if not isinstance(s, Setting))
-    several = tuple(k for k in get_args(bare) if k is not type(None))
-    optional = type(None) in get_args(bare)
-    kind: Any = Union[several] if optional else bare  # noqa: UP007 - of a tuple
+def tables(kind: type) -> Sequence[Table]:
+    """Return the tables within settings."""
+    return [
+        replace(f.metadata[_KEY], name=f.name, key=f.metadata[_KEY].key or f.name)
+        for f in fields(kind)
+        if isinstance(f.metadata.get(_KEY), Table)
+    ]
+
+
+def _declared(name: str, hint: Any, said: Setting) -> Declared:
+    optional = get_origin(hint) is not Annotated and type(None) in get_args(hint)
+    kinds = tuple(k for k in get_args(hint) if k is not type(None)) if optional else (hint,)
+    bare: Any = Union[kinds]  # noqa: UP007 - of a tuple
+    spelling = None
+    if get_origin(bare) is Annotated:
+        bare, spelling = get_args(bare)
+    several = any(get_origin(k) is tuple for k in get_args(bare) if get_origin(bare) is not tuple)
     return Declared(
         name=name,
-        type=Annotated[(kind, *marks)] if marks else kind,
+        type=bare,
         optional=optional,
-        setting=setting,
+        spelling=spelling or Spelling(_takes(bare)),
+        setting=said,
+        converted=[_with_bounds(k, said.bounds) for k in (get_args(bare) if several else (bare,))],
     )
+
+
+def _takes(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(map(str, get_args(kind)))}"
+    return _TAKES[kind]
+
+
+def _with_bounds(kind: Any, bounds: Mapping[str, Any]) -> Any:
+    """Return a type whose numbers are bounded and whose texts are not empty."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is tuple:
+        members = tuple(k if k is Ellipsis else _with_bounds(k, bounds) for k in inner)
+        return tuple.__class_getitem__(members)
+    if origin is not Literal and inner:
+        return Union[tuple(_with_bounds(k, bounds) for k in inner)]  # noqa: UP007 - of a tuple
+    if kind is int:
+        return Annotated[int, msgspec.Meta(**{"le": _LARGEST, **bounds})]
+    if kind is float and bounds:
+        return Annotated[float, msgspec.Meta(**bounds)]
+    return Annotated[str, msgspec.Meta(min_length=1)] if kind is str else kind
+
+
+def _plain(value: Any) -> Any:
+    """Return numbers and arrays of numpy as Python's: records and files know no others."""
+    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return value
+
+
+def _custom(folder: Path, kind: type, value: Any) -> Any:
+    if isinstance(value, kind):
+        return value
+    if kind is Path and isinstance(value, str):
+        return read_path(value, folder)
+    raise ValueError(value)
+
+
+def short_repr(value: object) -> str:
+    """Return a value on one line, cut where nobody would read on: it may be all the data."""
+    try:
+        return " ".join(_SHORT.repr(value).split())
+    except ValueError:  # Python does not write more than 4300 digits
+        return "a huge number"
 
 
 def closest(name: str, known: Iterable[str]) -> str:
@@ -174,7 +293,7 @@ def closest(name: str, known: Iterable[str]) -> str:
     return f" (did you mean '{by_lower[near[0]]}'?)" if near else ""
 
 
-def check_choice(key: str, value: str, known: Sequence[str]) -> None:
+def check_choice(key: str, value: Any, known: Sequence[Any]) -> None:
     """Raise UsageError if `value` is none of `known`.
 
     Args:
@@ -186,89 +305,30 @@ def check_choice(key: str, value: str, known: Sequence[str]) -> None:
         UsageError: It is none of them.
     """
     if value not in known:
+        names = [str(k) for k in known]
         raise UsageError(
-            f"{key} '{value}' is unknown{closest(value, known)}: use one of {', '.join(known)}."
+            f"{key} '{value}' is unknown{closest(str(value), names)}: use one of {', '.join(names)}."
         )
 
 
-def check(settings: object) -> None:
-    """Check each value of a dataclass by what is declared of it.
+class Settings:
+    """The base of dataclasses that declare settings: their values are read and checked when one is made."""
 
-    Raises:
-        UsageError: One is of another type, none of the choices, or out of bounds.
-    """
-    for one in declared(type(settings)).values():
-        value = getattr(settings, one.name)
-        if value is None and one.optional:
-            continue
-        _check_type(one, value)
-        several = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
-        for member in several:
-            if one.choices:
-                check_choice(one.name, member, one.choices)
-            _check_bounds(one.name, member, one.setting)
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        for one in declared(type(self)).values():
+            object.__setattr__(self, one.name, one.read(getattr(self, one.name)))
+        self._check()
+
+    def _check(self) -> None:
+        """Raise UsageError if values do not fit together."""
 
 
-def _check_type(one: Declared, value: object) -> None:
-    # Of a text that is none of the choices `check_choice` says more than its type would.
-    if _fits(str if get_origin(one.type) is Literal else one.type, value):
-        return
-    if isinstance(value, str) and _is_tuple(one.type):
-        raise UsageError(f"{one.name} is a list of names; write [{value!r}] for one.")
-    raise UsageError(f"{one.name} = {value!r}: {one.name} takes {_takes(one)}.")
-
-
-def _check_bounds(key: str, value: Any, setting: Setting) -> None:
-    if setting.least is not None and value < setting.least:
-        raise UsageError(
-            f"{key} '{value}' is too small: use a whole number of at least {setting.least}."
-        )
-    if setting.most is not None and value > setting.most:
-        raise UsageError(
-            f"{key} '{value}' is too large: use a whole number of at most {setting.most}."
-        )
-    if setting.range is not None and not setting.range.holds(value):
-        raise UsageError(f"{key} {setting.range.complaint(value)}")
-
-
-def _takes(one: Declared) -> str:
-    """Say what a setting takes, in the words of the file's reader."""
-    try:
-        one.read(object(), Path())
-    except WrongTypeError as e:
-        return str(e)
-    raise AssertionError(one.name)  # no reader takes an object
-
-
-def _fits(kind: Any, value: object) -> bool:
-    """Say whether a Python value is of a setting's type.
-
-    Lists count as tuples, numpy's numbers as numbers, texts as paths: they have always worked.
-    """
-    origin, inner = get_origin(kind), get_args(kind)
-    if origin is Annotated:
-        return _fits(inner[0], value)
-    if origin is Literal:
-        return isinstance(value, str) and value in inner
-    if origin is tuple:
-        if isinstance(value, str) or not isinstance(value, Sequence):
-            return False
-        kinds = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
-        return len(value) == len(kinds) and all(map(_fits, kinds, value))
-    if inner:
-        return any(_fits(one, value) for one in inner)
-    return _SCALARS[kind](value)
-
-
-def _is_tuple(kind: Any) -> bool:
-    bare = get_args(kind)[0] if get_origin(kind) is Annotated else kind
-    return get_origin(bare) is tuple and get_args(bare)[0] is str
-
-
-_SCALARS: Mapping[type, Callable[[object], bool]] = {
-    bool: lambda value: isinstance(value, bool),
-    int: is_whole,
-    float: is_number,
-    str: lambda value: isinstance(value, str),
-    Path: lambda value: isinstance(value, str | Path),
-}
+def override(settings: _Settings, given: Mapping[str, Any]) -> _Settings:
+    """Return settings, those of their tables included, with what was given in their place."""
+    changed = {k: v for k, v in given.items() if k in declared(type(settings))}
+    for inner in tables(type(settings)):
+        if not inner.several:
+            changed[inner.name] = override(getattr(settings, inner.name), given)
+    return replace(settings, **changed)  # type: ignore[type-var]

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from quantkit.errors import UsageError
-from quantkit.settings.declare import Range, Setting, check, closest
-from quantkit.settings.values import Share
+from quantkit.settings.declare import Settings, closest, setting
+from quantkit.settings.values import Share, Wholes
 
 if TYPE_CHECKING:
     from calibrators.plugins import Plugins
@@ -34,54 +34,37 @@ _MOST_BATCH = 4096
 _MOST_THREADS = 1024
 _MOST_TIMED = 16
 
-_measured = partial(Setting, panel="What is measured")
+_measured = partial(setting, panel="What is measured")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluateSettings:
+class EvaluateSettings(Settings):
     """How candidates are measured. Pairs are the two columns of [data.text]; 0 threads are onnxruntime's choice."""
 
-    metric: Annotated[
-        str | None,
-        _measured(
-            f"{', '.join(METRICS)}, a plug-in, or module:function. Default: by the labels.", "NAME"
-        ),
-    ] = None
-    pairs: Annotated[
-        bool, _measured("Embed both --column texts and score their similarity against the label.")
-    ] = False
-    answer: Annotated[
-        str | None,
-        _measured("Which output to score. Default: the first that fits.", "OUTPUT"),
-    ] = None
-    confidence: Annotated[
-        Share,
-        _measured(
-            "Confidence of all intervals. Default: 95%.",
-            "C",
-            range=Range(above=0.5, below=1, words="more than 0.5, below 1"),
-        ),
-    ] = 0.95
-    batches: Annotated[
-        tuple[int, ...],
-        _measured(
-            "Batch size to time. May be repeated. Default: 1.",
-            "N",
-            flag="--time-batch",
-            least=1,
-            most=_MOST_BATCH,
-        ),
-    ] = (1,)
-    threads: Annotated[
-        tuple[int, ...],
-        _measured("Threads to time with. May be repeated.", "N", least=0, most=_MOST_THREADS),
-    ] = (0,)
-    output: Annotated[
-        Path | None, Setting("Where to write. Default: evaluation.", "DIR", flag="--output -o")
-    ] = None
+    metric: str | None = _measured(
+        f"{', '.join(METRICS)}, a plug-in, or module:function. Default: by the labels.", "NAME"
+    )
+    pairs: bool = _measured(
+        "Embed both --column texts and score their similarity against the label.", default=False
+    )
+    answer: str | None = _measured("Which output to score. Default: the first that fits.", "OUTPUT")
+    confidence: Share = _measured(
+        "Confidence of all intervals. Default: 95%.", "C", default=0.95, gt=0.5, lt=1
+    )
+    batches: Wholes = _measured(
+        "Batch size to time. May be repeated. Default: 1.",
+        "N",
+        default=(1,),
+        flag="--time-batch",
+        ge=1,
+        le=_MOST_BATCH,
+    )
+    threads: Wholes = _measured(
+        "Threads to time with. May be repeated.", "N", default=(0,), ge=0, le=_MOST_THREADS
+    )
+    output: Path | None = setting("Where to write. Default: evaluation.", "DIR", flag="--output -o")
 
-    def __post_init__(self) -> None:
-        check(self)
+    def _check(self) -> None:
         _check_metric(self.metric)
         if self.pairs and self.metric not in {None, "spearman"}:
             raise UsageError(

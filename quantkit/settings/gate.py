@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, get_args
+from typing import get_args
 
 from quantkit.errors import UsageError
-from quantkit.settings.declare import Range, Setting, check
+from quantkit.settings.declare import Settings, setting
 from quantkit.settings.values import Drop, Names, Share
 
 __all__ = ["LIVE_RULES", "GateSettings", "objections"]
@@ -15,7 +15,7 @@ LIVE_RULES = ("max_latency_ratio", "max_flips", "min_sqnr_db")
 
 _USUAL = 0.95
 _PANEL = "Gate"
-_rule = partial(Setting, metavar="X", panel=_PANEL)
+_rule = partial(setting, metavar="X", panel=_PANEL)
 
 
 def objections() -> tuple[str, ...]:
@@ -28,7 +28,7 @@ def objections() -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GateSettings:
+class GateSettings(Settings):
     """The rules of a release. None: no such rule.
 
     Limits are in the metric's units: a `max_drop` of 0.01 of top-1 is one point; a `Percent` of a metric that is no share
@@ -38,76 +38,43 @@ class GateSettings:
     at `confidence`, or at 95 %; with `estimate` by what was measured, however few samples it was measured on.
     """
 
-    max_drop: Annotated[
-        Drop | None,
-        _rule(
-            "Largest allowed drop. 1% = one percentage point (top-k, F1, mAP), or 1 % of the float value (MSE and similar).",
-            range=Range(least=0),
-        ),
-    ] = None
-    min_size_reduction: Annotated[
-        Share | None,
-        _rule("How much smaller the file must be: 70%.", range=Range(least=0, below=1)),
-    ] = None
-    max_latency_ratio: Annotated[
-        Share | None, _rule("How slow, as a multiple of float: 0.8.", range=Range(above=0))
-    ] = None
-    min_int8_share: Annotated[
-        Share | None,
-        _rule(
-            "Share of layers (Conv, Gemm, MatMul, ...) in integers: 90%.",
-            range=Range(least=0, most=1),
-        ),
-    ] = None
-    max_flips: Annotated[
-        Share | None,
-        _rule("Decisions that may differ from float's: 1%.", range=Range(least=0, below=1)),
-    ] = None
-    min_sqnr_db: Annotated[
-        float | None, _rule("Signal to noise of the worst output, in dB: 20.", range=Range(above=0))
-    ] = None
-    min_sqnr_p1_db: Annotated[
-        float | None,
-        _rule(
-            "Signal to noise that 99 of 100 samples must have, each on its own, in dB: 15. Takes 299 samples.",
-            range=Range(above=0),
-        ),
-    ] = None
-    confidence: Annotated[
-        Share | None,
-        Setting(
-            "Judge the bound of each interval at this confidence. Default: 95%.",
-            "C",
-            range=Range(above=0.5, below=1),
-        ),
-    ] = None
-    estimate: Annotated[
-        bool,
-        Setting(
-            "Judge the estimate, not its 95% bound.",
-            flag="--estimate",
-            panel=_PANEL,
-        ),
-    ] = False
-    allow_undecided: Annotated[
-        bool, Setting("Too few samples to decide passes.", flag="--allow-undecided")
-    ] = False
-    allow: Annotated[
-        Names,
-        Setting(
-            "Ignore this validity check: preprocessing, calibrated, ... May be repeated.",
-            "OBJECTION",
-            panel=_PANEL,
-            choices=objections,
-        ),
-    ] = ()
+    max_drop: Drop | None = _rule(
+        "Largest allowed drop. 1% = one percentage point (top-k, F1, mAP), or 1 % of the float value (MSE and similar).",
+        ge=0,
+    )
+    min_size_reduction: Share | None = _rule("How much smaller the file must be: 70%.", ge=0, lt=1)
+    max_latency_ratio: Share | None = _rule("How slow, as a multiple of float: 0.8.", gt=0)
+    min_int8_share: Share | None = _rule(
+        "Share of layers (Conv, Gemm, MatMul, ...) in integers: 90%.", ge=0, le=1
+    )
+    max_flips: Share | None = _rule("Decisions that may differ from float's: 1%.", ge=0, lt=1)
+    min_sqnr_db: float | None = _rule("Signal to noise of the worst output, in dB: 20.", gt=0)
+    min_sqnr_p1_db: float | None = _rule(
+        "Signal to noise that 99 of 100 samples must have, each on its own, in dB: 15. Takes 299 samples.",
+        gt=0,
+    )
+    confidence: Share | None = setting(
+        "Judge the bound of each interval at this confidence. Default: 95%.", "C", gt=0.5, lt=1
+    )
+    estimate: bool = setting(
+        "Judge the estimate, not its 95% bound.", default=False, flag="--estimate", panel=_PANEL
+    )
+    allow_undecided: bool = setting(
+        "Too few samples to decide passes.", default=False, flag="--allow-undecided"
+    )
+    allow: Names = setting(
+        "Ignore this validity check: preprocessing, calibrated, ... May be repeated.",
+        "OBJECTION",
+        default=(),
+        panel=_PANEL,
+        choices=objections,
+    )
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         if self.estimate and self.confidence is not None:
             raise UsageError(
                 "estimate judges what was measured, confidence the bound of its interval: leave out one of the two."
             )
-        check(self)
 
     @property
     def judged_at(self) -> float | None:

@@ -7,12 +7,13 @@ from pathlib import Path
 
 from quantkit.errors import UsageError
 
-__all__ = ["MOST", "check_memory", "memory_of", "memory_text", "parse_memory", "resident"]
+__all__ = ["LEAST", "MOST", "memory_of", "memory_text", "parse_memory", "resident"]
 
 MOST = 2_000_000_000
 """What is taken where nothing is said, on a machine that has it."""
 
-_LEAST = 1_000_000  # less is a slip: "--memory 1" means a gigabyte
+LEAST = 1_000_000
+"""Less is a slip: "--memory 1" means a gigabyte."""
 _LARGEST = 2**62
 _POWERS = "kmgt"
 _TEXT = r"(\d+(?:\.\d*)?(?:e\d{1,2})?)\s*([kmgt]i?)?b?"
@@ -45,14 +46,6 @@ def memory_text(nbytes: int) -> str:
     return f"{nbytes / 1000**power:.3g} {_POWERS[power - 1].upper()}B"
 
 
-def check_memory(value: int | None) -> None:
-    """Raise UsageError if the limit is given and no program could keep it."""
-    if value is not None and value < _LEAST:
-        raise UsageError(
-            f"memory '{value}' is too small: give at least 1MB, with its unit (500MB, 1GB)."
-        )
-
-
 def memory_of(limit: int | None) -> int:
     """Return the limit; without one a quarter of what the machine has left, 2 GB at most."""
     return limit if limit is not None else _usual()
@@ -60,7 +53,7 @@ def memory_of(limit: int | None) -> int:
 
 @cache  # one limit a process: what it has read itself must not lower it
 def _usual() -> int:
-    return max(_LEAST, min(MOST, (_left() or 4 * MOST) // 4))
+    return max(LEAST, min(MOST, (_left() or 4 * MOST) // 4))
 
 
 def resident(*, mapped: bool = True) -> int:

@@ -3,10 +3,10 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 from quantkit.errors import UsageError
-from quantkit.settings.declare import Range, Setting, check
+from quantkit.settings.declare import Settings, setting
 from quantkit.settings.values import Share
 
 __all__ = ["PackageSettings"]
@@ -20,72 +20,56 @@ _IMAGE = re.compile(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PackageSettings:
+class PackageSettings(Settings):
     """What `quantkit package` writes.
 
     Packages in the image have the versions that are installed here, with which the kept sample was answered. Their hashes
     come from `lock`, else from the package index that pip is set up for; without `hashes` there are none.
     """
 
-    form: Annotated[
-        Literal["docker", "kserve", "triton"],
-        Setting(
-            "docker: image, compose, Kubernetes; kserve: image, InferenceService; triton: a model repository.",
-            "FORM",
-            flag="--format",
-            key="format",
-        ),
-    ] = "docker"
-    base: Annotated[
-        str | None,
-        Setting(
-            "Image to build on, best with @sha256:...; Default: python, slim, as here.", "IMAGE"
-        ),
-    ] = None
-    image: Annotated[
-        str | None,
-        Setting(
-            "Name of the image with its registry: registry.example.com/team/cats. Default: the model's name; without a tag, "
-            "the digest of its content.",
-            "IMAGE",
-        ),
-    ] = None
-    arch: Annotated[
-        Literal["amd64", "arm64"] | None,
-        Setting(
-            "Architecture of the locked packages and of the nodes that run them. Default: this machine's.",
-            "ARCH",
-        ),
-    ] = None
-    lock: Annotated[
-        Path | None,
-        Setting("Take packages and hashes from this file instead of the index.", "FILE"),
-    ] = None
-    hashes: Annotated[
-        bool,
-        Setting("Pin packages by hash (default), or by version alone.", flag="--hashes/--no-lock"),
-    ] = True
-    wheels: Annotated[
-        bool, Setting("Put the packages beside the Dockerfile: the image builds without network.")
-    ] = False
-    sample: Annotated[
-        Path | None,
-        Setting("What ./smoke sends: an image, a .txt, an .npy or .npz. Default: made up.", "FILE"),
-    ] = None
-    tolerance: Annotated[
-        Share,
-        Setting(
-            "How far an answer may be from the recorded one, of its largest value: 1%.",
-            "P",
-            range=Range(least=0, most=1),
-        ),
-    ] = 0.01
-    report: Annotated[
-        Path | None, Setting("Put this report of quantkit evaluate into it.", "FOLDER")
-    ] = None
+    form: Literal["docker", "kserve", "triton"] = setting(
+        "docker: image, compose, Kubernetes; kserve: image, InferenceService; triton: a model repository.",
+        "FORM",
+        default="docker",
+        flag="--format",
+        key="format",
+    )
+    base: str | None = setting(
+        "Image to build on, best with @sha256:...; Default: python, slim, as here.", "IMAGE"
+    )
+    image: str | None = setting(
+        "Name of the image with its registry: registry.example.com/team/cats. Default: the model's name; without a tag, "
+        "the digest of its content.",
+        "IMAGE",
+    )
+    arch: Literal["amd64", "arm64"] | None = setting(
+        "Architecture of the locked packages and of the nodes that run them. Default: this machine's.",
+        "ARCH",
+    )
+    lock: Path | None = setting(
+        "Take packages and hashes from this file instead of the index.", "FILE"
+    )
+    hashes: bool = setting(
+        "Pin packages by hash (default), or by version alone.",
+        default=True,
+        flag="--hashes/--no-lock",
+    )
+    wheels: bool = setting(
+        "Put the packages beside the Dockerfile: the image builds without network.", default=False
+    )
+    sample: Path | None = setting(
+        "What ./smoke sends: an image, a .txt, an .npy or .npz. Default: made up.", "FILE"
+    )
+    tolerance: Share = setting(
+        "How far an answer may be from the recorded one, of its largest value: 1%.",
+        "P",
+        default=0.01,
+        ge=0,
+        le=1,
+    )
+    report: Path | None = setting("Put this report of quantkit evaluate into it.", "FOLDER")
 
-    def __post_init__(self) -> None:
-        check(self)
+    def _check(self) -> None:
         if self.base is not None and not _IMAGE.fullmatch(self.base):
             raise UsageError(
                 f"base {self.base!r} is not an image reference; use python:3.13-slim or name@sha256:<digest>."

@@ -1,13 +1,13 @@
 """The tables [serve], [serve.batch], [serve.limits] and [serve.shadow]: how a model answers requests."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 from quantkit.errors import UsageError
-from quantkit.settings.declare import Range, Setting, check
+from quantkit.settings.declare import Settings, setting, table
 from quantkit.settings.values import Share
 
 __all__ = ["SERVE_KINDS", "BatchSettings", "LimitSettings", "ServeSettings", "ShadowSettings"]
@@ -16,77 +16,64 @@ _MOST_ROWS = 4096
 _MOST_MEGABYTES = 4096
 _MOST_PORT = 65535
 _MOST_WORKERS = 256
-_batch, _limit = partial(Setting, panel="Batches"), partial(Setting, panel="Limits")
-_compare = partial(Setting, panel="A second model")
-_SECONDS = Range(above=0, most=3600, words="seconds above 0 and up to 3600")
+_batch, _limit = partial(setting, panel="Batches"), partial(setting, panel="Limits")
+_compare = partial(setting, panel="A second model")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchSettings:
+class BatchSettings(Settings):
     """Requests of the same shape that run together; never padded.
 
     Off by default, and refused where a row's answer depends on the rows beside it.
     """
 
-    batch: Annotated[
-        int,
-        _batch("Rows that run together at most; 1: each request alone.", "N", key="max", least=1),
-    ] = 1
-    batch_delay_ms: Annotated[
-        float,
-        _batch(
-            "How long the first waits for others, in milliseconds; 0: those that wait already run together.",
-            "MS",
-            key="delay_ms",
-            range=Range(least=0, most=1000),
-        ),
-    ] = 0.0
-
-    def __post_init__(self) -> None:
-        check(self)
-        if self.batch > _MOST_ROWS:
-            raise UsageError(f"batch '{self.batch}' is too large: use at most {_MOST_ROWS} rows.")
+    batch: int = _batch(
+        "Rows that run together at most; 1: each request alone.",
+        "N",
+        default=1,
+        key="max",
+        ge=1,
+        le=_MOST_ROWS,
+    )
+    batch_delay_ms: float = _batch(
+        "How long the first waits for others, in milliseconds; 0: those that wait already run together.",
+        "MS",
+        default=0.0,
+        key="delay_ms",
+        ge=0,
+        le=1000,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LimitSettings:
+class LimitSettings(Settings):
     """What a request may take. What is over a limit is refused with the reason; nothing grows without end.
 
     `queue_s` bounds the time that requests wait: a longer queue, by the measured time of a run, is answered with 503 and
     Retry-After. `memory_mb` bounds all bodies that are held at once, and what a decoded image takes.
     """
 
-    body_mb: Annotated[
-        int,
-        _limit("Megabytes of a request's body at most.", "MB", least=1, most=_MOST_MEGABYTES),
-    ] = 8
-    memory_mb: Annotated[
-        int,
-        _limit(
-            "Megabytes of all bodies held at once, and of a decoded image.",
-            "MB",
-            least=1,
-            most=1024 * _MOST_MEGABYTES,
-        ),
-    ] = 256
-    timeout_s: Annotated[
-        float, _limit("Seconds until a request is given up (504).", "S", range=_SECONDS)
-    ] = 5.0
-    queue_s: Annotated[
-        float,
-        _limit("Seconds that a request may have to wait; else 503.", "S", range=_SECONDS),
-    ] = 1.0
-    drain_s: Annotated[
-        float,
-        _limit(
-            "Seconds of answering while not ready, after SIGTERM.",
-            "S",
-            range=Range(least=0, most=3600),
-        ),
-    ] = 4.0
+    body_mb: int = _limit(
+        "Megabytes of a request's body at most.", "MB", default=8, ge=1, le=_MOST_MEGABYTES
+    )
+    memory_mb: int = _limit(
+        "Megabytes of all bodies held at once, and of a decoded image.",
+        "MB",
+        default=256,
+        ge=1,
+        le=1024 * _MOST_MEGABYTES,
+    )
+    timeout_s: float = _limit(
+        "Seconds until a request is given up (504).", "S", default=5.0, gt=0, le=3600
+    )
+    queue_s: float = _limit(
+        "Seconds that a request may have to wait; else 503.", "S", default=1.0, gt=0, le=3600
+    )
+    drain_s: float = _limit(
+        "Seconds of answering while not ready, after SIGTERM.", "S", default=4.0, ge=0, le=3600
+    )
 
-    def __post_init__(self) -> None:
-        check(self)
+    def _check(self) -> None:
         if self.body_mb > self.memory_mb:
             raise UsageError(
                 f"body_mb '{self.body_mb}' is more than memory_mb '{self.memory_mb}': "
@@ -95,30 +82,20 @@ class LimitSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShadowSettings:
+class ShadowSettings(Settings):
     """A second model beside the one that is served: to compare with, or to try out."""
 
-    shadow: Annotated[
-        Path | None,
-        _compare(
-            "Compare with this model (float) on a share of the requests, after they were answered.",
-            "FILE",
-            key="model",
-        ),
-    ] = None
-    canary: Annotated[
-        Path | None,
-        _compare(
-            "Let this model answer a share of the requests, as long as it keeps the rules.", "FILE"
-        ),
-    ] = None
-    share: Annotated[
-        Share,
-        _compare("Which share of the requests: 5%.", "P", range=Range(above=0, most=1)),
-    ] = 0.05
+    shadow: Path | None = _compare(
+        "Compare with this model (float) on a share of the requests, after they were answered.",
+        "FILE",
+        key="model",
+    )
+    canary: Path | None = _compare(
+        "Let this model answer a share of the requests, as long as it keeps the rules.", "FILE"
+    )
+    share: Share = _compare("Which share of the requests: 5%.", "P", default=0.05, gt=0, le=1)
 
-    def __post_init__(self) -> None:
-        check(self)
+    def _check(self) -> None:
         if self.shadow is not None and self.canary is not None:
             raise UsageError(
                 "shadow and canary each compare two models: leave out one of the two, or serve twice."
@@ -126,64 +103,50 @@ class ShadowSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServeSettings:
+class ServeSettings(Settings):
     """How a model answers requests.
 
     Without a `name` the file's. `provider` is who computes: cpu, cuda, openvino, ... `workers` requests are computed at a
     time, each with `threads`: one each is what answers most requests a second.
     """
 
-    name: Annotated[str | None, Setting("What the model is called. Default: its file.", "NAME")] = (
-        None
+    name: str | None = setting("What the model is called. Default: its file.", "NAME")
+    host: str = setting(
+        "Address to listen on. Default: this machine only.", "HOST", default="127.0.0.1"
     )
-    host: Annotated[str, Setting("Address to listen on. Default: this machine only.", "HOST")] = (
-        "127.0.0.1"
+    port: int = setting(
+        "Port to listen on; 0: any that is free.", "N", default=8000, ge=0, le=_MOST_PORT
     )
-    port: Annotated[
-        int, Setting("Port to listen on; 0: any that is free.", "N", least=0, most=_MOST_PORT)
-    ] = 8000
-    token: Annotated[
-        str | None,
-        Setting(
-            "What callers must send as 'Authorization: Bearer ...'; better in QUANTKIT_TOKEN.",
-            "TEXT",
-        ),
-    ] = None
-    require_token: Annotated[
-        bool, Setting("Refuse to start without a token; in a package, to be deployed without one.")
-    ] = False
-    provider: Annotated[
-        str, Setting("Who computes: cpu, cuda, openvino, ...; cpu where it is absent.", "NAME")
-    ] = "cpu"
-    workers: Annotated[
-        int | None,
-        Setting("Runs at a time. Default: one per core.", "N", least=1, most=_MOST_WORKERS),
-    ] = None
-    threads: Annotated[
-        int, Setting("Threads of one run. Default: 1.", "N", least=1, most=_MOST_WORKERS)
-    ] = 1
-    labels: Annotated[
-        Path | None, Setting("Names of the classes, one per line, for /predict.", "FILE")
-    ] = None
-    pooling: Annotated[
-        Literal["mean", "cls", "none"] | None,
-        Setting(
-            "How /predict makes one vector of a text encoder's tokens. Default: as 1_Pooling/config.json next to the "
-            "model says, else mean.",
-            "MODE",
-        ),
-    ] = None
-    reload: Annotated[bool, Setting("Load the model again when its file changes (default).")] = True
-    log_level: Annotated[
-        Literal["info", "warning", "quiet"],
-        Setting("info: a line per request; warning: those that failed; quiet.", "LEVEL"),
-    ] = "info"
-    batches: BatchSettings = field(default_factory=BatchSettings)
-    limits: LimitSettings = field(default_factory=LimitSettings)
-    second: ShadowSettings = field(default_factory=ShadowSettings)
+    token: str | None = setting(
+        "What callers must send as 'Authorization: Bearer ...'; better in QUANTKIT_TOKEN.", "TEXT"
+    )
+    require_token: bool = setting(
+        "Refuse to start without a token; in a package, to be deployed without one.", default=False
+    )
+    provider: str = setting(
+        "Who computes: cpu, cuda, openvino, ...; cpu where it is absent.", "NAME", default="cpu"
+    )
+    workers: int | None = setting(
+        "Runs at a time. Default: one per core.", "N", ge=1, le=_MOST_WORKERS
+    )
+    threads: int = setting(
+        "Threads of one run. Default: 1.", "N", default=1, ge=1, le=_MOST_WORKERS
+    )
+    labels: Path | None = setting("Names of the classes, one per line, for /predict.", "FILE")
+    pooling: Literal["mean", "cls", "none"] | None = setting(
+        "How /predict makes one vector of a text encoder's tokens. Default: as 1_Pooling/config.json next to the "
+        "model says, else mean.",
+        "MODE",
+    )
+    reload: bool = setting("Load the model again when its file changes (default).", default=True)
+    log_level: Literal["info", "warning", "quiet"] = setting(
+        "info: a line per request; warning: those that failed; quiet.", "LEVEL", default="info"
+    )
+    batches: BatchSettings = table(BatchSettings, "batch")
+    limits: LimitSettings = table(LimitSettings)
+    second: ShadowSettings = table(ShadowSettings, "shadow")
 
-    def __post_init__(self) -> None:
-        check(self)
+    def _check(self) -> None:
         for key, value in (("name", self.name), ("host", self.host)):
             if value is not None and (not value.isprintable() or not value.strip()):
                 raise UsageError(f"{key} {value!r} must be text without control characters.")

@@ -2,62 +2,50 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, field, fields, replace
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, cast
+from typing import Any
 
 from quantkit.errors import UsageError, as_os_error
 from quantkit.settings.calibrate import CalibrateSettings
-from quantkit.settings.data import DataSettings, ImageSettings, TextSettings
-from quantkit.settings.declare import Setting, closest, declared
+from quantkit.settings.data import DataSettings
+from quantkit.settings.declare import Settings, Table, closest, declared, setting, table, tables
 from quantkit.settings.evaluate import EvaluateSettings
 from quantkit.settings.float16 import Float16Settings
 from quantkit.settings.gate import GateSettings
 from quantkit.settings.package import PackageSettings
-from quantkit.settings.serve import BatchSettings, LimitSettings, ServeSettings, ShadowSettings
-from quantkit.settings.static import (
-    NodeRule,
-    QdqSettings,
-    RecoverSettings,
-    StaticSettings,
-    TensorRule,
-)
+from quantkit.settings.serve import ServeSettings
+from quantkit.settings.static import StaticSettings
 from quantkit.settings.tune import TuneSettings
-from quantkit.settings.values import WrongTypeError
 from quantkit.settings.weights import WeightsSettings
 
 __all__ = ["RECIPE_NAME", "Recipe", "load_recipe", "recipe_text", "serving_text"]
 
 RECIPE_NAME = "quantkit.toml"
 
-_LONG, _HUGE = 80, 10**80  # of a value in a message
-_Table = dict[str, object]
-_Written = tuple[str, object, object]  # a table's name, its settings, those that are usual
-_Settings = TypeVar("_Settings")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
+class Recipe(Settings):
     """What quantkit.toml says. `folder` is where it stands (else the working directory), `file` and `text` the file itself.
 
     `calibrated` and `evaluated` are `data` with what [calibrate.data] and [evaluate.data] say over it.
     """
 
-    model: Annotated[Path | None, Setting("The float32 model.", flag=None)] = None
-    data: DataSettings = field(default_factory=DataSettings)
+    model: Path | None = setting("The float32 model.", flag=None)
+    data: DataSettings = table(DataSettings)
     calibrated: DataSettings = field(default_factory=DataSettings)
     evaluated: DataSettings = field(default_factory=DataSettings)
-    calibrate: CalibrateSettings = field(default_factory=CalibrateSettings)
-    static: StaticSettings = field(default_factory=StaticSettings)
-    float16: Float16Settings = field(default_factory=Float16Settings)
-    evaluate: EvaluateSettings = field(default_factory=EvaluateSettings)
-    gate: GateSettings = field(default_factory=GateSettings)
-    tune: TuneSettings = field(default_factory=TuneSettings)
-    weights: WeightsSettings = field(default_factory=WeightsSettings)
-    serve: ServeSettings = field(default_factory=ServeSettings)
-    package: PackageSettings = field(default_factory=PackageSettings)
+    calibrate: CalibrateSettings = table(CalibrateSettings)
+    static: StaticSettings = table(StaticSettings)
+    float16: Float16Settings = table(Float16Settings)
+    evaluate: EvaluateSettings = table(EvaluateSettings)
+    gate: GateSettings = table(GateSettings)
+    tune: TuneSettings = table(TuneSettings)
+    weights: WeightsSettings = table(WeightsSettings)
+    serve: ServeSettings = table(ServeSettings)
+    package: PackageSettings = table(PackageSettings)
     folder: Path = field(default_factory=Path)
     file: Path | None = None
     text: str = ""
@@ -97,160 +85,88 @@ def load_recipe(path: Path | None = None) -> Recipe:
     return replace(_recipe(document, path), text=content)
 
 
-def _recipe(document: _Table, file: Path) -> Recipe:
-    inner = (
-        "data",
-        "calibrate",
-        "static",
-        "weights",
-        "float16",
-        "evaluate",
-        "gate",
-        "tune",
-        "serve",
-        "package",
-    )
-    data, calibrate, static, weights, float16, evaluate, gate, tune, serve, package = (
-        _table(document, n, file) for n in inner
-    )
-    top = _read(Recipe, document, "", file, inner)
-    every = _data(data, file)
-    return Recipe(
-        **top,
-        data=every,
-        calibrated=_data_over(every, _table(calibrate, "calibrate.data", file), "calibrate", file),
-        evaluated=_data_over(every, _table(evaluate, "evaluate.data", file), "evaluate", file),
-        calibrate=_build(CalibrateSettings, calibrate, "[calibrate]", file, ("data",)),
-        static=_static(static, file),
-        weights=_build(WeightsSettings, weights, "[weights]", file),
-        float16=_build(Float16Settings, float16, "[float16]", file),
-        evaluate=_build(EvaluateSettings, evaluate, "[evaluate]", file, ("data",)),
-        gate=_build(GateSettings, gate, "[gate]", file),
-        tune=_build(TuneSettings, tune, "[tune]", file),
-        serve=_serve(serve, file),
-        package=_build(PackageSettings, package, "[package]", file),
-        folder=file.parent,
-        file=file,
-    )
+def _recipe(document: dict[str, Any], file: Path) -> Recipe:
+    # [calibrate.data] and [evaluate.data] stand below tables of other settings, and say over [data].
+    over = {"calibrated": "calibrate", "evaluated": "evaluate"}
+    own = {
+        name: _subtable(
+            _subtable(document, command, command, file), "data", f"{command}.data", file
+        )
+        for name, command in over.items()
+    }
+    for command in over.values():
+        document.get(command, {}).pop("data", None)
+    recipe: Recipe = _build(Recipe, document, "", file)
+    found: dict[str, Any] = {
+        name: _build(recipe.data, table, f"{over[name]}.data", file) for name, table in own.items()
+    }
+    return replace(recipe, **found, folder=file.parent, file=file)
 
 
-def _data(table: _Table, file: Path) -> DataSettings:
-    image, text = _table(table, "data.image", file), _table(table, "data.text", file)
-    return replace(
-        _build(DataSettings, table, "[data]", file, ("image", "text")),
-        image=_build(ImageSettings, image, "[data.image]", file),
-        text=_build(TextSettings, text, "[data.text]", file),
-    )
+def _build(usual: Any, table: Mapping[str, Any], name: str, file: Path, where: str = "") -> Any:
+    """Return the settings that a table says.
+
+    Args:
+        usual: Their class; or settings that the table says over, which leaves the tables within them alone.
+        table: Its keys and values.
+        name: Of the table; "" for the top of the file.
+        file: For messages; paths are relative to its folder.
+        where: What messages call the table, where that is not its name.
+    """
+    kind = usual if isinstance(usual, type) else type(usual)
+    place = f"{file}: {where or (f'[{name}]' if name else '')}".rstrip() + " "
+    known = {one.key: one for one in declared(kind).values()}
+    inner = {one.key: one for one in tables(kind) if kind is usual}
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        if key in inner:
+            below = inner[key]
+            found[below.name] = _build_below(below, table, f"{name}.{key}".lstrip("."), file)
+        elif key in known:
+            with _at(place):
+                found[known[key].name] = known[key].read(value, key, folder=file.parent)
+        else:
+            what = "table" if isinstance(value, dict) else "key"
+            names = (*known, *inner)
+            raise UsageError(
+                f"{place}unknown {what} '{key}'{closest(key, names)}: known here are {', '.join(names)}."
+            )
+    for needed in (f.name for f in fields(kind) if f.default is f.default_factory is MISSING):
+        if needed not in found and kind is usual:
+            raise UsageError(f"{place}{needed} is missing: say which {needed} is meant.")
+    with _at(place):
+        return kind(**found) if kind is usual else replace(usual, **found)
 
 
-def _data_over(data: DataSettings, table: _Table, command: str, file: Path) -> DataSettings:
-    """Return the data of one command. How samples are prepared is said once, in [data], and holds for both."""
-    where = f"[{command}.data]"
-    values = _read(DataSettings, table, where, file)
-    return _placed(lambda: replace(data, **values), where, file)
-
-
-def _static(table: _Table, file: Path) -> StaticSettings:
-    recover = _table(table, "static.recover", file)
-    return replace(
-        _build(StaticSettings, table, "[static]", file, ("recover", "qdq", "tensor", "node")),
-        recover=_build(RecoverSettings, recover, "[static.recover]", file),
-        qdq=_build(QdqSettings, _table(table, "static.qdq", file), "[static.qdq]", file),
-        tensors=tuple(_rules(TensorRule, table, "static.tensor", file)),
-        nodes=tuple(_rules(NodeRule, table, "static.node", file)),
-    )
-
-
-def _serve(table: _Table, file: Path) -> ServeSettings:
-    batch, limits, second = (
-        _table(table, f"serve.{name}", file) for name in ("batch", "limits", "shadow")
-    )
-    return replace(
-        _build(ServeSettings, table, "[serve]", file, ("batch", "limits", "shadow")),
-        batches=_build(BatchSettings, batch, "[serve.batch]", file),
-        limits=_build(LimitSettings, limits, "[serve.limits]", file),
-        second=_build(ShadowSettings, second, "[serve.shadow]", file),
+def _build_below(one: Table, parent: Mapping[str, Any], name: str, file: Path) -> Any:
+    """Return the settings of a table within a table, or of each of a list of tables."""
+    if not one.several:
+        return _build(one.kind, _subtable(parent, one.key, name, file), name, file)
+    found = parent[one.key]
+    if not isinstance(found, list) or not all(isinstance(rule, dict) for rule in found):
+        raise UsageError(
+            f"{file}: '{name}' must be a list of tables: write [[{name}]] above each rule."
+        )
+    return tuple(
+        _build(one.kind, rule, name, file, f"[[{name}]] number {position}:")
+        for position, rule in enumerate(found, 1)
     )
 
 
-def _table(parent: Mapping[str, object], name: str, file: Path) -> _Table:
-    found = parent.get(name.rpartition(".")[2], {})
+def _subtable(parent: Mapping[str, Any], key: str, name: str, file: Path) -> Mapping[str, Any]:
+    found = parent.get(key, {})
     if not isinstance(found, dict):
         raise UsageError(f"{file}: '{name}' must be a table: write [{name}] on a line of its own.")
     return found
 
 
-def _rules(
-    kind: type[_Settings], parent: Mapping[str, object], name: str, file: Path
-) -> Iterator[_Settings]:
-    """Yield what each table of an array of tables says."""
-    found = parent.get(name.rpartition(".")[2], [])
-    if not isinstance(found, list) or not all(isinstance(rule, dict) for rule in found):
-        raise UsageError(
-            f"{file}: '{name}' must be a list of tables: write [[{name}]] above each rule."
-        )
-    needed = [f.name for f in fields(cast("Any", kind)) if f.default is MISSING]
-    for position, rule in enumerate(found, 1):
-        where = f"[[{name}]] number {position}:"
-        values = _read(kind, rule, where, file)
-        for key in needed:
-            if key not in values:
-                raise UsageError(f"{file}: {where} {key} is missing: say which {key} is meant.")
-        yield _placed(partial(kind, **values), where, file)
-
-
-def _build(
-    kind: type[_Settings],
-    table: Mapping[str, object],
-    where: str,
-    file: Path,
-    inner: Sequence[str] = (),
-) -> _Settings:
-    return _placed(partial(kind, **_read(kind, table, where, file, inner)), where, file)
-
-
-def _placed(make: Callable[[], _Settings], where: str, file: Path) -> _Settings:
-    """Return what is made of a table's values; what is wrong with them is said with its place."""
+@contextmanager
+def _at(place: str) -> Iterator[None]:
+    """Put the place in front of what is said to be wrong."""
     try:
-        return make()
+        yield
     except UsageError as e:
-        raise UsageError(f"{file}: {where} {e}") from e
-
-
-def _read(
-    kind: type,
-    table: Mapping[str, object],
-    where: str,
-    file: Path,
-    inner: Sequence[str] = (),
-) -> dict[str, Any]:
-    """Return the values of a table by the names of their fields. `inner` are tables read elsewhere."""
-    place = f"{file}: {where} " if where else f"{file}: "
-    known = {one.key: one for one in declared(kind).values()}
-    found: dict[str, Any] = {}
-    for key, value in table.items():
-        if key in inner:
-            continue
-        if key not in known:
-            what = "table" if isinstance(value, dict) else "key"
-            names = (*known, *inner)
-            raise UsageError(
-                f"{place}unknown {what} '{key}'{closest(key, names)}: "
-                f"known here are {', '.join(names)}."
-            )
-        try:
-            found[known[key].name] = known[key].read(value, file.parent)
-        except WrongTypeError as e:
-            raise UsageError(f"{place}{key} = {_shown(value)}: {key} takes {e}.") from e
-    return found
-
-
-def _shown(value: object) -> str:
-    """Return a value as the file has it, cut where nobody would read on."""
-    if isinstance(value, int) and abs(value) > _HUGE:
-        return "a huge number"  # Python does not write more than 4300 digits
-    text = repr(value)
-    return text if len(text) <= _LONG else f"{text[:_LONG]}..."
+        raise UsageError(f"{place}{e}") from e
 
 
 def recipe_text(recipe: Recipe, folder: Path) -> str:
@@ -262,22 +178,13 @@ def recipe_text(recipe: Recipe, folder: Path) -> str:
         recipe: What to write.
         folder: Where the file will stand: paths are relative to it.
     """
-    data, static = recipe.data, recipe.static
-    tables: list[_Written] = [
-        ("[data]", data, DataSettings()),
-        ("[data.image]", data.image, ImageSettings()),
-        ("[data.text]", data.text, TextSettings()),
-        ("[calibrate]", recipe.calibrate, CalibrateSettings()),
-        ("[calibrate.data]", recipe.calibrated, data),
-        ("[static]", static, StaticSettings()),
-        ("[static.recover]", static.recover, RecoverSettings()),
-        ("[static.qdq]", static.qdq, QdqSettings()),
-        *(("[[static.tensor]]", rule, None) for rule in static.tensors),
-        *(("[[static.node]]", rule, None) for rule in static.nodes),
-        ("[float16]", recipe.float16, Float16Settings()),
-    ]
-    top = [f"model = {_written(recipe.model, folder)}\n"] if recipe.model is not None else []
-    return "\n".join([*top, *_parts(tables, folder)])
+    parts = [f"model = {_written(recipe.model, folder)}\n"] if recipe.model is not None else []
+    parts += _tables("data", recipe.data, folder)
+    parts += _tables("calibrate", recipe.calibrate, folder)
+    parts += _lines("[calibrate.data]", recipe.calibrated, recipe.data, folder)
+    parts += _tables("static", recipe.static, folder)
+    parts += _tables("float16", recipe.float16, folder)
+    return "\n".join(parts)
 
 
 def serving_text(recipe: Recipe, folder: Path) -> str:
@@ -289,30 +196,35 @@ def serving_text(recipe: Recipe, folder: Path) -> str:
         recipe: What to write; what is as it is by default is left out.
         folder: Where the file will stand: paths are relative to it.
     """
-    serve, data = replace(recipe.serve, token=None), recipe.data
-    tables: list[_Written] = [
-        ("[data.image]", data.image, ImageSettings()),
-        ("[data.text]", data.text, TextSettings()),
-        ("[serve]", serve, ServeSettings()),
-        ("[serve.batch]", serve.batches, BatchSettings()),
-        ("[serve.limits]", serve.limits, LimitSettings()),
-        ("[serve.shadow]", serve.second, ShadowSettings()),
-        ("[gate]", recipe.gate, GateSettings()),
+    parts = [*_tables("data.image", recipe.data.image, folder)]
+    parts += _tables("data.text", recipe.data.text, folder)
+    parts += _tables("serve", replace(recipe.serve, token=None), folder)
+    parts += _tables("gate", recipe.gate, folder)
+    return "\n".join(parts)
+
+
+def _tables(name: str, settings: Any, folder: Path) -> Iterator[str]:
+    """Yield a table and those within it, with what is not as it is by default."""
+    yield from _lines(f"[{name}]", settings, type(settings)(), folder)
+    for one in tables(type(settings)):
+        held = getattr(settings, one.name)
+        if one.several:
+            for rule in held:
+                yield from _lines(f"[[{name}.{one.key}]]", rule, None, folder)
+        else:
+            yield from _tables(f"{name}.{one.key}", held, folder)
+
+
+def _lines(head: str, settings: Any, usual: object, folder: Path) -> Iterator[str]:
+    """Yield a table with what is not as usual; nothing where all of it is."""
+    lines = [
+        f"{one.key} = {_written(value, folder)}\n"
+        for one in declared(type(settings)).values()
+        if (value := getattr(settings, one.name)) not in (None, ())
+        and (usual is None or value != getattr(usual, one.name))
     ]
-    return "\n".join(_parts(tables, folder))
-
-
-def _parts(tables: Sequence[_Written], folder: Path) -> Iterator[str]:
-    """Yield tables with what is not as usual; all of it where nothing is."""
-    for name, settings, usual in tables:
-        lines = [
-            f"{one.key} = {_written(value, folder)}\n"
-            for one in declared(type(settings)).values()
-            if (value := getattr(settings, one.name)) not in (None, ())
-            and (usual is None or value != getattr(usual, one.name))
-        ]
-        if lines:
-            yield "".join([f"{name}\n", *lines])
+    if lines:
+        yield "".join([f"{head}\n", *lines])
 
 
 def _written(value: Any, folder: Path) -> str:

@@ -3,9 +3,8 @@
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
 
-from quantkit.settings.declare import Range, Setting, check
+from quantkit.settings.declare import Settings, setting
 from quantkit.settings.gate import GateSettings
 from quantkit.settings.values import Drop, Share
 
@@ -15,66 +14,41 @@ __all__ = ["TuneSettings"]
 _MOST_MINUTES = 31 * 24 * 60
 _MOST_CANDIDATES = 10_000
 
-_budget = partial(Setting, metavar="X", panel="Budget")
-_search = partial(Setting, panel="Search")
+_budget = partial(setting, metavar="X", panel="Budget")
+_search = partial(setting, panel="Search")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TuneSettings:
+class TuneSettings(Settings):
     """What a model may lose, cost and weigh, and how long the search for the best one may take. None: no such limit.
 
     `max_drop` is in the metric's units, as the gate's: 0.005 of top-1 and "0.5%" are both half a point. `max_latency`
     and `max_size` are shares of float's. `rules` are the same limits for a gate.
     """
 
-    max_drop: Annotated[
-        Drop | None,
-        _budget(
-            "Largest allowed metric drop: 0.5% is half a point (for errors such as MSE, 0.5% of the float value).",
-            range=Range(least=0),
-        ),
-    ] = None
-    max_latency: Annotated[
-        Share | None, _budget("How slow, as a multiple of float: 0.7.", range=Range(above=0))
-    ] = None
-    max_size: Annotated[
-        Share | None,
-        _budget("How large, as a share of float's file: 30%.", range=Range(above=0, most=1)),
-    ] = None
-    minutes: Annotated[
-        float,
-        _search(
-            "How long to search. Default: 10.",
-            "N",
-            range=Range(above=0, most=_MOST_MINUTES),
-        ),
-    ] = 10.0
-    candidates: Annotated[
-        int | None,
-        _search(
-            "Make at most N files. Default: as many as the time allows.",
-            "N",
-            least=1,
-            most=_MOST_CANDIDATES,
-        ),
-    ] = None
-    seed: Annotated[
-        int, _search("Of the order of samples and of the split. Default: 0.", "N", least=0)
-    ] = 0
-    confidence: Annotated[
-        Share,
-        _search(
-            "How sure a candidate is in or out before it is stopped. Default: 95%.",
-            "C",
-            range=Range(above=0.5, below=1, words="more than 0.5, below 1"),
-        ),
-    ] = 0.95
-    output: Annotated[
-        Path | None, Setting("Where to write. Default: tuned.", "DIR", flag="--output -o")
-    ] = None
-
-    def __post_init__(self) -> None:
-        check(self)
+    max_drop: Drop | None = _budget(
+        "Largest allowed metric drop: 0.5% is half a point (for errors such as MSE, 0.5% of the float value).",
+        ge=0,
+    )
+    max_latency: Share | None = _budget("How slow, as a multiple of float: 0.7.", gt=0)
+    max_size: Share | None = _budget("How large, as a share of float's file: 30%.", gt=0, le=1)
+    minutes: float = _search(
+        "How long to search. Default: 10.", "N", default=10.0, gt=0, le=_MOST_MINUTES
+    )
+    candidates: int | None = _search(
+        "Make at most N files. Default: as many as the time allows.", "N", ge=1, le=_MOST_CANDIDATES
+    )
+    seed: int = _search(
+        "Of the order of samples and of the split. Default: 0.", "N", default=0, ge=0
+    )
+    confidence: Share = _search(
+        "How sure a candidate is in or out before it is stopped. Default: 95%.",
+        "C",
+        default=0.95,
+        gt=0.5,
+        lt=1,
+    )
+    output: Path | None = setting("Where to write. Default: tuned.", "DIR", flag="--output -o")
 
     @property
     def has_budget(self) -> bool:

@@ -91,7 +91,7 @@ def test_what_is_no_data_is_said_before_anything_runs(
 
 @pytest.mark.parametrize("workers", [0, -1])
 def test_a_calibration_has_at_least_one_worker(source: Path, workers: int) -> None:
-    with pytest.raises(QuantkitError, match=f"workers '{workers}' is too small"):
+    with pytest.raises(QuantkitError, match=f"workers = {workers}: workers takes"):
         quantkit.calibrate(source, DATA, workers=workers)
 
 

@@ -244,7 +244,7 @@ def test_a_model_that_does_not_run(tmp_path: Path) -> None:
     [
         ({"metric": "top1"}, "metric 'top1' is unknown (did you mean 'top-1'?)"),
         ({"metric": "mse", "pairs": True}, "pairs are judged by spearman, not by 'mse'"),
-        ({"confidence": 95.0}, "confidence '95.0' is out of range"),
+        ({"confidence": 95.0}, "above 0.5 and below 1 (0.95 is 95 %)"),
     ],
 )
 def test_options_that_make_no_sense(options: dict[str, Any], line: str) -> None:

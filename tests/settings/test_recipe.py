@@ -132,35 +132,41 @@ def test_one_text_column(tmp_path: Path) -> None:
             "[data.text]\ncolumns = 'a'",
             "[data.text] unknown key 'columns' (did you mean 'column'?)",
         ),
-        ("model = 3", "model = 3: model takes a text in quotes"),
-        ("model = ''", "model = '': model takes a text in quotes"),
+        ("model = 3", "model = 3: model takes the path of a file or folder"),
+        ("model = ''", "model = '': model takes the path of a file or folder"),
         ("data = 3", "'data' must be a table: write [data] on a line of its own"),
         ("[data]\nimage = 3", "'data.image' must be a table"),
         ("[data]\nbatch = '1'", "[data] batch = '1': batch takes a whole number"),
         ("[data]\nbatch = true", "[data] batch = True: batch takes a whole number"),
-        ("[data]\nbatch = 0", "[data] batch '0' is too small: use a whole number of at least 1"),
-        ("[data]\nlimit = 0", "[data] limit '0' is too small"),
-        ("[data]\nseed = -1", "[data] seed '-1' is too small"),
+        ("[data]\nbatch = 0", "[data] batch = 0: batch takes a whole number, at least 1"),
+        ("[data]\nlimit = 0", "[data] limit = 0: limit takes "),
+        ("[data]\nseed = -1", "[data] seed = -1: seed takes "),
         ('[data]\nmemory = "much"', 'memory takes an amount of memory: "500MB", "1GB"'),
         ("[data]\nshuffle = 1", "[data] shuffle = 1: shuffle takes true or false"),
-        (f"[data]\nlimit = 1{'0' * 30}", "limit takes a whole number of at most 18 digits"),
-        (f"[data]\nlimit = 1{'0' * 400}", "limit = a huge number: limit takes a whole number"),
+        (
+            f"[data]\nlimit = 1{'0' * 30}",
+            "limit takes a whole number, at least 1, at most 18 digits",
+        ),
+        (f"[data]\nlimit = 1{'0' * 400}", "0000: limit takes a whole number"),
         (f"[data]\nlimit = 1{'0' * 5000}", "this is no TOML: Exceeds the limit"),
         (
             f"[calibrate]\npercentile = 1{'0' * 400}",
-            "percentile takes a number of at most 300 digits",
+            "percentile takes a number",
         ),
-        ("[data.image]\nmean = nan", "mean '[nan]' must be finite"),
-        ("[data.image]\nstd = inf", "std '[inf]' must be finite"),
-        ("[data.image]\nresize = 100000", "resize '100000' is too large: use a whole number of at"),
-        ("[calibrate]\nworkers = 100000", "workers '100000' is too large"),
-        ("[evaluate]\nbatches = 1000000", "batches '1000000' is too large"),
-        ("[evaluate]\nthreads = [1, 1000000]", "threads '1000000' is too large"),
+        ("[data.image]\nmean = nan", "mean = nan: mean takes a number"),
+        ("[data.image]\nstd = inf", "std takes a number"),
+        (
+            "[data.image]\nresize = 100000",
+            "resize takes a whole number, or [height, width], at least 1 and at most 8,192",
+        ),
+        ("[calibrate]\nworkers = 100000", "workers takes "),
+        ("[evaluate]\nbatches = 1000000", "batches takes "),
+        ("[evaluate]\nthreads = [1, 1000000]", "threads takes "),
         (f"[evaluate]\nbatches = {[1] * 50}", "batches has 50 numbers: give at most 16"),
         ("[data]\npath = 'a\\u0000b'".replace("'", '"'), "path takes the path of a file or folder"),
         ("[data]\npath = '~nobody_of_this_name/x'", "path takes the path of a file or folder"),
         (f"model = {'y' * 200!r}\ndata = 3", "'data' must be a table"),
-        (f"[data]\nlimit = '{'y' * 5000}'", "yyy...: limit takes a whole number"),
+        (f"[data]\nlimit = '{'y' * 5000}'", "yyy': limit takes a whole number"),
         (f"a = {'[' * 9999}{']' * 9999}", "lists or tables are nested too deeply"),
         (
             "[data.image]\npreset = 'imagnet'",
@@ -171,22 +177,28 @@ def test_one_text_column(tmp_path: Path) -> None:
         ("[data.image]\nchannels = 'RBG'", "channels 'RBG' is unknown"),
         ("[data.image]\nresize = [1, 2, 3]", "resize takes a whole number, or [height, width]"),
         ("[data.image]\ncrop = 2.5", "crop takes a whole number, or [height, width]"),
-        ("[data.image]\ncrop = [0, 3]", "crop '0' is too small"),
+        ("[data.image]\ncrop = [0, 3]", "crop takes "),
         ("[data.image]\nmean = 'x'", "mean takes a number, or a list with one for each channel"),
         (
             "[data.image]\nmean = [1, 2]",
             "mean '[1.0, 2.0]' has 2 numbers: give one, or one for each",
         ),
-        ("[data.image]\nstd = 0", "std '[0.0]' must be above 0"),
+        (
+            "[data.image]\nstd = 0",
+            "std = 0: std takes a number, or a list with one for each channel, above 0",
+        ),
         ("[data.text]\ncolumn = ['a', 'b', 'c']", "names 3 columns: give one, or two for a pair"),
         ("[data.text]\ncolumn = [1]", "column takes a column's name, or a list of two"),
-        ("[data.text]\nmax_length = 0", "max_length '0' is too small"),
+        ("[data.text]\nmax_length = 0", "max_length takes "),
         (
             "[calibrate]\npercentile = 'x'",
             "[calibrate] percentile = 'x': percentile takes a number",
         ),
-        ("[calibrate]\npercentile = 5", "percentile '5.0' is out of range: use more than 50"),
-        ("[calibrate]\nworkers = 0", "workers '0' is too small"),
+        (
+            "[calibrate]\npercentile = 5",
+            "percentile = 5: percentile takes a number, above 50 and at most 100",
+        ),
+        ("[calibrate]\nworkers = 0", "workers takes "),
         ("model = ", "this is no TOML: Invalid value (at end of document)"),
         ("a = 1\nb = [1,\n", "this is no TOML"),
         ("x y = 1", "(at line 1, column 3)"),
@@ -271,7 +283,7 @@ def test_what_is_no_amount_of_memory_is_refused(text: str | int) -> None:
 
 
 def test_a_limit_that_lacks_its_unit_is_refused() -> None:
-    with pytest.raises(UsageError, match="memory '1' is too small: give at least 1MB"):
+    with pytest.raises(UsageError, match=r"memory takes an amount of memory.*at least 1,000,000"):
         DataSettings(memory=1)
 
 
@@ -300,7 +312,7 @@ def test_one_command_may_have_data_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[evaluate.data]\nlimit = 0\n", r"\[evaluate\.data\] limit '0' is too small"),
+        ("[evaluate.data]\nlimit = 0\n", r"\[evaluate\.data\] limit = 0: limit takes "),
         ("[calibrate.data]\nmean = 1\n", r"\[calibrate\.data\] unknown key 'mean'"),
         ("[evaluate]\ndata = 3\n", r"'evaluate\.data' must be a table"),
     ],

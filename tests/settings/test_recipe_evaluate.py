@@ -42,11 +42,11 @@ def test_everything(tmp_path: Path) -> None:
         ("metrics = 'f1'", "[evaluate] unknown key 'metrics' (did you mean 'metric'?)"),
         ("metric = 'F-1'", "[evaluate] metric 'F-1' is unknown (did you mean 'f1'?)"),
         ("metric = 'mse'\npairs = true", "pairs are judged by spearman, not by 'mse'"),
-        ("confidence = 95", "confidence '95.0' is out of range: use more than 0.5, below 1."),
-        ("batches = [0]", "batches '0' is too small"),
+        ("confidence = 95", "above 0.5 and below 1 (0.95 is 95 %)."),
+        ("batches = [0]", "batches takes "),
         ("batches = []", "batches '[]' is empty"),
-        ("threads = -1", "threads '-1' is too small"),
-        ("batches = 'one'", "batches takes a whole number, or a list of them."),
+        ("threads = -1", "threads takes "),
+        ("batches = 'one'", "batches takes a whole number, or a list of them, at least 1"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, line: str, message: str) -> None:

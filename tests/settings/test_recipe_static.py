@@ -162,10 +162,13 @@ def test_without_the_table_the_target_decides(tmp_path: Path) -> None:
         ),
         ("[[static.tensor]]\ntensor = 'a'\nrange = [1]", "range takes two numbers"),
         ("[[static.tensor]]\ntensor = 'a'\nrange = [1, 'x']", "range takes two numbers"),
-        ("[[static.tensor]]\ntensor = 'a'\nrange = [1, -1]", "is empty or endless"),
-        ("[[static.tensor]]\ntensor = 'a'\nrange = [0, inf]", "is empty or endless"),
-        ("[[static.tensor]]\ntensor = 'a'\nrange = [nan, 1]", "is empty or endless"),
-        ("[[static.tensor]]\ntensor = 'a'\nrange = [1, 2]", "must hold 0, which has to be exact"),
+        ("[[static.tensor]]\ntensor = 'a'\nrange = [1, -1]", "is empty: use [low, high]"),
+        ("[[static.tensor]]\ntensor = 'a'\nrange = [0, inf]", "range must be finite"),
+        ("[[static.tensor]]\ntensor = 'a'\nrange = [nan, 1]", "range must be finite"),
+        (
+            "[[static.tensor]]\ntensor = 'a'\nrange = [1, 2]",
+            "must hold 0, for that has to be exact",
+        ),
         ("[[static.node]]\nmode = 'float'", "[[static.node]] number 1: node is missing"),
         ("[[static.node]]\nnode = 'a'", "number 1: mode is missing"),
         (

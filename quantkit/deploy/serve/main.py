@@ -11,23 +11,22 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from threading import Event, Thread
 from types import FrameType
-from typing import Any, get_origin
+from typing import Any
 
 from quantkit.errors import OutputError, QuantkitError, UsageError, as_os_error
 from quantkit.installation import install_command
 from quantkit.settings import GateSettings, Recipe, ServeSettings, load_recipe
-from quantkit.settings.declare import Declared, declared
+from quantkit.settings.declare import Declared, declared, override
 from quantkit.settings.gate import LIVE_RULES
 from quantkit.settings.serve import SERVE_KINDS
-from quantkit.settings.values import Share, WrongTypeError
 
 __all__ = ["main", "serve"]
 
@@ -283,22 +282,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given = vars(_parser().parse_args(arguments))
         model, file = given.pop("model"), given.pop("recipe")
         recipe = load_recipe(file)
-        found = {name: value for name, value in given.items() if value is not None}
-        recipe = replace(recipe, serve=_over(recipe.serve, found), gate=_over(recipe.gate, found))
+        found = {
+            name: one.read(given[name], f"--{_dashed(name)}", text=True)
+            for name, one in _flags().items()
+            if given[name] is not None
+        }
+        recipe = replace(
+            recipe, serve=override(recipe.serve, found), gate=override(recipe.gate, found)
+        )
         return serve(model, recipe)
     except QuantkitError as e:
         sys.stderr.write(f"error: {e}\n")
         return 2
     except KeyboardInterrupt:
         return 130  # by Ctrl-C, before it listened
-
-
-def _over(settings: Any, given: Mapping[str, Any]) -> Any:
-    """Return settings, those within them included, with what flags gave in their place."""
-    changed = {k: v for k, v in given.items() if k in declared(type(settings))}
-    inner = {f.name: getattr(settings, f.name) for f in fields(settings)}
-    changed |= {name: _over(one, given) for name, one in inner.items() if type(one) in SERVE_KINDS}
-    return replace(settings, **changed)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -309,28 +306,20 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("model", type=Path, metavar="MODEL", help="The model.")
     parser.add_argument("--recipe", type=Path, metavar="FILE", help="Its quantkit.toml.")
-    rules = [declared(GateSettings)[name] for name in LIVE_RULES]
-    for one in (*(one for kind in SERVE_KINDS for one in declared(kind).values()), *rules):
-        flag = f"--{one.name.replace('_', '-')}"
+    for name, one in _flags().items():
         text = one.setting.text.replace("%", "%%")
-        if one.type is bool:
-            action = argparse.BooleanOptionalAction
-            parser.add_argument(flag, action=action, default=None, help=text)
-        else:
-            read = _reader(one)
-            parser.add_argument(flag, type=read, metavar=one.setting.metavar, help=text)
+        how: Any = {"action": argparse.BooleanOptionalAction}
+        if one.type is not bool:
+            how = {"metavar": one.setting.metavar}
+        parser.add_argument(f"--{_dashed(name)}", default=None, help=text, **how)
     return parser
 
 
-def _reader(one: Declared) -> Any:
-    def read(text: str) -> Any:
-        try:
-            if one.type in (int, float):
-                return one.type(text)
-            number = float(text) if one.type == Share and not text.endswith("%") else text
-            return one.read(number, Path())
-        except (ValueError, WrongTypeError) as e:
-            takes = "a number" if one.type in (int, float, Share) else e
-            raise argparse.ArgumentTypeError(f"'{text}' is not what it takes: {takes}") from e
+def _flags() -> dict[str, Declared]:
+    """Return what the flags set: how it serves, and the rules that a second model must keep."""
+    found = {name: one for kind in SERVE_KINDS for name, one in declared(kind).items()}
+    return found | {name: declared(GateSettings)[name] for name in LIVE_RULES}
 
-    return read if get_origin(one.type) is None or one.type == Share else str
+
+def _dashed(name: str) -> str:
+    return name.replace("_", "-")
