@@ -6,10 +6,12 @@ from pathlib import Path
 from quantkit.api.arguments import checked_kinds, checked_names, sample_settings
 from quantkit.errors import UsageError
 from quantkit.evaluate.gate import rules_of
-from quantkit.evaluate.outputs import AccuracyOptions, NamedModel
+from quantkit.evaluate.match.pair import NamedModel, named
+from quantkit.evaluate.outputs import AccuracyOptions
 from quantkit.files import check_folder
 from quantkit.model.graph.load import model_files
-from quantkit.pipeline.evaluate import EvaluateOptions, evaluate, named, write_evaluation, written
+from quantkit.pipeline.evaluate import EvaluateOptions, evaluate
+from quantkit.pipeline.evaluation_folder import write_evaluation, written
 from quantkit.result import Result
 from quantkit.settings import DataSettings, GateSettings
 

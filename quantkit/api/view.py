@@ -9,6 +9,7 @@ from quantkit.calibration import Calibration
 from quantkit.deploy.view.explorer import explorer_files
 from quantkit.deploy.view.page import render_page
 from quantkit.errors import UsageError
+from quantkit.evaluate.match.pair import SharedModel
 from quantkit.files import check_folder, check_outputs, replace_text
 from quantkit.model.graph.load import model_files
 from quantkit.pipeline.view import ViewOptions, view
@@ -96,7 +97,7 @@ def view_model(  # noqa: PLR0913 - one parameter per question
         time=time,
         raw=raw,
     )
-    drawn = view(models, options, progress)
+    drawn = view([SharedModel(path) for path in models], options, progress)
     if page is not None:
         replace_text(page, render_page(drawn))
     written = []

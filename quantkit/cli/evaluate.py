@@ -108,9 +108,11 @@ def measured(asked: Asked, recipe: Recipe, *, as_json: bool, quiet: bool = False
     """
     from quantkit.cli.evaluation_view import present
     from quantkit.evaluate.gate import rules_of
+    from quantkit.evaluate.match.pair import named
     from quantkit.evaluate.outputs import AccuracyOptions
     from quantkit.files import check_folder, check_unasked
-    from quantkit.pipeline import evaluate as work
+    from quantkit.pipeline.evaluate import EvaluateOptions, evaluate
+    from quantkit.pipeline.evaluation_folder import write_evaluation, written
 
     models, samples, flags = asked.models, asked.samples, asked.flags
     settings = data_settings(recipe.evaluated, samples)
@@ -122,14 +124,14 @@ def measured(asked: Asked, recipe: Recipe, *, as_json: bool, quiet: bool = False
     wanted = flags.over(recipe.evaluate)
     judged = asked.rules.over_recipe(recipe.gate)
     folder = asked.folder or wanted.output or Path("evaluation")
-    contenders = work.named(models)
+    contenders = named(models)
     read = read_by(settings, *(model.path for model in contenders))
     if asked.folder is None and "output" not in flags.given:
-        check_unasked([folder / name for name in work.written(contenders)], recipe.folder)
-    check_folder(folder, work.written(contenders), [*read, recipe.file])
+        check_unasked([folder / name for name in written(contenders)], recipe.folder)
+    check_folder(folder, written(contenders), [*read, recipe.file])
     # A limit would draw the very samples that calibration with a limit drew.
     split = flags.hold_out is None and settings.limit is not None
-    options = work.EvaluateOptions(
+    options = EvaluateOptions(
         accuracy=AccuracyOptions(
             metric=wanted.metric,
             pairs=wanted.pairs,
@@ -148,8 +150,8 @@ def measured(asked: Asked, recipe: Recipe, *, as_json: bool, quiet: bool = False
         recipe=recipe.text,
     )
     with watching(quiet=as_json, doing="Running", calibrates=False) as monitor:
-        result = work.evaluate(contenders, settings.path, settings, options, monitor)
-    files = work.write_evaluation(result, folder, contenders)
+        result = evaluate(contenders, settings.path, settings, options, monitor)
+    files = write_evaluation(result, folder, contenders)
     if not quiet:
         present(result, files, as_json=as_json)
 

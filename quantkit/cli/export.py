@@ -148,7 +148,7 @@ def _stem(source: str) -> str:
 def _following(on: _OnFlags, path: Path, *, has_data: bool) -> _Following | None:
     """Return what comes after the export, checked before anything runs; None if nothing does."""
     from quantkit.files import check_folder, check_outputs
-    from quantkit.pipeline.evaluate import WRITTEN
+    from quantkit.pipeline.evaluation_folder import WRITTEN
 
     if on.quantize is None:
         if on.evaluate or on.report is not None:

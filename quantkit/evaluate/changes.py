@@ -1,100 +1,33 @@
-"""What differs between the float file and a candidate's: operators, types of weights, versions, ports.
+"""What differs between the float file and a candidate's: operators, types of weights, versions, ports."""
 
-And the warnings of an evaluation: what makes figures mean less than they seem to.
-"""
-
-import filecmp
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import chain
-from pathlib import Path
 
 import onnx
 import onnx_ir as ir
 
-from quantkit.evaluate.outputs import MeasuredOutputs, NamedModel
-from quantkit.model.graph.load import read_structure
+from quantkit.evaluate.match.pair import ModelPair
 from quantkit.model.graph.protos import proto_graphs
-from quantkit.model.graph.size import Accounts, account
+from quantkit.model.graph.size import Accounts
 from quantkit.model.graph.tensor_causes import WEIGHTS
-from quantkit.result import Changes, OperatorChange, Result
+from quantkit.result import Changes, OperatorChange
 
-__all__ = ["candidate_warnings", "changes_of", "otherwise_prepared", "swapped"]
-
-
-def candidate_warnings(
-    model: NamedModel, base: NamedModel, answered: MeasuredOutputs, changes: Changes | None
-) -> list[str]:
-    """Return what makes a candidate's figures mean less than they seem to.
-
-    Args:
-        model: The candidate.
-        base: The float model.
-        answered: What running both showed.
-        changes: What differs between the two files; None: not looked at.
-    """
-    found = []
-    if count := answered.calibrated.get(model.name, 0):
-        found.append(
-            f"{count:,} of {answered.data.samples:,} samples were also used to calibrate it, so its results are optimistic. "
-            "Evaluate on other data, or with --hold-out."
-        )
-    if changes is not None and set(changes.weights) <= {"float32", "float64"}:
-        same = filecmp.cmp(model.path, base.path, shallow=False)
-        found.append(
-            "It is the float model itself." if same else "It holds no weight in fewer than 32 bits."
-        )
-    drift = answered.drift.get(model.name)
-    outputs = drift.outputs if drift is not None else ()
-    found += [
-        f"{o.not_finite} values of output '{o.output}' are NaN or infinite where float's are not."
-        for o in outputs
-        if o.not_finite
-    ]
-    return found
-
-
-def otherwise_prepared(result: Result) -> tuple[str, ...]:
-    """Return in what the samples were prepared otherwise than for the candidates' calibration."""
-    found: dict[tuple[str, ...], list[str]] = {}
-    for model in result.candidates:
-        if model.calibration is not None and model.calibration.differs:
-            found.setdefault(model.calibration.differs, []).append(f"'{model.name}'")
-    return tuple(
-        f"Other preprocessing than in the calibration of {', '.join(names)}: {'; '.join(differs)}. No figure of it says "
-        "anything about how it will do."
-        for differs, names in found.items()
-    )
-
-
-def swapped(result: Result) -> tuple[str, ...]:
-    """Return a warning about the order of the arguments."""
-    first = result.float_model
-    quantized = first.runtime is not None and first.runtime.integer > 0
-    if quantized or first.file.provenance.get("kind") in {
-        "dynamic",
-        "static",
-        "weights",
-        "float16",
-    }:
-        return (
-            f"The first model, '{first.name}', is quantized: is it the float model, or are the arguments in the wrong order?",
-        )
-    return ()
+__all__ = ["changes_of"]
 
 
 _FLOATS = frozenset({"bfloat16", "float16", "float32", "float64"})
 _FOLDED = "BatchNormalization"
 
 
-def changes_of(base: Path, candidate: Path) -> Changes:
+def changes_of(pair: ModelPair) -> Changes:
     """Compare a candidate's file with the float model's.
 
     Raises:
         ModelError: One of them is no ONNX model.
     """
-    accounts = (account(base), account(candidate))
-    before, after = read_structure(base), read_structure(candidate)
+    accounts = (pair.a.accounts, pair.b.accounts)
+    before, after = pair.a.proto, pair.b.proto
     had, has = _operators(before), _operators(after)
     held, weights = _weights(accounts[0]), _weights(accounts[1])
     return Changes(

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from quantkit.evaluate.accuracy.drift import floored_db
 from quantkit.evaluate.integer_layers import clips, layers_among, worst_db
-from quantkit.model.graph.load import load
+from quantkit.evaluate.match.pair import LARGE, SharedModel
 from quantkit.model.graph.mapping import mapped_model
-from quantkit.model.graph.unpack import unpack
 from quantkit.numerics.pairs import PAIR_LIMIT, pair_peak
 from quantkit.result import Fidelity
 from quantkit.runtime.saturation import IntegerProduct, integer_products
@@ -27,7 +26,6 @@ from quantkit.targets import this_machine
 
 __all__ = ["Plain", "fidelity_of", "saturates_here"]
 
-_LARGE = 1 << 28  # bytes; larger files are mapped, so that two sessions do not hold them twice
 _DECISIONS = 2  # axes of an output that holds scores
 
 
@@ -85,25 +83,25 @@ class _Sums:
         return floored_db(self.signal / self.noise) if self.noise else None
 
 
-def _compare_plain(path: Path, samples: Sequence[Feeds]) -> Plain:
+def _compare_plain(model: SharedModel, samples: Sequence[Feeds]) -> Plain:
     """Run both on the samples, one after the other, keeping sums only.
 
     Raises:
         An exception in `quantkit.runtime.session.RUNTIME_ERRORS`: the default session does not load or run.
     """
-    usual = _session(path, 99)
+    usual = _usual(model)
     try:
-        plain = _session(path, 0)
+        plain = model.inner(model.structure.outputs)
         if samples:
-            plain.run(None, dict(samples[0]))
+            plain.run(samples[0])
     except RUNTIME_ERRORS as e:
         return Plain(
             note=f"It does not run with optimization off, so that was not compared: {first_line(e)}."
         )
-    names = [output.name for output in usual.get_outputs()]
+    names = list(plain.outputs)
     sums = {name: _Sums() for name in names}
     for sample in samples:
-        pairs = zip(plain.run(names, dict(sample)), usual.run(names, dict(sample)), strict=True)
+        pairs = zip(plain.run(sample).values(), usual.run(names, dict(sample)), strict=True)
         for one, (expected, actual) in zip(sums.values(), pairs, strict=True):
             if isinstance(expected, np.ndarray) and isinstance(actual, np.ndarray):
                 one.add(expected, actual)
@@ -130,12 +128,12 @@ def _note(output: str, found: _Sums) -> str:
     return ""
 
 
-def _session(path: Path, level: int) -> Any:
-    """Make a session; two of them take turns in this process, so threads do not spin."""
-    if path.stat().st_size < _LARGE:
-        return make_session(str(path), level=level)
-    mapped = mapped_model(path, readable_ir_version)
-    return make_session(mapped.structure, folder=mapped.folder, level=level, prepack=False)
+def _usual(model: SharedModel) -> Any:
+    """Return a session as users make it; of a large file one that maps its weights and goes with its user."""
+    if model.loaded.nbytes < LARGE:
+        return model.session
+    mapped = mapped_model(model.path, readable_ir_version)
+    return make_session(mapped.structure, folder=mapped.folder, prepack=False)
 
 
 _MOST = 8  # products that are computed by the reference
@@ -148,7 +146,10 @@ _FIX = "Fix: `quantkit quantize static`, or reduce_range=True in onnxruntime.qua
 
 
 def fidelity_of(
-    path: Path, samples: Sequence[Feeds], *, progress: Callable[[str], None] = lambda _: None
+    model: SharedModel,
+    samples: Sequence[Feeds],
+    *,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> Fidelity:
     """Compare the default session with optimization off, and integer products with saturating sums.
 
@@ -156,7 +157,7 @@ def fidelity_of(
     sample or fewer.
 
     Args:
-        path: The candidate.
+        model: The model.
         samples: What to run; fewer are faster, and none only reads the weights.
         progress: Is told what is being done.
 
@@ -164,15 +165,13 @@ def fidelity_of(
         An exception in `quantkit.runtime.session.RUNTIME_ERRORS`: onnxruntime does not load or run the model as users do.
     """
     progress("Running with optimization off")
-    plain = _compare_plain(path, samples)
-    model = load(path).model
-    unpack(model)
-    products = list(integer_products(model))
+    plain = _compare_plain(model, samples)
+    products = list(integer_products(model.unpacked))
     unsafe = [p for p in products if clips(p)]
     worst = _Worst()
     if unsafe and samples:
         progress("Computing integer layers as other CPUs do")
-        worst = _worst(path, unsafe, samples)
+        worst = _worst(model.path, unsafe, samples)
     return Fidelity(
         plain_db=plain.db,
         plain_max=plain.largest,

@@ -19,7 +19,6 @@ from quantkit.evaluate.accuracy.drift import output_drifts
 from quantkit.evaluate.accuracy.figures import Figure, Indices, metrics_of
 from quantkit.evaluate.accuracy.measuring import Measuring
 from quantkit.evaluate.accuracy.models import (
-    NamedModel,
     Source,
     open_models,
     open_source,
@@ -34,7 +33,7 @@ from quantkit.evaluate.accuracy.notes import (
     unlabelled_sentence,
 )
 from quantkit.evaluate.accuracy.user_metric import import_metric
-from quantkit.model.graph.load import read_structure
+from quantkit.evaluate.match.pair import NamedModel
 from quantkit.result import DataSource, Drift, Metric
 from quantkit.runtime.runs import row_trial
 from quantkit.settings import METRICS, DataSettings, EvaluateSettings, ImageSettings, closest
@@ -226,7 +225,7 @@ def _told_images(models: Sequence[NamedModel]) -> dict[str, ImageSettings]:
     found = {}
     for model in models:
         with suppress(ModelError):  # an entry that is damaged says nothing
-            entries = {e.key: e.value for e in read_structure(model.path).metadata_props}
+            entries = {e.key: e.value for e in model.proto.metadata_props}
             carried = carried_by(entries)
             if carried is not None and carried.data.image != ImageSettings():
                 found[model.name] = carried.data.image

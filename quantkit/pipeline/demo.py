@@ -17,7 +17,8 @@ from quantkit.errors import OutputError, UsageError
 from quantkit.evaluate.gate import rules_of
 from quantkit.evaluate.outputs import NamedModel
 from quantkit.files import replacing
-from quantkit.pipeline.evaluate import EvaluateOptions, evaluate, write_evaluation
+from quantkit.pipeline.evaluate import EvaluateOptions, evaluate
+from quantkit.pipeline.evaluation_folder import write_evaluation
 from quantkit.pipeline.forms.dynamic import dynamic
 from quantkit.pipeline.pipeline import static
 from quantkit.pipeline.record import StaticJob

@@ -7,48 +7,34 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from quantkit.calibration.monitor import Monitor, Silent
-from quantkit.deploy.view.page import render_page
-from quantkit.errors import ModelError, OutputError, QuantkitError, UsageError
-from quantkit.evaluate.changes import candidate_warnings, changes_of, otherwise_prepared, swapped
+from quantkit.errors import ModelError, QuantkitError, UsageError
+from quantkit.evaluate.caveats import candidate_caveats, result_caveats
+from quantkit.evaluate.changes import changes_of
 from quantkit.evaluate.fidelity import fidelity_of
 from quantkit.evaluate.gate import with_verdicts
-from quantkit.evaluate.latency import Timed, measure_latency
+from quantkit.evaluate.latency import Lab, Timed, measure_latency
 from quantkit.evaluate.layers.ranking import layers_of
+from quantkit.evaluate.match.pair import LARGE, ModelPair, NamedModel, SharedModel
 from quantkit.evaluate.memory import measure_memory
-from quantkit.evaluate.outputs import AccuracyOptions, MeasuredOutputs, NamedModel, measure_outputs
-from quantkit.evaluate.report import graph_name, write_pages
+from quantkit.evaluate.outputs import AccuracyOptions, MeasuredOutputs, measure_outputs
 from quantkit.evaluate.size import size_of
-from quantkit.files import replace_text, scratch
+from quantkit.files import scratch
 from quantkit.model.graph.half import RUN_WIDE, computes_bfloat16, half_type, widen
-from quantkit.model.graph.load import LoadedModel
 from quantkit.model.graph.opset import opset_of
-from quantkit.model.graph.save import Stage
-from quantkit.model.provenance import (
-    Provenance,
-    calibrated_of,
-    cpu_name,
-    model_digest,
-    read_provenance,
-    software,
-)
-from quantkit.pipeline.view import ViewOptions, view
-from quantkit.result import Evaluated, ModelFile, Origin, Result, Rule, save_result
-from quantkit.runtime.kernels import runtime_of
-from quantkit.runtime.session import RUNTIME_ERRORS, first_line, load_model
+from quantkit.model.graph.save import Stage, copy_of
+from quantkit.model.provenance import Provenance, calibrated_of, cpu_name, read_provenance, software
+from quantkit.result import Evaluated, ModelFile, Origin, Result, Rule
+from quantkit.runtime.session import RUNTIME_ERRORS, first_line, make_session
 from quantkit.settings import DataSettings, EvaluateSettings, closest
 from quantkit.targets import cores
 
-__all__ = ["PARTS", "WRITTEN", "EvaluateOptions", "evaluate", "named", "write_evaluation"]
-__all__ += ["written"]
+__all__ = ["PARTS", "EvaluateOptions", "evaluate"]
 
 PARTS = ("latency", "memory", "layers", "runtime", "fidelity")
 """What may be left out; answers and sizes are always measured."""
-
-WRITTEN = ("result.json", "report.html", "report.md")
-"""What `write_evaluation` writes into a folder, beside graphs."""
 
 _Found = TypeVar("_Found")
 _FAILURES: tuple[type[Exception], ...] = (QuantkitError, *RUNTIME_ERRORS)
@@ -114,103 +100,67 @@ def evaluate(
     if len(models) < 2:  # float and a candidate
         raise UsageError("There is no candidate: quantkit evaluate FLOAT CANDIDATE... --data DIR.")
     monitor.stage("Reading the models")
-    opened = [load_model(model.path) for model in models]
-    for loaded in opened:
-        loaded.require_weights()
+    for model in models:
+        model.loaded.require_weights()
     answered = measure_outputs(models, data, settings, options.accuracy, monitor)
-    timed = Timed()
-    if "latency" not in options.skip:
-        timed = measure_latency(
-            [(model.name, model.path) for model in models],
-            answered.feeds,
-            batches=options.batches,
-            threads=options.threads,
-            whole=answered.whole,
-            progress=monitor.stage,
-        )
-    found = [
-        _evaluated(m, models[0], answered, timed, _Look(options=options, monitor=monitor))
-        for m in models
-    ]
-    for loaded in opened:  # what was measured and the digests belong to one version of each file
-        loaded.require_unchanged()
+    timed = Timed() if "latency" in options.skip else _timed(models, answered, options, monitor)
+    found = _evaluated(
+        [
+            _Look(
+                model=model,
+                base=models[0],
+                answered=answered,
+                timed=timed,
+                options=options,
+                monitor=monitor,
+            )
+            for model in models
+        ]
+    )
+    for model in models:  # what was measured and the digests belong to one version of each file
+        model.loaded.require_unchanged()
     result = Result(
         title=options.title or models[0].path.name,
         data=answered.data,
-        models=tuple(found),
+        models=found,
         origin=_origin(options, time.perf_counter() - started),
         notes=(*answered.notes, *timed.notes),
     )
-    result = replace(result, notes=(*otherwise_prepared(result), *swapped(result), *result.notes))
+    result = replace(result, notes=(*result_caveats(result), *result.notes))
     return with_verdicts(result, options.rules, options.allow)
 
 
-def write_evaluation(
-    result: Result, folder: Path, models: Sequence[NamedModel] = ()
-) -> tuple[Path, Path, Path]:
-    """Write result.json, report.html and report.md; and of each candidate its graph beside float's, which the report links to.
+def _timed(
+    models: Sequence[NamedModel],
+    answered: MeasuredOutputs,
+    options: EvaluateOptions,
+    monitor: Monitor,
+) -> Timed:
+    """Time all models, with onnxruntime's choice of threads in the sessions that there are."""
+    by_path = {model.path: model for model in models}
 
-    Args:
-        result: What was measured.
-        folder: Where to.
-        models: The files that were evaluated, float's first; none: no graphs.
+    def opened(path: Path, threads: int) -> Any:
+        return make_session(str(path), threads=threads) if threads else by_path[path].session
 
-    Raises:
-        OutputError: They cannot be written.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as e:
-        raise OutputError(f"Cannot make the folder '{folder}': {e.strerror}.") from e
-    # First what took minutes to measure: the pages can be made from it again.
-    save_result(result, folder / "result.json")
-    for place in range(1, len(models)):
-        _write_graph(result, folder / graph_name(place), [models[0].path, models[place].path])
-    page, text = write_pages(result, folder)
-    return folder / "result.json", page, text
-
-
-def written(models: Sequence[NamedModel]) -> tuple[str, ...]:
-    """Return the names of all that `write_evaluation` writes for these models, float's first."""
-    return (*WRITTEN, *(graph_name(place) for place in range(1, len(models))))
-
-
-def _write_graph(result: Result, page: Path, models: Sequence[Path]) -> None:
-    """Draw a candidate beside float. What cannot be drawn has no page, and nothing links to one of another evaluation."""
-    try:
-        replace_text(page, render_page(view(models, ViewOptions(result=result))))
-    except _FAILURES:
-        page.unlink(missing_ok=True)
-
-
-def named(arguments: Sequence[str | Path]) -> tuple[NamedModel, ...]:
-    """Return models by the names that a report shows: "name=path", else the file's name without its ending.
-
-    Raises:
-        UsageError: Two models would have one name.
-    """
-    found: dict[str, NamedModel] = {}
-    for argument in arguments:
-        name, path = _name_and_path(argument)
-        if name in found:
-            raise UsageError(
-                f"Two models are called '{name}': give them names, as in 'first={path}'."
-            )
-        found[name] = NamedModel(name=name, path=path)
-    return tuple(found.values())
-
-
-def _name_and_path(argument: str | Path) -> tuple[str, Path]:
-    name, equals, path = str(argument).partition("=")
-    if equals and name and path and not Path(argument).exists():
-        return name, Path(path)
-    return Path(argument).name.removesuffix(".onnx"), Path(argument)
+    return measure_latency(
+        [(model.name, model.path) for model in models],
+        answered.feeds,
+        batches=options.batches,
+        threads=options.threads,
+        whole=answered.whole,
+        progress=monitor.stage,
+        lab=Lab(open=opened),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Look:
-    """What is looked at in one model, and what went wrong with it."""
+    """One model, what is known of all, and what went wrong with it."""
 
+    model: NamedModel
+    base: NamedModel  # float
+    answered: MeasuredOutputs
+    timed: Timed
     options: EvaluateOptions
     monitor: Monitor
     warnings: list[str] = field(default_factory=list)
@@ -219,91 +169,108 @@ class _Look:
         """Measure a part; one that fails is a warning in the report, not the end of it."""
         if part in self.options.skip:
             return None
-        self.monitor.stage(text)
+        self.monitor.stage(f"{text}: {self.model.name}")
         try:
             return measure()
         except _FAILURES as e:
             self.warnings.append(f"The part '{part}' could not be measured: {first_line(e)}")
             return None
 
-    def record(self, loaded: LoadedModel) -> Provenance | None:
-        """Read where a model says it comes from."""
+    def record(self) -> Provenance | None:
+        """Read where the model says it comes from."""
         try:
-            return read_provenance(loaded.model)
+            return read_provenance(self.model.model)
         except ModelError as e:
             self.warnings.append(str(e))
             return None
 
 
-def _evaluated(
-    model: NamedModel, base: NamedModel, answered: MeasuredOutputs, timed: Timed, look: _Look
-) -> Evaluated:
-    """Look at one model; `base` is float."""
-    name, path, is_float = model.name, model.path, model is base
-    few = answered.feeds[:_INSIDE]
-    stage = look.monitor.stage
-    loaded = load_model(path)
-    if computes_bfloat16(loaded.model):
-        look.warnings.append(f"{RUN_WIDE}; its time says nothing.")
-    origin = look.record(loaded)
-    size = size_of(path, base.path)
-    runtime = look.at("runtime", f"What runs in integers: {name}", lambda: runtime_of(path))
-    memory = look.at("memory", f"Memory: {name}", lambda: measure_memory(path, few[0]))
-    fidelity = look.at(
-        "fidelity", f"Other CPUs: {name}", lambda: fidelity_of(path, few, progress=stage)
-    )
-    layers, changes = None, None
-    if not is_float:
-        with _in_float32(base.path) as (wide, half):
+def _evaluated(looks: Sequence[_Look]) -> tuple[Evaluated, ...]:
+    """Return what each model is and costs; the float model is the first."""
+    base = looks[0].model
+    for look in looks:
+        if look.model.loaded.nbytes >= LARGE:
+            look.model.release()
+    found = []
+    # The float model is the last: layers need tensors inside of it, in a session that computes its outputs as well.
+    with _in_float32(base) as (wide, half):
+        for look in looks[1:]:
             if half and "layers" not in look.options.skip:
-                said = f"'{base.name}' is a {half} model: its layers are compared as float32 computes them."
-                look.warnings.append(said)
-            layers = look.at(
-                "layers", f"Layers: {name}", lambda: layers_of(wide, path, few, progress=stage)
-            )
-        changes = changes_of(base.path, path)
+                look.warnings.append(
+                    f"'{base.name}' is a {half} model: its layers are compared as float32 computes them."
+                )
+            found.append(_candidate(look, wide))
+            look.model.release()
+    first = _one(looks[0])
+    base.release()
+    return (first, *found)
+
+
+def _candidate(look: _Look, wide: SharedModel) -> Evaluated:
+    """Look at a candidate, beside the float model; `wide` is that in float32."""
+    few, stage = look.answered.feeds[:_INSIDE], look.monitor.stage
+    pair = ModelPair(wide, look.model)
+    layers = look.at("layers", "Layers", lambda: layers_of(pair, few, progress=stage))
+    changes = changes_of(ModelPair(look.base, look.model))
+    found = _one(look)
+    caveats = candidate_caveats(look.model, look.base, look.answered, changes)
+    warnings = (*found.warnings, *caveats)
+    return replace(found, role="candidate", layers=layers, changes=changes, warnings=warnings)
+
+
+def _one(look: _Look) -> Evaluated:
+    """Look at a model by itself."""
+    model, few = look.model, look.answered.feeds[:_INSIDE]
+    if computes_bfloat16(model.model):
+        look.warnings.append(f"{RUN_WIDE}; its time says nothing.")
+    origin = look.record()
+    size = size_of(model.path, look.base.path)
+    runtime = look.at("runtime", "What runs in integers", lambda: model.runtime)
+    memory = look.at("memory", "Memory", lambda: measure_memory(model.path, few[0]))
+    fidelity = look.at(
+        "fidelity", "Other CPUs", lambda: fidelity_of(model, few, progress=look.monitor.stage)
+    )
+    used = look.answered.calibrated.get(model.name, 0)
     return Evaluated(
-        name=name,
-        role="float" if is_float else "candidate",
-        file=_file(loaded, path, origin, size.disk),
+        name=model.name,
+        role="float",
+        file=_file(model, origin, size.disk),
         size=size,
-        metrics=answered.metrics.get(name, ()),
-        drift=answered.drift.get(name),
-        latency=timed.latency.get(name, ()),
+        metrics=look.answered.metrics.get(model.name, ()),
+        drift=look.answered.drift.get(model.name),
+        latency=look.timed.latency.get(model.name, ()),
         memory=memory,
-        layers=layers,
         runtime=runtime,
         fidelity=fidelity,
-        changes=changes,
-        calibration=calibrated_of(origin, answered.data, answered.calibrated.get(name, 0)),
-        warnings=(*look.warnings, *candidate_warnings(model, base, answered, changes)),
+        calibration=calibrated_of(origin, look.answered.data, used),
+        warnings=tuple(look.warnings),
     )
 
 
 @contextmanager
-def _in_float32(path: Path) -> Iterator[tuple[Path, str]]:
+def _in_float32(base: SharedModel) -> Iterator[tuple[SharedModel, str]]:
     """Yield a model that computes in float32, itself or written anew, and the type of its halves; "" if it has none."""
-    model = load_model(path).model
-    half = half_type(model)
+    half = half_type(base.model)
     if not half:
-        yield path, half
+        yield base, half
         return
+    model = copy_of(base.model)
     widen(model)
     with scratch() as folder:
-        stage = Stage(folder / path.name, folder)
+        stage = Stage(folder / base.path.name, folder)
         stage.write(model)
-        yield stage.model_path, half
+        yield SharedModel(stage.model_path), half
 
 
-def _file(loaded: LoadedModel, path: Path, origin: Provenance | None, nbytes: int) -> ModelFile:
-    model = loaded.model
+def _file(model: NamedModel, origin: Provenance | None, nbytes: int) -> ModelFile:
+    graph = model.model
     return ModelFile(
-        path=str(path),
-        sha256=model_digest(loaded)["sha256"],
+        path=str(model.path),
+        sha256=model.sha256,
         nbytes=nbytes,
-        opset=opset_of(model),
-        ir_version=model.ir_version or 0,
-        producer=f"{model.producer_name or ''} {model.producer_version or ''}".strip(),
+        opset=opset_of(graph),
+        ir_version=graph.ir_version or 0,
+        producer=f"{graph.producer_name or ''} {graph.producer_version or ''}".strip(),
         provenance=origin.to_json() if origin else {},
     )
 

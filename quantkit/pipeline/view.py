@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import onnx
 import onnx_ir as ir
 
 from quantkit.calibration import Calibration
@@ -15,20 +16,17 @@ from quantkit.deploy.view.fold import Folded, fold
 from quantkit.deploy.view.groups import group_boxes
 from quantkit.deploy.view.layers import lay_out
 from quantkit.errors import ModelError, QuantkitError, UsageError
-from quantkit.evaluate.match.nodes import pair_nodes
+from quantkit.evaluate.match.pair import ModelPair, SharedModel
 from quantkit.files import scratch
-from quantkit.model.graph.load import LoadedModel
 from quantkit.model.graph.shapes import shapes
 from quantkit.model.graph.view import view_of
 from quantkit.model.ops.integer_ops import quantized_among
-from quantkit.model.provenance import model_digest
 from quantkit.quantize.plan import NodePlan, Plan, plan_dynamic
 from quantkit.result import Evaluated, Layer, NodeRuns, Result, Runtime
-from quantkit.runtime.kernels import runtime_of
-from quantkit.runtime.kernels.truth import PRODUCTS, bare_names, optimized_nodes
+from quantkit.runtime.kernels.truth import PRODUCTS, bare_names
 from quantkit.runtime.profile import node_seconds, profile_models
 from quantkit.runtime.runs import run_made_up
-from quantkit.runtime.session import RUNTIME_ERRORS, first_line, load_model, make_session
+from quantkit.runtime.session import RUNTIME_ERRORS, first_line, make_session
 
 __all__ = ["ViewOptions", "view"]
 
@@ -47,6 +45,7 @@ class ViewOptions:
         calibration: Ranges and distributions of the float model's tensors.
         plan: What a plan does to the float model.
         time: Measure what each layer takes here, on made-up inputs.
+        foresee: Without a plan, say what `quantize dynamic` would do to a float model.
         raw: Draw every node as a box.
     """
 
@@ -54,18 +53,19 @@ class ViewOptions:
     calibration: Calibration | None = None
     plan: Plan | None = None
     time: bool = False
+    foresee: bool = True
     raw: bool = False
 
 
 def view(
-    models: Sequence[Path],
+    models: Sequence[SharedModel],
     options: ViewOptions | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Page:
     """Draw one model, or two beside each other: the float model first.
 
     Args:
-        models: One or two files.
+        models: One or two models.
         options: What else is known.
         progress: Called with what is being done.
 
@@ -73,12 +73,12 @@ def view(
         QuantkitError: A model cannot be read, or a result is not about it.
     """
     options = options or ViewOptions()
-    seen = [_look(path, options, progress) for path in models]
+    seen = [_look(model, options, progress) for model in models]
     progress("Drawing")
     candidate = _evaluated(seen, options.result)
     layers = {} if candidate is None or candidate.layers is None else candidate.layers.layers
     by_name = {layer.node: layer for layer in layers}
-    title = " and ".join(path.name for path in models)
+    title = " and ".join(model.path.name for model in models)
     if len(seen) == 1:
         one = seen[0]
         boxes = boxes_of(one.folded, _known(one, options, by_name))
@@ -89,10 +89,10 @@ def view(
 def _beside(
     a: "_Seen", b: "_Seen", title: str, options: ViewOptions, layers: Mapping[str, Layer]
 ) -> Page:
-    if _is_quantized(a.loaded.model) and not _is_quantized(b.loaded.model):
-        said = f"It stands where the float model belongs, which '{b.path.name}' seems to be: give that one first."
+    if _is_quantized(a.file.model) and not _is_quantized(b.file.model):
+        said = f"It stands where the float model belongs, which '{b.file.path.name}' seems to be: give that one first."
         a = replace(a, notes=(*a.notes, said))
-    pairs = pair_nodes(a.loaded.model, b.loaded.model)
+    pairs = ModelPair(a.file, b.file).nodes
     first = with_fates(boxes_of(a.folded, _known(a, options, layers)), pairs)
     names = float_names(pairs, b.folded)
     scopes = {box.name: box.scope for box in first if box.role == "layer"}
@@ -116,9 +116,7 @@ def _strangers(a: "_Seen", b: "_Seen", pairs: Sequence[tuple[int | None, int | N
     )
     if found >= _KIN * min(layers):
         return []
-    said = (
-        f"{found} of its {layers[1]} layers correspond to one of the {layers[0]} of '{a.path.name}'"
-    )
+    said = f"{found} of its {layers[1]} layers correspond to one of the {layers[0]} of '{a.file.path.name}'"
     return [f"{said}: it does not seem to be made from that."]
 
 
@@ -126,8 +124,7 @@ def _strangers(a: "_Seen", b: "_Seen", pairs: Sequence[tuple[int | None, int | N
 class _Seen:
     """One model, folded, and what onnxruntime and plans say of it."""
 
-    path: Path
-    loaded: LoadedModel
+    file: SharedModel
     folded: list[Folded]
     runs: Mapping[str, NodeRuns]
     kernels: Mapping[str, str] | None
@@ -137,10 +134,10 @@ class _Seen:
     notes: tuple[str, ...]
 
 
-def _look(path: Path, options: ViewOptions, progress: Callable[[str], None]) -> _Seen:
+def _look(file: SharedModel, options: ViewOptions, progress: Callable[[str], None]) -> _Seen:
+    path = file.path
     progress(f"Reading {path}")
-    loaded = load_model(path)
-    model = loaded.model
+    loaded, model = file.loaded, file.model
     with suppress(ModelError):  # then no shapes are shown
         shapes(model)
     notes: list[str] = []
@@ -152,9 +149,8 @@ def _look(path: Path, options: ViewOptions, progress: Callable[[str], None]) -> 
         notes.append(f"Its external data is missing: {', '.join(loaded.missing)}.")
     else:
         try:
-            known = _runtime(loaded, options.result) or runtime_of(path)
-            runs = {node.node: node for node in known.nodes}
-            kernels = _kernels(path)
+            runs = {node.node: node for node in (_runtime(file, options.result)).nodes}
+            kernels = _kernels(file.optimized)
         except _FAILURES as e:
             notes.append(f"onnxruntime does not load it: {first_line(e)}")
     if options.time and kernels is not None:
@@ -163,8 +159,7 @@ def _look(path: Path, options: ViewOptions, progress: Callable[[str], None]) -> 
     quantized = _is_quantized(model) or bool(loaded.missing)
     plan, words = _planned(model, options, quantized=quantized)
     return _Seen(
-        path=path,
-        loaded=loaded,
+        file=file,
         folded=fold(model, raw=options.raw),
         runs=runs,
         kernels=kernels,
@@ -179,18 +174,16 @@ def _is_quantized(model: ir.Model) -> bool:
     return bool(quantized_among(node.op_type for node in model.graph.all_nodes()))
 
 
-def _runtime(loaded: LoadedModel, result: Result | None) -> Runtime | None:
-    """Return what an evaluation of the same file found out already."""
-    if result is None:
-        return None
-    digest = model_digest(loaded)["sha256"]
-    return next((m.runtime for m in result.models if m.file.sha256 == digest), None)
+def _runtime(file: SharedModel, result: Result | None) -> Runtime:
+    """Return how products run, as an evaluation of the same file found out already."""
+    known = () if result is None else result.models
+    found = (m.runtime for m in known if m.runtime and m.file.sha256 == file.sha256)
+    return next(found, None) or file.runtime
 
 
-def _kernels(path: Path) -> dict[str, str]:
+def _kernels(nodes: Sequence[onnx.NodeProto]) -> dict[str, str]:
     """Return the operators that run by their names and by the tensors that they make."""
     found: dict[str, str] = {}
-    nodes = list(optimized_nodes(path))
     for node in nodes:
         for name in (node.name, *node.output):
             if name:
@@ -208,7 +201,7 @@ def _planned(
 ) -> tuple[Mapping[str, NodePlan], str]:
     if options.plan is not None:
         return options.plan.node, "what the plan does"
-    if quantized:
+    if quantized or not options.foresee:
         return {}, ""
     return plan_dynamic(view_of(model, read_weights=False)).node, _WOULD
 
@@ -253,12 +246,12 @@ def _drawing(seen: _Seen, boxes: Sequence[Box]) -> Drawing:
     reads = [box.reads for box in boxes]
     tree = group_boxes([box.scope for box in boxes], reads)
     return Drawing(
-        name=seen.path.name,
+        name=seen.file.path.name,
         boxes=tuple(boxes),
         tree=tree,
         layouts=lay_out(tree, reads),
         nodes=sum(len(box.operators) for box in boxes),
-        nbytes=seen.loaded.nbytes,
+        nbytes=seen.file.loaded.nbytes,
         notes=seen.notes,
     )
 
@@ -271,12 +264,12 @@ def _evaluated(seen: Sequence[_Seen], result: Result | None) -> Evaluated | None
     """
     if result is None:
         return None
-    digests = [model_digest(one.loaded)["sha256"] for one in seen]
+    digests = [one.file.sha256 for one in seen]
     found = [m for digest in reversed(digests) for m in result.models if m.file.sha256 == digest]
     if not found:
         evaluated = ", ".join(f"'{model.file.path}'" for model in result.models)
         raise UsageError(
-            f"The result is not about '{seen[-1].path}', but about {evaluated}: give one of these, or the result of an "
+            f"The result is not about '{seen[-1].file.path}', but about {evaluated}: give one of these, or the result of an "
             "evaluation of this file."
         )
     return found[0] if found[0].role == "candidate" else next(iter(result.candidates), None)

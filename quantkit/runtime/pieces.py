@@ -19,7 +19,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from quantkit.model.graph.load import load
+from quantkit.model.graph.load import LoadedModel, load
 from quantkit.model.graph.mapping import mapped_model
 from quantkit.model.graph.protos import to_proto
 from quantkit.runtime.session import make_session, readable_ir_version
@@ -135,13 +135,17 @@ class Structure:
         return np.asarray(numpy_helper.to_array(tensor, str(self.folder)))
 
 
-def read_structure(path: Path) -> Structure:
+def read_structure(path: Path, loaded: LoadedModel | None = None) -> Structure:
     """Read a model; functions, whose inner tensors a file does not name, are inlined.
+
+    Args:
+        path: The file.
+        loaded: What was loaded from it; None: it is loaded here.
 
     Raises:
         ModelError: It cannot be read.
     """
-    loaded = load(path)
+    loaded = loaded or load(path)
     mapped = mapped_model(path, readable_ir_version)
     proto, folder = onnx.ModelProto.FromString(mapped.structure), mapped.folder
     if proto.functions:

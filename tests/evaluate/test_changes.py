@@ -7,6 +7,7 @@ from graph.cases import function_model, if_model, with_external_data
 
 from quantkit.errors import ModelError
 from quantkit.evaluate.changes import changes_of
+from quantkit.evaluate.match.pair import ModelPair
 from quantkit.pipeline.forms.dynamic import dynamic
 from quantkit.result import OperatorChange
 from quantkit.samples import fashion_mnist
@@ -15,7 +16,7 @@ from quantkit.settings import DynamicSettings
 
 def test_a_model_does_not_differ_from_itself(tmp_path: Path) -> None:
     path = save(matmul_model(), tmp_path / "m.onnx")
-    found = changes_of(path, path)
+    found = changes_of(ModelPair.of(path, path))
     assert (found.operators, found.notes) == ((), ())
     assert found.weights == {"float32": (128 * 192 + 192) * 4}
     assert found.kept == found.weights["float32"]
@@ -23,7 +24,7 @@ def test_a_model_does_not_differ_from_itself(tmp_path: Path) -> None:
 
 def test_operators_and_types_of_a_quantized_model(tmp_path: Path) -> None:
     dynamic(fashion_mnist().model, tmp_path / "q.onnx", DynamicSettings())
-    found = changes_of(fashion_mnist().model, tmp_path / "q.onnx")
+    found = changes_of(ModelPair.of(fashion_mnist().model, tmp_path / "q.onnx"))
     assert found.operators[0] == OperatorChange(op_type="Mul", before=0, after=5)
     sizes = [abs(c.after - c.before) for c in found.operators]
     assert sizes == sorted(sizes, reverse=True)
@@ -42,7 +43,9 @@ def test_versions_and_ports_are_named(tmp_path: Path) -> None:
     after.opset_import.add(domain="com.microsoft", version=1)
     after.graph.input[0].name = "z"
     after.graph.output[0].type.tensor_type.elem_type = 10
-    found = changes_of(save(before, tmp_path / "a.onnx"), save(after, tmp_path / "b.onnx"))
+    found = changes_of(
+        ModelPair.of(save(before, tmp_path / "a.onnx"), save(after, tmp_path / "b.onnx"))
+    )
     assert found.notes == (
         "opset 17 -> 18",
         "opset of com.microsoft: 1, new",
@@ -57,13 +60,13 @@ def test_what_was_rewritten_is_named(tmp_path: Path) -> None:
     part = graph(norm, {"x": [1, 4]}, {"y": None}, {"s": np.ones(4, np.float32)})
     plain = graph([node("Add", ["x", "w"], ["y"])], {"x": [1, 4]}, {"y": None}, {"w": weight(1, 4)})
     a, b = save(model(part), tmp_path / "a.onnx"), save(model(plain), tmp_path / "b.onnx")
-    assert changes_of(a, b).notes == ("1 BatchNormalization folded",)
+    assert changes_of(ModelPair.of(a, b)).notes == ("1 BatchNormalization folded",)
 
 
 def test_functions_and_subgraphs_are_counted(tmp_path: Path) -> None:
     a = save(function_model(), tmp_path / "a.onnx")
     b = save(if_model(), tmp_path / "b.onnx")
-    found = changes_of(a, b)
+    found = changes_of(ModelPair.of(a, b))
     assert (found.nodes_before, found.nodes_after) == (5, 3)
     assert "functions inlined (1 -> 0)" in found.notes
     assert "inputs 1 -> 2" in found.notes
@@ -72,11 +75,11 @@ def test_functions_and_subgraphs_are_counted(tmp_path: Path) -> None:
 def test_external_data_is_named(tmp_path: Path) -> None:
     a = save(matmul_model(), tmp_path / "a.onnx")
     b = with_external_data(matmul_model(), tmp_path / "b.onnx")
-    assert changes_of(a, b).notes == ("weights in a file beside it",)
-    assert changes_of(b, a).notes == ("weights in the model file",)
+    assert changes_of(ModelPair.of(a, b)).notes == ("weights in a file beside it",)
+    assert changes_of(ModelPair.of(b, a)).notes == ("weights in the model file",)
 
 
 def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.onnx").write_bytes(b"\xff\xff")
     with pytest.raises(ModelError):
-        changes_of(tmp_path / "a.onnx", tmp_path / "a.onnx")
+        changes_of(ModelPair.of(tmp_path / "a.onnx", tmp_path / "a.onnx"))

@@ -16,6 +16,7 @@ from quantkit import quantize_dynamic, quantize_static
 from quantkit.evaluate import fidelity as subject
 from quantkit.evaluate.fidelity import fidelity_of, saturates_here
 from quantkit.evaluate.integer_layers import integer_layers, layers_among
+from quantkit.evaluate.match.pair import SharedModel
 from quantkit.model.graph.load import load
 from quantkit.numerics.integer import matmul_integer
 from quantkit.runtime.saturation import integer_products
@@ -59,7 +60,7 @@ def ort_static(source: Path, path: Path, samples: list[dict[str, Array]], **opti
 
 def test_a_float_model(source: Path, samples: list[dict[str, Array]]) -> None:
     said: list[str] = []
-    found = fidelity_of(source, samples, progress=said.append)
+    found = fidelity_of(SharedModel(source), samples, progress=said.append)
     assert found.sentence == (
         "No Conv, Gemm or MatMul with constant int8 weights: nothing can saturate."
     )
@@ -79,7 +80,7 @@ def test_static_files_of_quantkit_are_portable(
     recover = RecoverSettings(rounding=output_format == "qdq", equalize=False, smooth=False)
     options: dict[str, Any] = {"quant_format": output_format, "recover": recover}
     quantize_static(fashion_mnist().model, path, samples, **options)
-    found = fidelity_of(path, samples)
+    found = fidelity_of(SharedModel(path), samples)
     assert found.sentence.startswith("Layers give the same integers on AVX2, VNNI and ARM")
     assert (found.products, found.portable, found.saturated_db) == (5, True, None)
     assert found.plain_flips == 0
@@ -89,7 +90,7 @@ def test_a_dynamic_file_of_quantkit_has_no_int8_weights_to_saturate(
     tmp_path: Path, samples: list[dict[str, Array]]
 ) -> None:
     quantize_dynamic(fashion_mnist().model, tmp_path / "q.onnx")
-    found = fidelity_of(tmp_path / "q.onnx", samples)
+    found = fidelity_of(SharedModel(tmp_path / "q.onnx"), samples)
     assert (found.products, found.portable) == (0, True)
 
 
@@ -106,7 +107,7 @@ def test_files_of_onnxruntime_could_answer_differently(
     tmp_path: Path, source: Path, samples: list[dict[str, Array]], options: dict[str, Any]
 ) -> None:
     path = ort_static(source, tmp_path / "q.onnx", samples, **options)
-    found = fidelity_of(path, samples)
+    found = fidelity_of(SharedModel(path), samples)
     assert len(found.unsafe) == found.products == 5
     assert not found.portable
     assert found.saturated_db is not None
@@ -127,7 +128,7 @@ def test_the_fix_named_is_one(
         activation_type=oq.QuantType.QUInt8,
         reduce_range=True,
     )
-    found = fidelity_of(path, samples)
+    found = fidelity_of(SharedModel(path), samples)
     assert (found.products, found.unsafe, found.portable) == (5, (), True)
 
 
@@ -135,14 +136,14 @@ def test_int8_activations_of_qlinear_operators_are_multiplied_exactly(
     tmp_path: Path, source: Path, samples: list[dict[str, Array]]
 ) -> None:
     path = ort_static(source, tmp_path / "q.onnx", samples, quant_format=oq.QuantFormat.QOperator)
-    assert fidelity_of(path, samples).portable
+    assert fidelity_of(SharedModel(path), samples).portable
 
 
 def test_ranges_taken_at_run_time_are_seen(
     tmp_path: Path, source: Path, samples: list[dict[str, Array]]
 ) -> None:
     oq.quantize_dynamic(str(source), str(tmp_path / "q.onnx"))
-    found = fidelity_of(tmp_path / "q.onnx", samples)
+    found = fidelity_of(SharedModel(tmp_path / "q.onnx"), samples)
     assert len(found.unsafe) == 5
     assert found.saturated_db is not None
     layers = integer_layers(tmp_path / "q.onnx", samples, 8)
@@ -173,7 +174,9 @@ def test_what_quantizes_its_input_itself_is_judged_by_its_weights(
     tmp_path: Path, op_type: str
 ) -> None:
     path = save(_quantizes_itself(op_type), tmp_path / "m.onnx")
-    found = fidelity_of(path, [{"x": rng(0).normal(size=(3, 1, 16)).astype(np.float32)}])
+    found = fidelity_of(
+        SharedModel(path), [{"x": rng(0).normal(size=(3, 1, 16)).astype(np.float32)}]
+    )
     assert not found.portable
     assert found.saturated_db is None
     assert "what they read was not to be seen" in found.sentence
@@ -183,7 +186,7 @@ def test_without_samples_only_weights_are_judged(
     tmp_path: Path, source: Path, samples: list[dict[str, Array]]
 ) -> None:
     path = ort_static(source, tmp_path / "q.onnx", samples)
-    found = fidelity_of(path, [])
+    found = fidelity_of(SharedModel(path), [])
     assert (found.samples, found.saturated_db, found.plain_db) == (0, None, None)
     assert "was not measured" in found.sentence
 
@@ -191,7 +194,7 @@ def test_without_samples_only_weights_are_judged(
 def test_what_runs_only_optimized_is_said(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, source: Path, samples: list[dict[str, Array]]
 ) -> None:
-    from quantkit.runtime import taps
+    from quantkit.runtime import pieces, taps
     from quantkit.runtime.session import make_session
 
     def refusing(given: Any, *, level: int = 99, **options: Any) -> Any:
@@ -200,9 +203,9 @@ def test_what_runs_only_optimized_is_said(
         return make_session(given, level=level, **options)
 
     path = ort_static(source, tmp_path / "q.onnx", samples)
-    for module in (subject, taps):
+    for module in (pieces, taps):
         monkeypatch.setattr(module, "make_session", refusing)
-    found = fidelity_of(path, samples)
+    found = fidelity_of(SharedModel(path), samples)
     assert found.sentence.startswith("It does not run with optimization off, so that was not")
     assert "no kernel." in found.sentence
     assert "by how much was not measured: it does not run with optimization off" in found.sentence
@@ -213,7 +216,7 @@ def test_what_does_not_load_is_the_runtimes_error(tmp_path: Path) -> None:
     proto = matmul_model()
     proto.opset_import[0].version = 9999
     with pytest.raises(RUNTIME_ERRORS):
-        fidelity_of(save(proto, tmp_path / "m.onnx"), [])
+        fidelity_of(SharedModel(save(proto, tmp_path / "m.onnx")), [])
 
 
 def test_optimization_that_changes_a_file_is_told(tmp_path: Path) -> None:
@@ -225,7 +228,7 @@ def test_optimization_that_changes_a_file_is_told(tmp_path: Path) -> None:
                 onnx.numpy_helper.from_array(np.array([1, 0.1, 0.01, 5], np.float32), "ws")
             )
     x = {"x": rng().random((2, 4)).astype(np.float32) * 10}
-    found = fidelity_of(save(proto, tmp_path / "m.onnx"), [x])
+    found = fidelity_of(SharedModel(save(proto, tmp_path / "m.onnx")), [x])
     assert found.plain_db is not None
     assert found.plain_db < 20
     assert found.sentence.startswith("Optimization changes the outputs: they are ")
@@ -268,7 +271,7 @@ def test_the_reference_is_the_kernels_arithmetic(tmp_path: Path) -> None:
     assert layer.differing == (exact != clipped).sum() > 0
     noise = np.square((exact - clipped).astype(float)).sum() / np.square(exact.astype(float)).sum()
     assert layer.noise_db == pytest.approx(10 * np.log10(noise))
-    found = fidelity_of(path, [{"x": x}])
+    found = fidelity_of(SharedModel(path), [{"x": x}])
     assert found.saturated_db == pytest.approx(-10 * np.log10(noise))
 
 
@@ -289,11 +292,13 @@ def test_two_sessions_are_not_confused_by_labels(tmp_path: Path) -> None:
     proto.graph.output[0].CopyFrom(
         onnx.helper.make_tensor_value_info("y", onnx.TensorProto.INT64, None)
     )
-    found = fidelity_of(save(proto, tmp_path / "m.onnx"), [{"x": rng().random((3, 4), np.float32)}])
+    found = fidelity_of(
+        SharedModel(save(proto, tmp_path / "m.onnx")), [{"x": rng().random((3, 4), np.float32)}]
+    )
     assert (found.plain_db, found.plain_max, found.plain_flips) == (None, 0.0, None)
 
 
 def test_nothing_is_left_beside_the_model(tmp_path: Path, samples: list[dict[str, Array]]) -> None:
     shutil.copyfile(fashion_mnist().model, tmp_path / "m.onnx")
-    fidelity_of(tmp_path / "m.onnx", samples[:1])
+    fidelity_of(SharedModel(tmp_path / "m.onnx"), samples[:1])
     assert [p.name for p in tmp_path.iterdir()] == ["m.onnx"]

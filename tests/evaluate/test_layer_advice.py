@@ -9,6 +9,7 @@ from builders import run, sqnr
 from layer_cases import float_model, quantized, rescaled, weight_of
 
 from quantkit.evaluate.layers.ranking import layers_of
+from quantkit.evaluate.match.pair import ModelPair
 from quantkit.pipeline.forms.dynamic import dynamic
 from quantkit.pipeline.pipeline import static
 from quantkit.pipeline.record import StaticJob
@@ -28,7 +29,7 @@ def test_advice_keeps_its_promise_and_is_not_repeated(tmp_path: Path) -> None:
     source, feeds = float_model("cnn", tmp_path)
     job, few = StaticJob(source=source, data=feeds, options=COARSE), feeds[:4]
     static(job, tmp_path / "before.onnx")
-    found = layers_of(source, tmp_path / "before.onnx", few)
+    found = layers_of(ModelPair.of(source, tmp_path / "before.onnx"), few)
     best = found.advice[0]
     assert best.nodes == ("deep",)
     assert best.option == "--exclude deep"
@@ -40,7 +41,7 @@ def test_advice_keeps_its_promise_and_is_not_repeated(tmp_path: Path) -> None:
     )
     assert best.gain_db > 3
     assert after - before == pytest.approx(best.gain_db, abs=1.5)
-    again = layers_of(source, tmp_path / "after.onnx", few)
+    again = layers_of(ModelPair.of(source, tmp_path / "after.onnx"), few)
     assert not any("deep" in advice.nodes for advice in again.advice)
     assert not any("deep" in layer.fix for layer in again.layers)
 
@@ -51,7 +52,7 @@ def test_what_others_need_in_integers_is_not_promised_to_be_exact(tmp_path: Path
     coarse = StaticSettings(tensors=(TensorRule(tensor="r1", range=(0.0, 150.0)),))
     job, few = StaticJob(source=source, data=feeds, options=coarse), feeds[:4]
     static(job, tmp_path / "before.onnx")
-    found = layers_of(source, tmp_path / "before.onnx", few)
+    found = layers_of(ModelPair.of(source, tmp_path / "before.onnx"), few)
     before = output_db(source, tmp_path / "before.onnx", few)
     for advice in found.advice:
         static(replace(job, options=replace(coarse, exclude=advice.nodes)), tmp_path / "after.onnx")
@@ -66,7 +67,7 @@ def test_layers_are_tried_together_where_none_is_enough(tmp_path: Path) -> None:
     candidate = quantized("qdq", source, tmp_path, feeds)
     for node in ("wide", "narrow"):
         candidate = rescaled(candidate, candidate, f"{weight_of(source, node)}_scale", 1.3)
-    first, both = layers_of(source, candidate, feeds[:3]).advice
+    first, both = layers_of(ModelPair.of(source, candidate), feeds[:3]).advice
     assert len(first.nodes) == 1
     assert {"wide", "narrow"} <= set(both.nodes)
     assert both.gain_db > first.gain_db + 1
@@ -74,7 +75,7 @@ def test_layers_are_tried_together_where_none_is_enough(tmp_path: Path) -> None:
 
 def test_a_good_model_gets_no_advice(tmp_path: Path) -> None:
     source, feeds = float_model("fashion", tmp_path)
-    found = layers_of(source, quantized("qdq", source, tmp_path, feeds), feeds[:3])
+    found = layers_of(ModelPair.of(source, quantized("qdq", source, tmp_path, feeds)), feeds[:3])
     assert found.advice == ()
     assert not any(layer.fix for layer in found.layers)
 
@@ -85,9 +86,9 @@ def test_what_a_dynamic_file_excluded_is_not_advised_and_other_tools_get_no_flag
     source, feeds = float_model("cnn", tmp_path)
     ort = quantized("ort qdq u8", source, tmp_path, feeds)
     worse = rescaled(ort, tmp_path / "worse.onnx", f"{weight_of(source, 'deep')}_scale", 4)
-    best = layers_of(source, worse, feeds[:3]).advice[0]
+    best = layers_of(ModelPair.of(source, worse), feeds[:3]).advice[0]
     assert (best.nodes, best.option) == (("deep",), "")
     assert best.sentence.startswith("Keep deep in float: +")
     dynamic(source, tmp_path / "d.onnx", DynamicSettings(exclude=("deep",)))
-    found = layers_of(source, tmp_path / "d.onnx", feeds[:3])
+    found = layers_of(ModelPair.of(source, tmp_path / "d.onnx"), feeds[:3])
     assert not any("deep" in advice.nodes for advice in found.advice)

@@ -11,6 +11,7 @@ from onnx import TensorProto, helper
 
 from quantkit.evaluate.layers import ranking as module
 from quantkit.evaluate.layers.ranking import layers_of
+from quantkit.evaluate.match.pair import ModelPair
 from quantkit.result import Layer, Layers
 
 
@@ -53,7 +54,7 @@ def spliced(source: Path, candidate: Path, name: str) -> onnx.ModelProto:
 def test_alone_is_what_brute_force_says(kind: str, tmp_path: Path) -> None:
     source, feeds = float_model("cnn", tmp_path)
     candidate = quantized(kind, source, tmp_path, feeds)
-    found = by_node(layers_of(source, candidate, feeds[:1]))
+    found = by_node(layers_of(ModelPair.of(source, candidate), feeds[:1]))
     expected = run(source, feeds[0], optimize=False)[0]
     for name in ("stem", "wide", "deep", "narrow", "add"):
         actual = run(spliced(source, candidate, name), feeds[0], optimize=False)[0]
@@ -64,7 +65,7 @@ def test_noise_of_layers_adds_up_to_about_that_of_the_model(tmp_path: Path) -> N
     """Small errors are independent: powers add."""
     source, feeds = float_model("fashion", tmp_path)
     candidate = quantized("qdq", source, tmp_path, feeds)
-    found = layers_of(source, candidate, feeds)
+    found = layers_of(ModelPair.of(source, candidate), feeds)
     total = sum(10 ** (-(x.alone_db or np.inf) / 10) for x in found.layers)
     logits = by_node(found)["fc2"].accumulated_db
     assert logits == pytest.approx(-10 * np.log10(total), abs=4)
@@ -73,19 +74,19 @@ def test_noise_of_layers_adds_up_to_about_that_of_the_model(tmp_path: Path) -> N
 def test_equalized_and_smoothed_channels_are_no_error(tmp_path: Path) -> None:
     source, feeds = float_model("cnn", tmp_path)
     for kind in ("qdq", "qoperator"):
-        found = layers_of(source, quantized(kind, source, tmp_path, feeds), feeds[:2])
+        found = layers_of(ModelPair.of(source, quantized(kind, source, tmp_path, feeds)), feeds[:2])
         assert min(x.local_db or np.inf for x in found.layers) > 30
         assert min(x.accumulated_db or np.inf for x in found.layers) > 25
 
 
 def test_the_float_model_itself_has_no_layers(tmp_path: Path) -> None:
     source, feeds = float_model("cnn", tmp_path)
-    assert layers_of(source, source, feeds[:2]) == Layers(layers=(), samples=2)
+    assert layers_of(ModelPair.of(source, source), feeds[:2]) == Layers(layers=(), samples=2)
 
 
 def test_no_samples_no_layers(tmp_path: Path) -> None:
     source, _ = float_model("cnn", tmp_path)
-    assert layers_of(source, source, []) == Layers(layers=(), samples=0)
+    assert layers_of(ModelPair.of(source, source), []) == Layers(layers=(), samples=0)
 
 
 def encoder() -> tuple[onnx.ModelProto, list[Feeds]]:
@@ -116,7 +117,7 @@ def encoder() -> tuple[onnx.ModelProto, list[Feeds]]:
 def test_products_and_tables_of_an_encoder(kind: str, tmp_path: Path) -> None:
     proto, feeds = encoder()
     source = save(proto, tmp_path / "encoder.onnx")
-    found = layers_of(source, quantized(kind, source, tmp_path, feeds), feeds)
+    found = layers_of(ModelPair.of(source, quantized(kind, source, tmp_path, feeds)), feeds)
     assert not found.note
     # onnxruntime's dynamic product reads the integers of the table: one layer.
     expected = {"first", "MatMul"} | ({"lookup"} if kind != "ort dynamic" else set())
@@ -140,7 +141,9 @@ def test_an_lstm_is_one_layer(kind: str, tmp_path: Path) -> None:
     outputs = {"y": [1, 1, 128], "z": [5, 1, 1, 128]}
     source = save(model(graph(nodes, {"x": shape}, outputs, weights)), tmp_path / "lstm.onnx")
     feeds: list[Feeds] = [{"x": weight(*shape, seed=n, scale=1)} for n in range(3)]
-    (layer,) = layers_of(source, quantized(kind, source, tmp_path, feeds), feeds).layers
+    (layer,) = layers_of(
+        ModelPair.of(source, quantized(kind, source, tmp_path, feeds)), feeds
+    ).layers
     assert layer.node == "lstm"
     assert layer.op_type == "LSTM"
     assert layer.share == 1
@@ -149,7 +152,9 @@ def test_an_lstm_is_one_layer(kind: str, tmp_path: Path) -> None:
 
 def test_dynamic_convolutions_of_onnxruntime(tmp_path: Path) -> None:
     source, feeds = float_model("cnn", tmp_path)
-    found = layers_of(source, quantized("ort dynamic", source, tmp_path, feeds), feeds[:2])
+    found = layers_of(
+        ModelPair.of(source, quantized("ort dynamic", source, tmp_path, feeds)), feeds[:2]
+    )
     assert {"stem", "wide", "deep", "narrow", "head"} <= by_node(found).keys()
     assert min(x.local_db or 0 for x in found.layers) > 25
 
@@ -157,8 +162,8 @@ def test_dynamic_convolutions_of_onnxruntime(tmp_path: Path) -> None:
 def test_fewer_layers_than_there_are(tmp_path: Path) -> None:
     source, feeds = float_model("cnn", tmp_path)
     candidate = quantized("qdq", source, tmp_path, feeds)
-    every = layers_of(source, candidate, feeds[:1])
-    some = layers_of(source, candidate, feeds[:1], most=3)
+    every = layers_of(ModelPair.of(source, candidate), feeds[:1])
+    some = layers_of(ModelPair.of(source, candidate), feeds[:1], most=3)
     assert len(some.layers) == 3
     assert f"{len(every.layers) - 3} of {len(every.layers)} layers" in some.note
     worst = sorted(every.layers, key=lambda x: x.local_db or np.inf)[:3]
@@ -171,9 +176,9 @@ def test_groups_that_fit_into_memory_give_the_same(
     source, feeds = float_model("cnn", tmp_path)
     candidate = quantized("qdq", source, tmp_path, feeds)
     said: list[str] = []
-    once = layers_of(source, candidate, feeds[:2])
-    monkeypatch.setattr(module, "_MEMORY", 1)
-    many = layers_of(source, candidate, feeds[:2], progress=said.append)
+    once = layers_of(ModelPair.of(source, candidate), feeds[:2])
+    monkeypatch.setattr(module, "HELD", 1)
+    many = layers_of(ModelPair.of(source, candidate), feeds[:2], progress=said.append)
     assert len(said) == 2 + len(once.layers)
     for one, other in zip(once.layers, many.layers, strict=True):
         assert one.node == other.node
@@ -196,7 +201,7 @@ def test_layers_inside_an_if_are_named_in_the_note(tmp_path: Path) -> None:
     )
     source = save(model(parts), tmp_path / "if.onnx")
     feeds: list[Feeds] = [{"x": weight(4, 128, seed=n), "c": np.array(n == 1)} for n in range(2)]
-    found = layers_of(source, quantized("dynamic", source, tmp_path, feeds), feeds)
+    found = layers_of(ModelPair.of(source, quantized("dynamic", source, tmp_path, feeds)), feeds)
     assert "1 If, Loop or Scan" in found.note
     (layer,) = found.layers
     assert layer.node == "product"
@@ -217,7 +222,7 @@ def test_functions_are_looked_into(tmp_path: Path) -> None:
         model(parts, functions=[body], domains={"local": 1}, ir_version=8), tmp_path / "f.onnx"
     )
     feeds: list[Feeds] = [{"x": weight(4, 128)}]
-    found = layers_of(source, quantized("dynamic", source, tmp_path, feeds), feeds)
+    found = layers_of(ModelPair.of(source, quantized("dynamic", source, tmp_path, feeds)), feeds)
     assert [x.op_type for x in found.layers] == ["MatMul"]
 
 
@@ -231,7 +236,9 @@ def test_infinite_masks_and_values_that_are_no_numbers(tmp_path: Path) -> None:
     parts = graph(nodes, {"x": [4, 128], "c": [4, 128]}, {"y": [4, 128]}, weights, types=types)
     source = save(model(parts), tmp_path / "mask.onnx")
     feeds: list[Feeds] = [{"x": weight(4, 128), "c": rng().random((4, 128)) > 0.5}]
-    (layer,) = layers_of(source, quantized("dynamic", source, tmp_path, feeds), feeds).layers
+    (layer,) = layers_of(
+        ModelPair.of(source, quantized("dynamic", source, tmp_path, feeds)), feeds
+    ).layers
     assert 25 < (layer.alone_db or 0) < 80
 
 
@@ -245,6 +252,6 @@ def test_another_opset_and_external_data(tmp_path: Path) -> None:
     feeds = cnn_feeds(8)
     candidate = quantized("qdq", source, tmp_path, feeds)
     assert onnx.load(candidate).opset_import[0].version > 11
-    found = layers_of(source, candidate, feeds[:1])
+    found = layers_of(ModelPair.of(source, candidate), feeds[:1])
     assert "stem" in by_node(found)
     assert min(x.local_db or 0 for x in found.layers) > 30

@@ -17,6 +17,7 @@ from layer_cases import (
 )
 
 from quantkit.evaluate.layers.ranking import layers_of
+from quantkit.evaluate.match.pair import ModelPair
 
 Case = tuple[Path, Path, list[Feeds]]
 KINDS = ("qdq", "qoperator", "ort qdq u8", "ort qdq s8", "ort qoperator u8")
@@ -42,7 +43,7 @@ def test_wrong_scales_of_weights_are_found(
     source, candidate, feeds = cases[name, kind]
     scale = f"{weight_of(source, node)}_scale"
     worse = rescaled(candidate, tmp_path / "worse.onnx", scale, 4)
-    first = layers_of(source, worse, feeds).layers[0]
+    first = layers_of(ModelPair.of(source, worse), feeds).layers[0]
     assert first.node == node
     assert first.share > 0.9
     assert "their scale is wrong" in first.fix
@@ -57,7 +58,7 @@ def test_wrong_scales_of_activations_are_found(
     source, candidate, feeds = cases[name, kind]
     for scale, tensors in activation_scales(candidate):
         worse = rescaled(candidate, tmp_path / "worse.onnx", scale, 32)
-        first = layers_of(source, worse, feeds).layers[0]
+        first = layers_of(ModelPair.of(source, worse), feeds).layers[0]
         assert before_relu(source, first.tensor) & tensors, scale
         assert "calibrate again" in first.fix, scale
 
@@ -67,10 +68,12 @@ def test_steps_four_times_as_wide_cost_twelve_decibels(
     cases: dict[tuple[str, str], Case], kind: str, tmp_path: Path
 ) -> None:
     source, candidate, feeds = cases["cnn", kind]
-    before = {layer.tensor: layer for layer in layers_of(source, candidate, feeds).layers}
+    before = {
+        layer.tensor: layer for layer in layers_of(ModelPair.of(source, candidate), feeds).layers
+    }
     for scale in ("r1_scale", "r3_scale"):
         worse = rescaled(candidate, tmp_path / "worse.onnx", scale, 4)
-        found = layers_of(source, worse, feeds).layers
+        found = layers_of(ModelPair.of(source, worse), feeds).layers
         losses = [(before[x.tensor].input_db or 0) - (x.input_db or 0) for x in found]
         assert 8 < max(losses) < 16
 
@@ -81,7 +84,7 @@ def test_steps_four_times_as_wide_are_found_where_no_layer_was_bad(
     source, candidate, feeds = cases["fashion", "qdq"]
     for scale, tensors in activation_scales(candidate):
         worse = rescaled(candidate, tmp_path / "worse.onnx", scale, 4)
-        first = layers_of(source, worse, feeds).layers[0]
+        first = layers_of(ModelPair.of(source, worse), feeds).layers[0]
         assert before_relu(source, first.tensor) & tensors, scale
         assert first.alone_db is not None
         # Where even that leaves 40 dB there is nothing to mend.
@@ -90,7 +93,8 @@ def test_steps_four_times_as_wide_are_found_where_no_layer_was_bad(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_ranked_by_noise_and_shares_add_up(cases: dict[tuple[str, str], Case], kind: str) -> None:
-    found = layers_of(*cases["cnn", kind])
+    source, candidate, feeds = cases["cnn", kind]
+    found = layers_of(ModelPair.of(source, candidate), feeds)
     powers = [10 ** -((layer.alone_db or np.inf) / 10) for layer in found.layers]
     assert powers == sorted(powers, reverse=True)
     assert sum(layer.share for layer in found.layers) == pytest.approx(1)
@@ -100,4 +104,6 @@ def test_ranked_by_noise_and_shares_add_up(cases: dict[tuple[str, str], Case], k
 
 
 def test_the_same_files_give_the_same_numbers(cases: dict[tuple[str, str], Case]) -> None:
-    assert layers_of(*cases["cnn", "qdq"]) == layers_of(*cases["cnn", "qdq"])
+    source, candidate, feeds = cases["cnn", "qdq"]
+    first, again = (layers_of(ModelPair.of(source, candidate), feeds) for _ in range(2))
+    assert first == again

@@ -12,7 +12,8 @@ from layer_cases import cnn, float_model, quantized
 
 from quantkit.evaluate.layers.ranking import layers_of
 from quantkit.evaluate.match.correspondence import Correspondence, Match, Quantizer, correspondence
-from quantkit.evaluate.match.survey import same_form, survey
+from quantkit.evaluate.match.pair import ModelPair
+from quantkit.evaluate.match.regions import same_form
 from quantkit.model.graph.channel_factors import (
     KEY,
     Divisor,
@@ -43,7 +44,9 @@ def matched(reference: Path, candidate: Path) -> Correspondence:
 def test_what_is_matched_is_alike(name: str, kind: str, tmp_path: Path) -> None:
     """A Relu too many or too few, or a factor of channels forgotten, would leave a few dB."""
     source, feeds = float_model(name, tmp_path)
-    layers = layers_of(source, quantized(kind, source, tmp_path, feeds), feeds[:2]).layers
+    layers = layers_of(
+        ModelPair.of(source, quantized(kind, source, tmp_path, feeds)), feeds[:2]
+    ).layers
     found = [layer.accumulated_db for layer in layers if layer.accumulated_db is not None]
     assert len(found) >= 3
     assert min(found) > 25
@@ -114,8 +117,9 @@ def test_tensors_of_another_shape_are_left_out(tmp_path: Path) -> None:
         return model(graph(nodes, {"x": [2, 4]}, {"y": []}, weights))
 
     a, b = (save(linear(n), tmp_path / f"{n}.onnx") for n in (3, 5))
-    matches = matched(a, b).matches
-    theirs, ours = (survey(read_structure(p), matches, {"x": weight(2, 4)}) for p in (a, b))
+    pair = ModelPair.of(a, b)
+    matches = pair.tensors.matches
+    theirs, ours = (side.survey(matches, {"x": weight(2, 4)}) for side in pair.sides)
     assert {name: same_form(m, theirs, ours) for name, m in matches.items() if name != "x"} == {
         "m": False,
         "y": True,

@@ -16,6 +16,7 @@ from random_graphs import random_graph
 from quantkit import QInt8, quantize_dynamic, quantize_static
 from quantkit.deploy.view.facts import Box, Page
 from quantkit.deploy.view.fold import fold, nodes_in_order
+from quantkit.evaluate.match.pair import SharedModel
 from quantkit.model.graph.load import load
 from quantkit.pipeline.view import ViewOptions, view
 from quantkit.samples import __file__ as samples
@@ -61,7 +62,7 @@ def test_a_layer_is_its_product_with_what_follows() -> None:
 
 def test_conversions_and_weights_go_to_their_layer(tmp_path: Path) -> None:
     quantize_static(SAMPLE, tmp_path / "q.onnx", images())
-    page = view([SAMPLE, tmp_path / "q.onnx"])
+    page = view([SharedModel(SAMPLE), SharedModel(tmp_path / "q.onnx")])
     first, second = page.drawings
     names = [[b.name for b in d.boxes if b.role == "layer"] for d in (first, second)]
     assert set(names[1]) <= set(names[0])
@@ -80,7 +81,7 @@ def layers(page: Page, side: int = 0) -> dict[str, Box]:
 def test_a_dynamic_product_is_called_as_in_the_float_model(tmp_path: Path) -> None:
     base = save(matmul_model(), tmp_path / "m.onnx")
     quantize_dynamic(base, tmp_path / "q.onnx", QInt8)
-    found = layers(view([base, tmp_path / "q.onnx"]), 1)
+    found = layers(view([SharedModel(base), SharedModel(tmp_path / "q.onnx")]), 1)
     assert set(found) == {"mm"}
     assert found["mm"].op_type == "MatMulInteger"
     runs = found["mm"].runs
@@ -90,7 +91,7 @@ def test_a_dynamic_product_is_called_as_in_the_float_model(tmp_path: Path) -> No
 
 def test_a_float_model_alone_says_what_would_become_of_it(tmp_path: Path) -> None:
     base = save(conv_model(), tmp_path / "m.onnx")
-    page = view([base])
+    page = view([SharedModel(base)])
     planned = layers(page)["c1"].planned
     assert planned is not None
     assert planned.kind == "stored"
@@ -127,7 +128,7 @@ def test_scopes_come_from_names_of_nodes_or_of_weights(tmp_path: Path) -> None:
     ]
     weights = {name: weight(4, 4) for name in ("enc.0.q.weight", "enc.0.k.weight", "w")}
     proto = model(graph(nodes, {"x": ["N", 4]}, {"y": ["N", 4]}, weights))
-    found = layers(view([save(proto, tmp_path / "m.onnx")]))
+    found = layers(view([SharedModel(save(proto, tmp_path / "m.onnx"))]))
     assert found["n0"].scope == ("enc", "0")
     assert found["n2"].scope == ("enc", "0")
     assert found["/head/deep/out"].scope == ("head", "deep")
@@ -135,7 +136,7 @@ def test_scopes_come_from_names_of_nodes_or_of_weights(tmp_path: Path) -> None:
 
 def test_time_is_measured_where_it_is_asked_for(tmp_path: Path) -> None:
     base = save(conv_model(), tmp_path / "m.onnx")
-    timed = layers(view([base], ViewOptions(time=True)))
+    timed = layers(view([SharedModel(base)], ViewOptions(time=True)))
     assert sum(box.seconds or 0 for box in timed.values()) > 0
 
 
@@ -149,6 +150,6 @@ def test_a_box_is_shown_with_what_its_layer_makes_not_with_a_weight_that_it_rest
     ]
     held: dict[str, NDArray[Any]] = {"w": np.ones((4, 4), np.int8), "s": np.array(0.5, np.float32)}
     proto = model(graph(nodes, {"x": ["N", 3, 4]}, {"y": ["N", 3, 4]}, held))
-    page = view([save(proto, tmp_path / "m.onnx")])
+    page = view([SharedModel(save(proto, tmp_path / "m.onnx"))])
     makes = {box.name: [t.name for t in box.makes] for box in page.drawings[0].boxes}
     assert makes["one"] == ["a", "restored"]

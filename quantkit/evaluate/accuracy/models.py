@@ -25,11 +25,11 @@ from quantkit.data import (
 )
 from quantkit.data.fingerprint import digest
 from quantkit.errors import DataError, ModelError, RuntimeSupportError, UsageError
-from quantkit.runtime.session import RUNTIME_ERRORS, load_model, make_session, why_not_loaded
+from quantkit.evaluate.match.pair import NamedModel
+from quantkit.runtime.session import RUNTIME_ERRORS, why_not_loaded
 from quantkit.settings import DataSettings
 
 __all__ = [
-    "NamedModel",
     "OpenModel",
     "OutputSpec",
     "Source",
@@ -201,19 +201,6 @@ Extents = tuple[int | None, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NamedModel:
-    """A model to evaluate; the first of several is the float model.
-
-    Attributes:
-        name: Short, and unique among them.
-        path: The file.
-    """
-
-    name: str
-    path: Path
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OutputSpec:
     """One output as onnxruntime describes it. A free dimension is None.
 
@@ -259,7 +246,7 @@ def open_models(
         UsageError: A candidate has other inputs or outputs than float.
     """
     _check_names(models)
-    loaded = load_model(models[0].path)
+    loaded = models[0].loaded
     loaded.require_weights()
     inputs = inputs_of(loaded)
     opened = tuple(_open(model) for model in models)
@@ -319,11 +306,10 @@ def _check_names(models: Sequence[NamedModel]) -> None:
 
 def _open(model: NamedModel) -> OpenModel:
     try:
-        # Several sessions take turns: none may spin on the cores of the others.
-        session = make_session(str(model.path))
+        session = model.session
     except RUNTIME_ERRORS as e:
         # A file that is damaged or not there is told by `load`, in better words.
-        raise RuntimeSupportError(why_not_loaded(load_model(model.path), str(e))) from e
+        raise RuntimeSupportError(why_not_loaded(model.loaded, str(e))) from e
     outputs = tuple(
         OutputSpec(name=o.name, type=o.type, shape=_extents(o.shape)) for o in session.get_outputs()
     )

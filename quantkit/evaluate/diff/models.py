@@ -20,11 +20,9 @@ from quantkit.evaluate.diff.stored import dtype_name
 from quantkit.evaluate.diff.tensor_errors import TensorErrors, tensor_errors
 from quantkit.evaluate.diff.weights import WeightsDiff, weights_diff
 from quantkit.evaluate.match.nodes import base_name, pair_nodes
+from quantkit.evaluate.match.pair import ModelPair
 from quantkit.model.graph.load import LoadedModel
-from quantkit.model.graph.size import account
-from quantkit.model.graph.unpack import unpack
 from quantkit.model.ops.integer_ops import INTEGER_OPS, Role
-from quantkit.runtime.session import load_model
 from quantkit.runtime.synthetic_inputs import Feeds
 
 __all__ = ["Fixed", "ModelDiff", "ScaleChange", "ScalesDiff", "SizeChange", "compare_models"]
@@ -144,18 +142,8 @@ _DIGEST_SHOWN = 12
 _FOLLOWS = frozenset({"content", "seal"})
 
 
-def _header_changes(a: ir.Model, b: ir.Model) -> tuple[Change, ...]:
-    """Return the versions and metadata that differ."""
-    left, right = dict(_header(a)), dict(_header(b))
-    return _changes(left, right)
-
-
-def _port_changes(a: ir.Model, b: ir.Model) -> tuple[Change, ...]:
-    """Return the inputs and outputs that differ in type or shape, or are in one model only."""
-    return _changes(dict(_ports(a)), dict(_ports(b)))
-
-
 def _changes(left: Mapping[str, str], right: Mapping[str, str]) -> tuple[Change, ...]:
+    """Return the facts that differ, or that one model alone has."""
     return tuple(
         Change(what=key, a=_short(left.get(key, "")), b=_short(right.get(key, "")))
         for key in {**left, **right}
@@ -302,32 +290,32 @@ def compare_models(
         DataError: The models do not run on the samples.
     """
     progress("Reading both models")
-    first, second = load_model(a), load_model(b)
-    for loaded in (first, second):
-        unpack(loaded.model)  # weights as a runtime has them, not the nodes that make them
-    first.require_weights()
-    second.require_weights()
-    identical = _identical(first, second)
+    pair = ModelPair.of(a, b)
+    for model in pair.sides:
+        model.loaded.require_weights()
+    # Weights are compared as a runtime has them, not as the nodes that unpack them.
+    first, second = pair.a.unpacked, pair.b.unpacked
+    identical = _identical(pair.a.loaded, pair.b.loaded)
     progress("Matching nodes")
-    pairs = pair_nodes(first.model, second.model)
-    nodes = nodes_diff(first.model, second.model, pairs)
+    pairs = pair_nodes(first, second)
+    nodes = nodes_diff(first, second, pairs)
     progress("Comparing weights")
-    weights = weights_diff(first.model, second.model, pairs)
+    weights = weights_diff(first, second, pairs)
     errors = TensorErrors()
     if not identical:
         progress("Running both models")
-        errors = tensor_errors(first, second, samples, progress)
+        errors = tensor_errors(pair, samples, progress)
     return ModelDiff(
         a=str(a),
         b=str(b),
         identical=identical,
-        nbytes=(first.nbytes, second.nbytes),
-        header=_header_changes(first.model, second.model),
-        ports=_port_changes(first.model, second.model),
+        nbytes=(pair.a.loaded.nbytes, pair.b.loaded.nbytes),
+        header=_changes(dict(_header(first)), dict(_header(second))),
+        ports=_changes(dict(_ports(first)), dict(_ports(second))),
         nodes=nodes,
         weights=weights,
-        scales=_scales_diff(first.model, second.model),
-        sizes=_sizes(first, second),
+        scales=_scales_diff(first, second),
+        sizes=_sizes(pair),
         errors=errors,
     )
 
@@ -339,9 +327,9 @@ def _identical(a: LoadedModel, b: LoadedModel) -> bool:
     )
 
 
-def _sizes(a: LoadedModel, b: LoadedModel) -> tuple[SizeChange, ...]:
-    before = {part.cause: part.nbytes for part in account(a.source).parts}
-    after = {part.cause: part.nbytes for part in account(b.source).parts}
+def _sizes(pair: ModelPair) -> tuple[SizeChange, ...]:
+    before = {part.cause: part.nbytes for part in pair.a.accounts.parts}
+    after = {part.cause: part.nbytes for part in pair.b.accounts.parts}
     found = [
         SizeChange(cause=cause, a=before.get(cause, 0), b=after.get(cause, 0))
         for cause in {**before, **after}

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from quantkit.errors import DataError, ModelError
 from quantkit.evaluate.match.correspondence import Match, correspondence, made_by
 from quantkit.evaluate.match.nodes import base_name
-from quantkit.evaluate.match.survey import Noise, Survey, survey
+from quantkit.evaluate.match.noise import Noise
+from quantkit.evaluate.match.pair import HELD, ModelPair, Survey
 from quantkit.model.graph.channel_factors import read_divisors
-from quantkit.model.graph.load import LoadedModel
 from quantkit.model.ops.integer_ops import INTEGER_OPS, is_quantized
 from quantkit.runtime.check_result import run_float
 from quantkit.runtime.half_ports import widened_feeds
-from quantkit.runtime.pieces import Structure, part_of, read_structure
+from quantkit.runtime.pieces import Structure
 from quantkit.runtime.session import RUNTIME_ERRORS, first_line
 from quantkit.runtime.synthetic_inputs import Feeds
 
@@ -117,9 +117,7 @@ def _integers(a: Structure, b: Structure) -> Iterator[TensorPair]:
                 )
 
 
-_MEMORY = 512 << 20  # bytes of tensors that are held at once
-# Tensors that are compared at most. To look at their shapes takes longer than linearly: on a chain of 20,000 nodes 2.2 s
-# for 2,000 tensors and 22 s for 20,000, of which 16 s are the run of as many Shape nodes.
+# Tensors that are compared at most: a session that computes more of them takes longer than linearly.
 _TENSORS = 2000
 _REFUSED: tuple[type[Exception], ...] = (*RUNTIME_ERRORS, ModelError)
 
@@ -164,53 +162,49 @@ class TensorErrors:
 
 
 def tensor_errors(
-    a: LoadedModel, b: LoadedModel, samples: Sequence[Feeds], progress: Callable[[str], None]
+    pair: ModelPair, samples: Sequence[Feeds], progress: Callable[[str], None]
 ) -> TensorErrors:
     """Run both models and compare every tensor that corresponds.
 
     Args:
-        a: The first model, from a file.
-        b: The second model, from a file.
+        pair: The two models.
         samples: What both are run on, one run each.
         progress: Is told what is being done.
 
     Raises:
         DataError: A model does not run on the given samples.
     """
-    inputs = [{v.name for v in m.model.graph.inputs if not v.is_initializer()} for m in (a, b)]
+    inputs = [{v.name for v in m.model.graph.inputs if not v.is_initializer()} for m in pair.sides]
     if inputs[0] != inputs[1]:
         return TensorErrors(note="not run: the two models have other inputs")
     if samples:
         try:
-            return _compared(a, b, samples, progress, made_up=False)
+            return _compared(pair, samples, progress, made_up=False)
         except _REFUSED as e:
             raise DataError(f"The models do not both run on the data: {first_line(e)}") from e
     try:
-        reference = run_float(a)
+        reference = run_float(pair.a.loaded)
         if not reference.feeds:
             return TensorErrors(note=reference.note)
-        return _compared(a, b, [reference.feeds], progress, made_up=True)
+        return _compared(pair, [reference.feeds], progress, made_up=True)
     except _REFUSED as e:
         return TensorErrors(note=f"not run: {first_line(e)}")
 
 
 def _compared(
-    a: LoadedModel,
-    b: LoadedModel,
+    pair: ModelPair,
     samples: Sequence[Feeds],
     progress: Callable[[str], None],
     *,
     made_up: bool,
 ) -> TensorErrors:
-    assert a.path is not None  # noqa: S101 - models are compared as files
-    assert b.path is not None  # noqa: S101
-    models = read_structure(a.path), read_structure(b.path)
+    models = pair.a.structure, pair.b.structure
     samples = [widened_feeds(feeds) for feeds in samples]  # one of the two may take float16
     found = _tensor_pairs(*models)
     chosen, left_out = _chosen(found.pairs, models)
     errors = []
-    for group in _groups(chosen, models, samples[0]):
-        noises = _noises(group, models, samples, progress)
+    for group in _groups(chosen, pair, samples[0]):
+        noises = _noises(group, pair, samples, progress)
         errors += [
             TensorError(a=pair.a.candidate, b=pair.b.candidate, sqnr_db=noise.db)
             for pair, noise in zip(group, noises, strict=True)
@@ -243,18 +237,18 @@ def _chosen(
 
 
 def _groups(
-    pairs: Sequence[TensorPair], models: tuple[Structure, Structure], feeds: Feeds
+    pairs: Sequence[TensorPair], models: ModelPair, feeds: Feeds
 ) -> Iterator[list[TensorPair]]:
     """Yield pairs of floats of the same shape, as many at once as may be held in memory."""
-    left = survey(models[0], (p.a.candidate for p in pairs), feeds)
-    right = survey(models[1], (p.b.candidate for p in pairs), feeds)
+    left = models.a.survey((p.a.candidate for p in pairs), feeds)
+    right = models.b.survey((p.b.candidate for p in pairs), feeds)
     group: list[TensorPair] = []
     held = 0
     for pair in pairs:
         if not _comparable(pair, left, right):
             continue
         nbytes = left.nbytes(pair.a.candidate) + right.nbytes(pair.b.candidate)
-        if group and held + nbytes > _MEMORY:
+        if group and held + nbytes > HELD:
             yield group
             group, held = [], 0
         group.append(pair)
@@ -274,13 +268,13 @@ def _comparable(pair: TensorPair, left: Survey, right: Survey) -> bool:
 
 def _noises(
     group: Sequence[TensorPair],
-    models: tuple[Structure, Structure],
+    models: ModelPair,
     samples: Sequence[Feeds],
     progress: Callable[[str], None],
 ) -> list[Noise]:
     parts = (
-        part_of(models[0], list(dict.fromkeys(p.a.candidate for p in group)), {}),
-        part_of(models[1], list(dict.fromkeys(p.b.candidate for p in group)), {}),
+        models.a.inner(p.a.candidate for p in group),
+        models.b.inner(p.b.candidate for p in group),
     )
     noises = [Noise() for _ in group]
     for i, feeds in enumerate(samples):

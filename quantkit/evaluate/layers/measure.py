@@ -8,92 +8,64 @@ layer alone and y_x the float layer on quantized inputs:
 
 Then each y_l takes the place of y in the float model, and what comes out at the end is compared.
 
-What the rest of the float model makes of one tensor that is not what it was is a `Suffix`: the layers, in graph
-order, are split into a few runs. For each run there is one session of the float graph behind its first layer, in
-which each of its layers' tensors goes through a switch:
-
-    y' = If(select_i) then the tensor that is given, else y
-
-What lies before the run is fed with float's values. So a layer's error costs one run of what is behind it, and the
-reference (no switch on) comes from the same session: without an error the difference is exactly zero.
+The layers, in graph order, are split into a few runs. For each run there is one session of the float graph behind its
+first layer, in which the tensors of each layer can be replaced (`quantkit.evaluate.layers.switched`). What lies before
+the run is fed with float's values. So a layer's error costs one run of what is behind it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
 import numpy as np
-import onnx
-import onnx_ir as ir
 from numpy.typing import NDArray
 
+from quantkit.evaluate.layers.switched import Switched
 from quantkit.evaluate.match.correspondence import Match, Quantizer
+from quantkit.evaluate.match.noise import Noise
+from quantkit.evaluate.match.pair import ModelPair, Survey
 from quantkit.evaluate.match.regions import Read, Region
-from quantkit.evaluate.match.survey import Noise, Survey
-from quantkit.runtime.pieces import (
-    Kind,
-    Part,
-    Parts,
-    Structure,
-    declared,
-    part_of,
-    parts_of,
-    renamed,
-)
+from quantkit.runtime.pieces import Kind, Parts, Structure, parts_of
 
-__all__ = [
-    "Errors",
-    "Models",
-    "Seen",
-    "Suffix",
-    "given_as",
-    "measure",
-    "result_of",
-    "switch_of",
-    "switched",
-]
+__all__ = ["Errors", "Models", "Seen", "measure"]
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
 
 _RUNS = 8  # sessions at most
+_SHARING = 8  # layers of a session at least
 _MEMORY = 512 << 20  # bytes that their weights may take
-_BOOL = Kind(ir.DataType.BOOL, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Suffix:
-    """The float model behind a run of layers.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Models:
+    """The two models, what stands for what, and what their tensors are."""
 
-    Attributes:
-        layers: Their numbers.
-        tensors: The tensors of each.
-        part: The session.
-        outputs: The outputs of the model that depend on the layers, as the model calls them.
-        empty: What is given for tensors that are not switched.
-    """
+    pair: ModelPair
+    theirs: Survey  # of the float model
+    ours: Survey  # of the candidate
 
-    layers: tuple[int, ...]
-    tensors: Mapping[int, tuple[str, ...]]
-    part: Part
-    outputs: tuple[str, ...]
-    empty: Mapping[str, Array]
+    @property
+    def reference(self) -> Structure:
+        """The float model."""
+        return self.pair.a.structure
 
-    def run(
-        self, feeds: Mapping[str, Array], layer: int | None, given: Mapping[str, Array]
-    ) -> list[Array]:
-        """Run with the tensors of one layer replaced by those that are given; with those of none if it is None.
+    @property
+    def candidate(self) -> Structure:
+        """The quantized model."""
+        return self.pair.b.structure
 
-        Args:
-            feeds: What the rest of the model reads.
-            layer: Whose tensors are replaced; None: nobody's.
-            given: The tensors to put there, by name.
-        """
-        switches = {switch_of(i): np.asarray(i == layer) for i in self.layers}
-        chosen = self.tensors[layer] if layer is not None else ()
-        replaced = {given_as(name): given[name] for name in chosen}
-        return list(self.part.run(feeds, switches, {**self.empty, **replaced}).values())
+    @property
+    def matches(self) -> Mapping[str, Match]:
+        """The candidate's tensors that stand for one of the float model."""
+        return self.pair.tensors.matches
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The float model's outputs that hold floats."""
+        kinds = self.theirs.kinds
+        return tuple(o for o in self.reference.outputs if o in kinds and kinds[o].is_float)
 
 
 def _suffixes_of(
@@ -101,8 +73,8 @@ def _suffixes_of(
     layers: Sequence[tuple[str, ...]],
     available: Mapping[str, Kind],
     outputs: Sequence[str],
-) -> Iterator[Suffix]:
-    """Make the sessions.
+) -> Iterator[Switched]:
+    """Yield what the float model computes behind each run of layers.
 
     Args:
         model: The float model.
@@ -110,25 +82,17 @@ def _suffixes_of(
         available: All tensors whose values in the float model will be given, the layers' own among them.
         outputs: The outputs to look at.
     """
-    # Each layer's own suffix (what the model computes behind it) would be the cheapest run and a session per layer;
-    # one session for all would run the whole model for each layer. Between the two: as many sessions as fit into
-    # memory, each for a run of neighbouring layers, beginning where the first of them ends. What lies before is fed
-    # from the float run, which is made anyway. Empty arrays stand for what is not switched: onnxruntime wants every
-    # input fed.
-    fitting = max(1, min(_RUNS, _MEMORY // max(model.nbytes, 1), len(layers)))
-    for numbers in np.array_split(np.arange(len(layers)), fitting):
+    # Each layer's own suffix would be the cheapest run and a session per layer; one session for all would run the whole
+    # model for each layer. Between the two: a session for each run of neighbouring layers, beginning where the first of
+    # them ends, as many as fit into memory, if a few layers share the cost of loading it. What lies before is fed from
+    # the float run, which is made anyway.
+    fitting = min(_RUNS, _MEMORY // max(model.nbytes, 1), len(layers) // _SHARING)
+    for numbers in np.array_split(np.arange(len(layers)), max(1, fitting)):
         tensors = {int(i): layers[i] for i in numbers}
         behind = _behind(model, {name for names in tensors.values() for name in names})
         fed = {name: kind for name, kind in available.items() if name not in behind}
-        chosen = switched(model, tensors, available)
-        names = {name: result_of(name) for each in tensors.values() for name in each}
         reached = tuple(name for name in outputs if name in behind)
-        part = part_of(chosen, [names.get(name, name) for name in reached], fed, level=99)
-        empty = {
-            given_as(name): np.zeros((0,) * available[name].rank, available[name].dtype.numpy())
-            for name in names
-        }
-        yield Suffix(tuple(tensors), tensors, part, reached, empty)
+        yield Switched(model, tensors, available, reached, fed)
 
 
 def _behind(model: Structure, tensors: set[str]) -> set[str]:
@@ -138,77 +102,6 @@ def _behind(model: Structure, tensors: set[str]) -> set[str]:
         if not found.isdisjoint(read):
             found.update(name for name in node.output if name)
     return found
-
-
-def switched(
-    model: Structure, layers: Mapping[int, tuple[str, ...]], kinds: Mapping[str, Kind]
-) -> Structure:
-    """Return a model in which each layer's tensors go through a switch, fed as `switch_of` and `given_as` it.
-
-    Args:
-        model: The model.
-        layers: Tensors by the number of their layer.
-        kinds: Type and rank of each tensor.
-    """
-    owner = {name: i for i, names in layers.items() for name in names}
-    names = {name: result_of(name) for name in owner}
-    proto = onnx.ModelProto(ir_version=model.proto.ir_version)
-    proto.opset_import.extend(model.proto.opset_import)
-    proto.graph.initializer.extend(model.proto.graph.initializer)
-    proto.graph.input.extend(model.proto.graph.input)
-    proto.graph.input.extend(declared(switch_of(i), _BOOL) for i in layers)
-    proto.graph.input.extend(declared(given_as(name), kinds[name]) for name in owner)
-    for node in model.nodes:
-        proto.graph.node.append(renamed(node, names))
-        for name in node.output:
-            if name in owner:
-                proto.graph.node.append(_choice(name, owner[name], kinds[name]))
-    return replace(model, proto=proto)
-
-
-def _choice(name: str, layer: int, kind: Kind) -> onnx.NodeProto:
-    node = onnx.NodeProto(op_type="If", name=result_of(name))
-    node.input.append(switch_of(layer))
-    node.output.append(result_of(name))
-    for branch, source in (("then_branch", given_as(name)), ("else_branch", name)):
-        attribute = node.attribute.add(name=branch, type=onnx.AttributeProto.GRAPH)
-        copied = f"{branch}/{name}"
-        attribute.g.name = branch
-        attribute.g.node.add(op_type="Identity", input=[source], output=[copied])
-        attribute.g.output.append(declared(copied, kind))
-    return node
-
-
-def switch_of(layer: int) -> str:
-    """Return the name of a layer's switch."""
-    return f"switch/{layer}"
-
-
-def given_as(tensor: str) -> str:
-    """Return the name of the input that may stand for a tensor."""
-    return f"given/{tensor}"
-
-
-def result_of(tensor: str) -> str:
-    """Return the name of a tensor behind its switch."""
-    return f"switched/{tensor}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Models:
-    """The two models, what stands for what, and what their tensors are."""
-
-    reference: Structure
-    candidate: Structure
-    matches: Mapping[str, Match]
-    theirs: Survey  # of the float model
-    ours: Survey  # of the candidate
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """The float model's outputs that hold floats."""
-        kinds = self.theirs.kinds
-        return tuple(o for o in self.reference.outputs if o in kinds and kinds[o].is_float)
 
 
 @dataclass(slots=True)
@@ -273,7 +166,7 @@ def measure(
             per layer.
     """
     work = _Work(models, [Errors(region) for region in regions])
-    suffixes: list[Suffix] = []
+    suffixes: list[Switched] = []
     if alone:
         layers = [tuple(m.tensor for m in region.makes) for region in regions]
         suffixes = list(_suffixes_of(models.reference, layers, work.available(), models.outputs))
@@ -297,13 +190,11 @@ class _Work:
         self.back = self._backs(regions)
         tensors = [m.tensor for m in (*made, *self.fed.values())]
         self.taps = dict.fromkeys([*tensors, *(read.meant for read in self.back.values())])
-        reference, candidate = models.reference, models.candidate
-        inside = [name for name in self.taps if name in reference.maker]
-        self.floats: Part = part_of(reference, inside, {})
+        self.floats = models.pair.a.inner(self.taps)
         names = [m.candidate for m in made]
-        self.whole = part_of(candidate, names, {})
+        self.whole = models.pair.b.inner(names)
         kinds = models.ours.kinds
-        self.layers = parts_of(candidate, names, {b: kinds[b] for b in self.fed})
+        self.layers = parts_of(models.candidate, names, {b: kinds[b] for b in self.fed})
         self.inputs = self._inputs()
 
     def available(self) -> dict[str, Any]:
@@ -377,13 +268,10 @@ class _Work:
         divisor = match.divisor
         return back if divisor is None else back * divisor.shaped(back.ndim)
 
-    def replace(self, suffix: Suffix, values: Arrays, made: Arrays) -> None:
-        """Put what each layer of a run makes in its place, one after the other, and compare the outputs."""
-        outputs = suffix.outputs
-        expected = suffix.run(values, None, made)
+    def replace(self, suffix: Switched, values: Arrays, made: Arrays) -> None:
+        """Put the results of each layer of a run in their place, one layer after the other, and compare the outputs."""
+        expected = suffix.run(values)
         for layer in suffix.layers:
             alone = self.errors[layer].alone
-            for name, one, other in zip(
-                outputs, expected, suffix.run(values, layer, made), strict=True
-            ):
-                alone.setdefault(name, Noise()).add(one, other)
+            for name, other in suffix.run(values, [layer], made).items():
+                alone.setdefault(name, Noise()).add(expected[name], other)

@@ -7,19 +7,19 @@ What a layer's error comes from is said in one sentence.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
 from quantkit.evaluate.layers.measure import Errors, Models, Seen, measure
 from quantkit.evaluate.layers.trial import excluded_by, name_of, try_floats
-from quantkit.evaluate.match.correspondence import Quantizer, correspondence
-from quantkit.evaluate.match.regions import Read, Region
-from quantkit.evaluate.match.survey import find_layers, sqnr_of
+from quantkit.evaluate.match.correspondence import Quantizer
+from quantkit.evaluate.match.noise import sqnr_of
+from quantkit.evaluate.match.pair import HELD, ModelPair
+from quantkit.evaluate.match.regions import Read, Region, find_layers
 from quantkit.model.ops.integer_ops import INTEGER_OPS, Role
 from quantkit.result import Advice, Layer, Layers
-from quantkit.runtime.pieces import Structure, read_structure, subgraphs
+from quantkit.runtime.pieces import Structure, subgraphs
 
 __all__ = ["layers_of"]
 
@@ -127,15 +127,13 @@ def _held(op_type: str) -> Iterator[tuple[int, int]]:
 
 
 Feeds = Mapping[str, NDArray[Any]]
-_MEMORY = 512 << 20  # bytes of activations held at a time
 _COPIES = 4  # of each: float's, given, made, accumulated
 _QUIET = 1e-4  # of the signal's power, 40 dB: so little that nothing needs fixing
 _MATTERS = 0.05  # share of the noise from which on a layer is worth a fix; and not less than its even share
 
 
 def layers_of(
-    float_path: Path,
-    candidate: Path,
+    pair: ModelPair,
     samples: Sequence[Feeds],
     *,
     most: int = 200,
@@ -144,8 +142,7 @@ def layers_of(
     """Rank the quantized layers of a candidate by the noise that each alone brings to the outputs.
 
     Args:
-        float_path: The float model.
-        candidate: The quantized one, by whatever tool, as long as tensors keep their names.
+        pair: The float model and the quantized one, by whatever tool, as long as tensors keep their names.
         samples: Inputs of both.
         most: How many layers are looked at; with more, those that are locally worst on the first sample.
         progress: Told what is going on.
@@ -154,15 +151,13 @@ def layers_of(
         ModelError: A file cannot be read.
     """
     progress("Looking for layers")
-    reference, quantized = read_structure(float_path), read_structure(candidate)
-    found = correspondence(reference, quantized)
-    if not samples or not found.matches:
-        return Layers(layers=(), samples=len(samples), note=found.note)
-    regions, theirs, ours, dropped = find_layers(reference, quantized, found.matches, samples[0])
-    models = Models(
-        reference=reference, candidate=quantized, matches=found.matches, theirs=theirs, ours=ours
-    )
-    notes = [_unmatched(dropped), _hidden(quantized)]
+    note = pair.tensors.note
+    if not samples or not pair.tensors.matches:
+        return Layers(layers=(), samples=len(samples), note=note)
+    found = find_layers(pair, samples[0])
+    regions = found.regions
+    models = Models(pair=pair, theirs=found.theirs, ours=found.ours)
+    notes = [_unmatched(found.dropped), _hidden(pair.b.structure)]
     if len(regions) > most:
         progress(f"Looking at {len(regions)} layers")
         notes.append(
@@ -216,7 +211,7 @@ def _groups(models: Models, regions: Sequence[Region]) -> Iterator[list[Region]]
         tensors = {m.tensor for m in region.makes}
         tensors |= {models.matches[b].tensor for b in region.boundary}
         needed = _COPIES * sum(models.theirs.nbytes(t) for t in tensors)
-        if group and held + needed > _MEMORY:
+        if group and held + needed > HELD:
             yield group
             group, held = [], 0
         group.append(region)

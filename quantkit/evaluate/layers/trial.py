@@ -21,17 +21,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantkit.evaluate.layers.measure import (
-    Errors,
-    Models,
-    given_as,
-    result_of,
-    switch_of,
-    switched,
-)
+from quantkit.evaluate.layers.measure import Errors, Models
+from quantkit.evaluate.layers.switched import Switched
 from quantkit.evaluate.match.correspondence import Quantizer
+from quantkit.evaluate.match.noise import Noise, sqnr_of
 from quantkit.evaluate.match.regions import Region
-from quantkit.evaluate.match.survey import Noise, sqnr_of
 from quantkit.model.ops.float_ops import CLIPS, MATRIX_PRODUCTS
 from quantkit.model.provenance import KEY as PROVENANCE
 from quantkit.numerics.decibels import decibels
@@ -161,23 +155,13 @@ class _Trial:
         self.order = {region: place for place, region in enumerate(order)}
         self.regions = regions
         layers = {i: tuple(m.candidate for m in region.makes) for i, region in enumerate(regions)}
-        kinds = models.ours.kinds
-        self.names = {name: result_of(name) for made in layers.values() for name in made}
-        # onnxruntime wants every input fed, so what is not switched gets an array without elements, of the right rank
-        # and type.
-        self.empty = {
-            given_as(name): np.zeros((0,) * kinds[name].rank, kinds[name].dtype.numpy())
-            for name in self.names
-        }
-        ends = [o for o in models.outputs if o in models.candidate.outputs]
+        self.ends = [o for o in models.outputs if o in models.candidate.outputs]
         inside = [b for r in regions for b in r.boundary if b in models.candidate.maker]
-        self.ends = {o: self.names.get(o, o) for o in ends}
-        taps = dict.fromkeys([*self.ends.values(), *(self.names.get(b, b) for b in inside)])
-        graph = switched(models.candidate, layers, kinds)
-        self.whole: Part = part_of(graph, list(taps), {}, level=99)
+        taps = list(dict.fromkeys([*self.ends, *inside]))
+        self.whole = Switched(models.candidate, layers, models.ours.kinds, taps, {})
         self.rounded = self._shared_roundings(everyone)
         self.floats = [self._float(region) for region in regions]
-        self.reference = part_of(models.reference, models.outputs, {}, level=99)
+        self.reference = models.pair.a.whole(models.outputs)
         self.expected = [self.reference.run(feeds) for feeds in samples]
 
     def _shared_roundings(self, regions: Sequence[Region]) -> dict[str, tuple[Quantizer, int]]:
@@ -218,18 +202,18 @@ class _Trial:
         for feeds, expected in zip(self.samples, self.expected, strict=True):
             values = self._outputs(feeds, group)
             for name, noise in found.items():
-                noise.add(expected[name], values[self.ends[name]].astype(expected[name].dtype))
+                noise.add(expected[name], values[name].astype(expected[name].dtype))
         ratios = [noise.ratio for noise in found.values() if noise.comparable]
         return sum(ratios) / len(ratios) if ratios else 0.0
 
     def _outputs(self, feeds: Arrays, group: Collection[int]) -> dict[str, Array]:
-        given: dict[str, Array] = {}
-        switches = {switch_of(i): np.asarray(False) for i in range(len(self.regions))}
-        values = self.whole.run(feeds, switches, self.empty)
+        done: list[int] = []
+        replaced: dict[str, Array] = {}
+        values = self.whole.run(feeds)
         for i in sorted(group, key=self.order.__getitem__):
-            given |= self._run_float_layer(i, {**feeds, **values}, group)
-            switches[switch_of(i)] = np.asarray(True)
-            values = self.whole.run(feeds, switches, {**self.empty, **given})
+            replaced |= self._run_float_layer(i, {**feeds, **values}, group)
+            done.append(i)
+            values = self.whole.run(feeds, done, replaced)
         return values
 
     def _run_float_layer(
@@ -239,14 +223,14 @@ class _Trial:
         made = self.floats[layer].run(values, self._layer_inputs(layer, values, group))
         kinds = self.models.ours.kinds
         return {
-            given_as(m.candidate): m.given(made[m.tensor]).astype(kinds[m.candidate].dtype.numpy())
+            m.candidate: m.given(made[m.tensor]).astype(kinds[m.candidate].dtype.numpy())
             for m in self.regions[layer].makes
         }
 
     def _layer_inputs(self, layer: int, values: Arrays, group: Collection[int]) -> dict[str, Array]:
         kinds, found = self.models.theirs.kinds, {}
         for name in self.regions[layer].boundary:
-            match, value = self.models.matches[name], values[self.names.get(name, name)]
+            match, value = self.models.matches[name], values[name]
             quantizer, others = self.rounded.get(name, (None, 0))
             if quantizer is not None and others > sum(
                 name in self.regions[i].boundary for i in group
@@ -263,22 +247,17 @@ class _Trial:
         """
         feeds = self.samples[0]
         candidate = self.models.candidate
-        whole = part_of(candidate, candidate.outputs, {}, level=99)
+        whole = self.models.pair.b.whole(candidate.outputs)
         now, then = _seconds(whole, feeds), _seconds(self.reference, feeds)
         saved = max(0.0, 1 - now / then)
-        inside = self._values(
-            [r for i in range(len(self.regions)) for r in self._layers_read_only_by(i, regions)]
-        )
+        behind = [self._layers_read_only_by(i, regions) for i in range(len(self.regions))]
+        inside = self._values([region for several in behind for region in several])
         found = []
-        for i, region in enumerate(self.regions):
-            taken = sum(
-                self._float_seconds(r, inside)
-                for r in (region, *self._layers_read_only_by(i, regions))
-            )
+        for i, several in enumerate(behind):
+            parts = (self.floats[i], *map(self._float, several))
             # A part alone pays for its session: more than the whole it cannot take.
-            found.append(
-                (min(taken, then) * saved / now, self._weight(i) / max(candidate.nbytes, 1))
-            )
+            taken = min(sum(_seconds(part, inside) for part in parts), then)
+            found.append((taken * saved / now, self._weight(i) / max(candidate.nbytes, 1)))
         return found
 
     def _layers_read_only_by(self, layer: int, regions: Sequence[Region]) -> list[Region]:
@@ -297,11 +276,7 @@ class _Trial:
         """Return float's values in front of all layers, on the first sample."""
         regions = (*self.regions, *more)
         names = {self.models.matches[b].tensor for region in regions for b in region.boundary}
-        made = [name for name in names if name in self.models.reference.maker]
-        return {**self.samples[0], **part_of(self.models.reference, made, {}).run(self.samples[0])}
-
-    def _float_seconds(self, region: Region, values: Arrays) -> float:
-        return _seconds(self._float(region), values)
+        return {**self.samples[0], **self.models.pair.a.inner(names).run(self.samples[0])}
 
     def _weight(self, layer: int) -> float:
         """Return how many bytes more the layer's weights take in float than in 8 bits."""

@@ -5,19 +5,22 @@ float's values there, it is the layer alone: its weights, and the quantization o
 any quantization are no layers. A tensor that is only moved since it was quantized (Reshape, MaxPool, ...) ends no region.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import onnx
+from numpy.typing import NDArray
 from onnx import TensorProto
 
 from quantkit.evaluate.match.correspondence import Match, Quantizer, quantizer_of
+from quantkit.evaluate.match.pair import ModelPair, Survey
 from quantkit.model.ops.float_ops import CLIPS, SEEN_THROUGH
 from quantkit.model.ops.integer_ops import CONVERSIONS, is_quantized
 from quantkit.model.ops.weighted_ops import fact_of
 from quantkit.runtime.pieces import Structure
 
-__all__ = ["Read", "Region", "regions_of"]
+__all__ = ["Found", "Read", "Region", "find_layers", "same_form"]
 
 _NARROW = frozenset(
     {
@@ -89,7 +92,7 @@ class _Since:
 _NOTHING = _Since()
 
 
-def regions_of(
+def _regions_of(
     reference: Structure, candidate: Structure, matches: Mapping[str, Match]
 ) -> tuple[Region, ...]:
     """Return the quantized layers in the candidate's order. Linear in the number of nodes.
@@ -232,3 +235,70 @@ def _node(reference: Structure, tensor: str, fed: set[str]) -> int:
 def _is_product(reference: Structure, node: onnx.NodeProto) -> bool:
     table = node.op_type != "Gather" or node.input[0] not in reference.activations
     return table and fact_of(node.domain, node.op_type) is not None
+
+
+_ROUNDS = 4  # of leaving out tensors whose shapes differ
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The layers of a candidate.
+
+    Attributes:
+        regions: In the candidate's order.
+        theirs: What the float model's tensors are.
+        ours: What the candidate's are.
+        dropped: How many tensors have the name of a float tensor but another shape or type.
+    """
+
+    regions: tuple[Region, ...]
+    theirs: Survey
+    ours: Survey
+    dropped: int
+
+
+def find_layers(pair: ModelPair, feeds: Mapping[str, NDArray[Any]]) -> Found:
+    """Find the layers between tensors that have the same shape in both models.
+
+    Args:
+        pair: The float model and the candidate.
+        feeds: One sample.
+    """
+    reference = pair.a.structure
+    left, dropped = dict(pair.tensors.matches), 0
+    for _ in range(_ROUNDS):
+        regions = _regions_of(reference, pair.b.structure, left)
+        used = {name for region in regions for name in _names(region)}
+        ours = pair.b.survey(used, feeds)
+        meant = [read.meant for region in regions for read in region.reads]
+        wanted = (*(left[name].tensor for name in used), *meant, *reference.outputs)
+        theirs = pair.a.survey(wanted, feeds)
+        wrong = [name for name in used if not same_form(left[name], theirs, ours)]
+        if not wrong:
+            return Found(regions=regions, theirs=theirs, ours=ours, dropped=dropped)
+        dropped += len(wrong)
+        left = {name: match for name, match in left.items() if name not in wrong}
+    return Found(regions=(), theirs=theirs, ours=ours, dropped=dropped)
+
+
+def _names(region: Region) -> Iterable[str]:
+    return (*region.boundary, *(match.candidate for match in region.makes))
+
+
+def same_form(match: Match, theirs: Survey, ours: Survey) -> bool:
+    """Say whether the two tensors of a match have one shape, and types that can be compared.
+
+    Args:
+        match: A tensor of the candidate and its float one.
+        theirs: What the float model's tensors are.
+        ours: What the candidate's are.
+    """
+    shape = theirs.shapes.get(match.tensor)
+    if shape is None or shape != ours.shapes.get(match.candidate):
+        return False
+    if match.tensor not in theirs.kinds or match.candidate not in ours.kinds:
+        return False
+    if match.quantizer is not None or theirs.kinds[match.tensor].is_float:
+        floats = ours.kinds[match.candidate].is_float
+        return theirs.kinds[match.tensor].is_float and floats == (match.quantizer is None)
+    return theirs.kinds[match.tensor].dtype == ours.kinds[match.candidate].dtype

@@ -29,7 +29,8 @@ from quantkit.model.graph.load import LoadedModel
 from quantkit.model.provenance import model_digest, software
 from quantkit.numerics.decibels import decibels
 from quantkit.pipeline.calibrate import CalibrateOptions
-from quantkit.pipeline.evaluate import WRITTEN, EvaluateOptions, evaluate, write_evaluation
+from quantkit.pipeline.evaluate import EvaluateOptions, evaluate
+from quantkit.pipeline.evaluation_folder import WRITTEN, write_evaluation
 from quantkit.pipeline.measure import SWITCH
 from quantkit.pipeline.only_run import only_run
 from quantkit.pipeline.pipeline import prepare_model

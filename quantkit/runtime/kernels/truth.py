@@ -248,7 +248,7 @@ def fusion_of(path: Path) -> Fusion:
     Raises:
         An exception in `quantkit.runtime.session.RUNTIME_ERRORS`: onnxruntime does not load the model.
     """
-    ran = _ran(path)
+    ran = _ran(path, optimized_nodes(path))
     names = {
         id(kernel): label(product) for product, kernel, runs in ran.products if runs == "float"
     }
@@ -261,18 +261,27 @@ def fusion_of(path: Path) -> Fusion:
     )
 
 
-def runtime_of(path: Path) -> Runtime:
+def runtime_of(
+    path: Path,
+    model: ir.Model | None = None,
+    optimized: Sequence[onnx.NodeProto] | None = None,
+) -> Runtime:
     """Make a session as users do and say of every product how it runs, and of those in float why.
 
     The file's products come in its order, then kernels that cannot be traced back to one of them. Linear in the number
     of nodes.
 
+    Args:
+        path: The file.
+        model: What was loaded from it; None: it is loaded here.
+        optimized: The result of `optimized_nodes` for it; None: a session is made here.
+
     Raises:
         An exception in `quantkit.runtime.session.RUNTIME_ERRORS`: onnxruntime does not load the model.
         ModelError: quantkit does not read it.
     """
-    ran = _ran(path)
-    judged = list(_judged(path, ran))
+    ran = _ran(path, optimized_nodes(path) if optimized is None else optimized)
+    judged = list(_judged(load(path).model if model is None else model, ran))
     nodes = tuple(node for node, _ in judged)
     integer = sum(node.runs in {"integer", "dynamic"} for node in nodes)
     products = sum(node.runs != "gone" for node in nodes)
@@ -297,12 +306,11 @@ class _Ran:
             each kernel that multiplies and belongs to no product, as a product of its own.
     """
 
-    optimized: tuple[onnx.NodeProto, ...]
+    optimized: Sequence[onnx.NodeProto]
     products: tuple[tuple[onnx.NodeProto, onnx.NodeProto | None, Runs], ...]
 
 
-def _ran(path: Path) -> _Ran:
-    optimized = optimized_nodes(path)
+def _ran(path: Path, optimized: Sequence[onnx.NodeProto]) -> _Ran:
     origins = Origins(file_nodes(path), optimized)
     kernels, rest = _assigned(origins, optimized)
     dynamic = dynamic_tensors(optimized)
@@ -316,9 +324,8 @@ def _ran(path: Path) -> _Ran:
     return _Ran(optimized, tuple(found))
 
 
-def _judged(path: Path, ran: _Ran) -> Iterator[_Judged]:
+def _judged(model: ir.Model, ran: _Ran) -> Iterator[_Judged]:
     """Say of each product why it is float, if it is: only the file, with its weights, tells."""
-    model = load(path).model
     sites = _sites(model)
     readers = Readers()
     by_us = model.metadata_props.get("quantkit", "").endswith(" static")
