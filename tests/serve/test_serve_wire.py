@@ -19,12 +19,12 @@ import pytest
 import uvicorn
 from builders import graph, model, node, save, weight
 from serve_cases import ROOT, WAIT, Server, infer_body, linear, serving, slow, wait_for
-from starlette.responses import Response
 
+from quantkit.deploy.serve.app import make_app
 from quantkit.deploy.serve.calls import Calls
 from quantkit.deploy.serve.main import _listening
 from quantkit.deploy.serve.service import start_service
-from quantkit.deploy.serve.wire import Connection, infer_paths
+from quantkit.deploy.serve.wire import Connection
 from quantkit.settings import Recipe, ServeSettings
 
 X = np.random.default_rng(0).standard_normal((1, 8)).astype(np.float32)
@@ -120,16 +120,16 @@ def test_both_ways_answer_the_same(server: Server, name: str) -> None:
 
 @contextmanager
 def in_this_process(path: Path) -> Iterator[tuple[str, int]]:
-    """Serve with an application that knows no answer; yield the address."""
+    """Serve in a thread; yield the address."""
     settings = ServeSettings(port=0)
     service = start_service(path, settings, Recipe())
     listener = _listening(settings)
+    calls = Calls(service)
     config = uvicorn.Config(
-        Response(status_code=500),
-        http=partial(Connection, Calls(service)),  # type: ignore[arg-type]
+        make_app(calls),
+        http=partial(Connection, calls),  # type: ignore[arg-type]
         lifespan="off",
         log_config=None,
-        limit_concurrency=4,
     )
     running = uvicorn.Server(config)
     thread = Thread(target=running.run, kwargs={"sockets": [listener]})
@@ -143,19 +143,8 @@ def in_this_process(path: Path) -> Iterator[tuple[str, int]]:
         service.close()
 
 
-def test_the_short_way_needs_no_application(tmp_path: Path) -> None:
-    with (
-        in_this_process(linear(tmp_path)) as address,
-        socket.create_connection(address, WAIT) as sock,
-    ):
-        statuses = []
-        for chunked in (False, True):
-            sock.sendall(request(*REQUESTS["binary"], chunked=chunked))
-            statuses.append(answered(sock)[0])
-    assert statuses == [200, 500]
-
-
-def test_too_many_connections_are_told_so(tmp_path: Path) -> None:
+def test_too_many_connections_are_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quantkit.deploy.serve.wire._CONNECTIONS", 4)
     with in_this_process(linear(tmp_path)) as address, ExitStack() as stack:
         for _ in range(3):
             stack.enter_context(socket.create_connection(address, WAIT))
@@ -183,11 +172,12 @@ def test_connections_that_nobody_uses_are_closed(
     path = save(made, tmp_path / "linear.onnx")
     refused = b"POST /nothing HTTP/1.1\r\nContent-Length: 9\r\n\r\n"
     with in_this_process(path) as address:
-        for first, then in ((b"GET / HTTP/1.1\r\n\r\n", b"\r\n"), (refused, b"a"), (b"\r\n", b"")):
+        asked = b"GET / HTTP/1.1\r\n\r\n"
+        for first, then, status in ((asked, b"\r\n", 200), (refused, b"a", 404), (b"\r\n", b"", 0)):
             with socket.create_connection(address, WAIT) as sock:
                 sock.sendall(first)
                 if then:
-                    assert answered(sock)[0] == 500
+                    assert answered(sock)[0] == status
                     sock.sendall(then)
                 assert sock.recv(1) == b""
         with socket.create_connection(address, WAIT) as sock:
@@ -280,11 +270,6 @@ def test_requests_that_follow_without_end_are_not_kept(wired: Server) -> None:
         sock.shutdown(socket.SHUT_RDWR)
         thread.join(WAIT)
     assert grown < 60  # MB; all of them would take some hundred
-
-
-def test_a_name_that_is_written_in_two_ways_has_no_short_way() -> None:
-    assert infer_paths("a") == {b"/v2/models/a/infer", b"/v2/models/a/versions/1/infer"}
-    assert infer_paths("a b") == infer_paths("a/b\u00e4") == frozenset()
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000, 200_000])

@@ -695,7 +695,7 @@ drain_s = 0
 
 
 def test_a_missing_package_is_named(tmp_path: Path) -> None:
-    (tmp_path / "starlette.py").write_text("raise ModuleNotFoundError('no', name='starlette')")
+    (tmp_path / "uvicorn.py").write_text("raise ModuleNotFoundError('no', name='uvicorn')")
     done = subprocess.run(
         [sys.executable, "-m", "quantkit.deploy.serve", str(linear(tmp_path))],
         capture_output=True,
@@ -704,7 +704,7 @@ def test_a_missing_package_is_named(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 2
-    assert f"{install_command('serve')} (missing: starlette)" in done.stderr
+    assert f"{install_command('serve')} (missing: uvicorn)" in done.stderr
 
 
 def test_answers_are_sent_without_delay() -> None:
@@ -748,6 +748,6 @@ def test_a_server_imports_little(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     loaded = set(done.stdout.split())
-    assert {"starlette", "onnxruntime"} <= loaded
+    assert {"uvicorn", "onnxruntime"} <= loaded
     heavy = {"onnx", "onnx_ir", "scipy", "datasets", "typer", "rich", "jinja2", "PIL", "tokenizers"}
     assert loaded & heavy == set()

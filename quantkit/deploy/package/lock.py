@@ -30,7 +30,7 @@ SERVER = (
     "numpy",
     "onnxruntime",
     "prometheus-client",
-    "starlette",
+    "python-multipart",
     "uvicorn",
     "uvloop",
 )

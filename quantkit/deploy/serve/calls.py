@@ -16,7 +16,7 @@ from quantkit.deploy.serve.protocol import Array, RequestError, decoded, encoded
 from quantkit.deploy.serve.service import Loaded, Service
 
 __all__ = ["BINARY", "GONE", "HEADER", "JSON", "LARGE", "MODEL_VERSION", "MOST_HEADERS"]
-__all__ += ["SECURITY", "Call", "Calls", "header_length", "unexpected"]
+__all__ += ["SECURITY", "Call", "Calls", "caller_gone", "header_length", "unexpected"]
 
 JSON = "application/json"
 BINARY = "application/octet-stream"
@@ -65,7 +65,7 @@ class Call:
         """Take note that the caller has gone."""
         self.gone = True
         if self.give_up is not None:
-            self.give_up(_gone())
+            self.give_up(caller_gone())
 
 
 class Calls:
@@ -166,7 +166,7 @@ class Calls:
     async def _answered(self, call: Call, engine: Engine, feeds: Mapping[str, Array]) -> Answer:
         """Wait for a run, until time is over or the caller has gone."""
         if call.gone:
-            return Answer(outputs=None, error=_gone())
+            return Answer(outputs=None, error=caller_gone())
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Answer] = loop.create_future()
         job = Job(engine=engine, feeds=feeds, done=self._outbox.put, waiter=future)
@@ -244,7 +244,8 @@ def unexpected(error: Exception) -> RequestError:
     return RequestError(f"The server failed unexpectedly ({type(error).__name__}).", 500)
 
 
-def _gone() -> RequestError:
+def caller_gone() -> RequestError:
+    """Return why a request whose caller has gone is not answered."""
     return RequestError("The caller has gone.", GONE)
 
 

@@ -33,7 +33,6 @@ __all__ = ["main", "serve"]
 _LOOKS = 1.0  # seconds between looks at the model's file
 # Seconds; longer than balancers keep connections, so that they close them, and not we.
 _KEEP_ALIVE = 75
-_CONNECTIONS = 4096
 # Seconds until a thread that runs the model may interrupt the one that talks to callers. With Python's 0.005 it waits
 # that long several times a run when callers that were sent away come back at once: half as many are answered then.
 _SWITCH = 0.001
@@ -58,6 +57,7 @@ def serve(model: Path, recipe: Recipe) -> int:
         from quantkit.deploy.serve.calls import MOST_HEADERS, Calls
         from quantkit.deploy.serve.log import ForwardedWarnings, Log
         from quantkit.deploy.serve.service import start_service
+        from quantkit.deploy.serve.wire import Connection
     except ImportError as e:
         raise UsageError(
             f"Serving needs more packages: {install_command('serve')} (missing: {e.name})."
@@ -69,6 +69,7 @@ def serve(model: Path, recipe: Recipe) -> int:
         raise UsageError("A token is required and none is set: set QUANTKIT_TOKEN.")
     logging.getLogger().addHandler(ForwardedWarnings(Log(level=settings.log_level)))
     logging.captureWarnings(capture=True)
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of what clients send
     sys.setswitchinterval(_SWITCH)
     before = _stamp(model)  # a file that changes while it is loaded has changed
     with _stoppable(), _listening(settings) as listener:
@@ -78,7 +79,7 @@ def serve(model: Path, recipe: Recipe) -> int:
         calls = Calls(service)
         config = uvicorn.Config(
             make_app(calls),
-            http=_http(calls),
+            http=partial(Connection, calls),  # type: ignore[arg-type]
             ws="none",
             lifespan="off",
             log_config=None,
@@ -87,7 +88,6 @@ def serve(model: Path, recipe: Recipe) -> int:
             proxy_headers=False,
             timeout_keep_alive=_KEEP_ALIVE,
             timeout_graceful_shutdown=int(settings.limits.timeout_s) + 1,
-            limit_concurrency=_CONNECTIONS,
             h11_max_incomplete_event_size=MOST_HEADERS,
         )
         with _Watch(service, before):
@@ -134,31 +134,6 @@ def _listening(settings: ServeSettings) -> socket.socket:
         said = f"Cannot listen on {settings.host}:{settings.port}: {e.strerror or e}; choose --host or --port."
         raise as_os_error(OutputError(said), e) from e
     return found
-
-
-def _http(calls: Any) -> Any:
-    """Return how HTTP is read: by httptools where it is installed, else by uvicorn's own parser, in Python."""
-    try:
-        from quantkit.deploy.serve.wire import Connection
-    except ImportError:
-        return _plain_http()
-    return partial(Connection, calls)
-
-
-def _plain_http() -> Any:
-    from uvicorn.protocols.http.h11_impl import H11Protocol
-
-    class Plain(H11Protocol):
-        """uvicorn's own, which also answers callers that have stopped sending."""
-
-        def eof_received(self) -> bool:  # type: ignore[override]
-            cycle = self.cycle
-            if cycle is None or cycle.response_complete or cycle.more_body:
-                return False
-            cycle.keep_alive = False
-            return True
-
-    return Plain
 
 
 def _say_started(service: Any, listener: socket.socket) -> None:

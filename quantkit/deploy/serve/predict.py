@@ -32,13 +32,13 @@ from quantkit.errors import DataError, QuantkitError, UsageError
 from quantkit.settings import DataSettings, ImageSettings
 from quantkit.settings.record import carried_by
 
-__all__ = ["Feeds", "Predictor", "Sent", "Wanted", "answer", "parts_of", "predictor", "read_labels"]
+__all__ = ["Feeds", "Predictor", "Sent", "Wanted", "answer", "part_of", "predictor", "read_labels"]
 
 # Characters of a text: tokenizers read all of it before they cut it, at some megabytes a second or less.
 _LONGEST = 1 << 18
 _MOST_TEXTS = 256  # in one request
 _MOST_COLONS = 1 << 16
-_MOST_PARTS, _LONGEST_HEAD = 64, 1 << 14  # of a form; bytes of a part's headers
+_MOST_PARTS = 64  # of a form
 _SCORES = 2  # axes of an output that scores classes
 _TOP, _MOST_CLASSES = 5, 1000  # in an answer
 _JSON, _BYTES = "application/json", "application/octet-stream"
@@ -365,34 +365,43 @@ def _for_text(
     )
 
 
-def parts_of(content: bytes, boundary: bytes) -> Sent:
+def part_of(content: bytes, content_type: str) -> Sent:
     """Return the first file of a form (multipart/form-data), else its first field.
 
     Raises:
-        RequestError: It is no such form, or an empty one.
+        RequestError: It is not such a form, or an empty one.
     """
-    pieces = (b"\r\n" + content).split(b"\r\n--" + boundary, _MOST_PARTS + 2)
-    if len(pieces) > _MOST_PARTS + 2:
-        raise RequestError(f"The form has more than {_MOST_PARTS} parts: send one with the file.")
-    found = []
-    for piece in pieces[1:-1]:
-        head, blank, body = piece.partition(b"\r\n\r\n")
-        if not blank or len(head) > _LONGEST_HEAD:
-            raise RequestError("The form is damaged: a part has no empty line behind its headers.")
-        headers = {
-            key.strip().lower(): value.strip()
-            for key, _, value in (
-                line.partition(":") for line in head.decode("latin-1").splitlines()
-            )
-        }
-        is_file = "filename" in headers.get("content-disposition", "")
-        # Many clients send a file without saying what it is.
-        usual = _BYTES if is_file else "text/plain"
-        kind = headers.get("content-type", usual).partition(";")[0].strip().lower()
-        found.append((not is_file, Sent(kind=kind, content=body)))
-    if not found or not pieces[-1].startswith(b"--"):
+    from python_multipart.exceptions import FormParserError
+    from python_multipart.multipart import Field, File, FormParser, parse_options_header
+
+    found: list[Field | File] = []
+
+    def take(part: Field | File) -> None:
+        found.append(part)
+        if len(found) > _MOST_PARTS:
+            said = f"The form has more than {_MOST_PARTS} parts: send one with the file."
+            raise RequestError(said)
+
+    boundary = parse_options_header(content_type)[1].get(b"boundary")
+    if not boundary:
+        raise RequestError("The form has no boundary in its content type.")
+    in_memory = {"MAX_MEMORY_FILE_SIZE": len(content) + 1}
+    try:
+        form = FormParser("multipart/form-data", take, take, boundary=boundary, config=in_memory)
+        form.write(content)
+        form.finalize()
+    except FormParserError as e:
+        raise RequestError(f"The form is damaged: {_line(e)}.") from e
+    if not found:
         raise RequestError("The form is damaged or empty: send one part with the file.")
-    return min(found, key=lambda one: one[0])[1]
+    first = next((part for part in found if isinstance(part, File)), found[0])
+    if isinstance(first, File):  # many clients send a file without saying what it is
+        first.file_object.seek(0)
+        usual, sent = _BYTES, first.file_object.read()
+    else:
+        usual, sent = "text/plain", first.value or b""
+    kind = (first.content_type or usual).partition(";")[0].strip().lower()
+    return Sent(kind=kind, content=sent)
 
 
 def answer(

@@ -61,12 +61,16 @@ class RequestError(QuantkitError):
     Attributes:
         status: 400 and the like.
         retry_after: Seconds after which it may be tried again.
+        allow: The methods that the address takes, with 405.
     """
 
-    def __init__(self, text: str, status: int = 400, retry_after: int | None = None) -> None:
+    def __init__(
+        self, text: str, status: int = 400, retry_after: int | None = None, allow: str = ""
+    ) -> None:
         super().__init__(text)
         self.status = status
         self.retry_after = retry_after
+        self.allow = allow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
