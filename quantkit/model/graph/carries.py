@@ -18,11 +18,12 @@ from quantkit.model.graph.edit import (
     subgraphs_of,
     succeed,
 )
+from quantkit.model.ops.float_ops import REARRANGES
 
 __all__ = ["read_carried_constants"]
 
 # What moves the contents of a constant; folded later, where the result is no larger.
-_MOVES = ("Identity", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Slice", "Concat", "Cast")
+_MOVES = REARRANGES | {"Cast"}
 
 
 class _Carry(NamedTuple):

@@ -38,29 +38,44 @@ def half_view_of(model: ir.Model, kind: str, *, computed: bool = False) -> HalfV
     """
     if computed:
         infer_types(model)
-    own = list(model.graph)
-    floats = [*model.graph.inputs, *(v for node in own for v in node.outputs)]
     found = HalfView(
         view=view_of(model, read_weights=False),
         constants={c.tensor: c for c in _constants(model, kind)},
-        floats=tuple(v.name or "" for v in floats if _is_float(v) and not v.is_initializer()),
+        floats=tuple(_floats(model)),
         outputs=tuple(v.name or "" for v in model.graph.outputs),
         float_bytes=sum(_BYTES * t.size for t in _tensors(model) if t.dtype in _FLOATS),
     )
-    if not computed:
-        return found
+    return _with_nodes(found, model) if computed else found
+
+
+def _with_nodes(found: HalfView, model: ir.Model) -> HalfView:
+    """Describe the nodes of the main graph too; of those with subgraphs or unknown types only the names."""
     opset = opset_of(model)
-    holders = frozenset(node.name or "" for node in own if any(subgraphs_of(node)))
-    untyped = frozenset(node.name or "" for node in own if _is_untyped(node))
-    others = [node for node in own if node.name not in holders | untyped]
-    slots = {node.name or "": half_slots(node, opset) for node in others}
+    slots: dict[str, HalfSlots] = {}
+    sums: dict[str, int] = {}
+    holders, untyped = set(), set()
+    for node in model.graph:
+        name = node.name or ""
+        if any(subgraphs_of(node)):
+            holders.add(name)
+        if _is_untyped(node):
+            untyped.add(name)
+        if name in holders | untyped:
+            continue
+        if (own := half_slots(node, opset)) is not None:
+            slots[name] = own
+        if (summed := _summed(node)) is not None:
+            sums[name] = summed
     return replace(
-        found,
-        slots={name: one for name, one in slots.items() if one is not None},
-        holders=holders,
-        untyped=untyped,
-        sums={node.name or "": n for node in others if (n := _summed(node)) is not None},
+        found, slots=slots, sums=sums, holders=frozenset(holders), untyped=frozenset(untyped)
     )
+
+
+def _floats(model: ir.Model) -> Iterator[str]:
+    """Yield the float32 tensors of the main graph that are fed or computed."""
+    for value in (*model.graph.inputs, *(v for node in model.graph for v in node.outputs)):
+        if _is_float(value) and not value.is_initializer():
+            yield value.name or ""
 
 
 def _constants(model: ir.Model, kind: str) -> Iterator[FloatConstant]:

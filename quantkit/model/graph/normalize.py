@@ -5,27 +5,17 @@
 3. ``Identity(initializer)`` is that initializer: exporters write shared weights this way. So is a state that a Loop or Scan begins with
    and only hands on (`quantkit.model.graph.carries`).
 4. Node names are unique and not empty; no value has the name of another, in any graph.
-5. Weights that are assembled from constants are initializers (`fold_weights`).
+5. Weights that are assembled from constants are initializers (`quantkit.model.graph.fold`).
 6. Initializers are not graph inputs if the IR version is below 4, where they had to be listed
    (done before 2 to 5, which leave graph inputs alone).
 
 Nothing else changes: outputs are the same, bit for bit.
-
-Of 5: exporters cut, stack and turn weights at run time: recurrent layers as Slice, Concat, Unsqueeze of
-one matrix, linear layers as Transpose or Reshape, shared layers as Identity. Only data movement is
-folded; contents stay lazy and are moved when they are read. A source is folded only if it is then no
-longer needed, so that nothing is stored twice; results that are equal are stored once.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from hashlib import blake2b
-from types import MappingProxyType
-from typing import Any
+from collections.abc import Iterator
 
-import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 from onnx_ir.passes.common import InlinePass
 
 from quantkit.model.graph._wire import LIMIT
@@ -33,219 +23,15 @@ from quantkit.model.graph.carries import read_carried_constants
 from quantkit.model.graph.edit import (
     Names,
     add_initializer,
-    constant,
     discard,
     is_op,
     nodes_of,
     owner_of,
 )
-from quantkit.model.graph.mapping import lazy
+from quantkit.model.graph.fold import fold_weights
 from quantkit.model.ops.float_ops import PRODUCTS
 
-__all__ = ["fix_defaults", "fold_weights", "inline_functions", "lift_floats", "lift_weights"]
-__all__ += ["normalize"]
-
-Array = NDArray[Any]
-Attributes = Mapping[str, Any]
-_Known = dict[tuple[ir.Graph, bytes], ir.Value]
-
-
-def fold_weights(model: ir.Model, new_name: Callable[[str], str]) -> None:
-    """Fold data movement on constants, in place, in one pass over the nodes in order.
-
-    `new_name` returns a name like the one given that no initializer has.
-    """
-    known: _Known = {}
-    vanishing: dict[ir.Value, bool] = {}
-    for node in nodes_of(model):
-        if _is_movement(node) and all(_vanishes(v, vanishing) for v in _sources(node)):
-            _fold(node, known, new_name)
-
-
-def _is_movement(node: ir.Node) -> bool:
-    """Say whether the node only moves the contents of constants, at least one of them a weight."""
-    # Worth folding is only what is large and float: what exporters leave behind are transposed or reshaped weights,
-    # and every planner asks for a weight as an initializer. Small constants are axes and shapes, which onnxruntime
-    # folds as well. An output of the graph must keep its maker, and an external tensor that could not be found has no
-    # contents to move.
-    if node.op_type not in _MOVES or node.domain or len(node.outputs) != 1:
-        return False
-    out = node.outputs[0]
-    if not out.name or out.is_graph_output() or not node.inputs or node.inputs[0] is None:
-        return False
-    tensors = [constant(v) for v in node.inputs if v is not None]
-    return all(t is not None for t in tensors) and any(
-        t is not None and t.nbytes >= LIMIT and t.dtype is ir.DataType.FLOAT for t in tensors
-    )
-
-
-def _sources(node: ir.Node) -> list[ir.Value]:
-    """Return the inputs that are weights, not parameters such as axes."""
-    found = []
-    for value in node.inputs:
-        tensor = constant(value)
-        if value is not None and (tensor is None or tensor.nbytes >= LIMIT):
-            found.append(value)
-    return found
-
-
-def _vanishes(source: ir.Value, vanishing: dict[ir.Value, bool]) -> bool:
-    """Say whether a source is no longer needed once all data movement that reads it is folded.
-
-    That holds for all sources that share readers, or for none of them: a node that cannot be folded for the
-    sake of one of its sources keeps the others. `vanishing` remembers the answers, so each reader is looked
-    at once.
-    """
-    if source in vanishing:
-        return vanishing[source]
-    together, queue, needed = {source}, [source], False
-    while queue:
-        value = queue.pop()
-        readers = [use.node for use in value.uses()]
-        movers = [reader for reader in readers if _is_movement(reader)]
-        needed |= value.is_graph_output() or len(movers) < len(readers)
-        for mover in movers:
-            new = set(_sources(mover)) - together
-            together |= new
-            queue += new
-    vanishing.update(dict.fromkeys(together, not needed))
-    return not needed
-
-
-def _fold(
-    node: ir.Node,
-    known: _Known,
-    new_name: Callable[[str], str],
-) -> None:
-    tensors = [constant(v) for v in node.inputs]
-    attributes = {a.name: a.value for a in node.attributes.values()}
-    move = _MOVES[node.op_type]
-
-    def read() -> Array:
-        arrays = [None if t is None else t.numpy() for t in tensors]
-        return np.ascontiguousarray(move(arrays, attributes))
-
-    # The moved weight is never kept: `read` moves it anew each time, so that a weight of 2 GB is not in memory beside
-    # its source. Its shape must be known now, and comes from moving stand-ins. A node that contradicts its own shapes
-    # is left as it is: onnxruntime's message about it is better than any of ours. Sources go only when nobody reads
-    # them any more, in the graph that owns them, which may be an outer one.
-    first = next(t for t in tensors if t is not None)
-    try:
-        shape = _moved_shape(tensors, attributes, move)
-    except (IndexError, KeyError, ValueError):
-        return  # the node is wrong, and onnxruntime will say how
-    out = node.outputs[0]
-    folded = lazy(read, first.dtype, shape, out.name)
-    inputs = [v for v in node.inputs if v is not None]
-    replacement = _registered(node, folded, known, new_name)
-    out.replace_all_uses_with(replacement)
-    discard(node)
-    for value in inputs:
-        if not value.uses() and value.is_initializer() and value.graph is not None and value.name:
-            value.graph.initializers.pop(value.name, None)
-
-
-def _moved_shape(
-    tensors: Sequence[ir.TensorProtocol | None],
-    attributes: Attributes,
-    move: Callable[[Sequence[Array | None], Attributes], Array],
-) -> tuple[int, ...]:
-    """Move stand-ins of one byte per element; small tensors are parameters and are read."""
-    stand_ins: list[Array | None] = []
-    for tensor in tensors:
-        if tensor is None or tensor.nbytes < LIMIT:
-            stand_ins.append(None if tensor is None else tensor.numpy())
-        else:
-            stand_ins.append(np.zeros(tuple(tensor.shape.numpy()), np.int8))
-    return tuple(int(n) for n in move(stand_ins, attributes).shape)
-
-
-def _registered(
-    node: ir.Node,
-    tensor: ir.LazyTensor,
-    known: _Known,
-    new_name: Callable[[str], str],
-) -> ir.Value:
-    """Return an initializer for the contents in the graph of the sources; equal contents share one.
-
-    Not in the node's own graph: if that is one branch of an If, the other branch could not read it.
-    """
-    owners = {v.graph for v in node.inputs if v is not None and v.is_initializer()}
-    graph = owners.pop() if len(owners) == 1 else owner_of(node)
-    assert isinstance(graph, ir.Graph)  # noqa: S101 - functions are inlined
-    digest = blake2b(tensor.tobytes(), digest_size=16)
-    digest.update(str(tensor.shape).encode())
-    key = (graph, digest.digest())
-    if key in known:
-        graph.register_initializer(known[key])  # it may have been folded away since
-        return known[key]
-    value = add_initializer(graph, new_name(node.outputs[0].name or "weight"), tensor)
-    known[key] = value
-    return value
-
-
-def _parameter(arrays: Sequence[Array | None], slot: int, attribute: Any) -> list[int] | None:
-    """Return a list of integers that older opsets hold in an attribute, newer ones in an input."""
-    if slot < len(arrays) and arrays[slot] is not None:
-        return [int(n) for n in np.asarray(arrays[slot]).reshape(-1)]
-    return None if attribute is None else [int(n) for n in attribute]
-
-
-def _data(arrays: Sequence[Array | None]) -> Array:
-    assert arrays[0] is not None  # noqa: S101 - the data input is required
-    return arrays[0]
-
-
-def _transpose(arrays: Sequence[Array | None], attributes: Attributes) -> Array:
-    return _data(arrays).transpose(attributes.get("perm"))
-
-
-def _reshape(arrays: Sequence[Array | None], attributes: Attributes) -> Array:
-    data, wanted = _data(arrays), _parameter(arrays, 1, attributes.get("shape")) or []
-    if not attributes.get("allowzero"):
-        wanted = [data.shape[i] if n == 0 else n for i, n in enumerate(wanted)]
-    return data.reshape(wanted)
-
-
-def _unsqueeze(arrays: Sequence[Array | None], attributes: Attributes) -> Array:
-    return np.expand_dims(_data(arrays), tuple(_parameter(arrays, 1, attributes.get("axes")) or ()))
-
-
-def _squeeze(arrays: Sequence[Array | None], attributes: Attributes) -> Array:
-    axes = _parameter(arrays, 1, attributes.get("axes"))
-    return np.squeeze(_data(arrays), None if axes is None else tuple(axes))
-
-
-def _slice(arrays: Sequence[Array | None], attributes: Attributes) -> Array:
-    data = _data(arrays)
-    starts = _parameter(arrays, 1, attributes.get("starts")) or []
-    ends = _parameter(arrays, 2, attributes.get("ends")) or []
-    axes = _parameter(arrays, 3, attributes.get("axes")) or list(range(len(starts)))
-    steps = _parameter(arrays, 4, None) or [1] * len(starts)
-    index = [slice(None)] * data.ndim
-    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        # An end before the first element means "to the front" when walking backwards.
-        stop = None if step < 0 and end < -data.shape[axis] else end
-        index[axis] = slice(start, stop, step)
-    return data[tuple(index)]
-
-
-def _concat(arrays: Sequence[Array | None], attributes: Attributes) -> Array:
-    return np.concatenate([a for a in arrays if a is not None], axis=attributes["axis"])
-
-
-_MOVES: Mapping[str, Callable[[Sequence[Array | None], Attributes], Array]] = MappingProxyType(
-    {
-        "Concat": _concat,
-        "Identity": lambda arrays, _: _data(arrays),
-        "Reshape": _reshape,
-        "Slice": _slice,
-        "Squeeze": _squeeze,
-        "Transpose": _transpose,
-        "Unsqueeze": _unsqueeze,
-    }
-)
-
+__all__ = ["fix_defaults", "inline_functions", "lift_floats", "lift_weights", "normalize"]
 
 KEEP_INPUTS = "QUANTKIT_KEEP_INPUTS"
 
@@ -269,7 +55,7 @@ def normalize(model: ir.Model) -> None:
             _drop_identity(node)
     _name_nodes(model)
     names = _name_values(model)
-    fold_weights(model, names.renew)
+    fold_weights(model, names)
 
 
 def fix_defaults(model: ir.Model, *, keep: bool = False) -> str:
@@ -371,21 +157,16 @@ def _name_values(model: ir.Model) -> Names:
     # fetches by it (inputs and outputs of the main graph), and the first of a name, what is computed before what is
     # stored. Names of initializers are held before any is renewed: a new one must not hit one that comes later.
     graphs = list(model.graphs())
-    others = [v for graph in graphs for v in _computed(graph) if v.name]
-    names = Names(value.name or "" for value in others)
-    names.hold(name for graph in graphs for name in graph.initializers)
-    stored = model.graph.initializers.values()
-    seen = {v.name or "" for v in stored if v.is_graph_input() or v.is_graph_output()}
-    for value in others:
+    computed = [value for graph in graphs for value in _computed(graph) if value.name]
+    stored = [value for graph in graphs for value in graph.initializers.values()]
+    main = model.graph.initializers.values()
+    public = [value for value in main if value.is_graph_input() or value.is_graph_output()]
+    names = Names(value.name or "" for value in (*computed, *stored))
+    seen: set[str | None] = set()
+    for value in dict.fromkeys((*public, *computed, *stored)):
         if value.name in seen:
             value.name = names.renew(value.name or "")
-        seen.add(value.name or "")
-    for graph in graphs:
-        for value in tuple(graph.initializers.values()):
-            public = graph is model.graph and (value.is_graph_input() or value.is_graph_output())
-            if not public and (not value.name or value.name in seen):
-                value.name = names.renew(value.name or "weight")
-            seen.add(value.name or "")
+        seen.add(value.name)
     return names
 
 

@@ -6,23 +6,20 @@ memory alone; contents are computed each time they are read.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
+from quantkit.model.graph.compute import Array, Computation
 from quantkit.model.graph.edit import add_initializer, constant, discard, is_op, value_names
 from quantkit.model.graph.mapping import lazy
+from quantkit.model.graph.opset import opset_of
+from quantkit.model.ops.integer_ops import BLOCKWISE, UNPACKS
 
 __all__ = ["STORED_BYTES", "unpack"]
-
-Array = NDArray[Any]
 
 STORED_BYTES = "quantkit.stored_bytes"
 """In `ir.Value.meta` of a constant that was packed: what it takes in the file."""
 
-_BLOCKS = frozenset({"MatMulNBits", "GatherBlockQuantized"})
 _SUFFIXES = ("_codes_plane0", "_codes")
 
 
@@ -50,7 +47,7 @@ def unpack(model: ir.Model) -> int:
     for graph in model.graphs():
         made: dict[ir.Value, _Made] = {}
         for node in graph:
-            found = _made(node, made)
+            found = _made(node, opset_of(model), made)
             if found is not None:
                 made[node.outputs[0]] = found
         count += sum(_replaced(graph, value, one, made, names.fresh) for value, one in made.items())
@@ -65,9 +62,9 @@ def unpack(model: ir.Model) -> int:
     return count
 
 
-def _made(node: ir.Node, known: Mapping[ir.Value, _Made]) -> _Made | None:
+def _made(node: ir.Node, opset: int, known: Mapping[ir.Value, _Made]) -> _Made | None:
     """Return how a node's result is computed from constants; None if it is not, or not by what packs weights."""
-    if not is_op(node, *_COMPUTED) or len(node.outputs) != 1:
+    if not is_op(node, *UNPACKS) or len(node.outputs) != 1:
         return None
     inputs = []
     for value in node.inputs:
@@ -77,9 +74,9 @@ def _made(node: ir.Node, known: Mapping[ir.Value, _Made]) -> _Made | None:
             return None
         inputs.append(own or _Made(tensor.numpy, tensor.dtype, frozenset({value}), False))  # type: ignore[union-attr]
     to = node.attributes.get_int("to", 0) if node.op_type == "Cast" else 0
-    compute = _COMPUTED[node.op_type]
+    compute = Computation(node, opset)
     return _Made(
-        lambda: compute(node, *(one.read() for one in inputs)),
+        lambda: compute(*(one.read() for one in inputs)),
         ir.DataType(to) if to else inputs[0].dtype,
         frozenset().union(*(one.sources for one in inputs)),
         node.op_type == "BitShift" or any(one.shifted for one in inputs),
@@ -95,7 +92,7 @@ def _replaced(
 ) -> bool:
     """Let nodes that compute something read a constant where they read what was put together."""
     readers = [u for u in value.uses() if not (u.node.outputs and u.node.outputs[0] in made)]
-    if not readers or not (one.shifted or any(u.node.op_type in _BLOCKS for u in readers)):
+    if not readers or not (one.shifted or any(u.node.op_type in BLOCKWISE for u in readers)):
         return False
     array = one.read()
     tensor = lazy(one.read, one.dtype, array.shape, None)
@@ -114,41 +111,3 @@ def _name(one: _Made) -> str:
             if name.endswith(suffix):
                 return f"{name.removesuffix(suffix)}_quantized"
     return f"{names[0]}_unpacked"
-
-
-def _shift(node: ir.Node, x: Array, by: Array) -> Array:
-    right = node.attributes.get_string("direction", "RIGHT") == "RIGHT"
-    return np.right_shift(x, by) if right else np.left_shift(x, by)
-
-
-def _cast(node: ir.Node, x: Array) -> Array:
-    return x.astype(ir.DataType(node.attributes["to"].as_int()).numpy())
-
-
-def _slice(_: ir.Node, x: Array, starts: Array, ends: Array, axes: Array | None = None) -> Array:
-    where = range(len(starts)) if axes is None else axes.tolist()
-    index = [slice(None)] * x.ndim
-    for axis, start, end in zip(where, starts.tolist(), ends.tolist(), strict=True):
-        index[axis] = slice(start, end)
-    return x[tuple(index)]
-
-
-def _reshape(_: ir.Node, x: Array, shape: Array) -> Array:
-    return x.reshape(shape.tolist())
-
-
-def _transpose(node: ir.Node, x: Array) -> Array:
-    return x.transpose(node.attributes.get_ints("perm", tuple(reversed(range(x.ndim)))))
-
-
-_COMPUTED: Mapping[str, Callable[..., Array]] = {
-    "Add": lambda _, a, b: a + b,
-    "BitShift": _shift,
-    "Cast": _cast,
-    "Mod": lambda _, a, b: np.mod(a, b),
-    "Mul": lambda _, a, b: a * b,
-    "Reshape": _reshape,
-    "Slice": _slice,
-    "Sub": lambda _, a, b: a - b,
-    "Transpose": _transpose,
-}

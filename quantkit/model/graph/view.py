@@ -1,11 +1,11 @@
 """Reads the planners' view off a graph, once, in time linear in its size."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import onnx_ir as ir
 
-from quantkit.model.graph.edit import owner_of, subgraphs_of
+from quantkit.model.graph.edit import is_op, owner_of, subgraphs_of
 from quantkit.model.graph.opset import opset_of
 from quantkit.model.ops import Kernel, OpFact, fact_of
 from quantkit.model.ops.view import Attributes, Constant, Node, View, Weight, WeightUse
@@ -43,30 +43,19 @@ def view_of(model: ir.Model, *, read_weights: bool = True) -> View:
     # of its channel meaningless. Nodes of subgraphs are listed too, in the order of the file, so that a plan can say
     # why they stay float; `outputs` are those of all graphs for the same reason: what a branch hands out is read by
     # somebody who is not in the list of its readers.
-    weights: dict[str, Weight] = {}
-    constants: dict[str, Constant] = {}
     held = [value for graph in model.graphs() for value in graph.initializers.values()]
-    for value in held:
-        tensor, name = value.const_value, value.name or ""
-        if tensor is None:
-            continue
-        ends = _ends(tensor, large=read_weights and _is_weight(tensor))
-        if _is_weight(tensor):
-            weights[name] = _weight(value, ends)
-        if not value.is_graph_input():
-            constants[name] = _constant(tensor, ends)
-    nodes: list[Node] = []
+    weights, constants = _held(held, read_weights=read_weights)
     holders: dict[ir.Graph, tuple[str, ...]] = {model.graph: ()}  # those around come first
-    producer: dict[str, int] = {}
+    nodes = []
+    for node in model.graph.all_nodes():
+        nodes.append(_node(node, weights, holders))
+        if is_op(node, "Constant"):
+            constants[node.outputs[0].name or ""] = _constant_of(node)
+    producer = {name: i for i, node in enumerate(nodes) for name in node.outputs if name}
     readers: dict[str, list[int]] = {}
-    for index, node in enumerate(model.graph.all_nodes()):
-        seen = _node(node, weights, holders)
-        nodes.append(seen)
-        producer.update({name: index for name in seen.outputs if name})
+    for index, seen in enumerate(nodes):
         for name in filter(None, seen.inputs):
             readers.setdefault(name, []).append(index)
-        if node.op_type == "Constant" and not node.domain:
-            constants[seen.outputs[0]] = _constant_of(node)
     return View(
         opset=opset_of(model),
         nodes=tuple(nodes),
@@ -80,6 +69,24 @@ def view_of(model: ir.Model, *, read_weights: bool = True) -> View:
         initializers=frozenset(v.name or "" for v in held),
         not_float=frozenset(_not_float(model)),
     )
+
+
+def _held(
+    values: Iterable[ir.Value], *, read_weights: bool
+) -> tuple[dict[str, Weight], dict[str, Constant]]:
+    """Return the weights and the constants among initializers, by name."""
+    weights: dict[str, Weight] = {}
+    constants: dict[str, Constant] = {}
+    for value in values:
+        tensor, name = value.const_value, value.name or ""
+        if tensor is None:
+            continue
+        ends = _ends(tensor, large=read_weights and _is_weight(tensor))
+        if _is_weight(tensor):
+            weights[name] = _weight(value, tensor, ends)
+        if not value.is_graph_input():
+            constants[name] = _constant(tensor, ends)
+    return weights, constants
 
 
 # What constants may be that are quantized; weights in float16 are widened before anybody looks (`quantkit.model.graph.half`).
@@ -120,9 +127,7 @@ def _constant_of(node: ir.Node) -> Constant:
     return _constant(tensor, _ends(tensor))
 
 
-def _weight(value: ir.Value, ends: tuple[float, float] | None) -> Weight:
-    tensor = value.const_value
-    assert tensor is not None  # noqa: S101 - it is known to hold a weight
+def _weight(value: ir.Value, tensor: ir.TensorProtocol, ends: tuple[float, float] | None) -> Weight:
     return Weight(
         tensor=value.name or "",
         shape=tuple(int(n) for n in tensor.shape.numpy()),

@@ -28,6 +28,7 @@ __all__ = [
     "NAMED",
     "NORMALIZES",
     "PRODUCTS",
+    "REARRANGES",
     "SEEN_THROUGH",
     "SELECTS",
     "Trait",
@@ -145,6 +146,10 @@ FIXED_RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
 # Of data movement, the input with a value that is put in beside those that are moved.
 FILL_SLOTS: Mapping[str, int] = MappingProxyType({"Pad": 2})
 
+# What exporters assemble weights with: the contents of constants in another order or shape.
+REARRANGES = frozenset(
+    {"Concat", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"}
+)
 
 # Operators that somebody may ask to be quantized, whether or not there is a way to do it.
 NAMED = frozenset(_TRAITS) | {

@@ -11,12 +11,14 @@ from types import MappingProxyType
 from typing import Any
 
 __all__ = [
+    "BLOCKWISE",
     "CONVERSIONS",
     "INTEGER_OPS",
     "INTEGER_PRODUCTS",
     "MICROSOFT",
     "QUANTIZED_PRODUCTS",
     "STATIC_OPS",
+    "UNPACKS",
     "IntegerOp",
     "Operand",
     "Role",
@@ -198,6 +200,14 @@ QUANTIZED_PRODUCTS = frozenset(
     row.float_op for row in STATIC_OPS.values() if row.role is Role.MULTIPLIES
 )
 """Float products that have a row with given scales: what runtimes make of them between DequantizeLinear."""
+
+BLOCKWISE = frozenset({"GatherBlockQuantized", "MatMulNBits"})
+"""They read weights in blocks of few bits, which a file may hold packed."""
+
+UNPACKS = frozenset(
+    {"Add", "BitShift", "Cast", "Mod", "Mul", "Reshape", "Slice", "Sub", "Transpose"}
+)
+"""They put packed bits together when a file is loaded (`quantkit.quantize.emit.packed`)."""
 
 _PREFIX = "QLinear"  # also of operators that newer runtimes have
 

@@ -13,14 +13,13 @@ Of what a graph computes from shapes, that which is certain is known (2).
 
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
 from quantkit.model.graph._wire import LIMIT
+from quantkit.model.graph.compute import REFUSALS, Array, Computation
 from quantkit.model.graph.edit import (
     Names,
     add_initializer,
@@ -108,17 +107,6 @@ _COMPUTED = """
     ReduceProd Reshape Sign Slice Sqrt Squeeze Sub Transpose Unsqueeze Where Xor
 """
 _FOLDED = _GROWING | frozenset(_COMPUTED.split())
-# What the reference implementation raises on nodes that are wrong, or of a version that it does not know.
-_REFUSALS = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
-Array = NDArray[Any]
 
 
 def constants(model: ir.Model) -> int:
@@ -206,11 +194,16 @@ def _computed(node: ir.Node, opset: int, room: _Room) -> Array | None:
         return None
     try:
         with np.errstate(all="raise", under="ignore"):
-            array = _run(node, opset)
+            array = Computation(node, opset)(*(_contents(v) for v in node.inputs))
         expected = _is_expected(array, node.outputs[0])
         return array if expected and room.takes(array.nbytes - _vanishing(node)) else None
-    except _REFUSALS:
+    except REFUSALS:
         return None
+
+
+def _contents(value: ir.Value | None) -> Array | None:
+    tensor = constant(value)
+    return None if tensor is None else tensor.numpy()
 
 
 def _may_pay(node: ir.Node, tensors: list[ir.TensorProtocol], room: _Room) -> bool:
@@ -243,24 +236,6 @@ def _is_tied(node: ir.Node, tensors: list[ir.TensorProtocol]) -> bool:
     source = node.inputs[0]
     several = source is not None and len(source.uses()) > 1
     return node.op_type == "Transpose" and several and tensors[0].size >= LEAST_TIED
-
-
-def _run(node: ir.Node, opset: int) -> Array:
-    """Compute one node, in a model of its own: a node alone would be read as of the newest opset."""
-    from onnx.reference import ReferenceEvaluator
-
-    proto = onnx.ModelProto(ir_version=onnx.IR_VERSION)
-    proto.opset_import.add(domain="", version=opset)
-    proto.graph.node.append(ir.serde.serialize_node(node))
-    feeds: dict[str, Any] = {}
-    for value in node.inputs:
-        tensor = constant(value)
-        if value is not None and value.name and tensor is not None and value.name not in feeds:
-            proto.graph.input.add(name=value.name)
-            feeds[value.name] = tensor.numpy()
-    proto.graph.output.add(name=node.outputs[0].name)
-    results: Any = ReferenceEvaluator(proto).run(None, feeds)
-    return np.asarray(results[0])
 
 
 def _is_expected(array: Array, out: ir.Value) -> bool:
