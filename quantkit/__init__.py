@@ -13,205 +13,115 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from quantkit._version import __version__
+from quantkit._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from quantkit.api.calibrate import calibrate
-    from quantkit.api.diff import diff_models, diff_results
-    from quantkit.api.dynamic import quantize_dynamic
-    from quantkit.api.evaluate import evaluate_models
-    from quantkit.api.export import export_model
-    from quantkit.api.float16 import quantize_float16
-    from quantkit.api.gate import GateVerdict, gate_result
-    from quantkit.api.optimize import optimize
-    from quantkit.api.package import package_model
-    from quantkit.api.report import ReportFiles, write_report
+    from quantkit.api.calibrate import calibrate as calibrate
+    from quantkit.api.diff import diff_models as diff_models, diff_results as diff_results
+    from quantkit.api.dynamic import quantize_dynamic as quantize_dynamic
+    from quantkit.api.evaluate import evaluate_models as evaluate_models
+    from quantkit.api.export import export_model as export_model
+    from quantkit.api.float16 import quantize_float16 as quantize_float16
+    from quantkit.api.gate import GateVerdict as GateVerdict, gate_result as gate_result
+    from quantkit.api.optimize import optimize as optimize
+    from quantkit.api.package import package_model as package_model
+    from quantkit.api.report import ReportFiles as ReportFiles, write_report as write_report
     from quantkit.api.static import (
-        load_prepared,
-        plan_prepared,
-        plan_static,
-        prepare_static,
-        quantize_static,
-        realize_plan,
-        save_prepared,
+        load_prepared as load_prepared,
+        plan_prepared as plan_prepared,
+        plan_static as plan_static,
+        prepare_static as prepare_static,
+        quantize_static as quantize_static,
+        realize_plan as realize_plan,
+        save_prepared as save_prepared,
     )
-    from quantkit.api.tune import tune
-    from quantkit.api.verify import verify_file
-    from quantkit.api.view import ViewFiles, view_model
-    from quantkit.api.weights import plan_weights, quantize_weights
-    from quantkit.calibration import Calibration
-    from quantkit.errors import QuantkitError
-    from quantkit.evaluate.accuracy.user_metric import MetricFunction, check_metric
-    from quantkit.evaluate.diff import ModelDiff, ResultDiff
-    from quantkit.pipeline.export import ExportResult
-    from quantkit.pipeline.inspect import Inspection, inspect_model
-    from quantkit.pipeline.optimize import check_pass
-    from quantkit.pipeline.package import Packaged
-    from quantkit.pipeline.prepare import Prepared
-    from quantkit.pipeline.result import QuantizeResult
-    from quantkit.pipeline.tune import Tuned
-    from quantkit.pipeline.verify_file import Attestation
-    from quantkit.quantize.plan import Plan
-    from quantkit.quantize.rewrite.simplify.plugins import ModelPass
-    from quantkit.result import Result, load_result
+    from quantkit.api.tune import tune as tune
+    from quantkit.api.verify import verify_file as verify_file
+    from quantkit.api.view import ViewFiles as ViewFiles, view_model as view_model
+    from quantkit.api.weights import (
+        plan_weights as plan_weights,
+        quantize_weights as quantize_weights,
+    )
+    from quantkit.calibration import Calibration as Calibration
+    from quantkit.errors import QuantkitError as QuantkitError
+    from quantkit.evaluate.accuracy.user_metric import (
+        MetricFunction as MetricFunction,
+        check_metric as check_metric,
+    )
+    from quantkit.evaluate.diff import ModelDiff as ModelDiff, ResultDiff as ResultDiff
+    from quantkit.pipeline.export import ExportResult as ExportResult
+    from quantkit.pipeline.inspect import Inspection as Inspection, inspect_model as inspect_model
+    from quantkit.pipeline.optimize import check_pass as check_pass
+    from quantkit.pipeline.package import Packaged as Packaged
+    from quantkit.pipeline.result import QuantizeResult as QuantizeResult
+    from quantkit.pipeline.prepare import Prepared as Prepared
+    from quantkit.pipeline.tune import Tuned as Tuned
+    from quantkit.pipeline.verify_file import Attestation as Attestation
+    from quantkit.quantize.plan import Plan as Plan
+    from quantkit.quantize.rewrite.simplify.plugins import ModelPass as ModelPass
+    from quantkit.result import Result as Result, load_result as load_result
     from quantkit.settings import (
-        BatchSettings,
-        DataSettings,
-        GateSettings,
-        ImageSettings,
-        LimitSettings,
-        NodeRule,
-        PackageSettings,
-        QdqSettings,
-        RecoverSettings,
-        ServeSettings,
-        ShadowSettings,
-        StaticSettings,
-        TensorRule,
-        TextSettings,
-        TuneSettings,
-        WeightsSettings,
+        BatchSettings as BatchSettings,
+        DataSettings as DataSettings,
+        GateSettings as GateSettings,
+        ImageSettings as ImageSettings,
+        LimitSettings as LimitSettings,
+        NodeRule as NodeRule,
+        PackageSettings as PackageSettings,
+        QdqSettings as QdqSettings,
+        RecoverSettings as RecoverSettings,
+        ServeSettings as ServeSettings,
+        ShadowSettings as ShadowSettings,
+        StaticSettings as StaticSettings,
+        TensorRule as TensorRule,
+        TextSettings as TextSettings,
+        TuneSettings as TuneSettings,
+        WeightsSettings as WeightsSettings,
     )
-    from quantkit.spec import QInt8, QuantType, QUInt8
+    from quantkit.spec import QInt8 as QInt8, QuantType as QuantType, QUInt8 as QUInt8
 
 # onnxruntime tells its makers of sessions, and keeps a number for this machine in the user's cache, unless this is set when
 # it is imported. Set it to 0 to opt in.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
-_HOME = {
-    "Attestation": "quantkit.pipeline.verify_file",
-    "BatchSettings": "quantkit.settings",
-    "Calibration": "quantkit.calibration",
-    "DataSettings": "quantkit.settings",
-    "ExportResult": "quantkit.pipeline.export",
-    "GateSettings": "quantkit.settings",
-    "GateVerdict": "quantkit.api.gate",
-    "ImageSettings": "quantkit.settings",
-    "Inspection": "quantkit.pipeline.inspect",
-    "LimitSettings": "quantkit.settings",
-    "MetricFunction": "quantkit.evaluate.accuracy.user_metric",
-    "ModelDiff": "quantkit.evaluate.diff",
-    "ModelPass": "quantkit.quantize.rewrite.simplify.plugins",
-    "NodeRule": "quantkit.settings",
-    "PackageSettings": "quantkit.settings",
-    "Packaged": "quantkit.pipeline.package",
-    "Plan": "quantkit.quantize.plan",
-    "Prepared": "quantkit.pipeline.prepare",
-    "QInt8": "quantkit.spec",
-    "QUInt8": "quantkit.spec",
-    "QuantType": "quantkit.spec",
-    "QuantizeResult": "quantkit.pipeline.pipeline",
-    "QuantkitError": "quantkit.errors",
-    "QdqSettings": "quantkit.settings",
-    "RecoverSettings": "quantkit.settings",
-    "ReportFiles": "quantkit.api.report",
-    "Result": "quantkit.result",
-    "ResultDiff": "quantkit.evaluate.diff",
-    "ServeSettings": "quantkit.settings",
-    "ShadowSettings": "quantkit.settings",
-    "StaticSettings": "quantkit.settings",
-    "TensorRule": "quantkit.settings",
-    "TextSettings": "quantkit.settings",
-    "TuneSettings": "quantkit.settings",
-    "Tuned": "quantkit.pipeline.tune",
-    "ViewFiles": "quantkit.api.view",
-    "WeightsSettings": "quantkit.settings",
-    "calibrate": "quantkit.api.calibrate",
-    "check_metric": "quantkit.evaluate.accuracy.user_metric",
-    "check_pass": "quantkit.pipeline.optimize",
-    "diff_models": "quantkit.api.diff",
-    "diff_results": "quantkit.api.diff",
-    "evaluate_models": "quantkit.api.evaluate",
-    "export_model": "quantkit.api.export",
-    "gate_result": "quantkit.api.gate",
-    "inspect_model": "quantkit.pipeline.inspect",
-    "load_prepared": "quantkit.api.static",
-    "load_result": "quantkit.result",
-    "optimize": "quantkit.api.optimize",
-    "package_model": "quantkit.api.package",
-    "plan_prepared": "quantkit.api.static",
-    "plan_static": "quantkit.api.static",
-    "plan_weights": "quantkit.api.weights",
-    "prepare_static": "quantkit.api.static",
-    "quantize_dynamic": "quantkit.api.dynamic",
-    "quantize_float16": "quantkit.api.float16",
-    "quantize_static": "quantkit.api.static",
-    "quantize_weights": "quantkit.api.weights",
-    "realize_plan": "quantkit.api.static",
-    "save_prepared": "quantkit.api.static",
-    "tune": "quantkit.api.tune",
-    "verify_file": "quantkit.api.verify",
-    "view_model": "quantkit.api.view",
-    "write_report": "quantkit.api.report",
+# Type checkers read the names above, Python these.
+_PUBLIC = {
+    "quantkit.api.calibrate": "calibrate",
+    "quantkit.api.diff": "diff_models diff_results",
+    "quantkit.api.dynamic": "quantize_dynamic",
+    "quantkit.api.evaluate": "evaluate_models",
+    "quantkit.api.export": "export_model",
+    "quantkit.api.float16": "quantize_float16",
+    "quantkit.api.gate": "GateVerdict gate_result",
+    "quantkit.api.optimize": "optimize",
+    "quantkit.api.package": "package_model",
+    "quantkit.api.report": "ReportFiles write_report",
+    "quantkit.api.static": "load_prepared plan_prepared plan_static prepare_static quantize_static realize_plan save_prepared",
+    "quantkit.api.tune": "tune",
+    "quantkit.api.verify": "verify_file",
+    "quantkit.api.view": "ViewFiles view_model",
+    "quantkit.api.weights": "plan_weights quantize_weights",
+    "quantkit.calibration": "Calibration",
+    "quantkit.errors": "QuantkitError",
+    "quantkit.evaluate.accuracy.user_metric": "MetricFunction check_metric",
+    "quantkit.evaluate.diff": "ModelDiff ResultDiff",
+    "quantkit.pipeline.export": "ExportResult",
+    "quantkit.pipeline.inspect": "Inspection inspect_model",
+    "quantkit.pipeline.optimize": "check_pass",
+    "quantkit.pipeline.package": "Packaged",
+    "quantkit.pipeline.result": "QuantizeResult",
+    "quantkit.pipeline.prepare": "Prepared",
+    "quantkit.pipeline.tune": "Tuned",
+    "quantkit.pipeline.verify_file": "Attestation",
+    "quantkit.quantize.plan": "Plan",
+    "quantkit.quantize.rewrite.simplify.plugins": "ModelPass",
+    "quantkit.result": "Result load_result",
+    "quantkit.settings": "BatchSettings DataSettings GateSettings ImageSettings LimitSettings NodeRule PackageSettings QdqSettings RecoverSettings ServeSettings ShadowSettings StaticSettings TensorRule TextSettings TuneSettings WeightsSettings",
+    "quantkit.spec": "QInt8 QUInt8 QuantType",
 }
+_HOME = {name: module for module, names in _PUBLIC.items() for name in names.split()}
 
-__all__ = [
-    "Attestation",
-    "BatchSettings",
-    "Calibration",
-    "DataSettings",
-    "ExportResult",
-    "GateSettings",
-    "GateVerdict",
-    "ImageSettings",
-    "Inspection",
-    "LimitSettings",
-    "MetricFunction",
-    "ModelDiff",
-    "ModelPass",
-    "NodeRule",
-    "PackageSettings",
-    "Packaged",
-    "Plan",
-    "Prepared",
-    "QInt8",
-    "QUInt8",
-    "QdqSettings",
-    "QuantType",
-    "QuantizeResult",
-    "QuantkitError",
-    "RecoverSettings",
-    "ReportFiles",
-    "Result",
-    "ResultDiff",
-    "ServeSettings",
-    "ShadowSettings",
-    "StaticSettings",
-    "TensorRule",
-    "TextSettings",
-    "TuneSettings",
-    "Tuned",
-    "ViewFiles",
-    "WeightsSettings",
-    "__version__",
-    "calibrate",
-    "check_metric",
-    "check_pass",
-    "diff_models",
-    "diff_results",
-    "evaluate_models",
-    "export_model",
-    "gate_result",
-    "inspect_model",
-    "load_prepared",
-    "load_result",
-    "optimize",
-    "package_model",
-    "plan_prepared",
-    "plan_static",
-    "plan_weights",
-    "prepare_static",
-    "quantize_dynamic",
-    "quantize_float16",
-    "quantize_static",
-    "quantize_weights",
-    "realize_plan",
-    "save_prepared",
-    "tune",
-    "verify_file",
-    "view_model",
-    "write_report",
-]
+__all__ = ["__version__", *sorted(_HOME)]  # noqa: PLE0604 - texts
 
 
 def __getattr__(name: str) -> Any:
@@ -223,4 +133,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return sorted(__all__)
