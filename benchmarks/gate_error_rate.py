@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from quantkit.evaluate.accuracy.average_precision import AveragePrecision, Found
 from quantkit.evaluate.accuracy.chunks import Chunk, Unit
-from quantkit.evaluate.accuracy.f1 import F1, Spearman
+from quantkit.evaluate.accuracy.classes import F1
 from quantkit.evaluate.accuracy.figures import Figure, Mean, Ratio, metrics_of
-from quantkit.evaluate.accuracy.scorers import NumberScorer
-from quantkit.evaluate.accuracy.words import Perplexity
+from quantkit.evaluate.accuracy.perplexity import Perplexity
+from quantkit.evaluate.accuracy.regression import NumberScorer, Spearman
 from quantkit.evaluate.gate.figures import Figure as Judged
 from quantkit.evaluate.gate.judge import judge_rule
 from quantkit.result import Rule
@@ -158,7 +158,7 @@ def _squares(
     now = np.where(rng.random(n) < nan * fail, np.nan, now)
     if n >= TRUTH:
         return _numbers(labels, before, now)
-    scorer = NumberScorer("y", 2, "mse")
+    scorer = NumberScorer("y", "mse")
     units = [Unit(name="", label=float(label), length=1) for label in labels]
     answers = [{"y": list(column[:, None])} for column in (before, now)]
     scorer.observe(Chunk(units=units, answers=answers))

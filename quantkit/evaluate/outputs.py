@@ -18,21 +18,17 @@ from quantkit.evaluate.accuracy.chunks import Runner
 from quantkit.evaluate.accuracy.drift import output_drifts
 from quantkit.evaluate.accuracy.figures import Figure, Indices, metrics_of
 from quantkit.evaluate.accuracy.measuring import Measuring
-from quantkit.evaluate.accuracy.models import (
+from quantkit.evaluate.accuracy.models import open_models, single_rows
+from quantkit.evaluate.accuracy.notes import notes_of
+from quantkit.evaluate.accuracy.samples import (
     Source,
-    open_models,
+    calibrated_places,
     open_source,
-    single_rows,
-)
-from quantkit.evaluate.accuracy.notes import (
-    calibrated_samples,
-    notes_of,
     recorded_digests,
-    sentence_of,
-    slices_of,
-    unlabelled_sentence,
 )
+from quantkit.evaluate.accuracy.slices import slices_of
 from quantkit.evaluate.accuracy.user_metric import import_metric
+from quantkit.evaluate.accuracy.wording import sentence_of, unlabelled_sentence
 from quantkit.evaluate.match.pair import NamedModel
 from quantkit.result import DataSource, Drift, Metric
 from quantkit.runtime.runs import row_trial
@@ -130,7 +126,7 @@ def measure_outputs(
     trial = row_trial(lambda: opened[0].session)
     source, told = _opened(data, rows, settings, options, models, trial)
     source = replace(source, only=options.only)
-    known = _calibrated(models, source)
+    known = {m.name: calibrated_places(m.path, source) for m in models[1:]}
     if options.hold_out:
         source = _held_out(source, frozenset().union(*known.values()), options)
     monitor.data_found(source.description)
@@ -230,12 +226,6 @@ def _told_images(models: Sequence[NamedModel]) -> dict[str, ImageSettings]:
             if carried is not None and carried.data.image != ImageSettings():
                 found[model.name] = carried.data.image
     return found
-
-
-def _calibrated(models: Sequence[NamedModel], source: Source) -> dict[str, frozenset[int]]:
-    """Return the samples that candidates were calibrated with, as far as known."""
-    name, available = source.fingerprint(), source.available
-    return {m.name: calibrated_samples(m.path, name, available) for m in models[1:]}
 
 
 def _measured(

@@ -6,7 +6,7 @@ from builders import Array, rng
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantkit.evaluate.accuracy.decisions import Decider
+from quantkit.evaluate.accuracy.classes import Decider
 from quantkit.evaluate.accuracy.drift import Flat, OutputTally, floored_db, output_drifts
 
 

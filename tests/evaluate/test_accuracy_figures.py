@@ -9,15 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from quantkit.evaluate.accuracy.f1 import F1, Spearman
+from quantkit.evaluate.accuracy.classes import F1
 from quantkit.evaluate.accuracy.figures import Mean, metrics_of
-from quantkit.evaluate.accuracy.notes import (
-    groups_by_class,
-    groups_by_range,
-    sentence_of,
-    unlabelled_sentence,
-    worst_slices,
-)
+from quantkit.evaluate.accuracy.regression import Spearman
+from quantkit.evaluate.accuracy.slices import groups_by_class, groups_by_range, worst_slices
+from quantkit.evaluate.accuracy.wording import sentence_of, unlabelled_sentence
 from quantkit.result import Decision, Interval
 
 
@@ -155,13 +151,13 @@ def test_blocks_of_draws_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None
     labels, *answers = rng(3).integers(0, 6, (3, 200))
     figure = F1(labels=labels, answers=np.stack(answers))
     whole = figure.drop_interval(1, 0.95, 0), figure.interval(1, 0.95, 0)
-    monkeypatch.setattr("quantkit.evaluate.accuracy.f1._BLOCK", 1000)
+    monkeypatch.setattr("quantkit.evaluate.accuracy.classes._BLOCK", 1000)
     assert (figure.drop_interval(1, 0.95, 0), figure.interval(1, 0.95, 0)) == whole
 
 
 @given(st.lists(st.tuples(*[st.integers(-5, 5)] * 2), min_size=3, max_size=30), st.data())
 def test_a_redraw_ranks_as_sorting_would(pairs: list[tuple[int, int]], data: st.DataObject) -> None:
-    from quantkit.evaluate.accuracy.f1 import _correlation, _Ranked
+    from quantkit.evaluate.accuracy.regression import _correlation, _Ranked
 
     a, b = np.array(pairs, float).T
     n = len(pairs)

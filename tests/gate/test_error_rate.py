@@ -10,8 +10,8 @@ from gate_error_rate import Setting, passes, settings, usual_budgets
 from scipy.stats import beta
 
 from quantkit.evaluate.accuracy.average_precision import AveragePrecision, Found
-from quantkit.evaluate.accuracy.f1 import F1
-from quantkit.evaluate.accuracy.words import Perplexity
+from quantkit.evaluate.accuracy.classes import F1
+from quantkit.evaluate.accuracy.perplexity import Perplexity
 from quantkit.numerics.statistics import drop_interval, unseen_bounds, unseen_weights
 
 TIMES = 150

@@ -10,12 +10,13 @@ Redrawn images count as often as they are drawn: hits are found once, and only s
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quantkit.data import Boxes
-from quantkit.evaluate.accuracy.figures import Floats, Indices
+from quantkit.evaluate.accuracy.figures import Figure, Floats, Indices
 from quantkit.numerics.statistics import (
     Bounds,
     drop_interval,
@@ -62,7 +63,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class AveragePrecision:
+class AveragePrecision(Figure):
     """Mean average precision of all models.
 
     Attributes:
@@ -76,7 +77,6 @@ class AveragePrecision:
     images: int
     name: str
     chance: float | None = None
-    higher_is_better: bool = True
     _drawn: dict[tuple[int, int], Floats] = field(default_factory=dict)
 
     @property
@@ -133,7 +133,7 @@ class AveragePrecision:
             parts[image] = (n - 1) * (whole - without)
         return np.asarray(parts - parts.mean() + whole)
 
-    def only(self, chosen: Indices) -> "AveragePrecision":
+    def only(self, chosen: Indices) -> Self:
         """Return the same of some images."""
         found = tuple(tuple(_only(one, chosen) for one in classes) for classes in self.found)
         return replace(self, found=found, images=chosen.size, chance=None, _drawn={})

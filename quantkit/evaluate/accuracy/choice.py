@@ -6,19 +6,14 @@ from dataclasses import dataclass, field
 from quantkit.data import Boxes, Label
 from quantkit.errors import DataError
 from quantkit.evaluate.accuracy.chunks import Chunk
-from quantkit.evaluate.accuracy.decisions import Decisions, is_embedding
+from quantkit.evaluate.accuracy.classes import ClassScorer, Decisions, is_embedding
 from quantkit.evaluate.accuracy.detection import BoxScorer, detector_outputs
-from quantkit.evaluate.accuracy.labels import is_class, is_number
 from quantkit.evaluate.accuracy.models import OutputSpec
-from quantkit.evaluate.accuracy.scorers import ClassScorer, NumberScorer, PairScorer, Scorer
+from quantkit.evaluate.accuracy.perplexity import LogitScorer, logits_output
+from quantkit.evaluate.accuracy.regression import NumberScorer, PairScorer
+from quantkit.evaluate.accuracy.scorer import Scorer, is_class, is_number
+from quantkit.evaluate.accuracy.text_errors import WordScorer, find_vocabulary, text_output
 from quantkit.evaluate.accuracy.user_metric import UserScorer, import_metric
-from quantkit.evaluate.accuracy.words import (
-    LogitScorer,
-    WordScorer,
-    find_vocabulary,
-    logits_output,
-    text_output,
-)
 from quantkit.settings import METRICS, TextSettings
 
 __all__ = ["Wanted", "chosen_scorer", "decides"]
@@ -79,7 +74,7 @@ def chosen_scorer(
     # are scored by their embeddings. 4. Else the metric that was asked for, or the one that fits label and outputs.
     # The first label alone decides: that all others are of its kind is checked as they come, by `check_complete` and
     # the scorers.
-    models, label = len(first.answers), first.units[0].label
+    label = first.units[0].label
     metric, pairs, warnings = asked.metric, asked.pairs, asked.warnings
     own = _own_format(asked, first, outputs)
     if own is not None:
@@ -93,7 +88,7 @@ def chosen_scorer(
             )
         return None, "The data has no labels: no metric, only drift."
     if pairs:
-        return PairScorer(_embedding_output(first, outputs), models), ""
+        return PairScorer(_embedding_output(first, outputs)), ""
     number = _number_output(first, outputs)
     wanted = metric or _suggested(label, decisions, number)
     if wanted is None:
@@ -104,30 +99,31 @@ def chosen_scorer(
                 f"{wanted} needs an output [batch, classes], or one class per sample; the model has "
                 f"{_shapes_text(first, outputs)}."
             )
-        return ClassScorer(decisions, models, wanted), ""
+        return ClassScorer(decisions, wanted), ""
     if number is None:
         raise DataError(
             f"{wanted} needs an output with one number per sample; the model has "
             f"{_shapes_text(first, outputs)}."
         )
-    return NumberScorer(number, models, wanted), ""
+    return NumberScorer(number, wanted), ""
 
 
 def _own_format(asked: Wanted, first: Chunk, outputs: Sequence[OutputSpec]) -> Scorer | None:
     """Return what scores labels of a format of their own; None where labels are classes or numbers, or missing."""
-    metric, models, label = asked.metric, len(first.answers), first.units[0].label
+    metric, label = asked.metric, first.units[0].label
     if metric is not None and metric not in METRICS:
-        return _own(metric, models, label)
+        return _own(metric, label)
     if metric == "perplexity":
-        return LogitScorer(logits_output(outputs, first), models)
+        return LogitScorer(logits_output(outputs, first))
     if metric in _TEXTS and label is not None:
         name = text_output(outputs, first.answers[0], metric)
         written = first.answers[0][name][0].dtype.kind in "OSU"
         known = None if written else find_vocabulary(asked.text, metric)
-        return WordScorer(name, known, models, metric)
+        return WordScorer(name, known, metric)
     if isinstance(label, Boxes) and metric in {None, *_BOXES}:
         main = metric or "map"
-        return BoxScorer(detector_outputs(outputs, first.answers[0], main), models, main)
+        found = detector_outputs(outputs, first.answers[0], main)
+        return BoxScorer(found, len(first.answers), main)
     if label is not None and metric in _BOXES:
         raise DataError(
             f"{metric} needs boxes, and the label of '{first.units[0].name}' is '{label}': give COCO's instances JSON with "
@@ -136,8 +132,8 @@ def _own_format(asked: Wanted, first: Chunk, outputs: Sequence[OutputSpec]) -> S
     return None
 
 
-def _own(metric: str, models: int, label: Label) -> UserScorer:
-    scorer = UserScorer(metric, import_metric(metric), models)
+def _own(metric: str, label: Label) -> UserScorer:
+    scorer = UserScorer(metric, import_metric(metric))
     if label is None and scorer.needs_labels:
         raise DataError(
             f"metric '{metric}' gets no labels, for the data has none; if it needs none, say so: "

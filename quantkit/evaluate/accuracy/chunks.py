@@ -16,7 +16,8 @@ from quantkit.calibration.job import sample_digest
 from quantkit.data import InputSpec, Label, Sample, collate, fixed_batch
 from quantkit.data.feeds import batch_for
 from quantkit.errors import DataError
-from quantkit.evaluate.accuracy.models import OpenModel, OutputSpec, Source
+from quantkit.evaluate.accuracy.models import OpenModel, OutputSpec
+from quantkit.evaluate.accuracy.samples import Source
 from quantkit.runtime.session import RUNTIME_ERRORS, first_line
 
 __all__ = ["UNITS", "Array", "Chunk", "Runner", "Unit"]

@@ -23,7 +23,7 @@ from quantkit.evaluate.accuracy.average_precision import (
 from quantkit.evaluate.accuracy.chunks import Array, Chunk
 from quantkit.evaluate.accuracy.figures import Figure, Floats, Indices, Mean
 from quantkit.evaluate.accuracy.models import OutputSpec
-from quantkit.evaluate.accuracy.scorers import Scorer
+from quantkit.evaluate.accuracy.scorer import Scorer
 
 __all__ = ["BoxScorer", "DetectorOutputs", "detector_outputs"]
 
@@ -230,7 +230,7 @@ class BoxScorer(Scorer):
             best, most = (name, value) if value > most else (best, most)
         return best, ways[best]
 
-    def answer(self, model: int, unit: int) -> str | None:
+    def answer(self, model: int, unit: int) -> str:
         """Return how many boxes were found with some certainty."""
         count = int((self._images[model][unit].scores >= _SURE).sum())
         return f"{count} box{'' if count == 1 else 'es'}"

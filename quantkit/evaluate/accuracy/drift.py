@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from calibrators import Sketch
 from quantkit.evaluate.accuracy.chunks import Array
-from quantkit.evaluate.accuracy.labels import Column
+from quantkit.evaluate.accuracy.scorer import Column
 from quantkit.numerics.decibels import decibels
 from quantkit.numerics.statistics import percentiles, quantile_bound, redrawn_means
 from quantkit.result import Interval, OutputDrift, SampleSqnr

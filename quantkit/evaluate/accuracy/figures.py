@@ -4,9 +4,10 @@ A `Figure` holds one metric of all models on the same samples. Drops are positiv
 whatever the direction of the metric, and redrawn in pairs: a draw takes the same samples for both models.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,28 +29,34 @@ Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 
-class Figure(Protocol):
+class Figure(ABC):
     """One metric of all models; model 0 is float."""
 
     @property
+    @abstractmethod
     def name(self) -> str:
         """What the metric is called."""
 
     @property
     def higher_is_better(self) -> bool:
         """Whether more is better: not for errors."""
-
-    @property
-    def samples(self) -> int:
-        """How many samples were scored."""
+        return True
 
     @property
     def chance(self) -> float | None:
         """What answers score that do not look at the sample; None: not known."""
+        return None
 
+    @property
+    @abstractmethod
+    def samples(self) -> int:
+        """How many samples were scored."""
+
+    @abstractmethod
     def value(self, model: int) -> float:
         """Return the metric of a model."""
 
+    @abstractmethod
     def interval(self, model: int, confidence: float, seed: int) -> Bounds | None:
         """Return the interval of the metric.
 
@@ -59,24 +66,37 @@ class Figure(Protocol):
             seed: Of the redraws.
         """
 
+    def drop(self, model: int) -> float:
+        """Return how much worse a candidate is than float."""
+        difference = self.value(0) - self.value(model)
+        return difference if self.higher_is_better else -difference
+
     def drop_interval(self, model: int, confidence: float, seed: int) -> Bounds | None:
-        """Return the interval of the drop against float.
+        """Return the interval of the drop: by default of the mean of what samples add to it.
 
         Args:
             model: The candidate's number.
             confidence: Of the interval.
             seed: Of the redraws, which are the same for both models.
         """
+        drops = self.contributions(model)
+        return drop_interval(drops, reach=self.failure(), seed=seed, confidence=confidence)
 
+    def failure(self) -> float:
+        """Return what a failed sample costs, in units of `contributions`."""
+        return 1.0
+
+    @abstractmethod
     def contributions(self, model: int) -> Floats:
         """Return what each sample adds to the drop; their mean is the drop."""
 
+    @abstractmethod
     def only(self, chosen: Indices) -> Self:
         """Return the same of some samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mean:
+class Mean(Figure):
     """The mean of each sample's score: top-1, top-5, squared error, a user's own.
 
     Attributes:
@@ -106,27 +126,25 @@ class Mean:
         """Return Wilson's interval for hits, else the bootstrap's."""
         return mean_interval(self.scores[model], seed=seed, confidence=confidence)
 
-    def drop_interval(self, model: int, confidence: float, seed: int) -> Bounds | None:
-        """Return the interval of the mean difference."""
-        reach = self.reach
-        if reach is None:
-            share = self.scores.min() >= 0 and self.scores.max() <= 1
-            reach = 1.0 if share else float(np.abs(self.scores[0]).max(initial=0.0))
-        drops = self.contributions(model)
-        return drop_interval(drops, reach=reach, seed=seed, confidence=confidence)
+    def failure(self) -> float:
+        """Return `reach`, or what it is by default."""
+        if self.reach is not None:
+            return self.reach
+        share = self.scores.min() >= 0 and self.scores.max() <= 1
+        return 1.0 if share else float(np.abs(self.scores[0]).max(initial=0.0))
 
     def contributions(self, model: int) -> Floats:
         """Return each sample's loss of score."""
         difference: Floats = self.scores[0] - self.scores[model]
         return difference if self.higher_is_better else -difference
 
-    def only(self, chosen: Indices) -> "Mean":
+    def only(self, chosen: Indices) -> Self:
         """Return the same of some samples."""
         return replace(self, scores=self.scores[:, chosen])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ratio:
+class Ratio(Figure):
     """A sum over a sum: errors by words.
 
     Attributes:
@@ -162,20 +180,18 @@ class Ratio:
         drawn = redrawn_means(np.column_stack([self.parts[model], self.wholes]), seed=seed)
         return percentiles(drawn[:, 0] / np.maximum(drawn[:, 1], 1e-12), confidence)
 
-    def drop_interval(self, model: int, confidence: float, seed: int) -> Bounds | None:
-        """Return the interval of the mean of what samples add to the drop."""
-        reach = abs((self.chance or 0.0) - self.value(0))
-        if self.chance is None:
-            reach = float(self.wholes.max(initial=0.0)) / max(float(self.wholes.mean()), 1e-12)
-        drops = self.contributions(model)
-        return drop_interval(drops, reach=reach, seed=seed, confidence=confidence)
+    def failure(self) -> float:
+        """Return the distance from chance; where that is not known, what the largest sample adds."""
+        if self.chance is not None:
+            return abs(self.chance - self.value(0))
+        return float(self.wholes.max(initial=0.0)) / max(float(self.wholes.mean()), 1e-12)
 
     def contributions(self, model: int) -> Floats:
         """Return what each sample adds to the drop."""
         added = (self.parts[0] - self.parts[model]) / max(float(self.wholes.mean()), 1e-12)
         return np.asarray(added if self.higher_is_better else -added)
 
-    def only(self, chosen: Indices) -> "Ratio":
+    def only(self, chosen: Indices) -> Self:
         """Return the same of some samples."""
         return replace(self, parts=self.parts[:, chosen], wholes=self.wholes[chosen])
 
@@ -201,40 +217,31 @@ def metrics_of(
     """
     ordered = sorted(figures, key=lambda figure: figure.name != main)
     return tuple(
-        _metric(figure, model, main == figure.name, confidence, seed, distinct)
+        replace(_metric(figure, model, confidence, seed, distinct), main=figure.name == main)
         for figure in ordered
     )
 
 
 def _metric(
-    figure: Figure,
-    model: int,
-    main: bool,  # noqa: FBT001
-    confidence: float,
-    seed: int,
-    distinct: Indices | None,
+    figure: Figure, model: int, confidence: float, seed: int, distinct: Indices | None
 ) -> Metric:
     # A copy adds no evidence: intervals are those of the distinct samples, widened to hold the value of all of them.
     copies = distinct is not None and distinct.size < figure.samples
     known = figure.only(distinct) if distinct is not None and copies else figure
     value = figure.value(model)
-    common: dict[str, Any] = {
-        "name": figure.name,
-        "value": value,
-        "interval": as_interval(
-            _holding(known.interval(model, confidence, seed), value), confidence
-        ),
-        "higher_is_better": figure.higher_is_better,
-        "main": main,
-        "chance": figure.chance,
-    }
+    metric = Metric(
+        name=figure.name,
+        value=value,
+        interval=as_interval(_holding(known.interval(model, confidence, seed), value), confidence),
+        higher_is_better=figure.higher_is_better,
+        chance=figure.chance,
+    )
     if model == 0:
-        return Metric(**common)
-    drop = figure.value(0) - value
-    drop = drop if figure.higher_is_better else -drop
+        return metric
+    drop = figure.drop(model)
     bounds = _holding(known.drop_interval(model, confidence, seed), drop)
-    return Metric(
-        **common,
+    return replace(
+        metric,
         drop=drop,
         drop_interval=as_interval(bounds, confidence),
         detectable=None if bounds is None else detectable_drop(*bounds),

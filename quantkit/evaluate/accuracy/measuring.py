@@ -10,12 +10,17 @@ from numpy.typing import NDArray
 from quantkit.data import Description, Label
 from quantkit.evaluate.accuracy.choice import Wanted, chosen_scorer, decides
 from quantkit.evaluate.accuracy.chunks import Array, Chunk
-from quantkit.evaluate.accuracy.decisions import Agreement, Decisions, deciding_output, is_embedding
+from quantkit.evaluate.accuracy.classes import (
+    ClassScorer,
+    Decisions,
+    deciding_output,
+    is_embedding,
+)
 from quantkit.evaluate.accuracy.drift import Flat, OutputTally, floored_db
-from quantkit.evaluate.accuracy.labels import Column, check_complete, is_class
 from quantkit.evaluate.accuracy.models import OutputSpec
-from quantkit.evaluate.accuracy.scorers import ClassScorer, Scorer
-from quantkit.result import Decision, WorstSample
+from quantkit.evaluate.accuracy.scorer import Column, Scorer, check_complete, is_class
+from quantkit.numerics.statistics import percentiles, redrawn_means, wilson
+from quantkit.result import Decision, Interval, WorstSample
 
 __all__ = ["CandidateTally", "Measuring"]
 
@@ -23,6 +28,49 @@ _SHOWN = 10
 
 Place = tuple[float, int, str, Label]
 """Signal over noise, number, name and label of a unit."""
+
+
+class Agreement:
+    """How many values of an output that holds no real numbers are float's; by unit, 16 bytes each."""
+
+    def __init__(self, output: str) -> None:
+        self.output = output
+        self.other_shapes = 0
+        self._values, self._different = Column(), Column()
+
+    def observe(self, expected: Sequence[Array], actual: Sequence[Array]) -> None:
+        """Take in a chunk."""
+        pairs = list(zip(expected, actual, strict=True))
+        alike = [(a, b) for a, b in pairs if a.shape == b.shape]
+        self.other_shapes += len(pairs) - len(alike)
+        self._values.add([a.size for a, _ in alike])
+        self._different.add([np.count_nonzero(a != b) for a, b in alike])
+
+    @property
+    def values(self) -> int:
+        """How many values were compared."""
+        return int(self._values.values.sum())
+
+    @property
+    def different(self) -> int:
+        """How many of them differ."""
+        return int(self._different.values.sum())
+
+    def decision(self, confidence: float, seed: int) -> Decision:
+        """Return it as one decision per value, its interval by redrawing units: their values belong together."""
+        rate = self.different / max(1, self.values)
+        low, high = wilson(self.different, max(1, self.values), confidence)
+        if self._values.values.size > 1 and 0 < self.different < self.values:
+            table = np.column_stack([self._different.values, self._values.values])
+            drawn = redrawn_means(table, seed=seed)
+            low, high = percentiles(drawn[:, 0] / np.maximum(drawn[:, 1], 1e-12), confidence)
+        return Decision(
+            output=self.output,
+            samples=self.values,
+            flips=self.different,
+            flip_rate=rate,
+            interval=Interval(low=low, high=high, confidence=confidence),
+        )
 
 
 class CandidateTally:
@@ -116,7 +164,7 @@ class Measuring:
             # Labels say that it decides; without them a name may say that it does not.
             able = [o for o in judged if label is not None or not is_embedding(o.name)]
             decider = deciding_output(able, first.answers[0], _highest(first))
-        self.decisions = None if decider is None else Decisions(decider, models)
+        self.decisions = None if decider is None else Decisions(decider)
         self.scorer: Scorer | None
         asked = replace(asked, warnings=found.warnings)
         self.scorer, self.note = chosen_scorer(asked, first, judged, self.decisions)
@@ -154,7 +202,7 @@ class Measuring:
         self._note_strange(chunk, expected)
         for tally, own in zip(self.candidates, chunk.answers[1:], strict=True):
             tally.observe(chunk, expected, own)
-        self._lengths.add(np.array([unit.length for unit in chunk.units], np.int64))
+        self._lengths.add([unit.length for unit in chunk.units])
         self._digests += [unit.digest for unit in chunk.units]
         self.units += len(chunk.units)
 

@@ -13,8 +13,7 @@ from quantkit.data import Label
 from quantkit.errors import UsageError
 from quantkit.evaluate.accuracy.chunks import Array, Chunk, Unit
 from quantkit.evaluate.accuracy.figures import Figure, Mean
-from quantkit.evaluate.accuracy.labels import Column, is_class, is_number
-from quantkit.evaluate.accuracy.scorers import Scorer
+from quantkit.evaluate.accuracy.scorer import Column, Scorer, is_class, is_number
 from quantkit.settings import metric_plugins
 
 __all__ = ["MetricFunction", "UserScorer", "check_metric", "import_metric"]
@@ -142,11 +141,10 @@ class UserScorer(Scorer):
     Samples of different shapes, or of several rows, are given to it one by one.
     """
 
-    def __init__(self, name: str, metric: MetricFunction, models: int) -> None:
+    def __init__(self, name: str, metric: MetricFunction) -> None:
         self.main = name
         self._metric = metric
-        self._scores = [Column() for _ in range(models)]
-        self._kinds: Column = Column()
+        self._scores, self._kinds = Column(), Column()
         self._whole = True
 
     @property
@@ -158,16 +156,20 @@ class UserScorer(Scorer):
         """Call the function for each model."""
         labels = [unit.label for unit in chunk.units]
         self._whole = self._whole and all(is_class(label) for label in labels)
-        numeric = all(is_number(label) for label in labels)
-        self._kinds.add(np.array(labels if numeric else [np.nan] * len(labels), np.float64))
-        for column, answers in zip(self._scores, chunk.answers, strict=True):
-            if all(_is_a_row_each(arrays) for arrays in answers.values()):
-                whole = {name: _joined(arrays) for name, arrays in answers.items()}
-                column.add(self._call(whole, chunk.units))
-                continue
-            for place, unit in enumerate(chunk.units):
-                single = {name: arrays[place] for name, arrays in answers.items()}
-                column.add(self._call(single, [unit]))
+        self._kinds.add([label if is_number(label) else np.nan for label in labels])
+        self._scores.add([self._scored(answers, chunk.units) for answers in chunk.answers])
+
+    def _scored(
+        self, answers: Mapping[str, Sequence[Array]], units: Sequence[Unit]
+    ) -> NDArray[np.float64]:
+        """Return a model's score of each unit."""
+        if all(_is_a_row_each(arrays) for arrays in answers.values()):
+            return self._call({name: _joined(arrays) for name, arrays in answers.items()}, units)
+        single = (
+            self._call({name: arrays[place] for name, arrays in answers.items()}, [unit])
+            for place, unit in enumerate(units)
+        )
+        return np.concatenate(list(single))
 
     def _call(self, outputs: Mapping[str, Array], units: Sequence[Unit]) -> NDArray[np.float64]:
         last = f" to '{units[-1].name}'" if len(units) > 1 else ""
@@ -183,7 +185,7 @@ class UserScorer(Scorer):
         return (
             Mean(
                 name=self.main,
-                scores=np.stack([column.values for column in self._scores]),
+                scores=self._scores.values,
                 higher_is_better=bool(getattr(self._metric, "higher_is_better", True)),
             ),
         )
@@ -197,9 +199,9 @@ class UserScorer(Scorer):
         known = not self._whole and bool(np.isfinite(self._kinds.values).all())
         return self._kinds.values if known else None
 
-    def answer(self, model: int, unit: int) -> str | None:
+    def answer(self, model: int, unit: int) -> str:
         """Return the score."""
-        return f"{self._scores[model].values[unit]:.4g}"
+        return f"{self._scores.values[model, unit]:.4g}"
 
 
 def _is_a_row_each(arrays: Sequence[Array]) -> bool:

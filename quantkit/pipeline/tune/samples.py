@@ -16,7 +16,8 @@ from quantkit.calibration.prepare import inputs_of, with_model_folder
 from quantkit.data import Sample, Samples, order
 from quantkit.data.fingerprint import digest
 from quantkit.errors import DataError, UsageError
-from quantkit.evaluate.accuracy.models import OutputSpec, Source, open_source, single_rows
+from quantkit.evaluate.accuracy.models import OutputSpec, single_rows
+from quantkit.evaluate.accuracy.samples import Source, open_source
 from quantkit.evaluate.outputs import AccuracyOptions
 from quantkit.model.graph.load import LoadedModel
 from quantkit.runtime.runs import row_trial

@@ -1,23 +1,62 @@
-"""Labels as metrics need them: class indices or numbers; and what is wrong with those that are not.
+"""What each sample scores: the protocol of all scorers, and labels as they need them.
 
-`Column` gathers a few bytes per sample, chunk by chunk.
+A scorer keeps a few bytes per sample, gathered chunk by chunk in a `Column`.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, TypeGuard
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from quantkit.data import Label
 from quantkit.errors import DataError
-from quantkit.evaluate.accuracy.chunks import Array, Unit
+from quantkit.evaluate.accuracy.chunks import Array, Chunk, Unit
+from quantkit.evaluate.accuracy.figures import Figure
 
-__all__ = ["Column", "check_complete", "class_labels", "is_class", "is_number", "number_labels"]
+__all__ = ["Column", "Scorer", "check_complete", "class_labels", "is_class", "is_number"]
+__all__ += ["number_labels"]
+
+
+class Scorer(ABC):
+    """Takes in chunks, and knows at the end what came of them. Without labels of a kind, and without notes by default.
+
+    Attributes:
+        main: The metric that is judged.
+        together: Units that are one sample of the metric: 2 for pairs.
+    """
+
+    main: str
+    together: int = 1
+
+    @abstractmethod
+    def observe(self, chunk: Chunk) -> None:
+        """Take in a chunk."""
+
+    @abstractmethod
+    def figures(self) -> tuple[Figure, ...]:
+        """Return every metric of all models."""
+
+    def classes(self) -> NDArray[np.int64] | None:
+        """Return the class of each sample, where labels are classes."""
+        return None
+
+    def numbers(self) -> NDArray[np.float64] | None:
+        """Return the label of each sample, where labels are numbers."""
+        return None
+
+    def notes(self) -> tuple[str, ...]:
+        """Return what a reader should know about how samples were scored."""
+        return ()
+
+    @abstractmethod
+    def answer(self, model: int, unit: int) -> str:
+        """Return a model's answer to a unit, for people."""
 
 
 class Column:
-    """A growing column of numbers of one type."""
+    """A growing column of numbers of one type, or one of each model: samples are the last axis."""
 
     __slots__ = ("_dtype", "_parts")
 
@@ -25,15 +64,15 @@ class Column:
         self._dtype = dtype
         self._parts: list[NDArray[Any]] = []
 
-    def add(self, values: NDArray[Any]) -> None:
-        """Append values."""
+    def add(self, values: ArrayLike) -> None:
+        """Append values: (samples,), or (models, samples)."""
         self._parts.append(np.asarray(values, self._dtype))
 
     @property
     def values(self) -> NDArray[Any]:
         """All values that were added, in order."""
         if len(self._parts) != 1:
-            self._parts = [np.concatenate([np.empty(0, self._dtype), *self._parts])]
+            self._parts = [np.concatenate(self._parts or [np.empty(0, self._dtype)], axis=-1)]
         return self._parts[0]
 
 
