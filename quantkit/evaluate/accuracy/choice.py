@@ -9,10 +9,10 @@ from quantkit.evaluate.accuracy.chunks import Chunk
 from quantkit.evaluate.accuracy.classes import ClassScorer, Decisions, is_embedding
 from quantkit.evaluate.accuracy.detection import BoxScorer, detector_outputs
 from quantkit.evaluate.accuracy.models import OutputSpec
-from quantkit.evaluate.accuracy.perplexity import LogitScorer, logits_output
+from quantkit.evaluate.accuracy.perplexity import LogitScorer
 from quantkit.evaluate.accuracy.regression import NumberScorer, PairScorer
 from quantkit.evaluate.accuracy.scorer import Scorer, is_class, is_number
-from quantkit.evaluate.accuracy.text_errors import WordScorer, find_vocabulary, text_output
+from quantkit.evaluate.accuracy.text_errors import WordScorer
 from quantkit.evaluate.accuracy.user_metric import UserScorer, import_metric
 from quantkit.settings import METRICS, TextSettings
 
@@ -114,12 +114,9 @@ def _own_format(asked: Wanted, first: Chunk, outputs: Sequence[OutputSpec]) -> S
     if metric is not None and metric not in METRICS:
         return _own(metric, label)
     if metric == "perplexity":
-        return LogitScorer(logits_output(outputs, first))
+        return LogitScorer.of(outputs, first)
     if metric in _TEXTS and label is not None:
-        name = text_output(outputs, first.answers[0], metric)
-        written = first.answers[0][name][0].dtype.kind in "OSU"
-        known = None if written else find_vocabulary(asked.text, metric)
-        return WordScorer(name, known, metric)
+        return WordScorer.of(outputs, first, asked.text, metric)
     if isinstance(label, Boxes) and metric in {None, *_BOXES}:
         main = metric or "map"
         found = detector_outputs(outputs, first.answers[0], main)

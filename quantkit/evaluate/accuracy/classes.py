@@ -6,12 +6,13 @@ from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
-from quantkit.errors import UsageError
-from quantkit.evaluate.accuracy.chunks import Array, Chunk
+from quantkit.errors import DataError, UsageError
+from quantkit.evaluate.accuracy.chunks import Array, Chunk, Unit
 from quantkit.evaluate.accuracy.figures import Figure, Floats, Indices, Mean
 from quantkit.evaluate.accuracy.models import OutputSpec
-from quantkit.evaluate.accuracy.scorer import Column, Scorer, class_labels
+from quantkit.evaluate.accuracy.scorer import Column, Scorer, is_class
 from quantkit.numerics.statistics import (
     Bounds,
     drop_interval,
@@ -182,7 +183,7 @@ class ClassScorer(Scorer):
         """Take in a chunk."""
         decider = self._decisions.decider
         expected = chunk.answers[0][decider.output]
-        labels = class_labels(chunk.units, expected if decider.scores else None, self.main)
+        labels = _class_labels(chunk.units, expected if decider.scores else None, self.main)
         self._labels.add(labels)
         if not decider.scores:
             return
@@ -217,6 +218,37 @@ class ClassScorer(Scorer):
     def answer(self, model: int, unit: int) -> str:
         """Return the class."""
         return str(self._decisions.of(model)[unit])
+
+
+def _class_labels(
+    units: Sequence[Unit], scores: Sequence[Array] | None, metric: str
+) -> NDArray[np.int64]:
+    """Return the labels as class indices.
+
+    Args:
+        units: Whose.
+        scores: Each unit's scores, one for each class; None: the output holds no scores.
+        metric: Who asks.
+
+    Raises:
+        DataError: A label is a text, no whole number, or beyond the model's classes.
+    """
+    found = []
+    for place, unit in enumerate(units):
+        if not is_class(unit.label):
+            what = "the text" if isinstance(unit.label, str) else "the number"
+            raise DataError(
+                f"The label of '{unit.name}' is {what} '{unit.label}', and {metric} needs the index of a "
+                "class: number the classes from 0, in the order of the model's output."
+            )
+        index, classes = int(unit.label), None if scores is None else scores[place].size
+        if classes is not None and not 0 <= index < classes:
+            raise DataError(
+                f"The label of '{unit.name}' is {index}, and the model has {classes} classes: use "
+                f"labels from 0 to {classes - 1}."
+            )
+        found.append(index)
+    return np.array(found, np.int64)
 
 
 def _among_best(arrays: Sequence[Array], labels: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -346,23 +378,18 @@ def _redrawn(counts: Indices, seed: int) -> Iterator[Indices]:
 
 def _f1(counts: Indices | Floats, labels: Indices, answers: Indices) -> Floats:
     """Return macro F1 for each row of counts of the cells."""
-    classes, labelled = _by_class(counts, labels)
-    given, answered = _by_class(counts, answers)
-    right = labels == answers
-    hits = np.zeros(labelled.shape)
-    if right.any():
-        hit, numbers = _by_class(counts[:, right], labels[right])
-        hits[:, np.searchsorted(classes, hit)] = numbers
-    wanted = np.zeros(labelled.shape)
-    _, here, there = np.intersect1d(classes, given, assume_unique=True, return_indices=True)
-    wanted[:, here] = answered[:, there]
+    classes = np.unique(labels)
+    of_label, of_answer = (_by_class(classes, x) for x in (labels, answers))
+    labelled, answered = counts @ of_label, counts @ of_answer
+    hits = (counts * (labels == answers)) @ of_label
     occurs = labelled > 0
-    single = np.divide(2 * hits, labelled + wanted, out=np.zeros_like(hits), where=occurs)
+    single = np.divide(2 * hits, labelled + answered, out=np.zeros_like(hits), where=occurs)
     return np.asarray(single.sum(axis=1) / occurs.sum(axis=1))
 
 
-def _by_class(counts: Indices | Floats, classes: Indices) -> tuple[Indices, Floats]:
-    """Return the classes, ascending, and the sums of the counts of the cells of each."""
-    order = np.argsort(classes, kind="stable")
-    found, starts = np.unique(classes[order], return_index=True)
-    return found, np.add.reduceat(counts[:, order], starts, axis=1, dtype=np.float64)
+def _by_class(classes: Indices, values: Indices) -> csr_array:
+    """Return a table (cells, classes) that sums counts of cells by class; of what is none of them nothing is summed."""
+    place = _places(classes, values)
+    cells = np.flatnonzero(place < classes.size)
+    ones = np.ones(cells.size)
+    return csr_array((ones, (cells, place[cells])), shape=(values.size, classes.size))

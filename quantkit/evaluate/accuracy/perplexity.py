@@ -16,7 +16,7 @@ from quantkit.evaluate.accuracy.models import OutputSpec
 from quantkit.evaluate.accuracy.scorer import Column, Scorer
 from quantkit.numerics.statistics import Bounds
 
-__all__ = ["LogitScorer", "Perplexity", "logits_output"]
+__all__ = ["LogitScorer", "Perplexity"]
 
 _SCORES = 3  # axes of [batch, tokens, vocabulary]
 _ROWS = 64  # times whose scores are turned into probabilities at once
@@ -24,12 +24,8 @@ _COUNTED = 10  # occurrences of a token on average, for its frequency to be know
 _VOCABULARY = 50_000  # tokens, where the number is not known
 
 
-def logits_output(outputs: Sequence[OutputSpec], first: Chunk) -> str:
-    """Return the output of a language model: scores for each token of the input.
-
-    Raises:
-        DataError: There is none, or no input of token ids.
-    """
+def _logits_output(outputs: Sequence[OutputSpec], first: Chunk) -> str:
+    """Return the output of a language model: scores for each token of the input."""
     ids = first.units[0].ids
     if ids is None:
         raise DataError(
@@ -56,6 +52,15 @@ class LogitScorer(Scorer):
     """Perplexity: e to the mean surprise at each token, given those before it."""
 
     main = "perplexity"
+
+    @classmethod
+    def of(cls, outputs: Sequence[OutputSpec], first: Chunk) -> Self:
+        """Return the scorer of a model, as its first answers show it.
+
+        Raises:
+            DataError: No output has scores for each token of the input, or no input takes token ids.
+        """
+        return cls(_logits_output(outputs, first))
 
     def __init__(self, output: str) -> None:
         self._output = output

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from quantkit.errors import DataError
 from quantkit.evaluate.accuracy.chunks import Array, Chunk, Unit
 from quantkit.evaluate.accuracy.figures import Figure, Floats, Indices, Mean
-from quantkit.evaluate.accuracy.scorer import Column, Scorer, number_labels
+from quantkit.evaluate.accuracy.scorer import Column, Scorer, is_number
 from quantkit.numerics.statistics import Bounds, percentiles, redrawn_counts, spearman
 
 __all__ = ["NumberScorer", "PairScorer", "Spearman"]
@@ -35,7 +35,7 @@ class NumberScorer(Scorer):
         Raises:
             DataError: A label is no number, or a sample has more than one answer.
         """
-        self._labels.add(number_labels(chunk.units, self.main))
+        self._labels.add(_number_labels(chunk.units, self.main))
         found = [answers[self._output] for answers in chunk.answers]
         for own in found:
             for unit, array in zip(chunk.units, own, strict=True):
@@ -79,6 +79,20 @@ class NumberScorer(Scorer):
         return f"{self._answers.values[model, unit]:.4g}"
 
 
+def _number_labels(units: Sequence[Unit], metric: str) -> NDArray[np.float64]:
+    """Return the labels as numbers.
+
+    Raises:
+        DataError: A label is no finite number.
+    """
+    for unit in units:
+        if not is_number(unit.label):
+            raise DataError(
+                f"The label of '{unit.name}' is '{unit.label}', and {metric} needs a number."
+            )
+    return np.array([unit.label for unit in units], np.float64)
+
+
 class PairScorer(Scorer):
     """Spearman of the cosine of two texts' embeddings with the label of the pair."""
 
@@ -92,7 +106,7 @@ class PairScorer(Scorer):
 
     def observe(self, chunk: Chunk) -> None:
         """Take in a chunk of whole pairs."""
-        self._labels.add(number_labels(chunk.units[::2], self.main))
+        self._labels.add(_number_labels(chunk.units[::2], self.main))
         self._cosines.add(
             [_pair_cosines(answers[self._output], chunk.units) for answers in chunk.answers]
         )

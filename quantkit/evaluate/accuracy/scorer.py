@@ -1,4 +1,4 @@
-"""What each sample scores: the protocol of all scorers, and labels as they need them.
+"""What each sample scores: what all scorers have in common.
 
 A scorer keeps a few bytes per sample, gathered chunk by chunk in a `Column`.
 """
@@ -12,11 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from quantkit.data import Label
 from quantkit.errors import DataError
-from quantkit.evaluate.accuracy.chunks import Array, Chunk, Unit
+from quantkit.evaluate.accuracy.chunks import Chunk, Unit
 from quantkit.evaluate.accuracy.figures import Figure
 
-__all__ = ["Column", "Scorer", "check_complete", "class_labels", "is_class", "is_number"]
-__all__ += ["number_labels"]
+__all__ = ["Column", "Scorer", "check_complete", "is_class", "is_number"]
 
 
 class Scorer(ABC):
@@ -94,48 +93,3 @@ def check_complete(units: Sequence[Unit], *, labelled: bool) -> None:
             raise DataError(
                 f"'{unit.name}' has {has} and samples before it have {others}: label all samples, or none."
             )
-
-
-def class_labels(
-    units: Sequence[Unit], scores: Sequence[Array] | None, metric: str
-) -> NDArray[np.int64]:
-    """Return the labels as class indices.
-
-    Args:
-        units: Whose.
-        scores: Each unit's scores, one for each class; None: the output holds no scores.
-        metric: Who asks.
-
-    Raises:
-        DataError: A label is a text, no whole number, or beyond the model's classes.
-    """
-    found = []
-    for place, unit in enumerate(units):
-        if not is_class(unit.label):
-            what = "the text" if isinstance(unit.label, str) else "the number"
-            raise DataError(
-                f"The label of '{unit.name}' is {what} '{unit.label}', and {metric} needs the index of a "
-                "class: number the classes from 0, in the order of the model's output."
-            )
-        index, classes = int(unit.label), None if scores is None else scores[place].size
-        if classes is not None and not 0 <= index < classes:
-            raise DataError(
-                f"The label of '{unit.name}' is {index}, and the model has {classes} classes: use "
-                f"labels from 0 to {classes - 1}."
-            )
-        found.append(index)
-    return np.array(found, np.int64)
-
-
-def number_labels(units: Sequence[Unit], metric: str) -> NDArray[np.float64]:
-    """Return the labels as numbers.
-
-    Raises:
-        DataError: A label is no finite number.
-    """
-    for unit in units:
-        if not is_number(unit.label):
-            raise DataError(
-                f"The label of '{unit.name}' is '{unit.label}', and {metric} needs a number."
-            )
-    return np.array([unit.label for unit in units], np.float64)

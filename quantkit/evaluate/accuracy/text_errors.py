@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -21,13 +21,14 @@ from quantkit.evaluate.accuracy.scorer import Column, Scorer
 from quantkit.installation import install_command
 from quantkit.settings import TextSettings
 
-__all__ = ["Vocabulary", "WordScorer", "edits", "find_vocabulary", "text_output"]
+__all__ = ["Vocabulary", "WordScorer", "edits"]
 
 _FILES = ("tokenizer.json", "vocab.json", "vocab.txt", "tokens.txt", "dict.txt")
 _BLANKS = ("<blank>", "<blk>", "<ctc_blank>", "<pad>", "[PAD]", "<eps>", "<ctc>")
 _SPECIAL = frozenset(("<s>", "</s>", "<unk>", "[UNK]", "[CLS]", "[SEP]", "<|endoftext|>", *_BLANKS))
 _SPACES = ("|", "▁", "Ġ", "<space>")
 _SCORES = 3  # axes of [batch, time, tokens]
+_TEXTS = "OSU"  # kinds of arrays
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +69,8 @@ class Vocabulary:
         return written
 
 
-def find_vocabulary(settings: TextSettings, metric: str) -> Vocabulary:
-    """Return the vocabulary that is set, else one beside the model.
-
-    Raises:
-        DataError: There is none, or it cannot be read.
-    """
+def _find_vocabulary(settings: TextSettings, metric: str) -> Vocabulary:
+    """Return the vocabulary that is set, else one beside the model."""
     file = settings.tokenizer
     if file is None:
         places = (folder / name for folder in settings.search for name in _FILES)
@@ -119,22 +116,13 @@ def _tokenizer(content: str, file: Path) -> Any:
         raise DataError(f"'{file}' is no tokenizer: {e}.") from e
 
 
-def text_output(
+def _text_output(
     outputs: Sequence[OutputSpec], first: Mapping[str, Sequence[Array]], metric: str
 ) -> str:
-    """Return the output that holds the text: one of texts, of ids [batch, tokens], or of scores [batch, time, tokens].
-
-    Args:
-        outputs: Of the model.
-        first: The answers to the first units, by output.
-        metric: For the message.
-
-    Raises:
-        DataError: There is none.
-    """
+    """Return the output that holds the text: one of texts, of ids [batch, tokens], or of scores [batch, time, tokens]."""
     arrays = {o.name: first[o.name][0] for o in outputs}
     for fits in (
-        lambda a: a.dtype.kind in "OSU",
+        lambda a: a.dtype.kind in _TEXTS,
         lambda a: a.ndim == _SCORES and a.dtype.kind == "f" and a.shape[-1] > 1,
         lambda a: a.dtype.kind in "iu" and a.ndim in {1, 2},
     ):
@@ -166,6 +154,25 @@ def edits(a: Sequence[str], b: Sequence[str]) -> int:
 class WordScorer(Scorer):
     """Word error rate and character error rate: edits for each word, or character, of the labels."""
 
+    @classmethod
+    def of(
+        cls, outputs: Sequence[OutputSpec], first: Chunk, settings: TextSettings, main: str
+    ) -> Self:
+        """Return the scorer of a model, as its first answers show it.
+
+        Args:
+            outputs: Of the model.
+            first: The first chunk.
+            settings: Where a vocabulary is.
+            main: "wer" or "cer".
+
+        Raises:
+            DataError: No output holds texts, or what their tokens stand for is not known.
+        """
+        output = _text_output(outputs, first.answers[0], main)
+        written = first.answers[0][output][0].dtype.kind in _TEXTS
+        return cls(output, None if written else _find_vocabulary(settings, main), main)
+
     def __init__(self, output: str, vocabulary: Vocabulary | None, main: str) -> None:
         self.main = main
         self._output = output
@@ -191,7 +198,7 @@ class WordScorer(Scorer):
         self._texts += zip(*texts, strict=True)
 
     def _text(self, array: Array) -> str:
-        if array.dtype.kind in "OSU":
+        if array.dtype.kind in _TEXTS:
             return _plain(" ".join(map(str, array.reshape(-1).tolist())))
         if self._vocabulary is None:
             raise DataError(f"{self.main} needs a vocabulary for the output '{self._output}'.")
