@@ -352,6 +352,10 @@ class Result:
         outcomes = [v.outcome for v in self.verdicts if v.candidate == model.name]
         return f"{model.name}: {', '.join([*outcomes, *said])}"
 
+    def limit(self, key: str) -> float | None:
+        """Return the limit of a rule; None: there is no such rule."""
+        return next((rule.limit for rule in self.rules if rule.key == key), None)
+
     @property
     def float_model(self) -> Evaluated:
         """The float model that candidates are compared with."""

@@ -18,7 +18,7 @@ from quantkit import quantize_dynamic
 from quantkit.cli.app import run
 from quantkit.cli.console import errors, output, write_json_text
 from quantkit.evaluate.gate import badge, judge, junit_xml
-from quantkit.evaluate.report import accuracy_size_svg, render_html, render_markdown
+from quantkit.evaluate.report import picture_svg, render_html, render_markdown
 from quantkit.result import Result
 from quantkit.text import printable
 
@@ -126,11 +126,11 @@ def test_views_of_a_result_hold_nothing_that_acts() -> None:
     result = hostile()
     verdicts = judge(result, result.rules)
     page, junit = render_html(result), junit_xml(result, verdicts)
-    for text in (page, render_markdown(result), junit, accuracy_size_svg(result)):
+    for text in (page, render_markdown(result), junit, picture_svg(result)):
         assert not unfit(text), sorted(map(repr, unfit(text)))
         assert "<script>alert" not in text
     ET.fromstring(junit)  # noqa: S314 - our own
-    ET.fromstring(accuracy_size_svg(result))  # noqa: S314 - our own
+    ET.fromstring(picture_svg(result))  # noqa: S314 - our own
     assert not unfit(badge(result, verdicts))
     assert "\n" not in badge(result, verdicts)
 

@@ -21,22 +21,21 @@ from report_cases import (
 )
 from result_cases import candidate, example_result, float_model
 
-from quantkit.evaluate.report import accuracy_size_svg
+from quantkit.evaluate.report import picture_svg
 from quantkit.evaluate.report.palette import look
-from quantkit.evaluate.report.plots import (
-    accuracy_size,
-    forest,
-    latency,
-    layers,
-    operators,
-    runs,
-    samples,
-    size_bars,
-)
 from quantkit.evaluate.report.plots.accuracy_size import accuracy_chart
-from quantkit.evaluate.report.plots.intervals import Group, Row, interval_plot
+from quantkit.evaluate.report.plots.bars import layers, runs, size_bars
+from quantkit.evaluate.report.plots.intervals import (
+    Group,
+    Row,
+    forest,
+    interval_plot,
+    latency,
+    operators,
+    samples,
+)
 from quantkit.evaluate.report.plots.scales import Scale, nice_step
-from quantkit.evaluate.report.plots.scatter import apart, labels_for, shown_range
+from quantkit.evaluate.report.plots.scatter import apart, chart_svg, labels_for, shown_range
 from quantkit.evaluate.report.plots.widths import shorten, text_width
 from quantkit.result import Evaluated, Interval, Result, Rule
 
@@ -47,16 +46,19 @@ def parsed(svg: str) -> ET.Element:
     return ET.fromstring(svg)  # noqa: S314 - our own
 
 
+def accuracy_size(result: Result, *, width: int) -> str:
+    return chart_svg(accuracy_chart(result), width=width)
+
+
 @pytest.mark.parametrize("width", [350, 860, 1200])
-@pytest.mark.parametrize("theme", ["light", "dark", "auto"])
-def test_picture_stands_alone(width: int, theme: str) -> None:
-    svg = accuracy_size_svg(hard_result(), width=width, theme=theme)  # type: ignore[arg-type]
+def test_picture_stands_alone(width: int) -> None:
+    svg = chart_svg(accuracy_chart(hard_result()), width=width, alone=True)
     root = parsed(svg)
     assert root.get("width") == str(width)
     assert root.find(f"{_SVG}style") is not None
     assert "var(" not in svg
-    assert ("prefers-color-scheme" in svg) == (theme == "auto")
-    assert svg == accuracy_size_svg(hard_result(), width=width, theme=theme)  # type: ignore[arg-type]
+    assert "prefers-color-scheme" in svg
+    assert svg == chart_svg(accuracy_chart(hard_result()), width=width, alone=True)
 
 
 def test_picture_in_the_page_has_no_style_of_its_own() -> None:
@@ -108,14 +110,14 @@ def test_errors_point_the_other_way() -> None:
     assert not found.upwards
     assert found.marks[0].low == pytest.approx(0.011)
     assert found.marks[0].high == pytest.approx(0.013)
-    parsed(accuracy_size_svg(replace(example_result(), models=models)))
+    parsed(picture_svg(replace(example_result(), models=models)))
 
 
 def test_a_broken_candidate_goes_off_the_scale() -> None:
     found = accuracy_chart(hard_result())
     shown = shown_range(found)
     assert [found.is_beyond(p, *shown) for p in found.marks] == [False] * 5 + [True]
-    assert "off the scale" in accuracy_size_svg(hard_result())
+    assert "off the scale" in picture_svg(hard_result())
     near = accuracy_chart(replace(example_result(), models=example_result().models[:2]))
     assert not any(near.is_beyond(p, *shown_range(near)) for p in near.marks)
 
@@ -158,7 +160,7 @@ def test_gate_is_drawn() -> None:
     found = accuracy_chart(judged_result())
     assert found.limit == pytest.approx(90.2)
     assert found.across[0].limit == pytest.approx(30)
-    assert "gate: drop" in accuracy_size_svg(judged_result())
+    assert "gate: drop" in picture_svg(judged_result())
 
 
 def test_samples_are_drawn_from_the_worst_to_the_median() -> None:
@@ -236,7 +238,7 @@ def test_long_intervals_do_not_leave_the_picture() -> None:
     model = candidate()
     wide = replace(model.metrics[0], drop_interval=Interval(low=-0.9, high=0.9))
     result = replace(example_result(), models=(float_model(), replace(model, metrics=(wide,))))
-    assert reach(parsed(accuracy_size_svg(result, width=860))) <= 860
+    assert reach(parsed(accuracy_size(result, width=860))) <= 860
     assert reach(parsed(forest(result, width=350))) <= 350
 
 
@@ -302,7 +304,7 @@ def test_what_has_no_figure_is_not_drawn_as_equal_to_float() -> None:
     found = accuracy_chart(labelled)
     assert [p.name for p in found.marks] == ["static", "ort default"]
     assert found.note.endswith(": not measured")
-    assert "for want of a figure: not measured" in accuracy_size_svg(labelled)
+    assert "for want of a figure: not measured" in picture_svg(labelled)
     base = unlabelled_result()
     lost = broken_outputs(base.models[1])
     assert accuracy_chart(replace(base, models=(base.models[0], lost))).note.endswith(": static")
@@ -338,7 +340,7 @@ def test_the_scale_of_a_share_ends_at_nothing_and_at_all(value: float, drop: flo
     # The whisker goes on beyond the picture and has an arrow there, two lines that meet, instead of a bar.
     slanted = [
         e
-        for e in parsed(accuracy_size_svg(found)).iter(f"{_SVG}line")
+        for e in parsed(picture_svg(found)).iter(f"{_SVG}line")
         if e.get("class") == "whisker s0"
         and e.get("x1") != e.get("x2")
         and e.get("y1") != e.get("y2")
@@ -362,4 +364,4 @@ def test_names_are_not_cut_where_there_is_room() -> None:
     result = judged_result(candidate(name))
     for draw in (forest, size_bars, runs):
         assert name in "".join(parsed(draw(result, width=880)).itertext())
-    assert name in "".join(parsed(accuracy_size_svg(result, width=880)).itertext())
+    assert name in "".join(parsed(accuracy_size(result, width=880)).itertext())

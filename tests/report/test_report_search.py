@@ -3,7 +3,7 @@
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import msgspec
@@ -14,10 +14,12 @@ from result_cases import example_result
 from quantkit import gate_result
 from quantkit.errors import UsageError
 from quantkit.evaluate.gate import rules_of, with_verdicts
-from quantkit.evaluate.report import accuracy_size_svg, picture_svg
+from quantkit.evaluate.report import picture_svg
 from quantkit.evaluate.report.html import render_html
 from quantkit.evaluate.report.markdown import render_markdown
-from quantkit.evaluate.report.plots import frontier, frontier_svg, judged_drop, lost_unit
+from quantkit.evaluate.report.plots.frontier import frontier_chart
+from quantkit.evaluate.report.plots.scatter import chart_svg
+from quantkit.evaluate.report.search import judged_drop, lost_unit
 from quantkit.result import (
     Interval,
     Metric,
@@ -30,6 +32,12 @@ from quantkit.result import (
 from quantkit.settings import GateSettings, TuneSettings
 
 BUDGET = TuneSettings(max_drop=0.01, max_latency=0.7, max_size=0.4)
+
+
+def frontier(result: Result, *, width: int) -> str:
+    chart = frontier_chart(result)
+    assert chart is not None
+    return chart_svg(chart, width=width)
 
 
 def judged() -> Result:
@@ -201,14 +209,13 @@ def test_the_picture_is_valid_and_stays_within_its_width(width: int, *, timed: b
             assert -1 <= float(element.get(key, "0")) <= width + 1
 
 
-@pytest.mark.parametrize("theme", ["light", "dark", "auto"])
-def test_the_picture_of_a_search_stands_alone(theme: Literal["light", "dark", "auto"]) -> None:
-    svg = frontier_svg(tuned_result(), theme=theme)
+def test_the_picture_of_a_search_stands_alone() -> None:
+    svg = picture_svg(tuned_result())
     ET.fromstring(svg)  # noqa: S314 - our own
     assert "var(" not in svg
-    assert ("prefers-color-scheme" in svg) == (theme == "auto")
-    assert picture_svg(tuned_result()) == frontier_svg(tuned_result())
-    assert picture_svg(example_result()) == accuracy_size_svg(example_result())
+    assert "prefers-color-scheme" in svg
+    assert "budget: 0.50" in svg
+    assert "budget: 0.50" not in picture_svg(example_result())
 
 
 def test_every_trial_with_a_figure_is_a_mark_in_both_panels() -> None:
@@ -239,11 +246,11 @@ def test_marks_lie_where_figures_say() -> None:
 
 
 def test_without_a_search_or_a_figure_there_is_no_picture() -> None:
-    assert frontier(example_result(), width=880) == ""
+    assert frontier_chart(example_result()) is None
     found = tuned_result()
     assert found.tuning is not None
     trials = tuple(replace(t, drop=None) for t in found.tuning.trials)
-    assert frontier(replace(found, tuning=replace(found.tuning, trials=trials)), width=880) == ""
+    assert frontier_chart(replace(found, tuning=replace(found.tuning, trials=trials))) is None
 
 
 def test_a_search_in_which_nothing_is_lost_or_limited_can_be_drawn() -> None:

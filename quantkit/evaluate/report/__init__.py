@@ -8,12 +8,13 @@ from pathlib import Path
 from quantkit.errors import OutputError
 from quantkit.evaluate.report.html import render_html
 from quantkit.evaluate.report.markdown import render_markdown
-from quantkit.evaluate.report.plots import accuracy_size_svg, frontier_svg
+from quantkit.evaluate.report.plots.accuracy_size import accuracy_chart
+from quantkit.evaluate.report.plots.frontier import frontier_chart
+from quantkit.evaluate.report.plots.scatter import chart_svg
 from quantkit.files import replace_text
 from quantkit.result import Result
 
 __all__ = [
-    "accuracy_size_svg",
     "graph_name",
     "picture_svg",
     "render_html",
@@ -26,7 +27,7 @@ __all__ = [
 
 def picture_svg(result: Result) -> str:
     """Return the picture for a README: the frontier of a search, else accuracy against size."""
-    return frontier_svg(result) or accuracy_size_svg(result)
+    return chart_svg(frontier_chart(result) or accuracy_chart(result), alone=True)
 
 
 def write_pages(result: Result, folder: Path) -> tuple[Path, Path]:

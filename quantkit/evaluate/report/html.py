@@ -17,12 +17,18 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup, escape
 
-from quantkit.evaluate.report import numbers, plots
+from quantkit.evaluate.report import numbers
+from quantkit.evaluate.report.environment import environment_with
 from quantkit.evaluate.report.palette import look, themes
-from quantkit.evaluate.report.plots.bars import causes
+from quantkit.evaluate.report.plots.accuracy_size import accuracy_chart
+from quantkit.evaluate.report.plots.bars import causes, layers, runs, size_bars
+from quantkit.evaluate.report.plots.frontier import frontier_chart
+from quantkit.evaluate.report.plots.intervals import forest, latency, operators, samples
+from quantkit.evaluate.report.plots.scatter import Chart, chart_svg
+from quantkit.evaluate.report.plots.svg import key
 from quantkit.evaluate.report.verdicts import advice_of, cards, gists, headline
 from quantkit.result import Evaluated, Layers, Result, Runtime, legible
 
@@ -252,37 +258,30 @@ def policy(style: str, script: str) -> str:
 
 @cache
 def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("quantkit.evaluate.report", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    names = set(numbers.__all__) - {"ABSENT", "MINUS"}
-    environment.filters |= {name: getattr(numbers, name) for name in names}
-    environment.filters["indented"] = _indented
-    environment.filters["spoken"] = _spoken
-    environment.globals |= {
-        "accuracy_size": _both(plots.accuracy_size),
-        "forest": _both(plots.forest),
-        "frontier_plot": _both(plots.frontier),
-        "judged_drop": plots.judged_drop,
-        "lost": plots.lost_text,
-        "lost_unit": plots.lost_unit,
-        "size_bars": _both(plots.size_bars),
-        "latency_plot": _both(plots.latency),
-        "layers_plot": _both(plots.layers),
-        "runs_plot": _both(plots.runs),
-        "samples_plot": _both(plots.samples),
-        "operators_plot": _both(plots.operators),
+    names = {
+        "accuracy_size": _both(_scatter(accuracy_chart)),
+        "forest": _both(forest),
+        "frontier_plot": _both(_scatter(frontier_chart)),
+        "size_bars": _both(size_bars),
+        "latency_plot": _both(latency),
+        "layers_plot": _both(layers),
+        "runs_plot": _both(runs),
+        "samples_plot": _both(samples),
+        "operators_plot": _both(operators),
         "look": look,
-        "key": lambda place: Markup(plots.key(look(place))),  # noqa: S704 - escaped by the plots
+        "key": lambda place: Markup(key(look(place))),  # noqa: S704 - escaped by the plots
         "few_layers": few_layers,
         "float_groups": float_groups,
-        "ABSENT": numbers.ABSENT,
     }
-    return environment
+    return environment_with({"indented": _indented, "spoken": _spoken}, names, html=True)
+
+
+def _scatter(chart_of: Callable[[Result], Chart | None]) -> Callable[..., str]:
+    def drawn(result: Result, *, width: int) -> str:
+        chart = chart_of(result)
+        return chart_svg(chart, width=width) if chart else ""
+
+    return drawn
 
 
 def _both(draw: Callable[..., str]) -> Callable[..., Markup]:

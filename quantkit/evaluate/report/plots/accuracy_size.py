@@ -1,15 +1,14 @@
 """The picture: what accuracy costs in bytes and in time, with float as reference."""
 
 from math import inf
-from typing import Literal
 
 from quantkit.evaluate.report import numbers
-from quantkit.evaluate.report.palette import Theme, look
-from quantkit.evaluate.report.plots.scatter import Axis, Chart, Mark, chart_svg, labels_for
+from quantkit.evaluate.report.palette import look
+from quantkit.evaluate.report.plots.scatter import Axis, Chart, Mark, labels_for
 from quantkit.evaluate.report.plots.svg import line
 from quantkit.result import Evaluated, Metric, Result
 
-__all__ = ["WHISKER", "accuracy_chart", "accuracy_size", "accuracy_size_svg"]
+__all__ = ["WHISKER", "accuracy_chart"]
 
 WHISKER = "".join(
     line(*ends, "whisker float") for ends in ((10, -8, 10, 8), (6, -8, 14, -8), (6, 8, 14, 8))
@@ -17,27 +16,14 @@ WHISKER = "".join(
 """Sign of an interval in a legend."""
 
 
-def accuracy_size_svg(
-    result: Result, *, width: int = 860, theme: Theme | Literal["auto"] = "auto"
-) -> str:
-    """Draw it as a file of its own; `theme` "auto" follows the reader's."""
-    return chart_svg(accuracy_chart(result), width=width, theme=theme)
-
-
-def accuracy_size(result: Result, *, width: int) -> str:
-    """Draw it for the page."""
-    return chart_svg(accuracy_chart(result), width=width)
-
-
 def accuracy_chart(result: Result) -> Chart:
     """Lay out the picture: the main metric if there is one, else the worst output's SQNR."""
     metric = result.float_model.metric
     failed = {v.candidate for v in result.verdicts if v.outcome == "fail"}
-    limits = {rule.key: rule.limit for rule in result.rules}
-    saved = limits.get("min_size_reduction")
+    saved = result.limit("min_size_reduction")
     across = [Axis("size, % of float", None if saved is None else 100 * (1 - saved), 6.0)]
     if any(m.typical_latency for m in result.candidates):
-        across.append(Axis("time, multiple of float's", limits.get("max_latency_ratio"), 0.06))
+        across.append(Axis("time, multiple of float's", result.limit("max_latency_ratio"), 0.06))
     places = {p: m for p, m in enumerate(result.models) if p and _is_measured(m, metric)}
     labels = labels_for([m.name for m in places.values()])
     marks = tuple(
@@ -55,8 +41,8 @@ def accuracy_chart(result: Result) -> Chart:
         marks=marks,
         across=tuple(across),
         upwards=metric is None or metric.higher_is_better,
-        limit=_limit(metric, limits.get("max_drop")),
-        limits=_limit_words(metric, limits),
+        limit=_limit(metric, result.limit("max_drop")),
+        limits=_limit_words(result),
         bounds=(0.0, 100.0) if metric is not None and metric.is_fraction else (-inf, inf),
         keys=((WHISKER, f"whisker: {_whiskers(result, metric)}"),)
         if any(m.low is not None for m in marks)
@@ -94,15 +80,15 @@ def _whiskers(result: Result, metric: Metric | None) -> str:
     return "interval of the figure"
 
 
-def _limit_words(metric: Metric | None, limits: dict[str, float]) -> str:
+def _limit_words(result: Result) -> str:
     """Name the rules that the picture has lines for."""
-    words = []
-    if metric is not None and "max_drop" in limits:
-        words.append(f"drop {numbers.difference(limits['max_drop'], metric)}")
-    if "min_size_reduction" in limits:
-        words.append(f"size {numbers.percent(1 - limits['min_size_reduction'])}")
-    if "max_latency_ratio" in limits:
-        words.append(f"time {numbers.ratio(limits['max_latency_ratio'])}")
+    metric, words = result.float_model.metric, []
+    if metric is not None and (drop := result.limit("max_drop")) is not None:
+        words.append(f"drop {numbers.difference(drop, metric)}")
+    if (saved := result.limit("min_size_reduction")) is not None:
+        words.append(f"size {numbers.percent(1 - saved)}")
+    if (ratio := result.limit("max_latency_ratio")) is not None:
+        words.append(f"time {numbers.ratio(ratio)}")
     return f"gate: {', '.join(words)}" if words else ""
 
 

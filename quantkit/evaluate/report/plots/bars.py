@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from quantkit.evaluate.report import numbers
 from quantkit.evaluate.report.palette import Look, look
-from quantkit.evaluate.report.plots.svg import mark, picture, rect, shape, text
+from quantkit.evaluate.report.plots.svg import legend, mark, picture, rect, shape, text
 from quantkit.evaluate.report.plots.widths import NARROW, names_width, shorten, text_width
 from quantkit.result import Evaluated, Layer, Layers, Result, Runtime
 
@@ -47,13 +47,13 @@ class Bar:
 
 
 def stacked_bars(
-    bars: tuple[Bar, ...], legend: tuple[tuple[str, str], ...], *, width: int, label: str
+    bars: tuple[Bar, ...], classes: tuple[tuple[str, str], ...], *, width: int, label: str
 ) -> str:
-    """Draw the bars; `legend` gives words for classes.
+    """Draw the bars.
 
     Args:
         bars: From top to bottom.
-        legend: CSS class and word of each part.
+        classes: CSS class and word of each kind of part, for the legend.
         width: Of the picture, in pixels.
         label: For those who do not see it.
     """
@@ -62,8 +62,10 @@ def stacked_bars(
     room = float(width) if small else width * 0.84 - left
     longest = max((sum(s.length for s in bar.segments) for bar in bars), default=1.0) or 1.0
     y, parts = 4.0, []
-    drawn, y = _legend(legend, float(width), y) if legend else ("", y)
-    parts.append(drawn)
+    if classes:
+        keys = [(rect(4, -6, 12, 12, css), words) for css, words in classes]
+        drawn, last = legend(keys, 11.0, float(width))
+        parts, y = [drawn], last + 21
     for bar in bars:
         start, at = (0.0, y + 13) if small else (0.0, y + 16)
         if bar.look is not None:
@@ -92,17 +94,6 @@ def _segments(bar: Bar, left: float, unit: float, y: float) -> tuple[float, str]
     return x, "".join(parts)
 
 
-def _legend(legend: tuple[tuple[str, str], ...], width: float, y: float) -> tuple[str, float]:
-    x, parts = 0.0, []
-    for css, words in legend:
-        wide = 18 + text_width(words, 12) + 16
-        if x and x + wide > width:
-            x, y = 0.0, y + 20
-        parts += [rect(x, y + 1, 12, 12, css), text(x + 18, y + 11, words, "tick")]
-        x += wide
-    return "".join(parts), y + 28
-
-
 def causes(result: Result) -> list[str]:
     """Return all causes, the one that costs most in any model first."""
     most: Counter[str] = Counter()
@@ -118,8 +109,8 @@ def size_bars(result: Result, *, width: int) -> str:
     many = len(listed) > _COLOURS + 1
     classes = {cause: f"p{min(i, _COLOURS)}" for i, cause in enumerate(listed)}
     named = listed[:_COLOURS] if many else listed
-    legend = [(classes[cause], cause) for cause in named]
-    legend += [(f"p{_COLOURS}", f"{len(listed) - _COLOURS} more")] if many else []
+    words = [(classes[cause], cause) for cause in named]
+    words += [(f"p{_COLOURS}", f"{len(listed) - _COLOURS} more")] if many else []
     bars = tuple(
         Bar(
             model.name,
@@ -129,7 +120,7 @@ def size_bars(result: Result, *, width: int) -> str:
         )
         for place, model in enumerate(result.models)
     )
-    return stacked_bars(bars, tuple(legend), width=width, label="size breakdown")
+    return stacked_bars(bars, tuple(words), width=width, label="size breakdown")
 
 
 def _size_bars_segments(
@@ -162,8 +153,8 @@ def runs(result: Result, *, width: int) -> str:
         if place and model.runtime is not None and model.runtime.products
     )
     used = {segment.css for bar in bars for segment in bar.segments}
-    legend = tuple(kind for kind in _KINDS.values() if kind[0] in used)
-    return stacked_bars(bars, legend, width=width, label="layers by how they run") if bars else ""
+    words = tuple(kind for kind in _KINDS.values() if kind[0] in used)
+    return stacked_bars(bars, words, width=width, label="layers by how they run") if bars else ""
 
 
 def _counts(runtime: Runtime) -> dict[str, int]:

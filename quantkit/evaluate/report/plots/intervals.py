@@ -4,18 +4,17 @@
 beside float's, for each batch size and number of threads. `samples`: the signal to noise that single samples have.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median_low
 
 from quantkit.evaluate.report import numbers
 from quantkit.evaluate.report.palette import Look, look
-from quantkit.evaluate.report.plots.scales import Scale, nice_step
-from quantkit.evaluate.report.plots.svg import arrow, line, mark, picture, rect, shape, text
+from quantkit.evaluate.report.plots.scales import Scale, nice_step, whisker
+from quantkit.evaluate.report.plots.svg import line, mark, picture, rect, shape, text
 from quantkit.evaluate.report.plots.widths import NARROW, names_width, shorten, text_width
 from quantkit.result import (
     SAME_DB,
     Changes,
-    Evaluated,
     Interval,
     Latency,
     Metric,
@@ -130,15 +129,9 @@ def _group(group: Group, width: float, y: float) -> tuple[str, float]:
 
 def _row(row: Row, scale: Scale, y: float, width: float, *, small: bool) -> str:
     css = row.look.css
-    low, high, x = scale.clamped(row.low), scale.clamped(row.high), scale.clamped(row.value)
+    x = scale.clamped(row.value)
     parts = [rect(0, y - (30 if small else 14), width, 42 if small else 28, "hit")]
-    parts += [line(low, y, high, y, f"whisker {css}")]
-    parts += [
-        line(end, y - 5, end, y + 5, f"whisker {css}")
-        if scale.holds(value)
-        else arrow(end, y, 1 if value > scale.high else -1, 0, f"whisker {css}")
-        for end, value in ((low, row.low), (high, row.high))
-    ]
+    parts += [whisker(scale, (row.low, row.high), y, css)]
     parts += [shape(row.look.shape, x, y, 5.5, f"sign {css}")]
     if not scale.holds(row.value):
         shift, sign, anchor = (9, "→", "start") if row.value > scale.high else (-9, "←", "end")
@@ -150,59 +143,66 @@ def _row(row: Row, scale: Scale, y: float, width: float, *, small: bool) -> str:
     return mark("".join(parts), row.tip)
 
 
+def _row_of(
+    result: Result, place: int, value: float, ends: Interval | None, words: str, tip: str
+) -> Row:
+    """Return the row of a model; without an interval it has no whisker."""
+    name = result.models[place].name
+    low, high = (ends.low, ends.high) if ends else (value, value)
+    return Row(
+        name=name,
+        look=look(place),
+        value=value,
+        low=low,
+        high=high,
+        words=words,
+        tip=f"{name}\n{tip}",
+    )
+
+
 def forest(result: Result, *, width: int) -> str:
     """Draw the drops of all metrics; "" if none was measured."""
-    limits = {rule.key: rule.limit for rule in result.rules}
     groups = []
     for metric in result.float_model.metrics:
         rows = tuple(
-            _forest_row(model, found, place)
+            _forest_row(result, place, found)
             for place, model in enumerate(result.models)
             for found in model.metrics
             if found.name == metric.name and found.drop is not None
         )
+        limit = result.limit("max_drop") if metric.main else None
         if rows:
-            scale = numbers.metric_scale(metric)
-            limit = limits.get("max_drop") if metric.main else None
             groups.append(
                 Group(
                     title=f"{metric.name}, float {numbers.metric_value(metric)}",
                     axis=f"drop in {numbers.drop_unit(metric)}; right of the line is worse than float",
                     reference=0.0,
                     rows=rows,
-                    limit=None if limit is None else limit * scale,
+                    limit=None if limit is None else limit * numbers.metric_scale(metric),
                 )
             )
     return interval_plot(tuple(groups), width=width, label="drops with intervals") if groups else ""
 
 
-def _forest_row(model: Evaluated, metric: Metric, place: int) -> Row:
-    scale, drop = numbers.metric_scale(metric), metric.drop or 0.0
-    found = metric.drop_interval
-    low, high = (found.low, found.high) if found else (drop, drop)
-    tip = [model.name, f"{metric.name}: {numbers.metric_value(metric)}"]
+def _forest_row(result: Result, place: int, metric: Metric) -> Row:
+    scale, ends = numbers.metric_scale(metric), metric.drop_interval
+    if ends is not None:
+        ends = replace(ends, low=ends.low * scale, high=ends.high * scale)
+    tip = [f"{metric.name}: {numbers.metric_value(metric)}"]
     tip += [f"drop: {numbers.drop(metric)} {numbers.drop_unit(metric)}"]
     if metric.detectable is not None:
         hidden = numbers.difference(metric.detectable, metric)
         tip += [f"a drop of up to {hidden} is still possible"]
-    return Row(
-        name=model.name,
-        look=look(place),
-        value=drop * scale,
-        low=low * scale,
-        high=high * scale,
-        words=numbers.drop(metric),
-        tip="\n".join(tip),
-    )
+    value = (metric.drop or 0.0) * scale
+    return _row_of(result, place, value, ends, numbers.drop(metric), "\n".join(tip))
 
 
 def latency(result: Result, *, width: int) -> str:
     """Draw the ratios; "" if nothing was timed."""
-    limits = {rule.key: rule.limit for rule in result.rules}
     groups = []
     for setting in result.float_model.latency:
         rows = tuple(
-            _latency_row(model, found, place)
+            _latency_row(result, place, found)
             for place, model in enumerate(result.models)
             for found in model.latency
             if place and (found.batch, found.threads) == (setting.batch, setting.threads)
@@ -215,33 +215,27 @@ def latency(result: Result, *, width: int) -> str:
                     axis="time per run, float = 1; left of the line is faster",
                     reference=1.0,
                     rows=rows,
-                    limit=limits.get("max_latency_ratio"),
+                    limit=result.limit("max_latency_ratio"),
                     floor=0.0,
                 )
             )
     return interval_plot(tuple(groups), width=width, label="latency ratios") if groups else ""
 
 
-def _latency_row(model: Evaluated, found: Latency, place: int) -> Row:
-    ends = found.ratio_interval
+def _latency_row(result: Result, place: int, found: Latency) -> Row:
+    ends, ratio = found.ratio_interval, numbers.ratio(found.ratio)
     spread = f" ({numbers.interval(ends)})" if ends else ""
-    return Row(
-        name=model.name,
-        look=look(place),
-        value=found.ratio,
-        low=ends.low if ends else found.ratio,
-        high=ends.high if ends else found.ratio,
-        words=f"{numbers.ratio(found.ratio)}{spread}",
-        tip=f"{model.name}\n{numbers.significant(found.median_ms)} ms per run, p90 "
-        f"{numbers.significant(found.p90_ms)} ms\n{numbers.ratio(found.ratio)} of float{spread}\n"
-        f"{found.runs:,} runs",
+    tip = (
+        f"{numbers.significant(found.median_ms)} ms per run, p90 {numbers.significant(found.p90_ms)} ms\n"
+        f"{ratio} of float{spread}\n{found.runs:,} runs"
     )
+    return _row_of(result, place, found.ratio, ends, f"{ratio}{spread}", tip)
 
 
 def samples(result: Result, *, width: int) -> str:
     """Draw quantiles of the signal to noise of single samples; "" if none are known, or nothing changed."""
     rows = tuple(
-        _sample_row(model, *model.worst_percentile, place)
+        _sample_row(result, place, *model.worst_percentile)
         for place, model in enumerate(result.models)
         if model.worst_percentile is not None and model.worst_percentile[1].worst < SAME_DB
     )
@@ -252,23 +246,17 @@ def samples(result: Result, *, width: int) -> str:
         axis=f"dB; left is worse, the line is {_TENTH_DB:.0f} dB (10 % error)",
         reference=_TENTH_DB,
         rows=rows,
-        limit={rule.key: rule.limit for rule in result.rules}.get("min_sqnr_p1_db"),
+        limit=result.limit("min_sqnr_p1_db"),
         low_is_bad=True,
     )
     return interval_plot((group,), width=width, label="signal to noise of single samples")
 
 
-def _sample_row(model: Evaluated, output: OutputDrift, found: SampleSqnr, place: int) -> Row:
+def _sample_row(result: Result, place: int, output: OutputDrift, found: SampleSqnr) -> Row:
     ends = Interval(low=found.worst, high=found.median)
-    return Row(
-        name=model.name,
-        look=look(place),
-        value=found.p1,
-        low=found.worst,
-        high=found.median,
-        words=f"{numbers.decibel(found.p1)} ({numbers.interval(ends, digits=1)})",
-        tip=f"{model.name}\n{output.output}: {numbers.per_sample(found)}\n{found.samples:,} samples",
-    )
+    words = f"{numbers.decibel(found.p1)} ({numbers.interval(ends, digits=1)})"
+    tip = f"{output.output}: {numbers.per_sample(found)}\n{found.samples:,} samples"
+    return _row_of(result, place, found.p1, ends, words, tip)
 
 
 def operators(changes: Changes, look: Look, *, width: int) -> str:

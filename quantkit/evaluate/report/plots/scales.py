@@ -1,11 +1,12 @@
-"""Scales: from figures to places in a picture, with round ticks."""
+"""Scales: from figures to places in a picture, with round ticks, and intervals drawn along them."""
 
 from dataclasses import dataclass
 from math import ceil, floor, log10
 
 from quantkit.evaluate.report.numbers import decimals
+from quantkit.evaluate.report.plots.svg import arrow, line
 
-__all__ = ["Scale", "nice_step"]
+__all__ = ["Scale", "nice_step", "whisker"]
 
 
 def nice_step(span: float, count: int) -> float:
@@ -43,3 +44,31 @@ class Scale:
         digits = max(0, -floor(log10(step) + 1e-9))
         first, last = ceil(self.low / step - 1e-9), floor(self.high / step + 1e-9)
         return [(i * step, decimals(i * step, digits)) for i in range(first, last + 1)]
+
+
+def whisker(
+    scale: Scale, ends: tuple[float, float], at: float, css: str, *, upright: bool = False
+) -> str:
+    """Return an interval along a scale; an end beyond the scale is an arrow.
+
+    Args:
+        scale: Across, or `upright`.
+        ends: Of the interval.
+        at: Its place on the other axis, in pixels.
+        css: The class of the model's look.
+        upright: The scale runs up or down.
+    """
+
+    def point(along: float, across: float) -> tuple[float, float]:
+        return (across, along) if upright else (along, across)
+
+    css = f"whisker {css}"
+    places = [scale.clamped(end) for end in ends]
+    parts = [line(*point(places[0], at), *point(places[1], at), css)]
+    for end, place in zip(ends, places, strict=True):
+        if scale.holds(end):
+            parts.append(line(*point(place, at - 5), *point(place, at + 5), css))
+            continue
+        out = 1 if (end > scale.high) == (scale.end > scale.start) else -1
+        parts.append(arrow(*point(place, at), *point(out, 0), css))
+    return "".join(parts)

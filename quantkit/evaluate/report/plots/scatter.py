@@ -8,12 +8,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from math import inf
-from typing import Literal
 
-from quantkit.evaluate.report.palette import Look, Theme, resolved
-from quantkit.evaluate.report.plots.scales import Scale
-from quantkit.evaluate.report.plots.svg import arrow, line, mark, picture, rect, shape, tag, text
-from quantkit.evaluate.report.plots.widths import NARROW, shorten, text_width
+from quantkit.evaluate.report.palette import Look, resolved
+from quantkit.evaluate.report.plots.scales import Scale, whisker
+from quantkit.evaluate.report.plots.svg import (
+    LEGEND_ROW,
+    arrow,
+    legend,
+    line,
+    mark,
+    picture,
+    rect,
+    shape,
+    tag,
+    text,
+)
+from quantkit.evaluate.report.plots.widths import NARROW, shorten
 
 __all__ = ["Axis", "Chart", "Mark", "apart", "chart_svg", "labels_for", "shown_range"]
 
@@ -23,11 +33,7 @@ _NEXT = 12.0  # pixels between marks that would cover each other
 _FAR = 3.0  # as many times the range of all better ones puts a figure off the scale
 _PAD = 0.1
 _EDGE, _TITLE = 20, 52  # of a file of its own
-_ROW, _ENTRY, _COLUMN = (
-    22.0,
-    40.0,
-    330.0,
-)  # of the legend: height of keys and of models, least width of a column
+_ENTRY, _COLUMN = 40.0, 330.0  # of a model in the legend: its height, the least width of its column
 _SHORT_NAME = 3  # characters of a name that is its own label
 
 
@@ -125,30 +131,25 @@ def labels_for(names: Sequence[str]) -> list[str]:
     return list(names) if short else [str(number) for number in range(1, len(names) + 1)]
 
 
-def chart_svg(chart: Chart, *, width: int, theme: Theme | Literal["auto"] | None = None) -> str:
+def chart_svg(chart: Chart, *, width: int = 860, alone: bool = False) -> str:
     """Draw it.
 
     Args:
         chart: What is drawn.
         width: In pixels; below 560 panels stand below each other.
-        theme: Of a file of its own, with its style, ground and title; "auto" follows the reader's. None: for the page.
+        alone: A file of its own: with its style, which follows the reader's theme, ground and title. Else for the page.
     """
-    if theme is None:
+    if not alone:
         content, height = _drawn(chart, width)
         return picture(width, height, chart.described, content)
     content, height = _drawn(chart, width - 2 * _EDGE)
     height += _EDGE + _TITLE
-    below = tag("style", _style(theme)) + rect(0, 0, width, height, "ground")
+    css = (files("quantkit.evaluate.report") / "templates" / "plot.css").read_text(encoding="utf-8")
+    dark = f"@media (prefers-color-scheme:dark){{{resolved(css, 'dark')}}}"
+    below = tag("style", resolved(css, "light") + dark) + rect(0, 0, width, height, "ground")
     title = text(_EDGE, 34, shorten(chart.title, width - 2 * _EDGE, 19), "title")
     moved = tag("g", content, transform=f"translate({_EDGE},{_TITLE})")
     return picture(width, height, chart.described, below + title + moved)
-
-
-def _style(theme: Theme | Literal["auto"]) -> str:
-    css = (files("quantkit.evaluate.report") / "templates" / "plot.css").read_text(encoding="utf-8")
-    if theme != "auto":
-        return resolved(css, theme)
-    return resolved(css, "light") + f"@media (prefers-color-scheme:dark){{{resolved(css, 'dark')}}}"
 
 
 def shown_range(chart: Chart) -> tuple[float, float]:
@@ -352,16 +353,9 @@ def _mark(model: Mark, x: float, y: float, chart: Chart, panel: _Panel) -> str:
     on_scale = model.y is not None and panel.y.holds(model.y)
     has_band = model is chart.reference and _holds(model, panel.y)
     if on_scale and not has_band and model.low is not None and model.high is not None:
-        ends = [panel.y.clamped(end) for end in (model.low, model.high)]
-        parts += [line(x, ends[0], x, ends[1], f"whisker {css}")]
-        for at, end in zip(ends, (model.low, model.high), strict=True):
-            up = (end > panel.y.high) == chart.upwards
-            parts += [
-                line(x - 5, at, x + 5, at, f"whisker {css}")
-                if panel.y.holds(end)
-                else arrow(x, at, 0, -1 if up else 1, f"whisker {css}")
-            ]
-        top = min(top, *ends)
+        ends = model.low, model.high
+        parts += [whisker(panel.y, ends, x, css, upright=True)]
+        top = min(top, *map(panel.y.clamped, ends))
     if model.middle is not None:
         parts += [shape("diamond", x, panel.y.clamped(model.middle), 3.2, "hollow")]
     if model.chosen:
@@ -389,10 +383,10 @@ def _legend(chart: Chart, top: float, width: float) -> tuple[str, float]:
         parts += [text(x + 28, y + 4, shorten(named, room - 36), "name")]
         parts += [text(x + 28, y + 19, shorten(model.words, room - 36, 12), css)]
     y = top + _ENTRY * -(-len(listed) // columns)
-    drawn, y = _key_rows(_keys(chart), y, width)
+    drawn, y = legend(_keys(chart), y, width)
     parts.append(drawn)
     if chart.note:
-        y += _ROW
+        y += LEGEND_ROW
         parts.append(text(0, y + 4, shorten(chart.note, width, 12), "tick"))
     return "".join(parts), y
 
@@ -413,16 +407,3 @@ def _keys(chart: Chart) -> Iterable[tuple[str, str]]:
         yield dots, "above: the same numbers"
     if any(chart.is_beyond(m, low, high) for m in chart.marks):
         yield dots, "below: off the scale"
-
-
-def _key_rows(keys: Iterable[tuple[str, str]], top: float, width: float) -> tuple[str, float]:
-    """Draw signs, each around (10, 0), with their words in as many rows as the width asks for."""
-    x, y, parts = 0.0, top, []
-    for sign, words in keys:
-        wide = 30 + text_width(words, 12) + 18
-        if x and x + wide > width + 18:
-            x, y = 0.0, y + _ROW
-        parts += [tag("g", sign, transform=f"translate({x:.1f},{y:.1f})")]
-        parts += [text(x + 28, y + 4, words, "tick")]
-        x += wide
-    return "".join(parts), y

@@ -1,14 +1,18 @@
 """Elements of a picture: escaped always, short numbers, shapes."""
 
+from collections.abc import Iterable
 from html import escape
 from math import cos, pi, sin
 
 from quantkit.evaluate.report.palette import Look, Shape
+from quantkit.evaluate.report.plots.widths import text_width
 from quantkit.text import printable
 
 __all__ = [
+    "LEGEND_ROW",
     "arrow",
     "key",
+    "legend",
     "line",
     "mark",
     "picture",
@@ -17,6 +21,10 @@ __all__ = [
     "tag",
     "text",
 ]
+
+
+LEGEND_ROW = 22.0
+"""Height of a row of a legend, in pixels."""
 
 
 def _number(value: float | str) -> str:
@@ -116,6 +124,25 @@ def key(look: Look) -> str:
     return tag(
         "svg", sign, class_="key", viewBox="0 0 14 14", width=14, height=14, aria_hidden="true"
     )
+
+
+def legend(keys: Iterable[tuple[str, str]], top: float, width: float) -> tuple[str, float]:
+    """Return signs with their words in as many rows as the width asks for, and where the last row is.
+
+    Args:
+        keys: Each sign is SVG around (10, 0).
+        top: The middle of the first row, in pixels.
+        width: In pixels.
+    """
+    x, y, parts = 0.0, top, []
+    for sign, words in keys:
+        wide = 30 + text_width(words, 12) + 18
+        if x and x + wide > width + 18:
+            x, y = 0.0, y + LEGEND_ROW
+        parts += [tag("g", sign, transform=f"translate({x:.1f},{y:.1f})")]
+        parts += [text(x + 28, y + 4, words, "tick")]
+        x += wide
+    return "".join(parts), y
 
 
 def arrow(x: float, y: float, dx: float, dy: float, css: str) -> str:
