@@ -9,17 +9,20 @@ note, and ignored as there: some scripts keep options of their own in the dictio
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from onnxruntime.quantization.quant_utils import QuantType
+from onnxruntime.quantization.tensor_quant_overrides import TensorQuantOverridesHelper
 
 from quantkit.calibration import CalibratorOf
 from quantkit.errors import UsageError
 from quantkit.numerics.affine import affine_from_range
 from quantkit.numerics.dtypes import UINT8, IntType
-from quantkit.ort.override_checks import check_overrides
 from quantkit.ort.quant_utils import type_name
 from quantkit.settings import QdqSettings, TensorRule, closest
+from quantkit.settings.declare import declared
 from quantkit.spec import PerTensor, QuantSpec, named_int_type
 
 __all__ = [
@@ -27,11 +30,18 @@ __all__ = [
     "Defaults",
     "ExtraOptions",
     "Tensors",
+    "check_overrides",
     "read_extra_options",
     "rules_of",
 ]
 
 _Given = Mapping[str, Any]
+
+_TYPES = {type_name(member): member for member in QuantType}
+_OVERRIDES = (
+    *("quant_type", "axis", "scale", "zero_point", "symmetric"),
+    *("reduce_range", "rmax", "rmin", "convert", "recv_nodes"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,15 +80,14 @@ def rules_of(overrides: _Given, tensors: Tensors, defaults: Defaults) -> list[Te
     """Return the rules for each tensor that is overridden: one, and another if it is converted for some nodes.
 
     Args:
-        overrides: By tensor a list of dictionaries; see `quantkit.ort.override_checks`.
+        overrides: By tensor a list of dictionaries; see `check_overrides`.
         tensors: Those of the model.
         defaults: Types and symmetry of others.
 
     Raises:
         UsageError: An override makes no sense, or asks for what quantkit does not do.
     """
-    default = f"Q{defaults.activation.name}".replace("Qu", "QU").replace("int", "Int")
-    check_overrides(overrides, tensors.constants, tensors.computed, default)
+    check_overrides(overrides, tensors, _TYPES[defaults.activation.name])
     rules: list[TensorRule] = []
     for tensor, listed in overrides.items():
         if not listed or not listed[0]:
@@ -94,6 +103,54 @@ def rules_of(overrides: _Given, tensors: Tensors, defaults: Defaults) -> list[Te
                 replace(r, readers=readers) for r in _activation_rule(tensor, convert, defaults)
             )
     return rules
+
+
+def check_overrides(overrides: _Given, tensors: Tensors, default: QuantType) -> None:
+    """Refuse overrides that make no sense.
+
+    {"tensor": [{"quant_type": ..., "axis": ..., "scale": ..., "zero_point": ..., "rmin": ..., "rmax": ...,
+                 "symmetric": ..., "reduce_range": ..., "convert": {..., "recv_nodes": {...}}}, ...]}
+
+    A tensor has one dictionary, or, per channel, one for each channel, of which the first names the axis. onnxruntime's own
+    check stops at the first tensor that is right: each is given to it alone.
+
+    Args:
+        overrides: What was given.
+        tensors: Those of the model.
+        default: The type of activations that name none.
+
+    Raises:
+        UsageError: A tensor is not there, or what is said of it contradicts itself.
+    """
+    if not isinstance(overrides, Mapping):
+        raise UsageError("TensorQuantOverrides maps tensor names to lists of dictionaries.")
+    shapes = {name: SimpleNamespace(dims=shape) for name, shape in tensors.constants.items()}
+    for tensor, listed in overrides.items():
+        wrong = _misspelled(listed)
+        if wrong is None:
+            helper = TensorQuantOverridesHelper({tensor: [dict(given) for given in listed]})
+            wrong = helper.is_valid(shapes, tensors.computed, default)[1]
+        if wrong is not None:
+            said = wrong.replace("{tensor_name}", tensor).replace(" at index {index}", "")
+            raise UsageError(f"TensorQuantOverrides of '{tensor}': {said.removesuffix('.')}.")
+
+
+def _misspelled(listed: Any) -> str | None:
+    """Return what onnxruntime does not look at: what is no dictionary, unknown keys, half a range."""
+    if not isinstance(listed, list | tuple) or not all(isinstance(g, Mapping) for g in listed):
+        return "they are no list of dictionaries"
+    if len(listed) > 1 and not listed[0]:
+        return "the first of several dictionaries names the axis of channels"
+    inner = [given["convert"] for given in listed if "convert" in given]
+    if not all(isinstance(convert, Mapping) for convert in inner):
+        return "'convert' is a dictionary"
+    for given in (*listed, *inner):
+        unknown = next((key for key in given if key not in _OVERRIDES), None)
+        if unknown is not None:
+            return f"'{unknown}' is unknown; use {', '.join(_OVERRIDES)}"
+        if ("rmin" in given) != ("rmax" in given):
+            return "Must provide both 'rmin' and 'rmax', for one says nothing alone"
+    return None
 
 
 def _readers(tensor: str, named: Collection[str], tensors: Tensors) -> tuple[str, ...]:
@@ -295,31 +352,37 @@ def _calibrator(name: str, **settings: float) -> CalibratorOf:
     return ask
 
 
+# Keys about the form of the QDQ format, and the settings that they are; of some the setting says the opposite.
+_FORMS = {
+    "ActivationRestrictedAsymmetric": "restricted_zero_points",
+    "AddQDQPairToWeight": "weight_pairs",
+    "BlockSize": "block_size",
+    "DedicatedQDQPair": "pair_per_reader",
+    "ForceQuantizeNoInputCheck": "quantize_moves",
+    "MinimumRealRange": "min_range",
+    "OpTypesToExcludeOutputQuantization": "float_outputs",
+    "QDQDisableWeightAdjustForInt32Bias": "adjust_weights",
+    "QDQKeepRemovableActivations": "keep_clips",
+    "QDQOpTypePerChannelSupportToAxis": "channel_axes",
+    "QuantizeBias": "float_bias",
+    "UseQDQContribOps": "contrib_ops",
+    "WeightSymmetric": "symmetric_weights",
+}
+_NEGATED = {"QDQDisableWeightAdjustForInt32Bias", "QuantizeBias"}
+
 # Keys that are translated.
 _READ = (
-    "ActivationRestrictedAsymmetric",
+    *_FORMS,
     "ActivationSymmetric",
-    "AddQDQPairToWeight",
-    "BlockSize",
     "CalibMovingAverage",
     "CalibMovingAverageConstant",
     "CalibPercentile",
     "CalibStridedMinMax",
     "CalibTensorRangeSymmetric",
-    "DedicatedQDQPair",
     "EnableSubgraph",
-    "ForceQuantizeNoInputCheck",
     "MatMulConstBOnly",
-    "MinimumRealRange",
-    "OpTypesToExcludeOutputQuantization",
-    "QDQDisableWeightAdjustForInt32Bias",
-    "QDQKeepRemovableActivations",
-    "QDQOpTypePerChannelSupportToAxis",
-    "QuantizeBias",
     "SmoothQuant",
     "TensorQuantOverrides",
-    "UseQDQContribOps",
-    "WeightSymmetric",
     "extra.Sigmoid.nnapi",
 )
 
@@ -371,56 +434,25 @@ def read_extra_options(extra_options: Mapping[str, Any] | None) -> ExtraOptions:
 
 def _qdq(given: _Given) -> QdqSettings:
     """Return the form of the QDQ format."""
-    symmetric, moves = given.get("WeightSymmetric"), given.get("ForceQuantizeNoInputCheck")
-    least, block = given.get("MinimumRealRange"), given.get("BlockSize")
-    axes = given.get("QDQOpTypePerChannelSupportToAxis") or {}
-    if not isinstance(axes, Mapping):
-        raise _no_value(
-            given, "QDQOpTypePerChannelSupportToAxis", "a dictionary of operators and axes"
-        )
-    return QdqSettings(
-        weight_pairs=_switch(given, "AddQDQPairToWeight"),
-        pair_per_reader=_switch(given, "DedicatedQDQPair"),
-        contrib_ops=_switch(given, "UseQDQContribOps"),
-        float_bias=not _switch(given, "QuantizeBias", default=True),
-        keep_clips=_switch(given, "QDQKeepRemovableActivations"),
-        float_outputs=_names(given, "OpTypesToExcludeOutputQuantization"),
-        min_range=_number(given, "MinimumRealRange") if least else None,
-        symmetric_weights=None if symmetric is None else _switch(given, "WeightSymmetric"),
-        block_size=_number(given, "BlockSize") if block else None,
-        adjust_weights=not _switch(given, "QDQDisableWeightAdjustForInt32Bias"),
-        restricted_zero_points=_switch(given, "ActivationRestrictedAsymmetric"),
-        channel_axes=tuple((str(op), axis) for op, axis in axes.items()),
-        quantize_moves=None if moves is None else _switch(given, "ForceQuantizeNoInputCheck"),
-    )
+    known, found = declared(QdqSettings), {}
+    for key, name in _FORMS.items():
+        value, one = given.get(key), known[name]
+        if value is None or (one.type in (int, float) and value == 0):
+            continue
+        if one.type is bool and isinstance(value, int | np.bool_):
+            value = bool(value)  # what onnxruntime takes for true
+        found[name] = one.read(value, f"extra_options {key}")
+        if key in _NEGATED:
+            found[name] = not found[name]
+    return QdqSettings(**found)
 
 
-def _no_value(given: _Given, key: str, wanted: str) -> UsageError:
-    return UsageError(f"extra_options {key}={given[key]!r} is no value for it: give {wanted}.")
-
-
-def _switch(given: _Given, key: str, *, default: bool = False) -> bool:
+def _switch(given: _Given, key: str) -> bool:
     """Return an option that is on or off; None counts as left out, and what onnxruntime takes for true as true."""
     value = given.get(key)
-    if value is None:
-        return default
-    if not isinstance(value, bool | int | np.bool_):
-        raise _no_value(given, key, "True or False")
+    if not isinstance(value, int | np.bool_ | None):
+        raise UsageError(f"extra_options {key} = {value!r}: give True or False.")
     return bool(value)
-
-
-def _number(given: _Given, key: str) -> Any:
-    value = given[key]
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
-        raise _no_value(given, key, "a number")
-    return value
-
-
-def _names(given: _Given, key: str) -> tuple[str, ...]:
-    value = given.get(key) or ()
-    if isinstance(value, str) or not isinstance(value, Collection):
-        raise _no_value(given, key, "a list of operators")
-    return tuple(map(str, value))
 
 
 def _symmetric(given: Mapping[str, Any]) -> bool | None:

@@ -5,11 +5,11 @@
 Flags are onnxruntime's; ``quantkit quantize weights`` is the command with quantkit's own.
 """
 
-import argparse
 import logging
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Sequence
-from functools import cached_property, wraps
+from functools import cached_property, partial, wraps
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from onnxruntime.quantization import matmul_nbits_quantizer as theirs
 from onnxruntime.quantization.matmul_nbits_quantizer import (
     DefaultWeightOnlyQuantConfig,
     WeightOnlyQuantConfig,
+    parse_args,
 )
 from onnxruntime.quantization.onnx_model import ONNXModel
 from onnxruntime.quantization.quant_utils import QuantFormat
@@ -172,82 +173,31 @@ class MatMulNBitsQuantizer:
         return result
 
 
-def _answer(text: str) -> bool:
-    return text.lower() in {"true", "1"}
-
-
-def _axis(text: str) -> tuple[str, int]:
-    op_type, _, axis = text.partition(":")
-    return op_type, int(axis)
-
-
-def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Read the command line, `sys.argv` if it is not given."""
-    parser = argparse.ArgumentParser(
-        prog="python -m quantkit.ort.matmul_nbits_quantizer",
-        description="Store the weights of a model in few bits, in blocks that share a scale.",
-    )
-    add = parser.add_argument
-    add("--input_model", required=True, help="The float model.")
-    add("--output_model", required=True, help="Where to write; there must be no such file yet.")
-    add("--block_size", default=32, type=int, help="Neighbours that share a scale: 16 to 256.")
-    add("--quant_method", default="default", choices=_CONFIGS, help="How weights are rounded.")
-    add("--bits", default=4, type=int, help="Bits of a weight, 2 to 8.")
-    add(
-        "--symmetric",
-        const=True,
-        nargs="?",
-        type=_answer,
-        help="Zero points in the middle: true or false. Default: true for the method default, else false.",
-    )
-    add("--accuracy_level", type=int, help="Of MatMulNBits: 0 to 4. Default: 4.")
-    add("-v", "--verbose", action="store_true", help="Log what is done.")
-    add("--nodes_to_exclude", nargs="+", default=[], help="Never these nodes, by name.")
-    add("--nodes_to_include", nargs="+", help="These nodes beside those of the operator types.")
-    add(
-        "--quant_format",
-        default="QOperator",
-        choices=("QOperator", "QDQ"),
-        help="How it is written.",
-    )
-    add("--op_types_to_quantize", nargs="+", choices=("MatMul", "Gather"), help="Default: MatMul.")
-    add(
-        "--quant_axes",
-        nargs="+",
-        type=_axis,
-        metavar="OP:AXIS",
-        help="MatMul:0 and Gather:1 alone.",
-    )
-    for flag in ("calib_dataset_name", "tokenizer_dir", "calibration_method", "cache_dir"):
-        add(f"--{flag}", help=argparse.SUPPRESS)  # of nvidia_awq, which says what to use instead
-    return parser.parse_args(arguments)
-
-
-def _default(given: argparse.Namespace, common: dict[str, Any]) -> WeightOnlyQuantConfig:
-    return DefaultWeightOnlyQuantConfig(
-        block_size=given.block_size,
-        is_symmetric=given.symmetric is not False,
-        accuracy_level=given.accuracy_level,
-        quant_axes=given.quant_axes,
-        bits=given.bits,
-        **common,
-    )
-
-
-def _hqq(given: argparse.Namespace, common: dict[str, Any]) -> WeightOnlyQuantConfig:
-    return HQQWeightOnlyQuantConfig(
-        block_size=given.block_size, bits=given.bits, quant_axes=given.quant_axes, **common
-    )
-
-
-_CONFIGS: dict[str, Callable[[argparse.Namespace, dict[str, Any]], WeightOnlyQuantConfig]] = {
-    "default": _default,
-    "hqq": _hqq,
-    "rtn": lambda _, common: RTNWeightOnlyQuantConfig(**common),
-    "k_quant": lambda _, common: KQuantWeightOnlyQuantConfig(**common),
-    "gptq": lambda _, common: GPTQWeightOnlyQuantConfig(**common),
-    "nvidia_awq": lambda _, common: WeightOnlyQuantConfig("nvidia_awq", **common),
+_CONFIGS: dict[str, Callable[..., WeightOnlyQuantConfig]] = {
+    "default": DefaultWeightOnlyQuantConfig,
+    "hqq": HQQWeightOnlyQuantConfig,
+    "rtn": RTNWeightOnlyQuantConfig,
+    "k_quant": KQuantWeightOnlyQuantConfig,
+    "gptq": GPTQWeightOnlyQuantConfig,
+    "nvidia_awq": partial(WeightOnlyQuantConfig, "nvidia_awq"),
 }
+
+
+def _config(given: Namespace) -> WeightOnlyQuantConfig:
+    """Return the configuration of the method, with those of the flags that it takes."""
+    kind = _CONFIGS[given.quant_method]
+    flags = vars(given) | {
+        "is_symmetric": given.symmetric is not False,
+        "quant_format": QuantFormat[given.quant_format],
+    }
+    return kind(**{name: flags[name] for name in signature(kind).parameters if name in flags})
+
+
+def _flags() -> Namespace:
+    given: Namespace = parse_args()
+    if not any(flag.startswith("--s") for flag in sys.argv):  # then the method decides
+        given.symmetric = None
+    return given
 
 
 def main() -> None:
@@ -256,16 +206,12 @@ def main() -> None:
     Raises:
         QuantkitError: With one line that says what is wrong. Nothing is written then.
     """
-    given = parse_args()
+    given = _flags()
     if given.verbose:
         logging.basicConfig(level=logging.DEBUG)
     if Path(given.output_model).exists():
         said = f"'{given.output_model}' is there already: remove it, or name another file."
         raise as_os_error(OutputError(said), FileExistsError)
-    common = {
-        "quant_format": QuantFormat[given.quant_format],
-        "op_types_to_quantize": given.op_types_to_quantize,
-    }
     quantizer = MatMulNBitsQuantizer(
         given.input_model,
         bits=given.bits,
@@ -274,7 +220,7 @@ def main() -> None:
         accuracy_level=given.accuracy_level,
         nodes_to_exclude=given.nodes_to_exclude,
         nodes_to_include=given.nodes_to_include,
-        algo_config=_CONFIGS[given.quant_method](given, common),
+        algo_config=_config(given),
     )
     quantizer.process()
     with staged(Path(given.output_model)) as stage:

@@ -284,9 +284,9 @@ def test_where_nothing_is_to_be_quantized_the_model_stays_float(
 @pytest.mark.parametrize(
     ("options", "kind", "said"),
     [
-        ({"bits": 1}, ValueError, "2 to 8"),
+        ({"bits": 1}, ValueError, "at least 2 and at most 8"),
         ({"block_size": 48}, ValueError, "16, 32, 64"),
-        ({"accuracy_level": 7}, ValueError, "0 to 4"),
+        ({"accuracy_level": 7}, ValueError, "at least 0 and at most 4"),
         ({"quant_format": "QQ"}, ValueError, "QuantFormat"),
         ({"channel_wised_quantize": True}, NotImplementedError, "block_size=128"),
         ({"quant_axes": (("MatMul", 1),)}, NotImplementedError, "axis 0"),
@@ -386,8 +386,11 @@ def test_methods_that_need_samples_say_where_to_go(
 def test_the_command_makes_each_configuration(
     method: str,
     symmetric: bool,  # noqa: FBT001 - of pytest
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    given = ours.parse_args(["--input_model", "a", "--output_model", "b", "--quant_method", method])
-    config = ours._CONFIGS[method](given, {})
+    words = ["c", "--input_model", "a", "--output_model", "b", "--quant_method", method]
+    monkeypatch.setattr(sys, "argv", words)
+    given = ours._flags()
+    config = ours._config(given)
     assert config.algorithm.lower() == method
     assert getattr(config, "is_symmetric", bool(given.symmetric)) is symmetric

@@ -10,10 +10,10 @@ from builders import graph, initializers, model, node, rng
 from onnxruntime.quantization.execution_providers.qnn import get_qnn_qdq_config
 
 from quantkit import ort
-from quantkit.ort.override_checks import check_overrides
+from quantkit.ort.extra_options import Tensors, check_overrides
 
 U8, U16, I4 = ort.QuantType.QUInt8, ort.QuantType.QUInt16, ort.QuantType.QInt4
-SHAPES = {"w": (4, 3)}
+TENSORS = Tensors(constants={"w": (4, 3)}, computed={"a"}, weights={"w"})
 SCALE = {"scale": 0.5, "zero_point": 3}
 
 
@@ -38,22 +38,28 @@ def diamond() -> onnx.ModelProto:
         ({"a": [{"rmin": 1.0}]}, "Must provide both 'rmin' and 'rmax'"),
         ({"a": [{**SCALE, "rmax": 1.0, "rmin": 0.0}]}, r"option\(s\) \[rmax, rmin\] are invalid"),
         ({"a": [{**SCALE, "symmetric": True}]}, r"option\(s\) \[symmetric\] are invalid"),
-        ({"a": [{"axis": 0}]}, "only constants can be quantized per channel"),
-        ({"w": [{}, {}]}, "names the axis"),
-        ({"w": [{"axis": 2}]}, "axis 2 is out of range"),
-        ({"w": [{"axis": 0}, {}]}, "2 dictionaries for 4 channels"),
-        ({"w": [{"axis": 1}, {"quant_type": U8}, {}]}, "the 'quant_type' of the first"),
-        ({"w": [{"axis": 1, **SCALE}, {}, {}]}, "for some channels and not for others"),
-        ({"w": [{"convert": {"quant_type": U16}}]}, "'convert' is for computed tensors"),
-        ({"a": [{"reduce_range": True}]}, "'reduce_range' is for constants"),
-        ({"a": [{"convert": {}}]}, "must name a 'quant_type'"),
-        ({"a": [{"convert": {"quant_type": U8}}]}, "has already"),
+        ({"a": [{"axis": 0}]}, "'a' has per-channel overrides, but is not an initializer"),
+        ({"w": [{}, SCALE]}, "names the axis"),
+        ({"w": [{"axis": 2}]}, "out-of-bounds for tensor w"),
+        ({"w": [{"axis": 0}, {}]}, "expected 4, but found 2"),
+        (
+            {"w": [{"axis": 1}, {"quant_type": U8}, {}]},
+            "quantization types for tensor 'w' do not match",
+        ),
+        ({"w": [{"axis": 1, **SCALE}, {}, {}]}, "must do so for all channels"),
+        (
+            {"w": [{"convert": {"quant_type": U16}}]},
+            "Cannot use 'convert' override for initializers",
+        ),
+        ({"a": [{"reduce_range": True}]}, "'reduce_range' is only supported for initializers"),
+        ({"a": [{"convert": {}}]}, "must specify a 'quant_type'"),
+        ({"a": [{"convert": {"quant_type": U8}}]}, "must differ from original quant_type"),
         ({"a": [{"symmetric": True}], "z": [{}]}, "is not present in the model"),
     ],
 )
 def test_overrides_that_make_no_sense_are_refused(overrides: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        check_overrides(overrides, SHAPES, {"a"}, U8)
+        check_overrides(overrides, TENSORS, U8)
 
 
 def test_overrides_that_make_sense_pass() -> None:
@@ -61,7 +67,7 @@ def test_overrides_that_make_sense_pass() -> None:
         "w": [{"axis": -1, "quant_type": I4, **SCALE}, SCALE, SCALE],
         "a": [{"quant_type": U8, "convert": {"quant_type": U16, "recv_nodes": {"n"}}}],
     }
-    check_overrides(given, SHAPES, {"a"}, U8)
+    check_overrides(given, TENSORS, U8)
 
 
 def test_a_configuration_for_qnn_is_quantized_with_its_built_in_scales(tmp_path: Path) -> None:
