@@ -18,30 +18,30 @@ from quantkit._version import __version__ as __version__
 if TYPE_CHECKING:
     from quantkit.api.calibrate import calibrate as calibrate
     from quantkit.api.diff import diff_models as diff_models, diff_results as diff_results
-    from quantkit.api.dynamic import quantize_dynamic as quantize_dynamic
     from quantkit.api.evaluate import evaluate_models as evaluate_models
     from quantkit.api.export import export_model as export_model
-    from quantkit.api.float16 import quantize_float16 as quantize_float16
     from quantkit.api.gate import GateVerdict as GateVerdict, gate_result as gate_result
     from quantkit.api.optimize import optimize as optimize
     from quantkit.api.package import package_model as package_model
-    from quantkit.api.report import ReportFiles as ReportFiles, write_report as write_report
-    from quantkit.api.static import (
+    from quantkit.api.prepared import (
         load_prepared as load_prepared,
         plan_prepared as plan_prepared,
-        plan_static as plan_static,
-        prepare_static as prepare_static,
-        quantize_static as quantize_static,
         realize_plan as realize_plan,
         save_prepared as save_prepared,
     )
+    from quantkit.api.quantize import (
+        plan_static as plan_static,
+        plan_weights as plan_weights,
+        prepare_static as prepare_static,
+        quantize_dynamic as quantize_dynamic,
+        quantize_float16 as quantize_float16,
+        quantize_static as quantize_static,
+        quantize_weights as quantize_weights,
+    )
+    from quantkit.api.report import ReportFiles as ReportFiles, write_report as write_report
     from quantkit.api.tune import tune as tune
     from quantkit.api.verify import verify_file as verify_file
     from quantkit.api.view import ViewFiles as ViewFiles, view_model as view_model
-    from quantkit.api.weights import (
-        plan_weights as plan_weights,
-        quantize_weights as quantize_weights,
-    )
     from quantkit.calibration import Calibration as Calibration
     from quantkit.errors import QuantkitError as QuantkitError
     from quantkit.evaluate.accuracy.user_metric import (
@@ -88,19 +88,17 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 _PUBLIC = {
     "quantkit.api.calibrate": "calibrate",
     "quantkit.api.diff": "diff_models diff_results",
-    "quantkit.api.dynamic": "quantize_dynamic",
     "quantkit.api.evaluate": "evaluate_models",
     "quantkit.api.export": "export_model",
-    "quantkit.api.float16": "quantize_float16",
     "quantkit.api.gate": "GateVerdict gate_result",
     "quantkit.api.optimize": "optimize",
     "quantkit.api.package": "package_model",
+    "quantkit.api.prepared": "load_prepared plan_prepared realize_plan save_prepared",
+    "quantkit.api.quantize": "plan_static plan_weights prepare_static quantize_dynamic quantize_float16 quantize_static quantize_weights",
     "quantkit.api.report": "ReportFiles write_report",
-    "quantkit.api.static": "load_prepared plan_prepared plan_static prepare_static quantize_static realize_plan save_prepared",
     "quantkit.api.tune": "tune",
     "quantkit.api.verify": "verify_file",
     "quantkit.api.view": "ViewFiles view_model",
-    "quantkit.api.weights": "plan_weights quantize_weights",
     "quantkit.calibration": "Calibration",
     "quantkit.errors": "QuantkitError",
     "quantkit.evaluate.accuracy.user_metric": "MetricFunction check_metric",

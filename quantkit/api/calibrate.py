@@ -11,7 +11,7 @@ from quantkit.errors import UsageError
 from quantkit.pipeline.calibrate import CalibrateOptions, calibrate_model
 from quantkit.settings import CalibrateSettings, DataSettings
 
-__all__ = ["calibrate"]
+__all__ = ["CalibrateOptions", "calibrate", "calibrate_model"]
 
 
 @checked_kinds

@@ -11,12 +11,14 @@ from quantkit.evaluate.diff import (
     ResultDiff,
     compare_models,
     compare_results,
+    kind_of,
+    located,
     read_samples,
 )
 from quantkit.result import Result
 from quantkit.settings import DataSettings
 
-__all__ = ["diff_models", "diff_results"]
+__all__ = ["diff_models", "diff_results", "kind_of", "located"]
 
 
 @checked_kinds

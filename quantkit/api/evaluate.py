@@ -1,21 +1,23 @@
-"""`evaluate_models`: candidates against the float model, on real data."""
+"""Evaluation of candidates against the float model, on real data: by arguments, or by what a recipe says."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from quantkit.api.arguments import checked_kinds, checked_names, sample_settings
+from quantkit.api.files import files_read
+from quantkit.calibration.monitor import Monitor
 from quantkit.errors import UsageError
 from quantkit.evaluate.gate import rules_of
 from quantkit.evaluate.match.pair import NamedModel, named
 from quantkit.evaluate.outputs import AccuracyOptions
-from quantkit.files import check_folder
-from quantkit.model.graph.load import model_files
+from quantkit.files import check_folder, check_unasked
+from quantkit.pipeline.demo import run_demo
 from quantkit.pipeline.evaluate import EvaluateOptions, evaluate
-from quantkit.pipeline.evaluation_folder import write_evaluation, written
+from quantkit.pipeline.evaluation_folder import WRITTEN, write_evaluation, written
 from quantkit.result import Result
-from quantkit.settings import DataSettings, GateSettings
+from quantkit.settings import DataSettings, EvaluateSettings, GateSettings, Recipe
 
-__all__ = ["evaluate_models"]
+__all__ = ["WRITTEN", "evaluate_models", "evaluate_recipe", "named", "run_demo"]
 
 Candidates = str | Path | Sequence[str | Path] | Mapping[str, str | Path]
 
@@ -69,33 +71,98 @@ def evaluate_models(  # noqa: PLR0913 - one parameter per question
     """
     if metric is not None and not isinstance(metric, str):
         raise UsageError("metric is a name, or 'module:function': a report must be able to say it.")
-    models = _named_models(float_model, candidates)
-    chosen = sample_settings(settings, limit=limit, memory=memory)
-    options = EvaluateOptions(
-        accuracy=AccuracyOptions(
-            metric=metric,
-            pairs=pairs,
-            answer=answer,
-            confidence=confidence,
-            hold_out=hold_out,
-            skip_bad=skip_bad,
-        ),
+    wanted = EvaluateSettings(
+        metric=metric,
+        pairs=pairs,
+        answer=answer,
+        confidence=confidence,
         batches=tuple(batches),
         threads=tuple(threads),
-        skip=frozenset(checked_names(skip, "skip")),
-        rules=rules_of(gate or GateSettings()),
-        allow=() if gate is None else gate.allow,
+    )
+    recipe = Recipe(
+        evaluated=sample_settings(settings, limit=limit, memory=memory),
+        evaluate=wanted,
+        gate=gate or GateSettings(),
+    )
+    return evaluate_recipe(
+        _named_models(float_model, candidates),
+        recipe,
+        None if output is None else Path(output),
+        data=data,
+        hold_out=hold_out,
+        skip=checked_names(skip, "skip"),
+        skip_bad=skip_bad,
         title=title,
         command=_call(float_model, candidates, data),
+    )[0]
+
+
+def evaluate_recipe(  # noqa: PLR0913 - one parameter per question
+    models: Sequence[NamedModel],
+    recipe: Recipe,
+    output: Path | None,
+    *,
+    data: object = None,
+    typed: bool = True,
+    hold_out: bool | None = None,
+    skip: Sequence[str] = (),
+    skip_bad: bool = False,
+    title: str = "",
+    command: str = "",
+    monitor: Monitor | None = None,
+) -> tuple[Result, Sequence[Path]]:
+    """Measure candidates as a recipe says, and write the report; return the result and the report's files.
+
+    Args:
+        models: The float model, then the candidates.
+        recipe: `evaluated` says which data, `evaluate` what is measured, `gate` what candidates are judged by.
+        output: The folder of the report; None: nothing is written.
+        data: Samples instead of those of the recipe.
+        typed: The user typed that folder. Others are only written into where quantkit wrote what is there.
+        hold_out: Leave out samples that a candidate was calibrated with; None: where a limit would draw the same ones.
+        skip: Parts to leave out.
+        skip_bad: Leave out samples that cannot be read, instead of failing.
+        title: Of the report.
+        command: How to do it again.
+        monitor: Told what is done; None: nobody.
+    """
+    samples, wanted = recipe.evaluated, recipe.evaluate
+    data = samples.path if data is None else data
+    # A limit would draw the very samples that calibration with a limit drew.
+    split = hold_out is None and samples.limit is not None
+    options = EvaluateOptions(
+        accuracy=AccuracyOptions(
+            metric=wanted.metric,
+            pairs=wanted.pairs,
+            answer=wanted.answer,
+            confidence=wanted.confidence,
+            hold_out="if possible" if split else bool(hold_out),
+            skip_bad=skip_bad,
+        ),
+        batches=wanted.batches,
+        threads=wanted.threads,
+        skip=frozenset(skip),
+        rules=rules_of(recipe.gate),
+        allow=recipe.gate.allow,
+        title=title,
+        command=command,
+        recipe=recipe.text,
     )
     if output is not None:
-        read = [file for model in models for file in model_files(model.path)]
-        read += [Path(data)] if isinstance(data, str | Path) else []
-        check_folder(Path(output), written(models), read)
-    result = evaluate(models, data, chosen, options)
-    if output is not None:
-        write_evaluation(result, Path(output), models)
-    return result
+        _check_folder(models, data, recipe, output, typed=typed)
+    result = evaluate(models, data, samples, options, monitor)
+    return result, () if output is None else write_evaluation(result, output, models)
+
+
+def _check_folder(
+    models: Sequence[NamedModel], data: object, recipe: Recipe, output: Path, *, typed: bool
+) -> None:
+    names = written(models)
+    if not typed:
+        check_unasked([output / name for name in names], recipe.folder)
+    read = [*files_read(recipe.evaluated, *(model.path for model in models)), recipe.file]
+    read += [Path(data)] if isinstance(data, str | Path) else []
+    check_folder(output, names, read)
 
 
 def _call(float_model: str | Path, candidates: Candidates, data: object) -> str:

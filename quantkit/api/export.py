@@ -1,6 +1,6 @@
 """`export_model`: a framework's model as ONNX, proved equal before it is written."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from quantkit.pipeline.export import ExportJob, ExportResult, export
 from quantkit.settings import DataSettings, ExportSettings
 from quantkit.settings.record import Carried
 
-__all__ = ["carried_of", "class_names", "export_model"]
+__all__ = ["export_as", "export_model"]
 
 
 @checked_kinds
@@ -69,7 +69,7 @@ def export_model(  # noqa: PLR0913 - one parameter per question
         opset=opset,
         legacy=legacy,
     )
-    carried = carried_of(settings or DataSettings(), checked_names(classes, "classes"))
+    carried = _carried(settings or DataSettings(), checked_names(classes, "classes"))
     return export(ExportJob(source=source, settings=chosen, carried=carried), model_output)
 
 
@@ -77,13 +77,34 @@ def _sizes(sizes: Mapping[str, Sequence[int]]) -> tuple[str, ...]:
     return tuple(f"{name}={','.join(map(str, listed))}" for name, listed in sizes.items())
 
 
-def carried_of(data: DataSettings, classes: Sequence[str] = ()) -> Carried | None:
+def export_as(
+    source: Any,
+    output: str | Path,
+    settings: ExportSettings,
+    data: DataSettings,
+    progress: Callable[[str], None],
+) -> ExportResult:
+    """Export a model as settings say.
+
+    Args:
+        source: See `export_model`.
+        output: Where to write.
+        settings: Inputs, outputs, weights, opset, and the file with the names of classes.
+        data: How samples are prepared, kept in the file.
+        progress: Called with what is being done.
+    """
+    names = () if settings.classes is None else _class_names(settings.classes)
+    job = ExportJob(source=source, settings=settings, carried=_carried(data, names))
+    return export(job, output, progress)
+
+
+def _carried(data: DataSettings, classes: Sequence[str] = ()) -> Carried | None:
     """Return what a model says of its inputs and classes; None if there is nothing to say."""
     said = data.image != DataSettings().image or data.text != DataSettings().text
     return Carried(data=data, labels=tuple(classes)) if said or classes else None
 
 
-def class_names(path: Path) -> tuple[str, ...]:
+def _class_names(path: Path) -> tuple[str, ...]:
     """Read names of classes, one per line.
 
     Raises:

@@ -10,7 +10,17 @@ import msgspec
 from quantkit.api.arguments import checked_kinds, checked_names, read_result
 from quantkit.errors import UsageError, as_os_error
 from quantkit.evaluate.gate import badge as badge_text
-from quantkit.evaluate.gate import judge, junit_xml, overall, rules_for, rules_of
+from quantkit.evaluate.gate import (
+    bound_text,
+    figure_text,
+    judge,
+    junit_xml,
+    overall,
+    room_text,
+    rules_for,
+    rules_of,
+    unit_of,
+)
 from quantkit.evaluate.gate.judge import judge_live
 from quantkit.files import check_outputs, replace_text
 from quantkit.result import Outcome, Result, Verdict
@@ -19,7 +29,8 @@ from quantkit.settings import GateSettings, closest, load_recipe
 from quantkit.settings.gate import LIVE_RULES
 from quantkit.text import printable
 
-__all__ = ["GateVerdict", "gate_live", "gate_result"]
+__all__ = ["GateVerdict", "bound_text", "figure_text", "gate_live", "gate_result", "room_text"]
+__all__ += ["unit_of"]
 
 _PATIENCE = 30.0  # seconds for a server's answer
 _LONGEST = 1 << 22  # bytes of it
@@ -100,11 +111,10 @@ def gate_result(  # noqa: PLR0913 - one parameter per question
     """
     found, file = read_result(result)
     written = [None if path is None else Path(path) for path in (junit, badge)]
-    recipe = None if recipe is None else Path(recipe)
-    check_outputs(written, [file, recipe])
+    check_outputs(written, [file, None if recipe is None else Path(recipe)])
     shown = "The result" if file is None else f"'{result}'"
     held = _chosen(found, checked_names(candidates, "candidates"), shown)
-    base = GateSettings() if recipe is None else load_recipe(recipe).gate
+    base = _recipe_rules(recipe)
     given = gate or GateSettings()
     rules = rules_for(held.rules, base, given, checked_names(drop_rules, "drop_rules"))
     if not rules:
@@ -142,7 +152,7 @@ def gate_live(
     Raises:
         QuantkitError: No server answers, what it says cannot be read, or there is no rule.
     """
-    base = GateSettings() if recipe is None else load_recipe(Path(recipe)).gate
+    base = _recipe_rules(recipe)
     rules = [r for r in rules_for((), base, gate or GateSettings()) if r.key in LIVE_RULES]
     if not rules:
         raise UsageError(
@@ -150,6 +160,10 @@ def gate_live(
         )
     parts = [live_from_json(_drift_of(str(source)), source) for source in sources]
     return judge_live(merged(parts), rules)
+
+
+def _recipe_rules(recipe: str | Path | None) -> GateSettings:
+    return GateSettings() if recipe is None else load_recipe(Path(recipe)).gate
 
 
 def _drift_of(source: str) -> bytes:

@@ -9,8 +9,10 @@ from numpy.typing import NDArray
 
 from quantkit.api.arguments import check_output, checked_kinds, checked_names
 from quantkit.pipeline.optimize import OptimizeResult, optimize_model
+from quantkit.quantize.rewrite.simplify import PASSES
+from quantkit.quantize.rewrite.simplify.plugins import PLUGINS
 
-__all__ = ["optimize"]
+__all__ = ["describe_passes", "optimize", "optimize_model"]
 
 
 @checked_kinds
@@ -55,3 +57,14 @@ def optimize(  # noqa: PLR0913 - one parameter per question
         external_data=use_external_data_format,
         sample=sample,
     )
+
+
+def describe_passes() -> dict[str, str]:
+    """Return what each pass does, by its name; of a plug-in, where it is."""
+    built_in = {
+        name: f"{(run.__doc__ or '').partition(';')[0].strip()}." for name, run in PASSES.items()
+    }
+    plugins = PLUGINS.names()[len(PASSES) :]
+    return built_in | {
+        name: f"Plug-in {PLUGINS.where(name)}; runs with --pass {name}." for name in plugins
+    }

@@ -3,14 +3,25 @@
 from pathlib import Path
 
 from quantkit.api.arguments import as_path, checked_kinds, sample_settings
+from quantkit.api.files import files_read
+from quantkit.calibration.monitor import Monitor
 from quantkit.data.objects import check_data
 from quantkit.errors import UsageError
 from quantkit.evaluate.outputs import AccuracyOptions
+from quantkit.files import check_folder, check_unasked
 from quantkit.pipeline.tune import Tuned, TuneJob
 from quantkit.pipeline.tune import tune as work
-from quantkit.settings import DataSettings, Percent, StaticSettings, TuneSettings
+from quantkit.pipeline.tune.folder import places_in
+from quantkit.settings import (
+    DataSettings,
+    EvaluateSettings,
+    Percent,
+    Recipe,
+    StaticSettings,
+    TuneSettings,
+)
 
-__all__ = ["tune"]
+__all__ = ["tune", "tune_recipe"]
 
 
 @checked_kinds
@@ -73,27 +84,80 @@ def tune(  # noqa: PLR0913 - one parameter per question
     """
     if not isinstance(data, str | Path):
         check_data(data)
-    return work(
-        TuneJob(
-            source=as_path(model, "model"),
-            data=data,
-            output=as_path(output, "output"),
-            budget=TuneSettings(
-                max_drop=_drop(max_drop),
-                max_latency=max_latency,
-                max_size=max_size,
-                minutes=minutes,
-                candidates=candidates,
-                seed=seed,
-            ),
-            samples=sample_settings(settings, limit=limit, memory=memory),
-            static=static or StaticSettings(),
-            accuracy=AccuracyOptions(metric=metric, pairs=pairs, answer=answer, skip_bad=skip_bad),
-            scheduler=scheduler,
-            again=again,
-            command=f"quantkit.tune({str(model)!r}, ...)",
-        )
+    budget = TuneSettings(
+        max_drop=_drop(max_drop),
+        max_latency=max_latency,
+        max_size=max_size,
+        minutes=minutes,
+        candidates=candidates,
+        seed=seed,
     )
+    recipe = Recipe(
+        data=sample_settings(settings, limit=limit, memory=memory),
+        tune=budget,
+        static=static or StaticSettings(),
+        evaluate=EvaluateSettings(metric=metric, pairs=pairs, answer=answer),
+    )
+    return tune_recipe(
+        as_path(model, "model"),
+        recipe,
+        as_path(output, "output"),
+        data=data,
+        skip_bad=skip_bad,
+        scheduler=scheduler,
+        again=again,
+        command=f"quantkit.tune({str(model)!r}, ...)",
+    )
+
+
+def tune_recipe(  # noqa: PLR0913 - one parameter per question
+    model: Path,
+    recipe: Recipe,
+    output: Path,
+    *,
+    data: object = None,
+    typed: bool = True,
+    skip_bad: bool = False,
+    scheduler: str | None = None,
+    again: bool = False,
+    command: str = "",
+    monitor: Monitor | None = None,
+) -> Tuned:
+    """Search as a recipe says.
+
+    Args:
+        model: The float32 model.
+        recipe: `tune` says what must be kept, `data` which samples, `static` what holds for every candidate, `evaluate` how
+            candidates are measured.
+        output: The folder of the search.
+        data: Samples instead of those of the recipe.
+        typed: The user typed that folder. Others are only written into where quantkit wrote what is there.
+        skip_bad: Leave out samples that cannot be read, instead of failing.
+        scheduler: Address of a dask scheduler whose workers make candidates.
+        again: Start anew where another search stands in the folder.
+        command: How to do it again.
+        monitor: Told what is done; None: nobody.
+    """
+    if not typed:  # TuneFolder knows its own files
+        check_unasked(places_in(output), recipe.folder, lambda _: True)
+    check_folder(output, (), [*files_read(recipe.data, model), recipe.file])
+    wanted = recipe.evaluate
+    job = TuneJob(
+        source=model,
+        data=recipe.data.path if data is None else data,
+        output=output,
+        budget=recipe.tune,
+        samples=recipe.data,
+        static=recipe.static,
+        accuracy=AccuracyOptions(
+            metric=wanted.metric, pairs=wanted.pairs, answer=wanted.answer, skip_bad=skip_bad
+        ),
+        scheduler=scheduler,
+        again=again,
+        command=command,
+        recipe=recipe.text,
+    )
+    return work(job, monitor)
 
 
 def _drop(given: float | str | None) -> float | None:

@@ -151,6 +151,7 @@ def collect(  # noqa: PLR0913 - one parameter per question
         close()
     whole = seen.whole()
     found = asdict(samples.description) | {"fingerprint": fingerprint}
+    del found["guessed"]  # its warnings say so
     if not options.ranges:
         header = {"data": found, "order": _order(job)}
         return Calibration(seen=whole, method=options.method, header=header)

@@ -1,10 +1,11 @@
 """What a caller is told while a calibration runs."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 from quantkit.data import Description
 
-__all__ = ["Monitor", "Silent"]
+__all__ = ["Monitor", "Silent", "Stages"]
 
 
 class Monitor(Protocol):
@@ -67,3 +68,14 @@ class Silent(Monitor):
 
     def tick(self, samples: int) -> None:
         """Say nothing."""
+
+
+class Stages(Silent):
+    """A monitor that passes on what begins, and nothing else."""
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self._show = show
+
+    def stage(self, text: str) -> None:
+        """Pass on what begins."""
+        self._show(text)

@@ -13,19 +13,17 @@ import typer
 from quantkit._version import __version__
 from quantkit.cli.calibrate import calibrate
 from quantkit.cli.console import errors, escape
-from quantkit.cli.demo import demo
+from quantkit.cli.deploy import package, serve
 from quantkit.cli.diff import diff
-from quantkit.cli.evaluate import evaluate
+from quantkit.cli.evaluate import demo, evaluate
 from quantkit.cli.export import export
 from quantkit.cli.flags import Command, DebugOption, Group
 from quantkit.cli.gate import gate
 from quantkit.cli.inspect import inspect
 from quantkit.cli.optimize import optimize
-from quantkit.cli.package import package
 from quantkit.cli.plan import plan
 from quantkit.cli.quantize import quantize
 from quantkit.cli.report import report
-from quantkit.cli.serve import serve
 from quantkit.cli.targets import targets
 from quantkit.cli.tune import tune
 from quantkit.cli.verify import verify

@@ -1,27 +1,23 @@
 """`quantkit calibrate [MODEL] --data dir/`."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from quantkit.cli.calibration_view import present
-from quantkit.cli.data_options import (
-    DataFlags,
-    MethodFlags,
-    calibrator,
-    chosen_calibrator,
-    data_settings,
-    read_by,
-)
+from quantkit.cli.data_flags import DataFlags, data_in, model_of
 from quantkit.cli.flags import Flags, expanded
 from quantkit.cli.options import JsonOption, ModelArgument, one_output
 from quantkit.cli.progress import watching
+from quantkit.cli.tasks import MethodFlags
 from quantkit.errors import InterruptedRunError, UsageError
-from quantkit.settings import CalibrateSettings, load_recipe
+from quantkit.files import check_outputs, check_unasked, replace_text
+from quantkit.settings import CalibrateSettings, Recipe, load_recipe
 
 if TYPE_CHECKING:
-    from quantkit.calibration import Calibration
+    from quantkit.api.results import Calibration, CalibratorOf
 
 __all__ = ["calibrate"]
 
@@ -88,55 +84,54 @@ def calibrate(  # noqa: PLR0913 - one parameter a flag
 
     Interrupted? Rerun the same command to resume. Formats: docs/calibrate.md.
     """
-    from quantkit.calibration.container import is_container
-    from quantkit.files import check_outputs, check_unasked
+    from quantkit.api.calibrate import CalibrateOptions, calibrate_model
+    from quantkit.api.files import files_read, is_container
 
     if show is not None:
         check_outputs([export], [show])
-        found = _shown(show, how)
-        present(found, show, export=export, all_tensors=all_tensors, as_json=as_json)
+        _show(_shown(show, how), show, export, all_tensors=all_tensors, as_json=as_json)
         return
-    from quantkit.pipeline.calibrate import CalibrateOptions, calibrate_model
-
     recipe = load_recipe()
-    source = model or recipe.model
-    if source is None:
-        raise UsageError(
-            "Which model? quantkit calibrate MODEL --data DIR, or model in quantkit.toml."
-        )
-    settings = data_settings(recipe.calibrated, samples)
-    if settings.path is None:
-        raise UsageError("Which data? Add --data DIR, or path under [data] in quantkit.toml.")
-    wanted = run.over(recipe.calibrate)
-    workers = wanted.workers
+    source = model_of(model, recipe, "quantkit calibrate MODEL --data DIR")
+    settings = samples.over_recipe(recipe.calibrated)
+    data, wanted = data_in(settings), run.over(recipe.calibrate)
     named = one_output(out, run.given.get("output"))
     target = named or wanted.output or Path(f"{source.stem}.calibration")
-    chosen = chosen_calibrator(how, recipe.calibrate, "minmax" if minmax_only else None)
-    if workers is not None and workers > 1 and chosen.ordered:
-        raise UsageError(
-            f"--method {chosen.name} depends on the order of the samples: it runs on one worker, without --workers."
-        )
-    if minmax_only and chosen.name != "minmax":
-        raise UsageError(f"--minmax-only takes what --method minmax needs, not {chosen.name}.")
     options = CalibrateOptions(
-        method=chosen,
+        method=_method(how, recipe, wanted.workers, minmax_only=minmax_only),
         minmax_only=minmax_only,
         every_value=every_value,
         skip_bad=samples.skip_bad,
-        workers=workers,
+        workers=wanted.workers,
         scheduler=scheduler,
         threads=threads,
     )
     if "output" not in run.given:
         check_unasked([target], recipe.folder, is_container)
-    check_outputs([target, export], [*read_by(settings, source), recipe.file])
+    check_outputs([target, export], [*files_read(settings, source), recipe.file])
     try:
         with watching(quiet=as_json) as monitor:
-            found = calibrate_model(source, settings.path, target, options, settings, monitor)
+            found = calibrate_model(source, data, target, options, settings, monitor)
     except KeyboardInterrupt as e:
         raise InterruptedRunError(str(e) or _kept(target)) from None
     said = found.header["data"]["warnings"]
-    present(found, target, export=export, all_tensors=all_tensors, as_json=as_json, said=said)
+    _show(found, target, export, all_tensors=all_tensors, as_json=as_json, said=said)
+
+
+def _method(
+    how: MethodFlags, recipe: Recipe, workers: int | None, *, minmax_only: bool
+) -> "CalibratorOf":
+    """Return how ranges are estimated; refuse what does not go with the other flags."""
+    from quantkit.api.arguments import range_method
+
+    found = range_method(*how.chosen(recipe.calibrate, "minmax" if minmax_only else None))
+    if workers is not None and workers > 1 and found.ordered:
+        raise UsageError(
+            f"--method {found.name} depends on the order of the samples: it runs on one worker, without --workers."
+        )
+    if minmax_only and found.name != "minmax":
+        raise UsageError(f"--minmax-only takes what --method minmax needs, not {found.name}.")
+    return found
 
 
 def _kept(target: Path) -> str:
@@ -148,7 +143,26 @@ def _kept(target: Path) -> str:
 
 
 def _shown(path: Path, how: MethodFlags) -> "Calibration":
-    from quantkit.calibration import Calibration
+    """Return a calibration that was made before, by the method of the flags if they name one."""
+    from quantkit import Calibration
+    from quantkit.api.arguments import range_method
 
     found = Calibration.load(path)
-    return found.by(calibrator(*how.chosen)) if how.given else found
+    return found.by(range_method(*how.chosen(CalibrateSettings()))) if how.given else found
+
+
+def _show(
+    found: "Calibration",
+    path: Path,
+    export: Path | None,
+    *,
+    all_tensors: bool,
+    as_json: bool,
+    said: Collection[str] = (),
+) -> None:
+    """Export a calibration if that is asked for, and print it; `said` are warnings that the user has read."""
+    from quantkit.api.files import onnxruntime_table
+
+    if export is not None:
+        replace_text(export, onnxruntime_table(found))
+    present(found, path, export=export, all_tensors=all_tensors, as_json=as_json, said=said)

@@ -11,7 +11,7 @@ from quantkit.numbers import human
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from quantkit.calibration import Calibration
+    from quantkit.api.results import Calibration
 
 __all__ = ["present"]
 
@@ -28,12 +28,7 @@ def present(
     as_json: bool,
     said: Collection[str] = (),
 ) -> None:
-    """Print a calibration, and export it if asked; `said` are warnings that the user has read."""
-    if export is not None:
-        from quantkit.calibration import onnxruntime_table
-        from quantkit.files import replace_text
-
-        replace_text(export, onnxruntime_table(found))
+    """Print a calibration, and where it was exported to; `said` are warnings that the user has read."""
     if as_json:
         ranges = {t: list(ends) for t, ends in found.ranges().items()}
         method = {"name": found.method.name, **dict(found.method.settings)}

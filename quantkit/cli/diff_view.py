@@ -11,9 +11,7 @@ from quantkit.text import printable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from quantkit.evaluate.diff import ModelDiff
-    from quantkit.evaluate.diff.nodes import Change, NodeChange, NodeRef
-    from quantkit.evaluate.diff.weights import WeightChange
+    from quantkit.api.results import Change, ModelDiff, NodeChange, NodeRef, WeightChange
 
 __all__ = ["print_models", "print_rest"]
 

@@ -1,13 +1,15 @@
-"""`quantkit evaluate FLOAT CANDIDATE... --data dir/ -o DIR`."""
+"""`quantkit evaluate FLOAT CANDIDATE... --data dir/ -o DIR`; and `quantkit demo`, an evaluation of an embedded model."""
 
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from quantkit.cli.data_options import DataFlags, data_settings, read_by
+from quantkit.cli.console import line
+from quantkit.cli.data_flags import DataFlags, data_in
+from quantkit.cli.evaluation_view import present
 from quantkit.cli.flags import Flags, expanded
 from quantkit.cli.gate import GateFlags
 from quantkit.cli.options import JsonOption
@@ -15,7 +17,7 @@ from quantkit.cli.progress import watching
 from quantkit.errors import UsageError
 from quantkit.settings import EvaluateSettings, Recipe, load_recipe
 
-__all__ = ["Asked", "evaluate", "measured", "refuse_code"]
+__all__ = ["demo", "evaluate", "refuse_code"]
 
 _PANEL = "What is measured"
 
@@ -66,94 +68,58 @@ def evaluate(  # noqa: PLR0913 - one parameter a flag
     Writes result.json, report.html, report.md and graph.html. Exits with 0 whatever the verdict is: `quantkit gate` turns it into
     an exit code.
     """
+    from quantkit.api.evaluate import evaluate_recipe, named
+
     recipe = load_recipe()
-    command = shlex.join(["quantkit", *(context.obj or [])])
-    asked = Asked(
-        models=models, samples=samples, flags=flags, rules=rules, title=title, command=command
+    refuse_code(recipe, flags.given.get("metric"))
+    recipe = replace(
+        recipe,
+        evaluated=samples.over_recipe(recipe.evaluated),
+        evaluate=flags.over(recipe.evaluate),
+        gate=rules.over_recipe(recipe.gate),
     )
-    measured(asked, recipe, as_json=as_json)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What is to be measured.
-
-    Attributes:
-        models: The float model and those to judge, as the command line has them.
-        samples: Which data.
-        flags: How candidates are measured.
-        rules: What they are judged by.
-        title: Of the report.
-        command: How this was asked for, to do it again.
-        folder: Where the report goes; None: as flags or quantkit.toml say.
-    """
-
-    models: list[str]
-    samples: DataFlags
-    flags: _EvaluateFlags = field(default_factory=_EvaluateFlags)
-    rules: GateFlags = field(default_factory=GateFlags)
-    title: str = ""
-    command: str = ""
-    folder: Path | None = None
-
-
-def measured(asked: Asked, recipe: Recipe, *, as_json: bool, quiet: bool = False) -> None:
-    """Measure candidates, write the report, and show it.
-
-    Args:
-        asked: What is to be measured.
-        recipe: What quantkit.toml says.
-        as_json: Print the result as JSON.
-        quiet: Print nothing at all.
-    """
-    from quantkit.cli.evaluation_view import present
-    from quantkit.evaluate.gate import rules_of
-    from quantkit.evaluate.match.pair import named
-    from quantkit.evaluate.outputs import AccuracyOptions
-    from quantkit.files import check_folder, check_unasked
-    from quantkit.pipeline.evaluate import EvaluateOptions, evaluate
-    from quantkit.pipeline.evaluation_folder import write_evaluation, written
-
-    models, samples, flags = asked.models, asked.samples, asked.flags
-    settings = data_settings(recipe.evaluated, samples)
-    if settings.path is None:
-        raise UsageError("Which data? Add --data DIR, or path under [data] in quantkit.toml.")
+    data_in(recipe.evaluated)
     if len(models) == 1 and recipe.model is not None:
         models = [str(recipe.model), *models]
-    refuse_code(recipe, flags.given.get("metric"))
-    wanted = flags.over(recipe.evaluate)
-    judged = asked.rules.over_recipe(recipe.gate)
-    folder = asked.folder or wanted.output or Path("evaluation")
-    contenders = named(models)
-    read = read_by(settings, *(model.path for model in contenders))
-    if asked.folder is None and "output" not in flags.given:
-        check_unasked([folder / name for name in written(contenders)], recipe.folder)
-    check_folder(folder, written(contenders), [*read, recipe.file])
-    # A limit would draw the very samples that calibration with a limit drew.
-    split = flags.hold_out is None and settings.limit is not None
-    options = EvaluateOptions(
-        accuracy=AccuracyOptions(
-            metric=wanted.metric,
-            pairs=wanted.pairs,
-            answer=wanted.answer,
-            confidence=wanted.confidence,
-            skip_bad=samples.skip_bad,
-            hold_out="if possible" if split else bool(flags.hold_out),
-        ),
-        batches=wanted.batches,
-        threads=wanted.threads,
-        skip=frozenset(flags.skip or ()),
-        rules=rules_of(judged),
-        allow=judged.allow,
-        title=asked.title,
-        command=asked.command,
-        recipe=recipe.text,
-    )
     with watching(quiet=as_json, doing="Running", calibrates=False) as monitor:
-        result = evaluate(contenders, settings.path, settings, options, monitor)
-    files = write_evaluation(result, folder, contenders)
-    if not quiet:
-        present(result, files, as_json=as_json)
+        result, files = evaluate_recipe(
+            named(models),
+            recipe,
+            recipe.evaluate.output or Path("evaluation"),
+            typed="output" in flags.given,
+            hold_out=flags.hold_out,
+            skip=flags.skip or (),
+            skip_bad=samples.skip_bad,
+            title=title,
+            command=shlex.join(["quantkit", *(context.obj or [])]),
+            monitor=monitor,
+        )
+    present(result, files, as_json=as_json)
+
+
+@expanded
+def demo(
+    folder: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="DIR", help="Where to write the models and the report."
+        ),
+    ] = Path("quantkit-demo"),
+    as_json: JsonOption = False,
+) -> None:
+    """Quantize an embedded model, measure it on real labelled images, write a report with a verdict."""
+    from quantkit.api.evaluate import run_demo
+
+    with watching(quiet=True, doing="Running", calibrates=False) as monitor:
+        done = run_demo(folder, monitor)
+    present(done.result, done.files, as_json=as_json)
+    if as_json:
+        return
+    line(f"models: {folder}/fashion.*.onnx")
+    line(f"again:  cd {folder} && {done.result.origin.command}")
+    line(
+        "yours:  quantkit quantize static IN OUT --data DIR, then quantkit evaluate IN OUT --data DIR"
+    )
 
 
 def refuse_code(recipe: Recipe, metric: str | None) -> None:

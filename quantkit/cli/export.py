@@ -2,34 +2,30 @@
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quantkit.cli.console import line, marked, output, print_notes, write_json
-from quantkit.cli.data_options import DataFlags, MethodFlags, data_settings
-from quantkit.cli.evaluate import Asked, measured
+from quantkit.cli.console import print_notes, write_json
+from quantkit.cli.data_flags import DataFlags, data_in
+from quantkit.cli.evaluate import refuse_code
+from quantkit.cli.evaluation_view import present as present_evaluation
 from quantkit.cli.flags import Flags, expanded
 from quantkit.cli.options import JsonOption, one_output
 from quantkit.cli.progress import progress, watching
-from quantkit.cli.quantize_static import StaticFlags, job_of
-from quantkit.cli.result_view import print_result, print_written
-from quantkit.cli.tables import Column, fitted_table
+from quantkit.cli.result_view import present, present_exported
+from quantkit.cli.tasks import MethodFlags, StaticFlags, run_task, static_task
 from quantkit.errors import QuantkitError, UsageError
-from quantkit.numbers import human
-from quantkit.settings import DynamicSettings, ExportSettings, Recipe, load_recipe
+from quantkit.files import check_folder, check_outputs
+from quantkit.settings import DataSettings, DynamicSettings, ExportSettings, Recipe, load_recipe
 from quantkit.settings.declare import check_choice
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from quantkit.deploy.export.prove import Proof
-    from quantkit.pipeline.export import ExportResult
-    from quantkit.pipeline.result import QuantizeResult
+    from quantkit.api.task import Task
 
 __all__ = ["export"]
 
@@ -71,6 +67,28 @@ class _OnFlags(Flags):
         ),
     ] = None
 
+    @property
+    def folder(self) -> Path:
+        """Where the report goes."""
+        return self.report or Path("evaluation")
+
+    def check(self, path: Path, target: Path, data: DataSettings) -> None:
+        """Refuse, before anything runs, what could not be done with the file at `path`."""
+        from quantkit.api.evaluate import WRITTEN
+
+        if self.quantize is None:
+            if self.evaluate or self.report is not None:
+                raise UsageError(
+                    "--evaluate compares int8 with float: add --quantize static or dynamic."
+                )
+            return
+        check_choice("--quantize", self.quantize, ("static", "dynamic"))
+        if self.quantize == "static" or self.evaluate:
+            data_in(data)
+        check_outputs([path, target], [])
+        if self.evaluate:
+            check_folder(self.folder, WRITTEN, [])
+
 
 @expanded
 def export(  # noqa: PLR0913 - one parameter a flag
@@ -96,47 +114,33 @@ def export(  # noqa: PLR0913 - one parameter a flag
     as_json: JsonOption = False,
 ) -> None:
     """Export a framework's model to ONNX, proved equal to it at several sizes before anything is written."""
-    from quantkit.api.export import carried_of, class_names
-    from quantkit.pipeline.export import ExportJob
-    from quantkit.pipeline.export import export as work
+    from quantkit.api.export import export_as
 
     recipe = load_recipe()
-    settings = flags.over(ExportSettings())
-    data = data_settings(recipe.data, samples)
+    data = samples.over_recipe(recipe.data)
     path = one_output(out, target) or Path(f"{_stem(source)}.onnx")
-    following = _following(on, path, has_data=data.path is not None)
-    names = () if settings.classes is None else class_names(settings.classes)
-    job = ExportJob(source=source, settings=settings, carried=carried_of(data, names))
+    int8 = path.with_name(f"{path.stem}.int8.onnx")
+    on.check(path, int8, data)
     if ":" in source:
         print_notes([f"importing {source.rpartition(':')[0]} runs its code"])
     with progress() as show:
-        result = work(job, path, show)
+        result = export_as(source, path, flags.over(ExportSettings()), data, show)
     if not as_json:
-        _print(result, path)
+        present_exported(result, path)
     found: dict[str, Any] = {"output": str(path), **result.to_json()}
-    if following is not None:
-        with _kept(path, following.target):
-            made = _quantized(path, following, recipe, samples, quiet=as_json)
-        found["quantized"] = {"output": str(following.target), **made.to_json()}
+    if on.quantize is not None:
+        with _kept(path, int8):
+            task = _task(on.quantize, path, recipe, samples)
+            made = run_task(task, int8, quiet=as_json)
+        found["quantized"] = {"output": str(int8), **made.to_json()}
         if not as_json:
-            print_result(made, path, following.target)
+            present(made, task, int8, as_json=False)
         if on.evaluate:
             command = shlex.join(["quantkit", *(context.obj or [])])
-            models = [str(path), str(following.target)]
-            asked = Asked(models=models, samples=samples, command=command, folder=following.report)
-            measured(asked, recipe, as_json=as_json, quiet=as_json)
-            found["report"] = str(following.report)
+            _evaluate([path, int8], on.folder, recipe, samples, command, quiet=as_json)
+            found["report"] = str(on.folder)
     if as_json:
         write_json(found)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Following:
-    """What comes after the export: how it is quantized, and where things go."""
-
-    mode: str
-    target: Path
-    report: Path
 
 
 def _stem(source: str) -> str:
@@ -145,43 +149,41 @@ def _stem(source: str) -> str:
     return name if place else Path(source).stem
 
 
-def _following(on: _OnFlags, path: Path, *, has_data: bool) -> _Following | None:
-    """Return what comes after the export, checked before anything runs; None if nothing does."""
-    from quantkit.files import check_folder, check_outputs
-    from quantkit.pipeline.evaluation_folder import WRITTEN
+def _task(mode: str, path: Path, recipe: Recipe, samples: DataFlags) -> "Task":
+    from quantkit.api.task import Task
 
-    if on.quantize is None:
-        if on.evaluate or on.report is not None:
-            raise UsageError(
-                "--evaluate compares int8 with float: add --quantize static or dynamic."
-            )
-        return None
-    check_choice("--quantize", on.quantize, ("static", "dynamic"))
-    if not has_data and (on.quantize == "static" or on.evaluate):
-        raise UsageError("Which data? Add --data DIR, or path under [data] in quantkit.toml.")
-    found = _Following(
-        mode=on.quantize,
-        target=path.with_name(f"{path.stem}.int8.onnx"),
-        report=on.report or Path("evaluation"),
-    )
-    check_outputs([path, found.target], [])
-    if on.evaluate:
-        check_folder(found.report, WRITTEN, [])
-    return found
+    if mode == "dynamic":
+        return Task(source=path, how=DynamicSettings())
+    return static_task(path, recipe, samples, MethodFlags(), StaticFlags())
 
 
-def _quantized(
-    path: Path, following: _Following, recipe: Recipe, samples: DataFlags, *, quiet: bool
-) -> "QuantizeResult":
-    from quantkit.pipeline.forms.dynamic import dynamic
-    from quantkit.pipeline.pipeline import static
+def _evaluate(
+    models: Sequence[Path],
+    folder: Path,
+    recipe: Recipe,
+    samples: DataFlags,
+    command: str,
+    *,
+    quiet: bool,
+) -> None:
+    """Compare two models, and write the report."""
+    from quantkit.api.evaluate import evaluate_recipe, named
 
-    if following.mode == "dynamic":
-        with progress() as show:
-            return dynamic(path, following.target, DynamicSettings(), progress=show)
-    job = job_of(path, recipe, samples, MethodFlags(), StaticFlags())
-    with watching(quiet=quiet) as monitor:
-        return static(job, following.target, monitor=monitor)
+    refuse_code(recipe, None)
+    recipe = replace(recipe, evaluated=samples.over_recipe(recipe.evaluated))
+    with watching(quiet=quiet, doing="Running", calibrates=False) as monitor:
+        skip = samples.skip_bad
+        result, files = evaluate_recipe(
+            named(models),
+            recipe,
+            folder,
+            typed=True,
+            skip_bad=skip,
+            command=command,
+            monitor=monitor,
+        )
+    if not quiet:
+        present_evaluation(result, files)
 
 
 @contextmanager
@@ -196,46 +198,3 @@ def _kept(path: Path, target: Path) -> Iterator[None]:
         raise type(e)(
             f"'{path}' is exported, proved and kept, and was not quantized: {said}"
         ) from e
-
-
-def _print(result: "ExportResult", target: Path) -> None:
-    line(f"exported {result.source} by {result.exporter}")
-    for kind, ports in (("input", result.inputs), ("output", result.outputs)):
-        for port in ports:
-            line(f"  {kind:6} {port}")
-    output().print(_table(result.proof))
-    nodes = f"{result.report.nodes_before} -> {result.report.nodes_after} nodes"
-    marked(
-        f"[bold]{human(result.nbytes)}[/], opset {result.opset}, {nodes} in {result.seconds:.2f} s"
-    )
-    runs = len(result.proof.trials)
-    marked(
-        f"[green]proved[/]: valid, loads in onnxruntime, equal to {result.source.framework} in {runs} runs"
-    )
-    print_written(target)
-    print_notes(result.notes)
-
-
-def _table(proof: "Proof") -> "Table":
-    """Show the largest difference of each output at each size, with what is allowed."""
-    columns = (
-        Column(title="sizes"),
-        Column(title="output", left=True),
-        Column(title="difference"),
-        Column(title="allowed"),
-        Column(title="own float32 error", drop=1),
-    )
-    rows = [
-        (
-            named,
-            one.output,
-            f"{one.largest:.2g}",
-            f"{one.allowed:.2g}",
-            "" if one.own is None else f"{one.own:.2g}",
-        )
-        for named, one in proof.by_size()
-    ]
-    shown = columns if any(row[4] for row in rows) else columns[:4]
-    return fitted_table(
-        "Largest difference from the framework", shown, [r[: len(shown)] for r in rows]
-    )

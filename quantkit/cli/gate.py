@@ -159,7 +159,7 @@ def _print(found: "GateVerdict") -> None:
 
 
 def _table(verdict: "Verdict", model: "Evaluated") -> "Table":
-    from quantkit.evaluate.gate import bound_text, figure_text, room_text, unit_of
+    from quantkit.api.gate import bound_text, figure_text, room_text, unit_of
 
     sure = next((j.rule.confidence for j in verdict.rules if j.rule.confidence is not None), None)
     columns = (

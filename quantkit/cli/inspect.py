@@ -17,7 +17,7 @@ from quantkit.numbers import human
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from quantkit.pipeline.inspect import Inspection, Port
+    from quantkit.api.results import Inspection, Port
 
 __all__ = ["inspect"]
 
@@ -34,7 +34,7 @@ def inspect(
     as_json: JsonOption = False,
 ) -> None:
     """Show what is in a model, a size breakdown, what would be quantized and what is risky."""
-    from quantkit.pipeline.inspect import inspect_model
+    from quantkit import inspect_model
 
     with progress() as show:
         show(f"Reading {model}")

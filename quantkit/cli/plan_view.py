@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from quantkit.cli.console import escape
+from quantkit.cli.console import escape, line, output
 from quantkit.cli.tables import new_table
 
 if TYPE_CHECKING:
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from quantkit.quantize.plan import Plan
+    from quantkit.api.results import Plan, WeightPlan
     from quantkit.reasons import Reason
 
-__all__ = ["block_reasons", "float_reasons", "plan_table", "static_plan_table"]
+__all__ = ["block_reasons", "float_reasons", "plan_table", "print_plan", "static_plan_table"]
 
 # How a column of the table is called, and its colour.
 _COLUMNS = {
@@ -26,6 +26,7 @@ _COLUMNS = {
     "stored": ("weights only", "cyan"),
     "float": ("float", ""),
 }
+_INT8 = ("integer", "static", "absorbed")
 _REASONS = 5  # below a table of a static plan
 _OPERATORS = 3  # to a reason
 
@@ -38,9 +39,6 @@ def plan_table(plan: "Plan", how: str, more: str = "") -> "Table":
         how: What the title calls it.
         more: Where the reasons are that the table leaves out.
     """
-    from quantkit.quantize.plan import Mode
-
-    int8 = {Mode.INTEGER, Mode.STATIC, Mode.ABSORBED}
     table = new_table(f"Execution plan ({how})", ("operator",))
     table.add_column("int8", justify="right", style="green")
     table.add_column("weights only", justify="right", style="cyan")
@@ -48,13 +46,16 @@ def plan_table(plan: "Plan", how: str, more: str = "") -> "Table":
     table.add_column("why not int8")
     for op_type, counts in sorted(plan.counts().items()):
         reasons = Counter(
-            grouped([n.reason for n in plan.nodes if n.op_type == op_type and n.mode not in int8])
+            grouped(
+                [n.reason for n in plan.nodes if n.op_type == op_type and n.mode.value not in _INT8]
+            )
         ).most_common()
         why = reasons[0][0] if reasons else ""
         if len(reasons) > 1:
             others = sum(n for _, n in reasons[1:])
             why = f"{reasons[0][1]}: {why}; {others} other{'s' * (others != 1)}{more}"
-        numbers = (sum(counts[m] for m in int8), counts[Mode.STORED], counts[Mode.FLOAT])
+        count = Counter({mode.value: n for mode, n in counts.items()})
+        numbers = (sum(count[m] for m in _INT8), count["stored"], count["float"])
         table.add_row(escape(op_type), *(str(n or "-") for n in numbers), escape(why))
     return table
 
@@ -105,3 +106,55 @@ def _reasons(plan: "Plan", modes: "Collection[str]", how: str) -> list[str]:
         lines.append(f"{operators.total()} {how}: {why} ({shown}{more})")
     rest = sum(operators.total() for _, operators in listed[_REASONS:])
     return [*lines, f"{rest} {how}: for other reasons"] if rest else lines
+
+
+def print_plan(found: "Plan", *, nodes: bool) -> None:
+    """Print what a plan does; `nodes`: line by line, too."""
+    output().print(static_plan_table(found))
+    for reason in (*block_reasons(found), *float_reasons(found)):
+        line(reason)
+    stored = f"{len(found.activations)} activations with fixed ranges, {len(found.weights)} weights in 8 bits"
+    if found.halves:
+        stored = f"{len(found.halves)} tensors in 16 bits"
+    elif found.block_format is not None:
+        stored = f"{len(found.weights)} weights: {_bits_of(found)}"
+    line(
+        f"{stored}, opset {found.min_opset} or newer"
+        + (f", for {found.target}" if found.target else "")
+    )
+    if nodes:
+        _print_nodes(found)
+
+
+def _bits_of(found: "Plan") -> str:
+    """Say how many weights have how many bits."""
+    counts = Counter(weight.bits for weight in found.weights)
+    return ", ".join(f"{counts[bits]} of {bits} bits" for bits in sorted(counts))
+
+
+def _print_nodes(found: "Plan") -> None:
+    """Print a line a node and a tensor."""
+    line("Nodes: name, operator, mode, why")
+    for node in found.nodes:
+        line(f"{node.node}  {node.op_type}  {node.mode.words}  {node.why}")
+    if found.halves:
+        line("Tensors in 16 bits: tensor, type, why")
+        for half in found.halves:
+            line(f"{half.tensor}  {half.dtype}  {half.why}")
+        return
+    if found.activations:
+        line("Activations: tensor, type, scale, zero point, why")
+        for a in found.activations:
+            line(f"{a.tensor}  {a.dtype.name}  {a.scale:.6g}  {a.zero_point}  {a.why}")
+    line("Weights: tensor, type, scales")
+    for w in found.weights:
+        line(f"{w.tensor}  {_stored_as(w)}")
+
+
+def _stored_as(weight: "WeightPlan") -> str:
+    """Say how a weight stands in the file."""
+    if weight.blocks is not None:
+        return str(weight.blocks)
+    axis = getattr(weight.spec.granularity, "axis", None)
+    scales = "one" if axis is None else f"one per channel, axis {axis}"
+    return f"{weight.spec.dtype.name}  {scales}"

@@ -12,9 +12,10 @@ from quantkit.text import printable
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from quantkit.data import Description
+    from quantkit.api.results import Description
+    from quantkit.api.task import Stages
 
-__all__ = ["progress", "watching"]
+__all__ = ["progress", "stages", "watching"]
 
 # Seconds: of a run without lines about its progress, and between two lines of one stage.
 _SHORT, _SILENCE = 3, 15
@@ -54,6 +55,15 @@ def progress() -> Iterator["Callable[[str], None]"]:
         yield show
     finally:
         live.stop()
+
+
+@contextmanager
+def stages() -> Iterator["Stages"]:
+    """Show the stages of what counts no samples; see `progress`."""
+    from quantkit.api.task import Stages
+
+    with progress() as show:
+        yield Stages(show)
 
 
 @contextmanager
@@ -137,9 +147,7 @@ class Watch:
         Raises:
             UsageError: Images would calibrate with a preprocessing that is a guess.
         """
-        from quantkit.data.preprocessing import UNSET
-
-        if self._calibrates and any(w.startswith(UNSET) for w in found.warnings):
+        if self._calibrates and found.guessed:
             raise UsageError(_WHICH_PRESET)
         if not self._quiet:
             _print_description(found, self._chosen)

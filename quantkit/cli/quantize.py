@@ -1,26 +1,32 @@
-"""`quantkit quantize`: the group, and `dynamic IN OUT`."""
+"""`quantkit quantize [static | dynamic | weights | float16] IN OUT`."""
 
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from quantkit.cli.data_flags import DataFlags
 from quantkit.cli.flags import Command, Flags, Group, expanded
-from quantkit.cli.options import (
-    ExternalDataOption,
-    JsonOption,
-    OutputOption,
-    VerifyOption,
-    one_output,
+from quantkit.cli.options import PlanOption, SavePlanOption, SourceArgument, WriteFlags, one_output
+from quantkit.cli.result_view import present
+from quantkit.cli.tasks import (
+    Float16Flags,
+    MethodFlags,
+    StaticFlags,
+    WeightsFlags,
+    refuse_choices,
+    run_task,
+    static_task,
+    task_of,
 )
-from quantkit.cli.progress import progress
-from quantkit.cli.quantize_float16 import float16
-from quantkit.cli.quantize_static import static
-from quantkit.cli.quantize_weights import weights
-from quantkit.cli.result_view import print_result
 from quantkit.errors import UsageError
+from quantkit.files import check_outputs
 from quantkit.settings import DynamicSettings, load_recipe
+
+if TYPE_CHECKING:
+    from quantkit.api.task import Task
 
 __all__ = ["quantize"]
 
@@ -56,11 +62,18 @@ def _has_data(args: list[str]) -> bool:
     return load_recipe().data.path is not None
 
 
-quantize = typer.Typer(
-    cls=_StaticOrDynamic,
-    no_args_is_help=True,
-    help="Quantize a model: static (calibrated on real data), dynamic (no data needed), weights (few bits, in blocks) or float16 (half the file).",
-)
+_HELP = "Quantize a model: static (calibrated on real data), dynamic (no data needed), weights (few bits, in blocks) or float16 (half the file)."
+quantize = typer.Typer(cls=_StaticOrDynamic, no_args_is_help=True, help=_HELP)
+
+
+@quantize.callback(help=_HELP)
+def _group() -> None: ...
+
+
+_OutputArgument = Annotated[
+    Path | None,
+    typer.Argument(help="Where to write. Default: <model>.<type>.onnx here.", metavar="OUT"),
+]
 
 
 class _DynamicFlags(Flags):
@@ -69,68 +82,125 @@ class _DynamicFlags(Flags):
     kinds = (DynamicSettings,)
 
 
-@quantize.callback()
-def _group() -> None:
-    """Quantize a model: static (calibrated on real data), dynamic (no data needed), weights (few bits, in blocks) or float16 (half the file)."""
+@quantize.command(cls=Command)
+@expanded
+def static(  # noqa: PLR0913 - one parameter a flag
+    *,
+    model: SourceArgument = None,
+    output: _OutputArgument = None,
+    samples: DataFlags,
+    how: MethodFlags,
+    flags: StaticFlags,
+    plan: PlanOption = None,
+    save_plan: SavePlanOption = None,
+    write: WriteFlags,
+) -> None:
+    """Quantize weights and activations to int8, with ranges calibrated on real data (--data or --calibration)."""
+    refuse_choices(flags, plan)
+    recipe = load_recipe()
+    task = static_task(model, recipe, samples, how, flags)
+    read = [flags.calibration, recipe.file]
+    _run(task, output, write, "int8", plan=plan, save_plan=save_plan, read=read)
 
 
 @quantize.command(cls=Command)
 @expanded
-def dynamic(  # noqa: PLR0913 - one parameter per flag
+def dynamic(
     *,
     model: Annotated[Path, typer.Argument(help="The float32 model.", metavar="IN")],
-    output: Annotated[
-        Path | None,
-        typer.Argument(help="Where to write. Default: <model>.int8.onnx here.", metavar="OUT"),
-    ] = None,
-    named: OutputOption = None,
+    output: _OutputArgument = None,
     flags: _DynamicFlags,
-    external_data: ExternalDataOption = False,
-    verify: VerifyOption = True,
     sample: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Verify with these inputs: an .npz keyed by input name."),
     ] = None,
-    as_json: JsonOption = False,
+    write: WriteFlags,
 ) -> None:
     """Quantize weights to int8, and activations while the model runs. Needs no data."""
-    from quantkit.files import check_outputs
-    from quantkit.pipeline.forms.dynamic import dynamic as pipeline
+    from quantkit.api.files import read_inputs
+    from quantkit.api.task import Task
 
-    if sample is not None and not verify:
+    if sample is not None and not write.verify:
         raise UsageError("--sample is what the result is verified with; leave out --no-verify.")
-    target = one_output(output, named) or Path(f"{model.stem}.int8.onnx")
-    check_outputs([target], [sample])
-    with progress() as show:
-        result = pipeline(
-            model,
-            target,
-            flags.over(DynamicSettings()),
-            verify=verify,
-            external_data=external_data,
-            sample=_inputs(sample) if sample else None,
-            progress=show,
-        )
-    print_result(result, model, target, as_json=as_json)
+    inputs = None if sample is None else read_inputs(sample)
+    task = Task(source=model, how=flags.over(DynamicSettings()), data=inputs)
+    _run(task, output, write, "int8", read=[sample])
 
 
-def _inputs(path: Path) -> dict[str, Any]:
-    """Read model inputs from an .npz file."""
-    import zipfile
+@quantize.command(cls=Command)
+@expanded
+def weights(  # noqa: PLR0913 - one parameter per flag
+    *,
+    model: SourceArgument = None,
+    output: _OutputArgument = None,
+    flags: WeightsFlags,
+    samples: DataFlags,
+    plan: PlanOption = None,
+    save_plan: SavePlanOption = None,
+    write: WriteFlags,
+) -> None:
+    """Quantize weights to 2 to 8 bits in blocks; activations stay float. Far better with --data below 8 bits."""
+    refuse_choices(flags, plan)
+    recipe = load_recipe()
+    how = flags.over(recipe.weights)
+    task = task_of(model, recipe, samples, how)
+    read = [recipe.file]
+    _run(task, output, write, f"int{how.bits}", plan=plan, save_plan=save_plan, read=read)
 
-    import numpy as np
 
-    if not path.is_file():
-        raise UsageError(f"The sample '{path}' does not exist.")
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            return dict(arrays)
-    except (OSError, ValueError, TypeError, zipfile.BadZipFile) as e:
-        raise UsageError(
-            f"The sample '{path}' is not an .npz file; write one with numpy.savez(path, NAME=array)."
-        ) from e
+@quantize.command(cls=Command)
+@expanded
+def float16(
+    *,
+    model: SourceArgument = None,
+    output: _OutputArgument = None,
+    flags: Float16Flags,
+    samples: DataFlags,
+    save_plan: SavePlanOption = None,
+    write: WriteFlags,
+) -> None:
+    """Store weights in 16 bits, which halves the file; with --compute, compute in float16 too. Needs no data."""
+    recipe = load_recipe()
+    how = flags.over(recipe.float16)
+    task = task_of(model, recipe, samples, how)
+    _run(task, output, write, how.dtype, save_plan=save_plan, read=[recipe.file])
 
 
-quantize.command(cls=Command)(static)
-quantize.command(cls=Command)(weights)
-quantize.command(cls=Command)(float16)
+def _run(  # noqa: PLR0913 - one parameter per question
+    task: "Task",
+    output: Path | None,
+    write: WriteFlags,
+    suffix: str,
+    *,
+    plan: Path | None = None,
+    save_plan: Path | None = None,
+    read: Iterable[Path | None] = (),
+) -> None:
+    """Quantize, and show what was done.
+
+    Args:
+        task: What to quantize, and how.
+        output: Where to write, as the argument says it.
+        write: How the result is written and shown.
+        suffix: What tells the result's name from the model's, where none is given.
+        plan: The plan to apply.
+        save_plan: Where to write the plan.
+        read: What else must not be overwritten.
+    """
+    from quantkit.api.files import files_read, read_plan, write_plan
+
+    source = Path(str(task.source))
+    target = one_output(output, write.named) or Path(f"{source.stem}.{suffix}.onnx")
+    applied = None if plan is None else read_plan(plan)
+    check_outputs([target, save_plan], [*files_read(task.samples, source), plan, *read])
+    result = run_task(
+        task,
+        target,
+        quiet=write.as_json,
+        plan=applied,
+        verify=write.verify,
+        external_data=write.external_data,
+    )
+    if save_plan is not None:
+        write_plan(result.plan, save_plan)
+    present(result, task, target, planned=applied is not None, as_json=write.as_json)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from quantkit.cli.console import line, marked, output, print_notes, write_json
-from quantkit.cli.data_options import DataFlags, data_settings, read_by
+from quantkit.cli.data_flags import DataFlags, data_in, model_of
+from quantkit.cli.evaluate import refuse_code
 from quantkit.cli.flags import Flags, expanded
 from quantkit.cli.options import JsonOption, ModelArgument
 from quantkit.cli.progress import watching
@@ -18,7 +19,7 @@ from quantkit.settings import EvaluateSettings, StaticSettings, TuneSettings, lo
 from quantkit.settings.declare import declared
 
 if TYPE_CHECKING:
-    from quantkit.pipeline.tune import Candidate, Tuned
+    from quantkit.api.results import Candidate, Tuned
 
 __all__ = ["tune"]
 
@@ -80,51 +81,37 @@ def tune(  # noqa: PLR0913 - one parameter a flag
     Writes the best so far at any time, and every candidate. Interrupted? Rerun the same command to resume.
     Exits with 1 if the budget cannot be met: the best there is stands in the folder, with the reason.
     """
-    from quantkit.cli.evaluate import refuse_code
-    from quantkit.evaluate.outputs import AccuracyOptions
-    from quantkit.files import check_folder, check_unasked
-    from quantkit.pipeline.tune import TuneJob
-    from quantkit.pipeline.tune import tune as work
-    from quantkit.pipeline.tune.folder import places_in
+    from quantkit.api.tune import tune_recipe
 
     if extra is not None:
         raise UsageError(
             f"tune writes a folder with every candidate, not '{extra}': add -o DIR; the best one is DIR/model.onnx."
         )
     recipe = load_recipe()
-    source = model or recipe.model
-    if source is None:
-        raise UsageError("Which model? quantkit tune MODEL --data DIR, or model in quantkit.toml.")
-    settings = data_settings(recipe.data, samples)
-    if settings.path is None:
-        raise UsageError("Which data? Add --data DIR, or path under [data] in quantkit.toml.")
+    source = model_of(model, recipe, "quantkit tune MODEL --data DIR")
     refuse_code(recipe, measured.given.get("metric"))
-    wanted, judged = budget.over(recipe.tune), measured.over(recipe.evaluate)
-    folder = wanted.output or Path("tuned")
-    if "output" not in budget.given:
-        check_unasked(places_in(folder), recipe.folder, lambda _: True)  # TuneFolder knows its own
-    check_folder(folder, (), [*read_by(settings, source), recipe.file])
-    job = TuneJob(
-        source=source,
-        data=settings.path,
-        output=folder,
-        budget=wanted,
-        samples=settings,
+    recipe = replace(
+        recipe,
+        data=samples.over_recipe(recipe.data),
+        tune=budget.over(recipe.tune),
+        evaluate=measured.over(recipe.evaluate),
         static=static.over(recipe.static),
-        accuracy=AccuracyOptions(
-            metric=judged.metric,
-            pairs=judged.pairs,
-            answer=judged.answer,
-            skip_bad=samples.skip_bad,
-        ),
-        scheduler=scheduler,
-        again=again,
-        command=shlex.join(["quantkit", *(context.obj or [])]),
-        recipe=recipe.text,
     )
+    data_in(recipe.data)
+    folder = recipe.tune.output or Path("tuned")
     try:
         with watching(quiet=as_json, doing="Running") as monitor:
-            found = work(job, monitor)
+            found = tune_recipe(
+                source,
+                recipe,
+                folder,
+                typed="output" in budget.given,
+                skip_bad=samples.skip_bad,
+                scheduler=scheduler,
+                again=again,
+                command=shlex.join(["quantkit", *(context.obj or [])]),
+                monitor=monitor,
+            )
     except KeyboardInterrupt as e:
         said = f"interrupted; '{folder}' keeps what was found, and rerunning the same command resumes there"
         raise InterruptedRunError(str(e) or (said if folder.exists() else "")) from None

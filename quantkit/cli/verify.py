@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quantkit.cli.console import escape, marked, output, write_json
-from quantkit.cli.data_options import DataFlags, data_settings
+from quantkit.cli.data_flags import DataFlags
 from quantkit.cli.flags import expanded
 from quantkit.cli.options import JsonOption
 from quantkit.cli.progress import progress
@@ -15,7 +15,7 @@ from quantkit.cli.tables import new_table
 from quantkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from quantkit.pipeline.verify_file import Attestation
+    from quantkit.api.results import Attestation
     from quantkit.settings import DataSettings
 
 __all__ = ["verify"]
@@ -72,7 +72,7 @@ def _data(samples: DataFlags) -> "tuple[Path | None, DataSettings | None, int | 
     """Return the data, how it is prepared (None: as recorded), and the memory that may be held."""
     from quantkit.settings import DataSettings, load_recipe
 
-    settings = data_settings(load_recipe().calibrated, samples)
+    settings = samples.over_recipe(load_recipe().calibrated)
     prepared = replace(settings, path=None, memory=None)
     if prepared == DataSettings():
         return settings.path, None, settings.memory

@@ -133,7 +133,7 @@ def _has_screen() -> bool:
 
 
 def _netron(model: Path) -> None:
-    from quantkit.pipeline.netron import netron_server
+    from quantkit.api.view import netron_server
 
     with netron_server(model) as (address, wait):
         line(f"{model} in Netron at {address} (Ctrl-C ends it)")

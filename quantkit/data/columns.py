@@ -44,6 +44,7 @@ class RowReader(ABC):
         padding: How its arrays are padded in a batch.
         lines: The steps of preparing a row, in words.
         warnings: What may be wrong with how rows are read.
+        guessed: Nothing says which values the pixels of images become.
         advice: What to try if the model does not run on a row.
     """
 
@@ -52,6 +53,7 @@ class RowReader(ABC):
     padding: Padding | None = None
     lines: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    guessed: bool = False
     advice: str = ""
 
     @abstractmethod
@@ -172,6 +174,7 @@ def row_reader(
             inputs=(one_at_a_time(spec),),
             lines=steps.lines,
             warnings=steps.warnings,
+            guessed=steps.guessed,
             advice=steps.advice,
             steps=steps,
             memory=settings.memory_limit,

@@ -148,6 +148,7 @@ def open_images(found: Found, inputs: Sequence[InputSpec], settings: DataSetting
         labels=labels_line(list(labels.values()), source),
         classes=classes,
         warnings=tuple(warnings),
+        guessed=steps.guessed,
     )
     samples = ImageSamples(
         found=found,

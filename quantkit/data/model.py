@@ -109,6 +109,7 @@ class Description:
         classes: The names of the labels 0, 1, ..., where they have any.
         mislabelled: That there are more or fewer labels than samples, so that none is used; else "".
         warnings: What may be wrong.
+        guessed: Nothing says how images are prepared: which values their pixels become is a guess.
     """
 
     kind: str
@@ -122,6 +123,7 @@ class Description:
     classes: tuple[str, ...] = ()
     mislabelled: str = ""
     warnings: tuple[str, ...] = field(default=())
+    guessed: bool = False
 
 
 @runtime_checkable

@@ -17,9 +17,8 @@ from quantkit.data.model import InputSpec
 from quantkit.errors import DataError, UsageError
 from quantkit.settings import ImageSettings, Layout, Size
 
-__all__ = ["UNSET", "Preprocessing", "image_input", "preprocessing"]
+__all__ = ["Preprocessing", "image_input", "preprocessing"]
 
-UNSET = "No preprocessing is set"  # how the warning begins
 
 _IMAGE_RANK = 4
 _AS_STORED = "pixels as stored: EXIF is not looked at"
@@ -44,6 +43,7 @@ class Preprocessing:
         letterbox: (height, width) to fit into, between borders; then `resize` and `crop` are None.
         lines: The steps in words.
         warnings: What may be wrong.
+        guessed: Nothing says which values pixels become.
     """
 
     mode: str
@@ -59,6 +59,7 @@ class Preprocessing:
     letterbox: tuple[int, int] | None
     lines: tuple[str, ...]
     warnings: tuple[str, ...]
+    guessed: bool
 
     @property
     def advice(self) -> str:
@@ -85,7 +86,7 @@ class Preprocessing:
     def identity(self) -> str:
         """Return what tells two preprocessings apart, for a fingerprint: all but the words."""
         # What came later is only named where it is used, so that older fingerprints stay.
-        apart = {"lines", "warnings", "exif", "letterbox"}
+        apart = {"lines", "warnings", "guessed", "exif", "letterbox"}
         values = [getattr(self, f.name) for f in fields(self) if f.name not in apart]
         values += [] if self.exif else ["as stored"]
         values += [] if self.letterbox is None else ["letterbox", self.letterbox]
@@ -159,6 +160,7 @@ def preprocessing(settings: ImageSettings, spec: InputSpec) -> Preprocessing:
             f"{colours}, {layout}",
         ),
         warnings=_warnings(chosen, resolved, spec),
+        guessed=_is_unset(chosen),
     )
 
 
@@ -314,7 +316,7 @@ def _value_line(settings: ImageSettings, resolved: ImageSettings) -> str:
 def _warnings(settings: ImageSettings, resolved: ImageSettings, spec: InputSpec) -> tuple[str, ...]:
     if _is_unset(settings):
         text = (
-            f"{UNSET}: the input '{spec.name}' gets pixels of {resolved.pixels}. "
+            f"No preprocessing is set: the input '{spec.name}' gets pixels of {resolved.pixels}. "
             "If the model was trained on anything else, the ranges will be wrong: "
             "set --mean and --std, or --preset; in quantkit.toml under [data.image]."
         )

@@ -235,6 +235,7 @@ def _open(
             settings=reader.settings(),
             labels=_labels_line(source.dataset, label),
             warnings=(*description.warnings, *reader.warnings),
+            guessed=reader.guessed,
         ),
     )
 

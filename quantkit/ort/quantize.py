@@ -14,7 +14,7 @@ from onnxruntime.quantization.quant_utils import QuantFormat, QuantType
 from onnxruntime.quantization.quantize import CalibrationMethod
 
 from quantkit.api.arguments import check_output, checked_names
-from quantkit.api.static import static_job
+from quantkit.api.task import Task, static_job
 from quantkit.errors import NothingToQuantizeError, UsageError
 from quantkit.model.graph.load import load
 from quantkit.model.ops.float_ops import CLIPS, NORMALIZES, PRODUCTS
@@ -148,9 +148,10 @@ def quantize_static(  # noqa: PLR0913 - onnxruntime's signature
         raise UsageError("Give calibration_data_reader, or a calibration_cache_path that exists.")
     options = CalibrateOptions(most=None)  # a reader is read to its end
     options = options if ask is None else replace(options, method=ask)
+    job = static_job(Task(source=model_input, how=given, data=data))
     try:
         result = static(
-            static_job(model_input, data, given, calibrate=options),
+            replace(job, calibrate=options),
             model_output,
             external_data=use_external_data_format,
         )

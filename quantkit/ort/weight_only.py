@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from quantkit.api.arguments import checked_names
-from quantkit.api.weights import plan_weights, quantize_weights
+from quantkit.api.quantize import plan_weights, quantize_weights
 from quantkit.errors import NothingToQuantizeError, UnsupportedError, UsageError
 from quantkit.model.graph.load import load
 from quantkit.ort.dynamic import told

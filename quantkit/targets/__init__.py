@@ -5,11 +5,20 @@ Knows neither onnx nor onnxruntime. May import errors, numerics and spec.
 
 from quantkit.targets.machine import Machine, cores, integer_time, this_machine
 from quantkit.targets.model import Target, check_target
-from quantkit.targets.registry import DEFAULT, GROUP, TARGETS, names, registered, target
+from quantkit.targets.registry import (
+    DEFAULT,
+    GROUP,
+    STEPPED_ON_ARM,
+    TARGETS,
+    names,
+    registered,
+    target,
+)
 
 __all__ = [
     "DEFAULT",
     "GROUP",
+    "STEPPED_ON_ARM",
     "TARGETS",
     "Machine",
     "Target",

@@ -28,6 +28,7 @@ __all__ = [
     "GROUP",
     "OPENVINO",
     "QNN",
+    "STEPPED_ON_ARM",
     "TARGETS",
     "TENSORRT",
     "VNNI",
@@ -56,6 +57,8 @@ _SUMS = frozenset({"HardSigmoid"})
 _DECOMPOSED = frozenset({"HardSwish", "PRelu"})
 # Of movement, what runs on integers only if it is written so: between conversions onnxruntime leaves it in float.
 _BARE = frozenset({"Max", "Min", "Pad"})
+# Their kernels round otherwise on ARM: by one step.
+STEPPED_ON_ARM = frozenset({"Add", "HardSigmoid", "Mul"})
 # Other tools leave these as they are, so a file that is to hold pairs around all that is quantized has none here.
 _UNCOVERED = _SUMS | {"Max", "Min"}
 _NOTES = (

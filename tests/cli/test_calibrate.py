@@ -443,7 +443,7 @@ def test_a_run_that_is_broken_off_says_what_it_left(
             (work / "c.partial").write_text("what was seen")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("quantkit.pipeline.calibrate.calibrate_model", broken_off)
+    monkeypatch.setattr("quantkit.api.calibrate.calibrate_model", broken_off)
     assert call("calibrate", "m.onnx", "--data", "data", "-o", "c") == 130
     said = capsys.readouterr().err
     assert ("'c.partial' keeps what was seen" in said) == kept

@@ -15,11 +15,10 @@ from static_cases import chain, planned
 from calibrators import plugins
 from quantkit import targets
 from quantkit.cli.app import run
-from quantkit.cli.data_options import DataFlags, MethodFlags
+from quantkit.cli.data_flags import DataFlags
 from quantkit.cli.flags import Flags
 from quantkit.cli.gate import GateFlags
-from quantkit.cli.quantize_float16 import Float16Flags
-from quantkit.cli.quantize_static import StaticFlags
+from quantkit.cli.tasks import Float16Flags, MethodFlags, StaticFlags
 from quantkit.errors import UsageError
 from quantkit.pipeline.evaluate import EvaluateOptions
 from quantkit.settings import (

@@ -1,33 +1,26 @@
-"""`quantkit package MODEL -o DIR`."""
+"""`quantkit serve MODEL`, and `quantkit package MODEL -o DIR`, whose image does the same."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from quantkit.cli.console import line, marked, print_notes, write_json
-from quantkit.cli.data_options import PreparationFlags, data_settings
+from quantkit.cli.data_flags import PreparationFlags, model_of
 from quantkit.cli.flags import Flags, expanded
 from quantkit.cli.options import JsonOption
 from quantkit.cli.progress import progress
-from quantkit.errors import UsageError
 from quantkit.numbers import human
-from quantkit.settings import (
-    BatchSettings,
-    GateSettings,
-    LimitSettings,
-    PackageSettings,
-    ServeSettings,
-    ShadowSettings,
-    load_recipe,
-)
+from quantkit.settings import GateSettings, PackageSettings, load_recipe
 from quantkit.settings.declare import declared
 from quantkit.settings.gate import LIVE_RULES
+from quantkit.settings.serve import SERVE_KINDS
 
 if TYPE_CHECKING:
-    from quantkit.pipeline.package import Packaged
+    from quantkit.api.results import Packaged
 
-__all__ = ["package"]
+__all__ = ["package", "serve"]
 
 
 class _PackageFlags(Flags):
@@ -37,9 +30,15 @@ class _PackageFlags(Flags):
 
 
 class _ServeFlags(Flags):
-    """How the model is served there."""
+    """How the model is served."""
 
-    kinds = (ServeSettings, BatchSettings, LimitSettings, ShadowSettings)
+    kinds = SERVE_KINDS
+
+
+class _ImageFlags(Flags):
+    """How the model is served in a container."""
+
+    kinds = SERVE_KINDS
     left_out = frozenset({"host", "token", "reload"})  # the container's, a secret, a read-only file
 
 
@@ -50,23 +49,55 @@ class _RuleFlags(Flags):
     left_out = frozenset(declared(GateSettings)) - set(LIVE_RULES)
 
 
+_ModelArgument = Annotated[
+    Path | None, typer.Argument(help="The model; or in quantkit.toml.", metavar="MODEL")
+]
+_RecipeOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="The quantkit.toml to read. Default: the one here."),
+]
+
+
+@expanded
+def serve(
+    *,
+    model: _ModelArgument = None,
+    how: _ServeFlags,
+    prepared: PreparationFlags,
+    rules: _RuleFlags,
+    recipe: _RecipeOption = None,
+) -> None:
+    """Answer requests with a model, over HTTP: the Open Inference Protocol, and /predict for images, texts and rows.
+
+    Inputs are prepared as the model was calibrated. Stops on SIGTERM without losing a request; loads a changed file again.
+    """
+    from quantkit.api.serve import serve_recipe
+
+    found = load_recipe(recipe)
+    source = model_of(model, found, "quantkit serve MODEL")
+    chosen = replace(
+        found,
+        serve=how.over(found.serve),
+        data=prepared.over_recipe(found.data),
+        gate=rules.over(found.gate),
+    )
+    code = serve_recipe(source, chosen)
+    if code:
+        raise typer.Exit(code)
+
+
 @expanded
 def package(  # noqa: PLR0913 - one parameter per group of flags
     *,
-    model: Annotated[
-        Path | None, typer.Argument(help="The model; or in quantkit.toml.", metavar="MODEL")
-    ] = None,
+    model: _ModelArgument = None,
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="DIR", help="The folder to write.")
     ],
     what: _PackageFlags,
-    how: _ServeFlags,
+    how: _ImageFlags,
     prepared: PreparationFlags,
     rules: _RuleFlags,
-    recipe: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="The quantkit.toml to read. Default: the one here."),
-    ] = None,
+    recipe: _RecipeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write a container build folder for a model: Dockerfile, manifests, settings, lock, SBOM and a smoke test.
@@ -76,16 +107,14 @@ def package(  # noqa: PLR0913 - one parameter per group of flags
     from quantkit import package_model
 
     found = load_recipe(recipe)
-    source = model or found.model
-    if source is None:
-        raise UsageError("Which model? quantkit package MODEL -o DIR, or model in quantkit.toml.")
+    source = model_of(model, found, "quantkit package MODEL -o DIR")
     with progress() as show:
         made = package_model(
             source,
             output,
             settings=what.over(found.package),
             serve=how.over(found.serve),
-            data=data_settings(found.data, prepared),
+            data=prepared.over_recipe(found.data),
             rules=rules.over(found.gate),
             progress=show,
         )
