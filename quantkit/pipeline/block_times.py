@@ -17,10 +17,11 @@ from quantkit.quantize.emit.blocks import emit_blocks
 from quantkit.quantize.plan import Kept, Mode, NodePlan, Plan, WeightPlan
 from quantkit.quantize.plan.model import SolvedIntegers
 from quantkit.reasons import Why, because
-from quantkit.runtime.check_result import Reference, Tally
+from quantkit.runtime.check_result import Reference
 from quantkit.runtime.profile import is_plausible
 from quantkit.runtime.runs import run_session
 from quantkit.runtime.session import RUNTIME_ERRORS, make_session
+from quantkit.runtime.tally import Tally
 from quantkit.runtime.timing import time_models
 
 __all__ = ["LayerTimes", "kept_out_of_blocks", "rounding_noted", "time_layers"]

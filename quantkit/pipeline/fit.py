@@ -28,8 +28,9 @@ from quantkit.quantize.solve.ranges import (
     numbers_without,
     observe_parts,
 )
-from quantkit.runtime.check_result import HELD_OUT, IN_TURNS, LARGE, Excess, Tally
+from quantkit.runtime.check_result import HELD_OUT, IN_TURNS, LARGE, Excess
 from quantkit.runtime.session import RUNTIME_ERRORS
+from quantkit.runtime.tally import Tally
 
 __all__ = ["excess_of", "with_fitted_ranges"]
 

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 
 from quantkit.model.graph.protos import proto_graphs
+from quantkit.model.ops.float_ops import LOOPS
 
 __all__ = ["SAMPLED", "hand_out", "inner_names"]
 
@@ -54,7 +55,7 @@ class _Hands:
                 continue
             if node.op_type == "If":
                 found |= self._of_branches(node)
-            elif node.op_type in {"Loop", "Scan"} and self.opset >= _SORTS:
+            elif node.op_type in LOOPS and self.opset >= _SORTS:
                 found |= self._of_body(node)
         return found
 

@@ -114,6 +114,33 @@ class Structure:
         """The model's metadata."""
         return {entry.key: entry.value for entry in self.proto.metadata_props}
 
+    def cut(
+        self,
+        nodes: Iterable[onnx.NodeProto],
+        constants: Iterable[str],
+        inputs: Iterable[onnx.ValueInfoProto],
+        outputs: Iterable[str],
+    ) -> bytes:
+        """Return some nodes as a model of its own, whose large tensors stay in `folder`.
+
+        Args:
+            nodes: In order.
+            constants: What the nodes read; initializers among it go along.
+            inputs: What a caller feeds.
+            outputs: What comes out.
+        """
+        graph = onnx.GraphProto(name="part")
+        graph.node.extend(nodes)
+        wanted = set(constants)
+        graph.initializer.extend(t for name, t in self.initializers.items() if name in wanted)
+        graph.input.extend(inputs)
+        graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
+        proto = onnx.ModelProto(ir_version=self.proto.ir_version, graph=graph)
+        proto.opset_import.extend(self.proto.opset_import)
+        proto.functions.extend(self.proto.functions)
+        message: bytes = proto.SerializeToString()
+        return message
+
     def maker_of(self, tensor: str) -> onnx.NodeProto | None:
         """Return the node that makes a tensor; None for inputs and constants."""
         index = self.maker.get(tensor)
@@ -255,22 +282,17 @@ def part_of(
     # onnxruntime refuses a missing feed, and callers give one mapping to many parts.
     cut = {name: kind for name, kind in fed.items() if name not in model.inputs}
     kept, read = needed(model, outputs, cut.keys())
-    graph = onnx.GraphProto(name="part")
     names = {name: _fed(name) for name in cut}
-    graph.node.extend(renamed(model.nodes[i], names) for i in kept)
-    graph.initializer.extend(
-        t for name, t in model.initializers.items() if name in read and name not in cut
-    )
     inputs = [i for i in model.proto.graph.input if i.name in read and i.name in model.inputs]
-    graph.input.extend(inputs)
     used = [name for name in cut if name in read]
-    for name in used:
-        graph.input.append(declared(_fed(name), cut[name]))
-    graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
-    proto = onnx.ModelProto(ir_version=model.proto.ir_version, graph=graph)
-    proto.opset_import.extend(model.proto.opset_import)
+    message = model.cut(
+        [renamed(model.nodes[i], names) for i in kept],
+        read - cut.keys(),
+        [*inputs, *(declared(_fed(name), cut[name]) for name in used)],
+        outputs,
+    )
     # Parts take turns in one process.
-    session = make_session(proto.SerializeToString(), folder=model.folder, level=level)
+    session = make_session(message, folder=model.folder, level=level)
     entries = {i.name: i.name for i in inputs} | {_fed(name): name for name in used}
     return Part(session, entries, tuple(outputs))
 

@@ -7,11 +7,11 @@ own cost, the calls) is shared over all kernels: the nodes of a model sum up to 
 """
 
 import os
-import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from math import prod
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,11 +21,11 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from quantkit.model.graph.load import read_structure
 from quantkit.model.graph.protos import proto_graphs
 from quantkit.model.ops.float_ops import PRODUCTS
 from quantkit.model.ops.integer_ops import CONVERSIONS
 from quantkit.model.ops.view import View
+from quantkit.runtime.kernels.truth import bare_names, file_nodes
 from quantkit.runtime.session import make_session
 from quantkit.runtime.timing import CLOCK, fastest_quarter, no_garbage_collection
 
@@ -132,7 +132,7 @@ def profile_models(
     Raises:
         An exception in `quantkit.runtime.session.RUNTIME_ERRORS`: onnxruntime does not load or run one.
     """
-    given = [tuple(_nodes(read_structure(path))) for path in models]
+    given = [file_nodes(path) for path in models]
     sessions = [
         make_session(
             str(path),
@@ -207,7 +207,8 @@ def _profile(
         for name in names
     }
     elements = {name: size for run in warm for name, (_, size) in run.items()}
-    nodes = {node.name: node for node in _nodes(onnx.load(optimized, load_external_data=False))}
+    graphs = proto_graphs(onnx.load(optimized, load_external_data=False).graph)
+    nodes = {node.name: node for graph in graphs for node in graph.node}
     known = [name for name in nodes if name in seconds]
     # What is left is the calls, a little for each kernel, and what others did to runs as a whole: a busy machine
     # interrupts most runs, and few kernels.
@@ -232,10 +233,6 @@ def _is_steady(timed: Sequence[Sequence[float]]) -> bool:
     half = len(timed) // 2
     first, last = _one_run(timed[:half]), _one_run(timed[half:])
     return max(first, last) <= _STEADY * min(first, last)
-
-
-def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    return (node for graph in proto_graphs(model.graph) for node in graph.node)
 
 
 class _Made(msgspec.Struct):
@@ -285,16 +282,7 @@ def _events(profile: Path) -> list[dict[str, tuple[float, int]]]:
     return found
 
 
-# What onnxruntime adds to names: in front, behind, and to make them unique.
-_BEHIND = re.compile(r"(_nchwc|_nhwc|/duplicated|/MatMul(Add|Scale)Fusion/?|_token_\d+)$")
-_IN_FRONT = "fused "
 _LAYOUT = frozenset({"ReorderInput", "ReorderOutput", "Transpose"})
-
-
-def _without_addition(name: str) -> str:
-    """Return the name without what was added last: a model that was saved optimized has names with additions of its own."""
-    bare = _BEHIND.sub("", name)
-    return bare if bare != name else name.removeprefix(_IN_FRONT)
 
 
 @dataclass(slots=True)
@@ -337,16 +325,10 @@ class _Trace:
 
     def file_node(self, kernel: onnx.NodeProto) -> onnx.NodeProto | None:
         """Return the node of the file that a kernel is named after, or makes the result of."""
-        bare = kernel.name
-        while bare:
-            if bare in self.given:
-                return self.given[bare]
-            if bare in self.made:
-                return self.made[bare]
-            shorter = _without_addition(bare)
-            if shorter == bare:
-                break
-            bare = shorter
+        for bare in bare_names(kernel.name):
+            found = self.given.get(bare) or self.made.get(bare)
+            if found is not None:
+                return found
         return next((self.made[n] for n in kernel.output if n in self.made), None)
 
     def owner(self, kernel: onnx.NodeProto) -> int | None:
@@ -362,7 +344,7 @@ class _Trace:
         return next((index for index in found if index is not None), None)
 
     def _is_added(self, kernel: onnx.NodeProto) -> bool:
-        return all(name not in self.given for name in (kernel.name, _without_addition(kernel.name)))
+        return all(name not in self.given for name in islice(bare_names(kernel.name), 2))
 
     def near(self, kernel: onnx.NodeProto) -> list[int]:
         """Return the planned nodes that a kernel of no node stands beside: who reads it, else who makes what it reads."""
@@ -375,6 +357,11 @@ class _Trace:
             if owners:
                 return [index for index in owners if index is not None]
         return []
+
+    def owners(self, kernel: onnx.NodeProto) -> list[int]:
+        """Return the planned nodes that a kernel's seconds are shared over."""
+        index = self.owner(kernel)
+        return self.near(kernel) if index is None else [index]
 
 
 def fused_nodes(view: View, profile: Profile) -> tuple[tuple[str, ...], ...]:
@@ -450,8 +437,7 @@ def node_seconds(view: View, profile: Profile) -> dict[str, float]:
     trace = _Trace(view, profile)
     found: dict[str, float] = defaultdict(float)
     for kernel in profile.kernels:
-        index = trace.owner(kernel.node)
-        owners = trace.near(kernel.node) if index is None else [index]
+        owners = trace.owners(kernel.node)
         for owner in owners:
             found[view.nodes[owner].name] += kernel.seconds / len(owners)
     return dict(found)

@@ -172,18 +172,9 @@ def _segment(
     read = dict.fromkeys(name for own in model.reads[start:end] for name in own)
     made = [name for name, maker in model.maker.items() if start <= maker < end]
     later = {name for own in model.reads[end:] for name in own}
-    graph = onnx.GraphProto(name="segment")
-    graph.node.extend(model.nodes[start:end])
-    graph.initializer.extend(t for n, t in model.initializers.items() if n in read)
-    graph.input.extend(known[name] for name in read if name in known and name not in made)
-    graph.output.extend(
-        onnx.ValueInfoProto(name=name) for name in made if name in later or name in model.outputs
-    )
-    proto = onnx.ModelProto(ir_version=model.proto.ir_version, graph=graph)
-    proto.opset_import.extend(model.proto.opset_import)
-    proto.functions.extend(model.proto.functions)
-    message: bytes = proto.SerializeToString()
-    return message
+    inputs = [known[name] for name in read if name in known and name not in made]
+    outputs = [name for name in made if name in later or name in model.outputs]
+    return model.cut(model.nodes[start:end], read, inputs, outputs)
 
 
 def _declared(value: Any) -> onnx.ValueInfoProto:

@@ -131,20 +131,20 @@ class TappedSession:
             arena: The same.
         """
         wanted = tuple(dict.fromkeys(tensors))
-        try:
-            tapped = _tapped(source, wanted, only_ends)
-            session = make_session(
+
+        def load(*, inside: bool) -> None:
+            tapped = _tapped(source, wanted, only_ends, inside=inside)
+            self.taps = tapped.taps
+            self._session = make_session(
                 tapped.message, folder=tapped.folder, threads=threads, arena=arena
             )
+
+        try:
+            load(inside=True)
         except RUNTIME_ERRORS:
             # Subgraphs that hand out more are perhaps not taken; without, what they hold is not seen.
-            tapped = _tapped(source, wanted, only_ends, inside=False)
-            session = make_session(
-                tapped.message, folder=tapped.folder, threads=threads, arena=arena
-            )
-        self.taps = tapped.taps
+            load(inside=False)
         self._names = [name for tap in self.taps for name in tap.outputs]
-        self._session = session
         self._local = local()
 
     def rest(self) -> None:
@@ -170,7 +170,7 @@ class _Tapped(NamedTuple):
 
 
 def _tapped(
-    source: LoadedModel, tensors: Sequence[str], only_ends: Collection[str], *, inside: bool = True
+    source: LoadedModel, tensors: Sequence[str], only_ends: Collection[str], *, inside: bool
 ) -> _Tapped:
     """Add outputs for tensors; see `TappedSession`. `inside`: also for those in subgraphs."""
     proto, folder = _structure(source.model if source.path is None else source.path)

@@ -18,7 +18,7 @@ from quantkit.model.graph.edit import (
     subgraphs_of,
     succeed,
 )
-from quantkit.model.ops.float_ops import REARRANGES
+from quantkit.model.ops.float_ops import LOOPS, REARRANGES
 
 __all__ = ["read_carried_constants"]
 
@@ -63,7 +63,7 @@ def _carries(node: ir.Node) -> Iterator[_Carry]:
 
 
 def _body(node: ir.Node) -> ir.Graph | None:
-    attribute = node.attributes.get("body") if is_op(node, "Loop", "Scan") else None
+    attribute = node.attributes.get("body") if is_op(node, *LOOPS) else None
     return attribute.as_graph() if attribute is not None else None
 
 

@@ -12,6 +12,8 @@ from quantkit.model.graph.edit import subgraphs_of
 from quantkit.model.graph.opset import opset_of
 from quantkit.model.graph.shapes import dims, infer_types, integers
 from quantkit.model.graph.view import view_of
+from quantkit.model.ops.float_ops import AVERAGES
+from quantkit.model.ops.integer_ops import CONVERSIONS
 from quantkit.model.ops.view import FloatConstant, HalfSlots, HalfView
 from quantkit.numerics.half import half_loss
 
@@ -22,10 +24,7 @@ _FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT1
 _BYTES = 4  # of a float32
 _SPATIAL = 2  # the first axis of places
 # What is quantized has its type from others than its float inputs.
-_FIXED = frozenset(
-    {"Constant", "DequantizeLinear", "DynamicQuantizeLinear", "Optional", "QuantizeLinear"}
-)
-_SUMS = frozenset({"AveragePool", "GlobalAveragePool", "ReduceMean"})
+_FIXED = CONVERSIONS | {"Constant", "Optional"}
 
 
 def half_view_of(model: ir.Model, kind: str, *, computed: bool = False) -> HalfView:
@@ -152,7 +151,7 @@ def _is_float(value: ir.Value | None) -> bool:
 
 def _summed(node: ir.Node) -> int | None:
     """Return how many values a node adds up for each of its results; None if that is not known, or it adds none up."""
-    if node.domain or node.op_type not in _SUMS:
+    if node.domain or node.op_type not in AVERAGES:
         return None
     if node.op_type == "AveragePool":
         window = node.attributes.get("kernel_shape")

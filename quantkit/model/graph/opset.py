@@ -15,18 +15,13 @@ from onnx import shape_inference
 
 from quantkit.errors import ModelError
 from quantkit.model.graph._wire import MARK
-from quantkit.model.graph.edit import succeed
+from quantkit.model.graph.edit import is_op, succeed
 from quantkit.model.graph.normalize import normalize
 from quantkit.model.graph.protos import proto_graphs, to_ir
 from quantkit.model.graph.save import skeleton, weightless
+from quantkit.model.ops.float_ops import BROADCASTS, KEEPS_RANK
 
 __all__ = ["opset_of", "raise_opset", "ranks_of"]
-
-_BROADCAST = frozenset({"Add", "Div", "MatMul", "Max", "Min", "Mul", "Pow", "Sub", "Where"})
-_SAME = frozenset(
-    {"Cast", "Clip", "Dropout", "Erf", "Gelu", "Identity", "LayerNormalization", "LogSoftmax"}
-    | {"Neg", "Relu", "Sigmoid", "Softmax", "Sqrt", "Tanh"}
-)
 
 
 def ranks_of(model: ir.Model) -> dict[ir.Value, int]:
@@ -62,9 +57,9 @@ def _rank(node: ir.Node, found: dict[ir.Value, int]) -> int | None:
         return None
     if node.op_type == "Transpose" and "perm" in node.attributes:
         return len(node.attributes["perm"].as_ints())
-    if node.op_type in _SAME:
+    if node.op_type in KEEPS_RANK:
         return ranks[0]
-    if node.op_type in _BROADCAST:
+    if node.op_type in BROADCASTS:
         known = [rank for rank in ranks if rank is not None]
         return max(known) if len(known) == len(ranks) else None
     if node.op_type == "Unsqueeze" and ranks[0] is not None:
@@ -148,7 +143,7 @@ def _refuse_hardmax(model: ir.Model, minimum: int) -> None:
     if not before < _ONE_AXIS <= minimum:
         return
     for node in model.graph.all_nodes():
-        if node.op_type == "Hardmax" and not node.domain:
+        if is_op(node, "Hardmax"):
             raise ModelError(
                 f"The model cannot be raised from opset {before} to {minimum}: Hardmax "
                 f"'{node.name}' means something else there"
@@ -162,7 +157,7 @@ def _keep_resize(model: ir.Model) -> None:
     below, or the one above where the image shrinks (measured on onnxruntime 1.31.1).
     """
     for node in model.graph.all_nodes():
-        if node.op_type != "Resize" or node.domain:
+        if not is_op(node, "Resize"):
             continue
         modes = {"coordinate_transformation_mode": "asymmetric"}
         if node.attributes.get_string("mode", "nearest") == "nearest":
@@ -183,7 +178,7 @@ def _keep_softmax(model: ir.Model) -> None:
     # rank is not known the slow form stays, which is right.
     ranks = ranks_of(model)
     for node in list(model.graph.all_nodes()):
-        if node.op_type not in {"Softmax", "LogSoftmax"} or node.domain or node.inputs[0] is None:
+        if not is_op(node, "Softmax", "LogSoftmax") or node.inputs[0] is None:
             continue
         flatten = node.inputs[0].producer()
         uses = tuple(node.outputs[0].uses())

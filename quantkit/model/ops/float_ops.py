@@ -13,7 +13,9 @@ from types import MappingProxyType
 
 __all__ = [
     "ABSORBED_BY",
+    "AVERAGES",
     "BIASED",
+    "BROADCASTS",
     "BY_CONSTANT",
     "CLIPS",
     "COMPARES",
@@ -23,6 +25,8 @@ __all__ = [
     "FIXED_RANGES",
     "FLOAT_PRODUCTS",
     "KEEPS_FACTORS",
+    "KEEPS_RANK",
+    "LOOPS",
     "MATRIX_PRODUCTS",
     "MOVES",
     "NAMED",
@@ -150,6 +154,21 @@ FILL_SLOTS: Mapping[str, int] = MappingProxyType({"Pad": 2})
 REARRANGES = frozenset(
     {"Concat", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"}
 )
+
+# They keep the number of axes of their first input.
+KEEPS_RANK = frozenset(
+    {"Cast", "Clip", "Dropout", "Erf", "Gelu", "Identity", "LayerNormalization", "LogSoftmax"}
+    | {"Neg", "Relu", "Sigmoid", "Softmax", "Sqrt", "Tanh"}
+)
+
+# Their result has as many axes as the input with most of them.
+BROADCASTS = frozenset({"Add", "Div", "MatMul", "Max", "Min", "Mul", "Pow", "Sub", "Where"})
+
+# They add up many values for each of their results.
+AVERAGES = frozenset({"AveragePool", "GlobalAveragePool", "ReduceMean"})
+
+# They run a graph of their own many times.
+LOOPS = frozenset({"Loop", "Scan"})
 
 # Operators that somebody may ask to be quantized, whether or not there is a way to do it.
 NAMED = frozenset(_TRAITS) | {

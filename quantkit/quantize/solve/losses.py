@@ -35,9 +35,9 @@ from quantkit.numerics.weights import dequantize_weight, fit, quantize_weight
 from quantkit.quantize.plan import Mode, Plan
 from quantkit.quantize.plan.measured import Losses
 from quantkit.quantize.plan.model import ActivationPlan, SolvedIntegers
-from quantkit.runtime.check_result import Signal, Tally
 from quantkit.runtime.segments import Segments
 from quantkit.runtime.session import readable_ir_version
+from quantkit.runtime.tally import Signal, Tally
 from quantkit.targets import cores
 
 __all__ = ["Meter"]

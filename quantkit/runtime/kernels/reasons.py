@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from quantkit.model.ops import fact_of
+from quantkit.model.ops.integer_ops import QUANTIZED_PRODUCTS
 from quantkit.runtime.kernels.site import (
     HALVES,
     Operand,
@@ -120,7 +121,7 @@ def _axis_fault(site: Site) -> Reason | None:
 
 _WIDE = frozenset({ir.DataType.INT16, ir.DataType.UINT16})
 _BYTES = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
-_QUANTIZED = frozenset({"Conv", "FusedConv", "FusedGemm", "FusedMatMul", "Gemm", "MatMul"})
+_QUANTIZED = QUANTIZED_PRODUCTS | {"FusedConv", "FusedGemm", "FusedMatMul"}
 _ATTENTIONS = frozenset({"Attention", "MultiHeadAttention"})
 _SHOWN = 3  # names
 _DYNAMIC = "`quantkit quantize dynamic`"

@@ -8,15 +8,10 @@ from functools import cached_property
 import onnx_ir as ir
 
 from quantkit.model.ops.float_ops import CLIPS
+from quantkit.targets.patterns import MOVED_THROUGH, RESTORES
 
 __all__ = ["HALVES", "Exit", "Operand", "Readers", "Site", "int_attribute", "type_of"]
 
-# Quantization is moved through these before patterns are matched.
-_MOVES = frozenset({"Flatten", "Gather", "MaxPool", "Reshape", "Slice", "Squeeze", "Transpose"})
-_MOVES |= {"Identity", "Unsqueeze"}
-# A stored weight is restored by these when the model is loaded.
-_RESTORES = frozenset({"Add", "Cast", "DequantizeLinear", "Div", "Gather", "Identity", "Mul"})
-_RESTORES |= {"Reshape", "Sub", "Transpose", "Unsqueeze"}
 _PASSED = CLIPS | {"BatchNormalization"}
 _DEEP = 6  # nodes looked through
 HALVES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
@@ -33,7 +28,7 @@ class Operand:
         """The DequantizeLinear that it comes from, looking through data movement."""
         node = self.value.producer()
         for _ in range(_DEEP):
-            if node is None or node.op_type not in _MOVES or node.inputs[0] is None:
+            if node is None or node.op_type not in MOVED_THROUGH or node.inputs[0] is None:
                 break
             node = node.inputs[0].producer()
         return node if node is not None and node.op_type == "DequantizeLinear" else None
@@ -179,7 +174,7 @@ def _is_constant(value: ir.Value, deep: int) -> bool:
     node = value.producer()
     if node is None:
         return value.is_initializer()
-    if not deep or node.op_type not in _RESTORES:
+    if not deep or node.op_type not in RESTORES:
         return False
     return all(v is None or _is_constant(v, deep - 1) for v in node.inputs)
 

@@ -105,9 +105,9 @@ def kind_of(product: onnx.NodeProto, dynamic: frozenset[str]) -> Runs:
 
 
 # onnxruntime names a fused node after one of its parts, or after the tensor that it makes; what it computes in float32
-# instead of float16 after the Cast that it would have needed.
-_AFFIXES = re.compile(r"fused |_nchwc|/MatMul(Add|Scale)Fusion/?|InsertedPrecisionFreeCast_")
-_NUMBER = re.compile(r"_token_\d+$")  # what makes a name of its own unique
+# instead of float16 after the Cast that it would have needed. A number makes a name unique.
+_BEHIND = re.compile(r"(_nchwc|_nhwc|/duplicated|/MatMul(Add|Scale)Fusion/?|_token_\d+)$")
+_IN_FRONT = re.compile(r"^(fused |InsertedPrecisionFreeCast_)")
 _LAYOUT = frozenset({"ReorderOutput", "Transpose"})
 _FURTHEST = 8  # nodes between a product and the tensor that a fused node is named after
 _NEAR = 5  # nodes between a constant and the product that it is the weight of
@@ -185,10 +185,16 @@ def label(node: onnx.NodeProto) -> str:
     return str(node.name or node.output[0])
 
 
-def bare_names(name: str) -> tuple[str, ...]:
-    """Return a name, without its number, and without what onnxruntime adds."""
-    unnumbered = _NUMBER.sub("", name)
-    return name, unnumbered, _AFFIXES.sub("", unnumbered)
+def bare_names(name: str) -> Iterator[str]:
+    """Yield the name of a kernel, then what is left of it without each addition of onnxruntime.
+
+    The last addition goes first: a model that was saved optimized has names with additions of its own.
+    """
+    while name:
+        yield name
+        shorter = _BEHIND.sub("", name)
+        shorter = shorter if shorter != name else _IN_FRONT.sub("", name)
+        name = shorter if shorter != name else ""
 
 
 # What quantkit decided itself is no fault of the file.

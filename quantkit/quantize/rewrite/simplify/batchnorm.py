@@ -95,7 +95,7 @@ def _fold_numbers(node: ir.Node, names: Names) -> bool:
         before = None if value is None else value.producer()
         if before is None or not is_op(before, "Conv", "ConvTranspose"):
             continue
-        if slot and node.op_type in {"Sub", "Div"}:  # a number less the result, or divided by it
+        if slot and is_op(node, "Sub", "Div"):  # a number less the result, or divided by it
             continue
         affine = _numbers(node, before, 1 - slot)
         if affine is not None:
@@ -122,7 +122,7 @@ def _numbers(node: ir.Node, before: ir.Node, slot: int) -> _Affine | None:
     if not np.isfinite(number).all() or (node.op_type == "Div" and not number.all()):
         return None
     one, zero = np.ones(channels), np.zeros(channels)
-    if node.op_type in {"Add", "Sub"}:
+    if is_op(node, "Add", "Sub"):
         return _Affine(f=one, mean=zero, shift=number if node.op_type == "Add" else -number)
     return _Affine(f=number if node.op_type == "Mul" else 1 / number, mean=zero, shift=zero)
 
