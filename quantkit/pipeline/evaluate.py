@@ -2,8 +2,7 @@
 
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,10 +20,8 @@ from quantkit.evaluate.match.pair import LARGE, ModelPair, NamedModel, SharedMod
 from quantkit.evaluate.memory import measure_memory
 from quantkit.evaluate.outputs import AccuracyOptions, MeasuredOutputs, measure_outputs
 from quantkit.evaluate.size import size_of
-from quantkit.files import scratch
-from quantkit.model.graph.half import RUN_WIDE, computes_bfloat16, half_type, widen
+from quantkit.model.graph.half import RUN_WIDE, computes_bfloat16
 from quantkit.model.graph.opset import opset_of
-from quantkit.model.graph.save import Stage, copy_of
 from quantkit.model.provenance import Provenance, calibrated_of, cpu_name, read_provenance, software
 from quantkit.result import Evaluated, ModelFile, Origin, Result, Rule
 from quantkit.runtime.session import RUNTIME_ERRORS, first_line, make_session
@@ -193,7 +190,7 @@ def _evaluated(looks: Sequence[_Look]) -> tuple[Evaluated, ...]:
             look.model.release()
     found = []
     # The float model is the last: layers need tensors inside of it, in a session that computes its outputs as well.
-    with _in_float32(base) as (wide, half):
+    with base.in_float32() as (wide, half):
         for look in looks[1:]:
             if half and "layers" not in look.options.skip:
                 look.warnings.append(
@@ -245,21 +242,6 @@ def _one(look: _Look) -> Evaluated:
         calibration=calibrated_of(origin, look.answered.data, used),
         warnings=tuple(look.warnings),
     )
-
-
-@contextmanager
-def _in_float32(base: SharedModel) -> Iterator[tuple[SharedModel, str]]:
-    """Yield a model that computes in float32, itself or written anew, and the type of its halves; "" if it has none."""
-    half = half_type(base.model)
-    if not half:
-        yield base, half
-        return
-    model = copy_of(base.model)
-    widen(model)
-    with scratch() as folder:
-        stage = Stage(folder / base.path.name, folder)
-        stage.write(model)
-        yield SharedModel(stage.model_path), half
 
 
 def _file(model: NamedModel, origin: Provenance | None, nbytes: int) -> ModelFile:

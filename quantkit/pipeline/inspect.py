@@ -10,36 +10,28 @@ import onnx
 import onnx_ir as ir
 
 from quantkit.errors import UsageError
-from quantkit.model.graph.half import RUN_WIDE, computes_bfloat16, half_type, widen
+from quantkit.model.graph.half import RUN_WIDE, computes_bfloat16, half_type
 from quantkit.model.graph.load import LoadedModel
 from quantkit.model.graph.opset import opset_of
 from quantkit.model.graph.save import copy_of
 from quantkit.model.graph.size import account
 from quantkit.model.graph.unpack import unpack
-from quantkit.model.graph.view import view_of
-from quantkit.model.ops.float_ops import FLOAT_PRODUCTS
 from quantkit.model.ops.integer_ops import quantized_among
 from quantkit.model.ops.view import View
 from quantkit.model.provenance import source_of
 from quantkit.numbers import human
-from quantkit.numerics.blocks import BlockGrid
 from quantkit.numerics.weights import WeightAnalysis, analyze_weight
-from quantkit.pipeline.calibrate import view_for_static
-from quantkit.pipeline.forms.float16 import foreseen, held_bytes
-from quantkit.quantize.plan import Mode, Plan, plan_blocks, plan_dynamic, plan_static, ranges_needed
-from quantkit.quantize.plan.blocks import packed_bytes, slow_path
-from quantkit.quantize.rewrite.simplify.initializers import tie_weights
+from quantkit.pipeline.foresight import foresee
+from quantkit.quantize.plan import Plan
+from quantkit.quantize.plan.blocks import slow_path
 from quantkit.result import Part
 from quantkit.runtime.session import load_model, runtime_limits, runtime_version
-from quantkit.settings import DynamicSettings, StaticSettings
 from quantkit.settings.record import to_record
 
 __all__ = ["Inspection", "Port", "WeightRow", "inspect_model"]
 
 _SHOWN = 5  # of a kind, when printed
-_FLOAT = 4  # bytes
 _SLOW = ", the slow path of its kernel"
-_INT8 = frozenset({Mode.STATIC, Mode.INTEGER})
 _LESS = 0.95  # of the size; what saves less is not worth telling
 
 
@@ -175,29 +167,9 @@ def inspect_model(source: str | Path | onnx.ModelProto, *, weights: int = 0) -> 
     outputs = tuple(_port(v) for v in model.graph.outputs)
     operators = dict(Counter(_operator(n) for n in model.graph.all_nodes()).most_common())
     accounts = account(loaded.source)
-    float16, float16_bytes = foreseen(loaded)
     stored = _stored(model)
-    wide = computes_bfloat16(model)
-    if half := half_type(model):
-        widen(model)  # as quantizing does
-    before = held_bytes(model)
-    if not loaded.missing:
-        tie_weights(model)  # likewise
-    twice = before - held_bytes(model)
-    view = view_of(model, read_weights=not loaded.missing)
-    plans = {
-        "dynamic": plan_dynamic(view),
-        "stored": plan_dynamic(view, DynamicSettings(integer=False)),
-        "weights": plan_blocks(view),
-        "float16": float16,
-    }
-    views = dict.fromkeys(plans, view)
-    if not loaded.missing and (prepared := view_for_static(model)[0]):
-        views = {"static": prepared, **views}
-        plans = {"static": _static_plan(prepared), **plans}
-    saved = {name: _saved(plan, views[name]) for name, plan in plans.items()}
-    sizes = {name: accounts.nbytes - twice - saved[name] for name in plans}
-    sizes["float16"] = float16_bytes
+    wide, half = computes_bfloat16(model), half_type(model)
+    seen = foresee(loaded, accounts.nbytes)
     return Inspection(
         name=loaded.name.strip("'"),
         nbytes=accounts.nbytes,
@@ -208,45 +180,15 @@ def inspect_model(source: str | Path | onnx.ModelProto, *, weights: int = 0) -> 
         outputs=outputs,
         operators=operators,
         size=accounts.parts,
-        plans=plans,
-        weights=_analyses(model, view, weights) if not loaded.missing else (),
-        hazards=tuple(_warnings(loaded, view, inputs, stored, half, wide=wide)),
-        foreseen={n: size for n, size in sizes.items() if size < _LESS * accounts.nbytes},
-        int8=_int8_layers(plans, views),
+        plans=seen.plans,
+        weights=_analyses(model, seen.view, weights) if not loaded.missing else (),
+        hazards=tuple(_warnings(loaded, seen.view, inputs, stored, half, wide=wide)),
+        foreseen={n: size for n, size in seen.nbytes.items() if size < _LESS * accounts.nbytes},
+        int8=seen.int8,
         stored=stored,
         quantized=_quantized_how(model),
         source=str(source_of(model.metadata_props) or ""),
     )
-
-
-def _static_plan(view: View) -> Plan:
-    """Return the static plan, as if calibration had found a range for every tensor that needs one."""
-    needed = ranges_needed(view, StaticSettings())
-    return plan_static(view, dict.fromkeys(needed, (-1.0, 1.0)))
-
-
-def _int8_layers(plans: Mapping[str, Plan], views: Mapping[str, View]) -> dict[str, int]:
-    """Count the layers that could compute in int8, by mode, and all of them."""
-    found: dict[str, int] = {}
-    for mode in ("dynamic", "static"):
-        if mode in plans:
-            nodes = views[mode].nodes
-            layers = [n.name for n in nodes if n.weights and n.op_type in FLOAT_PRODUCTS]
-            how = [plans[mode].node[name].mode for name in layers if name in plans[mode].node]
-            found |= {mode: sum(m in _INT8 for m in how), "layers": len(layers)}
-    return found
-
-
-def _saved(plan: Plan, view: View) -> int:
-    """Return about how many bytes a plan takes off the weights of a file."""
-    saved = 0
-    for planned in plan.weights:
-        weight, spec = view.weights[planned.tensor], planned.spec
-        axis = getattr(spec.granularity, "axis", None)
-        rows = 1 if axis is None else weight.shape[axis]
-        grid = planned.blocks or BlockGrid(bits=spec.dtype.bits, size=0, symmetric=True, largest=1)
-        saved += _FLOAT * weight.size - packed_bytes(grid, rows, weight.size // rows)
-    return saved
 
 
 def _stored(model: ir.Model) -> dict[str, int]:

@@ -10,8 +10,8 @@ import onnx_ir as ir
 
 from quantkit.calibration import Calibration
 from quantkit.deploy.view.collect import Known, boxes_of
-from quantkit.deploy.view.compare import described, float_names, pair_boxes, with_fates
-from quantkit.deploy.view.facts import Box, Drawing, Page
+from quantkit.deploy.view.compare import float_names, side_by_side
+from quantkit.deploy.view.facts import Box, Drawing, Page, Pair
 from quantkit.deploy.view.fold import Folded, fold
 from quantkit.deploy.view.groups import group_boxes
 from quantkit.deploy.view.layers import lay_out
@@ -22,7 +22,7 @@ from quantkit.model.graph.shapes import shapes
 from quantkit.model.graph.view import view_of
 from quantkit.model.ops.integer_ops import quantized_among
 from quantkit.quantize.plan import NodePlan, Plan, plan_dynamic
-from quantkit.result import Evaluated, Layer, NodeRuns, Result, Runtime
+from quantkit.result import Evaluated, NodeRuns, Result, Runtime
 from quantkit.runtime.kernels.truth import PRODUCTS, bare_names
 from quantkit.runtime.profile import node_seconds, profile_models
 from quantkit.runtime.runs import run_made_up
@@ -78,58 +78,44 @@ def view(
     candidate = _evaluated(seen, options.result)
     layers = {} if candidate is None or candidate.layers is None else candidate.layers.layers
     by_name = {layer.node: layer for layer in layers}
+    seen = [replace(one, known=replace(one.known, layers=by_name)) for one in seen]
     title = " and ".join(model.path.name for model in models)
     if len(seen) == 1:
         one = seen[0]
-        boxes = boxes_of(one.folded, _known(one, options, by_name))
-        return Page(title=title, drawings=(_drawing(one, boxes),), plan=one.plan_words)
-    return _beside(seen[0], seen[1], title, options, by_name)
+        drawings: tuple[Drawing, ...] = (_drawing(one, boxes_of(one.folded, one.known)),)
+        return Page(title=title, drawings=drawings, plan=one.plan_words)
+    drawings, pairs = _beside(seen[0], seen[1])
+    return Page(title=title, drawings=drawings, pairs=pairs, plan=seen[0].plan_words)
 
 
-def _beside(
-    a: "_Seen", b: "_Seen", title: str, options: ViewOptions, layers: Mapping[str, Layer]
-) -> Page:
+def _beside(a: "_Seen", b: "_Seen") -> tuple[tuple[Drawing, ...], tuple[Pair, ...]]:
+    """Draw two models, the float model first, and say what became of each box."""
     if _is_quantized(a.file.model) and not _is_quantized(b.file.model):
         said = f"It stands where the float model belongs, which '{b.file.path.name}' seems to be: give that one first."
         a = replace(a, notes=(*a.notes, said))
-    pairs = ModelPair(a.file, b.file).nodes
-    first = with_fates(boxes_of(a.folded, _known(a, options, layers)), pairs)
-    names = float_names(pairs, b.folded)
+    nodes = ModelPair(a.file, b.file).nodes
+    first = boxes_of(a.folded, a.known)
     scopes = {box.name: box.scope for box in first if box.role == "layer"}
-    second = boxes_of(b.folded, _known(b, options, layers, names=names, scopes=scopes))
-    both = pair_boxes(a.folded, b.folded, pairs)
-    b = replace(b, notes=(*b.notes, *_strangers(a, b, both)))
-    return Page(
-        title=title,
-        drawings=(_drawing(a, first), _drawing(b, second)),
-        pairs=described(both, first, second),
-        plan=a.plan_words,
-    )
-
-
-def _strangers(a: "_Seen", b: "_Seen", pairs: Sequence[tuple[int | None, int | None]]) -> list[str]:
-    """Say so where two models have little to do with each other: what changed means nothing then."""
+    names = float_names(nodes, b.folded)
+    second = boxes_of(b.folded, replace(b.known, names=names, scopes=scopes))
+    both = side_by_side((a.folded, b.folded), (first, second), nodes)
     layers = [sum(box.value is None for box in one.folded) for one in (a, b)]
-    found = sum(
-        left is not None and right is not None and a.folded[left].value is None
-        for left, right in pairs
-    )
-    if found >= _KIN * min(layers):
-        return []
-    said = f"{found} of its {layers[1]} layers correspond to one of the {layers[0]} of '{a.file.path.name}'"
-    return [f"{said}: it does not seem to be made from that."]
+    if both.kin < _KIN * min(layers):  # then what changed means nothing
+        said = (
+            f"{both.kin} of its {layers[1]} layers correspond to one of the {layers[0]} of '{a.file.path.name}': "
+            "it does not seem to be made from that."
+        )
+        b = replace(b, notes=(*b.notes, said))
+    return (_drawing(a, both.first), _drawing(b, second)), both.pairs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
-    """One model, folded, and what onnxruntime and plans say of it."""
+    """One model, folded, and what is known of it."""
 
     file: SharedModel
     folded: list[Folded]
-    runs: Mapping[str, NodeRuns]
-    kernels: Mapping[str, str] | None
-    seconds: Mapping[str, float]
-    plan: Mapping[str, NodePlan]
+    known: Known
     plan_words: str
     notes: tuple[str, ...]
 
@@ -158,13 +144,13 @@ def _look(file: SharedModel, options: ViewOptions, progress: Callable[[str], Non
         seconds = _seconds(path, model)
     quantized = _is_quantized(model) or bool(loaded.missing)
     plan, words = _planned(model, options, quantized=quantized)
+    known = Known(
+        runs=runs, kernels=kernels, seconds=seconds, plan=plan, calibration=options.calibration
+    )
     return _Seen(
         file=file,
         folded=fold(model, raw=options.raw),
-        runs=runs,
-        kernels=kernels,
-        seconds=seconds,
-        plan=plan,
+        known=known,
         plan_words=words,
         notes=tuple(notes),
     )
@@ -220,26 +206,6 @@ def _seconds(path: Path, model: ir.Model) -> Mapping[str, float]:
     with scratch() as folder:
         profile = profile_models([path], [feeds], folder, seconds=_TIMED)[0]
     return node_seconds(view_of(model, read_weights=False), profile)
-
-
-def _known(
-    seen: _Seen,
-    options: ViewOptions,
-    layers: Mapping[str, Layer],
-    *,
-    names: Mapping[str, str] | None = None,
-    scopes: Mapping[str, tuple[str, ...]] | None = None,
-) -> Known:
-    return Known(
-        runs=seen.runs,
-        kernels=seen.kernels,
-        seconds=seen.seconds,
-        layers=layers,
-        plan=seen.plan,
-        calibration=options.calibration,
-        names=names or {},
-        scopes=scopes or {},
-    )
 
 
 def _drawing(seen: _Seen, boxes: Sequence[Box]) -> Drawing:

@@ -1,4 +1,4 @@
-"""How often one `quantize_static` reads the model, writes it, opens the data and makes a session.
+"""How often one `quantize_static`, and one `evaluate_models`, reads models, writes them, opens the data and makes a session.
 
 Functions are counted as they are entered, by their names, so that it does not matter who imports them from where. Folders
 and files of data are counted as the interpreter opens them.
@@ -119,3 +119,18 @@ def test_the_work_of_one_call_is_counted(*, equalized: bool, tmp_path: Path) -> 
     }
     assert 1 <= found["folder listings"] <= (16 if equalized else 12)
     assert 4 <= found["sample reads"] <= (46 if equalized else 30)
+
+
+def test_an_evaluation_opens_each_model_once(tmp_path: Path) -> None:
+    source = float_model(tmp_path / "m.onnx", equalized=True)
+    data = samples(tmp_path / "data")
+    quantkit.quantize_static(source, tmp_path / "q.onnx", data)
+    with counted(data) as found:
+        quantkit.evaluate_models(
+            source, tmp_path / "q.onnx", data, tmp_path / "out", skip=["memory"]
+        )
+    assert (tmp_path / "out" / "graph.html").exists()
+    assert found["model loads"] == 2
+    # Of each model one as users make it, one without optimization, one that tells the kernels, and one of its layers; one of
+    # the float model behind the layers; and to try layers in float the candidate with switches, and those layers.
+    assert found["sessions"] <= 13

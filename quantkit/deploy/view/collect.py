@@ -1,7 +1,7 @@
 """Boxes of a model with what its file says of each, and what others found out: sessions, plans, evaluations, calibrations."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any
 
@@ -84,37 +84,41 @@ def boxes_of(folded: Sequence[Folded], known: Known) -> tuple[Box, ...]:
 def _box(
     box: Folded, scope: Scope, handed: Sequence[ir.Value], known: Known, counted: set[ir.Value]
 ) -> Box:
-    head = box.head
-    makes = _tensors(handed, known.calibration)
-    if head is None:
-        assert box.value is not None  # noqa: S101 - it is an input or an output
-        inputs = box.value.is_graph_input() and not box.reads
-        own = () if makes else _tensors([box.value], known.calibration)
-        return Box(
-            name=box.value.name or "",
-            role="input" if inputs else "output",
-            op_type="",
-            scope=scope,
-            reads=tuple(box.reads),
-            operators=tuple(_operator(node) for node in box.nodes),
-            makes=makes or own,
-            weights=tuple(_weights(box.nodes, counted)),
-        )
-    names = [node.name or "" for node in box.nodes]
-    floats = [known.names.get(name, name) for name in names]
-    weights = tuple(_weights(box.nodes, counted))
-    timed = [known.seconds[name] for name in names if name in known.seconds]
-    return Box(
-        name=known.names.get(head.name or "", head.name or ""),
+    plain = Box(
+        name="",
         role="layer",
-        op_type=head.op_type,
+        op_type="",
         scope=scope,
         reads=tuple(box.reads),
         operators=tuple(_operator(node) for node in box.nodes),
+        makes=_tensors(handed, known.calibration),
+        weights=tuple(_weights(box.nodes, counted)),
+    )
+    return _end(box, plain, known) if box.head is None else _layer(box, box.head, plain, known)
+
+
+def _end(box: Folded, plain: Box, known: Known) -> Box:
+    """Describe an input or an output of the model."""
+    assert box.value is not None  # noqa: S101 - a box without a head has one
+    inputs = box.value.is_graph_input() and not box.reads
+    return replace(
+        plain,
+        name=box.value.name or "",
+        role="input" if inputs else "output",
+        makes=plain.makes or _tensors([box.value], known.calibration),
+    )
+
+
+def _layer(box: Folded, head: ir.Node, plain: Box, known: Known) -> Box:
+    names = [node.name or "" for node in box.nodes]
+    floats = [known.names.get(name, name) for name in names]
+    timed = [known.seconds[name] for name in names if name in known.seconds]
+    return replace(
+        plain,
+        name=known.names.get(head.name or "", head.name or ""),
+        op_type=head.op_type,
         attributes=tuple(_attributes(head)),
-        makes=makes,
-        weights=weights,
-        runs=_runs(box, makes, weights, known),
+        runs=_runs(box, head, plain, known),
         planned=_planned(names, known),
         seconds=sum(timed) if timed else None,
         layer=next((known.layers[name] for name in floats if name in known.layers), None),
@@ -160,18 +164,20 @@ def _scopes(folded: Sequence[Folded], known: Known) -> list[Scope]:
         found.append(() if box.head is None else shared or _own_scope(box, held))
     ahead = _ahead(folded, found)
     for number, box in enumerate(folded):
-        if found[number] is not None:
-            continue
-        before = [scope for s in sorted(box.reads) if (scope := found[s]) is not None]
-        latest = before[-1] if before else ()
-        after = ahead[number]
-        if len(box.reads) > 1:
-            # What joins lines ends the module that the latest comes from, or the one around that, if the others are in it.
-            around = [s for s in before if s and len(s) < len(latest) and latest[: len(s)] == s]
-            found[number] = max(around, key=len, default=latest)
-        else:
-            found[number] = latest if after is None else _common([latest, after])
+        if found[number] is None:
+            before = [scope for s in sorted(box.reads) if (scope := found[s]) is not None]
+            found[number] = _between(before, ahead[number])
     return [scope or () for scope in found]
+
+
+def _between(before: Sequence[Scope], after: Scope | None) -> Scope:
+    """Return the scope of a box without one, by those that it reads and what lies behind it."""
+    latest = before[-1] if before else ()
+    if len(before) < 2:
+        return latest if after is None else _common([latest, after])
+    # What joins lines ends the module that the latest comes from, or the one around that, if the others are in it.
+    around = [s for s in before if s and len(s) < len(latest) and latest[: len(s)] == s]
+    return max(around, key=len, default=latest)
 
 
 def _ahead(folded: Sequence[Folded], own: Sequence[Scope | None]) -> list[Scope | None]:
@@ -204,6 +210,12 @@ def _own_scope(box: Folded, held: _Held) -> Scope | None:
     parts = _parts(head)[:-1]
     if parts or any(_graphs(attribute) for attribute in head.attributes.values()):
         return (*around, *_without(parts, prefix))
+    inside = _weight_scope(box)
+    return (*around, *inside) if inside is not None else around or None
+
+
+def _weight_scope(box: Folded) -> Scope | None:
+    """Return the scope that the name of a box's largest matrix tells; None if it tells none."""
     matrices = [
         (value.const_value.size, value.name or "")
         for node in box.nodes
@@ -211,11 +223,9 @@ def _own_scope(box: Folded, held: _Held) -> Scope | None:
         if value is not None and value.is_initializer() and value.const_value is not None
         if len(value.const_value.shape) > 1
     ]
-    for _, name in sorted(matrices, reverse=True)[:1]:
-        path = [part for part in base_name(name).split("/" if "/" in name else ".") if part]
-        if len(path) > 1 and not name.startswith(_ANONYMOUS):
-            return (*around, *path[:-2])
-    return around or None
+    _, name = max(matrices, default=(0, ""))
+    path = [part for part in base_name(name).split("/" if "/" in name else ".") if part]
+    return tuple(path[:-2]) if len(path) > 1 and not name.startswith(_ANONYMOUS) else None
 
 
 def _parts(node: ir.Node) -> Scope:
@@ -415,20 +425,16 @@ def _attributes(node: ir.Node) -> Iterator[tuple[str, str]]:
 # --- how it runs
 
 
-def _runs(
-    box: Folded, makes: Sequence[Tensor], weights: Sequence[Weight], known: Known
-) -> Runs | None:
+def _runs(box: Folded, head: ir.Node, plain: Box, known: Known) -> Runs | None:
     if known.kernels is None:
         return None
-    head = box.head
-    assert head is not None  # noqa: S101 - inputs and outputs do not run
     said = _product(box, known.runs)
     if any(node.op_type in _BLOCKS for node in box.nodes):
         return Runs(kind="blocks", kernel=head.op_type if said is None else said.kernel)
     if said is not None:
-        kind = _KINDS.get(said.runs) or _float_kind(makes, weights)
+        kind = _KINDS.get(said.runs) or _float_kind(plain.makes, plain.weights)
         return Runs(kind=kind, kernel=said.kernel, why=said.why, fix=said.fix)
-    return _other_runs(box, head, makes, known.kernels)
+    return _other_runs(box, head, plain.makes, known.kernels)
 
 
 _KINDS: Mapping[str, Kind] = {"integer": "int8", "dynamic": "dynamic", "gone": "absorbed"}

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
@@ -11,7 +11,7 @@ from quantkit.deploy.view.fold import Folded
 from quantkit.evaluate.match.nodes import Nodes
 from quantkit.model.ops.integer_ops import CONVERSIONS, stands_for
 
-__all__ = ["described", "float_names", "pair_boxes", "with_fates"]
+__all__ = ["SideBySide", "float_names", "side_by_side"]
 
 _QUIET = CONVERSIONS | {"Constant", "Identity"}
 
@@ -38,16 +38,50 @@ def float_names(pairs: Nodes, folded: Sequence[Folded]) -> dict[str, str]:
     return back | found
 
 
-def pair_boxes(
-    a: Sequence[Folded], b: Sequence[Folded], pairs: Nodes
-) -> tuple[tuple[int | None, int | None], ...]:
-    """Return which box of `a` is which of `b`, in order: by what they are named after, else by any of their nodes; then what is left.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideBySide:
+    """Two drawings that are compared.
+
+    Attributes:
+        first: The boxes of the first model, with what stands for each node in the second.
+        pairs: What became of each box.
+        kin: How many layers of the second model are one of the first.
+    """
+
+    first: tuple[Box, ...]
+    pairs: tuple[Pair, ...]
+    kin: int
+
+
+def side_by_side(
+    folded: tuple[Sequence[Folded], Sequence[Folded]],
+    boxes: tuple[Sequence[Box], Sequence[Box]],
+    nodes: Nodes,
+) -> SideBySide:
+    """Compare two drawings.
 
     Args:
-        a: The boxes of the first model.
-        b: Those of the second.
-        pairs: Its nodes with those of the second.
+        folded: The boxes of both models, as nodes.
+        boxes: The same boxes with what is known of them.
+        nodes: The nodes of the first model with those of the second.
     """
+    fates = {node.name or "": other.op_type for node, other in nodes.items()}
+    first = tuple(
+        replace(box, operators=tuple(_with_fate(operator, fates) for operator in box.operators))
+        for box in boxes[0]
+    )
+    numbers = _pair_boxes(*folded, nodes)
+    return SideBySide(
+        first=first,
+        pairs=tuple(_described(a, b, first, boxes[1]) for a, b in numbers),
+        kin=sum(a is not None and b is not None and first[a].role == "layer" for a, b in numbers),
+    )
+
+
+def _pair_boxes(
+    a: Sequence[Folded], b: Sequence[Folded], pairs: Nodes
+) -> tuple[tuple[int | None, int | None], ...]:
+    """Return which box is which, in order: by what they are named after, else by any of their nodes; then what is left."""
     home = {node: number for number, box in enumerate(b) for node in box.nodes}
     ends = {_end(box): number for number, box in enumerate(b) if box.value is not None}
     found: dict[int, int] = {}
@@ -90,29 +124,30 @@ def _candidates(
                 yield home[other]
 
 
-def described(
-    pairs: Sequence[tuple[int | None, int | None]], a: Sequence[Box], b: Sequence[Box]
-) -> tuple[Pair, ...]:
-    """Say what became of each box.
-
-    Args:
-        pairs: Which box is which.
-        a: The boxes of the first model.
-        b: Those of the second.
-    """
-    found = []
-    for left, right in pairs:
-        if left is None or right is None:
-            found.append(Pair(a=left, b=right, status="added" if left is None else "removed"))
-            continue
-        changes = tuple(_changes(a[left], b[right]))
-        found.append(
-            Pair(a=left, b=right, status="changed" if changes else "same", changes=changes)
-        )
-    return tuple(found)
+def _described(a: int | None, b: int | None, first: Sequence[Box], second: Sequence[Box]) -> Pair:
+    """Say what became of a box."""
+    if a is None or b is None:
+        return Pair(a=a, b=b, status="added" if a is None else "removed")
+    changes = tuple(_changes(first[a], second[b]))
+    return Pair(a=a, b=b, status="changed" if changes else "same", changes=changes)
 
 
 def _changes(a: Box, b: Box) -> Iterator[str]:
+    yield from _operator_changes(a, b)
+    types = [{w.dtype for w in box.weights if len(w.shape) > 1} for box in (a, b)]
+    if types[0] != types[1]:
+        yield f"weights {_listed(types[0])} -> {_listed(types[1])}"
+    if a.nbytes != b.nbytes:
+        yield f"{a.nbytes:,} bytes -> {b.nbytes:,} bytes"
+    floats = {tensor.name for tensor in a.makes if not tensor.integers}
+    quantized = (t.integers for t in b.makes if t.integers and t.name in floats)
+    if integers := next(quantized, None):
+        yield f"what it makes is quantized to {integers}"
+    if a.op_type == b.op_type:
+        yield from _setting_changes(dict(a.attributes), dict(b.attributes))
+
+
+def _operator_changes(a: Box, b: Box) -> Iterator[str]:
     if a.op_type != b.op_type:
         yield f"{a.op_type} is now {b.op_type}"
     before, after = (Counter(o.op_type for o in box.operators) for box in (a, b))
@@ -121,22 +156,13 @@ def _changes(a: Box, b: Box) -> Iterator[str]:
     for words, counts in (("gone", before - after), ("new", after - before)):
         if counts:
             yield f"{words}: {', '.join(_times(op, n) for op, n in counts.items())}"
-    types = [{w.dtype for w in box.weights if len(w.shape) > 1} for box in (a, b)]
-    if types[0] != types[1]:
-        yield f"weights {_listed(types[0])} -> {_listed(types[1])}"
-    if a.nbytes != b.nbytes:
-        yield f"{a.nbytes:,} bytes -> {b.nbytes:,} bytes"
-    made = {tensor.name: tensor for tensor in a.makes}
-    for tensor in b.makes:
-        if tensor.integers and tensor.name in made and not made[tensor.name].integers:
-            yield f"what it makes is quantized to {tensor.integers}"
-            break
-    settings = dict(a.attributes), dict(b.attributes)
-    if a.op_type == b.op_type:
-        for name in sorted({*settings[0], *settings[1]}):
-            values = [each.get(name, "not given") for each in settings]
-            if values[0] != values[1]:
-                yield f"{name}: {values[0]} -> {values[1]}"
+
+
+def _setting_changes(before: dict[str, str], after: dict[str, str]) -> Iterator[str]:
+    for name in sorted({*before, *after}):
+        was, now = (each.get(name, "not given") for each in (before, after))
+        if was != now:
+            yield f"{name}: {was} -> {now}"
 
 
 def _times(op_type: str, count: int) -> str:
@@ -145,20 +171,6 @@ def _times(op_type: str, count: int) -> str:
 
 def _listed(types: set[str]) -> str:
     return ", ".join(sorted(types)) or "none"
-
-
-def with_fates(boxes: Sequence[Box], pairs: Nodes) -> tuple[Box, ...]:
-    """Return the boxes of the first model with what stands for each node in the second.
-
-    Args:
-        boxes: Of the first model.
-        pairs: Its nodes with those of the second.
-    """
-    fates = {node.name or "": other.op_type for node, other in pairs.items()}
-    return tuple(
-        replace(box, operators=tuple(_with_fate(operator, fates) for operator in box.operators))
-        for box in boxes
-    )
 
 
 def _with_fate(operator: Operator, fates: dict[str, str]) -> Operator:

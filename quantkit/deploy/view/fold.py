@@ -10,7 +10,7 @@ A raw quantized graph cannot be read: of 298 nodes of a ResNet-20 in Q/DQ form 3
 Every node is in exactly one box, and the boxes have no cycles. All passes are linear.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -18,22 +18,29 @@ import onnx_ir as ir
 from quantkit.deploy.view.groups import topological
 from quantkit.errors import ModelError
 from quantkit.model.graph.edit import owner_of, subgraphs_of
-from quantkit.model.ops.float_ops import CLIPS, FLOAT_PRODUCTS
-from quantkit.model.ops.integer_ops import CONVERSIONS, INTEGER_OPS, INTEGER_PRODUCTS, Role
+from quantkit.model.ops.float_ops import (
+    ACTIVATIONS,
+    ARITHMETIC,
+    CLIPS,
+    COPIES,
+    EXTENTS,
+    FLOAT_PRODUCTS,
+    SHAPE_ARITHMETIC,
+)
+from quantkit.model.ops.integer_ops import (
+    CONVERSIONS,
+    INTEGER_OPS,
+    INTEGER_PRODUCTS,
+    Role,
+    stands_for,
+)
 
 __all__ = ["Folded", "fold", "nodes_in_order"]
 
 _PRODUCTS = FLOAT_PRODUCTS | INTEGER_PRODUCTS
 _PRODUCTS |= {op for op, row in INTEGER_OPS.items() if row.role is Role.MULTIPLIES}
-_FOLLOWS = CONVERSIONS | {"Cast", "Identity", "Dropout"}
-_TAILS = CLIPS | {"Add", "BatchNormalization", "Celu", "Div", "Elu", "Gelu", "HardSigmoid", "Max"}
-_TAILS |= {"HardSwish", "LeakyRelu", "Mish", "Mul", "PRelu", "Selu", "Sigmoid", "Softplus", "Sub"}
-_TAILS |= {"Tanh", "QLinearSigmoid", "QLinearLeakyRelu", "QLinearMul", "Swish", "QuickGelu"}
-_BY_CONSTANT = frozenset({"Add", "Div", "Max", "Mul", "Sub"})
-_SHAPES = frozenset({"Shape", "Size"})
-_OF_SHAPES = frozenset({"Add", "Cast", "Concat", "Div", "Equal", "Floor", "Gather", "Max", "Min"})
-_OF_SHAPES |= {"Mod", "Mul", "Neg", "ReduceProd", "Reshape", "Slice", "Split", "Squeeze", "Sub"}
-_OF_SHAPES |= {"Unsqueeze", "Where", "Identity"}
+_FOLLOWS = CONVERSIONS | COPIES
+_TAILS = ACTIVATIONS | ARITHMETIC | {"BatchNormalization"}
 
 
 @dataclass(slots=True)
@@ -163,23 +170,31 @@ class _Homes:
 
     def _joined(self, node: ir.Node) -> int | None:
         """Return the box that a node belongs to with what it reads; None: one of its own."""
-        values = [v for v in node.inputs if v is not None and v not in self.silent]
-        active = [v for v in values if v in self.of_value]
+        active = [v for v in node.inputs if v in self.of_value and v not in self.silent]
         homes = {self.of_value[v] for v in active}
         if len(homes) != 1 or any(_inside(v) is not owner_of(node) for v in active):
             return None
         home = homes.pop()
-        head = self.found[home].head
-        if node.op_type in _FOLLOWS:
-            return home
-        if head is None or any(True for _ in subgraphs_of(node)):
-            return None
-        alone = all(len(v.uses()) == 1 and not v.is_graph_output() for v in active)
-        if head.op_type in _PRODUCTS or _looks_up(head):
-            # What a product is multiplied by, or has added, is part of it if nobody wants it without.
-            free = node.op_type not in _BY_CONSTANT or alone or len(active) > 1
-            return home if node.op_type in _TAILS and free else None
-        return home if node.op_type in CLIPS and alone else None
+        follows = node.op_type in _FOLLOWS or _ends(node, self.found[home].head, active)
+        return home if follows else None
+
+
+def _ends(node: ir.Node, head: ir.Node | None, active: Sequence[ir.Value]) -> bool:
+    """Say whether a node ends what a layer computes: a Relu any layer, and other functions a product.
+
+    Args:
+        node: The node.
+        head: What the box that it reads is named after.
+        active: What it reads of that.
+    """
+    if head is None or any(True for _ in subgraphs_of(node)):
+        return False
+    alone = all(len(v.uses()) == 1 and not v.is_graph_output() for v in active)
+    if head.op_type not in _PRODUCTS and not _looks_up(head):
+        return node.op_type in CLIPS and alone
+    # What a product is multiplied by, or has added, is part of it if nobody wants it without.
+    free = node.op_type not in ARITHMETIC or alone or len(active) > 1
+    return stands_for(node.op_type) in _TAILS and free
 
 
 def _looks_up(node: ir.Node) -> bool:
@@ -201,25 +216,19 @@ def _read(node: ir.Node) -> Iterator[ir.Value]:
 
 def _silent(nodes: Iterable[ir.Node]) -> set[ir.Value]:
     """Return the values that say nothing of the flow of data: constants, scales taken at run time, shapes."""
-    constants: set[ir.Value] = set()
-    scales: set[ir.Value] = set()
+    quiet: set[ir.Value] = set()  # constants and scales
     shapes: set[ir.Value] = set()
     for node in nodes:
         if any(True for _ in subgraphs_of(node)):
             continue
-        values = [v for v in node.inputs if v is not None]
-        active = [v for v in values if v not in constants and not _is_constant(v)]
-        if not active and (values or node.op_type == "Constant"):
-            constants.update(node.outputs)
+        active = {v for v in node.inputs if v is not None and not _is_constant(v)} - quiet
+        if not active and (node.inputs or node.op_type == "Constant"):
+            quiet.update(node.outputs)
         elif node.op_type == "DynamicQuantizeLinear":
-            scales.update(node.outputs[1:])
-        elif active and all(v in scales for v in active):
-            scales.update(node.outputs)
-        elif node.op_type in _SHAPES or (
-            node.op_type in _OF_SHAPES and active and all(v in shapes for v in active)
-        ):
+            quiet.update(node.outputs[1:])
+        elif node.op_type in EXTENTS or (node.op_type in SHAPE_ARITHMETIC and active <= shapes):
             shapes.update(node.outputs)
-    return constants | scales | shapes
+    return quiet | shapes
 
 
 def _is_constant(value: ir.Value) -> bool:

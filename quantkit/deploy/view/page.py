@@ -13,6 +13,7 @@ from quantkit.deploy.view.facts import KINDS, Box, Drawing, Page, Tensor
 from quantkit.deploy.view.groups import Tree
 from quantkit.evaluate.report.html import policy, script_json
 from quantkit.evaluate.report.palette import themes
+from quantkit.model.ops.float_ops import ACTIVATIONS
 from quantkit.model.ops.integer_ops import stands_for
 from quantkit.numbers import counted, human
 from quantkit.text import printable
@@ -23,11 +24,6 @@ _STATUS = {"same": "the same", "changed": "changed", "removed": "removed", "adde
 _SHORT = {"int8": "int8", "dynamic": "dynamic", "blocks": "blocks", "stored": "stored"}
 _SHORT |= {"half": "half", "float": "float", "absorbed": "fused", "moves": "", "other": ""}
 _SHORT |= {"same": "", "changed": "changed", "removed": "removed", "added": "added"}
-# Of what is folded into a layer, what a reader wants to see in its box.
-_TAILS = frozenset(
-    {"Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "PRelu"}
-)
-_TAILS |= {"Relu", "Selu", "Sigmoid", "Softplus", "Tanh"}
 _ADDED = re.compile(r" \(\d+\)$")
 _PIECE = re.compile(r"^part \d+ of \d+$")
 _LONGEST = 4000  # letters of a name that is shown
@@ -217,7 +213,7 @@ def _box(box: Box, path: str) -> dict[str, Any]:
 def _what(box: Box) -> str:
     """Return the operator, with the activation function that is folded into its box."""
     ops = [operator.op_type for operator in box.operators]
-    tails = [stands_for(op) for op in ops if stands_for(op) in _TAILS and op != box.op_type]
+    tails = [stands_for(op) for op in ops if stands_for(op) in ACTIVATIONS and op != box.op_type]
     if tails == ["Sigmoid"] and "Mul" in {stands_for(op) for op in ops}:
         tails = ["SiLU"]
     return " + ".join([stands_for(box.op_type), *dict.fromkeys(tails)])

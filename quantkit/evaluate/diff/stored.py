@@ -433,16 +433,21 @@ def _factor(
     if made is not None and made.size == shape[out]:
         factor = factor * made.reshape([-1 if i == out else 1 for i in range(len(shape))])
         known = True
-    if read is not None:
-        groups = max(1, read.size // shape[inner])
-        if (
-            read.size == groups * shape[inner]
-            and shape[out] % groups == 0
-            and (groups == 1 or conv)
-        ):
-            # of a Conv in groups each output channel reads those of its group
-            rows = np.repeat(read.reshape(groups, shape[inner]), shape[out] // groups, axis=0)
-            table = rows if out < inner else rows.T
-            factor = factor / table.reshape(factor.shape)
-            known = True
+    if (
+        read is not None
+        and (rows := _rows(read, shape[out], shape[inner], in_groups=conv)) is not None
+    ):
+        factor = factor / (rows if out < inner else rows.T).reshape(factor.shape)
+        known = True
     return factor.astype(np.float32) if known else None
+
+
+def _rows(read: Floats, out: int, inner: int, *, in_groups: bool) -> Floats | None:
+    """Return for each output channel the divisors of the channels that it reads; None if they do not fit.
+
+    Of a Conv in groups each output channel reads those of its group.
+    """
+    groups = max(1, read.size // inner)
+    if read.size != groups * inner or out % groups or (groups > 1 and not in_groups):
+        return None
+    return np.repeat(read.reshape(groups, inner), out // groups, axis=0)

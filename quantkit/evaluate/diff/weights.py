@@ -93,24 +93,17 @@ def distance(
     if not _is_number(x) or not _is_number(y):
         known = x.tensor.dtype.is_integer() and y.tensor.dtype.is_integer()
         return Distance(note="other integers" if known else "integers of unknown scale")
-    p, folded_p = _with_normalization(x.floats(), x, kept)
-    q, folded_q = _with_normalization(y.floats(), y, kept)
-    p, undone_p = factors[0].undone(p, x)
-    q, undone_q = factors[1].undone(q, y)
-    notes = ["BN folded in"] if folded_p or folded_q else []
-    notes += ["equalization undone"] if undone_p or undone_q else []
-    if p.ndim == 2 and p.shape != q.shape and p.T.shape == q.shape:
-        p = p.T
-        notes.append("transposed")
-    if p.shape != q.shape:
+    p, notes_p = _as_before(x, kept, factors[0])
+    q, notes_q = _as_before(y, kept, factors[1])
+    notes = sorted({*notes_p, *notes_q})
+    if p.shape != q.shape and (p.ndim != 2 or p.T.shape != q.shape):
         return Distance(note="of another shape")
     if not (np.isfinite(p).all() and np.isfinite(q).all()):
         return Distance(note="values that are not finite")
-    db = sqnr(p, q)
-    square = p.ndim == 2 and p.shape[0] == p.shape[1]
-    if square and db < _UNLIKE_DB and (turned := sqnr(p.T, q)) > db + _EXPLAINED_DB:
-        p, db = p.T, turned
+    if _is_transposed(p, q):
+        p = p.T
         notes.append("transposed")
+    db = sqnr(p, q)
     notes += [text] if db < _UNLIKE_DB and (text := _explained(p, q, db)) else []
     error = np.abs(p - q)
     return Distance(
@@ -119,6 +112,24 @@ def distance(
         mean=float(error.mean(dtype=np.float64)) if error.size else 0.0,
         note=", ".join(notes),
     )
+
+
+def _as_before(
+    constant: Stored, kept: Collection[ir.Node], factors: Factors
+) -> tuple[Floats, list[str]]:
+    """Return the floats of a weight with what a quantizer did to it on purpose undone, and what that was."""
+    weight, folded = _with_normalization(constant.floats(), constant, kept)
+    weight, undone = factors.undone(weight, constant)
+    found = {"BN folded in": folded, "equalization undone": undone}
+    return weight, [note for note, happened in found.items() if happened]
+
+
+def _is_transposed(p: Floats, q: Floats) -> bool:
+    """Say whether a matrix is the transpose of the other, by its shape, or, if it is square, by its values."""
+    if p.ndim != 2 or p.shape != p.T.shape:
+        return p.shape != q.shape
+    db = sqnr(p, q)
+    return db < _UNLIKE_DB and sqnr(p.T, q) > db + _EXPLAINED_DB
 
 
 def _explained(p: Floats, q: Floats, db: float) -> str:

@@ -3,7 +3,8 @@
 `SharedModel` is one file, `ModelPair` two of them with the nodes and tensors that correspond.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -17,9 +18,11 @@ from numpy.typing import NDArray
 from quantkit.errors import UsageError
 from quantkit.evaluate.match.correspondence import Correspondence, correspondence
 from quantkit.evaluate.match.nodes import Nodes, pair_nodes
+from quantkit.files import scratch
+from quantkit.model.graph.half import half_type, widen
 from quantkit.model.graph.load import LoadedModel
 from quantkit.model.graph.load import read_structure as read_file
-from quantkit.model.graph.save import copy_of
+from quantkit.model.graph.save import Stage, copy_of
 from quantkit.model.graph.size import Accounts, account
 from quantkit.model.graph.unpack import unpack
 from quantkit.model.provenance import model_digest
@@ -155,6 +158,20 @@ class SharedModel:
         if sum(map(found.nbytes, shapes)) > HELD:
             self._inner.clear()  # its memory stays with the session
         return found
+
+    @contextmanager
+    def in_float32(self) -> "Iterator[tuple[SharedModel, str]]":
+        """Yield a model that computes in float32, itself or written anew, and the type of its halves; "" if it has none."""
+        half = half_type(self.model)
+        if not half:
+            yield self, half
+            return
+        model = copy_of(self.model)
+        widen(model)
+        with scratch() as folder:
+            stage = Stage(folder / self.path.name, folder)
+            stage.write(model)
+            yield SharedModel(stage.model_path), half
 
     def release(self) -> None:
         """Let go of sessions; they are made again if needed."""

@@ -13,6 +13,8 @@ from types import MappingProxyType
 
 __all__ = [
     "ABSORBED_BY",
+    "ACTIVATIONS",
+    "ARITHMETIC",
     "AVERAGES",
     "BIASED",
     "BROADCASTS",
@@ -20,7 +22,9 @@ __all__ = [
     "CLIPS",
     "COMPARES",
     "COMPUTES",
+    "COPIES",
     "COVERED_SLOTS",
+    "EXTENTS",
     "FILL_SLOTS",
     "FIXED_RANGES",
     "FLOAT_PRODUCTS",
@@ -35,6 +39,7 @@ __all__ = [
     "REARRANGES",
     "SEEN_THROUGH",
     "SELECTS",
+    "SHAPE_ARITHMETIC",
     "Trait",
     "activation_slots",
     "having",
@@ -183,6 +188,25 @@ NAMED = frozenset(_TRAITS) | {
 SELECTS = MOVES | {
     *("GatherElements", "GatherND", "GlobalMaxPool", "ReduceMax", "ReduceMin", "Resize", "TopK"),
     "Upsample",
+}
+
+# Functions of one value, behind a product in most networks.
+ACTIVATIONS = CLIPS | {
+    *("Celu", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "PRelu"),
+    *("QuickGelu", "Selu", "Sigmoid", "Softplus", "Swish", "Tanh"),
+}
+
+# What comes out is what went in, perhaps in another type.
+COPIES = frozenset({"Cast", "Dropout", "Identity"})
+
+# They combine two tensors, of which one is often a constant: a bias, a scale, a bound.
+ARITHMETIC = frozenset({"Add", "Div", "Max", "Mul", "Sub"})
+
+# What comes out are extents; and what is computed of extents is a shape again.
+EXTENTS = frozenset({"Shape", "Size"})
+SHAPE_ARITHMETIC = ARITHMETIC | {
+    *("Cast", "Concat", "Equal", "Floor", "Gather", "Identity", "Min", "Mod", "Neg", "ReduceProd"),
+    *("Reshape", "Slice", "Split", "Squeeze", "Unsqueeze", "Where"),
 }
 
 # What comes out are indices, the same for integers as for the floats that they stand for.
