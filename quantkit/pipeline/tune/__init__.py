@@ -1,7 +1,9 @@
-"""The line of `quantkit tune`: `line` reads from top to bottom, the other modules are its steps."""
+"""The search of `quantkit tune`: `run` reads from top to bottom, the other modules are its steps."""
 
 from quantkit.pipeline.tune.folder import Candidate
-from quantkit.pipeline.tune.line import Tuned, TuneJob, tune
+from quantkit.pipeline.tune.job import TuneJob
+from quantkit.pipeline.tune.judge import Tuned
+from quantkit.pipeline.tune.run import tune
 from quantkit.pipeline.tune.samples import Split
 
 __all__ = ["Candidate", "Split", "TuneJob", "Tuned", "tune"]

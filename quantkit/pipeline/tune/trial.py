@@ -99,18 +99,14 @@ class Lost:
     """How much a candidate loses against float, by what there is to tell.
 
     Attributes:
-        measure: What is lost, in words.
         drop: How much.
         interval: Of it; None: not known.
         limit: How much may be, in the same units; None: there is no limit.
-        kind: "metric" with labels; "flips" where an output decides; else "noise", as a share of the outputs' power.
     """
 
-    measure: str
     drop: float
     interval: Interval | None
     limit: float | None
-    kind: str
 
 
 def make_saved(job: CandidateJob) -> Candidate:
@@ -363,23 +359,10 @@ def lost(answered: MeasuredOutputs, name: str, limit: float | None) -> Lost:
         bounds = metric.drop_interval
         if bounds is not None:
             bounds = replace(bounds, low=bounds.low / scale, high=bounds.high / scale)
-        return Lost(
-            measure=metric.name,
-            drop=metric.drop / scale,
-            interval=bounds,
-            limit=plain,
-            kind="metric",
-        )
+        return Lost(drop=metric.drop / scale, interval=bounds, limit=plain)
     drift = answered.drift[name]
     if drift.decision is not None:
-        decision = drift.decision
-        return Lost(
-            measure="decisions that differ from float's",
-            drop=decision.flip_rate,
-            interval=decision.interval,
-            limit=plain,
-            kind="flips",
-        )
+        return Lost(drop=drift.decision.flip_rate, interval=drift.decision.interval, limit=plain)
     worst = min(drift.outputs, key=lambda output: output.db, default=None)
     noise = (
         0.0 if worst is None or worst.db == inf else inf if worst.db == -inf else _power(worst.db)
@@ -390,13 +373,7 @@ def lost(answered: MeasuredOutputs, name: str, limit: float | None) -> Lost:
         interval = Interval(
             low=_power(bounds.high), high=_power(bounds.low), confidence=bounds.confidence
         )
-    return Lost(
-        measure="noise, as a share of the outputs' power",
-        drop=noise,
-        interval=interval,
-        limit=plain,
-        kind="noise",
-    )
+    return Lost(drop=noise, interval=interval, limit=plain)
 
 
 def _power(db: float) -> float:

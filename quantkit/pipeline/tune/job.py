@@ -1,0 +1,122 @@
+"""What a search is asked for, and what every candidate of it shares."""
+
+import json
+import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from quantkit.evaluate.latency import Lab
+from quantkit.evaluate.outputs import AccuracyOptions
+from quantkit.model.graph.load import LoadedModel
+from quantkit.model.provenance import model_digest, software
+from quantkit.pipeline.calibrate import CalibrateOptions
+from quantkit.pipeline.measure import SWITCH
+from quantkit.pipeline.record import StaticJob
+from quantkit.pipeline.tune.samples import Split
+from quantkit.pipeline.tune.search import Budget
+from quantkit.settings import DataSettings, Recipe, StaticSettings, TuneSettings
+from quantkit.settings.record import to_record
+
+__all__ = ["TuneJob"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneJob:
+    """What is searched for, and where it goes.
+
+    Attributes:
+        source: The float model.
+        data: Samples: a path, or a Python object with random access.
+        output: The folder that is written.
+        budget: What must be kept, and how long to search.
+        samples: Which samples, and how they are prepared; the seed is the budget's.
+        static: What holds for every candidate.
+        accuracy: Metric, pairs, answer, and whether samples that cannot be read are left out.
+        scheduler: Address of a dask scheduler whose workers make candidates; None: this process does.
+        again: Start anew where another search stands.
+        command: How it was asked for.
+        recipe: The text of quantkit.toml.
+        lab: What time is measured with.
+    """
+
+    source: Path
+    data: object
+    output: Path
+    budget: TuneSettings
+    samples: DataSettings = field(default_factory=DataSettings)
+    static: StaticSettings = field(default_factory=StaticSettings)
+    accuracy: AccuracyOptions = field(default_factory=AccuracyOptions)
+    scheduler: str | None = None
+    again: bool = False
+    command: str = ""
+    recipe: str = ""
+    lab: Lab | None = None
+
+    @property
+    def timed(self) -> bool:
+        """Whether time is measured while searching: not where it is forbidden, nor where the target is another machine."""
+        here = self.static.runs_on.has_qlinear
+        asked = self.static.measure
+        return here and (os.environ.get(SWITCH) != "0" if asked is None else asked)
+
+    @property
+    def seeded(self) -> DataSettings:
+        """How samples are prepared, in the order of the budget's seed."""
+        return replace(self.samples, seed=self.budget.seed)
+
+    @property
+    def limits(self) -> Budget:
+        """The budget in units of the metric."""
+        given = self.budget
+        drop = None if given.max_drop is None else float(given.max_drop)
+        return Budget(
+            drop=drop, latency=given.max_latency, size=given.max_size, most=given.candidates
+        )
+
+    def static_job(self, split: Split) -> StaticJob:
+        """Return the static quantization that every candidate begins with."""
+        return StaticJob(
+            source=self.source,
+            data=self.data,
+            options=self.static,
+            calibrate=CalibrateOptions(skip_bad=self.accuracy.skip_bad),
+            settings=self._calibrated(split),
+        )
+
+    def recipe_of(self, split: Split) -> Recipe:
+        """Return the quantkit.toml of every candidate."""
+        path = Path(self.data).absolute() if isinstance(self.data, str | Path) else None
+        return Recipe(
+            model=self.source.absolute(),
+            data=replace(self.seeded, path=path),
+            calibrated=replace(self._calibrated(split), path=path),
+            static=self.static,
+        )
+
+    def _calibrated(self, split: Split) -> DataSettings:
+        return replace(self.seeded, limit=len(split.calibration))
+
+    def identity(self, loaded: LoadedModel, contents: str) -> dict[str, Any]:
+        """Return what distinguishes this search from others; not its time limit, nor who works.
+
+        Args:
+            loaded: The float model.
+            contents: Names the samples and their labels.
+        """
+        budget = replace(self.budget, minutes=10.0, output=None, candidates=None)
+        settings = {
+            "budget": to_record(budget),
+            "samples": to_record(replace(self.samples, path=None, memory=None)),
+            "static": msgspec.to_builtins(self.static, enc_hook=str),
+            "accuracy": to_record(replace(self.accuracy, only=None)),
+            "timed": self.timed,
+        }
+        return {
+            "model": model_digest(loaded)["sha256"],
+            "data": contents,
+            "budget or setting": json.loads(json.dumps(settings)),
+            "version": dict(software()),
+        }

@@ -1,0 +1,337 @@
+"""The best plan of a model within a budget: prepared once, made and run as files, chosen on some samples and judged on others.
+
+    load -> split the samples -> prepare -> [what next? -> make -> run -> record] ... -> judge -> write
+
+What is made next is decided by what is recorded (`quantkit.pipeline.tune.search`), so that a search that was killed goes on
+where it was, and comes to the same answer.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from itertools import count, islice
+from pathlib import Path
+from typing import Any
+
+from quantkit.calibration.distributed import cluster, run_each, workers_of
+from quantkit.calibration.monitor import Monitor, Silent
+from quantkit.errors import QuantkitError, UsageError
+from quantkit.evaluate.latency import measure_latency
+from quantkit.files import check_folder
+from quantkit.model.graph.load import LoadedModel
+from quantkit.pipeline.evaluation_folder import WRITTEN
+from quantkit.pipeline.only_run import only_run
+from quantkit.pipeline.pipeline import prepare_model
+from quantkit.pipeline.prepare import Prepared
+from quantkit.pipeline.saved import load_prepared, save_prepared
+from quantkit.pipeline.tune.family import first_of_family, whole_family
+from quantkit.pipeline.tune.folder import MODEL, PLAN, Candidate, Family, TuneFolder
+from quantkit.pipeline.tune.job import TuneJob
+from quantkit.pipeline.tune.judge import JUDGED, FinalCheck, Tuned
+from quantkit.pipeline.tune.samples import Split, divide
+from quantkit.pipeline.tune.search import (
+    Choice,
+    Figures,
+    best_of,
+    moves_on,
+    next_choices,
+)
+from quantkit.pipeline.tune.trial import (
+    CandidateJob,
+    make_candidate,
+    make_saved,
+    recipe_for,
+    write_candidate,
+)
+from quantkit.runtime.session import load_model
+from quantkit.settings import (
+    RECIPE_NAME,
+)
+
+__all__ = ["tune"]
+
+_TIMING = 4.0  # seconds that timing a model takes at the end
+
+
+def tune(job: TuneJob, monitor: Monitor | None = None) -> Tuned:
+    """Search for the fastest file that keeps a budget; see `quantkit.tune`.
+
+    Args:
+        job: What is searched for, and where it goes.
+        monitor: Told what is done.
+
+    Raises:
+        QuantkitError: Model, data or settings cannot be used; nothing is written then.
+    """
+    if not job.budget.has_budget:
+        raise UsageError("Which budget? Add --max-drop 0.5%, --max-latency 0.7 or --max-size 30%.")
+    if job.budget.max_latency is not None and not job.timed:
+        raise UsageError(
+            "--max-latency needs time to be measured, which is switched off, or is for another machine: leave it out."
+        )
+    if job.static.covers_all:
+        raise UsageError(
+            "Coverage 'all' leaves nothing to choose: leave it out, or quantize static."
+        )
+    monitor = monitor or Silent()
+    started = time.monotonic()
+    monitor.stage("Reading the model")
+    loaded = load_model(job.source)
+    loaded.require_weights()
+    read = [*loaded.files, *([Path(job.data)] if isinstance(job.data, str | Path) else [])]
+    if any(path.exists() and job.output.exists() and path.samefile(job.output) for path in read):
+        raise UsageError(f"'{job.output}' is what is read: choose another folder to write to.")
+    check_folder(job.output, (MODEL, PLAN, RECIPE_NAME, "tune.json", *WRITTEN), read)
+    monitor.stage("Looking at the samples")
+    divided, contents = divide(loaded, job.data, job.seeded, job.accuracy, monitor)
+    folder = TuneFolder(path=job.output, identity=job.identity(loaded, contents))
+    folder.check(again=job.again)
+    search = _Search(
+        job=job,
+        loaded=loaded,
+        split=divided,
+        folder=folder,
+        watch=_Watch(monitor, started + 60 * job.budget.minutes),
+    )
+    was_there = job.output.exists()
+    job.output.parent.mkdir(parents=True, exist_ok=True)
+    with only_run(job.output):
+        try:
+            return search.run()
+        except QuantkitError:
+            if job.output.exists():
+                folder.give_up(made=not was_there)
+            raise
+
+
+class _Watch(Silent):
+    """Passes on what is done, with the candidate and the time that is left."""
+
+    def __init__(self, monitor: Monitor, until: float) -> None:
+        self.monitor = monitor
+        self.until = until
+        self.about = ""
+
+    @property
+    def left(self) -> float:
+        """Seconds."""
+        return self.until - time.monotonic()
+
+    def stage(self, text: str) -> None:
+        """Name the stage."""
+        minutes = max(0.0, self.left) / 60
+        about = f"{self.about}: " if self.about else ""
+        self.monitor.stage(f"{minutes:.0f} min left  {about}{text}")
+
+    def step(self, number: int, of: int, text: str) -> None:  # noqa: ARG002 - a step of something larger here
+        """Name a step of making one file."""
+        self.monitor.name(f"{self.about}: {text}" if self.about else text)
+        self.stage(text)
+
+    def start(self, count: int | None, what: str = "samples") -> None:
+        """Begin a bar."""
+        self.monitor.start(count, what)
+
+    def tick(self, samples: int) -> None:
+        """Move it."""
+        self.monitor.tick(samples)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Search:
+    """One search, from what stands in its folder to what is written there at last."""
+
+    job: TuneJob
+    loaded: LoadedModel
+    split: Split
+    folder: TuneFolder
+    watch: "_Watch"
+    made: dict[Choice, Candidate] = field(default_factory=dict)
+    family: Family = field(default_factory=lambda: Family(kept=(), noises=()))
+    stopped: bool = False
+    _prepared: Prepared | None = None
+
+    def run(self) -> Tuned:
+        """Search until the border of the budget is found or time is over, then judge."""
+        if self.job.again or not self.job.output.exists():
+            self.prepared()  # what is wrong with the data is said before anything is written
+        self.folder.begin(again=self.job.again)
+        self.made = {c.choice: c for c in self.folder.candidates()}
+        self.family = self.folder.family() or self._fastest()
+        self._share(must=self.job.scheduler is not None)
+        for choice, one in self.made.items():
+            if one.path is not None and one.latency is None:  # killed before it was timed
+                self.made[choice] = self._timed(one)
+        with self._workers() as client:
+            while choices := self._next(client):
+                if self._is_late():
+                    self.stopped = True
+                    break
+                for made in self._make(choices, client):
+                    self.made[made.choice] = self._timed(made)
+                    self._put_best()
+        self.watch.about = "Judging"
+        return FinalCheck(
+            job=self.job,
+            model=self.loaded.name,
+            split=self.split,
+            folder=self.folder,
+            candidates=self.made,
+            figures=self.figures(),
+            stopped=self.stopped,
+            monitor=self.watch,
+        ).judged()
+
+    def prepared(self) -> Prepared:
+        """Return the preparation, of an earlier run if there is one."""
+        if self._prepared is None:
+            self._prepared = self._found_prepared() or self._new_prepared()
+        return self._prepared
+
+    def _found_prepared(self) -> Prepared | None:
+        if not self.folder.prepared.exists() or self.job.again:
+            return None
+        try:
+            found = load_prepared(self.folder.prepared, self.job.source)
+            return replace(found, job=self.job.static_job(self.split))
+        except QuantkitError:
+            return None  # it is made again
+
+    def _new_prepared(self) -> Prepared:
+        self.watch.about = "Preparing"
+        job = self.job.static_job(self.split)
+        # Samples for the empirical correction are kept: some candidates ask for it.
+        recover = job.options.recover
+        asked = replace(recover, empirical=True) if recover.empirical == "auto" else recover
+        prepared = prepare_model(
+            replace(job, options=replace(job.options, recover=asked)), self.watch, moments="often"
+        )
+        self.watch.about = ""
+        few = prepared.judged[: len(self.split.choosing)]
+        return replace(prepared, job=job, judged=few)
+
+    def _next(self, client: Any) -> tuple[Choice, ...]:
+        known = self.figures()
+        together = 1 if client is None else max(1, len(workers_of(client)))
+        if not self.family.whole and moves_on(known, self.job.limits):
+            self._find_family()
+        return next_choices(
+            known, self.family.noises, self.job.limits, together, dynamic=self.family.dynamic
+        )
+
+    def _fastest(self) -> Family:
+        """Return the family with its first plan alone, and keep it."""
+        found = first_of_family(self.prepared())
+        self.folder.put_family(found)
+        return found
+
+    def figures(self) -> dict[Choice, Figures]:
+        """Return what is decided by: the records, in the order in which they were made."""
+        return {choice: self._figures(one) for choice, one in self.made.items()}
+
+    def _figures(self, one: Candidate) -> Figures:
+        cost = one.latency if one.latency is not None else one.predicted
+        verdict: Any = one.verdict
+        return Figures(
+            drop=one.drop, verdict=verdict, cost=1.0 if cost is None else cost, size=one.size
+        )
+
+    def _find_family(self) -> None:
+        """Measure what each rounding does to the outputs, and keep the plans that follow from it and from the costs."""
+        self.watch.about = "What each layer loses"
+        self.watch.stage("Measuring")
+        self.family = whole_family(self.family, self.prepared())
+        self.watch.about = ""
+        self.folder.put_family(self.family)
+
+    def _is_late(self) -> bool:
+        """Say whether another candidate would leave no time to judge, as long as the others took; the first always is made."""
+        ran = [one for one in self.made.values() if one.path is not None]
+        if not ran:
+            return False
+        took = sum(one.seconds for one in ran) / len(ran)
+        a_sample = sum(one.running for one in ran) / max(1, sum(one.samples for one in ran))
+        models = min(JUDGED, len(ran)) + 1
+        # Running counted float and one candidate; of the models that are judged each runs once.
+        judging = models * (
+            a_sample * len(self.split.judging) / 2 + (_TIMING if self.job.timed else 0)
+        )
+        return self.watch.left < took + min(judging, 30 * self.job.budget.minutes)
+
+    def _workers(self) -> AbstractContextManager[Any]:
+        if self.job.scheduler is None:
+            return nullcontext()
+        if not isinstance(self.job.data, str | Path):
+            raise UsageError("Workers of a cluster read the samples themselves: give their path.")
+        return cluster(self.job.scheduler, self.watch.stage)
+
+    def _make(self, choices: Sequence[Choice], client: Any) -> Iterator[Candidate]:
+        jobs = [self._candidate_job(choice, number) for number, choice in enumerate(choices)]
+        if client is None:
+            for one in jobs:
+                self.watch.about = f"Candidate {one.name} ({one.choice})"
+                yield make_candidate(one, self.prepared(), self.watch)
+        else:
+            self.watch.stage(f"{len(jobs)} candidates on {self.job.scheduler}")
+            # One after the other when all are there: time is measured while nobody works.
+            yield from sorted(run_each(client, make_saved, jobs), key=lambda made: made.name)
+        self.watch.about = ""
+
+    def _share(self, *, must: bool) -> None:
+        """Keep the preparation where workers, or another run, find it; `must`: there is no other way."""
+        if self.folder.prepared.exists() or self._is_over():
+            return
+        self.folder.prepared.parent.mkdir(exist_ok=True)
+        try:
+            save_prepared(self.prepared(), self.folder.prepared)
+        except QuantkitError:  # no room, or too large: another run prepares it again
+            if must:
+                raise
+
+    def _is_over(self) -> bool:
+        """Say whether an earlier run has judged what it found: then nothing needs to be prepared, unless more is made."""
+        return self.folder.judged() is not None and bool(self.made)
+
+    def _candidate_job(self, choice: Choice, number: int) -> CandidateJob:
+        taken = {one.name for one in self.made.values()}
+        free = (name for n in count(1) if (name := f"{n:02}") not in taken)
+        return CandidateJob(
+            name=next(islice(free, number, None)),
+            choice=choice,
+            kept=self.family.kept[choice.point] if choice.form == "static" else {},
+            predicted=self.family.seconds[choice.point] if choice.form == "static" else None,
+            source=self.job.source.absolute(),
+            data=self.job.recipe_of(self.split).data.path or self.job.data,
+            samples=self.job.seeded,
+            accuracy=replace(self.job.accuracy, only=self.split.choosing),
+            limit=self.job.budget.max_drop,
+            alpha=1 - self.job.budget.confidence,
+            folder=replace(self.folder, path=self.folder.path.absolute()),
+            recipe=self.job.recipe_of(self.split),
+        )
+
+    def _timed(self, one: Candidate) -> Candidate:
+        """Time a candidate beside float, here and alone, and record it."""
+        feeds = self.prepared().judged if self.job.timed and one.path is not None else ()
+        if one.path is None or not feeds:
+            return one
+        self.watch.about, begun = f"Candidate {one.name}", time.monotonic()
+        models = [("float", self.job.source), (one.name, one.path)]
+        timed = measure_latency(models, feeds, progress=self.watch.stage, lab=self.job.lab)
+        self.watch.about = ""
+        found = next(iter(timed.latency.get(one.name, ())), None)
+        if found is None:
+            return one
+        took = round(one.seconds + time.monotonic() - begun, 3)
+        one = replace(one, latency=found.ratio, latency_interval=found.ratio_interval, seconds=took)
+        write_candidate(one, self.folder.place(one.name))
+        return one
+
+    def _put_best(self) -> None:
+        best = best_of(self.figures(), self.job.limits)
+        if best is not None:
+            one = self.made[best]
+            self.folder.put_best(
+                one, recipe_for(self.job.recipe_of(self.split), best, self.folder.path)
+            )
