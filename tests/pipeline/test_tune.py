@@ -288,7 +288,7 @@ def test_another_search_in_the_same_folder_is_refused_unless_asked_for(
         (["m.onnx", "--max-drop", "1%"], "Which data?"),
         (["m.onnx", "--data", "d.npz"], "Which budget?"),
         (["m.onnx", "--data", "d.npz", "--max-drop", "much"], "--max-drop takes a number"),
-        (["m.onnx", "--data", "d.npz", "--max-drop", "-1%"], "out of range"),
+        (["m.onnx", "--data", "d.npz", "--max-drop", "-1%"], "at least 0"),
         (["m.onnx", "--data", "d.npz", "--max-drop", "1%", "--limit", "2"], "3 are needed"),
         (["m.onnx", "--data", "d.npz", "--max-drop", "1%", "--metric", "best"], "unknown"),
         (["m.onnx", "--data", "d.npz", "--max-latency", "0.7"], "needs time to be measured"),
