@@ -60,6 +60,13 @@ class LiveOutput:
     energies: Pairs = Pairs()
     not_finite: int = 0
 
+    def __add__(self, other: "LiveOutput") -> "LiveOutput":
+        return LiveOutput(
+            output=self.output,
+            energies=self.energies + other.energies,
+            not_finite=self.not_finite + other.not_finite,
+        )
+
     @property
     def db(self) -> float:
         """Signal to noise: inf where nothing differs, -inf where values are not finite."""
@@ -109,28 +116,21 @@ def merged(parts: Sequence[Live]) -> Live:
     Raises:
         UsageError: They are of different models.
     """
-    first, *rest = parts
-    for other in rest:
-        if (other.reference, other.candidate) != (first.reference, first.candidate):
+    found = parts[0]
+    for other in parts[1:]:
+        if (other.reference, other.candidate) != (found.reference, found.candidate):
             raise UsageError("These were counted with different models: they do not add up.")
-        own = {one.output: one for one in first.outputs}
-        outputs = [
-            LiveOutput(
-                output=one.output,
-                energies=one.energies + own.get(one.output, LiveOutput(output="")).energies,
-                not_finite=one.not_finite + own.get(one.output, LiveOutput(output="")).not_finite,
-            )
-            for one in other.outputs
-        ]
-        kept = [one for name, one in own.items() if name not in {o.output for o in other.outputs}]
+        outputs = {one.output: one for one in found.outputs}
+        for one in other.outputs:
+            outputs[one.output] = outputs.get(one.output, LiveOutput(output=one.output)) + one
         counts = ("requests", "dropped", "failed", "decisions", "flips", "seconds", "ratios")
-        first = replace(
-            first,
-            decider=first.decider or other.decider,
-            outputs=(*kept, *outputs),
-            **{name: getattr(first, name) + getattr(other, name) for name in counts},
+        found = replace(
+            found,
+            decider=found.decider or other.decider,
+            outputs=tuple(outputs.values()),
+            **{name: getattr(found, name) + getattr(other, name) for name in counts},
         )
-    return first
+    return found
 
 
 def live_from_json(content: bytes, name: str | Path) -> Live:

@@ -9,7 +9,7 @@ from typing import Literal
 from quantkit.errors import UsageError
 from quantkit.numbers import counted
 from quantkit.numerics.rates import fewest_for_quantile, wilson
-from quantkit.result import Evaluated, Interval, Latency, Result, Rule
+from quantkit.result import Evaluated, Interval, Latency, Result, Rule, SampleSqnr
 from quantkit.result.live import Live
 from quantkit.settings import closest
 
@@ -218,15 +218,24 @@ def _sqnr_p1(rule: Rule, model: Evaluated, result: Result) -> Figure | Missing:
         count = count * (data.distinct or 0) // data.samples
     interval = None
     if count >= fewest:
-        # All outputs must keep the limit. Where the stored bound holds for fewer distinct samples or less confidence,
-        # the worst sample is one that holds.
-        bounds = [
-            q.worst if copies or q.p1_low is None or rule.confidence > q.confidence else q.p1_low
-            for q in (o.per_sample for o in model.drift.outputs)
-            if q is not None
-        ]
-        interval = Interval(low=min(bounds), high=found.p1, confidence=rule.confidence)
+        # All outputs must keep the limit.
+        quantiles = [o.per_sample for o in model.drift.outputs if o.per_sample is not None]
+        low = min(_lower_bound(q, rule.confidence, copies=copies) for q in quantiles)
+        interval = Interval(low=low, high=found.p1, confidence=rule.confidence)
     return Figure(what, found.p1, "dB", interval, count=count, fewest=fewest)
+
+
+def _lower_bound(found: SampleSqnr, confidence: float, *, copies: bool) -> float:
+    """Return the stored bound of the 1st percentile; where it does not hold, the worst sample, which is one that does.
+
+    Args:
+        found: Of one output.
+        confidence: That is asked for; the stored bound may have less.
+        copies: The stored bound counts samples that are copies of others.
+    """
+    if copies or found.p1_low is None or confidence > found.confidence:
+        return found.worst
+    return found.p1_low
 
 
 _READERS: Mapping[str, Callable[[Rule, Evaluated, Result], Figure | Missing]] = {

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from functools import cache
 from html import escape
+from typing import Any
 
 from jinja2 import Template
 
@@ -39,19 +40,7 @@ _BLOCKS = ("title", "search", "table", "objections", "gate", "advice", "notes")
 
 def render_markdown(result: Result) -> str:
     """Return the verdict, one table, what fails, the worst layers, advice, and where it comes from."""
-    template = _template()
-    tried = result.tuning.trials if result.tuning else ()
-    frontier = {model.name for model in result.candidates}
-    rules = [(verdict.candidate, rule) for verdict in result.verdicts for rule in verdict.rules]
-    values = {
-        "result": result,
-        "headline": headline(result),
-        "advice": advice_of(result),
-        "outcomes": {v.candidate: _SIGNS[v.outcome] for v in result.verdicts},
-        "rules": sorted(rules, key=lambda pair: pair[1].outcome == "pass"),
-        "trials": sorted(tried, key=lambda trial: trial.name not in frontier),
-        "sureness": _sureness([m.metric.drop_interval for m in result.candidates if m.metric]),
-    }
+    template, values = _template(), _values(result)
 
     def rendered(block: str, model: Evaluated | None = None) -> str:
         context = template.new_context(values | {"model": model})
@@ -64,6 +53,22 @@ def render_markdown(result: Result) -> str:
         # the worst layers of the first candidates go first; provenance stays as long as it can
         folded.pop(0) if folded else blocks.pop()
     return "\n\n".join(b for b in (*blocks, *folded) if b) + "\n"
+
+
+def _values(result: Result) -> dict[str, Any]:
+    """Return what the template is filled with."""
+    tried = result.tuning.trials if result.tuning else ()
+    frontier = {model.name for model in result.candidates}
+    rules = [(verdict.candidate, rule) for verdict in result.verdicts for rule in verdict.rules]
+    return {
+        "result": result,
+        "headline": headline(result),
+        "advice": advice_of(result),
+        "outcomes": {v.candidate: _SIGNS[v.outcome] for v in result.verdicts},
+        "rules": sorted(rules, key=lambda pair: pair[1].outcome == "pass"),
+        "trials": sorted(tried, key=lambda trial: trial.name not in frontier),
+        "sureness": _sureness([m.metric.drop_interval for m in result.candidates if m.metric]),
+    }
 
 
 @cache

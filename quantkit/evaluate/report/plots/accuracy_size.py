@@ -20,10 +20,7 @@ def accuracy_chart(result: Result) -> Chart:
     """Lay out the picture: the main metric if there is one, else the worst output's SQNR."""
     metric = result.float_model.metric
     failed = {v.candidate for v in result.verdicts if v.outcome == "fail"}
-    saved = result.limit("min_size_reduction")
-    across = [Axis("size, % of float", None if saved is None else 100 * (1 - saved), 6.0)]
-    if any(m.typical_latency for m in result.candidates):
-        across.append(Axis("time, multiple of float's", result.limit("max_latency_ratio"), 0.06))
+    across = _axes(result)
     places = {p: m for p, m in enumerate(result.models) if p and _is_measured(m, metric)}
     labels = labels_for([m.name for m in places.values()])
     marks = tuple(
@@ -39,7 +36,7 @@ def accuracy_chart(result: Result) -> Chart:
         described=f"{label} against {costs}, {len(marks)} candidates",
         reference=_mark(result.float_model, 0, metric, "", panels=len(across)),
         marks=marks,
-        across=tuple(across),
+        across=across,
         upwards=metric is None or metric.higher_is_better,
         limit=_limit(metric, result.limit("max_drop")),
         limits=_limit_words(result),
@@ -49,6 +46,15 @@ def accuracy_chart(result: Result) -> Chart:
         else (),
         note=f"not in the picture, for want of a figure: {', '.join(missing)}" if missing else "",
     )
+
+
+def _axes(result: Result) -> tuple[Axis, ...]:
+    """Return size, and time if it was measured."""
+    saved = result.limit("min_size_reduction")
+    size = Axis("size, % of float", None if saved is None else 100 * (1 - saved), 6.0)
+    if not any(m.typical_latency for m in result.candidates):
+        return (size,)
+    return size, Axis("time, multiple of float's", result.limit("max_latency_ratio"), 0.06)
 
 
 def _is_measured(model: Evaluated, metric: Metric | None) -> bool:
