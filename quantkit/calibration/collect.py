@@ -14,20 +14,13 @@ from calibrators import Entropy, MeanSquaredError, MinMax, Percentile
 from quantkit.calibration.audit import Audit, audit_of, glanced_at
 from quantkit.calibration.calibration import Calibration, sketch_method
 from quantkit.calibration.distributed import cluster, run_on, workers_of
-from quantkit.calibration.job import Job, close, opened
+from quantkit.calibration.fitting import fit_job
+from quantkit.calibration.job import Job, close
 from quantkit.calibration.monitor import Monitor
 from quantkit.calibration.notes import names_of, require_values, warnings_of, without_unseen
 from quantkit.calibration.observations import Observations
 from quantkit.calibration.points import Points
-from quantkit.calibration.prepare import (
-    MEMORY,
-    grouped,
-    inputs_of,
-    job_key,
-    rows_for,
-    runs_together,
-    try_out,
-)
+from quantkit.calibration.prepare import inputs_of
 from quantkit.calibration.requests import (
     CalibratorOf,
     MinMaxOf,
@@ -38,7 +31,7 @@ from quantkit.calibration.requests import (
     values_counted,
 )
 from quantkit.calibration.run import Checkpoint, Pass, observe, observe_stream
-from quantkit.data import InputSpec, Sample, Samples, Stream, collate, fixed_batch
+from quantkit.data import InputSpec, Samples, Stream, fixed_batch
 from quantkit.data.feeds import batch_for
 from quantkit.errors import DataError, UsageError
 from quantkit.model.graph.half import half_type, widened_note
@@ -52,6 +45,7 @@ __all__ = ["MOST_SAMPLES", "CalibrateOptions", "collect"]
 MOST_SAMPLES = 256  # beyond, ranges hardly move, and the rest is worth more for judging
 
 _GLANCED_AT = 128  # tensors of an audit that only warns
+_MEMORY = 1 << 30  # bytes of activations and counts that all workers together may hold
 _PROGRAM = 200 << 20  # bytes that Python and its libraries take
 _LEAST = 64 << 20  # bytes that workers have in any case
 _STREAM = 128  # samples that a stream is taken to have, until it ends
@@ -90,7 +84,7 @@ class CalibrateOptions:
     workers: int | None = None
     scheduler: str | None = None
     threads: int = 1
-    memory: int = MEMORY
+    memory: int = _MEMORY
     most: int | None = MOST_SAMPLES
 
 
@@ -143,7 +137,14 @@ def collect(  # noqa: PLR0913 - one parameter per question
         with loaded.watched():
             if isinstance(samples, Samples):
                 room = _room(loaded, job, options, settings)
-                job = _fitted(job, inputs, options, room, fingerprint, alone=points.branched)
+                job = fit_job(
+                    job,
+                    inputs,
+                    room=room // _workers(options),
+                    fingerprint=fingerprint,
+                    # Each sample may take other branches, and a method may depend on the order.
+                    together=not points.branched and not _is_ordered(options),
+                )
                 seen = _observe(job, partial_file, glance, options, monitor)
             else:
                 seen = _observe_stream(job, samples, inputs, glance, options, monitor)
@@ -233,56 +234,6 @@ def _requests(
 
 def _order(job: Job) -> dict[str, Any]:
     return {"batch": job.batch, "limit": job.limit, "shuffle": job.shuffle, "seed": job.seed}
-
-
-def _fitted(
-    job: Job,
-    inputs: Sequence[InputSpec],
-    options: CalibrateOptions,
-    room: int,
-    fingerprint: str,
-    *,
-    alone: bool,
-) -> Job:
-    """Fit batch and groups to what the first samples show, so that all fits into `room`; give the job its key.
-
-    `alone`: do not run samples together, of which each takes branches of its own.
-    """
-    wanted = job.batch
-    first = _first(job, 1)[0]
-    batch = batch_for(inputs, first, wanted or 1)
-    job = replace(job, batch=batch, whole_batches=fixed_batch(inputs) is not None)
-    samples = _first(job, batch)
-    if job.whole_batches and len(samples) < batch:
-        raise DataError(
-            f"The model takes batches of {batch}, and there are only {len(samples)} samples."
-        )
-    nbytes = try_out(opened(job), collate(samples)[0], first)
-    if not (wanted or alone) and fixed_batch(inputs) is None and not _is_ordered(options):
-        together = _first(job, rows_for(first, nbytes, len(job.order())))
-        batch = len(together) if runs_together(opened(job), together) else 1
-        nbytes = {tensor: n * batch for tensor, n in nbytes.items()}
-    opened(job).session.rest()
-    groups = grouped(job.groups[0], nbytes, memory=room // _workers(options))
-    job = replace(job, batch=batch, groups=groups)
-    return replace(job, key=job_key(job, fingerprint))
-
-
-def _first(job: Job, count: int) -> list[Sample]:
-    """Return the first samples that can be read."""
-    assert job.samples is not None  # noqa: S101 - streams are not fitted
-    found: list[Sample] = []
-    for number in job.order().tolist():
-        try:
-            found.append(job.samples[number])
-        except DataError:
-            if not job.skip_bad:
-                raise
-        if len(found) == count:
-            break
-    if not found:
-        raise DataError("None of the samples can be read.")
-    return found
 
 
 def _is_ordered(options: CalibrateOptions) -> bool:

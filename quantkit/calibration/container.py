@@ -8,7 +8,8 @@ import json
 import struct
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +52,8 @@ def is_container(path: Path) -> bool:
     try:
         if not path.is_file() or not zipfile.is_zipfile(path):
             return False
-        with path.open("rb") as raw:
-            check_directory(raw)
-            with zipfile.ZipFile(raw) as archive:
-                return _HEADER in archive.namelist()
+        with _opened(path) as archive:
+            return _HEADER in archive.namelist()
     except _DAMAGE:
         return False  # whoever reads it as data says what is wrong
 
@@ -72,22 +71,16 @@ def write_container(
     Raises:
         OutputError: It cannot be written; what was there before is untouched.
     """
-    with replacing(path) as file:
-        _write(file, header, arrays)
+    with replacing(path) as file, zipfile.ZipFile(file, "w") as archive:
 
+        def add(name: str, content: str | bytes) -> None:
+            archive.writestr(zipfile.ZipInfo(name, _EPOCH), content, zipfile.ZIP_DEFLATED, 1)
 
-def _write(file: Any, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        text = json.dumps(header, indent=1, sort_keys=True)
-        archive.writestr(_member(_HEADER), text, zipfile.ZIP_DEFLATED, 1)
+        add(_HEADER, json.dumps(header, indent=1, sort_keys=True))
         for name in sorted(arrays):
             buffer = io.BytesIO()
             np.save(buffer, arrays[name], allow_pickle=False)
-            archive.writestr(_member(f"{name}.npy"), buffer.getvalue(), zipfile.ZIP_DEFLATED, 1)
-
-
-def _member(name: str) -> zipfile.ZipInfo:
-    return zipfile.ZipInfo(name, _EPOCH)
+            add(f"{name}.npy", buffer.getvalue())
 
 
 def read_container(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -97,16 +90,14 @@ def read_container(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]
         DataError: There is no such file, or it is no such container, or it is damaged.
     """
     try:
-        with path.open("rb") as raw:
-            check_directory(raw)
-            with zipfile.ZipFile(raw) as archive:
-                members = _members(archive, path.stat().st_size)
-                header = json.loads(archive.read(members.pop(_HEADER)))
-                arrays = {
-                    name.removesuffix(".npy"): _array(archive.read(info))
-                    for name, info in members.items()
-                    if name.endswith(".npy")
-                }
+        with _opened(path) as archive:
+            members = _members(archive, path.stat().st_size)
+            header = json.loads(archive.read(members.pop(_HEADER)))
+            arrays = {
+                name.removesuffix(".npy"): _array(archive.read(info))
+                for name, info in members.items()
+                if name.endswith(".npy")
+            }
         if not isinstance(header, dict):
             raise TypeError("its header is no table")
     except FileNotFoundError as e:
@@ -117,6 +108,14 @@ def read_container(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]
             f"'{path}' is no calibration file, or it is damaged ({reason}); calibrate again."
         ) from e
     return header, arrays
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
+    with path.open("rb") as raw:
+        check_directory(raw)
+        with zipfile.ZipFile(raw) as archive:
+            yield archive
 
 
 def _members(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:

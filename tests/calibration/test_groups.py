@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from quantkit.calibration import Calibration, MinMaxOf, Request, SketchOf
 from quantkit.calibration import run as running
-from quantkit.calibration.prepare import grouped
+from quantkit.calibration.fitting import split_into_passes
 from quantkit.calibration.run import Schedule
 from quantkit.pipeline.calibrate import CalibrateOptions, calibrate_model
 from quantkit.settings import DataSettings
@@ -76,7 +76,7 @@ def test_groups_keep_all_requests_in_order_and_fit(
         for t, also in zip(nbytes, both, strict=False)
         if also
     ]
-    groups = grouped(requests, nbytes, memory=memory)
+    groups = split_into_passes(requests, nbytes, memory=memory)
     assert [r for group in groups for r in group] == requests
     for group in groups:
         tensors = {r.tensor for r in group}
