@@ -19,7 +19,7 @@ from quantkit.settings import (
     RecoverSettings,
     StaticSettings,
 )
-from quantkit.settings.record import static_record, to_record
+from quantkit.settings.record import settings_record, to_record
 
 __all__ = ["StaticJob", "kept_of", "kept_record"]
 __all__ += ["static_origin"]
@@ -83,7 +83,7 @@ def static_origin(
         data=data_origin(seen, [value.name or "" for value in loaded.model.graph.inputs]),
         calibration=calibration_origin(seen) if isinstance(job.data, Calibration) else None,
         options={
-            **static_record(job.options, job.settings),
+            **settings_record(job.options, job.settings),
             "calibrate": to_record(method),
             **how,
         },

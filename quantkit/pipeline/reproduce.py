@@ -28,14 +28,14 @@ from quantkit.pipeline.verify_file import (
 )
 from quantkit.pipeline.weights import WeightsJob, quantize_weights
 from quantkit.quantize.rewrite.simplify.plugins import PLUGINS
-from quantkit.settings import DataSettings
-from quantkit.settings.record import (
-    data_settings_of,
-    dynamic_settings_of,
-    float16_settings_of,
-    static_settings_of,
-    weights_settings_of,
+from quantkit.settings import (
+    DataSettings,
+    DynamicSettings,
+    Float16Settings,
+    StaticSettings,
+    WeightsSettings,
 )
+from quantkit.settings.record import data_settings_of, recorded_settings
 
 __all__ = ["reproduce"]
 
@@ -124,12 +124,18 @@ def _make(
             metadata=given.get("metadata"),
         )
     elif says.kind == "dynamic":
-        dynamic(source, target, dynamic_settings_of(given), verify=verify, external_data=external)
+        dynamic(
+            source,
+            target,
+            recorded_settings(given, DynamicSettings),
+            verify=verify,
+            external_data=external,
+        )
     elif says.kind == "weights":
         job = WeightsJob(
             source=source,
             data=None if says.data is None else data,
-            options=weights_settings_of(given),
+            options=recorded_settings(given, WeightsSettings),
             settings=settings,
             kept=kept_of(given),
             bits=given.get("bits"),
@@ -139,7 +145,7 @@ def _make(
         float16(
             Float16Job(
                 source=source,
-                options=float16_settings_of(given),
+                options=recorded_settings(given, Float16Settings),
                 data=data if was_calibrated(says) else None,
                 settings=settings,
                 calibrate=CalibrateOptions(skip_bad=bool(given["skip_bad"])),
@@ -165,7 +171,7 @@ def _job(says: Provenance, source: Path, data: Path | None, settings: DataSettin
     return StaticJob(
         source=source,
         data=Calibration.load(str(data)).by(method) if known else data,
-        options=static_settings_of(given),
+        options=recorded_settings(given, StaticSettings),
         calibrate=CalibrateOptions(method=method, most=samples_used(says), **calibrate),
         settings=settings,
         kept=kept_of(given),

@@ -84,7 +84,7 @@ from quantkit.runtime.profile import load_text
 from quantkit.runtime.session import RUNTIME_ERRORS, first_line
 from quantkit.runtime.taps import read_tensors
 from quantkit.settings import DataSettings, WeightsSettings
-from quantkit.settings.record import weights_record
+from quantkit.settings.record import settings_record
 from quantkit.targets import cores
 
 __all__ = ["WeightsJob", "plan_weights", "quantize_weights"]
@@ -367,7 +367,7 @@ def _origin(ready: _Ready, job: WeightsJob) -> Provenance:
         kind="weights",
         float=ModelOrigin(**model_digest(ready.source)),
         data=data,
-        options=weights_record(job.options, job.settings),
+        options=settings_record(job.options, job.settings),
     )
 
 

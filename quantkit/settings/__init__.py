@@ -7,9 +7,9 @@ alike; the file's errors also name the file and the table. Paths in the file are
 Knows nothing of models and arrays, and imports the standard library alone until it is asked for more.
 """
 
-from quantkit.settings.calibrate import CalibrateSettings
 from quantkit.settings.data import (
     PRESETS,
+    CalibrateSettings,
     DataSettings,
     ImageSettings,
     Layout,
@@ -17,18 +17,15 @@ from quantkit.settings.data import (
     TextSettings,
     preset_keys,
 )
-from quantkit.settings.declare import closest
-from quantkit.settings.dynamic import DynamicSettings
+from quantkit.settings.declare import Percent, Size, Switch, closest
 from quantkit.settings.evaluate import METRICS, EvaluateSettings, metric_plugins
 from quantkit.settings.export import ExportSettings
 from quantkit.settings.float16 import Float16Settings, HalfType
-from quantkit.settings.gate import GateSettings, objections
-from quantkit.settings.memory import memory_of, memory_text, parse_memory, resident
-from quantkit.settings.package import PackageSettings
-from quantkit.settings.serve import BatchSettings, LimitSettings, ServeSettings, ShadowSettings
-from quantkit.settings.static import (
+from quantkit.settings.gate import GateSettings, TuneSettings, objections
+from quantkit.settings.integers import (
     ActivationType,
     Coverage,
+    DynamicSettings,
     NodeRule,
     QdqSettings,
     RecoverSettings,
@@ -37,9 +34,10 @@ from quantkit.settings.static import (
     TensorRule,
     WeightType,
 )
+from quantkit.settings.memory import memory_of, memory_text, parse_memory, resident
+from quantkit.settings.package import PackageSettings
+from quantkit.settings.serve import BatchSettings, LimitSettings, ServeSettings, ShadowSettings
 from quantkit.settings.toml import RECIPE_NAME, Recipe, load_recipe, recipe_text, serving_text
-from quantkit.settings.tune import TuneSettings
-from quantkit.settings.values import Percent, Size, Switch
 from quantkit.settings.weights import BlocksFormat, WeightsSettings
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""The tables [data], [data.image] and [data.text]: which data, and how a sample becomes an array."""
+"""The tables [data], [data.image], [data.text] and [calibrate]: which data, how a sample becomes an array, how ranges are estimated."""
 
 from dataclasses import dataclass, fields
 from functools import partial
@@ -6,12 +6,19 @@ from pathlib import Path
 from typing import Literal
 
 from quantkit.errors import UsageError
-from quantkit.settings.declare import Settings, setting, table
+from quantkit.settings.declare import Columns, Floats, Memory, Settings, Size, setting, table
 from quantkit.settings.memory import LEAST, memory_of
-from quantkit.settings.values import Columns, Floats, Memory, Size
 
-__all__ = ["PRESETS", "DataSettings", "ImageSettings", "Layout", "Pixels", "TextSettings"]
-__all__ += ["preset_keys"]
+__all__ = [
+    "PRESETS",
+    "CalibrateSettings",
+    "DataSettings",
+    "ImageSettings",
+    "Layout",
+    "Pixels",
+    "TextSettings",
+    "preset_keys",
+]
 
 _MOST_PIXELS = 8192  # per side
 _MOST_TOKENS = 1_000_000
@@ -154,3 +161,28 @@ class DataSettings(Settings):
     def memory_limit(self) -> int:
         """The bytes that may be held: as set, else a quarter of what the machine has left, 2 GB at most."""
         return memory_of(self.memory)
+
+
+_MOST_WORKERS = 256  # processes on one machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrateSettings(Settings):
+    """How ranges are estimated. None: as the caller does without. Which methods there are is known to `calibrators`."""
+
+    method: str | None = setting(
+        "mse (default), minmax, percentile, entropy, moving_average, or a plug-in. All but the last two can be "
+        "chosen again afterwards.",
+        "NAME",
+    )
+    percentile: float | None = setting("Percentage of the values kept: 99.99.", "P", gt=50, le=100)
+    output: Path | None = setting(
+        "Result. Default: <model>.calibration here.", "FILE", flag="--output -o"
+    )
+    workers: int | None = setting(
+        "Processes on this machine. Default: one per core.",
+        "N",
+        panel="Workers",
+        ge=1,
+        le=_MOST_WORKERS,
+    )

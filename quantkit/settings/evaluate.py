@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quantkit.errors import UsageError
-from quantkit.settings.declare import Settings, closest, setting
-from quantkit.settings.values import Share, Wholes
+from quantkit.settings.declare import Settings, Share, Wholes, closest, setting
 
 if TYPE_CHECKING:
     from calibrators.plugins import Plugins

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quantkit.errors import UsageError
-from quantkit.settings.declare import Settings, setting
-from quantkit.settings.values import Names
+from quantkit.settings.declare import Names, Settings, setting
 
 __all__ = ["ExportSettings"]
 

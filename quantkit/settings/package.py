@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from quantkit.errors import UsageError
-from quantkit.settings.declare import Settings, setting
-from quantkit.settings.values import Share
+from quantkit.settings.declare import Settings, Share, setting
 
 __all__ = ["PackageSettings"]
 

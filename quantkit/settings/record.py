@@ -6,37 +6,27 @@ more. `tests/settings/records` holds what version 0.1.0 wrote.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from quantkit.errors import ModelError, UsageError
 from quantkit.settings.data import DataSettings
-from quantkit.settings.dynamic import DynamicSettings
+from quantkit.settings.declare import Settings
 from quantkit.settings.float16 import Float16Settings
-from quantkit.settings.static import (
-    NodeRule,
-    QdqSettings,
+from quantkit.settings.integers import (
+    DynamicSettings,
     RecoverSettings,
     StaticSettings,
     TensorRule,
 )
 from quantkit.settings.weights import WeightsSettings
 
-__all__ = ["data_settings_of", "dynamic_record", "dynamic_settings_of", "float16_record"]
-__all__ += ["float16_settings_of", "static_record", "static_settings_of", "to_record"]
-__all__ += [
-    "CARRIED",
-    "PROVENANCE",
-    "Carried",
-    "carried_by",
-    "carried_text",
-    "weights_record",
-    "weights_settings_of",
-]
+__all__ = ["CARRIED", "PROVENANCE", "Carried", "carried_by", "carried_text", "data_settings_of"]
+__all__ += ["recorded_settings", "settings_record", "to_record"]
 
 CARRIED = "quantkit.preprocessing"
 """The entry in a model's metadata that says how its inputs are made; every rewriting of the model keeps it."""
@@ -44,13 +34,23 @@ PROVENANCE = "quantkit.provenance"
 """The entry in a model's metadata that says where it comes from (`quantkit.model.provenance`)."""
 
 
-# Settings of dynamic quantization that the first records do not have.
-_LATER = (
-    *("coverage", "keep_inputs", "symmetric_weights", "activation_products", "subgraphs"),
-    *("weight_bits", "target_size"),
-)
+_Kind = TypeVar("_Kind", bound=Settings)
 
-_LATER_STATIC = (*("coverage", "measure", "simplify", "keep_inputs", "weight_bits", "target_size"),)
+# Settings that the first records do not have: left out where they are the default.
+_LATER: Mapping[type, tuple[str, ...]] = {
+    DynamicSettings: (
+        *("coverage", "keep_inputs", "symmetric_weights", "activation_products", "subgraphs"),
+        *("weight_bits", "target_size"),
+    ),
+    StaticSettings: (
+        *("coverage", "measure", "simplify", "keep_inputs", "weight_bits", "target_size"),
+    ),
+    RecoverSettings: ("activation_ranges",),
+    TensorRule: ("symmetric", "scales", "zero_points", "axis", "reduced", "readers"),
+}
+_TABLES: Mapping[type, str] = {Float16Settings: "float16", WeightsSettings: "weights"}
+# What static settings are called in a record, where they are there as they are.
+_STATIC = ("target", "per_channel", "symmetric_activations", "include", "exclude")
 
 
 def to_record(value: object) -> Any:
@@ -76,54 +76,47 @@ def to_record(value: object) -> Any:
     raise TypeError(f"{type(value).__name__} has no place in a record.")
 
 
-def dynamic_record(settings: DynamicSettings) -> dict[str, Any]:
-    """Return how a model was quantized dynamically. All operators are null there; what came later is left out where it is the default."""
-    first = {f.name: getattr(settings, f.name) for f in fields(settings) if f.name not in _LATER}
-    found: dict[str, Any] = to_record(
-        {**first, "op_types": settings.op_types or None, **_said(settings, *_LATER)}
-    )
-    return found
+def settings_record(settings: Settings, samples: DataSettings | None = None) -> dict[str, Any]:
+    """Return how a model was quantized: static without the format, which stands beside it.
 
-
-def dynamic_settings_of(options: Mapping[str, Any]) -> DynamicSettings:
-    """Read what `dynamic_record` wrote; other options of the record are left out."""
-    names = [f.name for f in fields(DynamicSettings)]
-    said = {name: options[name] for name in names if name in options or name not in _LATER}
-    return msgspec.convert(said | _operators(options), DynamicSettings)
-
-
-def float16_record(settings: Float16Settings, samples: DataSettings | None) -> dict[str, Any]:
-    """Return how a model was written in 16 bits; `samples`: how they were prepared, None if none decided anything."""
-    found: dict[str, Any] = {"float16": to_record(settings)}
+    Args:
+        settings: What was chosen: static, dynamic, float16 or weights. Of static ones those that were used: target and types
+            may be null there, rules of nodes are what they exclude or force.
+        samples: How they were prepared; None if none decided anything. Where they lay, and how much memory might be held,
+            changes no result.
+    """
+    if isinstance(settings, StaticSettings):
+        found = _static_record(settings)
+    elif isinstance(settings, DynamicSettings):
+        found = {**_without_later(settings), "op_types": settings.op_types or None}
+    else:
+        found = {_TABLES[type(settings)]: settings}
     if samples is not None:
-        found["data"] = to_record(replace(samples, path=None, memory=None))
-    return found
+        found["data"] = replace(samples, path=None, memory=None)
+    plain: dict[str, Any] = to_record(found)
+    return plain
 
 
-def float16_settings_of(options: Mapping[str, Any]) -> Float16Settings:
-    """Read what `float16_record` wrote.
+def recorded_settings(options: Mapping[str, Any], kind: type[_Kind]) -> _Kind:
+    """Read what `settings_record` wrote, and for static settings the format beside it.
 
     Raises:
         KeyError, TypeError, msgspec.ValidationError: The record is not one that this version wrote.
     """
-    return msgspec.convert(options["float16"], Float16Settings)
+    given: Mapping[str, Any]
+    if kind is StaticSettings:
+        given = _static_fields(options)
+    elif kind is DynamicSettings:
+        later = _LATER[kind]
+        names = [f.name for f in fields(kind) if f.name in options or f.name not in later]  # type: ignore[arg-type]
+        given = {name: options[name] for name in names} | {"op_types": options["op_types"] or []}
+    else:
+        given = options[_TABLES[kind]]
+    return msgspec.convert(given, kind)
 
 
-def static_record(settings: StaticSettings, samples: DataSettings) -> dict[str, Any]:
-    """Return how a model was quantized statically; not the format, which stands beside it.
-
-    Args:
-        settings: What was chosen about nodes and tensors, by the settings that were used: target and types may be null
-            there, rules of nodes are what they exclude or force.
-        samples: How they were prepared. Where they lay, and how much memory might be held, changes no result.
-    """
-    own = ("symmetric", "scales", "zero_points", "axis", "reduced", "readers")
-    plain = {f.name: f.default for f in fields(TensorRule)}
-    overrides = [
-        {"tensor": r.tensor, "range": r.range, "dtype": r.dtype, "is_float": r.keep_float}
-        | {name: said for name in own if (said := getattr(r, name)) != plain[name]}
-        for r in (*settings.overrides, *settings.conversions)
-    ]
+def _static_record(settings: StaticSettings) -> dict[str, Any]:
+    rules = (*settings.overrides, *settings.conversions)
     static = {
         "target": settings.runs_on.name,
         "activation": settings.activation_type,
@@ -134,72 +127,33 @@ def static_record(settings: StaticSettings, samples: DataSettings) -> dict[str, 
         "include": settings.include,
         "exclude": settings.excluded,
         "force": settings.forced,
-        "overrides": overrides,
-        **_said(settings, *_LATER_STATIC, "qdq"),
+        "overrides": [
+            {"tensor": r.tensor, "range": r.range, "dtype": r.dtype, "is_float": r.keep_float}
+            | _changed(r, *_LATER[TensorRule])
+            for r in rules
+        ],
+        **_changed(settings, *_LATER[StaticSettings], "qdq"),
     }
-    found: dict[str, Any] = to_record(
-        {
-            "static": static,
-            "recover": _recover_record(settings.recover),
-            "methods": settings.methods,
-            "data": replace(samples, path=None, memory=None),
-        }
-    )
-    return found
+    recover = _without_later(settings.recover)
+    return {"static": static, "recover": recover, "methods": settings.methods}
 
 
-def _recover_record(recover: RecoverSettings) -> dict[str, Any]:
-    """Return what was done to win back accuracy; what came later is left out where it is the default."""
-    later = "activation_ranges"
-    first = {f.name: getattr(recover, f.name) for f in fields(recover) if f.name != later}
-    return {**first, **_said(recover, later)}
-
-
-def static_settings_of(options: Mapping[str, Any]) -> StaticSettings:
-    """Read what `static_record` wrote, and the format beside it.
-
-    Raises:
-        KeyError, TypeError, msgspec.ValidationError: The record is not one that this version wrote.
-    """
+def _static_fields(options: Mapping[str, Any]) -> dict[str, Any]:
     given = options["static"]
-    rules = [
-        msgspec.convert(_renamed(rule, is_float="keep_float"), TensorRule)
-        for rule in given["overrides"]
-    ]
-    rules += (TensorRule(tensor=name, method=how) for name, how in options["methods"].items())
-    same = ("target", "per_channel", "symmetric_activations", "include", "exclude")
-    return replace(
-        msgspec.convert(
-            {name: given[name] for name in same}
-            | {"activation_type": given["activation"], "weight_type": given["weight"]}
-            | {"format": options["format"]}
-            | {name: given[name] for name in _LATER_STATIC if name in given}
-            | _operators(given),
-            StaticSettings,
-        ),
-        qdq=msgspec.convert(given.get("qdq", {}), QdqSettings),
-        recover=msgspec.convert(options["recover"], RecoverSettings),
-        tensors=tuple(rules),
-        nodes=tuple(NodeRule(node=node, mode="integer") for node in given["force"]),
-    )
-
-
-def weights_record(settings: WeightsSettings, samples: DataSettings) -> dict[str, Any]:
-    """Return how weights were quantized in blocks.
-
-    Args:
-        settings: What was chosen.
-        samples: How they were prepared. Where they lay, and how much memory might be held, changes no result.
-    """
-    found: dict[str, Any] = to_record(
-        {"weights": settings, "data": replace(samples, path=None, memory=None)}
-    )
-    return found
-
-
-def weights_settings_of(options: Mapping[str, Any]) -> WeightsSettings:
-    """Read what `weights_record` wrote."""
-    return msgspec.convert(options["weights"], WeightsSettings)
+    rules = [{**rule, "keep_float": rule["is_float"]} for rule in given["overrides"]]
+    rules += ({"tensor": name, "method": how} for name, how in options["methods"].items())
+    return {
+        **{name: given[name] for name in _STATIC},
+        **{name: given[name] for name in _LATER[StaticSettings] if name in given},
+        "activation_type": given["activation"],
+        "weight_type": given["weight"],
+        "format": options["format"],
+        "op_types": given["op_types"] or [],
+        "qdq": given.get("qdq", {}),
+        "recover": options["recover"],
+        "tensors": rules,
+        "nodes": [{"node": node, "mode": "integer"} for node in given["force"]],
+    }
 
 
 def data_settings_of(options: Mapping[str, Any]) -> DataSettings:
@@ -235,8 +189,8 @@ def carried_text(carried: Carried) -> str:
     """Return the entry `CARRIED` of a model: no folders, the same for the same settings."""
     image, text = carried.data.image, carried.data.text
     plain = {
-        "image": _said(image, *(f.name for f in fields(image))),
-        "text": _said(text, "column", "max_length"),
+        "image": _changed(image, *(f.name for f in fields(image))),
+        "text": _changed(text, "column", "max_length"),
         "labels": list(carried.labels),
     }
     return msgspec.json.encode(to_record(plain), order="sorted").decode()
@@ -262,20 +216,21 @@ def carried_by(metadata: Mapping[str, str]) -> Carried | None:
         raise ModelError(f"The preprocessing in the model's metadata is damaged: {e}.") from e
 
 
-def _said(settings: Any, *names: str) -> dict[str, Any]:
-    """Return what is not as it was before there was such a setting; of a table the lines that are not."""
-    plain = type(settings)()
-    found = {name: getattr(settings, name) for name in names}
-    found = {name: value for name, value in found.items() if value != getattr(plain, name)}
-    return {
-        name: _said(value, *(f.name for f in fields(value))) if is_dataclass(value) else value
-        for name, value in found.items()
-    }
+def _without_later(settings: Any) -> dict[str, Any]:
+    """Return settings; of those that came later what is not the default."""
+    later = _LATER[type(settings)]
+    first = {f.name: getattr(settings, f.name) for f in fields(settings) if f.name not in later}
+    return first | _changed(settings, *later)
 
 
-def _operators(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {"op_types": options["op_types"] or []}
-
-
-def _renamed(plain: Mapping[str, Any], **names: str) -> dict[str, Any]:
-    return {names.get(key, key): value for key, value in plain.items()}
+def _changed(settings: Any, *names: str) -> dict[str, Any]:
+    """Return what is not the default; of a table the lines that are not."""
+    defaults = {f.name: f.default for f in fields(settings)}
+    found = {}
+    for name in names:
+        value: Any = getattr(settings, name)
+        if is_dataclass(value):
+            value = _changed(value, *(f.name for f in fields(value)))
+        if value != ({} if defaults[name] is MISSING else defaults[name]):
+            found[name] = value
+    return found

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from quantkit.errors import UsageError
-from quantkit.settings.declare import Settings, setting, table
-from quantkit.settings.values import Share
+from quantkit.settings.declare import Settings, Share, setting, table
 
 __all__ = ["SERVE_KINDS", "BatchSettings", "LimitSettings", "ServeSettings", "ShadowSettings"]
 

@@ -9,16 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from quantkit.errors import UsageError, as_os_error
-from quantkit.settings.calibrate import CalibrateSettings
-from quantkit.settings.data import DataSettings
+from quantkit.settings.data import CalibrateSettings, DataSettings
 from quantkit.settings.declare import Settings, Table, closest, declared, setting, table, tables
 from quantkit.settings.evaluate import EvaluateSettings
 from quantkit.settings.float16 import Float16Settings
-from quantkit.settings.gate import GateSettings
+from quantkit.settings.gate import GateSettings, TuneSettings
+from quantkit.settings.integers import StaticSettings
 from quantkit.settings.package import PackageSettings
 from quantkit.settings.serve import ServeSettings
-from quantkit.settings.static import StaticSettings
-from quantkit.settings.tune import TuneSettings
 from quantkit.settings.weights import WeightsSettings
 
 __all__ = ["RECIPE_NAME", "Recipe", "load_recipe", "recipe_text", "serving_text"]

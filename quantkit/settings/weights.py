@@ -5,8 +5,15 @@ from functools import partial
 from typing import Literal
 
 from quantkit.errors import UsageError
-from quantkit.settings.declare import Settings, setting
-from quantkit.settings.values import FileSize, Names, OperatorTypes, Switch, Wholes
+from quantkit.settings.declare import (
+    FileSize,
+    Names,
+    OperatorTypes,
+    Settings,
+    Switch,
+    Wholes,
+    setting,
+)
 
 __all__ = ["BlocksFormat", "WeightsSettings"]
 

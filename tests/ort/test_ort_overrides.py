@@ -36,7 +36,7 @@ def diamond() -> onnx.ModelProto:
         ({"w": [{"scales": 1.0}]}, "'scales' is unknown"),
         ({"a": [{"scale": 1.0}]}, "Must provide both 'scale' and 'zero_point'"),
         ({"a": [{"rmin": 1.0}]}, "Must provide both 'rmin' and 'rmax'"),
-        ({"a": [{**SCALE, "rmax": 1.0, "rmin": 0.0}]}, r"option\(s\) \[rmax, rmin\] are invalid"),
+        ({"a": [{**SCALE, "rmax": 1.0, "rmin": 0.0}]}, r"option\(s\) \[.*\] are invalid"),
         ({"a": [{**SCALE, "symmetric": True}]}, r"option\(s\) \[symmetric\] are invalid"),
         ({"a": [{"axis": 0}]}, "'a' has per-channel overrides, but is not an initializer"),
         ({"w": [{}, SCALE]}, "names the axis"),

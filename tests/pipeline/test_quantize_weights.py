@@ -36,7 +36,7 @@ from quantkit.pipeline.verify_file import attest
 from quantkit.quantize.plan import Mode, Plan
 from quantkit.quantize.solve.blocks import CodesFolder
 from quantkit.settings import WeightsSettings
-from quantkit.settings.record import weights_settings_of
+from quantkit.settings.record import recorded_settings
 
 LAYERS = ("w0", "w1", "w2")
 TIMED = WeightsSettings(measure=True)
@@ -380,7 +380,7 @@ def test_the_record_tells_all_that_is_needed_to_make_it_again(
     assert says is not None
     assert says.kind == "weights"
     assert (says.data is None) == (given["data"] is None)
-    settings = weights_settings_of(says.options)
+    settings = recorded_settings(says.options, WeightsSettings)
     assert settings.bits == options.get("bits", 4)
     assert settings.exclude == tuple(options.get("nodes_to_exclude", ()))
     check = reproduce(out, source, data=given["data"])

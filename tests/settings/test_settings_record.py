@@ -30,12 +30,8 @@ from quantkit.settings.record import (
     carried_by,
     carried_text,
     data_settings_of,
-    dynamic_record,
-    dynamic_settings_of,
-    float16_record,
-    float16_settings_of,
-    static_record,
-    static_settings_of,
+    recorded_settings,
+    settings_record,
 )
 
 RECORDS = Path(__file__).parent / "records"
@@ -122,7 +118,7 @@ SAMPLES = {
 
 @pytest.mark.parametrize("case", STATIC)
 def test_a_record_gives_the_settings_that_were_chosen(case: str) -> None:
-    assert static_settings_of(json.loads(record(case))["options"]) == STATIC[case]
+    assert recorded_settings(json.loads(record(case))["options"], StaticSettings) == STATIC[case]
 
 
 @pytest.mark.parametrize("case", SAMPLES)
@@ -131,8 +127,13 @@ def test_a_record_tells_how_samples_were_prepared(case: str) -> None:
 
 
 def test_a_record_gives_the_settings_of_dynamic_quantization() -> None:
-    assert dynamic_settings_of(json.loads(record("dynamic"))["options"]) == DynamicSettings()
-    assert dynamic_settings_of(json.loads(record("dynamic_everything"))["options"]) == (
+    assert (
+        recorded_settings(json.loads(record("dynamic"))["options"], DynamicSettings)
+        == DynamicSettings()
+    )
+    assert recorded_settings(
+        json.loads(record("dynamic_everything"))["options"], DynamicSettings
+    ) == (
         DynamicSettings(
             weight_type="int8",
             per_channel=False,
@@ -145,9 +146,12 @@ def test_a_record_gives_the_settings_of_dynamic_quantization() -> None:
 
 
 def test_a_record_gives_the_settings_of_16_bits() -> None:
-    assert float16_settings_of(json.loads(record("float16"))["options"]) == Float16Settings()
+    assert (
+        recorded_settings(json.loads(record("float16"))["options"], Float16Settings)
+        == Float16Settings()
+    )
     options = json.loads(record("float16_everything"))["options"]
-    assert float16_settings_of(options) == Float16Settings(
+    assert recorded_settings(options, Float16Settings) == Float16Settings(
         compute=True, half_inputs=True, half_outputs=True, exclude=("bi*",), keep_inputs=True
     )
     assert data_settings_of(options) == DataSettings(batch=2, limit=12, shuffle=False, seed=3)
@@ -157,12 +161,14 @@ def test_a_record_gives_the_settings_of_16_bits() -> None:
 def test_what_was_read_is_written_as_it_was(case: str) -> None:
     options = json.loads(record(case))["options"]
     if case.startswith("dynamic"):
-        found = dynamic_record(dynamic_settings_of(options))
+        found = settings_record(recorded_settings(options, DynamicSettings))
     elif case.startswith("float16"):
         samples = data_settings_of(options) if "data" in options else None
-        found = float16_record(float16_settings_of(options), samples)
+        found = settings_record(recorded_settings(options, Float16Settings), samples)
     else:
-        found = static_record(static_settings_of(options), data_settings_of(options))
+        found = settings_record(
+            recorded_settings(options, StaticSettings), data_settings_of(options)
+        )
         tokenizer = options["data"]["text"]["tokenizer"]  # only its name is told
         found["data"]["text"]["tokenizer"] = tokenizer
     assert as_written(found) == as_written({key: options[key] for key in found})
@@ -174,7 +180,7 @@ def test_what_was_read_is_written_as_it_was(case: str) -> None:
 
 
 def test_what_is_covered_and_how_pairs_look_is_recorded_only_where_it_is_said() -> None:
-    plain = static_record(StaticSettings(format="qdq"), DataSettings())
+    plain = settings_record(StaticSettings(format="qdq"), DataSettings())
     assert not {"coverage", "simplify", "qdq"} & plain["static"].keys()
     chosen = StaticSettings(
         target="cpu",
@@ -184,9 +190,9 @@ def test_what_is_covered_and_how_pairs_look_is_recorded_only_where_it_is_said() 
         simplify=False,
         qdq=QdqSettings(weight_pairs=True, channel_axes=(("MatMul", 0),), float_outputs=("Conv",)),
     )
-    record = json.loads(json.dumps(static_record(chosen, DataSettings())))
+    record = json.loads(json.dumps(settings_record(chosen, DataSettings())))
     assert record["static"]["qdq"].keys() == {"weight_pairs", "channel_axes", "float_outputs"}
-    assert static_settings_of({**record, "format": "qdq"}) == chosen
+    assert recorded_settings({**record, "format": "qdq"}, StaticSettings) == chosen
 
 
 def test_what_a_model_carries_is_read_as_it_was_written() -> None:

@@ -45,7 +45,7 @@ from quantkit.quantize.rewrite.simplify.initializers import tie_weights
 from quantkit.quantize.solve.blocks import BlockSettings, CodesFolder, solve_blind
 from quantkit.runtime.check_result import GIVEN, MADE_UP
 from quantkit.settings import DynamicSettings
-from quantkit.settings.record import dynamic_record
+from quantkit.settings.record import settings_record
 from quantkit.targets import cores
 
 __all__ = ["DynamicForm", "dynamic"]
@@ -126,7 +126,7 @@ class DynamicForm(Form[Prepared, _Draft]):
     def record(self, prepared: Prepared, draft: _Draft) -> dict[str, Any]:
         """Return the options, as they were asked for."""
         how = {"verify": self.output.verify, "external_data": self.output.external_data}
-        return {**dynamic_record(draft.asked), **how, "sample": self.sample is not None}
+        return {**settings_record(draft.asked), **how, "sample": self.sample is not None}
 
     def repairs(self, draft: _Draft) -> Sequence[Repair[Prepared, _Draft]]:
         """Try the other options, then no integer arithmetic, then without small weights."""

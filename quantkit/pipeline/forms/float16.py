@@ -43,7 +43,7 @@ from quantkit.quantize.rewrite.simplify.initializers import tie_weights
 from quantkit.runtime.check_result import Reference
 from quantkit.runtime.kernels import half_kernels
 from quantkit.settings import DataSettings, Float16Settings
-from quantkit.settings.record import float16_record
+from quantkit.settings.record import settings_record
 
 __all__ = ["Float16Form", "Float16Job", "float16", "foreseen", "held_bytes", "plan_float16"]
 
@@ -125,7 +125,7 @@ class Float16Form(Form[_Prepared, Draft]):
         """Return the options; settings of data only where it decided something."""
         settings = self.job.settings if self._observes(prepared) else None
         return {
-            **float16_record(self.job.options, settings),
+            **settings_record(self.job.options, settings),
             "verify": self.output.verify,
             "external_data": self.output.external_data,
             "skip_bad": self.job.calibrate.skip_bad,
